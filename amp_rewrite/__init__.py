@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from amp_rewrite.rewriting.observations import Observed
     from amp_rewrite.running.emulation import emulate
     from amp_rewrite.running.observation import observe
-    from amp_rewrite.running.own_metrics import Metric
-    from amp_rewrite.running.tolerances import Tolerances
+    from amp_rewrite.running.tolerances import Metric, Tolerances
     from amp_rewrite.running.verdict import Verdict
     from amp_rewrite.running.verification import verify
     from amp_rewrite.tuning.tune import tune
@@ -79,7 +78,7 @@ _PLACES = {
     "Analysis": "explaining.frozen_analysis:Analysis",
     "Certificate": "certificate.certificate:Certificate",
     "Coverage": "coverage.counts:Coverage",
-    "Metric": "running.own_metrics:Metric",
+    "Metric": "running.tolerances:Metric",
     "Observed": "rewriting.observations:Observed",
     "OpLists": "policy.operator_lists:OpLists",
     "Options": "policy.options:Options",

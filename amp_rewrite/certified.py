@@ -16,6 +16,7 @@ from amp_rewrite.certificate.written_tensors import WrittenTensors
 from amp_rewrite.errors import CertificateError, ModelError
 from amp_rewrite.model import external_data, serialization
 from amp_rewrite.model.loading import ModelSource
+from amp_rewrite.process.stopwatch import Stopwatch
 
 Proofs = list[Certificate]
 """The certificate of a result, once there is one; that of the original with itself, where even that fails."""
@@ -27,16 +28,18 @@ class Proof:
     certificate to `found`; `written` is what was seen of its tensors while they were written.
 
     It raises CertificateError for a result that is not proved. A model that is not even proved equal to
-    itself, as one in memory with tensors in the files of several folders, adds what says so.
+    itself, as one in memory with tensors in the files of several folders, adds what says so. The proof is a
+    stage of `timed`.
     """
 
     source: ModelSource
     found: Proofs
+    timed: Stopwatch = field(default_factory=Stopwatch)
     written: WrittenTensors = field(default_factory=WrittenTensors)
 
     def __call__(self, result: Any) -> None:
         """Proves it."""
-        certificate, itself = self._certificates(result)
+        certificate, itself = self.timed.run("prove", self._certificates, result)
         if itself.proved and not certificate.proved:
             is_path = isinstance(self.source, (str, os.PathLike))
             raise CertificateError(

@@ -22,11 +22,11 @@ from amp_rewrite.explaining.suggestions import Subject
 from amp_rewrite.files import reading
 from amp_rewrite.flops import flop_count
 from amp_rewrite.flops.flop_count import FlopCount
-from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model import loading
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.preparing.form_changes import FormChange
 from amp_rewrite.rewriting import annotations, plan_files, result_checks, saved_decisions
 from amp_rewrite.rewriting.decisions import Decisions
@@ -95,12 +95,9 @@ def of_plan(path: Path) -> Explanation:
     return Explanation(DecisionSource.PLAN, half, saved.decisions, tuple(found), assumptions=assumed)
 
 
-def of_analysis(made: Analysis, dims: Dims) -> Explanation:
-    """What an analysis decided; where a saved plan did, no flag was tried.
-
-    Raises OptionError when `dims` names what is not open.
-    """
-    counted = flop_count.count(made.loaded.model, made.graph.types, dims)
+def of_analysis(made: Analysis) -> Explanation:
+    """What an analysis decided; where a saved plan did, no flag was tried."""
+    counted = flop_count.count(made.loaded.model, made.graph.types, made.options.dims.dims)
     found = made.causes(counted.flops)
     source = DecisionSource.PLAN if made.replayed else DecisionSource.ANALYSIS
     rests, half = tuple(assumptions(counted)), made.options.half.name
@@ -124,32 +121,32 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
     Raises ModelError, and OptionError when `dims` names what is not open.
     """
     if not _mentions_us(path):
-        return of_analysis(analyze(), dims)
+        return of_analysis(analyze())
     model = loading.load(path).model
     try:
         found = annotations.read(model)
     except ModelError as error:
-        made = of_analysis(analyze(), dims)
+        made = of_analysis(analyze())
         return replace(made, warnings=(*made.warnings, f"{error}; what follows is a new analysis"))
     if found is None:
-        return of_analysis(analyze(), dims)
+        return of_analysis(analyze())
     counted = flop_count.count(model, shape_inference.types(model), dims)
     untried = tuple(suggestions.untried(causes.find(found, counted.flops)))
     rests = tuple(assumptions(counted))
     return Explanation(DecisionSource.METADATA, _half(counted.types), found, untried, counted, rests)
 
 
-def advise(path: Path, half: str) -> Advice:
+def advise(path: Path, half: str, dims: Dims) -> Advice:
     """Advice on a model as it stands, for the device of this machine if it has one; ModelError as `load`."""
     with result_checks.blaming(lambda: str(path)):
         model = loading.load(path).model
-        counted = flop_count.count(model, shape_inference.types(model), {})
+        counted = flop_count.count(model, shape_inference.types(model), dims)
         return advice.give(counted, Decisions(()), half, of_this_machine())
 
 
 def advise_planned(made: Analysis) -> Advice:
     """Advice on what an analysis decided, for the device of this machine if it has one."""
-    counted = flop_count.count(made.loaded.model, made.graph.types, {})
+    counted = flop_count.count(made.loaded.model, made.graph.types, made.options.dims.dims)
     return advice.give(counted, made.decisions(), made.options.half.name, of_this_machine())
 
 

@@ -25,7 +25,7 @@ from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.bounds import deciding
 from amp_rewrite.escaping import brief
 from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
-from amp_rewrite.model import loading, output_paths, serialization
+from amp_rewrite.model import loading, output_paths, serialization, writing
 from amp_rewrite.onnx_types import worker
 from amp_rewrite.policy.options import Options
 from amp_rewrite.preparing import preparing
@@ -204,8 +204,11 @@ def rewrite(
         removed = timed.run("tidy", stages.tidy, analysis)
         warnings = timed.run("annotate", stages.annotate, analysis, placed)
         proofs: certified.Proofs = []
-        made = timed.run("write", stages.write, analysis, source, target, changed, proofs, count_of(progress))
-        checked = timed.run("check", stages.check, analysis, source, made, changed)
+        count = count_of(progress)
+        with writing.transaction(target) as written:
+            made = timed.run("write", stages.write, analysis, source, target, changed, proofs, timed, count)
+            checked = timed.run("check", stages.check, analysis, source, made, changed)
+            model = written.commit(made.model)
     report = replace(
         analysis.report(),
         changed=changed,
@@ -218,7 +221,7 @@ def rewrite(
         certificate=next(iter(proofs), None),
         seconds=timed.seconds,
     )
-    return Result(made.model, report)
+    return Result(model, report)
 
 
 def _decide(

@@ -26,7 +26,7 @@ from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types import inlined_size, type_conflicts
 from amp_rewrite.policy.entries import Entry
 from amp_rewrite.policy.options import IOTypes, Options
-from amp_rewrite.process.stopwatch import Count
+from amp_rewrite.process.stopwatch import Count, Stopwatch
 from amp_rewrite.rewriting import annotations, editing, result_checks, widened_model
 from amp_rewrite.rewriting import plan as planning
 from amp_rewrite.rewriting import tidy as tidying
@@ -58,7 +58,7 @@ def widen(source: loading.ModelSource, loaded: Loaded, options: Options) -> None
 
 def bound(model: ir.Model, facts: Facts, options: Options) -> Proven | None:
     """What is proven of values, where that decides anything; else it is found when somebody asks for it."""
-    return bounding.find(model, facts, options) if deciding.needs(facts, options) else None
+    return bounding.bound_model(model, facts, options) if deciding.needs(facts, options) else None
 
 
 def plan(facts: Facts, priced: Priced, options: Options) -> Plan:
@@ -114,6 +114,7 @@ def write(
     target: Path | None,
     changed: bool,
     proofs: certified.Proofs,
+    timed: Stopwatch,
     count: Count | None,
 ) -> writing.WrittenResult:
     """Writes the result, proved where that is asked for; a file is proved before it is moved into place."""
@@ -124,7 +125,7 @@ def write(
         target,
         changed=changed,
         external_data=options.external_data,
-        proof=certified.Proof(source, proofs) if options.certify else None,
+        proof=certified.Proof(source, proofs, timed) if options.certify else None,
         count=count,
     )
 

@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike, Texts
 from amp_rewrite.coverage import baselines
-from amp_rewrite.coverage.ci_rules import TOLERANCE, CoverageRules, RuleResult
 from amp_rewrite.coverage.counts import Coverage
+from amp_rewrite.coverage.faces import nodes
 from amp_rewrite.coverage.measuring import measure
-from amp_rewrite.coverage.rule_checks import check
-from amp_rewrite.coverage.terminal_table import nodes
+from amp_rewrite.coverage.rules import TOLERANCE, CoverageRules, RuleResult, check
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import brief
-from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model.loading import ModelSource
+from amp_rewrite.policy.open_sizes import Dims
 
 
 def assert_coverage(
@@ -25,6 +24,7 @@ def assert_coverage(
     min_nodes: float | None = None,
     min_weights: float | None = None,
     require: Mapping[str, float] | None = None,
+    if_present: bool = False,
     forbid_half: Texts = (),
     max_casts: int | None = None,
     baseline: PathLike | None = None,
@@ -34,10 +34,11 @@ def assert_coverage(
     """Asserts that a model satisfies the rules, and returns its coverage.
 
     `model` is of any kind that `rewrite` takes. The rules are those of `amp-rewrite coverage`: shares of what
-    is floating-point, from 0 to 1; `require` maps operators to shares, `forbid_half` names one or several
-    operators. `dims` gives sizes for open dimensions; others count as 1. A share may fall below that in the
-    file `baseline` by `tolerance` (default 0.01). Raises AssertionError with each violated rule and the nodes
-    that violate it, ModelError for an invalid model, and OptionError for an invalid rule or no rule.
+    is floating-point, from 0 to 1; `require` maps operators to shares, and is violated where the model lacks
+    one, unless `if_present`; `forbid_half` names one or several operators. `dims` gives sizes for open
+    dimensions; others count as 64. A share may fall below that in the file `baseline` by `tolerance` (default
+    0.01). Raises AssertionError with each violated rule and the nodes that violate it, ModelError for an
+    invalid model, and OptionError for an invalid rule or no rule.
 
     Examples:
         >>> from amp_rewrite import rewrite
@@ -65,11 +66,12 @@ def assert_coverage(
         max_casts=max_casts,
         baseline=None if baseline is None else baselines.load(arguments.path("baseline", baseline)),
         tolerance=TOLERANCE if tolerance is None else tolerance,
+        if_present=if_present,
     )
     if tolerance is not None and baseline is None:
         raise OptionError("tolerance applies to a baseline only", remedy="give a baseline, or omit it")
     found = measure(model, dims)
-    if rules == CoverageRules(tolerance=rules.tolerance):
+    if rules == CoverageRules(tolerance=rules.tolerance, if_present=if_present):
         raise OptionError("no rule was given", remedy="give one, such as min_flops=0.95")
     failed = [result for result in check(found, rules) if not result.ok]
     if failed:

@@ -22,13 +22,15 @@ from typing import Any
 
 from model_folder import Model, models, named
 
-from amp_rewrite import observe, rewrite, tune
-from amp_rewrite.cli.tuning_step import REPAIR
-from amp_rewrite.numerics.half import FLOAT16
-from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, rewrite_and_verify
+from amp_rewrite import Options, observe, rewrite, tune
+from amp_rewrite.pipeline import Result
+from amp_rewrite.repair import ObservePolicy, Outcome, Settings, repair
+from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.running.blame import blame
-from amp_rewrite.running.sessions import Device
+from amp_rewrite.running.sessions import Device, Feeds
+from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.running.verification import verify
+from amp_rewrite.tuning.tuned import Tuned
 
 PACKAGES = ("onnx", "onnx-ir", "onnxruntime")
 HEADING = """# Accuracy on real models
@@ -36,7 +38,7 @@ HEADING = """# Accuracy on real models
 Each model is rewritten to float16 at the defaults and compared with the original on its own inputs: float32
 on onnxruntime's CPU provider against half emulated there (every half value is rounded after the node that
 produces it). If a tolerance is exceeded, values are observed and the model is rewritten once more, then tuned
-for up to {repair:.0f} seconds if that does not help, as by `amp-rewrite MODEL`. "observed" counts the units
+by a search if that does not help, as by `amp-rewrite MODEL`. "observed" counts the units
 in float32 for that reason. Where float16 cannot store an output well, the last product before it stays
 float32. {good} of {all} models are within the default tolerances; errors beyond them are bold. The error of
 an output is the RMS of the difference divided by the RMS of the output, or by 2^-14 if that is larger. The
@@ -53,20 +55,40 @@ this repository; `benchmarks/model_folder.py` describes it, so that you can use 
 """
 
 
+class OnSample:
+    """The steps of a repair on one sample."""
+
+    trusts_synthetic = False
+
+    def __init__(self, original: Path, sample: Feeds, target: Path) -> None:
+        self._original, self._sample, self._target = original, sample, target
+
+    def rewrite(self, settings: Settings) -> Result[Path]:
+        """The result, in the target."""
+        made_of = {"seen": settings.seen, "faint": settings.faint, "replay": settings.plan}
+        return rewrite(self._original, settings.options, output=self._target, **made_of)
+
+    def compare(self, result: Result[Path], *, fresh: bool) -> Verdict:
+        """The verdict on the CPU; one sample leaves no other."""
+        del fresh
+        return verify(self._original, result.model, [self._sample], device=Device.CPU)
+
+    def observe(self, _: object) -> Observed:
+        """The ranges of all values."""
+        return observe(self._original, [self._sample], device=Device.CPU)
+
+    def tune(self, outcome: Outcome) -> Tuned:
+        """A search as by the command."""
+        known = {"seen": outcome.settings.seen, "faint": outcome.settings.faint}
+        return tune(self._original, [self._sample], outcome.settings.options, **known)
+
+
 def measure(model: Model) -> dict[str, Any]:
     """One model: rewritten and verified on its own inputs, with the node to look at if that fails."""
     original, feeds = model.path, model.sample()
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch) / "rewritten.onnx"
-        callbacks = Callbacks(
-            rewrite=lambda seen, faint, plan: rewrite(
-                original, output=target, seen=seen, faint=faint, replay=plan
-            ),
-            verify=lambda result: verify(original, result.model, [feeds], device=Device.CPU),
-            observe=lambda: observe(original, [feeds], device=Device.CPU),
-            tune=lambda _, seen, faint: tune(original, [feeds], budget=REPAIR, seen=seen, faint=faint),
-        )
-        proof = rewrite_and_verify(callbacks, FLOAT16, ObservePolicy.ON_FAILURE)
+        proof = repair(OnSample(original, feeds, target), Options(), ObservePolicy.ON_FAILURE)
         result, verdict = proof.result, proof.verification
         changed = result.report.changed
         worst = blame(original, result.model, feeds, device=Device.CPU).worst if changed else None
@@ -112,7 +134,7 @@ def markdown(measured: list[tuple[str, dict[str, Any]]]) -> str:
     good = sum(row.get("ok", False) for _, row in measured)
     versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
     date = f"{datetime.now(UTC):%Y-%m-%d}"
-    heading = HEADING.format(good=good, all=len(measured), repair=REPAIR, versions=versions, date=date)
+    heading = HEADING.format(good=good, all=len(measured), versions=versions, date=date)
     return heading + "\n".join(_line(name, row) for name, row in measured) + "\n"
 
 

@@ -28,7 +28,7 @@ from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.escaping import visible
 from amp_rewrite.numerics.half import BY_NAME
 from amp_rewrite.placement import opening
-from amp_rewrite.placement.differences import between
+from amp_rewrite.placement.comparison import compare_placements
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.placement.placing import Place, placer
 from amp_rewrite.placement.saved_graph import FULL
@@ -196,7 +196,7 @@ def _line(row: Row, halves: Sequence[str]) -> str:
 def _cells(original: Placement, result: Placement) -> list[str]:
     if result.refused:
         return ["" if original.refused else "**does not load**", "", "", "", ""]
-    worse = ", ".join(map(str, between(original, result).worse))
+    worse = ", ".join(map(str, compare_placements(original, result).worse))
     nodes, half, full, _, casts, *_ = _numbers(result)
     return [*(f"{number:,}" for number in (nodes, half, full, casts)), worse]
 

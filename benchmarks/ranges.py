@@ -56,7 +56,7 @@ def measure(path: Path) -> Row:
     analysis = pipeline.analyze(path, Options(ranges=dict.fromkeys(floats, (-1.0, 1.0))))
     start = time.perf_counter()
     subject = analysis.loaded.model, analysis.facts, analysis.options
-    proven = bounding.with_clamped_masks(*subject, bounding.find(*subject))
+    proven = bounding.with_clamped_masks(*subject, bounding.bound_model(*subject))
     seconds = time.perf_counter() - start
     found = unit_ranges.find(analysis.facts, _varying(analysis), proven, {}, analysis.options.half).units
     others = [unit for unit, each in found.items() if each.knowledge is not Knowledge.PROVEN]

@@ -12,12 +12,12 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite import pipeline
-from amp_rewrite.bounds import given, propagation
+from amp_rewrite.bounds import bounding, given
 from amp_rewrite.bounds.bound import UNKNOWN, Bound
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model import serialization
 from amp_rewrite.policy.options import Options
-from amp_rewrite.running.intermediate_values import InstrumentedModel
+from amp_rewrite.running.blame import InstrumentedModel
 from amp_rewrite.running.sessions import Device
 
 SHARED = Path(__file__).parents[2] / "shared" / "models"
@@ -31,7 +31,7 @@ def bounds(analysis: Analysis) -> dict[str, Bound]:
     entering = given.bounds(model, given.ranges(model, analysis.options.ranges))
     calls = frozenset(model.functions)
     half = analysis.options.half
-    found = propagation.find(graph, entering, given.variable(model), half, functions=calls).bounds
+    found = bounding.propagate(graph, entering, given.variable(model), half, functions=calls).bounds
     made = (value for node in model.graph for value in node.outputs)
     return {value.name or "": found.get(value, UNKNOWN) for value in made}
 

@@ -62,9 +62,9 @@ def ranges(model: onnx.ModelProto) -> Expected:
     known = {name: array for name, array in known.items() if array.dtype == np.float32}
     fills = {node.output[0]: _fill(node) for node in model.graph.node if node.op_type == "ConstantOfShape"}
     looks = [_Look(model, known, name, array) for name, array in (known | fills).items()]
-    masks = {look.name: frozenset(look.mask()) for look in looks if look.mask()}
+    masks = {look.name: frozenset(look.clamped()) for look in looks if look.clamped()}
     stays = {output for look in looks for output in look.stays()}
-    stays |= {look.name for look in looks if look.name in fills and look.overflows and not look.mask()}
+    stays |= {look.name for look in looks if look.name in fills and look.overflows and not look.clamped()}
     return Expected(frozenset(stays), masks)
 
 
@@ -84,7 +84,9 @@ class _Look:
         return bool((abs(self.array) >= LARGEST + 16).any())
 
     def stays(self) -> Iterator[str]:
-        if self.overflows and not self.mask():
+        if self.overflows and self.mask() and not self.clamped():
+            yield from self.mask()
+        elif self.overflows and not self.mask():
             yield from (path[-1].output for path in self.unbounded(HUGE))
         yield from self.absorbed()
         yield from self.scaled()
@@ -122,10 +124,35 @@ class _Look:
         one_sided = not (self.array.min() < -LARGEST and self.array.max() > LARGEST)
         if not self.overflows or self.name in leaving or not one_sided:
             return set()
-        paths = list(self.unbounded(MASK))
+        paths = [*self.paths(lambda use: use.operator in MASK)] if any(self.unbounded(MASK)) else []
         softmax = any(path[-1].operator == "Softmax" for path in paths)
         good = all(self._may_mask(path, leaving) for path in paths)
         return {path[-1].output for path in paths} if softmax and good else set()
+
+    def clamped(self) -> set[str]:
+        """What lies on the paths of a mask that may be clamped."""
+        masked = self.mask()
+        uses = [use for path in self.paths(lambda use: use.operator in MASK) for use in path]
+        return masked if all(map(self._stays_mask, uses)) else set()
+
+    def _stays_mask(self, use: Use) -> bool:
+        """Whether a softmax makes the same of what a use gives, were the mask only half of what half ends at."""
+        other = [read for port, read in enumerate(use.node.input) if port != use.port]
+        if use.operator == "Mul":
+            return self._is_scale(other[0]) or self._is_whole(other[0])
+        return use.operator != "Greater" and (use.operator != "Div" or self._is_scale(other[0]))
+
+    def _is_scale(self, name: str) -> bool:
+        array = self.stored.get(name, np.zeros(2))
+        return array.size == 1 and 1 / 64 <= abs(array.item()) <= 64
+
+    def _is_whole(self, name: str) -> bool:
+        if name in self.stored:
+            return self.stored[name].size == 1 and self.stored[name].item() == round(self.stored[name].item())
+        for node in self.model.graph.node:
+            if name in node.output and node.op_type in (*HUGE, "Sum", "Mul"):
+                return all(self._is_whole(read) for read in node.input if read != "k")
+        return False
 
     def _may_mask(self, path: Path, leaving: set[str]) -> bool:
         last = path[-1]

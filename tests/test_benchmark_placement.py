@@ -7,8 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from amp_rewrite.placement.placement import OnCpu, Placement
-from amp_rewrite.placement.placement_log import CpuReason
+from amp_rewrite.placement.placement import CpuReason, OnCpu, Placement
 from tests import text
 
 ROOT = Path(__file__).parents[1]

@@ -17,7 +17,8 @@ from amp_rewrite.policy.options import Level, Options, Pins
 pytest.importorskip("onnxruntime")
 from amp_rewrite.console import Console
 from amp_rewrite.reporting import terminal_rewrite
-from amp_rewrite.running import intermediate_values, sessions, verification
+from amp_rewrite.running import blame as intermediate_values
+from amp_rewrite.running import sessions, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
 from tests import text

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from onnx import numpy_helper
 
-from amp_rewrite.bounds import propagation, spectral_norm, stored_bounds
+from amp_rewrite.bounds import bounding, stored_bounds
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.model.loading import load
 from amp_rewrite.onnx_types import schema
@@ -198,7 +198,7 @@ def _storing(matrix):
 
 def test_a_gram_matrix_beyond_float64_bounds_nothing():
     """Infinity is an upper bound; NaN would be none."""
-    assert spectral_norm.of_gram(np.full((2, 2), np.inf)) == math.inf
+    assert stored_bounds.norm_of_gram(np.full((2, 2), np.inf)) == math.inf
 
 
 # ---- the law
@@ -238,6 +238,6 @@ def test_no_shared_model_shows_more(path):
 
 def test_rules_are_of_operators_that_exist():
     """A rule of an operator that no schema knows would never apply."""
-    for written in propagation.RULES:
+    for written in bounding.RULES:
         domain, name = schema.parse(written)
         assert name in schema.known_operators(domain), written

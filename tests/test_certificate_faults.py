@@ -129,7 +129,7 @@ def test_what_computes_the_same_is_proved(what):
 
 def test_what_overflows_on_the_way_through_half_is_counted():
     """A float32 value that was half says what became infinite, and what was clamped."""
-    held = "(float[3] x) => (float[3] y) <float[3] w = {%s}> { y = Mul (x, w) }"
+    held = "(float[3] x) => (float[3] y) <float[3] w = {%s}> { a = Add (x, w) y = Softmax (a) }"
     original = model(held % "70000.0, -90000.0, 1.1")
     half = np.array([np.inf, -32752, 1.1], np.float16).astype(np.float32)
     restored = copy(original)

@@ -31,7 +31,7 @@ def test_without_rules_it_tells_and_ends_well(model):
     result = run("coverage", model)
     assert result.exit_code == 0
     assert "66.6 %" in result.stdout
-    assert "open dimensions count as 1 (n)" in result.stdout
+    assert "open dimensions count as 64 (n)" in result.stdout
 
 
 def test_a_broken_rule_is_exit_code_1_with_its_nodes(model):
@@ -39,6 +39,14 @@ def test_a_broken_rule_is_exit_code_1_with_its_nodes(model):
     result = run("coverage", model, "--min-flops", "0.9", "--max-casts", "5", "-q")
     assert result.exit_code == 1
     assert result.stdout == "BROKEN   min-flops 0.9: 66.6 % of FLOPs in half\n           second\n"
+
+
+def test_a_required_operator_that_is_absent_is_a_fault(model):
+    """A rule that nothing can break proves nothing; --if-present, or a file that says so, accepts it."""
+    result = run("coverage", model, "--require", "Conv=1", "-q")
+    assert result.exit_code == 1
+    assert "BROKEN   require Conv=1: the model has no Conv node" in result.stdout
+    assert run("coverage", model, "--require", "Conv=1", "--if-present").exit_code == 0
 
 
 def test_kept_rules_are_exit_code_0(model):

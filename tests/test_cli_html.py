@@ -191,7 +191,7 @@ def test_what_cannot_be_timed_has_no_latency(tmp_path):
 @needs_runs
 @pytest.mark.parametrize("flags", [(), ("--dry-run",)])
 def test_the_sizes_of_the_data_count(tmp_path, flags):
-    """Where --data brings the inputs, open dimensions have their sizes, and none counts as 1."""
+    """Where --data brings the inputs, open dimensions have their sizes, and none counts as the default."""
     path, data = tmp_path / "open.onnx", tmp_path / "data.npz"
     source = "g (float[n, 4] x, float[n, m] z) => (float[n, n] y, float[n, m] u) <float[4, 4] w> {"
     body = "a = MatMul(x, w)  b = Transpose <perm = [1, 0]> (x)  y = MatMul(a, b)  u = Relu(z) }"
@@ -199,7 +199,7 @@ def test_the_sizes_of_the_data_count(tmp_path, flags):
     np.savez(data, x=np.ones((8, 4), np.float32), z=np.ones((8, 3), np.float32))
     page = tmp_path / "r.html"
     assert run(path, *flags, "--html", page).exit_code == 0
-    assert "count as 1 (n, m)" in data_of(page)["coverage"]["assumptions"][0]
+    assert "count as 64 (n, m)" in data_of(page)["coverage"]["assumptions"][0]
     result = run(path, *flags, "--html", page, "--data", data)
     assert result.exit_code == 0, result.output
     assert data_of(page)["coverage"]["assumptions"] == []

@@ -2,10 +2,12 @@
 
 import json
 
+import numpy as np
 import onnx
 import pytest
 
 from amp_rewrite import training
+from amp_rewrite.running import sessions
 from tests import train_steps
 from tests.commands import failure, run
 
@@ -93,3 +95,101 @@ def test_what_is_refused(model, flags, problem):
     """One line, which says what would help; nothing is written."""
     assert problem in failure("train", model, "-o", model.parent / "t.onnx", *flags)
     assert [path.name for path in model.parent.iterdir()] == ["m.onnx"]
+
+
+def compared(model, *flags):
+    """The exit code of a rewrite, and its comparison in JSON."""
+    pytest.importorskip("onnxruntime")
+    told = model.parent / "r.json"
+    done = run("train", model, "-o", model.parent / "t.onnx", "--json", told, *flags)
+    assert (model.parent / "t.onnx").exists(), done.output
+    return done, json.loads(told.read_text())["comparison"]
+
+
+def test_three_steps_are_compared(model):
+    """The losses are those of the original on given batches, states fed back; batches come round again."""
+    rng = np.random.default_rng(0)
+    samples = [{"x": rng.random((8, 4), np.float32), "y": rng.random((8, 3), np.float32)} for _ in range(2)]
+    start = {"w1": rng.random((4, 16), np.float32), "w2": rng.random((16, 3), np.float32)}
+    for index, sample in enumerate(samples):
+        np.savez(model.parent / f"{index}.npz", lr=np.float32(0.1), **sample, **(start if index == 0 else {}))
+    done, found = compared(model, "--data", model.parent / "0.npz", "--data", model.parent / "1.npz")
+    session, state, losses = sessions.open_session(model), start, []
+    for sample in (*samples, samples[0]):
+        made = sessions.run_session(session, {**sample, **state, "lr": np.array(0.1, np.float32)})
+        state = {"w1": made["w1_new"], "w2": made["w2_new"]}
+        losses.append(made["loss"].item())
+    assert [step["loss"] for step in found["steps"]] == losses
+    assert (done.exit_code, found["ok"], found["verdict"]) == (0, True, "PASS")
+    assert all(0 < step["update"] < 0.01 and 0 < step["error"] < 1e-3 for step in found["steps"])
+    assert "compared 3 steps with the original's on 0.npz, 1.npz" in done.output
+    assert done.output.count(" PASS") == 3
+
+
+SMALL = "float loss_grad = {1.0e-7}"
+"""Every gradient is zero in float16."""
+
+
+@pytest.mark.parametrize(
+    ("stored", "flags", "code", "verdict"),
+    [
+        ("float loss_grad = {1.0}", (), 0, "PASS"),
+        (SMALL, ("--loss-scale", "none"), 1, "FAIL"),
+        (SMALL, ("--loss-scale", "32768"), 0, "PASS"),
+        (SMALL, ("--to", "bfloat16"), 0, "PASS"),
+        ("float loss_grad = {1.0}", ("--loss-scale", "1e9"), 1, "FAIL"),
+        ("float loss_grad = {1.0e-30}", (), 1, "inconclusive"),
+    ],
+)
+def test_a_step_that_learns_otherwise_fails(tmp_path, stored, flags, code, verdict):
+    """Gradients that are flushed to zero, or overflow; nothing is proved where nothing is learnt."""
+    onnx.save(train_steps.step(train_steps.source(stored=stored)), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", lr=np.float32(1e5 if stored == SMALL else 1e-3))
+    done, found = compared(tmp_path / "m.onnx", "--data", tmp_path / "d.npz", *flags)
+    assert (done.exit_code, found["verdict"]) == (code, verdict), done.output
+    assert verdict in done.output
+
+
+def test_steps_that_the_scale_skips_are_tried_again(model):
+    """They are counted; what is compared are steps that were taken."""
+    done, found = compared(model, "--initial-scale", 2**40)
+    assert found["steps"][0]["skipped"] > 20
+    assert (done.exit_code, found["verdict"]) == (0, "PASS")
+
+
+def test_an_original_that_is_not_finite_proves_nothing(model):
+    """The verdict is inconclusive."""
+    np.savez(model.parent / "d.npz", x=np.full((8, 4), np.inf, np.float32))
+    done, found = compared(model, "--data", model.parent / "d.npz")
+    assert (done.exit_code, found["verdict"]) == (1, "inconclusive")
+
+
+def test_what_was_not_compared_says_why(model):
+    """With --no-verify."""
+    done, found = compared(model, "--no-verify")
+    assert (done.exit_code, found) == (0, {"unverified": "--no-verify was given"})
+
+
+@pytest.mark.parametrize("flags", [(), ("--explain",)])
+def test_sizes_that_no_machine_holds_are_refused_at_once(model, flags):
+    """Before anything is rewritten."""
+    step = onnx.load(model)
+    step.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1 << 62
+    onnx.save(step, model)
+    output = () if flags else ("-o", model.parent / "t.onnx")
+    line = failure("train", model, *output, *flags)
+    assert "input 'x' has 4611686018427387904 x 4 elements, more than any machine holds; export" in line
+    assert not (model.parent / "t.onnx").exists()
+
+
+@pytest.mark.parametrize("name", train_steps.NAMES)
+@pytest.mark.parametrize("flags", [(), ("--to", "bfloat16")])
+@pytest.mark.slow
+def test_real_steps_pass(tmp_path, name, flags):
+    """On made-up inputs, and from the states that they come with."""
+    model = train_steps.FOLDER / f"{name}.onnx"
+    if not model.exists():
+        pytest.skip("needs the shared train steps")
+    for data in ((), ("--data", model.with_suffix(".npz"))):
+        done = run("train", model, "-o", tmp_path / "t.onnx", *flags, *data)
+        assert (done.exit_code, done.output.count(" PASS")) == (0, 3), done.output

@@ -241,7 +241,7 @@ def test_what_was_assumed_is_said():
         )
     )
     one, two, three, four = found.assumptions
-    assert one == "open dimensions count as 1 (batch); --dim NAME=SIZE sets them"
+    assert one == "open dimensions count as 64 (batch); --dim NAME=SIZE sets them"
     assert "bodies of 1 node" in two
     assert "Loop 'while'" in two
     assert "1 If" in three

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from amp_rewrite.coverage import baselines, rule_files
-from amp_rewrite.coverage.ci_rules import CoverageRules, percent
+from amp_rewrite.coverage import baselines
+from amp_rewrite.coverage import rules as coverage_rules
 from amp_rewrite.coverage.measuring import measure
-from amp_rewrite.coverage.rule_checks import check
+from amp_rewrite.coverage.rules import CoverageRules, check, percent
 from amp_rewrite.errors import AmpRewriteError, ListError, OptionError
 from tests import text
 from tests.edits import edits
@@ -59,11 +59,37 @@ def test_a_check_says_what_was_found(coverage):
 
 
 def test_a_rule_on_what_is_not_there_is_kept(coverage):
-    """Rules on an absent operator, and on a model without floats, hold."""
-    assert only(coverage, require={"Conv": 1.0}).ok
+    """That an absent operator is not in half, and what a model without floats has, hold."""
     assert only(coverage, forbid_half=("com.microsoft:FusedMatMul",)).ok
     integers = measure(text.model("g (int64[2] x) => (int64[2] y) { y = Add (x, x) }"))
     assert only(integers, min_flops=1.0).ok
+
+
+def test_what_is_required_has_to_be_there(coverage):
+    """Unless it is wanted only where it is present; arithmetic without floats is none to have in half."""
+    absent = only(coverage, require={"Conv": 1.0})
+    assert (absent.ok, absent.found) == (False, "the model has no Conv node; if-present accepts that")
+    assert check(coverage, CoverageRules(require={"Conv": 1.0}, if_present=True))[0].ok
+    integers = measure(text.model("g (int64[2] x) => (int64[2] y) { y = Add (x, x) }"))
+    assert only(integers, require={"Add": 1.0}).found.startswith("no Add node has floats")
+
+
+@pytest.mark.parametrize("operator", ["FusedConv", "NhwcFusedConv"])
+def test_fused_forms_count(operator):
+    """A rule on Conv is one on what onnxruntime fuses a Conv into; both are named."""
+    domain = "com.microsoft"
+    source = f"""<ir_version: 8, opset_import: ["" : 17, "{domain}" : 1]>
+    g (float16[1,1,4,4] x, float[1,1,4,4] z) => (float16[1,1,4,4] y, float[1,1,4,4] v)
+    <float[1,1,1,1] u = {{1.0}}> {{
+        w = Cast <to = 10> (u)
+        y = Conv (x, w)
+        [fused] v = {domain}.{operator} (z, u) }}"""
+    found = measure(text.unchecked(source))
+    required = only(found, require={"Conv": 1.0})
+    assert (required.ok, required.nodes) == (False, ("fused",))
+    assert required.found == f"50.0 % of 2 Conv and {domain}:{operator} nodes in half"
+    assert only(found, forbid_half=("Conv",)).nodes == ("y",)
+    assert not only(found, require={f"{domain}:{operator}": 1.0}).ok
 
 
 def test_what_is_not_known_is_not_kept():
@@ -175,6 +201,7 @@ min-weights: 1
 require:
   MatMul: 1.0
   com.microsoft:FusedMatMul: 0.5
+if-present: true
 forbid-half: [Softmax, Exp]
 max-casts: 12
 baseline: numbers/coverage.json
@@ -188,16 +215,17 @@ def rules(tmp_path, content):
     """The rules of a file with that content."""
     path = tmp_path / "rules.yaml"
     path.write_text(content)
-    return rule_files.load(path)
+    return coverage_rules.load(path)
 
 
 def test_a_file_says_all_that_flags_can(tmp_path):
     """Every key is read; the baseline path is relative to the file."""
-    assert rules(tmp_path, FILE) == rule_files.RuleFile(
+    assert rules(tmp_path, FILE) == coverage_rules.RuleFile(
         min_flops=0.95,
         min_nodes=0.5,
         min_weights=1.0,
         require={"MatMul": 1.0, "com.microsoft:FusedMatMul": 0.5},
+        if_present=True,
         forbid_half=("Softmax", "Exp"),
         max_casts=12,
         baseline=tmp_path / "numbers" / "coverage.json",
@@ -208,7 +236,7 @@ def test_a_file_says_all_that_flags_can(tmp_path):
 
 def test_the_docstring_shows_a_file_that_works(tmp_path):
     """The example in the module can be copied."""
-    example = rule_files.__doc__.split("\n\n")[1]
+    example = coverage_rules.__doc__.split("\n\n")[1]
     assert rules(tmp_path, example).require == {"MatMul": 1.0}
 
 
@@ -221,6 +249,7 @@ def test_the_docstring_shows_a_file_that_works(tmp_path):
         ("a: 1\nmin-flops: 1", r":1: an unknown key; it can be min-flops,"),
         ("min-flop: 1", r":1: unknown key min-flop; did you mean min-flops\?"),
         ("require: MatMul", r":1: require is not a mapping"),
+        ("if-present: yes!", r":1: if-present is not a truth value"),
         ("require:\n  MatMul: 2", r":2: MatMul is 2"),
         ("forbid-half: {a: 1}", r":1: forbid-half is not a list of operators"),
         ("max-casts: -1", r":1: max-casts is not a whole number"),
@@ -243,7 +272,7 @@ def test_a_bad_file_is_told_with_its_line(tmp_path, content, problem):
 def test_a_missing_file_is_an_error_of_ours(tmp_path):
     """With its name."""
     with pytest.raises(AmpRewriteError, match="cannot be read"):
-        rule_files.load(tmp_path / "none.yaml")
+        coverage_rules.load(tmp_path / "none.yaml")
 
 
 def test_a_baseline_is_plain_json(baseline, coverage):
@@ -278,4 +307,4 @@ def test_a_number_of_too_many_digits(tmp_path):
     path = tmp_path / "rules.yaml"
     path.write_text(f"max-casts: {'9' * 5000}")
     with pytest.raises(ListError, match="max-casts is not a whole number of at most 18 digits"):
-        rule_files.load(path)
+        coverage_rules.load(path)

@@ -69,7 +69,7 @@ CAUSE = [
     "2 nodes, 11% of FLOPs: downstream of Exp 'exponential'",
     "  denied: overflows above 11.09, and an error in x becomes a relative error of the result (default)",
 ]
-SIZED = "open dimensions count as 1 (n); --dim NAME=SIZE sets them"
+SIZED = "open dimensions count as 64 (n); --dim NAME=SIZE sets them"
 
 
 def test_a_model_is_analysed(model):
@@ -94,7 +94,7 @@ def test_a_plan_is_explained_without_its_model(plan):
 
 
 def test_a_plan_with_sizes_assumes_none(model, tmp_path):
-    """Where --dim or --data gave the sizes when the plan was made, nothing counts as 1."""
+    """Where --dim or --data gave the sizes when the plan was made, nothing counts as the default."""
     plan, data = tmp_path / "plan.json", tmp_path / "data.npz"
     np.savez(data, x=np.ones((1000, 4), np.float32), w=np.ones((4, 4), np.float32))
     for flags in (("--dim", "n=1000"), ("--data", data)):

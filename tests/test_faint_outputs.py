@@ -13,11 +13,10 @@ from amp_rewrite.policy.evidence import Reason
 from amp_rewrite.policy.operator_lists import Kind, load
 from amp_rewrite.policy.options import IOTypes, Level, Options, Pins
 from tests import commands, text
+from tests.repairs import OnSamples, repaired
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, rewrite_and_verify
-from amp_rewrite.running.sessions import Device
-from amp_rewrite.running.verification import verify
+from amp_rewrite.repair import ObservePolicy
 
 FAINT = """g (float[8,8] x) => (float[8,8] y, float[8,8] loud) <float[8,8] v, float[8,8] w, float[8,8] u> {
     [first] a = MatMul (x, v) [loud] loud = MatMul (x, u)
@@ -91,21 +90,8 @@ def test_the_user_decides(options, stays):
 
 def mended(proto, options=None, policy=ObservePolicy.ON_FAILURE, sample=SAMPLE):
     """The outcome of the main job on a model in memory, and the faint outputs of each of its rewrites."""
-    asked = []
-
-    def rewritten(seen, faint, _):
-        asked.append(dict(faint))
-        return amp_rewrite.rewrite(proto, options, seen=seen, faint=faint)
-
-    def observed():
-        return amp_rewrite.observe(proto, sample, device=Device.CPU)
-
-    def verified(result):
-        return verify(proto, result.model, sample, device=Device.CPU)
-
-    half = (options or Options()).half
-    steps = Callbacks(rewritten, verified, observed, lambda *_: None)
-    return rewrite_and_verify(steps, half, policy), asked
+    work = OnSamples(proto, sample)
+    return repaired(work, options, policy), [dict(settings.faint) for settings in work.asked]
 
 
 def differences(outcome):

@@ -270,10 +270,10 @@ def test_a_computed_shape_is_followed():
 OPEN = """g (float[batch, 6] x) => (float[batch, 5] y) <float[6, 5] w> { y = MatMul (x, w) }"""
 
 
-def test_an_open_dimension_counts_as_one_and_is_named():
+def test_an_open_dimension_counts_as_64_and_is_named():
     """Dimensions without a given size are reported."""
     found = counted(text.model(OPEN))
-    assert (found.total, found.shapes.assumed) == (2 * 6 * 5, ("batch",))
+    assert (found.total, found.shapes.assumed) == (64 * 2 * 6 * 5, ("batch",))
 
 
 def test_an_open_dimension_has_the_size_that_is_given():

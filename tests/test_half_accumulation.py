@@ -104,14 +104,17 @@ def test_partial_sums_overflow():
     assert computed(model, feeds, accumulate="float").item() == H(50000)
 
 
-@pytest.mark.parametrize("size", [2, 5, 64, 100, 4096])
-def test_reductions_add_by_lanes(size):
-    """The bits of 64 lanes and their halves, and a mean divides by a rounded count."""
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 5, 63, 64, 65, 100, 4096])
+def test_reductions_add_by_lanes(size, opened):
+    """The bits of 64 lanes and their halves, and a mean divides by a rounded count; of open sizes too."""
     x = normal(3, size, offset=1)
     for operator, expected in (("ReduceSum", by_lanes(x)), ("ReduceMean", by_lanes(x) / H(size))):
         axes = {"ReduceSum": [np.int64([1])], "ReduceMean": []}[operator]
         attributes = {} if axes else {"axes": [1]}
         model, feeds = node_model(operator, [x, *axes], keepdims=0, **attributes)
+        if opened:
+            model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "n"
         np.testing.assert_array_equal(computed(model, feeds), expected)
 
 
@@ -240,6 +243,22 @@ def test_verify_says_how_sums_are_emulated(tmp_path):
     assert verify(single, half, feeds, accumulate="half", device="cpu").how.endswith("emulated, sums too")
     beside = CliRunner().invoke(main, ["verify", str(single), str(half), *_HALF, "--provider", "cuda"])
     assert beside.exit_code == 2
+
+
+def test_verify_says_what_is_not_summed_in_half():
+    """Sums over open sizes are, whatever their size is; those over axes that are not known are not."""
+    single = parser.parse_model("""<ir_version: 8, opset_import: ["": 13]>
+    g (float[1, 3, n] x, int64[k] a) => (float[1, 3, 1] y, float[p, q, r] z) {
+      y = ReduceMean <axes = [2]> (x)
+      z = ReduceSum (x, a)
+    }""")
+    half = amp_rewrite.rewrite(single, amp_rewrite.Options(level="unsafe-force-all")).model
+    feeds = {"x": np.full((1, 3, 1024), 100, np.float32), "a": np.array([1])}
+    found = verify(single, half, [feeds], accumulate="half", device="cpu")
+    assert found.how == "CPU, float32 against half emulated, sums too but those of 1 node"
+    assert {output.name: output.metrics.non_finite for output in found.outputs}["y"] == 3, (
+        "1,024 times 100 is infinite in half"
+    )
 
 
 PRODUCT = """

@@ -10,11 +10,11 @@ PACKAGE = ROOT / "amp_rewrite"
 # Each imports only from what stands before it: modules, and folders as wholes. It is the reading order, too.
 ORDER = """
     escaping version errors console process slips arguments files
-    numerics certificate onnx_types policy model flops
+    numerics onnx_facts certificate onnx_types policy model flops
     preparing analysis bounds costs colouring rewriting explaining
     running placement coverage advice reporting
     argument_checks certified stages pipeline training restoring
-    explanation_sources tuning rewrite_and_verify mending
+    explanation_sources tuning repair
     testing onnx_ir_pass demo options half zoo cli __init__ __main__
 """.split()
 ASKING = {
@@ -78,7 +78,7 @@ def test_only_running_needs_onnxruntime(path):
     assert "onnxruntime" not in {name[0] for name in names}
 
 
-WITNESS = {"errors", "escaping", "process", "files", "numerics", "certificate"}
+WITNESS = {"errors", "escaping", "process", "files", "numerics", "onnx_facts", "certificate"}
 """What the certificate may import: nothing of it analyses, plans or edits."""
 
 
@@ -151,7 +151,7 @@ def is_part(target):
     return ast.unparse(target.value) != "self"
 
 
-LONGEST = 250
+LONGEST = 500
 
 
 @each_module

@@ -11,14 +11,12 @@ import pytest
 
 from amp_rewrite import certify, pipeline
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
+from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.options import IOTypes, Level, Options
-from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, rewrite_and_verify
 from amp_rewrite.running.blame import blame
-from amp_rewrite.running.observation import observe
 from amp_rewrite.running.sessions import Device
-from amp_rewrite.running.verification import verify
+from tests.repairs import OnSamples, repaired
 from tests.sampling import every
 from tests.sessions import Runtime
 
@@ -191,15 +189,7 @@ def test_outputs_stay_close(case, record_property):
 def test_nothing_finite_is_lost_under_emulation(entry, tmp_path):
     """As the command line does it: all that is finite stays so, and what is not close has a node to blame."""
     source, given = MODELS / entry["file"], feeds(entry)
-    callbacks = Callbacks(
-        rewrite=lambda seen, faint, plan: pipeline.rewrite(
-            source, output=tmp_path / "half.onnx", seen=seen, faint=faint, replay=plan
-        ),
-        verify=lambda result: verify(source, result.model, [given], device=Device.CPU),
-        observe=lambda: observe(source, [given], device=Device.CPU),
-        tune=lambda *_: None,
-    )
-    proof = rewrite_and_verify(callbacks, FLOAT16, ObservePolicy.ON_FAILURE)
+    proof = repaired(OnSamples(source, [given], tmp_path / "half.onnx"))
     assert not proof.verification.signature
     assert [output.name for output in proof.verification.outputs if output.metrics.non_finite] == []
     assert proof.verification.ok or blame(source, proof.result.model, given, device=Device.CPU).worst.node

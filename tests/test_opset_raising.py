@@ -8,7 +8,7 @@ import pytest
 from amp_rewrite import rewrite, verify
 from amp_rewrite.policy import targets
 from amp_rewrite.policy.options import Options, Pins
-from amp_rewrite.preparing import clip_as_max_min, opset_raising
+from amp_rewrite.preparing import norms_and_clips, opset_raising
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from tests import text
 
@@ -75,7 +75,7 @@ def test_it_stays(options):
     model = proto(CLIPPED, 11)
     assert raised(model, options) == 11
     prepared = ir.from_proto(model)
-    assert clip_as_max_min.rewrite(prepared, options.form) == ()
+    assert norms_and_clips.rewrite_clips(prepared, options.form) == ()
     assert rewrite(model, options).model.opset_import[0].version == 11
 
 
@@ -182,7 +182,7 @@ def test_odd_imports(name):
     model.opset_import.extend(onnx.helper.make_opsetid(*each) for each in imports)
     prepared = ir.from_proto(model)
     opset_raising.raise_opset(prepared, Options().form)
-    clip_as_max_min.rewrite(prepared, Options().form)
+    norms_and_clips.rewrite_clips(prepared, Options().form)
     others = {domain: version for domain, version in imports if domain not in ("", "ai.onnx")}
     found = dict(prepared.opset_imports)
     assert found.pop("", found.pop("ai.onnx", None)) == expected
@@ -233,7 +233,7 @@ def test_bodies_count():
 def prepared_clip(model, options=None):
     """A model with its Clips written as Max and Min, in float32, and what was said of it."""
     prepared = ir.from_proto(model)
-    changes = clip_as_max_min.rewrite(prepared, (options or Options()).form)
+    changes = norms_and_clips.rewrite_clips(prepared, (options or Options()).form)
     return ir.to_proto(prepared), changes
 
 

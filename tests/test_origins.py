@@ -3,7 +3,7 @@
 import onnx
 import pytest
 
-from amp_rewrite.placement import origins, saved_graph
+from amp_rewrite.placement import saved_graph
 from tests import text
 
 
@@ -68,9 +68,9 @@ def test_executed_nodes_have_origins(tmp_path, name):
     executed = load(
         tmp_path, "saved.onnx", f"{head} {HEAD} {stored if '<float' not in after else ''} {after}"
     )
-    found = origins.find(executed, model)
+    found = saved_graph.find_origins(executed, model)
     assert {node.name: tuple(one.name for one in of) for node, of in found.items()} == expected
-    fused = {node.name for node, of in found.items() if origins.is_fused(node, of)}
+    fused = {node.name for node, of in found.items() if saved_graph.is_fused(node, of)}
     assert fused == expected.keys() & {"new", "g"}
 
 
@@ -83,6 +83,6 @@ def test_a_deep_chain_is_found(tmp_path):
     for name, nodes in (("a", chain), ("b", [node("Abs", ["v0"], [f"v{depth}"], "all")])):
         graph = onnx.helper.make_graph(nodes, "g", ends[:1], ends[1:])
         onnx.save(onnx.helper.make_model(graph), tmp_path / name)
-    found = origins.find(saved_graph.read(tmp_path / "b"), saved_graph.load(tmp_path / "a"))
+    found = saved_graph.find_origins(saved_graph.read(tmp_path / "b"), saved_graph.load(tmp_path / "a"))
     ((_, of),) = found.items()
     assert len(of) == depth

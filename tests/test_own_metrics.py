@@ -112,7 +112,7 @@ def test_samples_are_kept_for_metrics_alone(metrics, kept):
 
     def samples():
         for _ in range(6):
-            array = np.ones(8, np.float32)
+            array = np.arange(8, dtype=np.float32)
             arrays.append(weakref.ref(array))
             yield {"x": array}
             del array

@@ -7,10 +7,9 @@ import pytest
 from onnx import parser
 
 from amp_rewrite import measure_placement
-from amp_rewrite.placement import placement, placement_log, saved_graph, session_process
-from amp_rewrite.placement.differences import between
-from amp_rewrite.placement.placement import OnCpu, Placement
-from amp_rewrite.placement.placement_log import CpuReason
+from amp_rewrite.placement import opening, placement, saved_graph
+from amp_rewrite.placement.comparison import compare_placements
+from amp_rewrite.placement.placement import CpuReason, OnCpu, Placement
 from amp_rewrite.running.profiles import CPU
 from amp_rewrite.running.sessions import Device
 from tests import text
@@ -58,7 +57,7 @@ LOG = f"""
 @pytest.fixture
 def log():
     """The log of LOG."""
-    return placement_log.parse(LOG.splitlines(keepends=True))
+    return placement.parse_log(LOG.splitlines(keepends=True))
 
 
 def saved(tmp_path, source):
@@ -136,7 +135,7 @@ def test_a_model_that_onnxruntime_saved_inserts_its_own_casts(tmp_path, log):
 
 def test_a_node_that_onnxruntime_moved_keeps_its_reason():
     """It appends `_token_7` to the name of a node that it moves past a Transpose, and adds nodes."""
-    log = placement_log.parse(
+    log = placement.parse_log(
         (
             "kernel not found in registries for Op type: QLinearConv node name: conv",
             f"{VERIFY} Node(s) placed on [{CPU}]. Number of nodes: 2",
@@ -157,7 +156,7 @@ def test_a_node_that_onnxruntime_moved_keeps_its_reason():
 
 def test_where_all_is_on_the_cpu_the_log_lists_nothing():
     """Then every node is on the CPU."""
-    log = placement_log.parse([f"{VERIFY} All nodes placed on [{CPU}]. Number of nodes: 1"])
+    log = placement.parse_log([f"{VERIFY} All nodes placed on [{CPU}]. Number of nodes: 1"])
     node = saved_graph.Executed("STFT", "s", ("float32",), ("float32",))
     found = placement.of([node], log, placement.OwnNodes({}, {"s"}), cpu_asked=False)
     assert found.on_cpu == (OnCpu("STFT", "float32", CpuReason.UNSAID, 1),)
@@ -172,7 +171,7 @@ def test_a_placement_is_json(placed):
 
 def test_differences_say_what_got_worse(placed):
     """More nodes and Casts may pay; inserted Casts, copies and nodes on the CPU do not."""
-    found = between(Placement(operators={"MatMul": 1, "Add": 1}), placed)
+    found = compare_placements(Placement(operators={"MatMul": 1, "Add": 1}), placed)
     assert [str(row) for row in found.worse] == [
         "inserted Casts 0 -> 1",
         "copies 0 -> 1",
@@ -182,7 +181,7 @@ def test_differences_say_what_got_worse(placed):
     assert as_json["operators"]["com.microsoft:FusedMatMul"] == [0, 1]
     assert as_json["totals"]["nodes"] == [2, 7]
     assert as_json["worse"] == ["inserted Casts", "copies", "nodes on the CPU"]
-    assert between(placed, placed) == between(Placement(refused="no"), placed)
+    assert compare_placements(placed, placed) == compare_placements(Placement(refused="no"), placed)
 
 
 def test_a_model_on_the_cpu_from_python():
@@ -234,8 +233,8 @@ def test_a_message_is_one_line_without_places_in_c():
     said = """[ONNXRuntimeError] : 1 : FAIL : Exception during initialization:
     /onnxruntime_src/onnxruntime/core/x.cc:467 bool X::Y(const Z<T>&) found was false. No kernel"""
     plain = "[ONNXRuntimeError] : 1 : FAIL : Exception during initialization: No kernel"
-    assert session_process.message(said) == plain
-    assert len(session_process.message("word " * 1000)) < 500
+    assert opening.message(said) == plain
+    assert len(opening.message("word " * 1000)) < 500
 
 
 def test_flags_of_a_run_need_one(tmp_path):

@@ -10,8 +10,8 @@ import pytest
 
 from amp_rewrite import demo, rewrite
 from amp_rewrite.placement import placing
-from amp_rewrite.placement.differences import between
-from amp_rewrite.placement.placement_log import CpuReason
+from amp_rewrite.placement.comparison import compare_placements
+from amp_rewrite.placement.placement import CpuReason
 from amp_rewrite.running.sessions import Device
 from tests import text
 from tests.cuda_sessions import MARKS
@@ -63,7 +63,7 @@ def test_the_demo_loads_and_is_half(place, written):
     assert (original.refused, result.refused) == ("", "")
     assert sum(original.half.values()) == 0
     assert sum(result.half.values()) > sum(result.full.values())
-    assert between(original, result).worse == ()
+    assert compare_placements(original, result).worse == ()
 
 
 def test_a_run_is_counted(place, written):

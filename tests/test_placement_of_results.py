@@ -8,7 +8,7 @@ import pytest
 from amp_rewrite import rewrite
 from amp_rewrite.options import IOTypes, Level, Options
 from amp_rewrite.placement import placing
-from amp_rewrite.placement.differences import between
+from amp_rewrite.placement.comparison import compare_placements
 from amp_rewrite.running.sessions import Device
 from tests.cuda_sessions import MARKS
 
@@ -63,7 +63,7 @@ def complaints(place, model, scratch):
         result = place(scratch / "result.onnx", None)
         if result.refused:
             yield case, f"does not load: {result.refused}"
-        elif worse := between(original, result).worse:
+        elif worse := compare_placements(original, result).worse:
             yield case, ", ".join(map(str, worse))
 
 

@@ -2,7 +2,9 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -89,6 +91,71 @@ def test_open_sizes_count_as_large():
         predicted(opened)
     )
     assert " at 4x4, " in predictions.summary(predicted(text.model(SMALL)))
+
+
+COMPUTED = """g (float[{}, {}, 8] x) => (float y) <float[8, 8] w, int64[2] t = {{-1, 8}}> {{
+  p = MatMul(x, w)
+  q = Reshape(p, t)
+  r = Transpose<perm = [1, 0]>(q)
+  z = MatMul(q, r)
+  y = ReduceMax<keepdims = 0>(z)
+}}"""
+"""What is behind the Reshape has sizes that follow from others alone."""
+
+
+@pytest.mark.parametrize("dims", [{"N": 5, "S": 40}, {"N": 2, "x:1": 16}, {"x:0": 3, "x:1": 2}])
+def test_sizes_that_are_given_count_as_if_the_model_had_them(dims):
+    """By symbol or by axis: times are those of the model with these sizes written in."""
+    found = predicted(text.model(COMPUTED.format("N", "S")), dims=dims)
+    written = predicted(text.model(COMPUTED.format(*dims.values())))
+    assert (found.open_size, found.sizes_from) == (None, "given by name")
+    assert replace(found, sizes_from="") == written
+    assert f" at {written.sizes} (sizes given by name), " in predictions.summary(found)
+
+
+def test_what_is_not_given_counts_as_64():
+    """The line says both."""
+    found = predicted(text.model(COMPUTED.format("N", "S")), dims={"N": 5})
+    assert (found.sizes, found.open_size) == ("5x64x8", 64)
+    assert " at 5x64x8 (sizes given by name, other sizes count as 64), " in predictions.summary(found)
+
+
+def test_the_gate_goes_by_sizes_that_are_given():
+    """A batch that makes half worth it, and one that does not."""
+    opened = text.model(LARGE.replace("4096, 1024", "N, 1024"))
+    for batch, half in ((65536, 2), (1, 0)):
+        assert rewrite(opened, Options(gate=True, dims={"N": batch})).report.nodes.half == half
+
+
+def test_sizes_of_what_is_not_open_are_refused():
+    """With what is open."""
+    with pytest.raises(OptionError, match="no open dimension 'batch'; it leaves open N, S"):
+        predicted(text.model(COMPUTED.format("N", "S")), dims={"batch": 2})
+
+
+def test_the_commands_count_with_the_sizes_of_given_data(tmp_path, monkeypatch):
+    """--dim comes first, then --data, then --calibrate; explain and coverage take them too."""
+    pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    onnx.save(text.model(LARGE.replace("4096, 1024", "N, 1024")), "m.onnx")
+    for name, size in (("data", 3), ("others", 5)):
+        np.savez(f"{name}.npz", x=np.zeros((size, 1024), np.float32))
+    for flags, told in (
+        ((), "64x1024 (open sizes count as 64)"),
+        (("--dim", "N=7"), "7x1024 (sizes given by name)"),
+        (("--data", "data.npz"), "3x1024 (sizes of data.npz)"),
+        (("--calibrate", "others.npz"), "5x1024 (sizes of others.npz)"),
+        (("--data", "data.npz", "--calibrate", "others.npz"), "3x1024 (sizes of data.npz)"),
+        (("--calibrate", "others.npz", "--dim", "N=7"), "7x1024 (sizes given by name)"),
+    ):
+        assert f" at {told}, " in run("m.onnx", "-o", "half.onnx", *flags).output
+    flops = 2 * 2 * 1024 * 1024
+    for flags, batch in (((), 64), (("--dim", "N=7"), 7), (("--data", "data.npz"), 3)):
+        run("coverage", "half.onnx", "--json", "coverage.json", *flags)
+        counted = json.loads(Path("coverage.json").read_text())["flops"]
+        assert counted["half"] == flops * batch
+        advice = run("explain", "m.onnx", "--advice", *flags).output
+        assert ("open dimensions were not examined (N)" in advice) is (batch == 64)
 
 
 def test_a_small_model_counts_as_large_where_it_is_pruned():

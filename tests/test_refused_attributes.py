@@ -4,8 +4,8 @@ import pytest
 
 from amp_rewrite import analyze
 from amp_rewrite.colouring.painting import Rule
-from amp_rewrite.placement.differences import between
-from amp_rewrite.placement.placement_log import CpuReason
+from amp_rewrite.placement.comparison import compare_placements
+from amp_rewrite.placement.placement import CpuReason
 from amp_rewrite.policy import targets
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.options import Level, Options
@@ -123,4 +123,4 @@ def test_cuda_refuses_these_and_no_others(half):
             original, result = place(before), place(rewritten(before, Options(half=half)).model)
             refused = {group.why for group in original.on_cpu} == {CpuReason.REFUSED}
             assert refused == bool(name), source
-            assert (result.refused, between(original, result).worse) == ("", ()), source
+            assert (result.refused, compare_placements(original, result).worse) == ("", ()), source

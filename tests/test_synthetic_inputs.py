@@ -69,37 +69,11 @@ WAVEFORM = """g (float[{dims}] x) => (float y) <{stored}> {{
     spectrum = {operator} y = ReduceMax <keepdims = 0> (spectrum) }}"""
 
 
-@pytest.mark.parametrize(
-    ("dims", "operator", "stored", "size"),
-    [
-        ("N, T", "Conv (wave, w)", "float[4, 1, 1024] w", 16_000),
-        ("N, T", "Conv <dilations = [40]> (wave, w)", "float[4, 1, 25] w", 16_000),
-        ("N, T", "Conv (wave, w)", "float[4, 1, 20000] w", 20_000),
-        ("N, T", "Conv (wave, w)", "float[4, 1, 64] w", 64),
-        ("N, ?", "Conv (wave, w)", "float[4, 1, 400] w", 512),
-        ("N, ?", "Conv (wave, w)", "float[4, 2, 1024] w", 512),
-        ("N, ?", "Conv <group = 2> (wave, w)", "float[4, 1, 1024] w", 512),
-        ("N, T", "STFT (signal, step, w)", "int64 step = {256}, float[1024] w", 16_000),
-        ("N, T", 'STFT (signal, step, "", w)', "int64 step = {256}, int64 w = {1024}", 16_000),
-    ],
-)
-def test_a_waveform_is_longer_than_the_windows_it_is_cut_into(dims, operator, stored, size):
-    """A second of audio, if the usual size is less than a window of one channel."""
-    assert made(WAVEFORM.format(dims=dims, operator=operator, stored=stored))["x"].shape == (1, size)
-
-
 GRAPH = """
 g (float[{nodes}, 4] x, int64[2, {edges}] edge_index, float[{edges}, 3] weights) => (float[{edges}, 5] y)
 <float[4, 5] w, int64 from = {{0}}> {{
     h = MatMul (x, w) source = Gather <axis = 0> (edge_index, from) y = Gather <axis = 0> (h, source) }}
 """
-
-
-@pytest.mark.parametrize(("nodes", "edges"), [("n", "e"), ("num_nodes", "num_edges"), ("batch", "s3")])
-def test_graphs_have_more_than_one_node(nodes, edges):
-    """An integer input of two rows is a list of edges: others have nodes or edges first, and no batch."""
-    text = GRAPH.format(nodes=nodes, edges=edges)
-    assert shapes(text) == {"x": (16, 4), "edge_index": (2, 16), "weights": (16, 3)}
 
 
 def test_none_is_not_a_name():

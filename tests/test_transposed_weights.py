@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from amp_rewrite import analyze, rewrite
-from amp_rewrite.placement.differences import between
+from amp_rewrite.placement.comparison import compare_placements
 from amp_rewrite.policy.options import Options, Pins
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.preparing.transposed_weights import reshaped
@@ -381,7 +381,7 @@ def test_every_order_loads_on_cuda(place, order, side, half):
     """With no node more than float32 has, but the Casts at both ends; some Transposes are absorbed."""
     before = text.model(turned(order, side, half=half))
     original, result = place(before), place(rewrite(before, Options(half=half)).model)
-    assert (result.refused, between(original, result).worse) == ("", ())
+    assert (result.refused, compare_placements(original, result).worse) == ("", ())
     assert result.nodes <= original.nodes + 2
 
 

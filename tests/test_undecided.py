@@ -13,7 +13,7 @@ from tests import commands, text
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.reporting import html_json, verdict_text
-from amp_rewrite.running import noise, verification
+from amp_rewrite.running import comparison, verification
 from amp_rewrite.running.sessions import Device
 
 SAID = "y: error 0.05 is above 0.01, but float32 itself differs by 0.03 when it is optimised differently"
@@ -24,13 +24,13 @@ def inexact(monkeypatch):
     """A float32 whose outputs differ by what is asked for, unless it is optimised."""
 
     def differ(by):
-        run = noise.Float32Noise._run
+        run = comparison.Float32Noise._run
 
         def off(self, feeds):
             found = run(self, feeds)
             return {name: value + np.asarray(by(feeds), value.dtype) for name, value in found.items()}
 
-        monkeypatch.setattr(noise.Float32Noise, "_run", off)
+        monkeypatch.setattr(comparison.Float32Noise, "_run", off)
 
     return differ
 
@@ -118,9 +118,7 @@ def test_it_is_said(inexact):
     assert verdict_text.in_short(found) == "FAIL: the comparison proves nothing"
     assert verdict_text.cells(found.outputs[0])[-1] == "inconclusive"
     assert html_json._plain_output(found.outputs[0])["ok"] is None
-    assert [*verdict_text.hints(found)] == [
-        "--data FILE.npz   # other inputs: on these, float32 itself is not exact enough to tell"
-    ]
+    assert [*verdict_text.hints(found)] == ["--data FILE.npz   # other inputs: these decide nothing"]
     assert found.to_json()["outputs"][0]["is_undecided"]
 
 

@@ -17,7 +17,7 @@ PRODUCT = """g (float[n,4] x) => (float[n,4] y) <float[4,4] w> {
 def inferred(proto):
     """The shapes of the values that nodes make, in all graphs, as text."""
     model = loading.load(proto).model
-    value_shapes.infer(model, shape_inference.types(model))
+    value_shapes.infer_shapes(model, shape_inference.types(model))
     made = (value for node in model.graph.all_nodes() for value in node.outputs)
     return {value.name: str(value.shape) for value in made}
 
@@ -222,7 +222,7 @@ def test_in_bodies():
                         else_branch = e () => (float[2,5] q) { h = MatMul (x, v)  q = Relu (h) }> }"""
     )
     model = loading.load(proto).model
-    value_shapes.infer(model, shape_inference.types(model))
+    value_shapes.infer_shapes(model, shape_inference.types(model))
     found = [str(n.outputs[0].shape) for n in model.graph.all_nodes() if n.op_type == "MatMul"]
     assert found == ["[2,3]", "[2,5]"]
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 import amp_rewrite
 from amp_rewrite import Options
-from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.policy.options import Level
-from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, Outcome, rewrite_and_verify
+from amp_rewrite.repair import ObservePolicy, Outcome
 from amp_rewrite.running.verification import Verdict
+from tests.repairs import OnSamples, repaired
 from tests.text import model
 
 pytest.importorskip("onnxruntime")
@@ -162,13 +162,7 @@ TRAPS: dict[str, Callable[[], Trap]] = {
 
 def outcome(proto: onnx.ModelProto, sample: Arrays, policy: ObservePolicy) -> Outcome:
     """What `amp-rewrite MODEL --data SAMPLE --observe POLICY` does."""
-    callbacks = Callbacks(
-        rewrite=lambda seen, faint, _: amp_rewrite.rewrite(proto, seen=seen, faint=faint),
-        verify=lambda result: amp_rewrite.verify(proto, result.model, sample, device="cpu"),
-        observe=lambda: amp_rewrite.observe(proto, sample, device="cpu"),
-        tune=lambda *_: None,
-    )
-    return rewrite_and_verify(callbacks, FLOAT16, policy)
+    return repaired(OnSamples(proto, sample), policy=policy)
 
 
 def types(proto: onnx.ModelProto) -> dict[str, bool]:

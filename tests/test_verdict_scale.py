@@ -14,7 +14,8 @@ from tests import text
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.reporting import verdict_text
-from amp_rewrite.running import bound_text, judging, verification
+from amp_rewrite.running import tolerances, verification
+from amp_rewrite.running.comparison import Float32Noise
 from amp_rewrite.running.sessions import Device
 
 SMALLEST = 2.0**-14
@@ -80,7 +81,181 @@ def test_an_output_that_passes_for_being_faint_is_named(sample, shift, said):
 )
 def test_a_violated_bound_is_told_from_what_violates_it(value, bound, said):
     """With as many digits as that takes."""
-    assert bound_text.above("error", value, bound) == said
+    assert tolerances.above("error", value, bound) == said
+
+
+# ---- errors about the mean
+
+OFF = """g (float[N,C,H] x, float[N,C,H] d) => (float[N,C,H] y) <float zero = {{0}}> {{
+    off = {} y = Add (x, off) }}"""
+
+
+def moved(samples, bounds=None):
+    """The verdict on outputs that are off: samples of the original's and of the difference."""
+    before, after = text.model(OFF.format("Mul (d, zero)")), text.model(OFF.format("Identity (d)"))
+    feeds = [{"x": np.float32(x), "d": np.float32(d)} for x, d in samples]
+    return verification.verify(before, after, feeds, bounds, device=Device.CPU)
+
+
+def alternating(*sizes, shape=(1, 1, 64)):
+    """Numbers of these magnitudes with alternating signs, a channel each along axis 1."""
+    signs = np.resize([1.0, -1.0], shape)
+    return np.concatenate([size * signs for size in sizes], axis=1)
+
+
+def last(array):
+    """Its axis 1 as the last one."""
+    return np.swapaxes(array, 1, 2)
+
+
+OFFSETS, STDS = np.float32([[[40000], [0]]]), alternating(100, 1)
+SCORES = np.where(np.arange(64) % 32 == 0, 1.0, 0.0).reshape(1, 1, 64)
+ABOUT_THE_MEAN = {
+    "an offset of all": (4000 + alternating(10), alternating(0.1), 1e-2, None),
+    "an offset below zero": (-4000 + alternating(10), alternating(0.1), 1e-2, None),
+    "of one channel": (OFFSETS + STDS, alternating(1, 0), 1e-2, (1, 0)),
+    "small beside another one": (OFFSETS + STDS, alternating(0, 0.02), 2e-2, (1, 1)),
+    "of channels that are last": (last(OFFSETS + STDS), last(alternating(1, 0)), 1e-2, (2, 0)),
+    "faint scores beside an offset": (
+        np.concatenate([40000 + alternating(100), 1e-3 * SCORES], axis=1),
+        alternating(0, 1e-4),
+        1e-4,
+        (1, 1),
+    ),
+    "columns of boxes and scores": (
+        np.concatenate([np.linspace(0, 600, 64).reshape(1, 1, 64), SCORES], axis=1),
+        alternating(0, 1),
+        None,
+        None,
+    ),
+    "probabilities that are nearly constant": (0.5 + alternating(1e-3), alternating(1e-4), 2e-4, None),
+    "one of many": (SCORES, alternating(1e-3), 1e-3 * math.sqrt(32), None),
+    "a constant": (300 + alternating(0), alternating(0.3), 1e-3, None),
+    "what float32 itself rounds": (300 + alternating(1e-3), alternating(0.3), 1e-3, None),
+    "few values": (4000 + alternating(10, shape=(1, 1, 8)), alternating(4, shape=(1, 1, 8)), 1e-3, None),
+}
+
+
+@pytest.mark.parametrize("name", ABOUT_THE_MEAN)
+def test_errors_are_about_the_mean(name):
+    """The difference is held against what varies, channel by channel where their means are far apart: not
+    where there is no telling what is an offset. The channel is named, and relative L2 stays as it is.
+    """
+    x, d, error, channel = ABOUT_THE_MEAN[name]
+    (output,) = (verdict := moved([(x, d)])).outputs
+    if error is not None:
+        assert output.error == pytest.approx(error, rel=2e-2)
+    assert (output.channel and (output.channel.axis, output.channel.index)) == channel
+    assert output.metrics.relative_l2 == pytest.approx(np.linalg.norm(d) / np.linalg.norm(x), rel=2e-2)
+    assert verdict.is_far == (output.error > 1e-2)
+    if channel is not None and verdict.is_far:
+        assert verdict.faults[0].endswith(f" is above 0.01 in channel {channel[1]} of axis {channel[0]}")
+    shown = json.loads(json.dumps(verdict.to_json()))["outputs"][0]
+    assert shown["spread"] == pytest.approx(output.spread)
+
+
+def test_the_mean_is_that_of_all_samples():
+    """Single numbers that differ from sample to sample spread as well."""
+    numbers = 4000 + alternating(10, shape=(1, 1, 20)).reshape(-1, 1, 1, 1)
+    assert moved([(number, [[[0.2]]]) for number in numbers]).outputs[0].error == pytest.approx(
+        2e-2, rel=1e-2
+    )
+    assert moved([(number, [[[0.2]]]) for number in numbers[:8]]).outputs[0].error < 1e-4
+
+
+def test_float32s_noise_is_about_the_mean_as_well(monkeypatch):
+    """Where float32 itself is as far off, beside what varies, nothing is decided."""
+    monkeypatch.setattr(
+        Float32Noise, "outputs", lambda *_: {"y": np.float32(4000 + alternating(10) + alternating(0.3))}
+    )
+    verdict = moved([(4000 + alternating(10), alternating(0.4))])
+    assert not verdict.ok
+    assert not verdict.is_far
+    assert verdict.outputs[0].is_undecided
+    assert verdict.outputs[0].noise == pytest.approx(3e-2, rel=1e-2)
+
+
+# ---- what proves nothing, and bounds that do not bound
+
+
+@pytest.mark.parametrize(
+    ("x", "d", "said"),
+    [
+        (0.0, 0.0, "y: proves nothing: it is all zero"),
+        (3.0, 0.0, "y: proves nothing: it is constant"),
+        (3.0, 1e-3, "y: proves nothing: it is constant"),
+        (0.5 + alternating(1e-4), -alternating(1e-4), "y: proves nothing: it is constant in the result"),
+    ],
+)
+def test_outputs_that_say_nothing_prove_nothing(x, d, said):
+    """Two models that compute one and the same number everywhere may have nothing else in common."""
+    verdict = moved([(np.broadcast_to(x, (1, 1, 64)), np.broadcast_to(d, (1, 1, 64)))])
+    assert (verdict.ok, verdict.is_far) == (False, False)
+    assert verdict.faults == (said,)
+    assert verdict_text.cells(verdict.outputs[0])[-1] == "inconclusive"
+    assert verdict_text.in_short(verdict) == "FAIL: the comparison proves nothing"
+
+
+def test_a_number_is_no_constant_and_samples_may_differ():
+    """A score of an image says something, and so do values that are constant in each of several samples."""
+    assert moved([([[[3.0]]], [[[0.0]]])]).ok
+    assert moved([(np.full((1, 1, 4), value), np.zeros((1, 1, 4))) for value in (1, 2)]).ok
+
+
+def test_a_constant_beside_an_output_that_varies():
+    """What one output shows is shown; one that is lost is far off, however constant."""
+    body = """g (float[4] x) => (float[4] y, float[4] z) <float none = {{{}}}> {{
+        y = Relu (x) z = Mul (x, none) }}"""
+    feeds = {"x": np.float32([1, 2, 3, 4])}
+    before, after = (text.model(body.format(number)) for number in (0, 1))
+    assert verification.verify(before, before, feeds, device=Device.CPU).ok
+    assert verification.verify(before, after, feeds, device=Device.CPU).is_far
+
+
+BOUNDS = [
+    ((), "PASS", ()),
+    (("error=none",), "PASS, no bound on error", ("error",)),
+    (("error=inf",), "PASS, no bound on error", ("error",)),
+    (("error=1.5",), "PASS, no bound on error", ("error",)),
+    (("relative_l2=none",), "PASS, no bound on error", ("error",)),
+    (("error=1.5", "relative_l2=0.1"), "PASS", ()),
+    (("non_finite=none",), "PASS, no bound on non_finite", ("non_finite",)),
+    (("error=none", "non_finite=none"), "PASS, no bound on error and non_finite", ("error", "non_finite")),
+    (("agreement=none",), "PASS", ()),  # which does not apply
+]
+
+
+@pytest.mark.parametrize(("texts", "shown", "names"), BOUNDS)
+def test_a_bound_that_was_removed_is_marked(texts, shown, names):
+    """In the verdict of the output, and in JSON."""
+    (output,) = moved([(alternating(1), alternating(1e-4))], parse_tolerances(texts)).outputs
+    assert verdict_text.cells(output)[-1] == shown
+    assert output.unbounded == names
+
+
+@pytest.mark.parametrize(
+    ("half", "bounds", "passes"),
+    [
+        ("float16", None, False),
+        ("bfloat16", None, True),
+        ("bfloat16", Tolerances(agreement=0.5), True),
+        ("bfloat16", Tolerances(error=1e-2), False),
+        ("bfloat16", Tolerances(relative_l2=1e-2), False),
+    ],
+)
+def test_bfloat16_has_a_bound_of_its_own(half, bounds, passes):
+    """8 times as large, as its roundoff is, unless a bound is given; it is said once."""
+    body = """g (float[64] x) => (float[64] y) <float off = {{{}}}> {{
+        h = Cast <to = {}> (x) f = Cast <to = 1> (h) y = Mul (f, off) }}"""
+    dtype = 10 if half == "float16" else 16
+    before, after = (text.model(body.format(number, dtype)) for number in (1, 1.05))
+    verdict = verification.verify(
+        before, after, {"x": np.float32(alternating(1)[0, 0])}, bounds, device=Device.CPU
+    )
+    assert verdict.ok == passes
+    assert verdict_text.describe(verdict).count("at most 0.08, as of bfloat16") == (
+        half == "bfloat16" and passes
+    )
 
 
 def test_the_relative_l2_of_each_sample_is_shown():
@@ -161,7 +336,7 @@ def test_the_floor_is_that_of_the_half_type():
 def test_float32_is_compared_with_itself(monkeypatch):
     """Where models run quickly, or the verdict is bad; what cannot be had is left out."""
     assert judged([1.0], 0).outputs[0].noise == 0
-    monkeypatch.setattr(judging, "QUICK", 0)
+    monkeypatch.setattr(verification, "QUICK", 0)
     assert judged([1.0], 0).outputs[0].noise is None
     assert judged([1.0], 1.0).outputs[0].noise == 0
     refuse = amp_rewrite.errors.ModelError("refused")

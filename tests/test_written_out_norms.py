@@ -5,7 +5,7 @@ import pytest
 
 from amp_rewrite import pipeline
 from amp_rewrite.analysis.idioms.idiom import Part
-from amp_rewrite.placement.differences import between
+from amp_rewrite.placement.comparison import compare_placements
 from amp_rewrite.policy.options import Options
 from tests import cuda_sessions, norms, text
 from tests.sampling import every
@@ -57,4 +57,4 @@ def test_every_spelling_loads_on_cuda(share):
             for name, options in DEMANDS.items():
                 result = place(pipeline.rewrite(model, options).model)
                 assert result.refused == "", (spelling, name)
-                assert between(original, result).worse == (), (spelling, name)
+                assert compare_placements(original, result).worse == (), (spelling, name)

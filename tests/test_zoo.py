@@ -110,7 +110,9 @@ def test_what_a_flag_names_is_part_of_the_job(tmp_path):
 
 
 def test_a_process_that_dies_fails_alone(models, tmp_path, monkeypatch):
-    """By a signal, or with nothing to say; the row says which, and no result of before passes for its own."""
+    """By a signal, or with nothing to say; the row says which, and no result of before passes for its own, or
+    is lost.
+    """
     (tmp_path / "out" / "models").mkdir(parents=True)
     (tmp_path / "out" / "models" / "one.onnx").write_bytes(b"old")
     dying = "import os, sys\nif sys.argv[-1].endswith('one.onnx'): os.kill(os.getpid(), 9)\n"
@@ -128,14 +130,17 @@ def test_a_process_that_dies_fails_alone(models, tmp_path, monkeypatch):
     )
     again = amp_rewrite.rewrite_zoo(models, tmp_path / "out")
     assert again.rows[1].why == "was ended by SIGKILL, after: slow"
-    assert not (tmp_path / "out" / "models" / "one.onnx").exists()
+    assert again.rows[1].result is None
+    assert (tmp_path / "out" / "models" / "one.onnx").read_bytes() == b"old"
     monkeypatch.setattr(job, "_START", "import sys; sys.exit(7)")
     assert "exit code 7" in amp_rewrite.rewrite_zoo(models, tmp_path / "out", ["--io", "half"]).rows[0].why
 
 
 def test_a_process_that_hangs_is_ended(models, tmp_path, monkeypatch):
-    """After its time, and the next one begins."""
-    monkeypatch.setattr(job, "_START", "import time; time.sleep(600)")
+    """After its time, and the next one begins; also one that ignores SIGTERM."""
+    ignoring = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    monkeypatch.setattr(job, "_START", ignoring + "import time; time.sleep(600)")
+    monkeypatch.setattr(job, "_GRACE", 0.1)
     began = time.monotonic()
     zoo = amp_rewrite.rewrite_zoo(models, tmp_path / "out", timeout=0.2)
     assert {each.why for each in zoo.rows} == {"took longer than 0.2 s"}

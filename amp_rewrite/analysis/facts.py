@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -44,6 +44,7 @@ from amp_rewrite.onnx_types import attribute_types, element_types
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options
 from amp_rewrite.policy.reasons import in_words
+from amp_rewrite.preparing import value_shapes
 from amp_rewrite.preparing.preparing import Prepared
 
 
@@ -75,12 +76,14 @@ def gather(
     """What is known of a prepared model; `seen` is what a run showed of its values, `faint` of its outputs,
     and `kept` what a caller holds in float32.
 
-    Raises OptionError when `seen` or `faint` was seen of another model.
+    Raises OptionError when `seen` or `faint` was seen of another model, or `options.dims` names what
+    is not open.
     """
     model = prepared.model
     observed.refuse_foreign(model.graph, seen)
     faint_outputs.refuse_foreign(model.graph, faint)
     graph = unit_building.build(model, prepared.types, options.target, options.half)
+    graph = replace(graph, sized=value_shapes.sized(model, prepared.types, options.dims.dims))
     if prepared.form.idioms:
         graph = marking.mark(graph, options)
     stored = constants.find(model)

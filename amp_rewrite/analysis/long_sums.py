@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -21,33 +22,50 @@ def check(graph: UnitGraph, options: Options) -> Mapping[int, Evidence]:
         return found
     for operator in _TERMS:
         for unit in graph.by_operator.get(operator, ()):
-            count = terms(graph.units[unit].node)
-            if count is not None and count > target.longest_sum:
+            node = graph.units[unit].node
+            count = terms(node, graph.shape)
+            is_open = count is None and node.op_type in _REDUCTIONS and node.domain == ""
+            if is_open or (count is not None and count > target.longest_sum):
                 found[unit] = Evidence(
                     Authority.TARGET,
-                    Reason.LONG_SUM,
+                    Reason.OPEN_SUM if count is None else Reason.LONG_SUM,
                     subject=target.name,
-                    number=count,
+                    number=count or 0,
                     limit=target.longest_sum,
                     half=options.half.name,
                 )
     return found
 
 
-def terms(node: ir.Node) -> int | None:
-    """How many terms make up one element of a product or a sum; None where that is not known."""
+_ShapeOf = Callable[[ir.Value | None], ir.Shape | None]
+
+
+def _declared(value: ir.Value | None) -> ir.Shape | None:
+    return None if value is None else value.shape
+
+
+def terms(node: ir.Node, shape_of: _ShapeOf = _declared) -> int | None:
+    """How many terms make up one element of a product or a sum, with these shapes; None where that is not
+    known.
+    """
     rule = _TERMS.get(node.op_type) if node.domain == "" else None
-    return None if rule is None else rule(node)
+    return None if rule is None else rule(_Summed(node, shape_of))
 
 
 _Dims = tuple[int | None, ...]
 
 
-def _dims(node: ir.Node, port: int) -> _Dims:
-    """The sizes of an input, None for those that are not known; none without a known rank."""
-    value = node.inputs[port] if port < len(node.inputs) else None
-    shape = value.shape if value is not None else None
-    return tuple(dim if isinstance(dim, int) else None for dim in shape or ())
+@dataclass(frozen=True, slots=True)
+class _Summed:
+    """A node, and the shapes that its inputs have."""
+
+    node: ir.Node
+    shape_of: _ShapeOf
+
+    def dims(self, port: int) -> _Dims:
+        """The sizes of an input, None for those that are not known; none without a known rank."""
+        shape = self.shape_of(self.node.inputs[port]) if port < len(self.node.inputs) else None
+        return tuple(dim if isinstance(dim, int) else None for dim in shape or ())
 
 
 def _product(dims: _Dims) -> int | None:
@@ -55,44 +73,49 @@ def _product(dims: _Dims) -> int | None:
     return math.prod(known) if dims and len(known) == len(dims) else None
 
 
-def _matmul(node: ir.Node) -> int | None:
-    left, right = _dims(node, 0), _dims(node, 1)
+def _matmul(summed: _Summed) -> int | None:
+    left, right = summed.dims(0), summed.dims(1)
     return _product(left[-1:]) or _product(right[-2:-1] if len(right) > 1 else right)
 
 
-def _gemm(node: ir.Node) -> int | None:
-    left, right = _dims(node, 0), _dims(node, 1)
-    mine = left[:1] if attributes.integer(node, "transA") else left[-1:]
-    return _product(mine) or _product(right[-1:] if attributes.integer(node, "transB") else right[:1])
+def _gemm(summed: _Summed) -> int | None:
+    left, right = summed.dims(0), summed.dims(1)
+    mine = left[:1] if attributes.integer(summed.node, "transA") else left[-1:]
+    return _product(mine) or _product(right[-1:] if attributes.integer(summed.node, "transB") else right[:1])
 
 
-def _conv(node: ir.Node) -> int | None:
-    return _product(_dims(node, 1)[1:])
+def _conv(summed: _Summed) -> int | None:
+    return _product(summed.dims(1)[1:])
 
 
-def _conv_transpose(node: ir.Node) -> int | None:
+def _conv_transpose(summed: _Summed) -> int | None:
     """At most: an element of the result meets every stride-th element of the filter along each axis."""
-    dims = _dims(node, 1)
+    dims = summed.dims(1)
     channels, spots = _product(dims[:1]), dims[2:]
-    strides = attributes.integers(node, "strides") or [1] * len(spots)
+    strides = attributes.integers(summed.node, "strides") or [1] * len(spots)
     met = _product(tuple(dim and -(-dim // stride) for dim, stride in zip(spots, strides, strict=False)))
-    group = attributes.integer(node, "group", 1)
+    group = attributes.integer(summed.node, "group", 1)
     return None if channels is None or met is None else channels // group * met
 
 
-def _reduced(node: ir.Node) -> int | None:
-    dims = _dims(node, 0)
-    if "axes" in node.attributes:
-        axes = list(attributes.integers(node, "axes"))
-    elif len(node.inputs) > 1 and node.inputs[1] is not None:
+def _reduced(summed: _Summed) -> int | None:
+    dims, node = summed.dims(0), summed.node
+    axes = list(attributes.integers(node, "axes"))
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
         stored = constants.stored_as(node.inputs[1])
-        axes = [] if stored is None else stored.numpy().tolist()
-    else:
-        axes = [] if attributes.integer(node, "noop_with_empty_axes") else list(range(len(dims)))
+        if stored is None:
+            return None
+        axes = stored.numpy().tolist()
+    if not axes and attributes.integer(node, "noop_with_empty_axes"):
+        return 1
+    axes = axes or list(range(len(dims)))
     return _product(tuple(dims[axis] for axis in axes if -len(dims) <= axis < len(dims)))
 
 
-_TERMS: Mapping[str, Callable[[ir.Node], int | None]] = {
+_REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2", "GlobalAveragePool")
+"""Sums over whatever size an axis has: where it is not known, it may be any."""
+
+_TERMS: Mapping[str, Callable[[_Summed], int | None]] = {
     "MatMul": _matmul,
     "Gemm": _gemm,
     "Conv": _conv,
@@ -101,6 +124,6 @@ _TERMS: Mapping[str, Callable[[ir.Node], int | None]] = {
     "ReduceSum": _reduced,
     "ReduceSumSquare": _reduced,
     "ReduceL2": _reduced,
-    "GlobalAveragePool": lambda node: _product(_dims(node, 0)[2:]),
+    "GlobalAveragePool": lambda summed: _product(summed.dims(0)[2:]),
 }
 """By operator, how many terms make up one element; None where that is not known."""

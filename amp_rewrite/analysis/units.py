@@ -56,7 +56,8 @@ class UnitGraph:
     `root` and of all graphs nested in it, outer graphs first, as they are before any edit.
 
     `spelled` says which units are parts of idioms, and `alike` which types a runtime wants to be one; with
-    idioms there is also an edge from the producer of the data of each to its result.
+    idioms there is also an edge from the producer of the data of each to its result. `sized` are the shapes
+    of values at the sizes that were given to open dimensions (Options.dims).
     """
 
     units: tuple[Unit, ...]
@@ -71,6 +72,11 @@ class UnitGraph:
     nodes: GraphNodes
     spelled: Mapping[int, Spelled] = field(default_factory=dict[int, Spelled])
     alike: tuple[Alike, ...] = ()
+    sized: Mapping[ir.Value, ir.Shape] = field(default_factory=dict[ir.Value, ir.Shape])
+
+    def shape(self, value: ir.Value | None) -> ir.Shape | None:
+        """The shape of a value at the sizes that were given, else as it is known; None where it is not."""
+        return None if value is None else self.sized.get(value, value.shape)
 
     def of_nodes(self, nodes: Collection[ir.Node]) -> tuple[int, ...]:
         """The units of these nodes, in their order; a node may have several."""

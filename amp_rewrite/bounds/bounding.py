@@ -2,16 +2,150 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis import operators
 from amp_rewrite.analysis.facts import Facts
-from amp_rewrite.bounds import given, propagation
-from amp_rewrite.bounds.bound import Bound, symmetric
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.bounds import elementwise, given, moving, normalising, products, stored_bounds
+from amp_rewrite.bounds.bound import UNKNOWN, Bound, hull, symmetric
 from amp_rewrite.bounds.given import InputRange
-from amp_rewrite.bounds.known import Known
+from amp_rewrite.bounds.known import WIDE, Known
+from amp_rewrite.bounds.site import Rule, Site
+from amp_rewrite.model.constants import constant
+from amp_rewrite.numerics.half import Half
+from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.policy.options import Options
+
+# Bounds of all values of a model, node by node, each once; bodies of control flow as well.
+
+Bounds = Mapping[ir.Value, Bound]
+"""The bound of every value; what is not there is not bounded."""
+
+RULES: Mapping[str, Rule] = {
+    **elementwise.CHOOSING_RULES,
+    **normalising.CONTRIB_RULES,
+    **elementwise.RULES,
+    **elementwise.FUNCTION_RULES,
+    **moving.RULES,
+    **normalising.RULES,
+    **products.RULES,
+}
+"""The rule of each operator that has one, domains in front; of all others nothing is known."""
+
+_OUTPUTS = {"Split": math.inf, "LSTM": 2, "GRU": 2, "RNN": 2}
+"""How many outputs a rule speaks of, where it is not the first alone."""
+
+
+def propagate(
+    graph: UnitGraph,
+    given: Bounds,
+    variable: frozenset[ir.Value],
+    half: Half,
+    measured: Known | None = None,
+    functions: frozenset[ir.OperatorIdentifier] = frozenset(),
+) -> Known:
+    """The bounds of a model's values, from those of what is `given`: of inputs, or of other values.
+
+    `variable` are stored values that a caller can change; what was `measured` of others is not measured
+    again. `functions` are those of the model, whatever the operators of their names do. Linear in the nodes,
+    and in the stored numbers.
+    """
+    known = Known(dict(given), variable, graph.types)
+    if measured is not None:
+        known = replace(measured, bounds=dict(given))
+    else:
+        known.quotients = normalising.bound_written_out_norms(graph, known, half)
+    _Walk(known, given, functions).graph(graph.root)
+    return known
+
+
+class _Walk:
+    def __init__(self, known: Known, given: Bounds, functions: frozenset[ir.OperatorIdentifier]) -> None:
+        self._known, self._given, self._functions = known, given, functions
+
+    def graph(self, graph: ir.Graph) -> None:
+        """Bounds all values that the nodes of a graph make."""
+        for node in graph:
+            if control_flow.bodies(node):
+                self._with_bodies(node)
+            else:
+                self._plain(node)
+
+    def _plain(self, node: ir.Node) -> None:
+        operator = schema.written(node.domain, node.op_type)
+        rule = RULES.get(operator)
+        if rule is None or _ALIGNED in node.attributes or node.op_identifier() in self._functions:
+            if constant(node) is None:
+                self._set(node, UNKNOWN, math.inf)
+            return
+        self._set(node, self._ruled(rule, node), _OUTPUTS.get(operator, 1))
+        for port, further in normalising.FURTHER.get(operator, {}).items():
+            if port < len(node.outputs):
+                self._keep(node, node.outputs[port], self._ruled(further, node))
+
+    def _ruled(self, rule: Rule, node: ir.Node) -> Bound:
+        try:
+            return rule(Site(node, self._known))
+        except (ArithmeticError, IndexError, TypeError, ValueError):  # a node that no schema allows, NaN
+            return UNKNOWN
+
+    def _set(self, node: ir.Node, found: Bound, count: float) -> None:
+        for position, value in enumerate(node.outputs):
+            self._keep(node, value, found if position < count else UNKNOWN)
+
+    def _keep(self, node: ir.Node, value: ir.Value, found: Bound) -> None:
+        """Rules speak of floats: integers are whole and wrap, and half rounds and overflows on its own."""
+        if value in self._given:
+            return
+        dtype = self._known.dtype(value)
+        if dtype in _NARROW:
+            found = found if node.op_type in operators.MOVERS | _EXACT else UNKNOWN
+        elif dtype not in WIDE:
+            found = _whole(found, stored_bounds.of_type(dtype))
+        self._known.bounds[value] = found
+
+    def _with_bodies(self, node: ir.Node) -> None:
+        """What is carried from one iteration to the next is not bounded; what is scanned is as a whole."""
+        bindings = control_flow.bindings(node) or ()
+        entering: dict[ir.Value, Bound] = {}
+        for binding in bindings:
+            if binding.leaves or binding.mapped:
+                continue
+            sources = [self._known.of(node.inputs[port]) for port in binding.inputs]
+            for body, port in binding.enters:
+                entering[body.inputs[port]] = _interval(hull(*sources)) if sources else UNKNOWN
+        for body in control_flow.bodies(node):
+            self._known.bounds.update((value, entering.get(value, UNKNOWN)) for value in body.inputs)
+            self.graph(body)
+        self._set(node, UNKNOWN, math.inf)
+        for binding in bindings:
+            if not binding.mapped and binding.leaves:
+                leaving = [self._known.of(body.outputs[port]) for body, port in binding.leaves]
+                begun = [self._known.of(node.inputs[port]) for port in binding.inputs]
+                for port in binding.outputs:
+                    self._known.bounds[node.outputs[port]] = _interval(hull(*leaving, *begun))
+
+
+_ALIGNED = "broadcast"
+"""An attribute of old opsets by which axes are aligned otherwise than by their order from the end."""
+_NARROW = frozenset((ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
+_EXACT = frozenset(("Abs", "Cast", "Clip", "GlobalMaxPool", "MaxPool", "Neg", "Relu"))
+
+
+def _whole(bound: Bound, limits: Bound) -> Bound:
+    """The interval of integers of a type, which wrap where they leave it, and are truncated."""
+    if not (limits.low <= bound.low and bound.high <= limits.high and limits.is_finite):
+        return limits
+    return Bound(math.floor(bound.low), math.ceil(bound.high))
+
+
+def _interval(bound: Bound) -> Bound:
+    return Bound(bound.low, bound.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +181,12 @@ def is_quick(facts: Facts) -> bool:
     return nodes <= MOST_NODES and sum(s.tensor.size for s in facts.constants.values()) <= MOST_WEIGHTS
 
 
-def find(model: ir.Model, facts: Facts, options: Options) -> Proven:
+def bound_model(model: ir.Model, facts: Facts, options: Options) -> Proven:
     """The bounds of a prepared model. Raises OptionError for the range of what is no input of numbers."""
     inputs = given.ranges(model, options.ranges)
     entering, variable = given.bounds(model, inputs), given.variable(model)
     calls = frozenset(model.functions)
-    known = propagation.find(facts.graph, entering, variable, options.half, functions=calls)
+    known = propagate(facts.graph, entering, variable, options.half, functions=calls)
     return Proven(inputs, known, known)
 
 
@@ -63,7 +197,5 @@ def with_clamped_masks(model: ir.Model, facts: Facts, options: Options, found: P
         return found
     entering = given.bounds(model, found.inputs) | dict.fromkeys(masks, symmetric(options.half.fill))
     calls = frozenset(model.functions)
-    again = propagation.find(
-        facts.graph, entering, found.known.variable, options.half, found.known, functions=calls
-    )
+    again = propagate(facts.graph, entering, found.known.variable, options.half, found.known, functions=calls)
     return replace(found, clamped=again)

@@ -2,16 +2,117 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis import varying
 from amp_rewrite.analysis.facts import Facts
-from amp_rewrite.bounds import bounding, declared, taken_from_1, tame
+from amp_rewrite.analysis.from_inputs import read_by
+from amp_rewrite.analysis.idioms import patterns
+from amp_rewrite.analysis.idioms.idiom import Part, Spelled
+from amp_rewrite.analysis.idioms.self_products import SUM_OF_SQUARES
+from amp_rewrite.analysis.observed import HEADROOM
+from amp_rewrite.analysis.operators import MOVERS, PRODUCTS, effective_op
+from amp_rewrite.analysis.propagation import reach
+from amp_rewrite.bounds import bounding, declared, taken_from_1
 from amp_rewrite.bounds.bounding import Proven
-from amp_rewrite.numerics.half import FLOAT16
-from amp_rewrite.policy.evidence import Evidence
+from amp_rewrite.numerics.half import FLOAT16, Half
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Level, Options
+
+# What lists deny for its range, and bounds prove tame: exponentials, powers and sums that half holds.
+
+_POWER = 250.0**2
+"""The largest power: 250 squared, where half ends at 255.9 squared."""
+_DEGREES = (1.0, 4.0)
+
+
+def tame_candidates(facts: Facts) -> Iterator[int]:
+    """The units of these operators that stand for themselves, or for a sum of squares, and that nothing found
+    holds in float32.
+    """
+    for operator in _LIMITS:
+        for unit in facts.graph.by_operator.get(operator, ()):
+            if unit not in facts.findings and _is_free(facts.graph.spelled.get(unit), operator):
+                node = facts.graph.units[unit].node
+                if not node.domain and (operator != "Mul" or _is_square(node)):
+                    yield unit
+
+
+def _is_free(spelled: Spelled | None, operator: str) -> bool:
+    """Whether a list denies a unit for what it computes itself; products only as sums of squares."""
+    if spelled is None:
+        return operator not in PRODUCTS
+    return spelled.part is Part.OUTER and spelled.operator == SUM_OF_SQUARES
+
+
+def _is_square(node: ir.Node) -> bool:
+    return len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]
+
+
+def prove_tame(facts: Facts, proven: Proven, half: Half) -> Mapping[int, Evidence]:
+    """The candidates that half holds whatever the inputs, each with the bound that proves it."""
+    changing = varying.find(facts.graph.nodes)
+    found: dict[int, Evidence] = {}
+    for unit in tame_candidates(facts):
+        node = facts.graph.units[unit].node
+        value, limit = _LIMITS[node.op_type](node, half, changing)
+        number = proven.of(value).high if node.op_type == "Exp" else proven.of(value).most
+        if value is not None and number <= limit and (limit == 0 or _are_within(facts, unit, proven, half)):
+            name = value.name or ""
+            found[unit] = Evidence(Authority.PROOF, Reason.PROVEN_TAME, name, number, limit, half.name)
+    return found
+
+
+def _are_within(facts: Facts, unit: int, proven: Proven, half: Half) -> bool:
+    """Whether half holds what a unit reads, and what its readers make, which is suspect no more.
+
+    A factor of at most 1 makes nothing larger; other outcomes may be as large as half holds.
+    """
+    graph = facts.graph
+    moved = reach([unit], lambda at: graph.successors[at], lambda at: _moves(graph.units[at].node))
+    after = {reader for at in (unit, *moved) for reader in graph.successors[at]}
+    made = [value for reader in after for value in graph.units[reader].defs]
+    return all(proven.of(value).most <= half.largest / HEADROOM for value in (*read_by(graph, unit), *made))
+
+
+def _moves(node: ir.Node) -> bool:
+    return effective_op(node) in MOVERS
+
+
+_Changing = set[ir.Value | None]
+_Limit = Callable[[ir.Node, Half, _Changing], "tuple[ir.Value | None, float]"]
+"""The value of a node that must not exceed a limit, and that limit."""
+
+
+def _exponent(node: ir.Node, half: Half, changing: _Changing) -> tuple[ir.Value | None, float]:
+    """0, up to which no relative error of the argument counts, or where the result ends of stored values."""
+    value = node.inputs[0]
+    return value, 0.0 if value in changing else math.log(half.largest / HEADROOM)
+
+
+def _base(node: ir.Node, _half: Half, _changing: _Changing) -> tuple[ir.Value | None, float]:
+    exponent = 2.0 if node.op_type == "Mul" else patterns.scalar(node.inputs[1])
+    least, most = _DEGREES
+    known = exponent is not None and least <= exponent <= most
+    return (node.inputs[0], _POWER ** (1 / exponent)) if known and exponent is not None else (None, 0.0)
+
+
+def _total(node: ir.Node, half: Half, _changing: _Changing) -> tuple[ir.Value | None, float]:
+    return node.outputs[0], half.largest / HEADROOM
+
+
+_LIMITS: Mapping[str, _Limit] = {
+    "Einsum": _total,
+    "Exp": _exponent,
+    "MatMul": _total,
+    "Mul": _base,
+    "Pow": _base,
+    "ReduceSum": _total,
+}
 
 
 def needs(facts: Facts, options: Options) -> bool:
@@ -19,7 +120,7 @@ def needs(facts: Facts, options: Options) -> bool:
     if facts.old_opset is not None:
         return False
     quickly = _frees(options) and bounding.is_quick(facts)
-    return bool(options.ranges) or (quickly and any(True for _ in tame.candidates(facts)))
+    return bool(options.ranges) or (quickly and any(True for _ in tame_candidates(facts)))
 
 
 def _frees(options: Options) -> bool:
@@ -31,7 +132,7 @@ def decided(facts: Facts, root: ir.Graph, proven: Proven, options: Options) -> F
     if facts.old_opset is not None:
         return facts
     found = declared.find(facts, root, proven, options.half)
-    freed = tame.find(facts, proven, options.half) if _frees(options) else {}
+    freed = prove_tame(facts, proven, options.half) if _frees(options) else {}
     found = {**taken_from_1.find(facts.graph, freed), **found}
     held = {unit: each for unit, each in found.items() if _counts(facts, unit, each)}
     return replace(facts, findings={**facts.findings, **held}, freed=freed)

@@ -74,19 +74,21 @@ def _stated(given: Mapping[str, AttributeProto], node: Node, name: str) -> Attri
 
 def _same(proof: Proof, a: Node, b: Node, name: str, one: AttributeProto, other: AttributeProto) -> bool:
     if one.type == other.type == AttributeProto.TENSOR:
-        return _same_tensor(proof, a, name, one, other)
+        return _same_tensor(proof, a, b, name, one, other)
     if one.type == other.type == AttributeProto.TENSORS and one.tensors:
         pairs = zip(one.tensors, other.tensors, strict=False)
         return len(one.tensors) == len(other.tensors) and all(_exact(proof, *pair) for pair in pairs)
     return attributes.content(one) == attributes.content(other) or _is_type(proof, a, b, name)
 
 
-def _same_tensor(proof: Proof, a: Node, name: str, one: AttributeProto, other: AttributeProto) -> bool:
+def _same_tensor(
+    proof: Proof, a: Node, b: Node, name: str, one: AttributeProto, other: AttributeProto
+) -> bool:
     if a.operator != FILL or name != "value":
         return _exact(proof, one.t, other.t)
     found = stored_values.compare(Held(one.t, proof.original.folder), Held(other.t, proof.rewritten.folder))
     if not found.problem:
-        proof.uses.update(found.uses)
+        proof.count(found, (a.first, b.first))
         proof.uses[Licence.TYPED] += one.t.data_type != other.t.data_type
     return not found.problem
 

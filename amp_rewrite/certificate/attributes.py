@@ -7,6 +7,7 @@ from typing import Any
 
 from onnx import AttributeProto, GraphProto
 
+from amp_rewrite.certificate import signatures
 from amp_rewrite.certificate.numbered import Bound, Node, Scope
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
@@ -52,6 +53,18 @@ def plain(attributes: Mapping[str, Bound]) -> dict[str, AttributeProto]:
 def has_graphs(bound: Bound) -> bool:
     """Whether an attribute is a body, or several."""
     return bound.attribute.type in _GRAPHS
+
+
+def is_plain_cast(node: Node) -> bool:
+    """Whether a Cast says nothing besides its type but what its schema has by default."""
+    if len(node.proto.attribute) == 1:
+        return True
+    schema = signatures.schema(*node.operator, node.version)
+    known = {} if schema is None else schema.attributes
+    said = {name: bound.attribute for name, bound in of(node).items() if name != "to"}
+    return all(
+        name in known and content(known[name].default_value) == content(each) for name, each in said.items()
+    )
 
 
 def content(attribute: AttributeProto) -> object:

@@ -12,22 +12,25 @@ class Licence(enum.Enum):
     """What a result may differ in besides Casts between float types and stored values rounded to half; each
     use is proved on its own.
 
-    CLAMPED: finite stored values beyond the range of half are its fill value of their sign. OVERFLOWED: they
-    are infinite, as rounding makes them. WIDENED: values stored in half are stored in float32. CONVERTED:
-    values stored in bfloat16 are stored in float16, or the reverse, rounded. RESTORED: all elements of a
-    float32 value are as rounding to half and widening makes them. TYPED: an attribute gives an output another
-    float type. IO_TYPES: an input or output of the model has another float type. INLINED: nodes of a function
-    stand in place of its call. FUSED_CONV: a FusedConv is its parts. OPSET: an operator is of another
-    version, which means the same. FOLDED: a value that depends on stored values alone is stored. MERGED: a
-    BatchNormalization is in the weights of the product before it. MAX_AND_MIN: a Clip is a Max and a Min.
-    RECIPROCAL: a Reciprocal is a division. SQUARE: a value times itself is its power of 2. RANK: a stored
-    factor of a matrix product has more axes, of size 1. LOSS_SCALE: a value is multiplied by a loss scale, or
-    by its reciprocal, and no output depends on the scale. SKIPPED: an output is the old state where gradients
-    are not finite.
+    CLAMPED: finite stored values beyond the range of half are its fill value of their sign, and masks of a
+    softmax. OVERFLOWED: they are infinite, as rounding makes them. LIFTED: stored values that float16 has
+    no number for, but 0, have one of its two least. WIDENED: values stored in half are stored in float32.
+    CONVERTED: values stored in bfloat16 are stored in float16, or the reverse, rounded. RESTORED: all
+    elements of a float32 value are as rounding to half and widening makes them. TYPED: an attribute gives
+    an output another float type. IO_TYPES: an input or output of the model has another float type. INLINED:
+    nodes of a function stand in place of its call. FUSED_CONV: a FusedConv is its parts. OPSET: an operator
+    is of another version, which means the same. FOLDED: a value that depends on stored values alone is
+    stored. MERGED: a BatchNormalization is in the weights of the product before it. MAX_AND_MIN: a Clip is
+    a Max and a Min. RECIPROCAL: a Reciprocal is a division. SQUARE: a value times itself is its power of 2.
+    RANK: a stored factor of a matrix product has more axes, of size 1. IDENTITY: an Identity is left out.
+    UNUSED_OUTPUT: a node leaves out outputs that nothing reads. LOSS_SCALE: a value is multiplied by a loss
+    scale, or by its reciprocal, and no output depends on the scale. SKIPPED: an output is the old state
+    where gradients are not finite.
     """
 
     CLAMPED = "clamped"
     OVERFLOWED = "overflowed"
+    LIFTED = "lifted"
     WIDENED = "widened"
     CONVERTED = "converted"
     RESTORED = "restored"
@@ -42,6 +45,8 @@ class Licence(enum.Enum):
     RECIPROCAL = "reciprocal"
     SQUARE = "square"
     RANK = "rank"
+    IDENTITY = "identity"
+    UNUSED_OUTPUT = "unused output"
     LOSS_SCALE = "loss scale"
     SKIPPED = "skipped"
 
@@ -79,7 +84,12 @@ class Certificate:
     place: Place | None = None
 
     def __str__(self) -> str:
-        """One line, not escaped."""
+        """One line, not escaped; a result that is proved may still be one that no runtime loads."""
+        return f"{self.summary}; the proof says nothing of loading" if self.proved else self.summary
+
+    @property
+    def summary(self) -> str:
+        """The same for a result that is checked besides."""
         if self.proved:
             used = ", ".join(f"{licence.value} {count:,}" for licence, count in self.licences.items())
             noun = "node" if self.nodes == 1 else "nodes"

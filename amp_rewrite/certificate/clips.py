@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from onnx import TensorProto
 
-from amp_rewrite.certificate import attributes
+from amp_rewrite.certificate import attributes, tensors
 from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.element_checks import Array
 from amp_rewrite.certificate.numbered import MISSING, Node
 from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
 from amp_rewrite.certificate.value_kinds import FLOAT
@@ -26,6 +28,9 @@ def as_max_and_min(proof: Proof, clip: Node, right: int) -> Sequence[Pair]:
     for port, right_bound in enumerate(bounds, start=1):
         left_bound = clip.inputs[port] if port < len(clip.inputs) else MISSING
         if left_bound != MISSING:
+            bound = proof.rewritten.stored.get(right_bound)
+            if not isinstance(bound, TensorProto) or _has_nan(tensors.whole(bound, proof.rewritten.folder)):
+                raise DifferentError("a bound may be NaN, which a Clip ignores, and a Max or a Min returns")
             pairs.append((left_bound, right_bound))
         else:
             proof.stored_number(right_bound, np.array(_number(clip, port), np.float32))
@@ -43,6 +48,10 @@ def operands(proof: Proof, right: int) -> tuple[int, int, int]:
 
 
 _TWO = 2
+
+
+def _has_nan(array: Array) -> bool:
+    return bool(np.isnan(array.astype(np.float32)).any())
 
 
 def _number(clip: Node, port: int) -> float:

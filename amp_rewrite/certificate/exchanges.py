@@ -11,6 +11,7 @@ from amp_rewrite.certificate import (
     reciprocals,
     squares,
 )
+from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.numbered import Node
 from amp_rewrite.certificate.pairs import Pair, Proof
 
@@ -25,7 +26,14 @@ def rule(a: Node, b: Node | None) -> Rule | None:
     return _EXCHANGED.get((a.operator[1], b.operator[1]))
 
 
+def _left_out(proof: Proof, node: Node, right: int) -> Sequence[Pair]:
+    """`Identity(x)` is `x`."""
+    proof.uses[Licence.IDENTITY] += 1
+    return [(node.inputs[0], right)]
+
+
 _WHATEVER_STANDS: dict[tuple[str, str], Rule] = {
+    ("", "Identity"): _left_out,
     ("", "Clip"): clips.as_max_and_min,
     ("", "Reciprocal"): reciprocals.as_division,
     ("", "BatchNormalization"): merged_norms.into_product,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -29,14 +29,18 @@ _DIVISIONS = frozenset(("Div", "Mod"))
 _FRACTIONS = frozenset((value_kinds.FLOAT, int(TensorProto.DOUBLE)))
 
 
+_Folding = tuple[int, int, str]
+"""A value of the original, the stored one of the result, and the output that they are read for."""
+
+
 class Folded:
     """The folded values of a proof; they are computed together at its end."""
 
     def __init__(self, proof: Proof) -> None:
         self._proof = proof
-        self._pairs: list[tuple[int, int, str]] = []
+        self._pairs: list[_Folding] = []
         self._nodes: dict[int, Node] = {}
-        self._leaves: dict[int, TensorProto] = {}
+        self._leaves: set[int] = set()
         self._bytes = 0
 
     def add(self, left: int, right: int, output: str) -> None:
@@ -62,7 +66,7 @@ class Folded:
         self._bytes += 4 * prod(tensors.dims(tensor))
         if self._bytes > MOST:
             raise DifferentError("the result stores what the original computes from very large values")
-        self._leaves[number] = tensor
+        self._leaves.add(number)
 
     def _allowed(self, node: Node) -> Node:
         is_known = signatures.find(*node.operator, node.version) is not None
@@ -85,45 +89,72 @@ class Folded:
         return bool(np.isin(tensors.whole(divisor, original.folder), (0, -1)).any())
 
     def prove(self) -> None:
-        """Computes all that was added, and compares it; raises DifferentError."""
-        if not self._pairs:
-            return
-        wanted = [*dict.fromkeys(left for left, _, _ in self._pairs)]
-        arrays = dict(zip(wanted, recomputing.outputs(self._model(wanted)), strict=True))
-        for left, right, output in self._pairs:
+        """Computes all that was added, and compares it; raises DifferentError.
+
+        Either with the Casts of the original, which round what is computed as it does itself, or without them.
+        """
+        failed = self._differing(self._pairs, casts=True) if self._pairs else {}
+        for error in self._differing(failed, casts=False).values() if failed else ():
+            raise error
+
+    def _differing(self, pairs: Collection[_Folding], *, casts: bool) -> Mapping[_Folding, DifferentError]:
+        """The pairs that are not what computing makes of the original; the others are counted."""
+        wanted, failed = [*dict.fromkeys(left for left, _, _ in pairs)], dict[_Folding, DifferentError]()
+        try:
+            arrays = dict(zip(wanted, recomputing.outputs(self._model(wanted, casts)), strict=True))
+        except DifferentError as error:
+            return dict.fromkeys(pairs, error)
+        for left, right, output in pairs:
             held = Held(self._proof.rewritten.stored[right], self._proof.rewritten.folder)
             found = stored_values.compare(Held(numpy_helper.from_array(arrays[left]), None), held)
             if found.problem:
-                raise DifferentError(f"computed anew, {found.problem}", (left, right, output))
-            self._proof.count(found)
+                place = (left, right, output)
+                failed[place] = DifferentError(f"computed anew, {found.problem}", place)
+                continue
+            self._proof.count(found, (left, right))
             self._proof.uses[Licence.FOLDED] += 1
+        return failed
 
-    def _model(self, wanted: Sequence[int]) -> ModelProto:
-        graph = GraphProto(name="folded")
-        for number, tensor in self._leaves.items():
-            graph.initializer.append(self._float32(number, tensor))
-        for _, node in sorted(self._nodes.items()):
-            graph.node.append(_renamed(node))
-        graph.output.extend(
-            helper.make_empty_tensor_value_info(f"v{number}") for number in dict.fromkeys(wanted)
-        )
-        versions = {node.version for node in self._nodes.values()}
+    def _model(self, wanted: Sequence[int], casts: bool) -> ModelProto:
+        """What computes values of the original; without its Casts between floats, all of them are float32."""
+        original, graph = self._proof.original, GraphProto(name="folded")
+        reached, versions, waiting = set[int](), set[int](), [(number, False) for number in wanted]
+        while waiting:
+            number, has_inputs = waiting.pop()
+            node = original.makers[number]
+            first = number if node is None else node.first
+            if has_inputs and node is not None:
+                graph.node.append(_renamed(node, original.read(node) if casts else node.inputs))
+                versions.add(node.version)
+            elif first not in reached and number != MISSING:
+                reached.add(first)
+                if node is None:
+                    graph.initializer.append(self._stored(number, casts))
+                else:
+                    read = original.read(node) if casts else node.inputs
+                    waiting += ((first, True), *((each, False) for each in read))
+        graph.output.extend(helper.make_empty_tensor_value_info(f"v{number}") for number in wanted)
         if len(versions) > 1:
             raise DifferentError("the result stores what operators of several versions compute")
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", versions.pop())], ir_version=8)
+        opset = helper.make_opsetid("", versions.pop())
+        return helper.make_model(graph, opset_imports=[opset], ir_version=max(original.proto.ir_version, _IR))
 
-    def _float32(self, number: int, tensor: TensorProto) -> TensorProto:
-        """A stored value; of half it has the values in float32, as the Casts between are left out."""
-        array = tensors.whole(tensor, self._proof.original.folder)
-        if tensor.data_type in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
-            array = array.astype("f4")
-        return numpy_helper.from_array(array, f"v{number}")
+    def _stored(self, number: int, casts: bool) -> TensorProto:
+        """A stored value; of half it has the values in float32, where the Casts between are left out."""
+        original = self._proof.original
+        array = tensors.whole(original.stored[number], original.folder)
+        is_half = original.kinds[number] == value_kinds.FLOAT and not casts
+        return numpy_helper.from_array(array.astype("f4") if is_half else array, f"v{number}")
 
 
-def _renamed(node: Node) -> NodeProto:
+_IR = 8
+"""The IR version of what is computed, where the original has an older one."""
+
+
+def _renamed(node: Node, read: Sequence[int]) -> NodeProto:
     stated = attributes.plain(attributes.of(node))
     made = NodeProto(op_type=node.operator[1])
-    made.input.extend(f"v{number}" if number != MISSING else "" for number in node.inputs)
+    made.input.extend(f"v{number}" if number != MISSING else "" for number in read)
     made.output.extend(f"v{node.first + port}" for port in range(node.count))
     for name, attribute in stated.items():
         copy = AttributeProto()

@@ -110,7 +110,7 @@ def inputs(proof: Proof) -> Sequence[Pair]:
             found = stored_values.compare(Held(one, a.folder), Held(two, b.folder))
             if found.problem:
                 raise DifferentError(f"the default value of the input '{_text(name)}' differs")
-            proof.count(found)
+            proof.count(found, None)
     for before, after in ((_inputs(a), _inputs(b)), (_outputs(a), _outputs(b))):
         for info, now in zip(before, after, strict=True):
             proof.uses[Licence.IO_TYPES] += _element(info) != _element(now)

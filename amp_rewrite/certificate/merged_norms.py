@@ -36,6 +36,7 @@ class _Norm:
 def into_product(proof: Proof, norm: Node, right: int) -> Sequence[Pair]:
     """The data of the product is left to prove; its weights and its bias are proved here."""
     product, after = proof.original.makers[norm.inputs[0]], proof.rewritten.makers[right]
+    product, added = _without_bias(proof, product)
     if product is None or after is None or len(product.inputs) < 2:
         raise DifferentError(_NO_NORM)
     if product.operator == ("", "MatMul") and after.operator == ("", "Add"):
@@ -53,6 +54,7 @@ def into_product(proof: Proof, norm: Node, right: int) -> Sequence[Pair]:
     channels = view[0] * view[2]
     read = _read(proof, norm, channels)
     bias = _vector(proof, product.inputs[2], channels) if len(product.inputs) > 2 else np.zeros(channels)
+    bias = bias if added is None else bias + _channelwise(added, weight, channels)
     scaled = weight.reshape(view).astype(np.float64) * read.factor.reshape(view[0], 1, view[2], 1)
     _same(proof, made.inputs[1], scaled.reshape(weight.shape))
     _same(
@@ -63,6 +65,25 @@ def into_product(proof: Proof, norm: Node, right: int) -> Sequence[Pair]:
     )
     proof.uses[Licence.MERGED] += 1
     return [(product.inputs[0], made.inputs[0])]
+
+
+def _without_bias(proof: Proof, node: Node | None) -> tuple[Node | None, Array | None]:
+    """A product, and what is stored and added to it before it is normalised."""
+    if node is not None and node.operator == ("", "Add") and not node.proto.attribute:
+        for port, value in enumerate(node.inputs):
+            product, added = proof.original.makers[node.inputs[1 - port]], proof.array(value)
+            if product is not None and added is not None:
+                return product, added
+    return node, None
+
+
+def _channelwise(added: Array, weight: Array, channels: int) -> Array:
+    """What is added to each channel, which is the second axis of all or of two."""
+    axes = [1] * weight.ndim
+    axes[1] = channels
+    if [1] * (weight.ndim - added.ndim) + list(added.shape) != axes:
+        raise DifferentError("what is added before a BatchNormalization is not stored for each channel")
+    return added.reshape(-1).astype(np.float64)
 
 
 def _same(proof: Proof, right: int, exact: Array, size: Array | None = None) -> None:

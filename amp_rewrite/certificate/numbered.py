@@ -101,7 +101,8 @@ class Numbered:
     `makers` has the node of each value, None for what no node makes; `stored` the tensors, or Constant nodes,
     of those that the model stores. `roots` has the value that a Cast between floats stands for, else the
     value itself. `visible` has the values of the model's graph by name, `rows`
-    its nodes as they stand, and `initial` what it stores by name, defaults of inputs as well.
+    its nodes as they stand, and `initial` what it stores by name, defaults of inputs as well. `results` has
+    the value in a function for each output of a call, and `scopes` all graphs and functions with their scopes.
     """
 
     proto: ModelProto
@@ -117,6 +118,8 @@ class Numbered:
     rows: Sequence[Row] = ()
     initial: Mapping[str, Any] = field(default_factory=dict[str, Any])
     calls: int = 0
+    results: dict[int, int] = field(default_factory=dict[int, int])
+    scopes: list[tuple[Any, Scope]] = field(default_factory=list[tuple[Any, Scope]])
 
     def add(self, name: str, maker: Node | None = None, kind: Kind = None) -> int:
         """A new value."""
@@ -134,6 +137,16 @@ class Numbered:
         self.makers.extend([None] * count)
         self.kinds.extend([None] * count)
         self.names.extend(names)
+
+    def read(self, node: Node) -> list[int]:
+        """What a node reads, the Casts included that `inputs` is behind."""
+        found = [self._result(node.scope.find(name) or MISSING) for name in node.proto.input]
+        return found[: len(node.inputs)]
+
+    def _result(self, number: int) -> int:
+        while number in self.results:
+            number = self.results[number]
+        return number
 
     def told(self, number: int) -> str:
         """What a value is, in words."""

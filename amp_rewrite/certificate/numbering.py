@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -71,6 +72,7 @@ class _Numbering:
     def _graph(self, graph: GraphProto, scope: Scope) -> Step:
         """All of a graph but its inputs, which are in its scope."""
         names, made = scope.names, self._made
+        made.scopes.append((graph, scope))
         if self._believed:
             scope.declared = {info.name: info for info in (*graph.value_info, *graph.output)}
         stored = made.initial if scope is self._root else tensors.initial(graph)
@@ -159,7 +161,7 @@ class _Numbering:
         if None in known:
             self._unknown(node)
         if operator == CAST and count == 1 and kinds == (FLOAT,) and made.kinds[first] == FLOAT:
-            made.roots[first] = inputs[0]
+            made.roots[first] = inputs[0] if attributes.is_plain_cast(node) else first
 
     def _unknown(self, node: Node) -> None:
         """The kinds of outputs that are not known by those of the inputs."""
@@ -188,17 +190,22 @@ class _Numbering:
     def _call(self, row: order.Row, scope: Scope, function: Any) -> Step:
         """Takes a call apart: the outputs of the call are those of the function's body."""
         proto, _, read, first, count = row
-        made, inputs = self._made, self._inputs(read, scope)
+        made = self._made
         given = attributes.bound(proto, scope)
         inner = Scope({}, self._root, imports(function.opset_import), None, scope.repeated)
         known = {a.name: Bound(a, inner) for a in function.attribute_proto}
         inner.bound = known | given  # those as well that it does not declare: runtimes take them
-        for position, name in enumerate(function.input):
-            inner.names[name] = inputs[position] if position < len(inputs) else MISSING
+        numbers = [each if isinstance(each, int) else self._find(each, scope) for each in read]
+        for name, number in itertools.zip_longest(
+            function.input, numbers[: len(function.input)], fillvalue=MISSING
+        ):
+            inner.names[name] = number
         made.calls += 1
+        made.scopes.append((function, inner))
         yield self._nodes(function.node, inner)
         for port, name in enumerate(function.output[:count]):
-            value = made.roots[self._find(name, inner)]
+            made.results[first + port] = self._find(name, inner)
+            value = made.roots[made.results[first + port]]
             if made.kinds[value] is None and value != MISSING:
                 made.kinds[value] = _declared(scope, proto.output[port])
             made.roots[first + port], made.kinds[first + port] = value, made.kinds[value]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 from onnx import TensorProto
 
 from amp_rewrite.certificate import stored_values, tensors
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.element_checks import Array
+from amp_rewrite.certificate.masks import Masks
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
 from amp_rewrite.certificate.ranks import Ranks
 from amp_rewrite.certificate.stored_values import Comparison, Held
@@ -37,6 +39,7 @@ class Proof:
         self._half: int | None = None
         self._by_name: dict[str, int] | None = None
         self.ranks, self.ranks_after = Ranks(original), Ranks(rewritten, believed=False)
+        self._masks = Masks(original)
 
     def same_kind(self, left: int, right: int) -> None:
         """DifferentError for values of different types; what nobody knows of one is as of the other."""
@@ -59,13 +62,18 @@ class Proof:
         """The licences that were used, and how often."""
         return {licence: self.uses[licence] for licence in Licence if self.uses[licence]}
 
-    def count(self, found: Comparison, at: Pair | None = None) -> None:
-        """Counts what a comparison used; raises DifferentError where it failed."""
+    def count(self, found: Comparison, at: Pair | None) -> None:
+        """Counts what the comparison of a pair of values used; raises DifferentError where it failed, and for
+        a clamp of what is no mask, as a number by itself or the default of an input (None) never is.
+        """
+        place = None if at is None else (*at, "")
         if found.problem:
-            raise DifferentError(found.problem, None if at is None else (*at, ""))
+            raise DifferentError(found.problem, place)
         if found.half is not None:
             self.to_half(found.half, at)
         if found.uses:
+            if found.uses[Licence.CLAMPED] and (at is None or not self._masks.is_mask(at[0])):
+                raise DifferentError("it is clamped, and more than a mask of a softmax", place)
             self.uses.update(found.uses)
 
     def to_half(self, half: int, at: Pair | None) -> None:
@@ -94,10 +102,9 @@ class Proof:
         tensor = self.rewritten.stored.get(number)
         if not isinstance(tensor, TensorProto):
             raise DifferentError("a number is not stored")
-        found = stored_values.compare_array(expected, Held(tensor, self.rewritten.folder))
-        if found.uses[Licence.CLAMPED]:
-            raise DifferentError("a number is clamped that the original does not store")
-        self.count(found)
+        if np.isnan(expected).any():
+            raise DifferentError("a number is NaN, which operators treat differently")
+        self.count(stored_values.compare_array(expected, Held(tensor, self.rewritten.folder)), None)
 
     def array(self, number: int) -> Array | None:
         """A value that the original stores as float32; None where it does not."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import repeat
+
+from onnx.defs import OpSchema
 
 from amp_rewrite.certificate import (
     attributes,
     cast_likes,
+    declared_shapes,
     exchanges,
+    signatures,
     stored_values,
     unknown_casts,
     value_kinds,
@@ -57,9 +61,16 @@ class Proving(Proof):
                 self._step(*at)
             self._small.compare()
             self._folded.prove()
+            declared_shapes.refuse_other(self, self._declared())
         except DifferentError as found:
             return self._failed(self._small.first() or found, at)
         return Certificate(True, self._compared, self._uses())
+
+    def _declared(self) -> Iterator[declared_shapes.Declared]:
+        """What the result declares of values that are compared, or that stand in the place of a node."""
+        roots, equal = self.rewritten.roots, {right: left for left, right in self._seen}
+        for info, number in declared_shapes.of_numbered(self.rewritten):
+            yield info, equal.get(roots[number], MISSING), number
 
     def _failed(self, found: DifferentError, at: tuple[int, int, str]) -> Certificate:
         left, right, name = found.at or at
@@ -103,6 +114,7 @@ class Proving(Proof):
             return False
         said = attributes.of(node).get("to")
         is_cast = said is not None and value_kinds.stated(said.attribute, node.operator) == FLOAT
+        is_cast = is_cast and attributes.is_plain_cast(node)
         return is_cast and self.rewritten.kinds[node.inputs[0]] in (None, FLOAT)
 
     def _pair(self, a: Node, b: Node, left: int, right: int, output: str) -> bool:
@@ -127,8 +139,10 @@ class Proving(Proof):
 
     def _alike(self, a: Node, b: Node) -> None:
         """Compares what nodes of one operator say themselves."""
-        if a.count != b.count or a.proto.overload != b.proto.overload or a.left_out != b.left_out:
-            raise DifferentError("they have different outputs")
+        if a.proto.overload != b.proto.overload:
+            raise DifferentError("they are of different overloads")
+        if (a.count, a.left_out) != (b.count, b.left_out):
+            self._fewer_outputs(a, b)
         name = differing(self, a, b) if len(a.proto.attribute) or len(b.proto.attribute) else None
         if name is not None:
             raise DifferentError(f"their attribute '{name}' differs")
@@ -138,6 +152,18 @@ class Proving(Proof):
             self._as_in_model(b)
         if a.operator[0] or a.operator[1] in _ONE_TO_ONE:
             self._one_to_one(a, b)
+
+    def _fewer_outputs(self, a: Node, b: Node) -> None:
+        """DifferentError but for a node that leaves out optional outputs of the other, which says nothing else."""
+        given, kept = ([bool(name) for name in node.proto.output] for node in (a, b))
+        kept += [False] * (len(given) - len(kept))
+        ports = [port for port, pair in enumerate(zip(given, kept, strict=False)) if pair[0] > pair[1]]
+        schema = signatures.schema(*a.operator, a.version)
+        formals = [] if schema is None or a.operator in _TOLD_BY_OUTPUTS else schema.outputs
+        is_other = len(kept) > len(given) or any(now > was for was, now in zip(given, kept, strict=True))
+        if is_other or any(port >= len(formals) or formals[port].option != _OPTIONAL for port in ports):
+            raise DifferentError("they have different outputs")
+        self.uses[Licence.UNUSED_OUTPUT] += len(ports)
 
     def _same_version(self, a: Node, b: Node) -> None:
         if not versions.same(a, b.version, self.ranks.of):
@@ -221,6 +247,11 @@ class Proving(Proof):
             self.count(stored_values.compare(*self.held(left, right)), (left, right))
         else:
             self._folded.add(left, right, output)
+
+
+_OPTIONAL = OpSchema.FormalParameterOption.Optional
+_TOLD_BY_OUTPUTS = frozenset((("", "BatchNormalization"),))
+"""Operators that compute something else where there are more outputs."""
 
 
 def _firsts(a: Node | None, b: Node | None) -> Pair | None:

@@ -13,7 +13,7 @@ from amp_rewrite.certificate.numbered import Node, Numbered
 class Ranks:
     """The ranks of the values of a model; declarations of its main graph are read once they are needed.
 
-    Where they say nothing, and unless it is `believed`, what onnx infers from inputs stands in their place.
+    What onnx infers from inputs comes first; what a model declares besides counts only if it is `believed`.
     """
 
     def __init__(self, model: Numbered, *, believed: bool = True) -> None:
@@ -79,8 +79,8 @@ class Ranks:
         node, name = self._model.makers[number], self._model.names[number]
         if (self._model.inputs.get(name) != number) if node is None else (node.scope.outer is not None):
             return None
-        declared = self._declared.get(name) if self._believed else None
-        return self._inferred.get(name) if declared is None else declared
+        inferred = self._inferred.get(name)
+        return self._declared.get(name) if inferred is None and self._believed else inferred
 
     @functools.cached_property
     def _declared(self) -> dict[str, int]:

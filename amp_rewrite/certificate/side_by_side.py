@@ -6,7 +6,7 @@ a result may be is left to `proving`, which also says what is wrong with one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from onnx import ModelProto, NodeProto
@@ -15,6 +15,7 @@ from amp_rewrite.certificate import (
     calls,
     constants,
     declared_scale,
+    declared_shapes,
     given_values,
     interfaces,
     numbering,
@@ -77,7 +78,15 @@ class _SideBySide:
         for pair in stored:  # last, as weights may be large
             self._compare(*pair)
         self._small.compare()
+        declared_shapes.refuse_other(self._proof, self._declared())
         return Certificate(True, nodes, self._proof.used())
+
+    def _declared(self) -> Iterator[declared_shapes.Declared]:
+        graph, roots = self._proof.rewritten.proto.graph, self._proof.original.roots
+        for info in graph.value_info:
+            left = self._equal.get(info.name, _OTHER)
+            if left > MISSING:
+                yield info, roots[left], MISSING
 
     def _stored(self) -> Sequence[Pair]:
         """What both store under one name, which is taken for equal: it is left to compare."""

@@ -72,7 +72,7 @@ class SmallValues:
             found = stored_values.compare(*self._proof.held(left, right))
             if found.problem:
                 raise DifferentError(found.problem, (left, right, output))
-            self._proof.count(found)
+            self._proof.count(found, (left, right))
 
 
 def _content(a: object, b: object) -> tuple[bytes, bytes] | None:

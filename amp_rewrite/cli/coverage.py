@@ -15,17 +15,14 @@ from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.coverage import baselines
 from amp_rewrite.coverage.assumptions import some
-from amp_rewrite.coverage.ci_rules import Baseline
-from amp_rewrite.coverage.github_annotations import commands
-from amp_rewrite.coverage.junit_xml import junit
-from amp_rewrite.coverage.markdown import markdown
+from amp_rewrite.coverage.faces import commands, junit, markdown, print_checks, print_coverage
 from amp_rewrite.coverage.measured_model import MeasuredModel
 from amp_rewrite.coverage.measuring import measure
-from amp_rewrite.coverage.rule_checks import check
-from amp_rewrite.coverage.terminal_table import print_checks, print_coverage
+from amp_rewrite.coverage.rules import Baseline, check
 from amp_rewrite.errors import OptionError
 from amp_rewrite.files import staging
 from amp_rewrite.model import writing
+from amp_rewrite.running.inputs import feeds
 
 
 @click.command(cls=WritingCommand)
@@ -73,7 +70,7 @@ def coverage(
 
 
 def _measured(model: Path, asked: CoverageFlags) -> MeasuredModel:
-    found = measure(model, asked.dims)
+    found = measure(model, feeds.given_sizes(model, asked.sized).dims)
     return MeasuredModel(str(model), found, check(found, asked.rules))
 
 

@@ -12,10 +12,11 @@ import click
 
 from amp_rewrite.cli import input_flags
 from amp_rewrite.cli.flag_builders import Flag, grouped, number, read_path, repeatable, switch
-from amp_rewrite.coverage import baselines, rule_files
-from amp_rewrite.coverage.ci_rules import SHARE, SHARES, TOLERANCE, CoverageRules
+from amp_rewrite.coverage import baselines
+from amp_rewrite.coverage import rules as coverage_rules
+from amp_rewrite.coverage.rules import SHARE, SHARES, TOLERANCE, CoverageRules
 from amp_rewrite.errors import OptionError
-from amp_rewrite.flops.open_dimensions import Dims
+from amp_rewrite.running.inputs.feeds import Data
 
 
 def _number(_: click.Context, flag: click.Parameter, text: str | None) -> float | None:
@@ -39,7 +40,7 @@ def _share(name: str, help_: str) -> Flag:
 
 
 _FLAGS = (
-    input_flags.counted_dim_flag,
+    *input_flags.COUNTED,
     read_path(
         "--rules",
         "FILE",
@@ -50,6 +51,7 @@ _FLAGS = (
     _share("--min-nodes", "The least share of nodes in half, 0 to 1."),
     _share("--min-weights", "The least share of weight bytes in half, 0 to 1."),
     repeatable("--require", "OP=SHARE", "The least share of an operator's nodes in half."),
+    switch("--if-present", "A required operator that the model lacks is no fault."),
     repeatable("--forbid-half", "OP", "An operator that must not be in half."),
     number("--max-casts", click.IntRange(min=0), "The most Casts between half and float32."),
     read_path(
@@ -65,14 +67,14 @@ class CoverageFlags:
     """What the flags and the file ask for; `update` is where to write a baseline, or None."""
 
     rules: CoverageRules
-    dims: Dims
+    sized: Data
     update: Path | None
 
 
 def _read(flags: Mapping[str, Any]) -> CoverageFlags:
     """Flags before the file; requirements and dimensions of both."""
     path = flags["file"]
-    held = rule_files.load(path) if path is not None else rule_files.RuleFile()
+    held = coverage_rules.load(path) if path is not None else coverage_rules.RuleFile()
     baseline: Path | None = flags["baseline"] or held.baseline
     if flags["update"] and baseline is None:
         raise OptionError("--update has nothing to write", remedy="say where with --baseline FILE")
@@ -86,9 +88,10 @@ def _read(flags: Mapping[str, Any]) -> CoverageFlags:
         max_casts=_first(flags["max_casts"], held.max_casts),
         baseline=baselines.load(baseline) if baseline is not None and not flags["update"] else None,
         tolerance=_first(bounds["tolerance"], TOLERANCE),
+        if_present=flags["if_present"] or held.if_present,
     )
-    dims = {**held.dims, **input_flags.dims(flags["dim"])}
-    return CoverageFlags(rules, dims, baseline if flags["update"] else None)
+    sized = Data(tuple(flags["data"]), {**held.dims, **input_flags.dims(flags["dim"])})
+    return CoverageFlags(rules, sized, baseline if flags["update"] else None)
 
 
 def _first(flag: Any, held: Any) -> Any:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from amp_rewrite import explanation_sources
-from amp_rewrite.cli import input_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.explain_answers import Query
 from amp_rewrite.cli.fields_as_flags import in_flags
@@ -17,11 +17,11 @@ from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, switch
 from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, report_flags
 from amp_rewrite.cli.html_placement import Placing
+from amp_rewrite.cli.input_flags import counted_flags
 from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explanation_sources import DecisionSource, Explanation
-from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model import writing
 from amp_rewrite.reporting import summary
 from amp_rewrite.reporting.executed_graph import PlacementView
@@ -29,6 +29,8 @@ from amp_rewrite.reporting.html_report import HtmlReport
 from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.reporting.terminal_rewrite import print_lines
 from amp_rewrite.rewriting import result_checks
+from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.inputs.feeds import Data
 
 PLAN = ".json"
 """How the name of a saved plan ends."""
@@ -51,7 +53,7 @@ PLAN = ".json"
     metavar="X.Y",
     help="With --advice: the compute capability of the device; if not given, of this machine's.",
 )
-@input_flags.counted_dim_flag
+@counted_flags
 @json_flag("explanation")
 @decision_flags
 @report_flags
@@ -63,7 +65,7 @@ def explain(
     ranges: bool,
     advice: bool,
     device_capability: str | None,
-    dim: tuple[str, ...],
+    data: Data,
     json_: Path | None,
     asked: DecisionFlags,
     report_files: ReportFiles,
@@ -78,12 +80,14 @@ def explain(
         node=node, why_cast=why_cast, all_=all_, ranges=ranges, advice=advice, capability=device_capability
     )
     query.refuse_contradictions()
-    dims = input_flags.dims(dim)
     placed: PlacementView | None = None
     with contextlib.nullcontext() if model.suffix == PLAN else result_checks.blaming(lambda: str(model)):
-        found = _explanation(model, asked, dims)
+        asked = _sized(model, asked, data)
+        found = _explanation(model, asked)
         if report_files.asked:
-            page = _page(model, asked, found, PageMaker(dims, _placing(report_files, model, found)))
+            page = _page(
+                model, asked, found, PageMaker(asked.options.dims.dims, _placing(report_files, model, found))
+            )
             report_files.write(page)
             placed = page.placement
         notes = Console(stderr=True)
@@ -97,19 +101,26 @@ def explain(
         writing.write_json({"model": str(model), "from": found.source.value, **answer, **told}, json_)
 
 
-def _explanation(model: Path, asked: DecisionFlags, dims: Dims) -> Explanation:
+def _sized(model: Path, asked: DecisionFlags, data: Data) -> DecisionFlags:
+    """The flags with the sizes of open dimensions that were given; OptionError for a plan alone."""
+    if model.suffix != PLAN:
+        return replace(asked, options=replace(asked.options, dims=feeds.given_sizes(model, data)))
+    if asked.decided or data.dims or data.paths:
+        raise OptionError(
+            "a plan alone has decided everything",
+            where=model,
+            remedy="leave the other flags out, or explain the model with --plan",
+        )
+    return asked
+
+
+def _explanation(model: Path, asked: DecisionFlags) -> Explanation:
     """What the decision flags lead to if any is given, else the decisions that a file carries."""
     if model.suffix == PLAN:
-        if asked.decided or dims:
-            raise OptionError(
-                "a plan alone has decided everything",
-                where=model,
-                remedy="leave the other flags out, or explain the model with --plan",
-            )
         return explanation_sources.of_plan(model)
     if asked.decided:
-        return explanation_sources.of_analysis(asked.analyze(model), dims)
-    return explanation_sources.of_model(model, dims, lambda: asked.analyze(model))
+        return explanation_sources.of_analysis(asked.analyze(model))
+    return explanation_sources.of_model(model, asked.options.dims.dims, lambda: asked.analyze(model))
 
 
 def _decided_now(model: Path, asked: DecisionFlags, found: Explanation) -> Iterator[SummaryLine]:

@@ -14,14 +14,15 @@ import click
 from amp_rewrite.cli.flag_builders import WRITTEN
 from amp_rewrite.cli.help_sections import SectionedCommand
 from amp_rewrite.cli.ineffective_flags import refuse_ineffective_flags
-from amp_rewrite.coverage import rule_files
+from amp_rewrite.coverage import rules as coverage_rules
 from amp_rewrite.errors import AmpRewriteError, OptionError
-from amp_rewrite.files import destination
+from amp_rewrite.files import destination, staging
 from amp_rewrite.model import external_data_writing, obsolete_data_files, output_paths
 from amp_rewrite.model.output_paths import is_same
 from amp_rewrite.numerics import half
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.reporting.html_report import PICTURES
+from amp_rewrite.restoring import restore
 
 _RESULT = "the result"
 _OUTPUT = "--output"
@@ -31,7 +32,8 @@ _MODEL = "MODEL"
 class WritingCommand(SectionedCommand):
     """A command that refuses WRITTEN files which cannot be written, or are each other or what it reads.
 
-    It refuses ineffective flags as well.
+    It refuses ineffective flags as well. What a command that writes a model writes is moved into place
+    together, when the result is judged: after an error or an interrupt all files are as they were.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -43,7 +45,17 @@ class WritingCommand(SectionedCommand):
                 destination.resolve(file.path)
         if written:
             _refuse_conflicts(written, list(_read(self.params, ctx.params)))
-        return super().invoke(ctx)
+        places = [file.path for file in written] if "output" in ctx.params else []
+        if ctx.params.get("in_place"):
+            places.append(ctx.params["model"])
+        with staging.transaction(Path(os.path.realpath(place)) for place in places) as files:
+            try:
+                ended = super().invoke(ctx)
+            except click.exceptions.Exit:
+                files.commit()
+                raise
+            files.commit()
+            return ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +119,15 @@ def _written(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> It
         places = (values["plots"] / f"{name}{kind}" for name in PICTURES for kind in (".svg", ".png"))
         yield from (_File("--plots", place) for place in places)
     if _has_default_name(values):
-        names = (output_paths.default(values["model"], to) for to in half.BY_NAME.values())
+        model, halves = values["model"], half.BY_NAME.values() if "to" in values else ()
+        names = [output_paths.default(model, to) for to in halves] or [restore.default(model)]
         yield from (_File(_RESULT, name) for name in names)
 
 
 def _has_default_name(values: Mapping[str, Any]) -> bool:
     """Whether the command is a rewrite that derives the name of its result from its existing model's."""
-    named = values.get("output") or values.get("in_place") or values.get("dry_run")
-    if "in_place" not in values or named:
+    named = any(values.get(name) for name in ("output", "in_place", "dry_run", "explain"))
+    if "output" not in values or named:
         return False
     model: Path = values["model"]
     return bool(model.name) and os.path.exists(model)  # noqa: PTH110 - False for what is not a valid path
@@ -155,5 +168,5 @@ def _baseline(named: Path | None, rules: Path | None) -> Iterator[Path]:
         yield named
     elif rules:
         with contextlib.suppress(AmpRewriteError):  # reading the rules raises it again
-            baseline = rule_files.load(rules).baseline
+            baseline = coverage_rules.load(rules).baseline
             yield from (baseline,) if baseline else ()

@@ -14,8 +14,8 @@ from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.policy.options import IOTypes, Level
+from amp_rewrite.repair import Outcome
 from amp_rewrite.reporting import verdict_text
-from amp_rewrite.rewrite_and_verify import Outcome
 from amp_rewrite.running import half_types
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.tuning.tuned import Tuned
@@ -102,7 +102,7 @@ def _note(job: RewriteJob, outcome: Outcome) -> str:
 
 def _longer(job: RewriteJob) -> str:
     """A budget that is larger than the one of the job."""
-    minutes = max(_MINUTES, 2 * job.tuning.budget / 60)
+    minutes = max(_MINUTES, 2 * (job.tuning.budget or 0.0) / 60)
     return f"{minutes:.12g}m"
 
 

@@ -21,10 +21,10 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explanation_sources import Explanation
 from amp_rewrite.files import destination, staging
 from amp_rewrite.flops.flop_count import FlopCount
-from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model import constants
 from amp_rewrite.numerics import half
 from amp_rewrite.numerics.half import Half
+from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.policy.options import Options
 from amp_rewrite.reporting import (
     binades,
@@ -39,7 +39,7 @@ from amp_rewrite.reporting.graph_drawing import PlannedChanges
 from amp_rewrite.reporting.html_report import DecisionView, Evidence, HtmlReport
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.report import Report
-from amp_rewrite.training import step_text
+from amp_rewrite.training import scaled_step
 from amp_rewrite.training.scaled_step import ScaledStep
 
 html_flag: Any = written_file(
@@ -105,28 +105,28 @@ class PageMaker:
     """
 
     def __init__(self, dims: Dims, placing: Placing | None = None) -> None:
-        self.dims = dims
+        self._dims = dims
         self._placing = placing
         self._decided: DecisionView | None = None
 
     def record(self, analysis: Analysis) -> None:
         """Records what the page shows of an analysis, before its model is changed."""
-        found = explanation_sources.of_analysis(analysis, self.dims)
+        found = explanation_sources.of_analysis(analysis)
         planned = graph_drawing.changes(analysis.graph, found.decisions, analysis.plan)
         self._decided = _decided(found, analysis.loaded.model, planned, analysis.plan.half)
 
     def page(self, model: Path, report: Report | None, evidence: Evidence, result: Path) -> HtmlReport:
         """The page of the last analysis of a model, with what is to be known of its result."""
         assert self._decided is not None, "an analysis is recorded before its page is made"
-        coverage = measuring.measure(result, self.dims)
+        coverage = measuring.measure(result, self._dims)
         boxes = self._decided.graph.boxes
         placed = self._placing.view(result, boxes) if self._placing else None
         return HtmlReport(str(model), report, self._decided, evidence, coverage, placed)
 
-    def of_step(self, model: Path, report: Report, step: ScaledStep, result: Path) -> HtmlReport:
-        """The page of the last analysis of a train step, which is not compared."""
-        shown = self.page(model, report, Evidence(unverified=_NOT_COMPARED), result)
-        lines = list(step_text.lines(step))
+    def of_step(self, model: Path, report: Report, step: ScaledStep, said: str, result: Path) -> HtmlReport:
+        """The page of the last analysis of a train step; `said` is what its comparison came to."""
+        shown = self.page(model, report, Evidence(unverified=said), result)
+        lines = list(scaled_step.lines(step))
         return replace(shown, step=step_view.view(lines, step.parts, shown.decided.graph.boxes))
 
     def of_plan(self, model: Path, analysis: Analysis) -> HtmlReport:
@@ -141,9 +141,6 @@ class PageMaker:
         """The page of a model that was rewritten before, from the decisions that it carries."""
         self._decided = _decided(found, _measured(found).model, PlannedChanges(), half.named(found.half))
         return self.page(model, None, Evidence(), model)
-
-
-_NOT_COMPARED = "A train step is proved, not compared: train both to see what rounding does."
 
 
 def _carried_out(model: Path, analysis: Analysis, scratch: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from amp_rewrite.errors import AmpRewriteError
@@ -29,25 +29,18 @@ def refuse_without_runtime() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """Places results within a time limit, beside the original: a path, or its placement where it may be
-    overwritten; None where it is not known. `libraries` are those of custom operators.
+    """Places results within a time limit, beside the original; None where it is not known. `libraries` are
+    those of custom operators.
     """
 
-    original: Path | Placement | None = None
+    original: Path | None = None
     limit: TimeLimit = field(default_factory=lambda: TimeLimit(None))
     libraries: Libraries = ()
-
-    def before(self) -> Placing:
-        """The same with the placement of the original, which may be overwritten then."""
-        assert isinstance(self.original, Path), "what is placed is not placed again"
-        with placing.opener(_DEVICE, self.libraries) as opened:
-            return replace(self, original=self._opened(opened, self.original).placement)
 
     def view(self, result: Path, planned: Sequence[Box]) -> PlacementView:
         """What the report shows of a result, of which `planned` are the boxes in its plan."""
         with placing.opener(_DEVICE, self.libraries) as opened:
-            original = self.original
-            before = self._opened(opened, original).placement if isinstance(original, Path) else original
+            before = self._opened(opened, self.original).placement if self.original else None
             execution = self._opened(opened, result)
         drawn = executed_graph.build(execution, saved_graph.load(result), planned)
         return PlacementView(Comparison(comparison.runtime(_DEVICE), execution.placement, before), drawn)

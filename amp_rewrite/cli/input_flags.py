@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.flag_builders import PATH, Flag, grouped, number, repeatable
+from amp_rewrite.cli.flag_builders import PATH, grouped, number, repeatable
 from amp_rewrite.errors import OptionError, RunError
+from amp_rewrite.policy.open_sizes import DEFAULT
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs import feeds
@@ -40,12 +41,17 @@ def _data(flags: Mapping[str, Any]) -> Data:
 input_flags = grouped(_FLAGS, "data", _data)
 """Adds these flags to a command, which gets them as `Data` in `data`."""
 
-counted_dim_flag: Flag = repeatable(
-    "--dim",
-    "NAME=SIZE",
-    "The size of an open dimension, by symbol or as INPUT:AXIS; others count as 1.",
+COUNTED = (
+    repeatable("--data", "PATH", "Inputs, whose sizes open dimensions count with.", type=PATH),
+    repeatable(
+        "--dim",
+        "NAME=SIZE",
+        f"The size of an open dimension, by symbol or as INPUT:AXIS; others count as {DEFAULT}.",
+    ),
 )
-"""For commands that count FLOPs and run nothing; `dims` parses its values."""
+
+counted_flags = grouped(COUNTED, "data", lambda flags: Data(tuple(flags["data"]), dims(flags["dim"])))
+"""Adds flags to a command that counts and runs nothing, which gets them as `Data` in `data`."""
 
 
 def dims(texts: Sequence[str]) -> dict[str, int]:

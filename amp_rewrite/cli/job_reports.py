@@ -13,31 +13,28 @@ from amp_rewrite.coverage.assumptions import assumptions
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import staging
 from amp_rewrite.flops import flop_count
-from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.placement.comparison import Comparison
+from amp_rewrite.policy.open_sizes import Dims
+from amp_rewrite.repair import Outcome
 from amp_rewrite.reporting.html_report import HtmlReport
-from amp_rewrite.rewrite_and_verify import Outcome
 from amp_rewrite.rewriting import plan_files
-from amp_rewrite.running.inputs import feeds
-from amp_rewrite.running.inputs.feeds import Data
 
 
 class JobReports:
-    """The reports of a job on a model: its plan goes to `plan`, its page to `files`, placed by `placing`."""
+    """The reports of a job on a model whose open dimensions have the sizes `dims`: its plan goes to `plan`,
+    its page to `files`, placed by `placing`.
+    """
 
-    def __init__(
-        self, model: Path, data: Data, plan: Path | None, files: ReportFiles, placing: Placing | None
-    ) -> None:
-        counts = files.asked or plan is not None
+    def __init__(self, dims: Dims, plan: Path | None, files: ReportFiles, placing: Placing | None) -> None:
         self._plan, self._files = plan, files
-        self._pages = PageMaker(feeds.known_sizes(model, data) if counts else {}, placing)
+        self._pages = PageMaker(dims, placing)
 
     def record(self, analysis: Analysis, *, ranges: bool, quick_ranges: bool) -> None:
         """Takes what the reports show of an analysis, before its model is changed: its bounds with `ranges`,
         and with `quick_ranges` where they cost little.
         """
         if self._plan is not None:
-            _save_plan(self._plan, analysis, self._pages.dims)
+            _save_plan(self._plan, analysis)
         if ranges or (quick_ranges and bounding.is_quick(analysis.facts)):
             analysis.ranges()
         if self._files.asked:
@@ -58,9 +55,9 @@ class JobReports:
         return self._pages.page(job.model, done.result.report, evidence, Path(done.result.model))
 
 
-def _save_plan(path: Path, analysis: Analysis, dims: Dims) -> None:
+def _save_plan(path: Path, analysis: Analysis) -> None:
     """Writes the plan, with the FLOPs of the nodes, as it may be explained without the model."""
-    counted = flop_count.count(analysis.loaded.model, analysis.graph.types, dims)
+    counted = flop_count.count(analysis.loaded.model, analysis.graph.types, analysis.options.dims.dims)
     text = plan_files.dump(
         analysis.graph,
         analysis.painting,

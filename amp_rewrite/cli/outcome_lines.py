@@ -5,23 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from amp_rewrite.policy.choices import IOTypes
+from amp_rewrite.repair import Outcome
 from amp_rewrite.reporting.summary import SummaryLine
-from amp_rewrite.rewriting.report import Obstacle, Report
+from amp_rewrite.rewriting.report import Obstacle
 from amp_rewrite.tuning import outcome_text
-from amp_rewrite.tuning.tuned import Tuned
 
 
-def lines(tuned: Tuned | None, report: Report, io: IOTypes) -> Iterator[SummaryLine]:
+def lines(outcome: Outcome, io: IOTypes) -> Iterator[SummaryLine]:
     """The line of the search, where one was needed, and why nothing became half, where that is so."""
-    yield from outcome_text.lines(tuned, report)
-    if report.obstacle is not None:
-        yield SummaryLine("result", without_half(tuned, report, io), is_whole=True)
+    yield from search_lines(outcome)
+    if outcome.result.report.obstacle is not None:
+        yield SummaryLine("result", without_half(outcome, io), is_whole=True)
 
 
-def without_half(
-    tuned: Tuned | None, report: Report, io: IOTypes, model: str = "the model", result: str = "the result"
-) -> str:
+def search_lines(outcome: Outcome) -> Iterator[SummaryLine]:
+    """The line of the search, where one was needed."""
+    tuned = outcome.tuned
+    if tuned is not None and tuned.is_met and not outcome.is_tuned:
+        yield SummaryLine("search", outcome_text.not_taken(tuned))
+    else:
+        yield from outcome_text.lines(tuned, outcome.result.report)
+
+
+def without_half(outcome: Outcome, io: IOTypes, model: str = "the model", result: str = "the result") -> str:
     """That nothing became half, what the result is then, and the largest reason."""
+    report = outcome.result.report
     obstacle = report.obstacle
     assert obstacle is not None, "nothing became half"
     if obstacle.already:
@@ -30,11 +38,12 @@ def without_half(
         return f"{model} has {report.half} already, and {left}{rest}"
     same = "computes what the model does" if report.changed else "is a copy"
     borders = "; --io half has no effect then" if io is IOTypes.HALF and not report.changed else ""
-    return f"nothing became {report.half}: {result} {same}, because {_why(tuned, report, obstacle)}{borders}"
+    return f"nothing became {report.half}: {result} {same}, because {_why(outcome, obstacle)}{borders}"
 
 
-def _why(tuned: Tuned | None, report: Report, obstacle: Obstacle) -> str:
-    if tuned is not None and tuned.is_float32:
+def _why(outcome: Outcome, obstacle: Obstacle) -> str:
+    report = outcome.result.report
+    if outcome.is_tuned and outcome.tuned is not None and outcome.tuned.is_float32:
         return "float32 is the best plan within the bounds (see search)"
     if report.gated:
         return f"--gate asks for that where {report.half} does not pay"

@@ -15,9 +15,8 @@ from amp_rewrite.console import Console
 from amp_rewrite.errors import FeedError, OptionError
 from amp_rewrite.model import writing
 from amp_rewrite.placement import comparison, placing
-from amp_rewrite.placement.differences import between
+from amp_rewrite.placement.comparison import compare_placements, print_placements
 from amp_rewrite.placement.placement import Placement
-from amp_rewrite.placement.terminal_table import print_placements
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import run_arguments
 from amp_rewrite.running.custom_ops import Libraries
@@ -97,4 +96,4 @@ def _json(found: Mapping[str, Placement], original: Placement | None, device: De
 
 
 def _against(found: Placement, original: Placement | None) -> dict[str, object]:
-    return {} if original is None else {"against": between(original, found).to_json()}
+    return {} if original is None else {"against": compare_placements(original, found).to_json()}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from amp_rewrite.certificate.certifying import certify
-from amp_rewrite.cli import exit_codes, metric_flags, rewrite_output
+from amp_rewrite.cli import comparison_flags as metric_flags
+from amp_rewrite.cli import exit_codes, rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, choice, switch
@@ -17,6 +19,7 @@ from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import AmpRewriteError, ModelError
 from amp_rewrite.explaining.sentences import plural
+from amp_rewrite.files import staging
 from amp_rewrite.model import writing
 from amp_rewrite.policy.options import ExternalData, IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
@@ -67,17 +70,20 @@ def restore(
         if not no_verify:
             tell(progress, "verify")
             verdict = _compared(comparing, found, model, data, io, limit, progress)
+        is_proved = isinstance(verdict, Verdict) and verdict.is_far and _is_proved(model, found)
+    rewrite_output.refuse_unjudged(limit, verdict, found.model)
+    if json_ is not None:
+        told = verdict.to_json() if isinstance(verdict, Verdict) else None
+        writing.write_json({**found.to_json(), "verification": told}, json_)
+    found = replace(found, model=staging.current().commit(found.model))
     console = Console(quiet=quiet)
     _print(console, found, model)
     if isinstance(verdict, AmpRewriteError):
         Console(stderr=quiet).print(f"warning  not compared with the model: {verdict}")
     elif verdict is not None:
         terminal_rewrite.print_verdict(console, verdict, per_node=comparing.per_node)
-        if verdict.is_far and _is_proved(model, found):
+        if is_proved:
             console.print(f"note     the result is proved equal to {model} but for precision: {_OFF}")
-    if json_ is not None:
-        told = verdict.to_json() if isinstance(verdict, Verdict) else None
-        writing.write_json({**found.to_json(), "verification": told}, json_)
     metric_flags.refuse_failed(verdict)
     exit_codes.end_rewrite(valid=found.ok, passed=verdict.ok if isinstance(verdict, Verdict) else None)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from amp_rewrite import explanation_sources
-from amp_rewrite.cli import device_hint, rewrite_output, tuning_step
+from amp_rewrite.cli import device_hint, rewrite_output
 from amp_rewrite.cli.calibration_flags import CalibrationFlags, calibration_flags
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
@@ -19,18 +19,18 @@ from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.job_reports import JobReports
 from amp_rewrite.cli.many_models import ManyModelsCommand, models_argument
-from amp_rewrite.cli.original_model import original
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.rewrite_job import RewriteJob
+from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, watching
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.repair import ObservePolicy
 from amp_rewrite.reporting import summary, terminal_rewrite
-from amp_rewrite.rewrite_and_verify import ObservePolicy
 from amp_rewrite.rewriting import result_checks
+from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 
 
@@ -117,19 +117,20 @@ def rewrite(
     comparing.refuse_missing()
     _refuse_latency(latency, report_files, in_place=in_place, dry_run=dry_run)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
+        sizes = feeds.given_sizes(model, data, calibration.paths)
         seen = calibration.seen(model, asked, limit, progress, comparing.libraries)
         placing = Placing(model, limit, comparing.libraries) if report_files.placement else None
-        placing = placing.before() if placing and in_place else placing
-        reports = JobReports(model, data, save_plan, report_files, placing)
+        reports = JobReports(sizes.dims, save_plan, report_files, placing)
         job = RewriteJob(
             model=model,
-            original=None if no_verify or dry_run else original(model, in_place=in_place),
+            original=None if no_verify or dry_run else model,
             options=replace(
                 asked.options,
                 check=not no_check,
                 certify=not no_certify,
                 metadata=not no_metadata,
                 external_data=external_data,
+                dims=sizes,
             ),
             replay=asked.replay,
             seen=seen,
@@ -142,21 +143,23 @@ def rewrite(
             limit=limit,
             on_plan=partial(reports.record, ranges=json_ is not None, quick_ranges=not dry_run),
             progress=progress,
-            tuning=tuning_step.repair(asked.options, progress),
+            tuning=Tuning(watch=watching(progress)),
         )
         done = job.plan(policy) if dry_run else job.run(policy)
         placed = reports.write(job, done, latency=latency)
+        if not isinstance(done, Analysis):
+            done = rewrite_output.settle(job, done, json_, placed)
     beside = (save_plan, report_files.html, report_files.plots, calibration.save)
     if isinstance(done, Analysis):
         device_hint.show(console, asked.policy, lambda: explanation_sources.advise_planned(done))
         rewrite_output.print_plan(console, done, json_, placed, seen, beside)
     else:
         result = done.result
-        advise = partial(explanation_sources.advise, result.model, result.report.half)
+        advise = partial(explanation_sources.advise, result.model, result.report.half, sizes.dims)
         device_hint.show(console, asked.policy, advise)
         if verbose:
             terminal_rewrite.print_lines(console, summary.seconds(result.report))
-        rewrite_output.print_result(console, job, done, json_, placed, beside)
+        rewrite_output.print_result(console, job, done, (json_, *beside))
 
 
 def _policy(asked: DecisionFlags, observe: str) -> ObservePolicy:

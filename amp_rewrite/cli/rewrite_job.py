@@ -1,24 +1,23 @@
-"""The main job on one file: rewrite, compare, and once more where observed values keep more in float32."""
+"""The main job on one file: rewrite, compare, repair; the steps that `repair` asks for, on files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import tempfile
+from collections.abc import Callable, Generator
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import onnx
-
-from amp_rewrite import pipeline
-from amp_rewrite.analysis.faint_outputs import Faint
+from amp_rewrite import pipeline, repair
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.cli import tried_flags, tuning_step
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.input_flags import naming_sizes
 from amp_rewrite.cli.outside_ranges import GivenInputs
 from amp_rewrite.cli.progress import counting, tell
-from amp_rewrite.cli.tuning_step import Tuning
+from amp_rewrite.coverage import measuring
 from amp_rewrite.errors import (
     AmpRewriteError,
     FeedError,
@@ -29,13 +28,13 @@ from amp_rewrite.errors import (
     TimeLimitError,
 )
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.files import staging
-from amp_rewrite.model import loading, output_paths, writing
+from amp_rewrite.explaining.sentences import plural
+from amp_rewrite.model import output_paths
 from amp_rewrite.pipeline import Result
-from amp_rewrite.policy.options import ExternalData, Level, Options
+from amp_rewrite.policy.options import Options
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.process.stopwatch import Progress
-from amp_rewrite.rewrite_and_verify import Callbacks, ObservePolicy, Outcome, Verification, rewrite_and_verify
+from amp_rewrite.process.stopwatch import Progress, Stopwatch
+from amp_rewrite.repair import ObservePolicy, Outcome, Settings, Verification
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running import emulation, run_arguments, sessions
@@ -45,10 +44,40 @@ from amp_rewrite.running.inputs.trials import of_source
 from amp_rewrite.running.observation import observe
 from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verdict import Verdict
+from amp_rewrite.tuning.found import Prefer, Step, Watch
+from amp_rewrite.tuning.tune import tune
 from amp_rewrite.tuning.tuned import Tuned
+
+T = TypeVar("T")
 
 CANNOT_RUN = (MissingPackageError, ModelError, FeedError, OutputError, ThreadError, TimeLimitError)
 """What can keep a model from being run here; it is reported, and the rewrite stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The search for a plan where the comparison fails: its seconds (None for a budget in runs), what it
+    prefers, the bytes of the largest model that is searched, who watches, who runs the samples, and whether
+    the user asked for it.
+    """
+
+    budget: float | None = None
+    prefer: Prefer = Prefer.TIME
+    largest: float = repair.LARGE
+    watch: Watch | None = None
+    executor: Executor | None = None
+    is_requested: bool = False
+
+
+def watching(progress: Progress | None) -> Watch:
+    """Shows the steps of a search beside the spinner."""
+
+    def watch(step: Step) -> None:
+        if progress is not None:
+            rounded = f"{step.rounded:,} of {step.sites:,} values rounded"
+            progress(f"tune: {plural(step.runs, 'run')}, error {step.error:.1e}, {rounded}")
+
+    return watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +87,8 @@ class RewriteJob:
     `original` is the model as it was, or why there is nothing to compare with; None when no comparison was
     asked for. `seen` is what was observed of the model's values before; None where nothing was. With
     `required` a result that did not change is compared as well, and with `needs_half` one without half fails.
-    `judged` grows by the verdict of each comparison, and `given` by the samples that files have.
+    `judged` grows by the verdict of each comparison, `given` by the samples that files have, and `timed` by
+    the stages.
     """
 
     model: Path
@@ -78,39 +108,41 @@ class RewriteJob:
     needs_half: bool = False
     judged: list[Verdict] = field(default_factory=list[Verdict])
     given: GivenInputs = field(default_factory=GivenInputs)
+    timed: Stopwatch = field(default_factory=Stopwatch)
 
     def run(self, policy: ObservePolicy) -> Outcome:
-        """Rewrites and compares; raises as `pipeline.rewrite`, and with ALWAYS as `observe`.
+        """Rewrite, compare and repair; raise as `pipeline.rewrite`, and with ALWAYS as `observe`.
 
-        Raises as well, before anything is written, what keeps a required comparison from being made.
+        Raise as well, before anything is written, what keeps a required comparison from being made.
         """
         if self.required and isinstance(self.original, AmpRewriteError):
             raise self.original
-        self._refuse_bad_data()
-        outcome = self._done(policy)
-        if self.in_place:
-            return outcome
+        self._stage("inputs", self._refuse_bad_data)
+        outcome = repair.repair(self, self.options, policy, self._known)
+        outcome = self.blame(outcome)
+        if not self.in_place:
+            outcome = repair.with_trials(outcome, None if self.replay else self, policy)
+        report = replace(outcome.result.report, seconds=self.timed.seconds)
+        return replace(outcome, result=replace(outcome.result, report=report))
 
-        def again(options: Options, output: Path) -> Outcome:
-            """Compared even where nothing changed."""
-            tell(self.progress, "try")
-            job = replace(self, options=options, output=output, required=True, progress=None, judged=[])
-            freed = self.options.level is Level.UNSAFE_FORCE_ALL is not options.level
-            return replace(job, on_plan=lambda _: None)._done(ObservePolicy.ON_FAILURE if freed else policy)
+    def _stage(self, name: str, work: Callable[[], T]) -> T:
+        """What `work` returns, as a stage that is shown and timed."""
+        tell(self.progress, name)
+        return self.timed.run(name, work)
 
-        may_try = self.replay is None and outcome.tuned is None
-        return tried_flags.with_tried(outcome, self.options, again if may_try else None)
-
-    def _done(self, policy: ObservePolicy) -> Outcome:
-        outcome = rewrite_and_verify(self._steps(policy), self.options.half, policy, self._known)
-        return self.with_blame(outcome, self.comparing)
-
-    def _steps(self, policy: ObservePolicy) -> Callbacks:
-        look = self._observe if policy is ObservePolicy.ALWAYS else self.observe_if_possible
-        unfreed = None
-        if self.replay is None and self.options.free:
-            unfreed = replace(self, options=replace(self.options, free=False))._steps(policy)
-        return Callbacks(self._rewrite, self._compare, look, self._tune, unfreed)
+    @contextlib.contextmanager
+    def elsewhere(self) -> Generator[RewriteJob]:
+        """The same job on a temporary result, which is compared even where nothing changed."""
+        tell(self.progress, "try")
+        with tempfile.TemporaryDirectory() as folder:
+            yield replace(
+                self,
+                output=Path(folder) / "tried.onnx",
+                required=True,
+                progress=None,
+                on_plan=lambda _: None,
+                judged=[],
+            )
 
     def _refuse_bad_data(self) -> None:
         """FeedError, before anything is written, for inputs that were asked for and cannot be had.
@@ -127,7 +159,7 @@ class RewriteJob:
 
     def plan(self, policy: ObservePolicy) -> Analysis:
         """Decides, and stops there; raises as `pipeline.analyze`, and with ALWAYS as `observe`."""
-        seen = self._observe() if policy is ObservePolicy.ALWAYS else self._known
+        seen = self.observe(None) if policy is ObservePolicy.ALWAYS else self._known
         analysis = pipeline.analyze(
             self.model, self.options, replay=self.replay, seen=seen, progress=self.progress
         )
@@ -138,48 +170,77 @@ class RewriteJob:
     def _known(self) -> Seen:
         return {} if self.seen is None else self.seen
 
-    def _observe(self) -> Seen:
-        """What was observed before, with what the samples of the comparison show."""
-        tell(self.progress, "observe")
-        # with --in-place the file may hold the result by now
-        model = self.original if isinstance(self.original, onnx.ModelProto) else self.model
-        with naming_sizes(model, self.data), self.limit.running():
-            data = self._seen_data()
-            source, libraries = feeds.input_source(data), self.comparing.libraries
-            count = counting(self.progress, len(source.files) or data.samples)
-            found = observe(
-                model, feeds.feeds(model, data), inputs=source, on_sample=count, custom_ops=libraries
-            )
-        return found if self.seen is None else self.seen.merge(found)
+    @property
+    def trusts_synthetic(self) -> bool:
+        """Whether a search was asked for, whatever the inputs."""
+        return self.tuning.is_requested
 
-    def _seen_data(self) -> Data:
-        """The data of the last comparison, which may have chosen the range of synthetic images."""
-        return of_source(self.data, self.judged[-1].inputs) if self.judged else self.data
-
-    def observe_if_possible(self) -> Seen:
-        """What samples show of values, with what was observed before; that alone where nothing runs."""
+    def observe(self, before: Verification) -> Seen:
+        """The ranges observed earlier, with those on the inputs of a comparison; after a failed one, the
+        earlier ones alone where nothing runs.
+        """
+        data = of_source(self.data, before.inputs) if isinstance(before, Verdict) else self.data
         try:
-            return self._observe()
+            return self._stage("observe", lambda: self._observe(data))
         except CANNOT_RUN:
+            if before is None:
+                raise
             return self._known
 
-    def _tune(self, failed: Result[Any], seen: Seen, faint: Faint) -> Tuned | None:
-        """A plan that was tuned on the samples of the last comparison; None where none can be, or need be."""
-        model = self.original if isinstance(self.original, onnx.ModelProto) else self.model
-        if self.replay is not None or failed.report.size_before > self.tuning.largest:
+    def _observe(self, data: Data) -> Seen:
+        model = self.model
+        with naming_sizes(model, data), self.limit.running():
+            source = feeds.input_source(data)
+            seen = observe(
+                model,
+                feeds.feeds(model, data),
+                inputs=source,
+                on_sample=counting(self.progress, len(source.files) or data.samples),
+                custom_ops=self.comparing.libraries,
+            )
+        return seen if self.seen is None else self.seen.merge(seen)
+
+    def tune(self, outcome: Outcome) -> Tuned | None:
+        """A plan that was searched for on the samples of a comparison; None where none can be, or need be."""
+        if self.replay is not None or outcome.result.report.size_before > self.tuning.largest:
             return None
-        tell(self.progress, "tune")
-        samples = feeds.feeds(model, self._seen_data())
+        assert isinstance(outcome.verification, Verdict), "a verdict failed"
+        data = of_source(self.data, outcome.verification.inputs)
+        fresh = None if data.paths else feeds.feeds(self.model, _fresh(data))
+        samples, settings = feeds.feeds(self.model, data), outcome.settings
         try:
             with self.limit.running():
-                return self.tuning.run(model, samples, self.options, self.comparing, seen, faint)
+                return self._stage(
+                    "tune",
+                    lambda: tune(
+                        self.model,
+                        samples,
+                        settings.options,
+                        self.comparing.judging.bounds,
+                        fresh=fresh,
+                        metrics=self.comparing.judging.metrics,
+                        prefer=self.tuning.prefer,
+                        budget=self.tuning.budget,
+                        seen=settings.seen,
+                        faint=settings.faint,
+                        watch=self.tuning.watch,
+                        executor=self.tuning.executor,
+                        custom_ops=self.comparing.libraries,
+                        device=self.comparing.provider,
+                    ),
+                )
         except CANNOT_RUN:
             return None
 
-    def _rewrite(self, seen: Seen, faint: Faint, plan: SavedPlan | None) -> Result[Any]:
+    def half_flops(self, result: Result[Any]) -> int:
+        """The FLOPs of a result that are computed in half, at the sizes of synthetic inputs."""
+        counted = measuring.measure(result.model, feeds.open_sizes(self.model, self.data)).flops
+        return counted.half + counted.mixed
+
+    def rewrite(self, settings: Settings) -> Result[Any]:
         """The rewrite; the error for a result that cannot be written to its default path names -o."""
         try:
-            return self._write(seen, faint, plan)
+            return self._write(settings)
         except OutputError as error:
             default = output_paths.default(self.model, self.options.half)
             if self.output or self.in_place or error.where != str(default):
@@ -187,45 +248,38 @@ class RewriteJob:
             remedy = "choose another place with -o"
             raise OutputError(error.problem, where=error.where, remedy=remedy) from error
 
-    def _write(self, seen: Seen, faint: Faint, plan: SavedPlan | None) -> Result[Any]:
-        overwritten = (
-            self.in_place and isinstance(self.original, onnx.ModelProto) and bool(seen or self.judged)
-        )
-        asked = tuning_step.beside_a_plan(self.options) if plan else self.options
+    def _write(self, settings: Settings) -> Result[Any]:
         result = pipeline.rewrite(
-            self.original if overwritten else self.model,
-            replace(asked, external_data=ExternalData()) if overwritten else asked,
+            self.model,
+            _beside_a_plan(self.options) if settings.plan else settings.options,
             output=self.output,
-            in_place=self.in_place and not overwritten,
-            replay=plan or self.replay,
-            seen=seen,
-            faint=faint,
+            in_place=self.in_place,
+            replay=settings.plan or self.replay,
+            seen=settings.seen,
+            faint=settings.faint,
             on_plan=self.on_plan,
             progress=self.progress,
         )
         report = result.report
-        told = (*map(in_flags, report.warnings), *self.given.warnings(report.ranges, seen))
-        result = replace(result, report=replace(report, warnings=told))
-        if not overwritten:
-            return result
-        if result.report.changed:
-            writing.save(loading.load(result.model), self.model, self.options.external_data)
-        else:
-            staging.write(result.model.SerializeToString(), self.model)
-        return replace(result, model=self.model)
+        self.timed.add(report.seconds)
+        warnings = (*map(in_flags, report.warnings), *self.given.warnings(report.ranges, settings.seen))
+        return replace(result, report=replace(report, warnings=warnings))
 
-    def _compare(self, result: Result[Any]) -> Verification:
-        if self.original is None:
-            return None
-        if isinstance(self.original, AmpRewriteError):
-            return self.original if result.report.changed or self.required else None
-        if not (result.report.changed or self.required):
+    def compare(self, result: Result[Any], *, fresh: bool = False) -> Verification:
+        """The verdict on a result, what kept it from being run, or None where there is nothing to compare."""
+        is_wanted = result.report.changed or self.required
+        if self.original is None or isinstance(self.original, AmpRewriteError):
+            return self.original if is_wanted else None
+        if not is_wanted:
             return self._refusal(self.original)
-        tell(self.progress, "verify")
+        original, data = self.original, _fresh(self.data) if fresh else self.data
         try:
             with self.limit.running():
-                verdict = self._as_target(self.comparing).verdict(
-                    self.original, result.model, self.data, self.options.io, self.progress
+                verdict = self._stage(
+                    "verify",
+                    lambda: self._as_target(self.comparing).verdict(
+                        original, result.model, data, self.options.io, self.progress
+                    ),
                 )
         except CANNOT_RUN as error:
             return error
@@ -248,16 +302,38 @@ class RewriteJob:
         """A comparison that emulates sums as the target does them."""
         return replace(comparing, accumulate=self.options.target.accumulate)
 
-    def with_blame(self, outcome: Outcome, comparing: ComparisonFlags) -> Outcome:
-        """The outcome with the blame of its verdict, as `comparing` asks for it, where there can be one."""
+    def blame(self, outcome: Outcome, *, per_node: bool = False) -> Outcome:
+        """The outcome with the blame of its verdict, where there can be one; with `per_node` in any case."""
+        comparing = replace(self.comparing, per_node=per_node or self.comparing.per_node)
         verdict = outcome.verification
         if not isinstance(verdict, Verdict) or not isinstance(self.original, Runnable):
             return outcome
+        original = self.original
         try:
             with self.limit.running():
-                blamed = self._as_target(comparing).with_blame(
-                    verdict, self.original, outcome.result.model, self.data
+                blamed = self._stage(
+                    "blame",
+                    lambda: self._as_target(comparing).with_blame(
+                        verdict, original, outcome.result.model, self.data
+                    ),
                 )
         except CANNOT_RUN:
             return outcome
         return replace(outcome, verification=blamed)
+
+
+def _fresh(data: Data) -> Data:
+    """Synthetic inputs that no search has run on; given ones as they are, some of which it leaves out."""
+    return replace(data, seed=data.seed + 1) if not data.paths else data
+
+
+def _beside_a_plan(options: Options) -> Options:
+    """What a plan does not decide; of declared ranges, and times on the device, the report speaks."""
+    return Options(
+        check=options.check,
+        certify=options.certify,
+        metadata=options.metadata,
+        external_data=options.external_data,
+        ranges=options.ranges,
+        device=options.device,
+    )

@@ -3,52 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from amp_rewrite import explanation_sources
 from amp_rewrite.advice.advice import Advice
-from amp_rewrite.cli import exit_codes, hints_on_failure, metric_flags, next_commands, outcome_lines
+from amp_rewrite.cli import comparison_flags, exit_codes, hints_on_failure, next_commands, outcome_lines
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.job_evidence import NOTHING_CHANGED, not_verified
 from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.console import Console
 from amp_rewrite.coverage.assumptions import some
-from amp_rewrite.errors import AmpRewriteError, ModelError
+from amp_rewrite.errors import AmpRewriteError, ModelError, TimeLimitError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explaining.sentences import plural
+from amp_rewrite.files import staging
 from amp_rewrite.model import obsolete_data_files, writing
 from amp_rewrite.pipeline import Result
 from amp_rewrite.placement.comparison import Comparison
+from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.repair import Outcome, Verification
 from amp_rewrite.reporting import summary, terminal_rewrite
 from amp_rewrite.reporting.summary import SummaryLine
-from amp_rewrite.rewrite_and_verify import Outcome, Verification
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running import sessions
 from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.tuning import outcome_text
 from amp_rewrite.tuning.found import Prefer
 
 
-def print_result(
-    console: Console,
-    job: RewriteJob,
-    outcome: Outcome,
-    json_: Path | None,
-    placed: Comparison | None,
-    beside: Iterable[Path | None] = (),
-) -> None:
-    """Reports on a result, and sets the exit code; `placed` is for JSON alone, `beside` are other files that
-    were written.
+def settle(job: RewriteJob, outcome: Outcome, json_: Path | None, placed: Comparison | None) -> Outcome:
+    """Writes the outcome as JSON, moves all files into place, and returns it with the path of its model.
+
+    Raises TimeLimitError where the time was over before a verdict was known that a file may be replaced for.
     """
+    report, verdict = outcome.result.report, outcome.verification
+    refuse_unjudged(job.limit, verdict, outcome.result.model)
+    if json_ is not None:
+        advice = explanation_sources.advise(outcome.result.model, report.half, job.options.dims.dims)
+        tuned = {"tuning": outcome.tuned.to_json()} if outcome.tuned else {}
+        reason = not_verified(job, verdict)
+        _write_json(json_, report, verdict, reason, {**_told(advice, placed, job.seen), **tuned})
+    model = staging.current().commit(outcome.result.model)
+    return replace(outcome, result=replace(outcome.result, model=model))
+
+
+def refuse_unjudged(limit: TimeLimit, verdict: Verification, result: Path) -> None:
+    """TimeLimitError for a result that would replace a file without a good verdict, or all that is done about
+    a bad one, as the time was over.
+    """
+    is_good = isinstance(verdict, Verdict) and verdict.ok
+    if limit.is_over and not is_good and staging.current().replaces(result):
+        taken = f"running the models took longer than {limit.name} allows ({limit.seconds:g} s)"
+        raise TimeLimitError(
+            f"{taken}, and the file there stays",
+            where=result.name,
+            remedy=f"give {limit.name} more seconds",
+        )
+
+
+def print_result(
+    console: Console, job: RewriteJob, outcome: Outcome, files: Iterable[Path | None] = ()
+) -> None:
+    """Reports on a result that is in place, and sets the exit code; `files` were written beside it."""
     report, verdict = outcome.result.report, outcome.verification
     _print_first(Console(stderr=True), job, outcome)
     reason = not_verified(job, verdict)
-    if json_ is not None:
-        advice = explanation_sources.advise(outcome.result.model, report.half)
-        tuned = {"tuning": outcome.tuned.to_json()} if outcome.tuned else {}
-        _write_json(json_, report, verdict, reason, {**_told(advice, placed, job.seen), **tuned})
     if report.obstacle is not None and report.obstacle.already:
         console.print(str(outcome.result.model))
         terminal_rewrite.print_lines(console, (line for line in summary.lines(report) if line.name in _KEPT))
@@ -57,19 +78,19 @@ def print_result(
     if not console.quiet:
         terminal_rewrite.print_lines(console, data_lines(Path(outcome.result.model)))
     terminal_rewrite.print_lines(console, summary.observed_lines(job.seen))
-    terminal_rewrite.print_lines(console, outcome_text.lines(outcome.tuned, report))
+    terminal_rewrite.print_lines(console, outcome_lines.search_lines(outcome))
     if reason == NOTHING_CHANGED:
         console.print(f"not compared with the original: {reason}")
     _print_verdict(console, verdict, per_node=job.comparing.per_node)
-    _print_files(console, (json_, *beside))
+    _print_files(console, files)
     bad = isinstance(verdict, Verdict) and bool(reason)
     loud = Console(stderr=True) if bad and console.quiet else console
     terminal_rewrite.print_hints(loud, _hints(job, outcome, bad=bad))
-    metric_flags.refuse_failed(verdict)
-    passed = verdict.ok if isinstance(verdict, Verdict) else None
+    comparison_flags.refuse_failed(verdict)
+    is_open = not isinstance(verdict, Verdict) or verdict.is_made_up
     is_half = report.obstacle is None or report.obstacle.already
     valid = report.ok and (is_half or not job.needs_half)
-    exit_codes.end_rewrite(valid=valid, passed=passed, required=job.required)
+    exit_codes.end_rewrite(valid=valid, passed=None if is_open else verdict.ok, required=job.required)
 
 
 def data_lines(model: Path) -> Iterator[SummaryLine]:
@@ -97,9 +118,7 @@ def _print_first(loud: Console, job: RewriteJob, outcome: Outcome) -> None:
     if _is_refused(verdict):
         loud.print(f"not compared with the original, which does not load: {in_flags(verdict)}")
     if report.obstacle is not None:
-        loud.print(
-            outcome_lines.without_half(outcome.tuned, report, job.options.io, str(job.model), str(result))
-        )
+        loud.print(outcome_lines.without_half(outcome, job.options.io, str(job.model), str(result)))
 
 
 def _is_refused(verdict: Verification) -> bool:
@@ -164,7 +183,7 @@ def _hints(job: RewriteJob, outcome: Outcome, *, bad: bool) -> Iterator[str]:
     if bad:
         assert isinstance(outcome.verification, Verdict), "what is bad was compared"
         yield from hints_on_failure.hints(job, outcome, outcome.verification)
-    elif outcome.tuned is not None and outcome.tuned.is_float32:
+    elif outcome.tuned is not None and outcome.is_tuned and outcome.tuned.is_float32:
         if looser := hints_on_failure.looser(outcome.tuned):
             yield f"{looser}   # the default plan is within that"
         if job.tuning.prefer is Prefer.TIME and outcome.result.report.gated:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,19 +16,25 @@ from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, choice, switch
 from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, html_flag
+from amp_rewrite.cli.input_flags import counted_flags, timeout_flag
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
-from amp_rewrite.cli.progress import shown_progress
+from amp_rewrite.cli.progress import shown_progress, tell
+from amp_rewrite.cli.rewrite_job import CANNOT_RUN
 from amp_rewrite.cli.train_flags import ScaleFlags, scale_flags, spec_flags
 from amp_rewrite.console import Console
-from amp_rewrite.errors import OptionError
+from amp_rewrite.errors import AmpRewriteError, OptionError
+from amp_rewrite.files import staging
 from amp_rewrite.model import writing
 from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.policy.options import ExternalData
+from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.rewriting import result_checks
-from amp_rewrite.training import step_questions, step_text, steps
-from amp_rewrite.training.asked_spec import Asked
-from amp_rewrite.training.casting import Implementation
+from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.inputs.feeds import Data
+from amp_rewrite.training import comparing, scaled_step, step_questions, steps
+from amp_rewrite.training.comparing import StepComparison
+from amp_rewrite.training.spec import Asked, Implementation
 
 
 @click.command(cls=WritingCommand)
@@ -48,6 +55,10 @@ from amp_rewrite.training.casting import Implementation
 )
 @switch("--explain", "Say what the step is and what stays float32; write no model.")
 @switch("--no-certify", "Write the result even if it is not proved to be the step.")
+@counted_flags
+@switch("--no-verify", "Do not compare three steps of the result with three of the model.")
+@switch("--require-verify", "Exit with code 1 also if the two could not be compared.")
+@timeout_flag
 @json_flag("report")
 @external_data_flag
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
@@ -62,6 +73,10 @@ def train(
     implementation: str,
     explain: bool,
     no_certify: bool,
+    data: Data,
+    no_verify: bool,
+    require_verify: bool,
+    limit: TimeLimit,
     json_: Path | None,
     external_data: ExternalData,
     quiet: bool,
@@ -73,18 +88,19 @@ def train(
     A train step is a plain graph that takes weights and a batch, and returns the loss and the new weights.
     Loss, seed and state are taken from the flags, else from the metadata of the model, else found by name,
     else by dataflow. Anything ambiguous is an error that lists the candidates.
+
+    Three steps of both are compared, with their states fed back: on what --data has of states and batches,
+    and on made-up inputs for what it lacks. Exit code 1 when the result is not valid, or learns otherwise.
     """
-    if explain and (output or html):
-        flag = "-o" if output else "--html"
-        raise OptionError(
-            f"{flag} has no effect with --explain, which writes no model", remedy="leave out one"
-        )
-    pages = PageMaker({})
+    _refuse_contradictions(explain=explain, output=output, html=html)
     console, to = Console(quiet=quiet), asked.policy or asked.options.half
     loss_scale = scaling.settled(asked.policy.compute if asked.policy else asked.options.half)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
+        comparing.refuse_huge(model)
+        sizes = feeds.given_sizes(model, data)
+        pages, compared = PageMaker(sizes.dims), None
         spec = step_questions.complete_spec(model, said, state_suffix)
-        options = replace(asked.options, certify=not no_certify, external_data=external_data)
+        options = replace(asked.options, certify=not no_certify, external_data=external_data, dims=sizes)
         job = steps.job(to, loss_scale, implementation, spec, options, skip_nonfinite=scaling.skip_nonfinite)
         if explain:
             analysis = pipeline.analyze(
@@ -103,20 +119,67 @@ def train(
                 progress=progress,
             )
             report, written = result.report, result.model
-            advise = partial(explanation_sources.advise, written, report.half)
+            advise = partial(explanation_sources.advise, written, report.half, options.dims.dims)
+            if not no_verify:
+                tell(progress, "verify")
+                compared = _compared(model, Path(written), job, data, limit)
     step = job.step
     report = replace(report, warnings=tuple(map(in_flags, report.warnings)))
     if json_ is not None:
-        content = {"model": str(model), **report.to_json(), "training": step.to_json()}
-        writing.write_json(content, json_)
+        told = {"training": step.to_json(), "comparison": _told(compared)}
+        writing.write_json({"model": str(model), **report.to_json(), **told}, json_)
     if written is not None and html is not None:
-        ReportFiles(html, None, placement=False).write(pages.of_step(model, report, step, Path(written)))
+        page = pages.of_step(model, report, step, _sentence(compared), Path(written))
+        ReportFiles(html, None, placement=False).write(page)
+    written = staging.current().commit(written)
     if written is not None:
+        advise = partial(explanation_sources.advise, written, report.half)
         terminal_rewrite.print_summary(console, report, str(written))
         terminal_rewrite.print_lines(console, rewrite_output.data_lines(Path(written)))
-    terminal_rewrite.print_lines(console, step_text.lines(step))
+    terminal_rewrite.print_lines(console, scaled_step.lines(step))
+    _print_compared(console, compared)
     policy = asked.policy or Policy(f"mixed_{asked.options.half.name}")
     device_hint.show(console, policy, advise)
     if explain:
-        terminal_rewrite.print_lines(console, step_text.details(step))
-    exit_codes.end_rewrite(valid=report.ok, passed=None)
+        terminal_rewrite.print_lines(console, scaled_step.details(step))
+    passed = compared.ok if isinstance(compared, StepComparison) else None
+    exit_codes.end_rewrite(valid=report.ok, passed=passed, required=require_verify and not explain)
+
+
+def _refuse_contradictions(*, explain: bool, output: Path | None, html: Path | None) -> None:
+    if explain and (output or html):
+        flag = "-o" if output else "--html"
+        raise OptionError(
+            f"{flag} has no effect with --explain, which writes no model", remedy="leave out one"
+        )
+
+
+def _compared(
+    model: Path, result: Path, job: steps.TrainJob, data: Data, limit: TimeLimit
+) -> StepComparison | AmpRewriteError:
+    """The comparison of a step with its result, or why there is none."""
+    try:
+        with limit.running():
+            return comparing.compare(model, result, job.step, job.options.half, data)
+    except CANNOT_RUN as error:
+        return error
+
+
+def _sentence(compared: StepComparison | AmpRewriteError | None) -> str:
+    if isinstance(compared, StepComparison):
+        return f"{compared.verdict}: {comparing.describe(compared)}"
+    return in_flags(compared) if compared else "--no-verify was given"
+
+
+def _told(compared: StepComparison | AmpRewriteError | None) -> dict[str, Any]:
+    """The comparison as JSON data, with the reason where there is none."""
+    return compared.to_json() if isinstance(compared, StepComparison) else {"unverified": _sentence(compared)}
+
+
+def _print_compared(console: Console, compared: StepComparison | AmpRewriteError | None) -> None:
+    """Prints a line for each step, and the verdict; why there is none goes to standard error."""
+    if isinstance(compared, AmpRewriteError):
+        Console(stderr=True).print(f"warning  not compared with the model: {in_flags(compared)}")
+    if isinstance(compared, StepComparison):
+        console.print(comparing.describe(compared))
+        console.numbers(comparing.COLUMNS, comparing.cells(compared))

@@ -14,22 +14,21 @@ from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
 from amp_rewrite.cli.executor_flag import executor_flag, opened
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, WRITTEN, choice, number
+from amp_rewrite.cli.flag_builders import PATH, choice, number, written_file
 from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
 from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.job_reports import JobReports
-from amp_rewrite.cli.original_model import original
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.rewrite_job import RewriteJob
-from amp_rewrite.cli.tuning_step import Tuning, watching
+from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, watching
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.rewrite_and_verify import ObservePolicy
+from amp_rewrite.repair import ObservePolicy
 from amp_rewrite.rewriting import result_checks
+from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.tuning.found import Prefer
 
@@ -37,8 +36,10 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|min|h)?")
 
 
-def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
-    """A duration such as 120s or 2m."""
+def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    """A duration such as 120s or 2m; None where there is none."""
+    if text is None:
+        return None
     found = _DURATION.fullmatch(text)
     seconds = float(found[1]) * _UNITS[found[2] or ""] if found else 0.0
     if not seconds:
@@ -54,7 +55,7 @@ def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
 @number(
     "--max-error",
     float,
-    "The largest error of any output, as in --tolerance error=BOUND; 0.01 if not given.",
+    "The largest error of any output, as in --tolerance error=BOUND; 0.01 if not given, 0.08 in bfloat16.",
     metavar="BOUND",
 )
 @choice(
@@ -65,20 +66,12 @@ def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
 )
 @click.option(
     "--budget",
-    default="120s",
-    show_default=True,
     metavar="TIME",
     callback=_seconds,
-    help="How long to search, such as 30s or 5m; the best plan found by then is used.",
+    help="How long to search, such as 30s or 5m; the best plan by then is used. If not given, the search "
+    "takes a number of runs that depends on the model alone.",
 )
-@click.option(
-    "--plan",
-    "--save-plan",
-    "save_plan",
-    type=WRITTEN,
-    metavar="FILE",
-    help="Write the plan as JSON, for amp-rewrite MODEL --plan FILE.",
-)
+@written_file("--save-plan", "Write the plan as JSON, for amp-rewrite MODEL --plan FILE.")
 @executor_flag("What runs the samples of the search")
 @json_flag("report")
 @external_data_flag
@@ -93,7 +86,7 @@ def tune(
     output: Path | None,
     max_error: float | None,
     prefer: str,
-    budget: float,
+    budget: float | None,
     save_plan: Path | None,
     executor: str | None,
     json_: Path | None,
@@ -119,12 +112,13 @@ def tune(
         shown_progress(quiet=quiet) as progress,
         opened(executor) as workers,
     ):
+        sizes = feeds.given_sizes(model, data)
         placing = Placing(model, limit, comparing.libraries) if report_files.placement else None
-        reports = JobReports(model, data, save_plan, report_files, placing)
+        reports = JobReports(sizes.dims, save_plan, report_files, placing)
         job = RewriteJob(
             model=model,
-            original=original(model, in_place=False),
-            options=replace(asked.options, external_data=external_data),
+            original=model,
+            options=replace(asked.options, external_data=external_data, dims=sizes),
             replay=None,
             seen=asked.seen,
             output=output,
@@ -135,13 +129,15 @@ def tune(
             limit=limit,
             on_plan=functools.partial(reports.record, ranges=json_ is not None, quick_ranges=True),
             progress=progress,
-            tuning=Tuning(budget, Prefer(prefer), float("inf"), watching(progress), workers),
+            tuning=Tuning(
+                budget, Prefer(prefer), float("inf"), watching(progress), workers, is_requested=True
+            ),
         )
         done = job.run(ObservePolicy.ON_FAILURE)
         placed = reports.write(job, done, latency=False)
-    rewrite_output.print_result(
-        console, job, done, json_, placed, (save_plan, report_files.html, report_files.plots)
-    )
+        done = rewrite_output.settle(job, done, json_, placed)
+    beside = (json_, save_plan, report_files.html, report_files.plots)
+    rewrite_output.print_result(console, job, done, beside)
 
 
 def _refuse_force_all(asked: DecisionFlags) -> None:

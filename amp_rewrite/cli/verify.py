@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import exit_codes, hints_on_failure, metric_flags, model_order
+from amp_rewrite.cli import comparison_flags as metric_flags
+from amp_rewrite.cli import exit_codes, hints_on_failure, model_order
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.file_conflicts import WritingCommand

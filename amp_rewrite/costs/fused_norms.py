@@ -16,7 +16,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.onnx_types import attributes
-from amp_rewrite.preparing import norm_roots
+from amp_rewrite.preparing import norms_and_clips
 
 
 class FusedNorm(NamedTuple):
@@ -41,11 +41,11 @@ def of(result: ir.Node, weight: ir.Node) -> FusedNorm | None:
 def _simplified(result: ir.Node) -> tuple[ir.Node, ...] | None:
     """The nodes from the quotient back to the square of data that it divides."""
     quotient = _quotient(result)
-    mean = norm_roots.mean_of(quotient.root) if quotient is not None else None
+    mean = norms_and_clips.mean_under_root(quotient.root) if quotient is not None else None
     square = patterns.maker(mean.inputs[0], "Pow") if mean is not None else None
     if quotient is None or mean is None or square is None or not _averages_last(mean):
         return None
-    shifted = norm_roots.maker(quotient.root.inputs[0], "Add")
+    shifted = norms_and_clips.producer_of(quotient.root.inputs[0], "Add")
     if shifted is None or not _is_same(square.inputs[0], quotient.dividend):
         return None
     return (*quotient.nodes, quotient.root, shifted, mean, square)

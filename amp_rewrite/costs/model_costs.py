@@ -120,7 +120,7 @@ class ModelCosts:
 
 def measure(graph: UnitGraph, device: Device, half: Half) -> ModelCosts:
     """The costs of a model that is not edited yet; linear in its nodes and ports."""
-    sizes = Sizes(graph.nodes)
+    sizes = Sizes(graph)
     vary = varying.find(graph.nodes)
     joined = tuple(fusions.find(graph, vary))
     inside = {fusion.value for fusion in joined}

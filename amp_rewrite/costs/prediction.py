@@ -26,14 +26,16 @@ class Prediction:
     """Times of a run on a device, predicted and not measured: in float32, as decided, and all in half.
 
     `sizes` are those of the first input, as they count, and `open_size` what open ones of them count as; None
-    where none is open. `everything` is what the types alone would allow,
-    with kernels that may not exist. `fast_half` says whether the device is faster in half than in float32.
+    where none is open. `sizes_from` says where sizes of open dimensions were given, empty where none was.
+    `everything` is what the types alone would allow, with kernels that may not exist. `fast_half` says
+    whether the device is faster in half than in float32.
     """
 
     device: str
     half: str
     sizes: str
     open_size: int | None
+    sizes_from: str
     fast_half: bool
     float32: RunTime
     result: RunTime

@@ -7,12 +7,10 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.flops.type_protos import Shape
 from amp_rewrite.model import constants
-from amp_rewrite.model.traversal import GraphNodes
-
-OPEN = 64
-"""The size of an open dimension: between a usual batch and a usual sequence."""
+from amp_rewrite.policy.open_sizes import DEFAULT
 
 UNKNOWN = 1 << 20
 """The elements of a value of unknown shape that no known one leads to: a batch of images, or of tokens."""
@@ -22,17 +20,19 @@ _MOST = 1 << 50
 
 
 class Sizes:
-    """The sizes of a model's values; an open dimension of an input counts as OPEN.
+    """The sizes of a model's values; an open dimension of an input counts as it was given, else as DEFAULT.
 
     A value without a shape, or with a dimension that no input has, counts as the largest value that its node
     reads: what such a dimension comes to follows from others.
     """
 
-    def __init__(self, nodes: GraphNodes) -> None:
+    def __init__(self, graph: UnitGraph) -> None:
+        self._known = graph.shape
         self._shapes: dict[ir.Value, Shape | None] = {}
         self._elements: dict[ir.Value, int] = {}
-        self._open = {str(dim) for graph in nodes for value in graph.inputs for dim in value.shape or ()}
-        for held in nodes.values():
+        inputs = (value for inner in graph.nodes for value in inner.inputs)
+        self._open = {str(dim) for value in inputs for dim in graph.shape(value) or ()}
+        for held in graph.nodes.values():
             for node in held:
                 if any(self._is_vague(value) for value in node.outputs):
                     self._guess(node)
@@ -42,7 +42,7 @@ class Sizes:
         if value is None:
             return None
         if value not in self._shapes:
-            self._shapes[value] = _shape(value)
+            self._shapes[value] = _sized(self._known(value), value)
         return self._shapes[value]
 
     def elements(self, value: ir.Value) -> int:
@@ -59,7 +59,7 @@ class Sizes:
         return max(map(self.elements, values), default=1)
 
     def _is_vague(self, value: ir.Value) -> bool:
-        shape = value.shape
+        shape = self._known(value)
         if shape is None:
             return self.shape(value) is None
         return not shape.is_static() and any(
@@ -73,8 +73,8 @@ class Sizes:
                 self._elements[value] = max(read, default=UNKNOWN)
 
 
-def _shape(value: ir.Value) -> Shape | None:
-    if value.shape is not None:
-        return tuple([dim if type(dim) is int and dim >= 0 else OPEN for dim in value.shape])
+def _sized(shape: ir.Shape | None, value: ir.Value) -> Shape | None:
+    if shape is not None:
+        return tuple([dim if type(dim) is int and dim >= 0 else DEFAULT for dim in shape])
     stored = constants.stored_as(value)
     return None if stored is None else tuple(stored.shape.numpy())

@@ -10,6 +10,7 @@ from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.node_patterns import pinned_as
+from amp_rewrite.policy.open_sizes import DEFAULT
 
 NAMED = 5
 """How many nodes or dimensions are named in one line; the others are only counted."""
@@ -18,7 +19,8 @@ NAMED = 5
 def assumptions(counted: FlopCount) -> Iterator[str]:
     """One line for each kind of assumption that was necessary."""
     if counted.shapes.assumed:
-        yield f"open dimensions count as 1 ({some(counted.shapes.assumed)}); --dim NAME=SIZE sets them"
+        names = some(counted.shapes.assumed)
+        yield f"open dimensions count as {DEFAULT} ({names}); --dim NAME=SIZE sets them"
     if nodes := counted.unknown_trip_counts:
         yield (
             f"the bodies of {plural(len(nodes), 'node')} with a data-dependent trip count count as one run "

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite.coverage.ci_rules import Baseline
 from amp_rewrite.coverage.counts import Coverage
+from amp_rewrite.coverage.rules import Baseline
 from amp_rewrite.errors import OptionError
 from amp_rewrite.files import reading
 from amp_rewrite.model import writing

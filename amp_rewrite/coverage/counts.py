@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from amp_rewrite.coverage.node_precision import Precision
-from amp_rewrite.flops.open_dimensions import Dims
+from amp_rewrite.policy.open_sizes import Dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Coverage:
     `nodes`, `flops` (of one run) and `weights` (bytes) count the whole model, bodies included; `rows` count
     by operator, most FLOPs first. `node_list` has all nodes in order, `casts` the Casts between half and
     float32, `weight_list` all stored tensors. `dims` are the sizes given to open dimensions, `assumed` names
-    those that count as 1, and `assumptions` says in words what the numbers depend on.
+    those that count as 64, and `assumptions` says in words what the numbers depend on.
 
     Examples:
         >>> from amp_rewrite import measure_coverage, rewrite

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from amp_rewrite.coverage.ci_rules import RuleResult
 from amp_rewrite.coverage.counts import Coverage
+from amp_rewrite.coverage.rules import RuleResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,11 @@ from amp_rewrite.coverage.counts import (
 from amp_rewrite.coverage.node_precision import Precision
 from amp_rewrite.flops import flop_count
 from amp_rewrite.flops.flop_count import FlopCount
-from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.model import constants, inlining, loading, serialization, traversal
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
 from amp_rewrite.policy.node_patterns import pinned_as
+from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.process import garbage_collection
 from amp_rewrite.rewriting import result_checks
 
@@ -33,7 +33,7 @@ from amp_rewrite.rewriting import result_checks
 def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
     """The coverage of a model as it is; `source` may be anything that `rewrite` takes, and is not changed.
 
-    `dims` sets open dimensions of the inputs, by symbol or as `input:axis`; others count as 1. Raises
+    `dims` sets open dimensions of the inputs, by symbol or as `input:axis`; others count as 64. Raises
     ModelError, and OptionError for a dimension that is not open or an invalid size.
 
     Examples:

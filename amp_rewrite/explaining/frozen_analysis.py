@@ -111,7 +111,7 @@ class Analysis:
         if self.state.ranges is None:
             self._refuse_edited()
             model, options = self.loaded.model, self.options
-            found = self.state.proven or bounding.find(model, self.facts, options)
+            found = self.state.proven or bounding.bound_model(model, self.facts, options)
             proven = bounding.with_clamped_masks(model, self.facts, options, found)
             halves = filter(self.painting.is_half, range(len(self.graph.units)))
             self.state.ranges = unit_ranges.find(self.facts, halves, proven, self._seen, options.half)

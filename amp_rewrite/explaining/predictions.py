@@ -45,8 +45,12 @@ _REMEDY = "`Options.gate` leaves such a model as it is"
 
 
 def _at(found: Prediction) -> str:
-    opened = f" (open sizes count as {found.open_size})" if found.open_size is not None else ""
-    return f" at {found.sizes}{opened}" if found.sizes else ""
+    if not found.sizes:
+        return ""
+    told = f"sizes {found.sizes_from}" if found.sizes_from else ""
+    left = f"{'other' if told else 'open'} sizes count as {found.open_size}" if found.open_size else ""
+    notes = ", ".join(filter(None, (told, left)))
+    return f" at {found.sizes} ({notes})" if notes else f" at {found.sizes}"
 
 
 def _why(found: Prediction) -> str:

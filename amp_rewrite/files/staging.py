@@ -2,6 +2,7 @@
 
 A stage is a folder `.amp-rewrite-<hash of target>-<random>.part`, created exclusively and locked (flock)
 while its run lives. The stage of a killed run is removed by the next run that writes the same target.
+In a `transaction`, complete files wait in their stages until all of them are moved into place together.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from amp_rewrite.files import locking
 from amp_rewrite.files.destination import resolve, unwritable
+from amp_rewrite.process.signals import delayed
 
 _PREFIX, _SUFFIX = ".amp-rewrite-", ".part"
 _NOTE = "published.json"
@@ -40,6 +45,17 @@ class Stage:
         """Where to write, under the final names of the files."""
         return self.folder / _FILES
 
+    def complete(self, path: Path, move: Callable[[], object]) -> Path:
+        """Moves complete files into place: at once, or with the transaction that the target belongs to.
+
+        `path` is what the user calls the target. Returns where the file is until then.
+        """
+        pending = _OPEN.get().get(self.target)
+        if pending is not None:
+            return pending.add(path, self, move)
+        move()
+        return path
+
     def reserve(self, offers: Iterable[Sequence[str]]) -> Sequence[str]:
         """The first of the offered sets of names of which none is taken beside the target.
 
@@ -55,16 +71,16 @@ class Stage:
     def _clash(self, names: Sequence[str], taken: set[str]) -> bool:
         return any(name in taken or os.path.lexists(self.target.with_name(name)) for name in names)
 
-    def publish(self, data: Sequence[str] = (), source: Path | None = None) -> None:
+    def publish(self, data: Sequence[str] = (), mode: int | None = None) -> None:
         """Moves data files beside the target, where their names must be free, and then the target itself.
 
         All get mode and owner of the file that the target replaces; where there is none, they are no more
-        accessible than the `source`. Raises OSError, and then nothing has moved.
+        accessible than `mode` says, that of the source. Raises OSError, and then nothing has moved.
         """
         staged = [self.files / name for name in (*data, self.target.name)]
         _note(self.folder, staged[:-1])
         for file in staged:
-            _take_after(file, self.target, source)
+            _take_after(file, self.target, mode)
         try:
             for file in staged[:-1]:
                 _move_to_free(file, self.target.with_name(file.name))
@@ -75,13 +91,101 @@ class Stage:
             raise
 
 
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A complete file in a stage: the path that the user gave, and what moves it there."""
+
+    path: Path
+    staged: Path
+    move: Callable[[], object]
+
+
+class Transaction:
+    """Files that are complete, and wait until all are moved into place; at most one for each target."""
+
+    def __init__(self) -> None:
+        self._pending: dict[Path, _Pending] = {}
+        self._stages: dict[Path, contextlib.ExitStack] = {}
+
+    def add(self, path: Path, stage: Stage, move: Callable[[], object]) -> Path:
+        """Has a complete file wait for `commit`; returns where it is until then."""
+        staged = stage.files / stage.target.name
+        self._pending[stage.target] = _Pending(path, staged, move)
+        return staged
+
+    def keep(self, target: Path, stage: contextlib.ExitStack) -> None:
+        """Keeps the stage of a target while its file waits; closes it otherwise."""
+        with stage:
+            if target in self._pending:
+                self._stages[target] = stage.pop_all()
+
+    def discard(self, target: Path) -> None:
+        """Removes the file that waits for a target, if one does."""
+        self._pending.pop(target, None)
+        self._stages.pop(target, contextlib.ExitStack()).close()
+
+    def discard_all(self) -> None:
+        """Removes all that waits."""
+        for target in list(self._pending):
+            self.discard(target)
+
+    def replaces(self, result: Any) -> bool:
+        """Whether a result that waits here is to replace a file."""
+        return any(result == file.staged and target.exists() for target, file in self._pending.items())
+
+    def commit(self, result: Any = None) -> Any:
+        """Moves all files into place in the order in which they were written, whatever signal arrives.
+
+        Returns the path that the user gave for a `result` that waits here, else the result. Raises
+        OutputError.
+        """
+        with delayed():
+            for target, file in list(self._pending.items()):
+                try:
+                    file.move()
+                except OSError as error:
+                    raise unwritable(file.path, error) from error
+                result = file.path if result == file.staged else result
+                self.discard(target)
+        return result
+
+
+_OPEN: ContextVar[Mapping[Path, Transaction]] = ContextVar("_OPEN", default=MappingProxyType({}))
+"""The transaction of each target that has one."""
+
+
+@contextlib.contextmanager
+def transaction(targets: Iterable[Path]) -> Generator[Transaction]:
+    """Has what is written to these targets (from `destination.resolve`) wait for `Transaction.commit`.
+
+    Removes at the end what was not committed, as after an error or an interrupt. A target that belongs to an
+    outer transaction stays with that.
+    """
+    own = Transaction()
+    token = _OPEN.set({**_OPEN.get(), **{target: own for target in targets if target not in _OPEN.get()}})
+    try:
+        yield own
+    finally:
+        _OPEN.reset(token)
+        own.discard_all()
+
+
+def current() -> Transaction:
+    """The outermost transaction; an empty one where none is open."""
+    return next(iter(_OPEN.get().values()), Transaction())
+
+
 @contextlib.contextmanager
 def beside(target: Path, named: Named = frozenset[Path]) -> Generator[Stage]:
     """A stage for a target (from `destination.resolve`), removed at the end, published or not.
 
-    First removes what killed runs for the same target have left, except data files that are `named`. Raises
-    OSError when no folder can be created there.
+    First removes what killed runs for the same target have left, except data files that are `named`. In a
+    transaction the file that waits for the target is removed, and the stage stays until it is committed.
+    Raises OSError when no folder can be created there.
     """
+    pending = _OPEN.get().get(target)
+    if pending is not None:
+        pending.discard(target)
     with contextlib.ExitStack() as held:
         with locking.held(target.parent):
             for folder in _stages(target):
@@ -92,6 +196,8 @@ def beside(target: Path, named: Named = frozenset[Path]) -> Generator[Stage]:
             stage = Stage(target, folder)
             stage.files.mkdir()
         yield stage
+        if pending is not None:
+            pending.keep(target, held.pop_all())
 
 
 def write(data: bytes, path: Path) -> None:
@@ -100,7 +206,7 @@ def write(data: bytes, path: Path) -> None:
     try:
         with beside(target) as stage:
             (stage.files / target.name).write_bytes(data)
-            stage.publish()
+            stage.complete(path, stage.publish)
     except OSError as error:
         raise unwritable(path, error) from error
 
@@ -173,12 +279,12 @@ def _move_to_free(file: Path, place: Path) -> None:
         file.unlink()
 
 
-def _take_after(file: Path, old: Path, source: Path | None) -> None:
+def _take_after(file: Path, old: Path, mode: int | None) -> None:
     """Gives a file mode and owner of the one that it replaces; the owner where that is permitted."""
     now = file.stat()
     if not old.exists():
-        if source is not None:
-            file.chmod(stat.S_IMODE(now.st_mode & (source.stat().st_mode | stat.S_IRWXU)))
+        if mode is not None:
+            file.chmod(stat.S_IMODE(now.st_mode & (mode | stat.S_IRWXU)))
         return
     before = old.stat()
     if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid) and hasattr(os, "chown"):

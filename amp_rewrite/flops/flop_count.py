@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.flops import flop_formulas, shapes
-from amp_rewrite.flops.open_dimensions import Dims
 from amp_rewrite.flops.shapes import ValueShapes
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.policy.open_sizes import Dims
 
 Flops = Mapping[ir.Node, int | None]
 """The floating-point operations of nodes in one run of their model; None where unknown."""
@@ -24,7 +24,7 @@ class FlopCount:
     `dims` are the sizes that were given to open dimensions. `flops` maps nodes to FLOPs, None where unknown;
     `runs` maps graphs to how often each runs. Assumptions: a body of a node in `unknown_trip_counts` runs
     once, the costlier branch of an If in `undecided_branches` is taken, and the dimensions in
-    `shapes.assumed` are 1.
+    `shapes.assumed` are DEFAULT.
     """
 
     model: ir.Model
@@ -46,7 +46,7 @@ def count(model: ir.Model, types: Types, dims: Dims | None = None) -> FlopCount:
     """Counts the FLOPs of a model whose functions are inlined; the FLOPs of a function call are unknown.
 
     `types` are the types of the model's values (element_types.infer). `dims` sets open dimensions of the
-    inputs, by symbol or as `input:axis`; others count as 1. Raises OptionError for a dimension that is not
+    inputs, by symbol or as `input:axis`; others count as 64. Raises OptionError for a dimension that is not
     open.
     """
     counter = _Counter(types, shapes.infer(model, types, dims))

@@ -12,10 +12,10 @@ import onnx_ir as ir
 
 from amp_rewrite.flops import contrib_shapes, control_flow_shapes, node_inference, type_protos
 from amp_rewrite.flops.node_inference import Array, KnownValue
-from amp_rewrite.flops.open_dimensions import Dims, OpenDimensions
 from amp_rewrite.flops.type_protos import Shape
 from amp_rewrite.model import constants
 from amp_rewrite.onnx_types import control_flow, element_types
+from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
 
 SMALL = 4096
 """Integer and boolean values of up to this many elements are computed: shapes may depend on them."""
@@ -28,7 +28,7 @@ FEW = 16
 class ValueShapes:
     """What is known of a model's values: shapes, the contents of small ones, and how often each body runs.
 
-    `assumed` names the open dimensions that count as 1: a symbol, or `input:axis`.
+    `assumed` names the open dimensions that count as DEFAULT: a symbol, or `input:axis`.
     """
 
     known: Mapping[ir.Value, Shape]
@@ -44,7 +44,7 @@ class ValueShapes:
 def infer(model: ir.Model, types: element_types.Types, dims: Dims | None = None) -> ValueShapes:
     """The shapes of all values of the main graph and its subgraphs.
 
-    `dims` sets open dimensions of the inputs, by symbol or as `input:axis`; others count as 1. Raises
+    `dims` sets open dimensions of the inputs, by symbol or as `input:axis`; others count as 64. Raises
     OptionError when it names a dimension that is not open. An output of a node without shape inference keeps
     the shape that the model declares, if any.
     """

@@ -113,12 +113,6 @@ def _refuse_external(loaded: Loaded) -> Loaded:
     return loaded
 
 
-def load_proto(path: Path) -> onnx.ModelProto:
-    """A model file as a ModelProto with its external data in it; raises ModelError as `load` does."""
-    load(path)
-    return onnx.load(str(path))
-
-
 def load_graph(path: Path) -> onnx.ModelProto:
     """A model file as a ModelProto without its external data; ModelError when it is not a model."""
     with open_file(path) as file:

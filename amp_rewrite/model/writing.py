@@ -17,7 +17,7 @@ from amp_rewrite.certificate.written_tensors import WrittenTensors
 from amp_rewrite.errors import OutputError
 from amp_rewrite.files import destination, file_identity, locking, staging
 from amp_rewrite.files.file_identity import SourceFile
-from amp_rewrite.files.staging import Stage
+from amp_rewrite.files.staging import Stage, Transaction
 from amp_rewrite.model import external_data as external
 from amp_rewrite.model import external_data_writing, obsolete_data_files, serialization
 from amp_rewrite.model.loading import Loaded, ModelSource, open_file, surgeon
@@ -93,6 +93,11 @@ def write_result(
     return WrittenResult(result, proto.ByteSize(), proto)
 
 
+def transaction(target: Path | None) -> contextlib.AbstractContextManager[Transaction]:
+    """A transaction for a result: it is moved into place once it is judged; of no effect without a target."""
+    return staging.transaction([] if target is None else [destination.resolve(target)])
+
+
 def _prove(proof: Proof | None, result: Any) -> None:
     if proof is not None:
         proof(result)
@@ -122,18 +127,19 @@ def _write_file(
         with open_file(source) as file:
             data = file.read()
         with _staged(target) as stage:
-            written = _publish(stage, data, (), loaded.files)
-        return WrittenResult(target, len(data), "", written.warnings)
+            written = _publish(target, stage, data, (), loaded.files)
+        return WrittenResult(written.path, len(data), "", written.warnings)
     in_use = loaded.external if source != target else frozenset[Path]()
     written = save(loaded, target, external_data, in_use, proof, count)
     beside = external.size_of(loaded.model) if external.KEY in written.data else 0
-    return WrittenResult(target, beside + len(written.data), str(target), written.warnings)
+    return WrittenResult(written.path, beside + len(written.data), str(written.path), written.warnings)
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenModel:
-    """The content of the model file itself, and warnings."""
+    """The content of the model file itself, where it is until its transaction is committed, and warnings."""
 
+    path: Path
     data: bytes
     warnings: tuple[str, ...] = ()
 
@@ -146,7 +152,7 @@ def save(
     proof: Proof | None = None,
     count: Count | None = None,
 ) -> WrittenModel:
-    """Writes a model to a file in one step: it is complete or not there.
+    """Writes a model to a file in one step, or with its transaction: it is complete or not there.
 
     `asked` says where its weights go. Data files of a replaced model are removed, unless they are `in_use` or
     others refer to them. Raises OutputError when the model cannot be written, and ModelError when a file that
@@ -163,9 +169,8 @@ def save(
             names = external_data_writing.write(loaded.model, stage, asked.largest, count, written)
         elif loaded.external:
             ir.external_data.load_to_model(loaded.model)
-        return _publish(
-            stage, serialization.to_proto(loaded).SerializeToString(), names, loaded.files, in_use, proof
-        )
+        data = serialization.to_proto(loaded).SerializeToString()
+        return _publish(path, stage, data, names, loaded.files, in_use, proof)
 
 
 @contextlib.contextmanager
@@ -179,6 +184,7 @@ def _staged(path: Path) -> Generator[Stage]:
 
 
 def _publish(
+    path: Path,
     stage: Stage,
     data: bytes,
     names: Sequence[str],
@@ -186,15 +192,25 @@ def _publish(
     in_use: frozenset[Path] = frozenset[Path](),
     proof: Proof | None = None,
 ) -> WrittenModel:
-    """Moves a model and its data files into place, after checking that no file that was read has changed."""
-    (stage.files / stage.target.name).write_bytes(data)
-    _prove(proof, stage.files / stage.target.name)
+    """Moves a model and its data files into place, after checking that no file that was read has changed.
+
+    In a transaction, files that are replaced are checked once more.
+    """
+    staged = stage.files / stage.target.name
+    staged.write_bytes(data)
+    _prove(proof, staged)
     file_identity.check(read)
-    with locking.held(stage.target.parent):
-        obsolete = obsolete_data_files.find(stage.target, in_use)
-        stage.publish(names, next((file.path for file in read), None))
-        obsolete.remove()
-    return WrittenModel(data, obsolete.warnings)
+    warnings = obsolete_data_files.find(stage.target, in_use).warnings
+    mode = next((file.path.stat().st_mode for file in read), None)
+
+    def move() -> None:
+        file_identity.check(read if path in {file.path for file in read} else ())
+        with locking.held(stage.target.parent):
+            obsolete = obsolete_data_files.find(stage.target, in_use)
+            stage.publish(names, mode)
+            obsolete.remove()
+
+    return WrittenModel(stage.complete(path, move), data, warnings)
 
 
 def _is_external(loaded: Loaded, asked: ExternalData) -> bool:

@@ -5,17 +5,146 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.placement import stub_libraries
-from amp_rewrite.placement.session_process import Answer, Request
+from amp_rewrite.process import child_process
 from amp_rewrite.process.child_process import ChildProcess, CrashError
-from amp_rewrite.running import sessions
-from amp_rewrite.running.sessions import Device
+from amp_rewrite.running import custom_ops, profiles, sessions
+from amp_rewrite.running.custom_ops import Libraries
+from amp_rewrite.running.profiles import Profile
+from amp_rewrite.running.sessions import Device, Feeds
 
-_CODE = "from amp_rewrite.placement import session_process; session_process.serve(stubs={stubs})"
+# The process that opens sessions: no stub library and no crash of onnxruntime reaches the user's process.
+# It reads requests from its standard input and answers each; all else that is printed, onnxruntime's log
+# included, goes to the file that the request names.
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A model to open on a device, and to run once where there are `feeds`.
+
+    `folder` is for the files of the session, and `libraries` have its custom operators.
+    """
+
+    model: Path
+    device: Device
+    folder: Path
+    feeds: Feeds | None = None
+    libraries: Libraries = ()
+
+    @property
+    def log(self) -> Path:
+        """Where onnxruntime's verbose log goes."""
+        return self.folder / "log.txt"
+
+    @property
+    def optimised(self) -> Path:
+        """Where onnxruntime saves the graph that it executes."""
+        return self.folder / "optimised.onnx"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of it: why the model does not load, or why it does not run; both empty where it does.
+
+    `profile` is that of the run, None without one.
+    """
+
+    refused: str = ""
+    failed: str = ""
+    profile: Profile | None = None
+
+
+def opened(request: Request) -> Answer:
+    """Opens the session, runs it if asked to."""
+    runtime = sessions.onnxruntime()
+    try:
+        # the fallback would build a session that fails once more, for the CPU, over the graph that was saved
+        session = runtime.InferenceSession(
+            str(request.model), _options(runtime, request), providers=_providers(request), enable_fallback=0
+        )
+    except Exception as error:  # onnxruntime has no common class for its errors
+        return Answer(refused=message(str(error)))
+    if _PROVIDERS[request.device] not in session.get_providers():
+        return Answer(refused=f"onnxruntime cannot start {_PROVIDERS[request.device]}")
+    return Answer() if request.feeds is None else _ran(session, request.feeds)
+
+
+def message(text: str) -> str:
+    """An error of onnxruntime on one line, without the place in its sources, and of a sensible length."""
+    line = _SOURCE.sub("", " ".join(text.split()))
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+
+
+_SOURCE = re.compile(r"/onnxruntime_src/\S+:\d+ .*?(?: was false\. |(?=\[ONNXRuntimeError\]))")
+"""A file, a line and the signature of a function in C++, before what is wrong."""
+_LONGEST = 400
+
+
+_PROVIDERS: Mapping[Device, str] = {Device.CUDA: "CUDAExecutionProvider", Device.CPU: "CPUExecutionProvider"}
+
+
+def _providers(request: Request) -> list[str]:
+    return list(dict.fromkeys((_PROVIDERS[request.device], _PROVIDERS[Device.CPU])))
+
+
+def _options(runtime: Any, request: Request) -> Any:
+    options = runtime.SessionOptions()
+    options.log_severity_level = _VERBOSE
+    options.intra_op_num_threads = 1
+    options.optimized_model_filepath = str(request.optimised)
+    custom_ops.register(options, request.libraries)
+    for entry in _WEIGHTS_OUTSIDE:
+        options.add_session_config_entry(*entry)
+    if request.feeds is not None:
+        options.enable_profiling, options.profile_file_prefix = True, str(request.folder / "profile")
+    return options
+
+
+_VERBOSE = 0
+_KEY = "session.optimized_model_external_initializers"
+_WEIGHTS_OUTSIDE = ((f"{_KEY}_file_name", "weights.data"), (f"{_KEY}_min_size_in_bytes", "1024"))
+"""A saved graph with its weights inside could exceed what protobuf can hold."""
+
+
+def _ran(session: Any, feeds: Feeds) -> Answer:
+    try:
+        sessions.run_session(session, feeds)
+    except AmpRewriteError as error:
+        return Answer(failed=error.problem)
+    return Answer(profile=profiles.read(Path(session.end_profiling())))
+
+
+def serve(*, stubs: bool) -> None:
+    """Answers requests until there are no more; a request that is None asks whether CUDA works here."""
+    runtime = sessions.onnxruntime()
+    if not stubs and hasattr(runtime, "preload_dlls"):
+        runtime.preload_dlls()
+    child_process.serve(_answer)
+
+
+def _answer(request: Request | None) -> Answer | bool:
+    if request is None:
+        return sessions.best_device() is Device.CUDA
+    _print_to(request.log)
+    return opened(request)
+
+
+def _print_to(file: Path) -> None:
+    with file.open("wb") as opened_file:
+        os.dup2(opened_file.fileno(), 1)
+        os.dup2(opened_file.fileno(), 2)
+
+
+_CODE = "from amp_rewrite.placement import opening; opening.serve(stubs={stubs})"
 
 
 class SessionProcess:

@@ -14,12 +14,10 @@ import onnx_ir as ir
 
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.model import loading
-from amp_rewrite.placement import opening, placement, placement_log, saved_graph
-from amp_rewrite.placement.opening import SessionProcess
-from amp_rewrite.placement.placement import OwnNodes, Placement
-from amp_rewrite.placement.placement_log import CpuReason, PlacementLog
+from amp_rewrite.placement import opening, placement, saved_graph
+from amp_rewrite.placement.opening import Answer, Request, SessionProcess
+from amp_rewrite.placement.placement import CpuReason, OwnNodes, Placement, PlacementLog
 from amp_rewrite.placement.saved_graph import SavedGraph
-from amp_rewrite.placement.session_process import Answer, Request
 from amp_rewrite.running import run_arguments
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.sessions import Device, Feeds
@@ -100,7 +98,7 @@ def _opened(
             return _without_run(_opened(process, device, libraries, model), answer.refused)
         if answer.refused:
             return Execution(Placement(refused=answer.refused))
-        log, graph = placement_log.read(request.log), saved_graph.read(request.optimised)
+        log, graph = placement.read_log(request.log), saved_graph.read(request.optimised)
     return _executed(graph, log, given, answer, cpu_asked=device is Device.CPU)
 
 

@@ -122,6 +122,7 @@ class Reason(enum.Enum):
     WRITTEN_OUT = "written out"
     REFUSED_ATTRIBUTE = "refused attribute"
     LONG_SUM = "long sum"
+    OPEN_SUM = "open sum"
     CAST = "cast"
     NOT_LISTED = "not listed"
     LISTED = "listed"

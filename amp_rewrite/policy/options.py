@@ -10,11 +10,12 @@ from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike, Texts
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import FLOAT16, Half
-from amp_rewrite.policy import devices, shipped_lists, targets
+from amp_rewrite.policy import devices, open_sizes, shipped_lists, targets
 from amp_rewrite.policy import ranges as declared_ranges
 from amp_rewrite.policy.choices import Beside, ExternalData, IOTypes, Level, Pins
 from amp_rewrite.policy.devices import H200, Device
 from amp_rewrite.policy.form import Form
+from amp_rewrite.policy.open_sizes import NONE_GIVEN, Dims, GivenSizes
 from amp_rewrite.policy.operator_lists import OpLists, load
 from amp_rewrite.policy.ranges import Ranges
 from amp_rewrite.policy.targets import ONNXRUNTIME_CUDA, Target
@@ -32,6 +33,8 @@ class Options:
     predicted not to pay there stay float32, and with `gate` the model as a whole, if that is predicted of it.
     `ranges` declares the least and the greatest number of inputs, by name: values are bounded from them, and
     with `free` what the shipped list denies for its range is not denied where bounds prove that it fits.
+    `dims` are the sizes of open dimensions of inputs, by symbol or as `input:axis`, that predictions, counts
+    and sums go by; others count as 64.
     `keep_softmax` keeps a softmax that makes an output in float32 (see Policy).
     `follow` is the rule that keeps a matrix product and what follows it in one piece. `io` types the inputs
     and outputs, save those in `keep_io`. `keep_functions` leaves calls of model-local functions as they are,
@@ -77,6 +80,7 @@ class Options:
     free: bool
     keep_softmax: bool
     certify: bool
+    dims: GivenSizes
 
     def __init__(  # what is taken is more than what is held: type checkers read the one here, the other above
         self,
@@ -100,6 +104,7 @@ class Options:
         free: bool = True,
         keep_softmax: bool = False,
         certify: bool = True,
+        dims: Dims | GivenSizes = NONE_GIVEN,
     ) -> None:
         hold = partial(object.__setattr__, self)
         hold("half", arguments.named("Options.half", half, Half, halves.BY_NAME))
@@ -121,6 +126,7 @@ class Options:
         hold("free", arguments.flag("Options.free", free))
         hold("keep_softmax", arguments.flag("Options.keep_softmax", keep_softmax))
         hold("certify", arguments.flag("Options.certify", certify))
+        hold("dims", open_sizes.given("Options.dims", dims))
         hold("ranges", declared_ranges.checked("Options.ranges", ranges))
 
     @property
@@ -186,4 +192,4 @@ SHIPPED_FOR = {"float16": "default", "bfloat16": "bfloat16"}
 GRAPPLERS = "tensorflow"
 """The shipped list that holds TensorFlow's."""
 CASTING = "casting"
-"""The name of lists that have every layer in half (training.casting)."""
+"""The name of lists that have every layer in half (training.spec)."""

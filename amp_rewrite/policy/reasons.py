@@ -129,6 +129,7 @@ _WORDS: Mapping[Reason, str] = {
     Reason.WRITTEN_OUT: "part of a written-out {subject}, whose kernels compute this in float32",
     Reason.REFUSED_ATTRIBUTE: "{subject} refuses it for its {text}, and runs it on the CPU",
     Reason.LONG_SUM: "{subject} adds up its {number:.0f} terms in {half}, which {limit:.0f} at most bear",
+    Reason.OPEN_SUM: "{subject} adds up in {half}, which {limit:.0f} terms at most bear, over an open size",
     Reason.CAST: "a Cast takes the types that are beside it",
     Reason.NOT_LISTED: "the operator is on no list of {subject}",
     Reason.LISTED: "{text}",

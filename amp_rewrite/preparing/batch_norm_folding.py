@@ -10,8 +10,9 @@ A BatchNormalization before a product is not folded: at the border its shift mee
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import onnx_ir as ir
@@ -20,11 +21,162 @@ from amp_rewrite.model import graph_edits, traversal
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.node_patterns import pinned_as
-from amp_rewrite.preparing import batch_norm, product_weights, stored_values
-from amp_rewrite.preparing.batch_norm import BatchNorm, Doubles
+from amp_rewrite.preparing import stored_values
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
-from amp_rewrite.preparing.product_weights import WeightLayout
-from amp_rewrite.preparing.stored_values import StoredValues
+from amp_rewrite.preparing.stored_values import Doubles, Floats, StoredValues
+
+# What a BatchNormalization in inference mode does to each channel, from what it stores.
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNorm:
+    """What is done to each channel: `factor * (x - mean) + shift`; `factor` is `scale` over the deviation."""
+
+    scale: Doubles
+    factor: Doubles
+    mean: Doubles
+    shift: Doubles
+
+
+def read_batch_norm(node: ir.Node, stored: StoredValues, channels: int) -> BatchNorm | None:
+    """The statistics of a BatchNormalization of opset 7 or newer; its factor may be infinite or NaN.
+
+    None where it trains, gives more than one output, or does not store one float32 number for each channel.
+    """
+    vectors = [vector(stored.tensor(value), channels) for value in node.inputs[1:]]
+    known = [each for each in vectors if each is not None]
+    if len(known) != len(vectors) or len(known) != _PARAMETERS or not _infers(node):
+        return None
+    scale, shift, mean, variance = known
+    epsilon = node.attributes.get_float("epsilon", _EPSILON)
+    return BatchNorm(scale, scale / np.sqrt(variance + epsilon), mean, shift)
+
+
+_PARAMETERS = 4
+_EPSILON = float(np.float32(1e-5))
+
+
+def _infers(node: ir.Node) -> bool:
+    """Whether a node normalises by what is stored, in the same way for all elements of a channel."""
+    attributes = node.attributes
+    types = {name: (attribute.type, attribute.is_ref()) for name, attribute in attributes.items()}
+    modes = all(attributes[name].value == plain for name, plain in _PLAIN.items() if name in attributes)
+    has_epsilon = types.get("epsilon", _FLOAT) == _FLOAT
+    return has_epsilon and modes and not any(value.name for value in node.outputs[1:])
+
+
+_FLOAT = (ir.AttributeType.FLOAT, False)
+_PLAIN = {"training_mode": 0, "spatial": 1}
+"""From opset 14 on, and before 9."""
+
+
+def vector(tensor: ir.TensorProtocol | None, channels: int) -> Doubles | None:
+    """The numbers of a stored float32 tensor, where it has one for each channel."""
+    if (
+        tensor is None
+        or tensor.dtype != ir.DataType.FLOAT
+        or tensor.shape.numpy() not in ((channels,), (1, channels))
+    ):
+        return None
+    return stored_values.read(tensor).reshape(-1).astype(np.float64)
+
+
+# Where the output channels of a product are in its stored weight, and the weight with each one scaled.
+
+_View = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightLayout:
+    """A weight viewed as (groups, inputs, channels of a group, rest).
+
+    The output channels are the first and the third, in that order.
+    """
+
+    view: _View
+
+    @property
+    def channels(self) -> int:
+        """How many output channels there are."""
+        return self.view[0] * self.view[2]
+
+    def scaled(self, weight: Floats, factors: Doubles) -> Floats:
+        """The weight with each output channel multiplied by its factor in float64, rounded once."""
+        product = np.empty(self.view, np.float32)
+        shaped = factors.reshape(self.view[0], 1, self.view[2], 1)
+        view = weight.reshape(self.view)
+        with np.errstate(all="ignore"):
+            np.multiply(view, shaped, out=product, dtype=np.float64, casting="same_kind")
+        return product.reshape(weight.shape)
+
+    def largest(self, weight: Floats) -> Doubles:
+        """The largest magnitude in each output channel."""
+        view = weight.reshape(self.view)
+        return np.maximum(view.max((1, 3)), -view.min((1, 3))).reshape(-1).astype(np.float64)
+
+    def typical(self, weight: Floats) -> Doubles:
+        """The root mean square of each output channel."""
+        view = weight.reshape(self.view)
+        squares = np.einsum("gick,gick->gc", view, view, dtype=np.float64).reshape(-1)
+        return np.sqrt(squares / (self.view[1] * self.view[3]))
+
+
+def weight_layout_of(node: ir.Node, weight: ir.TensorProtocol) -> WeightLayout | None:
+    """The layout of the float32 weight of a product: its second input.
+
+    None for other operators, for a Gemm that scales what it adds, and where the weight does not fit the node.
+    """
+    find = _LAYOUTS.get(node.op_type) if not node.domain else None
+    odd = any(attribute.is_ref() for attribute in node.attributes.values())
+    if find is None or odd or weight.dtype != ir.DataType.FLOAT or not weight.size:
+        return None
+    view = find(node, tuple(weight.shape.numpy()))
+    return WeightLayout(view) if view is not None and prod(view) == weight.size else None
+
+
+def _conv(_: ir.Node, dims: tuple[int, ...]) -> _View | None:
+    return (1, 1, dims[0], prod(dims[1:])) if len(dims) > _MATRIX else None
+
+
+def _conv_transpose(node: ir.Node, dims: tuple[int, ...]) -> _View | None:
+    groups = _whole(node, "group", 1)
+    if len(dims) <= _MATRIX or groups < 1:
+        return None
+    return groups, dims[0] // groups, dims[1], prod(dims[2:])
+
+
+def _gemm(node: ir.Node, dims: tuple[int, ...]) -> _View | None:
+    beta = node.attributes.get("beta")
+    if len(dims) != _MATRIX or (beta is not None and beta.value != 1):
+        return None
+    return (1, 1, dims[0], dims[1]) if _whole(node, "transB", 0) else (1, dims[0], dims[1], 1)
+
+
+def _matmul(node: ir.Node, dims: tuple[int, ...]) -> _View | None:
+    """The channels of a BatchNormalization, the second axis, are columns of a matrix only."""
+    data = node.inputs[0]
+    rank = data.shape.rank() if data is not None and data.shape is not None else None
+    return (1, dims[0], dims[1], 1) if len(dims) == rank == _MATRIX else None
+
+
+_MATRIX = 2
+
+
+def _whole(node: ir.Node, name: str, default: int) -> int:
+    """An attribute that is a whole number; 0 where it is anything else."""
+    attribute = node.attributes.get(name)
+    if attribute is None:
+        return default
+    return attribute.as_int() if attribute.type == ir.AttributeType.INT else 0
+
+
+_LAYOUTS: Mapping[str, Callable[[ir.Node, tuple[int, ...]], _View | None]] = {
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "Gemm": _gemm,
+    "MatMul": _matmul,
+}
+
 
 LARGEST = 1 << 28
 """The size in bytes above which a weight stays as it is: it is held in memory as a whole."""
@@ -79,10 +231,10 @@ def _folding(node: ir.Node, stored: StoredValues, half: Half) -> _Folding | None
     """What a BatchNormalization folds into; None where it stays."""
     product = _product(node)
     weight = stored.tensor(product.inputs[1]) if product is not None else None
-    layout = product_weights.layout(product, weight) if product is not None and weight is not None else None
+    layout = weight_layout_of(product, weight) if product is not None and weight is not None else None
     if product is None or weight is None or layout is None or weight.nbytes > LARGEST:
         return None
-    norm, bias = batch_norm.read(node, stored, layout.channels), _bias(product, stored, layout.channels)
+    norm, bias = read_batch_norm(node, stored, layout.channels), _bias(product, stored, layout.channels)
     if norm is None or bias is None or not _is_held(weight, layout, norm, half):
         return None
     sums = norm.factor * (bias - norm.mean) + norm.shift
@@ -108,7 +260,7 @@ def _bias(product: ir.Node, stored: StoredValues, channels: int) -> Doubles | No
     value = product.inputs[2] if len(product.inputs) > _OPERANDS else None
     if value is None:
         return np.zeros(channels)
-    return batch_norm.vector(stored.tensor(value), channels)
+    return vector(stored.tensor(value), channels)
 
 
 def _is_held(weight: ir.TensorProtocol, layout: WeightLayout, norm: BatchNorm, half: Half) -> bool:

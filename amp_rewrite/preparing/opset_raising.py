@@ -18,7 +18,7 @@ from amp_rewrite.onnx_types import element_types, schema, version_changes
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.targets import Target
-from amp_rewrite.preparing import half_outlook, half_ports
+from amp_rewrite.preparing import half_ports
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.preparing.half_ports import Call, HalfPorts
 
@@ -95,7 +95,7 @@ class _Raising:
 
     def _gain(self, version: int, types: Types) -> int:
         imported = element_types.versions(self._model.opset_imports)
-        outlook = half_outlook.of(
+        outlook = half_ports.predict_outlook(
             self._main, types, self._half, lambda domain: imported(domain) if domain else version
         )
         return outlook.gain

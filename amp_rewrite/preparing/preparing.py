@@ -17,17 +17,57 @@ from amp_rewrite.policy.evidence import Evidence
 from amp_rewrite.policy.form import Form
 from amp_rewrite.preparing import (
     batch_norm_folding,
-    clip_as_max_min,
     constant_folding,
-    kept_nodes,
-    norm_reciprocals,
-    norm_squares,
+    form_changes,
+    norms_and_clips,
     opset_raising,
-    plain_casts,
     transposed_weights,
     value_shapes,
 )
 from amp_rewrite.preparing.form_changes import FormChange
+
+# Casts from float32 to float32 are bypassed, and every CastLike whose type is known is written as a Cast.
+
+
+def bypass_casts(model: ir.Model, types: Types) -> None:
+    """Removes Casts from float32 to float32, which some exporters write, and which would separate nodes that
+    belong together. One that produces an output of the model or of a body stays.
+    """
+    for node in [*_idle(model, types)]:
+        value = node.inputs[0]  # read only now: one of a row of Casts has moved on to what the first read
+        if value is not None and node.graph is not None:
+            node.outputs[0].replace_all_uses_with(value)
+            node.graph.remove(node, safe=True)
+
+
+def _idle(model: ir.Model, types: Types) -> Iterator[ir.Node]:
+    float32 = ir.TensorType(ir.DataType.FLOAT)
+    for node in traversal.every_node(model.graph):
+        if node.op_type != "Cast" or node.domain or node.inputs[0] is None:
+            continue
+        output = node.outputs[0]
+        if not output.is_graph_output() and types.get(node.inputs[0]) == float32 == types.get(output):
+            yield node
+
+
+def write_cast_likes(model: ir.Model, types: Types) -> None:
+    """Writes CastLikes as Casts where they stand; values keep their names.
+
+    Functions that onnxscript makes give their constants the type of an argument this way. A CastLike reads a
+    value for its type alone: the value would be cast for it, and a constant behind it is not seen to be one.
+    """
+    for node in traversal.every_node(model.graph):
+        if node.op_type == "CastLike" and not node.domain:
+            _write(node, types)
+
+
+def _write(node: ir.Node, types: Types) -> None:
+    value, like = node.inputs
+    found = None if like is None else types.get(like)
+    if isinstance(found, ir.TensorType) and value is not None:
+        node.op_type = "Cast"
+        node.resize_inputs(1)
+        node.attributes["to"] = ir.AttrInt64("to", found.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +95,18 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     if "CastLike" in operators:
         _settle_casts(model)
     changes += opset_raising.raise_opset(model, form)
-    kept = kept_nodes.find(model, form)
+    kept = form_changes.nodes_to_preserve(model, form)
     if form.fold:
         changes += _folded(model, form, held, kept, operators)
     changes += _spelled(model, form, kept, operators)
     if "Clip" in operators:
-        changes += clip_as_max_min.rewrite(model, form)
+        changes += norms_and_clips.rewrite_clips(model, form)
     types = shape_inference.types(model)
     if "Cast" in operators:
-        plain_casts.bypass(model, types)
+        bypass_casts(model, types)
     if "Transpose" in operators and form.target.has_faults:
         changes += transposed_weights.raise_ranks(model, types)
-    value_shapes.infer(model, types)
+    value_shapes.infer_shapes(model, types)
     return Prepared(model, form, types, tuple(changes), warnings)
 
 
@@ -77,7 +117,9 @@ def _folded(
     kept: Container[ir.Node],
     operators: Container[str],
 ) -> Iterator[FormChange]:
-    yield from constant_folding.fold(model, kept_nodes.pinned(model, form) | kept_nodes.scaling(model, held))
+    yield from constant_folding.fold_constants(
+        model, form_changes.pinned_nodes(model, form) | form_changes.scaling_nodes(model, held)
+    )
     if "BatchNormalization" in operators:
         yield from batch_norm_folding.fold(model, form.half, kept)
 
@@ -87,9 +129,9 @@ def _spelled(
 ) -> Iterator[FormChange]:
     """Writes norms as runtimes recognise them."""
     if form.idioms and "Reciprocal" in operators:
-        yield from norm_reciprocals.write(model, kept)
+        yield from norms_and_clips.write_reciprocals(model, kept)
     if form.idioms and "Sqrt" in operators:
-        yield from norm_squares.write(model, kept)
+        yield from norms_and_clips.write_squares(model, kept)
 
 
 def _of_blocks(domains: Iterable[str]) -> tuple[str, ...]:
@@ -106,8 +148,8 @@ _FOR_A_CPU = (
 def _settle_casts(model: ir.Model) -> None:
     """Has no CastLike stand between a constant and what reads it."""
     types = shape_inference.types(model)
-    plain_casts.write_cast_likes(model, types)
-    plain_casts.bypass(model, types)
+    write_cast_likes(model, types)
+    bypass_casts(model, types)
 
 
 def _settle_functions(model: ir.Model, form: Form) -> tuple[str, ...]:

@@ -133,6 +133,11 @@ class TimeLimit:
         self.name = name
         self._left = None if seconds is None else _checked(seconds, name)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no time is left."""
+        return self._left is not None and self._left <= 0
+
     @contextlib.contextmanager
     def running(self) -> Generator[None]:
         """Counts the time inside; once none is left, every `call` raises TimeLimitError."""

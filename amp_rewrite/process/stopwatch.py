@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import ParamSpec, Protocol, TypeVar, runtime_checkable
 
 P = ParamSpec("P")
@@ -34,21 +34,30 @@ def count_of(progress: Progress | None) -> Count | None:
 
 
 class Stopwatch:
-    """Times stages, and passes their names to a progress callback."""
+    """Times stages, and passes their names to a progress callback. A stage within another counts alone."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress
         self._taken: dict[str, float] = {}
+        self._within = 0.0
 
     def run(self, name: str, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """What `work` returns, timed as a stage; the times of a stage that occurs twice add up."""
         if self._progress is not None:
             self._progress(name)
-        start = time.perf_counter()
+        self._taken.setdefault(name, 0.0)
+        before, self._within, start = self._within, 0.0, time.perf_counter()
         try:
             return work(*args, **named)
         finally:
-            self._taken[name] = self._taken.get(name, 0.0) + time.perf_counter() - start
+            taken = time.perf_counter() - start
+            self._taken[name] += taken - self._within
+            self._within = before + taken
+
+    def add(self, stages: Iterable[tuple[str, float]]) -> None:
+        """Adds stages that were timed elsewhere."""
+        for name, taken in stages:
+            self._taken[name] = self._taken.get(name, 0.0) + taken
 
     @property
     def seconds(self) -> tuple[tuple[str, float], ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.placement import origins
+from amp_rewrite.placement import saved_graph
 from amp_rewrite.placement.comparison import Comparison
 from amp_rewrite.placement.placing import Execution
 from amp_rewrite.placement.saved_graph import FULL, HALVES, Executed
@@ -52,14 +52,14 @@ def build(execution: Execution, result: ir.Model, planned: Iterable[Box]) -> Exe
     graph = execution.graph
     if graph is None:
         return None
-    found = origins.find(graph, result)
+    found = saved_graph.find_origins(graph, result)
     boxes = dict(_by_node(planned))
     drawn = graph_drawing.of_nodes(graph.model.graph, graph.types)
 
     def about(node: ir.Node) -> ExecutedNode:
         stands_for = tuple(_origin(one, boxes) for one in found[node])
         why = execution.on_cpu.get(node)
-        return ExecutedNode(stands_for, origins.is_fused(node, found[node]), why.value if why else "")
+        return ExecutedNode(stands_for, saved_graph.is_fused(node, found[node]), why.value if why else "")
 
     shaded = (
         box if node is None else _shaded(box, graph.executed(node))

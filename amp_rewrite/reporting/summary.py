@@ -53,7 +53,7 @@ def lines(report: Report) -> Iterator[SummaryLine]:
 
 def _proof(certificate: Certificate) -> str:
     if certificate.proved:
-        return str(certificate)
+        return certificate.summary
     return f"none: the model is not even proved equal to itself ({certificate.problem})"
 
 

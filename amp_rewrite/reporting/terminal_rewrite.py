@@ -14,8 +14,7 @@ from amp_rewrite.reporting.summary import SummaryLine, lines
 from amp_rewrite.reporting.verdict_text import COLUMNS, cells, describe, hints, in_vain, notes
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.report import Report
-from amp_rewrite.running.blame import Blame, NodeError
-from amp_rewrite.running.choices import Choice
+from amp_rewrite.running.blame import Blame, Choice, NodeError
 from amp_rewrite.running.verdict import Output, Verdict
 
 

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from amp_rewrite.coverage.assumptions import some
 from amp_rewrite.explaining.sentences import plural
-from amp_rewrite.running.halved_ports import HalvedPort
+from amp_rewrite.running.comparison import HalvedPort
 from amp_rewrite.running.metrics import SMALLEST
-from amp_rewrite.running.own_metrics import Measured
-from amp_rewrite.running.tolerances import Tolerances
+from amp_rewrite.running.tolerances import Measured, Tolerances
 from amp_rewrite.running.verdict import NotJudged, Output, Tried, Verdict
 
 COLUMNS = ("output", "error", "floor", "noise", "relative L2", "max abs", "cosine", "agree", "verdict")
@@ -28,6 +27,8 @@ def in_short(verdict: Verdict) -> str:
     """The verdict in a few words."""
     if verdict.ok:
         return "PASS: verified against the original"
+    if verdict.is_made_up:
+        return "inconclusive: too far from the original, on made-up inputs"
     if verdict.signature:
         return "FAIL: not compared with the original"
     return "FAIL: too far from the original" if verdict.is_far else "FAIL: the comparison proves nothing"
@@ -54,6 +55,8 @@ def cells(output: Output) -> tuple[str, ...]:
     agreement = "" if m.agreement is None else f"{m.agreement:.1%}"
     numbers = (output.error, output.floor, output.noise, m.relative_l2, m.max_abs)
     judged = "inconclusive" if output.is_undecided else "FAIL" if output.broken else "PASS"
+    if output.unbounded:
+        judged = f"{judged}, no bound on {' and '.join(output.unbounded)}"
     return (output.name, *map(_number, numbers), f"{m.cosine:.6f}", agreement, judged)
 
 
@@ -161,4 +164,4 @@ def hints(verdict: Verdict) -> Iterator[str]:
     if verdict.inputs.is_synthetic and doubtful:
         yield "--data FILE.npz   # these inputs were synthetic: compare on real ones"
     elif any(output.is_undecided for output in verdict.outputs):
-        yield "--data FILE.npz   # other inputs: on these, float32 itself is not exact enough to tell"
+        yield "--data FILE.npz   # other inputs: these decide nothing"

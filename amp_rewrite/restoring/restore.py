@@ -96,13 +96,13 @@ def restore(
         worker.start()
         kept = inlining.inline(loaded.model)
         edited = widened_model.widen(loaded.model, kept_io=() if io == "float" else None)
-        made = writing.write_result(
-            model, loaded, target, changed=True, external_data=external_data or ExternalData()
-        )
-        nodes = len(loaded.model.graph)
-        checked = result_checks.validate(made.checkable, lambda: serialization.checkable(model), nodes)
+        nodes, beside = len(loaded.model.graph), external_data or ExternalData()
+        with writing.transaction(target) as written:
+            made = writing.write_result(model, loaded, target, changed=True, external_data=beside)
+            checked = result_checks.validate(made.checkable, lambda: serialization.checkable(model), nodes)
+            result = written.commit(made.model)
     told = (*loaded.warnings, *([kept] if kept else ()), *made.warnings, *checked.warnings)
-    return Restored(made.model, edited, loaded.size, made.size, checked.broken, told)
+    return Restored(result, edited, loaded.size, made.size, checked.broken, told)
 
 
 _IO = ("keep", "float")

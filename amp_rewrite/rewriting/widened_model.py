@@ -17,7 +17,7 @@ from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES
 from amp_rewrite.onnx_types import attribute_types, element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
-from amp_rewrite.preparing import plain_casts
+from amp_rewrite.preparing import preparing
 from amp_rewrite.rewriting import annotations, cast_insertion, container_casts, editing, widening
 from amp_rewrite.rewriting.cast_insertion import Placer, redirect
 
@@ -69,7 +69,7 @@ def widen(model: ir.Model, halves: Halves = HALF_TYPES, *, kept_io: Container[st
     widener.run()
     added = _casts(model) - before
     annotations.remove(model)
-    plain_casts.bypass(model, element_types.infer(model))
+    preparing.bypass_casts(model, element_types.infer(model))
     _take_over_outputs(model)
     _declare(model, halves)
     return Edited(widened, before + added - _casts(model), added, at_limit)

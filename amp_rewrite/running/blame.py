@@ -2,27 +2,217 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import contextlib
+import itertools
+import os
+from collections.abc import Collection, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from amp_rewrite.analysis import unit_building
 from amp_rewrite.colouring import pin_patterns
-from amp_rewrite.model import inlining, loading
+from amp_rewrite.errors import OutputError
+from amp_rewrite.model import external_data, inlining, loading, serialization
 from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.policy import node_patterns
 from amp_rewrite.policy.accumulation import Accumulation
-from amp_rewrite.preparing import plain_casts
-from amp_rewrite.running import choices, emulation, metrics, sessions
-from amp_rewrite.running.choices import Choice
+from amp_rewrite.preparing import preparing
+from amp_rewrite.running import emulation, metrics, sessions, witness_sessions
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.emulation import KEEP_ROUNDED, emulated, rounded_name
-from amp_rewrite.running.intermediate_values import InstrumentedModel
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
+
+# The intermediate values of a model, from runs that output them in chunks, to bound the memory.
+
+CHUNK = 64
+"""The number of values that the first run outputs; the number doubles as long as they are small."""
+
+_MOST = 1024
+SMALL = 1 << 28
+"""Bounds of a chunk: the most values, and the bytes from which the number no longer doubles.
+
+A session keeps all its outputs until the run ends, so each chunk has its own session. Fewer are better: with
+chunks of constant size the time would grow with the square of the graph.
+"""
+
+_FLOATS = frozenset(("tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"))
+_INDICES = frozenset(("tensor(int64)",))
+
+Values = Mapping[str, NDArray[Any]]
+"""Intermediate values of a run, by name."""
+
+
+class InstrumentedModel:
+    """A model that outputs the values of its main graph; its functions are inlined, as by the rewrite.
+
+    Runs raise MissingPackageError, ModelError and FeedError, and OutputError if the folder of a model with
+    external data is not writable.
+    """
+
+    def __init__(self, model: Runnable, device: Device, libraries: Libraries = ()) -> None:
+        self._model = model
+        self._device = device
+        self._libraries = libraries
+        self._proto = _inlined_copy(model)
+
+    @property
+    def nodes(self) -> Sequence[onnx.NodeProto]:
+        """The nodes of the main graph, in order."""
+        return self._proto.graph.node
+
+    @property
+    def value_names(self) -> dict[str, None]:
+        """The names of the outputs of these nodes, in order."""
+        return {name: None for node in self.nodes for name in node.output if name}
+
+    def run(self, names: Iterable[str], feeds: Feeds) -> Values:
+        """The values called `names`, from one run; only those that are dense float tensors."""
+        return self._run(names, feeds, _FLOATS, optimised=False)
+
+    def indices(self, names: Iterable[str], feeds: Feeds) -> Values:
+        """The values called `names` that are indices, from one run as a comparison makes it: optimised."""
+        return self._run(names, feeds, _INDICES, optimised=True)
+
+    def _run(self, names: Iterable[str], feeds: Feeds, types: Container[str], *, optimised: bool) -> Values:
+        _set_outputs(self._proto.graph, names)
+        with _runnable(self._model, self._proto) as runnable:
+            session = witness_sessions.open_session(
+                runnable, self._device, self._libraries, optimised=optimised
+            )
+            wanted = {output.name for output in session.get_outputs() if output.type in types}
+            found = witness_sessions.run_session(session, feeds, wanted) if wanted else {}
+            # a sparse value is not an array
+            return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
+
+    def chunks(self, names: Iterable[str], feeds: Feeds) -> Iterator[Values]:
+        """The same from several runs: the next run has twice as many values if this one's were small."""
+        size, rest = CHUNK, iter(names)
+        while chunk := list(itertools.islice(rest, size)):
+            found = self.run(chunk, feeds)
+            yield found
+            is_small = sum(value.nbytes for value in found.values()) < SMALL // 2
+            size = min(2 * size, _MOST) if is_small else CHUNK
+
+
+def _inlined_copy(model: Runnable) -> onnx.ModelProto:
+    """A copy without functions that may be modified; external data stays outside."""
+    if isinstance(model, onnx.ModelProto):
+        proto = onnx.ModelProto()
+        proto.CopyFrom(model)
+    else:
+        proto = loading.load_graph(Path(model))
+    if not proto.functions:
+        return proto
+    loaded = loading.load(model)
+    inlining.inline(loaded.model)
+    return serialization.to_proto(loaded)
+
+
+def _set_outputs(graph: onnx.GraphProto, names: Iterable[str]) -> None:
+    """Makes these values the outputs, with the types that the model declares for them."""
+    known = {info.name: info for info in (*graph.value_info, *graph.output)}
+    undeclared = {output.name for output in graph.output} - {info.name for info in graph.value_info}
+    graph.value_info.extend(known[name] for name in undeclared)
+    outputs = [known.get(name) or onnx.ValueInfoProto(name=name) for name in names]
+    del graph.output[:]
+    graph.output.extend(outputs)
+
+
+@contextlib.contextmanager
+def _runnable(model: Runnable, proto: onnx.ModelProto) -> Generator[Runnable]:
+    """The modified model; a temporary file beside the original if that has external data."""
+    data = b"" if isinstance(model, onnx.ModelProto) else proto.SerializeToString()
+    if isinstance(model, onnx.ModelProto) or external_data.KEY not in data:
+        yield proto
+        return
+    path = Path(model).with_name(f".amp-rewrite-{os.getpid()}.onnx")
+    try:
+        _write(path, data)
+        yield path
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise OutputError(
+            f"cannot be written ({error.strerror or error}); observing a model with external data requires "
+            "a temporary file beside it",
+            where=path,
+            remedy="copy the model with its data to a writable folder",
+        ) from error
+
+
+# Choices by the largest or smallest of values (TopK, ArgMax, ArgMin) that turn out otherwise where some
+# are close.
+#
+# A mixture of experts sends a token elsewhere then, and the outputs differ by much more than any value
+# before the choice: no node is to blame for that.
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A node that chooses otherwise in the rewritten model, in how many rows of how many.
+
+    An unnamed node goes by the name of its first output.
+    """
+
+    node: str
+    operator: str
+    rows: int
+    of: int
+
+
+def first_changed(
+    before: InstrumentedModel, after: InstrumentedModel, shared: Mapping[str, str], feeds: Feeds
+) -> Choice | None:
+    """The first node of the main graph that chooses otherwise; None where none does.
+
+    `shared` maps the values of the original to those of the rewritten model. Raises what runs of these raise.
+    """
+    chosen = {name: node for name, node in _chosen(before.nodes) if name in shared}
+    if not chosen:
+        return None
+    wanted = before.indices(chosen, feeds)
+    got = after.indices([shared[name] for name in chosen], feeds)
+    found = (
+        _choice(node, wanted[name], got[shared[name]])
+        for name, node in chosen.items()
+        if name in wanted and shared[name] in got
+    )
+    return next((choice for choice in found if choice is not None and choice.rows), None)
+
+
+def _chosen(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, onnx.NodeProto]]:
+    """The indices that nodes choose, in the order of the graph."""
+    for node in nodes:
+        at = _CHOSEN.get(node.op_type) if not node.domain else None
+        if at is not None and at < len(node.output) and node.output[at]:
+            yield node.output[at], node
+
+
+_CHOSEN = {"ArgMax": 0, "ArgMin": 0, "TopK": 1}
+"""The output that has the indices."""
+
+
+def _choice(node: onnx.NodeProto, wanted: NDArray[Any], got: NDArray[Any]) -> Choice | None:
+    if wanted.shape != got.shape or not wanted.size:
+        return None
+    differs = wanted != got
+    if node.op_type == "TopK":
+        axis = next((entry.i for entry in node.attribute if entry.name == "axis"), -1)
+        differs = differs.any(axis=axis)
+    name = node.name or node.output[0]
+    return Choice(name, node.op_type, int(np.count_nonzero(differs)), differs.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +301,7 @@ def blame(
         for wanted in before.chunks(shared, feeds):
             got = after.run([shared[name] for name in wanted], feeds)
             found.update(_compare((name, value, got.get(shared[name])) for name, value in wanted.items()))
-        choice = choices.first_changed(before, after, shared, feeds)
+        choice = first_changed(before, after, shared, feeds)
     errors = list(_node_errors(before.nodes, found, _of_float32(rewritten)))
     first = next((error for error in errors if error.non_finite), None)
     ranking = sorted(errors, key=lambda e: (-e.non_finite, not e.rounds, -e.added))
@@ -131,7 +321,7 @@ def _pinnable(original: Runnable) -> set[str]:
     model = loading.load(original).model
     inlining.inline(model)
     types = shape_inference.types(model)
-    plain_casts.bypass(model, types)
+    preparing.bypass_casts(model, types)
     return pin_patterns.pinnable(unit_building.build(model, types))
 
 

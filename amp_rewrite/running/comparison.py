@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
-from amp_rewrite.errors import FeedError
+from amp_rewrite.errors import AmpRewriteError, FeedError
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import Half
+from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.running import metrics, sessions, witness_sessions
-from amp_rewrite.running.metrics import Metrics
-from amp_rewrite.running.sessions import Feeds
+from amp_rewrite.running.custom_ops import Libraries
+from amp_rewrite.running.metrics import Channels, Metrics, Moments, is_float
+from amp_rewrite.running.sessions import Device, Feeds, Runnable
 
 
 class RewrittenRunError(Exception):
@@ -25,13 +28,18 @@ class RewrittenRunError(Exception):
 class OutputComparison:
     """The metrics of an output on one sample, and whether it is floating-point.
 
-    `rounding` is the root mean square of the error that rounding the original output to half makes: infinite
-    if a finite value becomes infinite, None for an output that is not float and for a model without half.
+    `moments` are those of the original's output, None where it is not float or not comparable, and `off` the
+    RMS differences from it. `rounding` are those that rounding it to half makes: infinite if a finite value
+    becomes infinite, None for an output that is not float and for a model without half. `only` is the value
+    that all elements have, in the original and in the result; None where they differ.
     """
 
     metrics: Metrics
     is_float: bool
-    rounding: float | None = None
+    moments: Moments | None = None
+    off: Channels = field(default_factory=dict[int | None, Any])
+    rounding: Channels | None = None
+    only: tuple[Any, Any] = (None, None)
 
 
 Outputs = dict[str, OutputComparison]
@@ -91,11 +99,18 @@ def _measure(
     found: Outputs = {}
     for name in dict.fromkeys((*expected, *actual)):
         wanted, got = expected.get(name), actual.get(name)
-        measured, rounded = _INCOMPARABLE, None
+        is_float = wanted is None or metrics.is_float(wanted)
+        found[name] = OutputComparison(_INCOMPARABLE, is_float)
         if wanted is not None and got is not None and got.shape == wanted.shape:
-            measured = metrics.measure(wanted, got)
-            rounded = _rounding(wanted, half) if half is not None and metrics.is_float(wanted) else None
-        found[name] = OutputComparison(measured, wanted is None or metrics.is_float(wanted), rounded)
+            only = metrics.only_value(wanted), metrics.only_value(got)
+            found[name] = replace(found[name], metrics=metrics.measure(wanted, got), only=only)
+            if is_float:
+                found[name] = replace(
+                    found[name],
+                    moments=metrics.moments(wanted),
+                    off=metrics.differences(wanted, got),
+                    rounding=None if half is None else _rounding(wanted, half),
+                )
     return found
 
 
@@ -103,11 +118,13 @@ _INCOMPARABLE = Metrics(np.inf, np.inf, np.inf, 0.0, 0.0, 0.0, 0, 0, np.inf, 0.0
 """For an output that is missing or has a different shape."""
 
 
-def _rounding(array: NDArray[Any], half: Half) -> float:
-    finite = array[np.isfinite(array)]
+def _rounding(array: NDArray[Any], half: Half) -> Channels:
+    finite = np.where(np.isfinite(array), array, 0)
     with np.errstate(over="ignore"):
         rounded = rounding.convert(finite.astype(np.float32), half, nan=False)
-    return metrics.rms(rounded.astype(np.float64) - finite.astype(np.float64))
+    if np.isinf(rounded).any():
+        return {}  # which counts as infinite
+    return metrics.differences(array, rounded.reshape(array.shape))
 
 
 def _finite(array: NDArray[Any]) -> NDArray[np.bool_]:
@@ -117,12 +134,43 @@ def _finite(array: NDArray[Any]) -> NDArray[np.bool_]:
 def unproven(runs: Sequence[SampleComparison]) -> tuple[str, ...]:
     """Why a comparison proves nothing, or less than it seems to: the rules of Verdict."""
     compared = {name for run in runs for name, found in run.outputs.items() if found.metrics.compared}
-    found = (*_unproven_outputs(runs, compared), *_unproven_samples(runs, compared))
+    found = (
+        *_unproven_outputs(runs, compared),
+        *_unproven_samples(runs, compared),
+        *_missing(runs, compared),
+    )
     if compared or found:
         return found
     non_finite = any(run.non_finite_outputs for run in runs)
     why = "no value of the original is finite" if non_finite else "the outputs have no values"
     return (f"nothing was compared: {why}",)
+
+
+def _missing(runs: Sequence[SampleComparison], compared: set[str]) -> Iterator[str]:
+    """The outputs that were not compared, where these are half of all or more."""
+    names = dict.fromkeys(name for run in runs for name in run.outputs)
+    missing = [name for name in names if name not in compared]
+    if compared and 2 * len(missing) >= len(names):
+        yield f"{len(missing)} of {len(names)} outputs were not compared: {', '.join(missing)}"
+
+
+def silent(runs: Sequence[SampleComparison]) -> dict[str, str]:
+    """The outputs that were compared and show nothing, and why; none where any other one shows something."""
+    compared = dict.fromkeys(n for run in runs for n, found in run.outputs.items() if found.metrics.compared)
+    told = {name: _why_silent(name, runs) for name in compared}
+    return told if all(told.values()) else {}
+
+
+def _why_silent(name: str, runs: Sequence[SampleComparison]) -> str:
+    """Why equal values of an output show nothing; empty if they do. A single number is no constant."""
+    found = [run.outputs[name] for run in runs if name in run.outputs]
+    if sum(each.metrics.compared for each in found) < 2:
+        return ""
+    for side, where in enumerate(("", " in the result")):
+        values = {each.only[side] for each in found}
+        if len(values) == 1 and None not in values:
+            return f"it is {'all zero' if values == {0} else 'constant'}{where}"
+    return ""
 
 
 def _unproven_outputs(runs: Sequence[SampleComparison], compared: set[str]) -> Iterator[str]:
@@ -173,3 +221,218 @@ def worst(samples: list[Metrics]) -> Metrics:
         rms=max(sample.rms for sample in samples),
         scale=max(sample.scale for sample in samples),
     )
+
+
+# How much the float32 model differs from itself: its outputs with and without onnxruntime's optimisation.
+
+
+class Float32Noise:
+    """The difference of a model's outputs from those of the same model, which runs unoptimised."""
+
+    def __init__(self, model: Runnable, device: Device, libraries: Libraries = ()) -> None:
+        self._model = model
+        self._device = device
+        self._libraries = libraries
+        self._session: Any = None
+        self._known: tuple[Feeds, Mapping[str, Any]] | None = None
+
+    def outputs(self, feeds: Feeds) -> Mapping[str, Any] | None:
+        """What the model computes unoptimised; kept until other feeds come.
+
+        None where it cannot be had: onnxruntime may run a model with its optimisation only, or no time may be
+        left; a verdict without noise is one all the same.
+        """
+        if self._known is None or self._known[0] is not feeds:
+            try:
+                self._known = feeds, self._run(feeds)
+            except AmpRewriteError:
+                return None
+        return self._known[1]
+
+    def _run(self, feeds: Feeds) -> Mapping[str, Any]:
+        if self._session is None:
+            self._session = sessions.open_unoptimised_session(self._model, self._device, self._libraries)
+        return sessions.run_session(self._session, feeds)
+
+    def measure(self, feeds: Feeds, outputs: Mapping[str, Any]) -> dict[str, Channels]:
+        """The RMS differences from `outputs`, for each floating-point output; none where the model does not
+        run unoptimised.
+        """
+        found = self.outputs(feeds)
+        plain = dict(arrays(found)) if found is not None else {}
+        return {
+            name: metrics.differences(value, plain[name])
+            for name, value in arrays(outputs)
+            if metrics.is_float(value) and name in plain and plain[name].shape == value.shape
+        }
+
+
+# The names, types and shapes of the inputs and outputs of two models, and their differences.
+
+
+def wrongly_declared(models: tuple[Runnable, Runnable], before: Any, after: Any) -> dict[str, str]:
+    """A warning, by name, for each output whose inferred shape differs from what both models declare.
+
+    onnxruntime reports either shape, so that different shapes in the sessions do not mean that the models
+    differ.
+    """
+    differing = _reshaped(before, after)
+    old, new = map(_declared, models) if differing else ({}, {})
+    return {
+        was.name: f"output '{was.name}' declares the shape {declared}, and onnxruntime finds {inferred}"
+        for was, now in differing
+        if (declared := old.get(was.name)) is not None and declared == new.get(was.name)
+        for inferred in (now.shape if was.shape == declared else was.shape,)
+    }
+
+
+def undeclared(model: Runnable, before: Any, after: Any) -> set[str]:
+    """The outputs of which the two sessions infer different shapes, and of which the model declares none.
+
+    onnxruntime knows more of a result, whose values declare shapes, and calls what it does not know a scalar.
+    """
+    differing = {was.name for was, _ in _reshaped(before, after)}
+    return differing - _declared(model).keys() if differing else set()
+
+
+def _reshaped(before: Any, after: Any) -> list[tuple[Any, Any]]:
+    pairs = zip(before.get_outputs(), after.get_outputs(), strict=False)
+    return [(was, now) for was, now in pairs if was.name == now.name and was.shape != now.shape]
+
+
+def _declared(model: Runnable) -> dict[str, list[int | str | None]]:
+    """The declared shapes of a model's outputs, in onnxruntime's form."""
+    proto = model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=False)
+    return {
+        info.name: [
+            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in shape.dim
+        ]
+        for info in proto.graph.output
+        if info.type.tensor_type.HasField("shape")
+        for shape in (info.type.tensor_type.shape,)
+    }
+
+
+def differences(before: Any, after: Any, io: IOTypes, exempt: Container[str]) -> Iterator[str]:
+    """The differences of the second session from the first in names, types and shapes, one sentence each;
+    not in the shapes of the outputs that are `exempt`.
+    """
+    for side in ("inputs", "outputs"):
+        old, new = (getattr(session, f"get_{side}")() for session in (before, after))
+        if [entry.name for entry in old] != [entry.name for entry in new]:
+            yield f"the {side} are {_names(new)}, and were {_names(old)}"
+            continue
+        for was, now in zip(old, new, strict=True):
+            halved = io is IOTypes.HALF and {was.type, now.type} <= _HALF_OR_FLOAT
+            if was.type != now.type and not halved:
+                yield f"'{was.name}' is {now.type}, and was {was.type}"
+            if was.shape != now.shape and (side == "inputs" or was.name not in exempt):
+                yield f"'{was.name}' has the shape {now.shape}, and had {was.shape}"
+
+
+_HALF_OR_FLOAT = {"tensor(float)", "tensor(float16)", "tensor(bfloat16)"}
+
+
+def _names(entries: Iterable[Any]) -> str:
+    return ", ".join(f"'{entry.name}'" for entry in entries)
+
+
+# Inputs and outputs of a model that half cannot hold: rounding one alone moves the outputs too far.
+#
+# What is computed between them does not matter then: no plan brings the outputs nearer, and only float32
+# for these inputs and outputs does.
+
+
+@dataclass(frozen=True, slots=True)
+class HalvedPort:
+    """An input, or an output, that is half in the result alone and cannot be, and what half that is.
+
+    `largest` is the largest magnitude in it where that is beyond `limit`, the largest number of half; None
+    where it fits, and half is too coarse for it.
+    """
+
+    name: str
+    is_input: bool
+    half: str
+    limit: float
+    largest: float | None = None
+
+
+IsFar = Callable[[Runs], bool]
+"""Whether what stands for the rewritten model's outputs is too far from the original's."""
+
+
+def misfits(before: Any, after: Any, runs: Runs, half: Half | None, is_far: IsFar) -> tuple[HalvedPort, ...]:
+    """The inputs and outputs of a sample which rounding alone makes too far; none where that cannot be said.
+
+    `before` and `after` are the sessions of the two models, `runs` a sample on which they are too far apart.
+    """
+    if half is None:
+        return ()
+    outputs = [name for name in _halved(before, after, "outputs") if name in runs.original]
+    rounded = {name: _rounded(runs.original[name], half) for name in outputs}
+    far = [name for name in outputs if is_far(_replaced(runs, {**runs.original, name: rounded[name]}))]
+    found = [_port(name, runs.original[name], half, is_input=False) for name in far]
+    names = [name for name in _halved(before, after, "inputs") if name in runs.feeds]
+    try:
+        found += [
+            _port(name, runs.feeds[name], half, is_input=True)
+            for name in _far_inputs(before, runs, names, half, is_far)
+        ]
+    except AmpRewriteError:  # no time may be left
+        return tuple(found)
+    return tuple(found)
+
+
+def _halved(before: Any, after: Any, side: str) -> Iterator[str]:
+    """The names of the inputs or outputs that are float32 in the first session, and half in the second."""
+    pairs = zip(*(getattr(session, f"get_{side}")() for session in (before, after)), strict=True)
+    return (was.name for was, now in pairs if was.type == _FLOAT and now.type in _HALF)
+
+
+_FLOAT = "tensor(float)"
+_HALF = frozenset(("tensor(float16)", "tensor(bfloat16)"))
+
+
+def _far_inputs(before: Any, runs: Runs, names: list[str], half: Half, is_far: IsFar) -> Iterable[str]:
+    """The inputs that are too coarse in half: those beyond its range, if that is all, or else each that is
+    too far alone; all where none is.
+    """
+
+    def moves(rounded: Iterable[str]) -> bool:
+        feeds = {**runs.feeds, **{name: _rounded(runs.feeds[name], half) for name in rounded}}
+        return is_far(_replaced(runs, sessions.run_session(before, feeds)))
+
+    if not names or not moves(names):
+        return ()
+    beyond = [name for name in names if _largest(runs.feeds[name], half) is not None]
+    others = [name for name in names if name not in beyond]
+    if not others or (beyond and not moves(others)):
+        return beyond
+    alone = [name for name in others[:_MOST] if moves((name,))]
+    return [*beyond, *(alone or others)]
+
+
+_MOST = 16
+"""The most inputs that are rounded one by one, a run for each."""
+
+
+def _replaced(runs: Runs, outputs: Any) -> Runs:
+    return Runs(runs.feeds, runs.original, outputs)
+
+
+def _rounded(array: Any, half: Half) -> Any:
+    if not (isinstance(array, np.ndarray) and is_float(array)):
+        return array
+    return rounding.convert(array.astype(np.float32), half).astype(array.dtype)
+
+
+def _largest(array: Any, half: Half) -> float | None:
+    """The largest finite magnitude in an array, where rounding makes that infinite."""
+    finite = array[np.isfinite(array)]
+    largest = float(np.abs(finite).max(initial=0.0))
+    return largest if np.isinf(_rounded(np.array([largest], np.float32), half)).any() else None
+
+
+def _port(name: str, array: Any, half: Half, *, is_input: bool) -> HalvedPort:
+    return HalvedPort(name, is_input, half.name, half.largest, _largest(array, half))

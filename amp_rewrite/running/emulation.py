@@ -72,12 +72,18 @@ def emulate(
 
 
 def emulation(
-    source: loading.ModelSource, *, late: bool = False, accumulate: Accumulation = Accumulation.FLOAT
+    source: loading.ModelSource,
+    *,
+    late: bool = False,
+    accumulate: Accumulation = Accumulation.FLOAT,
+    left: list[ir.Node] | None = None,
 ) -> loading.Loaded:
-    """The model of `emulate`, to be edited further."""
+    """The model of `emulate`, to be edited further; adds to `left` the nodes that sum in float32 still."""
     loaded = loading.load(source)
     inlining.inline(loaded.model)
-    _Emulator(loaded.model, late=late).run(accumulate)
+    unsummed = _Emulator(loaded.model, late=late).run(accumulate)
+    if left is not None:
+        left += unsummed
     return loaded
 
 
@@ -88,12 +94,15 @@ def emulated(
     *,
     late: bool = False,
     accumulate: Accumulation = Accumulation.FLOAT,
+    left: list[ir.Node] | None = None,
 ) -> Generator[sessions.Runnable]:
-    """The model to run in place of a half model: its emulation on the CPU, itself where half is computed."""
+    """The model to run in place of a half model: its emulation on the CPU, itself where half is computed.
+    Adds to `left` as `emulation` does.
+    """
     if device is not Device.CPU:
         yield model
         return
-    with runnable(emulation(model, late=late, accumulate=accumulate)) as made:
+    with runnable(emulation(model, late=late, accumulate=accumulate, left=left)) as made:
         yield made
 
 
@@ -174,8 +183,10 @@ class _Emulator:
             for port, value in enumerate(graph.outputs):
                 self._graph_outputs.setdefault(value, []).append(Use(graph, port))
 
-    def run(self, accumulate: Accumulation) -> None:
-        """Makes every half value a rounded float32 value; inputs and outputs of the model stay half."""
+    def run(self, accumulate: Accumulation) -> list[ir.Node]:
+        """Makes every half value a rounded float32 value; inputs and outputs of the model stay half. Returns
+        the nodes that sum in float32 though their sums are to be half.
+        """
         summing = self._summing() if accumulate is Accumulation.HALF else []
         halves = {v: t.dtype for v, t in self._types.items() if t.dtype in HALF_TYPES}
         for node in list(every_node(self._root)):
@@ -183,11 +194,11 @@ class _Emulator:
         for value, dtype in halves.items():
             if value.name:  # an optional output that is omitted has no name
                 self._emulate(value, dtype)
-        half_accumulation.apply(summing, self._opset, self._names)
+        return half_accumulation.apply(summing, self._opset, self._names)
 
     def _summing(self) -> list[tuple[ir.Node, ir.DataType]]:
         """The nodes that add up half values, each with their type; values get shapes, which say how many."""
-        value_shapes.infer(self._model, self._types)
+        value_shapes.infer_shapes(self._model, self._types)
         nodes = filter(half_accumulation.sums, every_node(self._root))
         types = ((node, self._types.get(node.outputs[0])) for node in nodes)
         return [(node, kind.dtype) for node, kind in types if kind is not None and kind.dtype in HALF_TYPES]

@@ -36,13 +36,19 @@ is nearly all of, or stay with sums in float32.
 """
 
 
-def apply(halves: Iterable[tuple[ir.Node, ir.DataType]], opset: int, names: UniqueNames) -> None:
-    """Makes nodes of an emulation, of which each was computed in that type, sum in it too."""
+def apply(halves: Iterable[tuple[ir.Node, ir.DataType]], opset: int, names: UniqueNames) -> list[ir.Node]:
+    """Makes nodes of an emulation, of which each was computed in that type, sum in it too; returns those of
+    which too little is known, which sum in float32.
+    """
+    left: list[ir.Node] = []
     for node, half in halves:
         steps = Steps(node, half, opset, names)
         made = _made(steps)
-        if made is not None:
+        if made is None:
+            left.append(node)
+        else:
             _replace(node, steps, made)
+    return left
 
 
 def sums(node: ir.Node) -> bool:

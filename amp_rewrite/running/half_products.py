@@ -52,8 +52,7 @@ def _summed(
 ) -> ir.Value:
     """The sum, from `start`, of the products of slices; in that order, or as they stand."""
     if order is None:
-        trips = steps.op("Gather", steps.op("Shape", one.value), steps.whole([one.axis]), axis=0)
-        places = None
+        trips, places = steps.size(one.value, one.axis), None
     else:
         trips, places = steps.whole([len(order)]), steps.whole(order)
 

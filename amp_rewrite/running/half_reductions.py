@@ -17,76 +17,89 @@ LANES = 64
 """The lanes of a workgroup (version 0.4.0: `ReduceKernel`, `Softmax`)."""
 
 
-def by_lanes(steps: Steps, value: ir.Value, axis: int, size: int) -> ir.Value:
-    """The sum over the last axis, which stays, with size 1."""
-    lanes = min(size, LANES)
-    made = steps.picked(value, axis, 0, lanes)
-    if (rounds := size // LANES) > 1:
-        made = _further(steps, value, axis, rounds, made)
-    if size > LANES and (rest := size % LANES):
-        tail = steps.picked(value, axis, size - rest, size)
-        made = _joined(steps, made, axis, tail, rest, LANES)
-    while lanes > 1:
-        kept = (lanes + 1) // 2
-        upper = steps.picked(made, axis, kept, lanes)
-        made = _joined(steps, made, axis, upper, lanes // 2, kept)
-        lanes = kept
-    return made
+def by_lanes(steps: Steps, value: ir.Value, axis: int) -> ir.Value:
+    """The sum over the last axis, which stays, with size 1; that axis may have any size."""
+    count, lanes = steps.size(value, axis), steps.whole(range(LANES))
+    ended = _ended(steps, value, axis)
+
+    def further(inner: Steps, turn: ir.Value, last: ir.Value) -> ir.Value:
+        first = inner.op("Mul", inner.op("Add", turn, inner.whole([1])), inner.whole([LANES]))
+        at = inner.op("Add", first, lanes)
+        return inner.added(last, _elements(inner, ended, axis, at, count, count))
+
+    def halved(inner: Steps, turn: ir.Value, last: ir.Value) -> ir.Value:
+        power = inner.op("Gather", inner.whole([1 << i for i in range(_HALVINGS + 1)]), turn, axis=0)
+        left, kept = (_ceiling(inner, used, by) for by in (power, inner.op("Add", power, power)))
+        upper = inner.op("Add", lanes, kept)
+        end = inner.whole([LANES])
+        return inner.added(last, _elements(inner, _ended(inner, last, axis), axis, upper, left, end))
+
+    start = _elements(steps, ended, axis, lanes, count, count)
+    rounds = steps.op("Div", steps.op("Sub", count, steps.whole([1])), steps.whole([LANES]))
+    made = steps.looped(rounds, start, further)
+    used = _least(steps, count, steps.whole([LANES]))
+    return steps.picked(steps.looped(steps.whole([_HALVINGS]), made, halved), axis, 0, 1)
 
 
-def _further(steps: Steps, value: ir.Value, axis: int, rounds: int, start: ir.Value) -> ir.Value:
-    lanes, width = steps.whole(range(LANES, 2 * LANES)), steps.whole([LANES])
-
-    def step(inner: Steps, turn: ir.Value, last: ir.Value) -> ir.Value:
-        at = inner.op("Add", inner.op("Mul", turn, width), lanes)
-        return inner.added(last, inner.op("Gather", value, at, axis=axis))
-
-    return steps.looped(steps.whole([rounds - 1]), start, step)
+_HALVINGS = 6
+"""How often the lanes are halved until one is left."""
 
 
-def _joined(steps: Steps, made: ir.Value, axis: int, more: ir.Value, count: int, end: int) -> ir.Value:
-    """The first `count` lanes with more added, and the others up to `end`."""
-    summed = steps.added(steps.picked(made, axis, 0, count), more)
-    return (
-        summed
-        if count == end
-        else steps.op("Concat", summed, steps.picked(made, axis, count, end), axis=axis)
-    )
+def _ended(steps: Steps, value: ir.Value, axis: int) -> ir.Value:
+    """A value with a zero behind the last element of an axis."""
+    return steps.op("Concat", value, steps.zeros(steps.picked(value, axis, 0, 1)), axis=axis)
 
 
-def in_order(steps: Steps, value: ir.Value, axis: int, size: int) -> ir.Value:
+def _elements(
+    steps: Steps, ended: ir.Value, axis: int, at: ir.Value, count: ir.Value, end: ir.Value
+) -> ir.Value:
+    """The elements at these places of an axis; for places from `count` on that at `end`, a zero."""
+    ahead = steps.op("Sub", count, at)
+    positive = steps.op("Div", steps.op("Add", ahead, steps.op("Abs", ahead)), steps.whole([2]))
+    within = _least(steps, positive, steps.whole([1]))  # as integers: Less and Where take these from opset 9
+    place = steps.op("Add", end, steps.op("Mul", steps.op("Sub", at, end), within))
+    return steps.op("Gather", ended, place, axis=axis)
+
+
+def _least(steps: Steps, one: ir.Value, other: ir.Value) -> ir.Value:
+    apart = steps.op("Abs", steps.op("Sub", one, other))
+    return steps.op("Div", steps.op("Sub", steps.op("Add", one, other), apart), steps.whole([2]))
+
+
+def _ceiling(steps: Steps, count: ir.Value, by: ir.Value) -> ir.Value:
+    """A quotient, rounded up."""
+    return steps.op("Div", steps.op("Sub", steps.op("Add", count, by), steps.whole([1])), by)
+
+
+def in_order(steps: Steps, value: ir.Value, axis: int) -> ir.Value:
     """The sum over an axis, one element after the other; it stays, with size 1."""
 
     def step(inner: Steps, turn: ir.Value, last: ir.Value) -> ir.Value:
         return inner.added(last, inner.op("Gather", value, turn, axis=axis))
 
-    start = steps.zeros(steps.picked(value, axis, 0, 1))
-    return steps.looped(steps.whole([size]), start, step)
+    return steps.looped(steps.size(value, axis), steps.zeros(steps.picked(value, axis, 0, 1)), step)
 
 
 def reduced(steps: Steps) -> ir.Value | None:
     """ReduceSum, ReduceMean, ReduceSumSquare and ReduceL2; None where it is not known what they add up."""
     value, dims = steps.inputs[0], sizes(steps.inputs[0])
     axes = _axes(steps, len(dims or ()))
-    over = [dims[axis] for axis in axes] if dims else []
-    counts = [count for count in over if count]
-    if value is None or not dims or not axes or len(counts) < len(axes):
+    if value is None or not dims or not axes or any(dims[axis] == 0 for axis in axes):
         return None
     operator = steps.node.op_type
     terms = steps.times(value, value) if operator in ("ReduceSumSquare", "ReduceL2") else value
     kept = [axis for axis in range(len(dims)) if axis not in axes]
-    flat = steps.shaped(
-        steps.op("Transpose", terms, perm=[*kept, *axes]), [*[0] * len(kept), math.prod(counts)]
-    )
-    made = by_lanes(steps, flat, len(kept), math.prod(counts))
+    flat = steps.shaped(steps.op("Transpose", terms, perm=[*kept, *axes]), [*[0] * len(kept), -1])
+    made = by_lanes(steps, flat, len(kept))
     if operator == "ReduceMean":
-        made = _mean(steps, made, math.prod(counts))
+        made = _mean(steps, made, flat, len(kept))
     made = steps.op("Sqrt", made) if operator == "ReduceL2" else made
     return steps.like(made, steps.again(*steps.inputs))
 
 
-def _mean(steps: Steps, summed: ir.Value, count: int) -> ir.Value:
-    return steps.op("Div", summed, steps.rounded(steps.floats(count)))
+def _mean(steps: Steps, summed: ir.Value, terms: ir.Value, axis: int) -> ir.Value:
+    count = steps.op("Cast", steps.size(terms, axis), to=int(ir.DataType.FLOAT))
+    return steps.op("Div", summed, steps.rounded(count))
 
 
 def _axes(steps: Steps, rank: int) -> Sequence[int]:
@@ -104,22 +117,15 @@ def _axes(steps: Steps, rank: int) -> Sequence[int]:
 
 
 def global_average_pool(steps: Steps) -> ir.Value | None:
-    """GlobalAveragePool: in order up to a workgroup's size, by lanes beyond."""
-    dims = fixed_tail(steps.inputs[0])
-    value = steps.inputs[0]
-    if value is None or not dims:
+    """GlobalAveragePool: in order up to a workgroup's size, by lanes beyond and where the size is open."""
+    value, dims = steps.inputs[0], sizes(steps.inputs[0]) or ()
+    if value is None or len(dims) < 3 or 0 in dims[2:]:
         return None
-    size = math.prod(dims)
-    flat = steps.shaped(value, [0, 0, size])
-    summed = (in_order if size < LANES else by_lanes)(steps, flat, 2, size)
-    return steps.like(_mean(steps, summed, size), steps.again(value))
-
-
-def fixed_tail(value: ir.Value | None) -> tuple[int, ...] | None:
-    """The sizes behind the second axis, where all are known and positive."""
-    known = sizes(value) or ()
-    found = tuple(dim for dim in known[2:] if dim)
-    return found if len(known) > 2 and len(found) == len(known) - 2 else None
+    known = [dim for dim in dims[2:] if dim]
+    is_small = len(known) == len(dims) - 2 and math.prod(known) < LANES
+    flat = steps.shaped(value, [0, 0, -1])
+    summed = (in_order if is_small else by_lanes)(steps, flat, 2)
+    return steps.like(_mean(steps, summed, flat, 2), steps.again(value))
 
 
 def average_pool(steps: Steps) -> ir.Value | None:
@@ -131,9 +137,8 @@ def average_pool(steps: Steps) -> ir.Value | None:
     if value is None or known is None or not known[1] or not is_plain:
         return None
     channels, spots = known[1], math.prod(window)
-    made = _windows(steps, value, channels, window)
-    summed = in_order(steps, steps.shaped(made, [0, channels, spots, -1]), 2, spots)
-    return steps.like(_mean(steps, summed, spots), steps.again(value))
+    met = steps.shaped(_windows(steps, value, channels, window), [0, channels, spots, -1])
+    return steps.like(_mean(steps, in_order(steps, met, 2), met, 2), steps.again(value))
 
 
 def _windows(steps: Steps, value: ir.Value, channels: int, window: Sequence[int]) -> ir.Value:
@@ -146,10 +151,12 @@ def _windows(steps: Steps, value: ir.Value, channels: int, window: Sequence[int]
 
 
 def softmax(steps: Steps) -> ir.Value | None:
-    """Softmax over the last axis: differences, exponentials and their sum are half; None for others."""
+    """Softmax over the last axis: differences, exponentials and their sum are half; None for others. A row
+    of open size is summed as one that four elements do not fill.
+    """
     value, known = steps.inputs[0], sizes(steps.inputs[0])
     axis = steps.number("axis", -1 if steps.opset >= _SOFTMAX_OF_AN_AXIS else 1)
-    if value is None or known is None or axis % len(known) != len(known) - 1 or not known[-1]:
+    if value is None or known is None or axis % len(known) != len(known) - 1 or known[-1] == 0:
         return None
     last = len(known) - 1
     highest = _highest(steps, value, last)
@@ -166,10 +173,9 @@ def _highest(steps: Steps, value: ir.Value, axis: int) -> ir.Value:
     return steps.op("ReduceMax", value, steps.whole([axis]))
 
 
-def _sum_of_four(steps: Steps, value: ir.Value, axis: int, size: int) -> ir.Value:
+def _sum_of_four(steps: Steps, value: ir.Value, axis: int, size: int | None) -> ir.Value:
     """The sum of a row: lanes add four elements at a time where these fill the row."""
-    if size % 4:
-        return by_lanes(steps, value, axis, size)
-    fours = steps.shaped(value, [*[0] * axis, size // 4, 4])
-    added = in_order(steps, fours, axis + 1, 4)
-    return by_lanes(steps, steps.shaped(added, [*[0] * axis, size // 4]), axis, size // 4)
+    if size is None or size % 4:
+        return by_lanes(steps, value, axis)
+    added = in_order(steps, steps.shaped(value, [*[0] * axis, size // 4, 4]), axis + 1)
+    return by_lanes(steps, steps.shaped(added, [*[0] * axis, size // 4]), axis)

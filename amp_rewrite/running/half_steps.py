@@ -88,6 +88,10 @@ class Steps:
         """A value in the shape of another."""
         return self.op("Reshape", value, self.op("Shape", other))
 
+    def size(self, value: ir.Value, axis: int) -> ir.Value:
+        """The size of an axis, [1]."""
+        return self.op("Gather", self.op("Shape", value), self.whole([axis]), axis=0)
+
     def picked(self, value: ir.Value, axis: int, first: int, end: int) -> ir.Value:
         """A range of an axis."""
         return self.op("Gather", value, self.whole(range(first, end)), axis=axis)

@@ -1,8 +1,9 @@
-"""Metrics of the difference between two outputs."""
+"""Metrics of the difference between two outputs, and the spread that an error is relative to."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,15 +39,171 @@ class Metrics:
     scale: float
 
     def error(self, atol: float = 0.0) -> float:
-        """`rms` in relation to `scale`, or to the larger of SMALLEST and `atol` where the output is fainter.
-
-        Unlike `relative_l2`, it does not fail a sample for being faint among louder ones, or blank.
-        """
+        """`rms` in relation to `scale`, or to SMALLEST or `atol` where the output is fainter."""
         return self.rms / max(self.scale, SMALLEST, atol)
 
 
 SMALLEST = 2.0**-14
 """float16's smallest normal number: below it, precision is absolute."""
+
+
+Channels = Mapping[int | None, NDArray[np.float64]]
+"""Numbers of an output as a whole (None, a single one), and of its channels along axis 1 and the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Of the finite values of an output in a sample: their number, their mean, the mean of their squares, and
+    the largest magnitude.
+    """
+
+    count: Channels
+    mean: Channels
+    square: Channels
+    largest: Channels
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The numbers that differences of an output are held against: one for each channel of `axis`, or one for
+    the output as a whole where that is None.
+    """
+
+    axis: int | None
+    sizes: NDArray[np.float64]
+
+    def error(self, differences: Channels, least: float) -> tuple[float, int]:
+        """The largest RMS difference in relation to the spread, which counts as `least` where it is less, and
+        the channel that has it.
+        """
+        with np.errstate(over="ignore"):
+            errors = differences.get(self.axis, _LOST) / np.maximum(self.sizes, least or _TINY)
+        worst = int(np.argmax(errors))
+        return float(errors[worst]), worst
+
+
+_LOST, _TINY = np.array([math.inf]), float(np.finfo(np.float64).tiny)
+
+
+def moments(expected: NDArray[Any]) -> Moments:
+    """Those of an output of the original."""
+    finite = np.isfinite(expected)
+    values = np.where(finite, expected, 0).astype(np.float64)
+    count = {axis: _by_channel(np.sum, finite, axis).astype(np.float64) for axis in _axes(expected)}
+    some = {axis: np.maximum(counted, 1.0) for axis, counted in count.items()}
+    return Moments(
+        count,
+        {axis: _by_channel(np.sum, values, axis) / some[axis] for axis in count},
+        {axis: _by_channel(np.sum, np.square(values), axis) / some[axis] for axis in count},
+        {axis: _by_channel(_largest, values, axis) for axis in count},
+    )
+
+
+def differences(
+    expected: NDArray[Any], actual: NDArray[Any], axes: Iterable[int | None] | None = None
+) -> Channels:
+    """The RMS differences of the values that are finite in the original, where what is lost counts as 0; with
+    `axes`, of the channels along these only.
+    """
+    finite = np.isfinite(expected)
+    got = np.where(finite & np.isfinite(actual), actual, 0).astype(np.float64)
+    squares = np.square(got - np.where(finite, expected, 0))
+    return {
+        axis: np.sqrt(_by_channel(np.sum, squares, axis) / np.maximum(_by_channel(np.sum, finite, axis), 1))
+        for axis in (_axes(expected) if axes is None else axes)
+    }
+
+
+def _axes(array: NDArray[Any]) -> tuple[int | None, ...]:
+    return (None, *sorted({1, array.ndim - 1})) if array.ndim > 1 else (None,)
+
+
+def _by_channel(reduce: Any, array: NDArray[Any], axis: int | None) -> NDArray[Any]:
+    if axis is None:
+        return np.atleast_1d(reduce(array))
+    return reduce(array, axis=tuple(other for other in range(array.ndim) if other != axis))
+
+
+def _largest(values: NDArray[np.float64], axis: Any = None) -> NDArray[np.float64]:
+    return np.abs(values).max(axis=axis, initial=0.0)
+
+
+def spread(samples: Sequence[Moments]) -> Spread:
+    """What differences of an output are held against: the largest RMS of any sample about the mean of all
+    samples, and about 0 where there is no telling what is an offset: in fewer than FEW values, in values that
+    are all from -1 to 1 (probabilities, images, normalised coordinates), and in constant ones (CONSTANT).
+
+    Channels count apart along an axis, 1 or the last, where their means differ by PLAIN times what is inside
+    them, and the output is not all from -1 to 1. A channel that is counts as the whole output, or as 1, does.
+    """
+    whole = _about_mean(samples, None)
+    if not samples or whole.largest.max() <= NEAR_1:
+        return Spread(None, whole.sizes)
+    ratios = {axis: _plainness(samples, axis) for axis in _shared_axes(samples)}
+    axis = max(ratios, key=lambda axis: ratios[axis], default=None)
+    if axis is None or ratios[axis] <= PLAIN:
+        return Spread(None, whole.sizes)
+    found, scale = (
+        _about_mean(samples, axis),
+        min(1.0, max(float(each.square[None][0]) for each in samples) ** 0.5),
+    )
+    return Spread(axis, np.where(found.largest <= NEAR_1, np.maximum(found.sizes, scale), found.sizes))
+
+
+FEW, NEAR_1, CONSTANT, PLAIN = 16, 1.001, 2.0**-16, 4.0
+"""Values of which no spread is known; from where on the scale of an output is not that of probabilities; the
+share of a value that float32 holds to 8 bits only, below which what differs is its own noise; and how much
+farther than they spread the means of channels differ that are quantities of their own: the columns of
+detectors and of log-probabilities in the models measured reach 3.2, physical quantities hundreds.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pooled:
+    sizes: NDArray[np.float64]
+    largest: NDArray[np.float64]
+    count: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    variance: NDArray[np.float64]
+
+
+def _about_mean(samples: Sequence[Moments], axis: int | None) -> _Pooled:
+    """The spread and the moments of all samples."""
+    count = np.sum([each.count[axis] for each in samples], axis=0)
+    some = np.maximum(count, 1.0)
+    mean = np.sum([each.count[axis] * each.mean[axis] for each in samples], axis=0) / some
+    square = np.sum([each.count[axis] * each.square[axis] for each in samples], axis=0) / some
+    largest = np.max([each.largest[axis] for each in samples], axis=0)
+    variance = np.maximum(square - mean**2, 0.0)
+    has_offset = (count >= FEW) & (largest > NEAR_1) & (variance > CONSTANT**2 * square)
+    about = np.where(has_offset, mean, 0.0)
+    squares = [each.square[axis] - about * (2 * each.mean[axis] - about) for each in samples]
+    return _Pooled(np.sqrt(np.maximum(np.max(squares, axis=0), 0.0)), largest, count, mean, variance)
+
+
+def _shared_axes(samples: Sequence[Moments]) -> list[int]:
+    """The axes with as many channels in every sample, more than one, and no few values in any."""
+    first = samples[0].count
+    return [
+        axis
+        for axis in first
+        if axis is not None
+        and first[axis].size > 1
+        and all(axis in each.count and each.count[axis].size == first[axis].size for each in samples)
+        and np.sum([each.count[axis] for each in samples], axis=0).min() >= FEW
+    ]
+
+
+def _plainness(samples: Sequence[Moments], axis: int) -> float:
+    """How much the means of channels differ, in relation to what is inside them."""
+    found = _about_mean(samples, axis)
+    inside = math.sqrt(float(found.variance.mean()))
+    return float(found.mean.std()) / inside if inside else 0.0
+
+
+def only_value(array: NDArray[Any]) -> Any:
+    """The value that all elements have; None where they differ, or there are none."""
+    return array.flat[0].item() if array.size and (array == array.flat[0]).all() else None
 
 
 def rms(array: NDArray[Any]) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 from amp_rewrite.errors import RunError
 from amp_rewrite.process import fork_safe
 from amp_rewrite.running import custom_ops, ort_values
-from amp_rewrite.running.inputs import misfits
+from amp_rewrite.running.inputs import model_inputs
 
 
 def prepared(
@@ -39,7 +39,7 @@ def prepared(
             with run_errors(where):
                 return dict(zip(names, results(options), strict=True))
         except RunError:
-            misfits.refuse(session, inputs, where)
+            model_inputs.refuse(session, inputs, where)
             raise
 
     return run

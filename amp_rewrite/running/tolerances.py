@@ -5,15 +5,166 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from amp_rewrite import arguments
 from amp_rewrite.errors import OptionError
-from amp_rewrite.running import bound_text
+from amp_rewrite.escaping import shortened
+from amp_rewrite.numerics.half import FLOAT16, Half
+from amp_rewrite.running.comparison import Runs
 from amp_rewrite.running.metrics import Metrics
-from amp_rewrite.running.own_metrics import Metric
+
+# Violated bounds in words.
+
+_MOST_DIGITS = 17
+"""The digits after which any two numbers differ."""
+
+
+def above(name: str, value: float, bound: float) -> str:
+    """That a value is above its bound."""
+    shown, most = _apart(value, bound, 3)
+    return f"{name} {shown} is above {most}"
+
+
+def below(name: str, value: float, bound: float) -> str:
+    """That a value is below its bound."""
+    shown, least = _apart(value, bound, 4)
+    return f"{name} {shown} is below {least}"
+
+
+def _apart(value: float, bound: float, digits: int) -> tuple[str, str]:
+    """Both numbers with as many significant digits as it takes to tell them apart."""
+    shown = f"{value:.{digits}g}", f"{bound:.{digits}g}"
+    return shown if shown[0] != shown[1] or digits >= _MOST_DIGITS else _apart(value, bound, digits + 1)
+
+
+# Metrics of the user's own: of the original outputs, the rewritten outputs and the samples.
+
+Outputs = Sequence[Mapping[str, Any]]
+"""The outputs, or inputs, of every sample by name, in the order of the samples."""
+
+MetricFunction = Callable[[Any, Any, Any], Any]
+"""A number from the outputs of the original, those of the rewritten model, and the samples (Outputs)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric of the user's own, and its bounds: the value is to be from `least` to `most`.
+
+    `function` is called once, with three lists that have a mapping for each sample: the outputs of the
+    original, those of the rewritten model, and the inputs, as arrays by name. While there is a metric, all of
+    these are kept in memory. Without bounds the value is shown, and judges nothing.
+    Raises OptionError for a function that is not callable, and for bounds that are no numbers or cross.
+
+    Examples:
+        >>> from amp_rewrite import Metric, verify
+        >>> from amp_rewrite.demo import feeds, network
+        >>> def same_class(original, rewritten, samples):
+        ...     before, after = (runs[0]['probabilities'].argmax(1) for runs in (original, rewritten))
+        ...     return (before == after).mean()
+        >>> verdict = verify(network(), network(), feeds(), metrics=Metric(same_class, least=0.99))
+        >>> verdict.metrics[0].value
+        1.0
+    """
+
+    function: MetricFunction
+    name: str = ""
+    least: float | None = None
+    most: float | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise arguments.refused("Metric.function", f"{arguments.shown(self.function)} is not callable")
+        name = self.name or getattr(self.function, "__name__", type(self.function).__name__)
+        object.__setattr__(self, "name", arguments.texts("Metric.name", name)[0])
+        for field in ("least", "most"):
+            bound = getattr(self, field)
+            if bound is not None and (not arguments.is_number(bound) or math.isnan(bound)):
+                raise arguments.refused(f"Metric.{field}", f"{arguments.shown(bound)} is not a number")
+        if self.least is not None and self.most is not None and self.least > self.most:
+            raise arguments.refused(
+                "Metric", f"the bounds of {self.name} cross: {self.least:g} to {self.most:g}", "swap them"
+            )
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it has a bound."""
+        return self.least is not None or self.most is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The value of a metric of the user's own with its bounds.
+
+    `value` is None where the function raised or returned no number; `problem` says so then.
+    """
+
+    name: str
+    value: float | None
+    least: float | None
+    most: float | None
+    problem: str = ""
+
+    @property
+    def fault(self) -> str:
+        """Which bound is violated, or the problem, in words; empty if there is nothing wrong."""
+        if self.value is None:
+            return f"{self.name}: {self.problem}"
+        if self.least is not None and self.value < self.least:
+            return below(self.name, self.value, self.least)
+        if self.most is not None and self.value > self.most:
+            return above(self.name, self.value, self.most)
+        return ""
+
+
+def several(given: Metric | MetricFunction | Iterable[Metric | MetricFunction]) -> tuple[Metric, ...]:
+    """Metrics, which may be given as functions; a single one need not be in a list.
+
+    Raises OptionError for anything else, and for two of one name.
+    """
+    listed: Any = (given,) if isinstance(given, Metric) or callable(given) else given
+    if not isinstance(listed, Iterable):
+        raise arguments.refused("metrics", f"{arguments.shown(given)} is neither a function nor a Metric")
+    found = tuple(metric if isinstance(metric, Metric) else Metric(metric) for metric in listed)
+    names = [metric.name for metric in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise arguments.refused("metrics", f"two metrics are called {name}", "name one of them otherwise")
+    return found
+
+
+def measure(metrics: Iterable[Metric], runs: Sequence[Runs]) -> tuple[Measured, ...]:
+    """The value of each metric on all samples, or why it has none."""
+    before, after, samples = ([getattr(run, side) for run in runs] for side in _SIDES)
+    return tuple(_measure(metric, before, after, samples) for metric in metrics)
+
+
+_SIDES = ("original", "rewritten", "feeds")
+
+
+def _measure(metric: Metric, before: Outputs, after: Outputs, samples: Outputs) -> Measured:
+    try:
+        value = metric.function(list(before), list(after), list(samples))
+    except (Exception, SystemExit) as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        return Measured(metric.name, None, metric.least, metric.most, f"raised {shortened(said, _LONGEST)}")
+    number = _number(value)
+    problem = "" if number is not None else f"returned {arguments.shown(value)}, which is not a number"
+    return Measured(metric.name, number, metric.least, metric.most, problem)
+
+
+_LONGEST = 200
+
+
+def _number(value: Any) -> float | None:
+    """A real number, also in an array of one element; None for anything else, and for NaN."""
+    if getattr(value, "size", None) == 1 and hasattr(value, "item"):
+        value = value.item()
+    if not arguments.is_number(value):
+        return None
+    return None if math.isnan(value) else float(value)
 
 
 class _Default(float):
@@ -24,9 +175,10 @@ class _Default(float):
 class Tolerances:
     """The bounds of a verdict; None is no bound.
 
-    `error` (Metrics.error) is twenty times float16's unit roundoff (2**-11), for the accumulation in a deep
-    network; a bound on `relative_l2`, which is that of the worst sample, replaces this default. `agreement`
-    applies to outputs that are not float, `top1` to the arg-max of float outputs. `atol` is no bound but the
+    `error` (Output.error) is twenty times float16's unit roundoff (2**-11), for the accumulation in a deep
+    network, and 8 times as much for a result in bfloat16, whose roundoff is 8 times as large; a bound on
+    `relative_l2`, which is that of the worst sample, replaces this default. `agreement` applies to outputs
+    that are not float, `top1` to the arg-max of float outputs. `atol` is no bound but the
     scale below which `error` counts an output as zero.
     Raises OptionError for a bound that is not a number, or outside of the metric's range.
 
@@ -56,8 +208,21 @@ class Tolerances:
         for name in NAMES:
             _check_bound(name, getattr(self, name))
         if isinstance(self.error, _Default):
-            settled = None if self.relative_l2 is not None else float(self.error)
-            object.__setattr__(self, "error", settled)
+            object.__setattr__(self, "error", self.error if self.relative_l2 is None else None)
+
+    def of(self, half: Half | None) -> Tolerances:
+        """These bounds for a result in a half type: what nobody asked for follows its unit roundoff."""
+        coarser = FLOAT16.integers / half.integers if half is not None else 1
+        return replace(self, error=self.error * coarser) if isinstance(self.error, _Default) else self
+
+    def removed(self, *, is_float: bool) -> tuple[str, ...]:
+        """The bounds of such an output that were removed: what has a default, and bounds nothing now. An
+        error of more than 1 has another output, too.
+        """
+        errors = min(math.inf if bound is None else bound for bound in (self.error, self.relative_l2))
+        lacking = {"error": errors > 1, "non_finite": self.non_finite is None}
+        lacking = lacking if is_float else {"agreement": not self.agreement}
+        return tuple(name for name, is_lacking in lacking.items() if is_lacking)
 
     @property
     def is_empty(self) -> bool:
@@ -139,17 +304,19 @@ def _remedy(text: str, names: Sequence[str]) -> str:
 _NUMBER = re.compile(r"[\d.]+(?:[eE][+-]?\d+)?")
 
 
-def violations(metrics: Metrics, bounds: Tolerances, *, is_float: bool) -> Iterator[str]:
-    """The bounds that an output violates, in words; only `agreement` applies to one that is not float."""
-    error = metrics.error(bounds.atol or 0.0)
+def violations(metrics: Metrics, error: float | None, bounds: Tolerances) -> Iterator[str]:
+    """The bounds that an output violates, in words; only `agreement` applies to one that is not float, which
+    has no `error`.
+    """
+    is_float = error is not None
     for name in _UPPER if is_float else ():
         value, bound = error if name == "error" else getattr(metrics, name), getattr(bounds, name)
         if bound is not None and not value <= bound:
-            yield bound_text.above(name, value, bound)
+            yield above(name, value, bound)
     for name, metric in (_LOWER if is_float else {"agreement": "agreement"}).items():
         value, bound = getattr(metrics, metric), getattr(bounds, name)
         if bound is not None and value is not None and not value >= bound:
-            yield bound_text.below(name, value, bound)
+            yield below(name, value, bound)
 
 
 _UPPER = ("non_finite", "error", "relative_l2", "max_abs", "mean_abs")

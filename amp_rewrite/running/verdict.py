@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.escaping import brief
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.rewriting.report import NodeCounts
+from amp_rewrite.running import comparison, sessions
 from amp_rewrite.running.blame import Blame
-from amp_rewrite.running.halved_ports import HalvedPort
+from amp_rewrite.running.comparison import Float32Noise, HalvedPort, Runs, SampleComparison
 from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
 from amp_rewrite.running.metrics import Metrics
-from amp_rewrite.running.own_metrics import Measured
 from amp_rewrite.running.sessions import Device
+from amp_rewrite.running.tolerances import Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A channel of an output: an axis, and the position along it."""
+
+    axis: int
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
     """An output's metrics, the worst over all samples, and the violated bounds, in words.
 
-    `error` is that of the tolerances (Metrics.error), at the largest scale of all samples, and `floor` what
-    of it rounding this output alone makes, in relation to its scale however faint; infinite where half
-    cannot hold a value of it. `noise` is float32's own error: of the original without onnxruntime's
-    optimisation, on the first sample. None for what does not apply or was not measured. `by_sample` is the
-    relative L2 error of each sample, None where a sample does not have this output. `is_undecided` holds
-    where it is too far off, and float32 itself about as far: then no bound counts as violated.
+    `error` is that of the tolerances: the RMS of the difference over the `spread` of the output
+    (metrics.spread), of the worst channel where channels count apart, which is `channel`. `floor` is what of
+    it rounding this output alone makes, in relation to its spread however faint; infinite where half cannot
+    hold a value of it. `noise` is float32's own error: of the original without onnxruntime's optimisation, on
+    the first sample. None for what does not apply or was not measured. `by_sample` is the relative L2 error
+    of each sample, None where a sample does not have this output. `is_undecided` holds where nothing is
+    decided: it is too far off, and float32 itself about as far, so that no bound counts as violated, or it
+    says as little as all others. `unbounded` names the bounds that were removed.
     """
 
     name: str
@@ -35,8 +48,11 @@ class Output:
     error: float | None = None
     floor: float | None = None
     noise: float | None = None
+    spread: float | None = None
+    channel: Channel | None = None
     by_sample: tuple[float | None, ...] = ()
     is_undecided: bool = False
+    unbounded: tuple[str, ...] = ()
 
     @property
     def is_compared(self) -> bool:
@@ -84,6 +100,7 @@ class Verdict:
     `tried` are options that might have mended a failed comparison, in the order in which they were tried.
     `misfits` are the inputs and outputs that half cannot hold: rounding one alone fails the comparison.
     `changing` are the outputs that the original does not compute alike twice; these are not compared.
+    `is_made_up` holds where outputs are too far off on synthetic inputs, which is no proof of a fault.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
     float. `unproven` lists, in words, where no value is comparable:
@@ -91,6 +108,8 @@ class Verdict:
     - in no output at all: they are empty, or the original computes nothing finite;
     - in a non-empty output, if all samples with values for it have non-finite inputs;
     - in a sample with non-finite inputs, if the same outputs are comparable in other samples;
+    - in every output that has values, as each is zero or constant, in the original or in the result;
+    - in half of the outputs or more, while others were compared;
     - in an output that another run of the original alone has too far from the first;
     - in an output that is too far off, while float32 itself, optimised differently, is about as far off.
 
@@ -120,6 +139,7 @@ class Verdict:
     failed_run: str = ""
     misfits: tuple[HalvedPort, ...] = ()
     changing: tuple[str, ...] = ()
+    is_made_up: bool = False
 
     def __repr__(self) -> str:
         """A line: the verdict with the worst error, or with its first fault; what was run, and where."""
@@ -146,6 +166,19 @@ class Verdict:
         """Whether outputs or metrics violate bounds, while the signatures agree and both models run."""
         own = any(metric.fault and not metric.problem for metric in self.metrics)
         return not self.signature and (own or any(output.broken for output in self.outputs))
+
+    def on_made_up_inputs(self) -> Verdict:
+        """This as an open question: what is too far off on synthetic inputs counts as undecided."""
+        broken = max((output for output in self.outputs if output.broken), key=lambda each: each.error or 0.0)
+        outputs = tuple(
+            replace(output, broken=(), is_undecided=bool(output.broken) or output.is_undecided)
+            for output in self.outputs
+        )
+        error, _, limit = broken.broken[0].removeprefix("error ").partition(" is above ")
+        is_error = limit and broken.broken[0].startswith("error ")
+        what = f"{float(error):.1e}, limit {_shortest(float(limit))}" if is_error else broken.broken[0]
+        question = f"inconclusive on made-up inputs ({what}): give --data"
+        return replace(self, outputs=outputs, unproven=(*self.unproven, question), is_made_up=True)
 
     @property
     def error(self) -> float:
@@ -178,6 +211,11 @@ class Verdict:
         return _plain(asdict(self) | own | status)
 
 
+def _shortest(number: float) -> str:
+    """A number with as few digits as it has."""
+    return next(text for digits in range(18) if float(text := f"{number:.{digits}e}") == number)
+
+
 def _plain(value: Any) -> Any:
     """`value` with infinities and NaN, which JSON lacks, as strings."""
     if isinstance(value, dict):
@@ -185,3 +223,130 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# Outputs of the original that change from run to run: no comparison of them proves anything.
+#
+# Most models that draw random numbers are made to draw the same in every run (`running.repeatable`). What
+# is left are operators that draw at opsets without what that takes, and those of others.
+
+Judge = Callable[[Sequence[SampleComparison]], Sequence[Output]]
+"""The outputs of comparisons, with the bounds that they violate."""
+
+
+def outputs(before: Any, runs: Runs, judge: Judge) -> frozenset[str]:
+    """The names of the outputs of which another run on the same sample is too far from the first itself.
+
+    None where it cannot run once more: no time may be left.
+    """
+    try:
+        again = sessions.run_session(before, runs.feeds)
+    except AmpRewriteError:
+        return frozenset()
+    compared = comparison.compare(Runs(runs.feeds, runs.original, again), "")
+    return frozenset(output.name for output in judge([compared]) if output.broken)
+
+
+def without_changing(verdict: Verdict, names: Collection[str]) -> Verdict:
+    """The verdict without judgement on these outputs, which says so."""
+    kept = (_not_compared(output) if output.name in names else output for output in verdict.outputs)
+    told = (f"{output.name}: {_WHY}" for output in verdict.outputs if output.name in names)
+    return replace(
+        verdict, outputs=tuple(kept), unproven=(*verdict.unproven, *told), changing=tuple(sorted(names))
+    )
+
+
+_WHY = (
+    "not compared: another run of the original differs as much, as it draws random numbers; export it for "
+    "inference, or at opset 15 or later"
+)
+
+
+def _not_compared(output: Output) -> Output:
+    metrics = replace(output.metrics, compared=0)
+    return replace(output, metrics=metrics, broken=(), error=None, floor=None, by_sample=())
+
+
+# Outputs that float32 itself does not tell: it moves as far where it only rounds in another order.
+#
+# A constant image behind an InstanceNormalization is what rounding has left of it, divided by the root of
+# an epsilon. An error of half says nothing there, and no plan is within a tolerance that float32 itself
+# misses.
+
+NEAR = 2.0
+"""How many times farther than float32 is from itself a result is that may be as near to what is exact."""
+
+BEYOND = 16.0
+"""The same where float32 itself is beyond the bounds: two sessions have most kernels in common, and differ by
+a part of what float32 loses, for constant images by a fourteenth of it and more.
+"""
+
+
+class Undecided:
+    """Looks at outputs that are too far off, sample by sample: what float32 tells in one is decided."""
+
+    def __init__(self, noise: Float32Noise, judge: Judge) -> None:
+        self._noise, self._judge = noise, judge
+        self._decided: set[str] = set()
+        self._told: dict[str, tuple[float, str]] = {}
+
+    @property
+    def why(self) -> Mapping[str, str]:
+        """The outputs that float32 does not tell in any sample in which they are too far off, and why."""
+        return {name: said for name, (_, said) in self._told.items() if name not in self._decided}
+
+    def look(self, runs: Runs, outputs: Sequence[Output]) -> None:
+        """Takes what is too far off in a sample."""
+        far = [output for output in outputs if output.broken and output.name not in self._decided]
+        own = self._own(runs) if far else {}
+        for output in far:
+            beside = own.get(output.name)
+            if beside is None or not _is_within(output, beside):
+                self._decided.add(output.name)
+            else:
+                self._tell(output, beside)
+
+    def _own(self, runs: Runs) -> Mapping[str, Output]:
+        """What float32 itself comes to in the place of the result."""
+        plain = self._noise.outputs(runs.feeds)
+        if plain is None:
+            return {}
+        compared = comparison.compare(Runs(runs.feeds, runs.original, plain), "")
+        return {output.name: output for output in self._judge([compared])}
+
+    def _tell(self, output: Output, own: Output) -> None:
+        known = self._told.get(output.name)
+        if known is None or known[0] < _distance(output):
+            self._told[output.name] = _distance(output), _said(output, own)
+
+
+def without_undecided(verdict: Verdict, why: Mapping[str, str]) -> Verdict:
+    """The verdict without judgement on these outputs, which says so."""
+    far = {output.name for output in verdict.outputs if output.broken and output.name in why}
+    outputs = (
+        replace(output, broken=(), is_undecided=True) if output.name in far else output
+        for output in verdict.outputs
+    )
+    told = tuple(f"{name}: {said}" for name, said in why.items() if name in far)
+    return replace(verdict, outputs=tuple(outputs), unproven=(*verdict.unproven, *told))
+
+
+def _is_within(output: Output, own: Output) -> bool:
+    """Whether a result is about as far off as float32 is from itself; never where it loses a value."""
+    if output.metrics.non_finite:
+        return False
+    return _distance(output) <= (BEYOND if own.broken else NEAR) * _distance(own)
+
+
+def _distance(output: Output) -> float:
+    """How far an output is off: the share of values that differ where it is not float."""
+    if output.error is not None:
+        return output.error
+    return 1.0 - (1.0 if output.metrics.agreement is None else output.metrics.agreement)
+
+
+def _said(output: Output, own: Output) -> str:
+    by = f"{own.error:.3g}" if own.error is not None else f"{_distance(own):.1%} of its values"
+    return (
+        f"{' and '.join(output.broken)}, but float32 itself differs by {by} when it is optimised differently"
+    )

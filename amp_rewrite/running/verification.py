@@ -4,42 +4,257 @@ WebGPU as the witness, which computes in half.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
+import onnx_ir as ir
 
 from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike
-from amp_rewrite.errors import ModelError
+from amp_rewrite.errors import FeedError, ModelError
+from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model.loading import ModelSource
+from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import (
+    comparison,
     emulation,
     half_types,
-    judging,
-    own_metrics,
+    metrics,
     run_arguments,
     sessions,
-    signatures,
+    tolerances,
     witness_sessions,
 )
-from amp_rewrite.running.comparison import RewrittenRunError
+from amp_rewrite.running import verdict as changing
+from amp_rewrite.running.comparison import (
+    Float32Noise,
+    OutputComparison,
+    RewrittenRunError,
+    Runs,
+    SampleComparison,
+)
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs import trials
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
 from amp_rewrite.running.inputs.trials import Trial
-from amp_rewrite.running.noise import Float32Noise
-from amp_rewrite.running.own_metrics import Metric, MetricFunction
+from amp_rewrite.running.metrics import Channels, Spread
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sessions import Device, Runnable
-from amp_rewrite.running.tolerances import Tolerances
-from amp_rewrite.running.verdict import Verdict
+from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
+from amp_rewrite.running.verdict import Channel, NotJudged, Output, Undecided, Verdict
 from amp_rewrite.running.witness_sessions import WitnessSession
+
+# From two open sessions to a verdict: runs on every sample, the bounds, and float32's own noise.
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The sessions of two models, the half type of the second, and what judges them.
+
+    `began` is the time at which the first was opened.
+    """
+
+    before: Any
+    after: Any
+    half: Half | None
+    bounds: Tolerances
+    metrics: tuple[Metric, ...]
+    noise: Float32Noise
+    began: float
+
+    def judge(self, compared: Sequence[SampleComparison]) -> tuple[Output, ...]:
+        """The outputs of comparisons, with the bounds that they violate."""
+        return tuple(_outputs(compared, self.bounds))
+
+
+QUICK = 5.0
+"""The seconds up to which opening two models and running them once is quick: further runs cost little."""
+
+
+def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
+    """The verdict on two sessions with the same signature: that of the best-conditioned trial.
+
+    Trials beyond the first, and float32's noise, are left out where models are slow and the verdict is good.
+    """
+    first = _judge(blank, pair, trials[0])
+    if first.verdict.ok and not first.is_quick:
+        return first.verdict
+    others = (_judge(replace(blank, inputs=trial.source), pair, trial) for trial in trials[1:])
+    return _best_conditioned([_completed(judged, pair) for judged in (first, *others)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A verdict without noise, what it compares, the runs on the first sample, whether they were quick, the
+    runs on the first sample that is too far off alone (None where none is), and the outputs that float32 does
+    not tell, with the reason.
+    """
+
+    verdict: Verdict
+    compared: Sequence[SampleComparison]
+    first: Runs
+    is_quick: bool
+    far: Runs | None
+    undecided: Mapping[str, str]
+
+
+def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
+    compared: list[SampleComparison] = []
+    kept: list[Runs] = []
+    is_quick = False
+    far: Runs | None = None
+    doubt = Undecided(pair.noise, pair.judge)
+    for at, sample in enumerate(trial.samples):
+        runs = comparison.run(pair.before, pair.after, sample, blank.inputs.sample(at))
+        compared.append(comparison.compare(runs, blank.inputs.sample(at), pair.half))
+        is_quick = is_quick if kept else time.perf_counter() - pair.began < QUICK
+        if pair.metrics or not kept:  # all outputs of all samples for metrics of the user's alone
+            kept.append(runs)
+        outputs = pair.judge(compared[-1:])
+        if any(output.broken for output in outputs):
+            far = far or runs
+            doubt.look(runs, outputs)
+    if not kept:
+        raise FeedError("there is no sample to run", remedy="give one with `samples`")
+    outputs = pair.judge(compared)
+    silent = {} if any(output.broken for output in outputs) else comparison.silent(compared)
+    judged = replace(
+        blank,
+        outputs=tuple(replace(output, is_undecided=output.name in silent) for output in outputs),
+        samples=len(compared),
+        unproven=(
+            *comparison.unproven(compared),
+            *(f"{name}: proves nothing: {why}" for name, why in silent.items()),
+        ),
+        metrics=tolerances.measure(pair.metrics, kept),
+    )
+    return _Judged(judged, compared, kept[0], is_quick, far, doubt.why)
+
+
+def _outputs(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iterator[Output]:
+    for name in dict.fromkeys(name for sample in compared for name in sample.outputs):
+        samples = [sample.outputs.get(name) for sample in compared]
+        known = [found for found in samples if found is not None]
+        worst = comparison.worst([found.metrics for found in known])
+        output = Output(
+            name=name,
+            metrics=worst,
+            broken=(),
+            by_sample=tuple(sample.metrics.relative_l2 if sample else None for sample in samples),
+        )
+        if known[0].is_float:
+            output = _measured(output, known, bounds.atol or 0.0)
+        broken = tolerances.violations(worst, output.error, bounds)
+        yield replace(
+            output,
+            broken=tuple(f"{bound}{_channel(output, bound)}" for bound in broken),
+            unbounded=bounds.removed(is_float=known[0].is_float),
+        )
+
+
+def _measured(output: Output, samples: Sequence[OutputComparison], atol: float) -> Output:
+    """A float output with what its differences, and those of rounding it, are beside its spread."""
+    spread = _spread(samples)
+    errors = [spread.error(sample.off, max(metrics.SMALLEST, atol)) for sample in samples]
+    error, channel = max(errors, key=lambda found: (math.isnan(found[0]), found[0]))
+    floors = [spread.error(found.rounding, atol)[0] for found in samples if found.rounding is not None]
+    return replace(
+        output,
+        error=error,
+        floor=max(floors, default=None),
+        spread=float(spread.sizes[channel]),
+        channel=None if spread.axis is None else Channel(spread.axis, channel),
+    )
+
+
+def _spread(samples: Sequence[OutputComparison]) -> Spread:
+    known = [found.moments for found in samples if found.moments is not None]
+    return metrics.spread(known or [metrics.moments(np.zeros(0))])
+
+
+def _channel(output: Output, bound: str) -> str:
+    """Where an error is largest, if a channel is meant."""
+    is_meant = output.channel is not None and bound.startswith("error ")
+    return f" in channel {output.channel.index} of axis {output.channel.axis}" if is_meant else ""
+
+
+def _completed(judged: _Judged, pair: Pair) -> Verdict:
+    """The verdict with float32's noise on the first sample, at the scale of all samples."""
+    found = pair.noise.measure(judged.first.feeds, judged.first.original)
+    least = max(metrics.SMALLEST, pair.bounds.atol or 0.0)
+    outputs = (_noisy(output, judged.compared, found, least) for output in judged.verdict.outputs)
+    verdict = replace(judged.verdict, outputs=tuple(outputs))
+    return verdict if judged.far is None else _explained(verdict, judged, judged.far, pair)
+
+
+def _explained(verdict: Verdict, judged: _Judged, far: Runs, pair: Pair) -> Verdict:
+    """A verdict that fails on a sample, without the outputs that change by themselves or that float32 does
+    not tell, or with the inputs and outputs that half cannot hold.
+    """
+
+    def is_far(runs: Runs) -> bool:
+        return any(output.broken for output in pair.judge([comparison.compare(runs, "")]))
+
+    names = changing.outputs(pair.before, far, pair.judge)
+    if names:
+        return changing.without_changing(verdict, names)
+    verdict = changing.without_undecided(verdict, judged.undecided)
+    if not verdict.is_far:
+        return verdict
+    found = comparison.misfits(pair.before, pair.after, far, pair.half, is_far)
+    return replace(verdict, misfits=found)
+
+
+def _noisy(
+    output: Output, compared: Sequence[SampleComparison], found: Mapping[str, Channels], least: float
+) -> Output:
+    if output.name not in found or output.error is None:
+        return output
+    spread = _spread([sample.outputs[output.name] for sample in compared if output.name in sample.outputs])
+    return replace(output, noise=spread.error(found[output.name], least)[0])
+
+
+BETTER = 2.0
+"""How many times smaller float32's noise is on clearly better-conditioned inputs."""
+
+ALIVE = 2.0**-27
+"""An eighth of float32's unit roundoff: less noise than this has no model that computes its outputs, but one
+whose outputs are saturated (clipped, say) by inputs out of range.
+"""
+
+
+def _best_conditioned(verdicts: Sequence[Verdict]) -> Verdict:
+    """The verdict on the inputs that amplify rounding errors least, which names the others: of those that
+    pass, where one does.
+    """
+    first, *others = [verdict for verdict in verdicts if verdict.ok] or verdicts
+    chosen = first
+    for verdict in others:
+        if _is_better(verdict, chosen):
+            chosen = verdict
+    rest = tuple(_not_judged(verdict) for verdict in verdicts if verdict is not chosen)
+    return replace(chosen, not_judged=rest)
+
+
+def _is_better(verdict: Verdict, chosen: Verdict) -> bool:
+    found, other = verdict.noise, chosen.noise
+    if found is None or other is None or verdict.unproven:
+        return False
+    return ALIVE <= found <= other / BETTER
+
+
+def _not_judged(verdict: Verdict) -> NotJudged:
+    images = verdict.inputs.images.value if verdict.inputs.images else ""
+    return NotJudged(images, verdict.error, verdict.noise, verdict.ok)
 
 
 def verify(
@@ -86,7 +301,7 @@ def verify(
     arguments.instance("bounds", bounds, Tolerances, "write Tolerances(error=0.02)")
     io = arguments.choice("io", io, IOTypes)
     arguments.instance("inputs", inputs, InputSource, "omit it")
-    own = own_metrics.several(metrics)
+    own = tolerances.several(metrics)
     libraries = run_arguments.libraries(custom_ops)
     sums = arguments.choice("accumulate", accumulate, Accumulation)
     with TimeLimit(timeout).running():
@@ -133,19 +348,24 @@ def verify_trials(
             outputs=(), signature=(), how=_how(where, accumulate), samples=0, inputs=source, witness=where
         )
         try:
-            with emulated(models[1], where, late=True, accumulate=accumulate) as runnable:
+            left: list[ir.Node] = []
+            with emulated(models[1], where, late=True, accumulate=accumulate, left=left) as runnable:
+                blank = replace(blank, how=_how(where, accumulate, left))
                 after = _open_rewritten(runnable, where, libraries)
                 if isinstance(after, WitnessSession):
                     blank = replace(blank, how=f"{blank.how}, {after.placed} there")
-                wrong = signatures.wrongly_declared((float32, models[1]), before, after)
-                exempt = {*wrong, *signatures.undeclared(float32, before, after)}
-                differences = tuple(signatures.differences(before, after, io, exempt))
-                told = (*filter(None, [found.note]), *wrong.values())
-                blank = replace(blank, signature=differences, warnings=told)
+                wrong = comparison.wrongly_declared((float32, models[1]), before, after)
+                exempt = {*wrong, *comparison.undeclared(float32, before, after)}
+                differences = tuple(comparison.differences(before, after, io, exempt))
+                warnings = (*filter(None, [found.note]), *wrong.values())
+                blank = replace(blank, signature=differences, warnings=warnings)
                 noise = Float32Noise(float32, sessions.reference(where), libraries)
                 half = half_types.half_of(runnable)
-                pair = judging.Pair(before, after, half, bounds, metrics, noise, began)
-                return blank if differences else judging.judge(blank, pair, tried)
+                if (settled := bounds.of(half)) != bounds and half is not None:
+                    how = f"{blank.how}; an error of at most {settled.error:g}, as of {half.name}"
+                    bounds, blank = settled, replace(blank, how=how)
+                pair = Pair(before, after, half, bounds, metrics, noise, began)
+                return blank if differences else judge(blank, pair, tried)
         except RewrittenRunError as error:
             cause = str(error)
             return replace(blank, signature=(f"the rewritten model does not run: {cause}",), failed_run=cause)
@@ -158,9 +378,12 @@ def _open_rewritten(model: Runnable, device: Device, libraries: Libraries) -> An
         raise RewrittenRunError(error) from error
 
 
-def _how(device: Device, accumulate: Accumulation) -> str:
-    sums = ", sums too" if device is Device.CPU and accumulate is Accumulation.HALF else ""
-    return f"{_HOW[device]}{sums}"
+def _how(device: Device, accumulate: Accumulation, left: Sequence[ir.Node] = ()) -> str:
+    """How two models are compared; `left` are nodes that sum in float32, where sums are to be half."""
+    if device is not Device.CPU or accumulate is not Accumulation.HALF:
+        return _HOW[device]
+    beside = f" but those of {plural(len(left), 'node')}" if left else ""
+    return f"{_HOW[device]}, sums too{beside}"
 
 
 _HOW = {

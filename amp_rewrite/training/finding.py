@@ -7,17 +7,192 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.errors import SpecError
+from amp_rewrite.errors import ModelError, SpecError
+from amp_rewrite.model import traversal
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types
-from amp_rewrite.training import asked_spec, dataflow, parts, refusals, seeds, state_pairs
-from amp_rewrite.training.asked_spec import Asked
+from amp_rewrite.training import dataflow, linearity, state_pairs
+from amp_rewrite.training import spec as asked_spec
 from amp_rewrite.training.dataflow import Dataflow
 from amp_rewrite.training.linear_operators import FLOATS
-from amp_rewrite.training.linearity import Linearity, Subject, analyse
-from amp_rewrite.training.parts import Parts
-from amp_rewrite.training.spec import Pair, TrainSpec
+from amp_rewrite.training.linearity import Linearity, Parts, Subject, analyse
+from amp_rewrite.training.spec import Asked, Pair, TrainSpec
 from amp_rewrite.training.state_pairs import Borders, listed
+
+# The seed of a backward pass: the value that every gradient is linear in.
+
+
+def find_seeds(
+    subject: Subject,
+    types: Types,
+    kept: Sequence[ir.Value],
+    gradients: Sequence[ir.Value],
+    loss: str,
+    said: str | None,
+    guessed: list[str],
+) -> ir.Value:
+    """The value that is said to be the seed, that is called so, or that analysis finds.
+
+    `kept` is what the backward pass is for, and `loss` the name of the loss. Raises SpecError where there is
+    none, or where what is said cannot be one.
+    """
+    known = _values(subject.flow)
+    if said is not None:
+        return _said(subject, known, types, said)
+    for name in (f"{loss}_grad", "loss_grad", f"{loss}.grad"):
+        if name in known and _starts(subject, types, known[name]):
+            return known[name]
+    guessed.append("seed")
+    return _first(subject, types, kept, gradients)
+
+
+def _values(flow: Dataflow) -> dict[str, ir.Value]:
+    """All values of a main graph by name."""
+    outer = (*flow.graph.initializers.values(), *flow.graph.inputs)
+    made = (value for node in flow.nodes for value in node.outputs)
+    return {value.name: value for value in (*outer, *made) if value.name}
+
+
+def _said(subject: Subject, known: dict[str, ir.Value], types: Types, name: str) -> ir.Value:
+    if name not in known:
+        raise SpecError(f"the seed '{name}' is {_absent(subject.flow, name)}", remedy="name another value")
+    if not _is_float(types, known[name]):
+        raise SpecError(f"the seed '{name}' is no floating-point tensor", remedy="name another value")
+    if not analyse(subject, known[name]).values:
+        raise SpecError(
+            f"the seed '{name}' starts no backward pass: nothing beyond the loss is linear in it",
+            remedy="name another value, or leave it to analysis",
+        )
+    return known[name]
+
+
+def _absent(flow: Dataflow, name: str) -> str:
+    inner = (graph for graph in traversal.graphs(flow.graph) if graph is not flow.graph)
+    for graph in inner:
+        made = (value.name for node in graph for value in node.outputs)
+        if name in graph.initializers or name in made or name in [value.name for value in graph.inputs]:
+            return "inside the body of a node (If, Loop or Scan), where none can be scaled"
+    return "not a value of the model"
+
+
+def _first(
+    subject: Subject, types: Types, kept: Sequence[ir.Value], gradients: Sequence[ir.Value]
+) -> ir.Value:
+    """The first value of the backward pass, in order, that can be its seed; else a value that the forward
+    pass makes, the last first.
+    """
+    if not any(map(dataflow.is_product, subject.flow.before(kept) - set(subject.forward))):
+        raise SpecError(
+            "no train step: its state is updated without a backward pass, as no product is beyond the loss",
+            remedy="give a step that computes gradients, or rewrite it as an inference graph",
+        )
+    for value in _candidates(subject, kept):
+        if _is_seed(subject, types, value, kept, gradients):
+            return value
+    raise SpecError(
+        "no value is the seed of the whole backward pass: there are two losses with a seed each, a backward "
+        "pass inside the body of a node, or an operator that is not known to be linear",
+        remedy="name the seed, and the gradients that are linear in it",
+    )
+
+
+def _candidates(subject: Subject, kept: Sequence[ir.Value]) -> Iterator[ir.Value]:
+    flow, forward = subject.flow, subject.forward
+    needed = flow.before(kept)
+    backward = [node for node in flow.nodes if node in needed and node not in forward]
+    found: dict[ir.Value, None] = {}
+    for node in backward:
+        own = (value for value in flow.reads[node] if value.producer() is None)
+        found.update(dict.fromkeys((*own, *node.outputs)))
+    yield from found
+    read = dict.fromkeys(value for node in backward for value in flow.reads[node])
+    made_ahead = {value for node in forward for value in node.outputs}
+    yield from (value for value in reversed(read) if value in made_ahead)
+
+
+def _is_float(types: Types, value: ir.Value) -> bool:
+    kind = types.get(value)
+    return isinstance(kind, ir.TensorType) and kind.dtype in FLOATS
+
+
+def _starts(subject: Subject, types: Types, value: ir.Value) -> bool:
+    """Whether a product of a backward pass is linear in a value."""
+    return _is_float(types, value) and bool(analyse(subject, value).products)
+
+
+def _is_seed(
+    subject: Subject, types: Types, value: ir.Value, kept: Sequence[ir.Value], gradients: Collection[ir.Value]
+) -> bool:
+    """Whether all products of the backward pass are linear in a value, and all gradients that are named."""
+    if not _is_float(types, value):
+        return False
+    found = analyse(subject, value, gradients)
+    if not found.products or not set(gradients) <= set(found.values):
+        return False
+    divided = linearity.divide_parts(subject.flow, subject.forward, kept, found)
+    return not linearity.unscaled(subject.flow, divided, found)
+
+
+# What is refused of train steps: operators that no runtime has, and gradients that no scale reaches.
+
+_PREVIEW = "ai.onnx.preview.training"
+
+
+def refuse_unknown(model: ir.Model) -> None:
+    """SpecError for operators of ai.onnx.preview.training."""
+    found = {node.op_type for node in traversal.every_node(model.graph) if node.domain == _PREVIEW}
+    if found:
+        raise SpecError(
+            f"{', '.join(sorted(found))} of {_PREVIEW}: no runtime has these operators",
+            remedy="export gradients and optimiser as ordinary operators (docs/training.md)",
+        )
+
+
+_ARTEFACTS = frozenset(
+    "InPlaceAccumulatorV2 InPlaceAccumulator SoftmaxCrossEntropyLossGrad ReluGrad ConvGrad GatherGrad "
+    "LayerNormalizationGrad SoftmaxGrad SoftmaxGrad_13 GeluGrad BiasGeluGrad_dX AdamWOptimizer YieldOp "
+    "SGDOptimizerV2".split()
+)
+
+
+def refuse_artefact(model: ir.Model) -> None:
+    """ModelError for what onnxruntime-training's generate_artifacts makes."""
+    nodes = traversal.every_node(model.graph)
+    made = {node.op_type for node in nodes if node.domain == "com.microsoft" and node.op_type in _ARTEFACTS}
+    lazy = any(value.name == "lazy_reset_grad" for value in model.graph.inputs)
+    if made or lazy:
+        what = ", ".join(sorted(made)) or "lazy_reset_grad"
+        raise ModelError(
+            f"an artefact of onnxruntime-training ({what}): its gradient operators have no half kernels, and "
+            "only onnxruntime-training 1.19.2, which is no longer maintained, runs it",
+            remedy="export a plain train step (docs/training.md); insert_loss_scale works on artefacts too",
+        )
+
+
+def refuse_unscaled(
+    found: Linearity, flow: Dataflow, divided: Parts, gradients: Sequence[ir.Value], spec: TrainSpec
+) -> None:
+    """SpecError for a gradient that a scale of the seed does not reach: it would underflow in half."""
+    if not found.frontier:
+        raise SpecError(
+            f"nothing reads what is linear in the seed '{spec.seed}': there are no gradients",
+            remedy="name another seed, or leave it to analysis",
+        )
+    linear = set(found.values)
+    missed = [value.name or "" for value in gradients if value not in linear]
+    if missed:
+        raise SpecError(
+            f"the gradients {listed(missed)} are not linear in the seed '{spec.seed}', and would stay "
+            "unscaled: a second loss, or an operator that is not known to be linear, is on the way",
+            remedy="name another seed, or the gradients that are linear in it",
+        )
+    outside = [value.name or "" for value in linearity.unscaled(flow, divided, found)]
+    if outside and not gradients:
+        raise SpecError(
+            f"{listed(outside)} reach the state without the scale of the seed '{spec.seed}': a second loss "
+            "has a seed of its own, or an operator that is not known to be linear is on the way",
+            remedy="give both losses one seed, or name the gradients to scale",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +218,15 @@ class Step:
         return self.borders.outputs[self.spec.loss]
 
 
-def find(model: ir.Model, asked: Asked, suffix: str | None = None) -> Step:
+def find_step(model: ir.Model, asked: Asked, suffix: str | None = None) -> Step:
     """What a model is as a train step; `model` has no functions, and its nodes are sorted.
 
     Raises SpecError, which says what is missing or lists the candidates, where it is none or not clear.
     """
-    refusals.refuse_unknown(model)
+    refuse_unknown(model)
     flow, types = dataflow.of(model.graph), element_types.infer(model)
     borders = state_pairs.borders(model.graph, types)
-    said = asked.over(asked_spec.in_metadata(model.metadata_props))
+    said = asked.over(asked_spec.spec_in_metadata(model.metadata_props))
     guessed: list[str] = []
     named = tuple(state_pairs.by_name(borders, suffix)) if said.state is None else said.state
     if suffix is not None and not named:
@@ -74,13 +249,13 @@ def find(model: ir.Model, asked: Asked, suffix: str | None = None) -> Step:
             remedy=f"name the state, each as IN=OUT; its outputs are {listed(borders.outputs)}",
         )
     subject = Subject(model, flow, forward)
-    seed = seeds.find(subject, types, kept, gradients, loss, said.seed, guessed)
+    seed = find_seeds(subject, types, kept, gradients, loss, said.seed, guessed)
     found = analyse(subject, seed, gradients)
-    divided = parts.divide(flow, forward, kept, found)
+    divided = linearity.divide_parts(flow, forward, kept, found)
     names = tuple(value.name or "" for value in gradients)
     spec = TrainSpec(loss, seed.name or "", state, names)
     step = Step(model, spec, types, flow, borders, forward, found, divided, tuple(guessed))
-    refusals.refuse_unscaled(step.linearity, flow, divided, gradients, spec)
+    refuse_unscaled(step.linearity, flow, divided, gradients, spec)
     return step
 
 

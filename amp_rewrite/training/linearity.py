@@ -7,7 +7,7 @@ point no bit changes if the scale is a power of two and nothing overflows or is 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -136,3 +136,98 @@ def _before_products(found: Linearity, flow: Dataflow, named: Collection[ir.Valu
     ends = [node for node in found.nodes if node in makers or dataflow.is_product(node)]
     before = flow.before(value for node in ends for value in node.inputs if value is not None)
     return {value for value in found.values if value.producer() in before}
+
+
+# The loss region: what stays float32 around the loss and the seed, since its numbers are small. A gradient
+# is smallest where the backward pass begins: 2/N of a mean over N numbers underflows in float16 before any
+# scale reaches it. TensorFlow's rewrite keeps losses in float32 by its deny list; here the region ends at
+# the first product on either side.
+
+
+def find_loss_region(
+    flow: Dataflow, loss: ir.Value, found: Linearity, forward: Collection[ir.Node]
+) -> set[ir.Node]:
+    """The nodes with no product between them and the loss, or between the seed and them; and what these need
+    of the backward pass alone.
+    """
+    ahead = _without_products(flow, _producers([loss]), lambda node: _producers(flow.reads[node]))
+    begun = [use.holder for use in found.seed_uses if isinstance(use.holder, ir.Node)]
+    linear = set(found.nodes)
+    back = _without_products(
+        flow, begun, lambda node: (reader for reader in flow.successors(node) if reader in linear)
+    )
+    beside = _without_products(
+        flow,
+        [*_producers([found.seed]), *(made for node in back for made in _producers(flow.reads[node]))],
+        lambda node: _producers(flow.reads[node]),
+        linear.union(forward),
+    )
+    return ahead | back | beside
+
+
+def _producers(values: Iterable[ir.Value]) -> list[ir.Node]:
+    return [node for value in values if (node := value.producer()) is not None]
+
+
+def _without_products(
+    flow: Dataflow,
+    start: Iterable[ir.Node],
+    following: Callable[[ir.Node], Iterable[ir.Node]],
+    besides: Collection[ir.Node] = (),
+) -> set[ir.Node]:
+    """The nodes reached without passing a product, or a node `besides`."""
+
+    def passes(node: ir.Node) -> bool:
+        return node not in besides and node in flow.reads and not dataflow.is_product(node)
+
+    return dataflow.reach(start, following, passes)
+
+
+# The parts of a train step: what the loss needs, what state needs beyond that, and what is neither.
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The nodes behind a backward pass (`linear` in the seed), what else these need beyond the forward pass
+    (`beside`), and what follows the gradients (`optimiser`), with state that depends on none.
+    """
+
+    linear: Collection[ir.Node]
+    beside: Collection[ir.Node]
+    optimiser: Collection[ir.Node]
+
+
+def divide_parts(
+    flow: Dataflow, forward: Collection[ir.Node], kept: Collection[ir.Value], found: Linearity
+) -> Parts:
+    """The parts of a step whose outputs `kept` are state or gradients, given what is linear in its seed."""
+    linear = set(found.nodes)
+    behind = flow.behind(users(flow, found)) - linear
+    needed = flow.before(kept) - set(forward)
+    beside = flow.before(value for node in linear for value in flow.reads[node])
+    beside = {node for node in beside if node not in linear and node not in forward and node not in behind}
+    return Parts(linear, beside, behind | (needed - linear - beside))
+
+
+def users(flow: Dataflow, found: Linearity) -> Iterator[ir.Node]:
+    """The nodes that read gradients where these are not linear."""
+    for value, uses in found.frontier.items():
+        yield from (node for node, use in flow.readers.get(value, ()) if use in uses)
+
+
+def unscaled(flow: Dataflow, parts: Parts, found: Linearity) -> tuple[ir.Value, ...]:
+    """Products of the backward pass that no scale of the seed reaches, and whose results reach the optimiser.
+
+    A product whose result only multiplies linear values is part of the forward pass, computed again.
+    """
+    behind = flow.behind(users(flow, found))
+    candidates = [node for node in flow.nodes if node in parts.beside or node in parts.optimiser]
+    suspects = (node for node in candidates if node not in behind and dataflow.is_product(node))
+    return tuple(node.outputs[0] for node in suspects if _reaches(flow, node, parts, found))
+
+
+def _reaches(flow: Dataflow, product: ir.Node, parts: Parts, found: Linearity) -> bool:
+    """Whether what a product outputs reaches the optimiser without passing a node that is linear."""
+    linear = set(found.nodes)
+    reached = dataflow.reach([product], flow.successors, lambda node: node not in linear)
+    return not reached.isdisjoint(parts.optimiser)

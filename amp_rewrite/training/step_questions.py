@@ -13,9 +13,8 @@ from amp_rewrite.errors import SpecError
 from amp_rewrite.model import inlining, loading, serialization
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.training import finding, scaled_step
-from amp_rewrite.training.asked_spec import Asked
 from amp_rewrite.training.finding import Step
-from amp_rewrite.training.spec import TrainSpec, pairs
+from amp_rewrite.training.spec import Asked, TrainSpec, pairs
 
 
 def find_spec(
@@ -61,7 +60,7 @@ def complete_spec(model: loading.ModelSource, asked: Asked, suffix: str | None =
 def found_in(model: ir.Model, asked: Asked, suffix: str | None = None) -> Step:
     """The step that a loaded model is, after its functions are inlined; raises as `find_spec`."""
     inlining.inline(model)
-    return finding.find(model, asked, suffix)
+    return finding.find_step(model, asked, suffix)
 
 
 def initial_state(model: loading.ModelSource) -> dict[str, NDArray[np.generic]]:

@@ -24,12 +24,10 @@ from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.rewriting.report import Report
-from amp_rewrite.training import casting, refusals, scaled_step, scales
-from amp_rewrite.training.asked_spec import Asked
-from amp_rewrite.training.casting import Implementation
+from amp_rewrite.training import finding, scaled_step
+from amp_rewrite.training import spec as casting
 from amp_rewrite.training.scaled_step import ScaledStep
-from amp_rewrite.training.scales import AUTO, DYNAMIC, LossScale
-from amp_rewrite.training.spec import TrainSpec
+from amp_rewrite.training.spec import AUTO, DYNAMIC, Asked, Implementation, LossScale, TrainSpec
 from amp_rewrite.training.step_questions import found_in
 
 M = TypeVar("M", covariant=True)
@@ -105,7 +103,7 @@ def insert_loss_scale(
         >>> [value.name for value in scaled.graph.input][-2:]
         ['loss_scale', 'good_steps']
     """
-    asked = scales.parse(loss_scale)
+    asked = casting.parse_scale(loss_scale)
     skips = arguments.flag("skip_nonfinite", skip_nonfinite)
     if asked is None:
         raise OptionError("no loss scale is asked for", where="loss_scale", remedy='give "dynamic", say')
@@ -115,10 +113,12 @@ def insert_loss_scale(
         step, _ = scaled_step.scale(found_in(loaded.model, _asked(spec)), asked, skip_nonfinite=skips)
         if target is not None:
             output_paths.refuse_data(target, loaded.external)
-        made = writing.write_result(model, loaded, target, changed=True)
-    nodes = len(loaded.model.graph)
-    checked = result_checks.validate(made.checkable, lambda: serialization.checkable(model), nodes)
-    return InsertResult(made.model, step, checked.broken)
+        with writing.transaction(target) as written:
+            made = writing.write_result(model, loaded, target, changed=True)
+            nodes = len(loaded.model.graph)
+            checked = result_checks.validate(made.checkable, lambda: serialization.checkable(model), nodes)
+            result = written.commit(made.model)
+    return InsertResult(result, step, checked.broken)
 
 
 def _target(model: loading.ModelSource, output: str | os.PathLike[str] | None) -> Path | None:
@@ -181,7 +181,7 @@ class TrainJob:
 
     def first(self, model: ir.Model) -> Held:
         """Inserts the loss scale; returns what stays float32. Raises SpecError, and ModelError."""
-        refusals.refuse_artefact(model)
+        finding.refuse_artefact(model)
         step, held = scaled_step.scale(found_in(model, self.said), self.loss_scale, skip_nonfinite=self.skips)
         self.found.append(step)
         return held
@@ -208,10 +208,10 @@ def job(
     given = Options() if options is None else arguments.instance("options", options, Options)
     given = replace(given, half=half) if policy is None else policy.options(given)
     none = policy is not None and policy.compute is None and loss_scale == AUTO
-    asked = None if none else scales.parse(loss_scale, half)
+    asked = None if none else casting.parse_scale(loss_scale, half)
     skips = arguments.flag("skip_nonfinite", skip_nonfinite)
     _refuse_contradictions(given, asked, skips=skips)
-    return TrainJob(casting.settled(given, how), asked, _asked(spec), skips, [])
+    return TrainJob(casting.settle_implementation(given, how), asked, _asked(spec), skips, [])
 
 
 def _half(to: object) -> Half:

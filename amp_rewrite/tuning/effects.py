@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,8 +23,8 @@ from amp_rewrite.tuning.sensitivity import Group
 from amp_rewrite.tuning.switched_model import switched_emulation
 from amp_rewrite.tuning.switched_session import SwitchedSession, opened
 
-MOST_RUNS, MOST_SECONDS = 64, 5.0
-"""Runs and seconds after which values that are not told apart share the error of their group."""
+MOST_RUNS = 64
+"""Runs after which values that are not told apart share the error of their group."""
 
 _FITS = 0.01
 """The share of the squared error that may be of values that are not told apart."""
@@ -62,13 +61,13 @@ def effects(
 
 def _by_value(session: SwitchedSession, count: int) -> list[float]:
     """The squared error that each value adds."""
-    noise, end = session.squared(()), time.monotonic() + MOST_SECONDS
+    noise = session.squared(())
 
     def added(sites: Sequence[int]) -> float:
         return max(session.squared(sites) - noise, 0.0)
 
     def may_go_on() -> bool:
-        return session.runs < MOST_RUNS and time.monotonic() < end
+        return session.runs < MOST_RUNS
 
     whole = added(range(count)) if count else 0.0
     fits = whole * _FITS if math.isfinite(whole) else 0.0

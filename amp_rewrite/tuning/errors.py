@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,25 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amp_rewrite.running import comparison, metrics
+from amp_rewrite.running.metrics import Moments
 
 
 class Target:
     """The outputs of float32 for some samples, and how far others may be from them.
 
-    The error of an output is the RMS of the difference over its largest RMS in any sample, and at least
-    metrics.SMALLEST; for outputs that are not float, the share of values that differ. Sequences and maps are
-    as many outputs as they have arrays.
+    The error of a float output is that of a verdict: the RMS of the difference over the spread in all samples
+    (metrics.spread), at least metrics.SMALLEST; of others, it is the share of values that differ. Sequences
+    and maps are as many outputs as they have arrays.
     """
 
     def __init__(self, wanted: Sequence[Mapping[str, Any]], bound: float) -> None:
         self._wanted, self._bound = [dict(comparison.arrays(outputs)) for outputs in wanted], bound
-        self._scale: dict[str, float] = {}
-        for outputs in self._wanted:
-            for name, value in outputs.items():
-                if metrics.is_float(value):
-                    self._scale[name] = max(
-                        self._scale.get(name, metrics.SMALLEST), metrics.rms(value[np.isfinite(value)])
-                    )
+        moments: defaultdict[str, list[Moments]] = defaultdict(list)
+        for name, value in (found for outputs in self._wanted for found in outputs.items()):
+            if metrics.is_float(value):
+                moments[name].append(metrics.moments(value))
+        self._spread = {name: metrics.spread(known) for name, known in moments.items()}
 
     def squared(self, sample: int, outputs: Mapping[str, Any]) -> float:
         """The squared error of the worst output of a sample, over the square of the bound."""
@@ -39,9 +39,10 @@ class Target:
     def _error(self, name: str, wanted: NDArray[Any], got: NDArray[Any]) -> float:
         if wanted.shape != got.shape:
             return math.inf
-        if name not in self._scale:
+        if name not in self._spread:
             return float(np.mean(wanted != got)) if wanted.size else 0.0
         finite = np.isfinite(wanted)
         if not np.isfinite(got[finite]).all():
             return math.inf
-        return metrics.rms(got[finite].astype(np.float64) - wanted[finite]) / self._scale[name]
+        spread = self._spread[name]
+        return spread.error(metrics.differences(wanted, got, (spread.axis,)), metrics.SMALLEST)[0]

@@ -16,6 +16,13 @@ def lines(tuned: Tuned | None, report: Report) -> Iterator[SummaryLine]:
         yield SummaryLine("search", f"{_found(tuned, report)} ({_effort(tuned)})")
 
 
+def not_taken(tuned: Tuned) -> str:
+    """That a plan passed, and gives up more than inputs that nobody gave may decide."""
+    before = "more than a tenth of the predicted speed or of the FLOPs in half"
+    lost = "all that is half" if tuned.is_float32 else before
+    return f"the plan within {_target(tuned)} gives up {lost}, too much for made-up inputs ({_effort(tuned)})"
+
+
 def _found(tuned: Tuned, report: Report) -> str:
     if tuned.is_below_noise:
         off = f"float32 itself differs by {tuned.noise:.1e} when it is optimised differently"

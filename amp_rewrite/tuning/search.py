@@ -35,7 +35,7 @@ def widest(analysis: Analysis, prefer: Prefer) -> Painting:
 
 class Search:
     """The search for one model with a switch for each site, those of the `widest` painting; `bound` is the
-    error to stay within.
+    error to stay within, and `most_runs` those of one call.
 
     All squared errors are relative to that of the bound. `noise` is that of no site rounded, `errors` are
     those of the sites as far as they are known, and `walked` what was measured.
@@ -49,8 +49,10 @@ class Search:
         session: SwitchedSession,
         bound: float,
         prefer: Prefer,
+        most_runs: int,
     ) -> None:
         self._analysis, self._rounding, self._session, self._bound = analysis, rounding, session, bound
+        self._most_runs = most_runs
         self._sites = rounding.sites
         self._worth = _worth(analysis, prefer)
         self._prices = prices.measure(analysis.graph, analysis.options)
@@ -62,7 +64,7 @@ class Search:
 
     def run(self, limit: float, end: float, watch: Watch | None) -> Found:
         """The best painting with a squared error of at most `limit`, or the closest; that of the analysis
-        where it fits. `end` is the time (time.monotonic) at which the search stops.
+        where it fits. `end` is the time (time.monotonic) at which the search stops; infinite for none.
 
         A call for less goes on from the best of what an earlier one found on its way.
         """
@@ -105,10 +107,8 @@ class Search:
             self._watch(Step(self._session.runs, error, len(best.rounded), sites))
         runs = self._session.runs - self._began
         until = self._begin + share.time * (self._end - self._begin)
-        return (
-            time.monotonic() < until
-            and runs < (max(effort.FEWEST_RUNS, sites // 2) - effort.BEFORE) * share.runs
-        )
+        is_over = self._session.runs >= self._most_runs * effort.CALLS or time.monotonic() >= until
+        return not is_over and runs < (self._most_runs - effort.BEFORE) * share.runs
 
     def _above_noise(self, sites: Sequence[int]) -> float:
         places = (place for site in sites for place in self._sites[site].places)
@@ -228,6 +228,6 @@ def _worth(analysis: Analysis, prefer: Prefer) -> Mapping[int, int]:
     """The FLOPs of the units that are half, where they count."""
     if prefer is Prefer.TIME:
         return {}
-    flops = flop_count.count(analysis.loaded.model, analysis.graph.types).flops
+    flops = flop_count.count(analysis.loaded.model, analysis.graph.types, analysis.options.dims.dims).flops
     known = ((unit, flops.get(analysis.graph.units[unit].node)) for unit in range(len(analysis.graph.units)))
     return {unit: found for unit, found in known if found}

@@ -23,15 +23,14 @@ from amp_rewrite.policy.options import Options
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.plan_files import SavedPlan
-from amp_rewrite.running import own_metrics, run_arguments
+from amp_rewrite.running import run_arguments, tolerances
 from amp_rewrite.running.custom_ops import Libraries
-from amp_rewrite.running.own_metrics import Metric, MetricFunction
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sessions import Device, Feeds
-from amp_rewrite.running.tolerances import Tolerances
+from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.running.verification import verify
-from amp_rewrite.tuning import confirming, sites
+from amp_rewrite.tuning import confirming, effort, sites
 from amp_rewrite.tuning.found import Found, Prefer, Watch
 from amp_rewrite.tuning.search import Search, widest
 from amp_rewrite.tuning.sites import Site
@@ -52,7 +51,8 @@ def tune(
     max_error: float | None = None,
     metrics: Metric | MetricFunction | Iterable[Metric | MetricFunction] = (),
     prefer: Prefer | str = Prefer.TIME,
-    budget: float = 120.0,
+    budget: float | None = None,
+    fresh: Samples | None = None,
     seen: Seen | None = None,
     faint: Faint | None = None,
     watch: Watch | None = None,
@@ -65,13 +65,14 @@ def tune(
     With `Options.gate` float32 is a plan too, where the default plan does not pass: what the search finds
     instead is never predicted slower, at the sizes that the model has. Then nothing is half.
 
-    The search emulates half on the CPU, for the first MOST_SAMPLES samples; all are kept in memory. `budget`
-    are the seconds after which the best plan that was found is returned, at least half of them for the search
-    itself: never a plan that is worse than the default one. With the same samples, and time enough, the plan
-    is the same. Carry it out with
-    rewrite(model, replay=tuned.plan). `seen` and `faint` are those of `rewrite`; `watch` is called with every
-    step. The workers of an `executor` (concurrent.futures) run a sample each, and have to see the same
-    files. `custom_ops` are the libraries of the model's custom operators. `device` is where `verify` judges.
+    The search emulates half on the CPU, for every other sample, up to MOST_SAMPLES; all are kept in memory.
+    Its plans are confirmed on all of them, or on the samples in `fresh` alone. It takes a number of runs that
+    depends on the model alone, so that the same samples give the same plan; with a `budget` it takes so many
+    seconds in place of that, at least half of them for the search itself, and returns the best plan by then.
+    No plan is worse than the default one. Carry it out with rewrite(model, replay=tuned.plan). `seen` and
+    `faint` are those of `rewrite`; `watch` is called with every step. The workers of an `executor`
+    (concurrent.futures) run a sample each, and have to see the same files. `custom_ops` are the libraries of
+    the model's custom operators. `device` is where `verify` judges.
 
     Raises MissingPackageError without onnxruntime, ModelError and FeedError if the model does not run, or a
     sample does not fit, OptionError for invalid arguments, and WorkerError where a worker ends before its
@@ -84,9 +85,10 @@ def tune(
         >>> rewrite(network(), replay=tuned.plan).report.nodes.half
         44
     """
-    judged = _bounds(bounds, max_error)
-    runnable, own = run_arguments.model("model", model), own_metrics.several(metrics)
-    end = time.monotonic() + (seconds := _above_zero("budget", budget))
+    judged = _bounds(bounds, max_error).of((options or Options()).half)
+    runnable, own = run_arguments.model("model", model), tolerances.several(metrics)
+    seconds = math.inf if budget is None else _above_zero("budget", budget)
+    end = time.monotonic() + seconds
     prefer = arguments.choice("prefer", prefer, Prefer)
     arguments.function("watch", watch)
     if executor is not None:
@@ -95,21 +97,26 @@ def tune(
     feeds = list(run_arguments.samples(samples))
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
+    searched = feeds[:: 2 if fresh is None else 1][:MOST_SAMPLES]
+    confirmed = feeds if fresh is None else list(run_arguments.samples(fresh))
     analysis, twin = (pipeline.analyze(model, options, seen=seen, faint=faint) for _ in range(2))
     painting = widest(analysis, prefer)
     rounding = sites.find(analysis.graph, painting)
     switches = switched(twin, sites.find(twin.graph, widest(twin, prefer)).places)  # which edits the twin
     bound = confirming.searched(_wanted(judged))
-    with opened(runnable, switches, feeds[:MOST_SAMPLES], bound, executor, judges.libraries) as session:
+    timed = budget is not None
+    work = 0.0 if timed else effort.work_of_run(analysis.loaded.model, analysis.graph.types, searched)
+    runs = effort.most_runs(len(rounding.sites), work)
+    with opened(runnable, switches, searched, bound, executor, judges.libraries) as session:
         end = max(end, time.monotonic() + seconds / 2)  # a busy machine may take long to get here
-        search = Search(analysis, painting, rounding, session, bound, prefer)
+        search = Search(analysis, painting, rounding, session, bound, prefer, runs)
 
         def confirm(found: Found) -> Tuned:
             plan = _saved(analysis, found)
             kept = (pinned_as(analysis.graph.units[unit].node) for unit in found.kept)
             return Tuned(
                 plan=plan,
-                verdict=judges.verdict(model, plan, feeds),
+                verdict=judges.verdict(model, plan, confirmed),
                 target=_wanted(judged),
                 noise=math.sqrt(search.noise) * bound,
                 kept=tuple(dict.fromkeys(kept)),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.files import destination
+from amp_rewrite.files.file_identity import FileIdentity
 from amp_rewrite.zoo import row
 from amp_rewrite.zoo.entries import Entry
 from amp_rewrite.zoo.row import Row, Status
@@ -73,8 +74,10 @@ def run(job: Job) -> Row:
     try:
         for file in job.files:
             destination.make_folder(file.parent)
-            file.unlink(missing_ok=True)  # what an earlier run has left must not pass for this one's
-        found = _row(job, *_ended(job))
+        earlier = _identity(job.report)
+        code, told = _ended(job)
+        is_new = _identity(job.report) != earlier  # an earlier run's report must not pass for this one's
+        found = _row(job) if is_new and code in _HAS_REPORT else _failed(job, _why(code, told))
     except (AmpRewriteError, OSError, ValueError) as error:
         found = _failed(job, str(error))
     return replace(found, seconds=round(time.monotonic() - began, 3))
@@ -93,8 +96,7 @@ def _ended(job: Job) -> tuple[int, str]:
         try:
             told = process.communicate(timeout=job.timeout)[1]
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            _end(process)
             return _OVER, f"took longer than {job.timeout:g} s"
     lines = told.decode(errors="backslashreplace").strip().splitlines()
     return process.returncode, lines[-1].removeprefix("amp-rewrite: ") if lines else ""
@@ -109,14 +111,17 @@ from amp_rewrite.__main__ import main
 main()"""
 
 
-def _row(job: Job, code: int, told: str) -> Row:
-    if code not in _HAS_REPORT or not job.report.is_file():
-        return _failed(job, _why(code, told))
+def _row(job: Job) -> Row:
     report = json.loads(job.report.read_bytes())
     status, why = row.status_of(report)
     places = [file.relative_to(job.results).as_posix() for file in job.files]
     named = dict(zip(("result", "report", "page"), places, strict=False))
     return Row(job.entry.name, str(job.entry.model), status, why, **named, **row.numbers(report))
+
+
+def _identity(file: Path) -> FileIdentity | None:
+    """The identity of a file; None where there is none."""
+    return FileIdentity.of(file.stat()) if file.is_file() else None
 
 
 _HAS_REPORT = (0, 1)
@@ -159,4 +164,18 @@ def _registered(process: subprocess.Popen[bytes]) -> Generator[None]:
 def end_all() -> None:
     """Ends the processes that this one has started and not seen end."""
     for process in list(_RUNNING):
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process, which may first remove what it has not completed."""
+    process.terminate()
+    try:
+        process.wait(_GRACE)
+    except subprocess.TimeoutExpired:
         process.kill()
+        process.wait()
+
+
+_GRACE = 3.0
+"""The seconds that a process has for that: a running model gets one of them (`interruptible.GRACE`)."""

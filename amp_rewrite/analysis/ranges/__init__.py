@@ -80,7 +80,8 @@ def _context(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Cont
     exponents = (patterns.scalar(graph.units[u].node.inputs[1]) for u in graph.by_operator.get("Pow", ()))
     highest = max((-each for each in exponents if each is not None), default=0.0)
     powers = max(_SQUARES, highest)
-    return Context(graph, half, fits, frozenset(graph.root.outputs), dividends, largest, powers)
+    ending = absorption.at_end(graph, fits)
+    return Context(graph, half, fits, frozenset(graph.root.outputs), ending, dividends, largest, powers)
 
 
 _SQUARES = 8.0
@@ -117,9 +118,11 @@ class _Found:
             self._keep({unit: overflow.evidence(constant, self._context)})
 
     def _overflow(self, constant: Constant) -> None:
-        units = masks.find(constant, self._context)
-        if units:
-            self.masks[constant.value] = units
+        mask = masks.find(constant, self._context)
+        if mask.may_be_clamped:
+            self.masks[constant.value] = mask.units
+        elif mask.units:
+            self._keep(dict.fromkeys(mask.units, overflow.evidence(constant, self._context)))
         else:
             self._keep(overflow.find(constant, self._context))
 

@@ -1,21 +1,152 @@
-"""Absorption: a large constant in half absorbs the fractional part of what it is added to."""
+"""Absorption: a large constant in half absorbs digits of what it is added to.
+
+    Add(Mul(x, std), mean)        with a mean of 40000 and a std of 100, at the end of a model
+    Gemm(x, w, bias)              the same, by the length of the columns of w
+
+Inside a model, that matters where half has no fractions left. At its end, whoever reads the output takes the
+offset away again, and what it absorbed is missing.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
-from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings
-from amp_rewrite.policy.evidence import Reason
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from amp_rewrite.analysis.idioms import patterns
+from amp_rewrite.analysis.operators import MOVERS
+from amp_rewrite.analysis.propagation import UnitUse, propagate
+from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings, magnitude
+from amp_rewrite.analysis.units import UnitGraph, value_of
+from amp_rewrite.model.constants import dims, numbers, stored_as
+from amp_rewrite.numerics.half import Fit
+from amp_rewrite.onnx_types import attributes
+from amp_rewrite.policy.evidence import Evidence, Reason
 
 _SUMS = frozenset(("Add", "Sub", "Sum"))
+_BIASED = frozenset("Conv ConvTranspose FusedConv FusedGemm Gemm".split())
+_NORMS = frozenset("BatchNormalization GroupNormalization InstanceNormalization LayerNormalization".split())
+"""Operators with a bias at port 2; what a norm adds it to is as large as its input 1."""
+_KEEPS = MOVERS - {"If", "Loop", "Scan"} | frozenset("Cast Clip Div LeakyRelu Mul Neg Relu".split())
+"""What leaves an offset as large beside the rest as it was: Mul and Div by what is stored."""
+_MOVED = tuple("Cast Expand Flatten Identity Reshape Slice Squeeze Transpose Unsqueeze".split())
+_BESIDE = 16.0
+"""How many times as large as the rest an offset is that leaves it 128 of float16's 2,048 steps: the error of
+the output about its mean is then half of what a verdict allows, in any half type.
+"""
+_MOST = 1 << 24
+"""The elements of the largest tensor that is looked at: those of longer ones count as 1."""
 
 
 def find(constant: Constant, context: Context) -> Findings:
-    """The sums with a constant so large that half has no fractions there."""
+    """The sums with a constant so large that half has no fractions there, and those at the end of the model
+    with one that is large beside what it is added to, in any channel.
+    """
     fit, half = constant.fit, context.half
-    least = max(fit.low, -fit.high)
-    if fit.overflowing or least < half.integers:
+    if fit.overflowing or not magnitude(fit):
         return NONE
-    step = 2.0 ** (math.floor(math.log2(least)) + 1) / half.integers
-    evidence = constant.evidence(Reason.ABSORPTION, half, least, step)
-    return {use.unit: evidence for use in constant.uses if context.node(use.unit).op_type in _SUMS}
+    least = max(fit.low, -fit.high)
+    uses = propagate(context.graph, constant.uses, lambda use: 0.0 if _moves(use, context) else None).uses
+    offsets = {
+        use.unit: _offset(use, constant, context.node(use.unit)) for use in uses if use.unit in context.ending
+    }
+    found = {unit: _evidence(constant, context, offset) for unit, offset in offsets.items() if offset}
+    if least >= half.integers:
+        sums = [use.unit for use in constant.uses if context.node(use.unit).op_type in _SUMS]
+        found |= dict.fromkeys(sums, _evidence(constant, context, least))
+    return found
+
+
+def at_end(graph: UnitGraph, stored: Mapping[ir.Value, Fit]) -> frozenset[int]:
+    """The units of which an output of the model has all that they add up: nothing follows but movement,
+    bounds, and factors that are stored.
+    """
+    found: set[int] = set()
+    todo = list(graph.root.outputs)
+    while todo:
+        unit = graph.producer.get(todo.pop())
+        if unit is None or unit in found:
+            continue
+        found.add(unit)
+        node = graph.units[unit].node
+        read = [value for use in graph.units[unit].uses if (value := value_of(use)) and value not in stored]
+        if node.op_type in _KEEPS and (node.op_type not in ("Div", "Mul") or len(read) == 1):
+            todo += read
+    return frozenset(found)
+
+
+def _moves(use: UnitUse, context: Context) -> bool:
+    return use.port == 0 and context.node(use.unit).op_type in _MOVED
+
+
+def _evidence(constant: Constant, context: Context, number: float) -> Evidence:
+    step = 2.0 ** (math.floor(math.log2(number)) + 1) / context.half.integers
+    return constant.evidence(Reason.ABSORPTION, context.half, number, step)
+
+
+def _offset(use: UnitUse, constant: Constant, node: ir.Node) -> float:
+    """The largest number that is large beside what it is added to, in a channel; 0 if there is none."""
+    others = [value for port, value in enumerate(node.inputs) if port != use.port and value is not None]
+    if node.op_type in _SUMS and len(others) == 1:
+        size = _size(others[0])
+    elif use.port == 2 and node.op_type in _BIASED | _NORMS:
+        size = _made(node)
+    else:
+        return 0.0
+    offset = _channels(constant.value)
+    if 1 not in (offset.size, size.size) and offset.size != size.size:
+        size = size.max(keepdims=True)  # other channels
+    return float(np.max(np.where(offset >= _BESIDE * size, offset, 0.0)))
+
+
+def _size(value: ir.Value) -> NDArray[Any]:
+    """How large a value is, by channel: what is stored and scales it last, and else what makes it."""
+    node = patterns.origin(value, _MOVED).producer()
+    if node is None or node.op_type not in ("Div", "Mul"):
+        return _ONE if node is None else _made(node)
+    scales = [each for each in node.inputs[node.op_type == "Div" :] if stored_as(each) is not None]
+    scale = _channels(scales[0]) if scales else _ONE
+    return scale if node.op_type == "Mul" else 1 / np.maximum(scale, _TINY)
+
+
+def _made(node: ir.Node) -> NDArray[Any]:
+    """The size of what a norm or a product makes of data of about 1, by channel; 1 for other operators."""
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    if node.op_type in _NORMS:
+        return _channels(weight)
+    channel = _CHANNEL.get(node.op_type, 0)
+    array = _numbers(weight) if node.op_type in _BIASED | _CHANNEL.keys() else None
+    if array is None or array.ndim <= channel:
+        return _ONE
+    axis = channel if not attributes.integer(node, "transB") else 0
+    return np.sqrt(np.square(array).sum(axis=tuple(other for other in range(array.ndim) if other != axis)))
+
+
+_ONE, _TINY = np.ones(1), float(np.finfo(np.float64).tiny)
+_CHANNEL = {"ConvTranspose": 1, "FusedGemm": 1, "Gemm": 1, "MatMul": 1}
+"""The axis of a product's weights that its output has as well; 0 for convolutions."""
+
+
+def _channels(value: ir.Value | None) -> NDArray[Any]:
+    """The magnitudes of a stored value along the one axis on which it varies; the largest where it varies on
+    several, as a table of positions does, and 1 where it is not known.
+    """
+    array = _numbers(value)
+    if array is None or not array.size:
+        return _ONE
+    varying = [axis for axis in range(array.ndim) if (array != np.take(array, [0], axis)).any()]
+    if len(varying) > 1:
+        return np.abs(array).max(keepdims=True).reshape(1)
+    kept = tuple(slice(None) if axis in varying else slice(1) for axis in range(array.ndim))
+    return np.abs(array[kept]).reshape(-1)
+
+
+def _numbers(value: ir.Value | None) -> NDArray[Any] | None:
+    tensor = stored_as(value)
+    if tensor is None or tensor.dtype != ir.DataType.FLOAT or math.prod(dims(tensor)) > _MOST:
+        return None
+    return numbers(tensor).astype(np.float64)

@@ -37,14 +37,16 @@ class Constant:
 @dataclass(frozen=True, slots=True)
 class Context:
     """The `graph`, the `half` type, how the stored values fit into it, the outputs of the model (`leaving`),
-    the largest magnitude of each stored value that is a dividend, and of all of them and 1 (the dividend of a
-    Reciprocal), and the highest power that a divisor may be taken to.
+    the units behind which nothing is added up (`ending`), the largest magnitude of each stored value that is
+    a dividend, and of all of them and 1 (the dividend of a Reciprocal), and the highest power that a divisor
+    may be taken to.
     """
 
     graph: UnitGraph
     half: Half
     fits: Mapping[ir.Value, Fit]
     leaving: frozenset[ir.Value]
+    ending: frozenset[int]
     dividends: Mapping[ir.Value, float]
     largest_dividend: float
     highest_power: float

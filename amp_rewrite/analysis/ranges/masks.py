@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
 from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.propagation import UnitUse, propagate
 from amp_rewrite.analysis.ranges import overflow
 from amp_rewrite.analysis.ranges.constant import Constant, Context
+from amp_rewrite.model import constants
+from amp_rewrite.onnx_facts.operators import (
+    ALL,
+    ATTENTION_RESULTS,
+    FIRST,
+    LARGEST_MASK_SCALE,
+    MASK_CARRIERS,
+    SOFTMAX_PORTS,
+)
 
-_SOFTMAX = frozenset(("Softmax", "LogSoftmax", "Attention", "MultiHeadAttention", "GroupQueryAttention"))
+_SOFTMAX = frozenset(name for _, name in SOFTMAX_PORTS) - {"Exp"} | {"LogSoftmax"}
 _COMPARE = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual IsInf IsNaN".split())
 _READ_NO_ELEMENT = frozenset(("Shape", "Size"))
 _CARRY_MASK = overflow.CARRY_HUGE | {"Div", "Mul", "Sum"}
@@ -15,18 +28,31 @@ _AS_THE_MASK_SAYS = 0
 """The sign after a product with 0 and 1, or 0 and -1: not positive, by the design of the model."""
 
 
-def find(constant: Constant, context: Context) -> tuple[int, ...]:
-    """The units on the paths of a mask to a softmax; none if it has other uses, or is positive there."""
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """The units on the paths of a mask to a softmax, none where a constant is no mask.
+
+    It may be clamped only where everything on these paths keeps it a mask, whatever else the model is given:
+    elsewhere these units need float32.
+    """
+
+    units: tuple[int, ...] = ()
+    may_be_clamped: bool = False
+
+
+def find(constant: Constant, context: Context) -> Mask:
+    """The paths of a mask; none where the constant has other uses, or is positive in a softmax."""
     fit, largest = constant.fit, context.half.largest
     if constant.value in context.leaving or (fit.low < -largest and fit.high > largest):
-        return ()
+        return Mask()
     sign = -1 if fit.low < -largest else 1
-    starts = [use._replace(carried=sign) for use in overflow.harmed(constant, context)]
+    starts = constant.uses if overflow.harmed(constant, context) else ()
+    starts = [use._replace(carried=sign) for use in starts]
     uses = propagate(context.graph, starts, lambda use: _sign_after(use, context)).uses
-    if not all(_masks(use, context) for use in uses):
-        return ()
-    masking = any(_is_softmax(use, context) for use in uses)
-    return tuple(dict.fromkeys(use.unit for use in uses)) if masking else ()
+    if not all(_masks(use, context) for use in uses) or not any(_is_softmax(use, context) for use in uses):
+        return Mask()
+    units = tuple(dict.fromkeys(use.unit for use in uses))
+    return Mask(units, all(_keeps_mask(use, context) for use in uses))
 
 
 def _masks(use: UnitUse, context: Context) -> bool:
@@ -48,6 +74,60 @@ def _carries(use: UnitUse, context: Context) -> bool:
     operator = effective_op(context.node(use.unit))
     leaves = not context.leaving.isdisjoint(context.graph.units[use.unit].defs)
     return operator in _CARRY_MASK and not leaves and (operator, use.port) != ("Div", 1)
+
+
+def _keeps_mask(use: UnitUse, context: Context) -> bool:
+    """Whether a use makes the same of a clamped mask as of the mask, in a softmax: certificate.masks proves
+    no other clamp.
+    """
+    node = context.node(use.unit)
+    name, read = node.op_type, node.inputs
+    if name in _READ_NO_ELEMENT or (use.unit in context.graph.spelled and _is_softmax(use, context)):
+        return True
+    if (port := SOFTMAX_PORTS.get((node.domain, name))) is not None:
+        return use.port == port and not any(value.name for value in node.outputs[ATTENTION_RESULTS:])
+    if name == "Mul":
+        return _is_scale(read[1 - use.port]) or _is_whole(read[1 - use.port], context)
+    if name == "Div":
+        return use.port == 0 and _is_scale(read[1])
+    return not node.domain and use.port in MASK_CARRIERS.get(name, ())
+
+
+def _is_scale(value: ir.Value | None) -> bool:
+    stored = constants.stored_as(value)
+    if stored is None or stored.size != 1:
+        return False
+    return 1 / LARGEST_MASK_SCALE <= abs(float(constants.numbers(stored).item())) <= LARGEST_MASK_SCALE
+
+
+def _is_whole(value: ir.Value | None, context: Context) -> bool:
+    """Whether the elements of a value are integers by what makes them: Casts of integers or truth values, and
+    differences and products of these and of stored integers.
+    """
+    waiting, reached = [value], {value}
+    while waiting:
+        value = waiting.pop()
+        stored = constants.stored_as(value)
+        if value is None or value.is_graph_input():
+            return False
+        if stored is not None:
+            if stored.size != 1 or not float(constants.numbers(stored).item()).is_integer():
+                return False
+            continue
+        node = value.producer()
+        if node is None or node.domain:
+            return False
+        name, data = node.op_type, node.inputs[0]
+        kind = context.graph.types.get(data) if name == "Cast" and data is not None else None
+        if kind is not None and (kind.dtype.is_integer() or kind.dtype == ir.DataType.BOOL):
+            continue
+        ports = FIRST if name == "Cast" else ALL if name == "Mul" else MASK_CARRIERS.get(name)
+        if ports is None:
+            return False
+        before = {each for port, each in enumerate(node.inputs) if port in ports} - reached
+        reached |= before
+        waiting += before
+    return True
 
 
 def _sign_after(use: UnitUse, context: Context) -> float | None:

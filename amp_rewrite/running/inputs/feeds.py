@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
+from numpy.lib import format as npy
+from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from amp_rewrite import arguments
@@ -19,13 +24,101 @@ from amp_rewrite.errors import FeedError
 from amp_rewrite.files import reading
 from amp_rewrite.model import loading
 from amp_rewrite.policy import ranges as declared_ranges
+from amp_rewrite.policy.open_sizes import GivenSizes
 from amp_rewrite.policy.ranges import Ranges
-from amp_rewrite.running.inputs import model_inputs, npz_files, synthetic
-from amp_rewrite.running.inputs.coerce import coerce, refuse_unknown
+from amp_rewrite.running import memory
+from amp_rewrite.running.inputs import model_inputs, synthetic
 from amp_rewrite.running.inputs.image_range import ImageRange
 from amp_rewrite.running.inputs.input_source import InputSource
-from amp_rewrite.running.inputs.model_inputs import Input, Structure
+from amp_rewrite.running.inputs.model_inputs import Input, Structure, coerce, refuse_unknown
 from amp_rewrite.running.sessions import Feeds
+
+# NumPy's .npz archives: the declared arrays are checked against a model's inputs before any is read.
+
+SAVE = "save arrays of numbers with numpy.savez"
+"""The remedy for an invalid archive, or one with other contents."""
+
+
+def read(path: Path, inputs: Mapping[str, Input]) -> dict[str, NDArray[Any]]:
+    """The arrays of an `.npz` by name.
+
+    A few kilobytes can inflate to any size, so only headers are inflated until all of them are accepted: each
+    array must be an input of the model with the right shape, and together they must fit into memory. Raises
+    FeedError otherwise, and for a file that is damaged, encrypted, or not an archive.
+    """
+    try:
+        with reading.open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            model_inputs.refuse_unknown(members, inputs, path)
+            headers = [_header(archive, member) for member in members.values()]
+            for name, header in zip(members, headers, strict=True):
+                model_inputs.check_declared(inputs[name], header.shape, header.dtype, path)
+            _refuse_huge(headers, path)
+            return {name: _array(archive, member) for name, member in members.items()}
+    except FeedError:
+        raise
+    except OSError as error:
+        raise FeedError(reading.problem(error), where=path, remedy=reading.remedy(error)) from error
+    except Exception as error:  # zipfile, its codecs and NumPy's header parser have no common base class
+        problem = " ".join(str(error).split())[:_LONGEST] or type(error).__name__
+        raise FeedError(f"cannot be read ({problem})", where=path, remedy=SAVE) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """The shape and element type that a member declares."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def size(self) -> int:
+        """The size of the array in bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Header:
+    if member.flag_bits & _ENCRYPTED:
+        raise ValueError("it is encrypted")
+    with archive.open(member) as file:
+        shape, _, dtype = _PARSERS[npy.read_magic(file)](file)
+        follows = member.file_size - file.tell()
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    header = _Header(shape, dtype)
+    if min(shape, default=0) < 0 or header.size != follows:
+        raise ValueError(f"{member.filename} does not have the size of its shape")
+    return header
+
+
+_ENCRYPTED = 1
+"""The flag bit of encrypted members in zip archives."""
+
+_PARSERS = {
+    (1, 0): npy.read_array_header_1_0,
+    (2, 0): npy.read_array_header_2_0,
+    (3, 0): npy.read_array_header_2_0,  # differs in field names only, and no input has fields
+}
+
+
+def _refuse_huge(headers: Iterable[_Header], path: Path) -> None:
+    """FeedError if the arrays, whose open dimensions can have any size, do not fit into memory."""
+    needed, free = sum(header.size for header in headers), memory.available()
+    if free is not None and needed > free:
+        raise FeedError(
+            f"would take {needed / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB of memory are free",
+            where=path,
+            remedy="give a smaller sample",
+        )
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    with archive.open(member) as file:
+        return npy.read_array(file, allow_pickle=False)
+
+
+_LONGEST = 200
+"""Characters of a library's error message that are shown: it may quote file contents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +175,15 @@ def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
     return (read(inputs) for read in _all_readers(data))
 
 
+def partial_feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
+    """The samples in files, which may lack inputs of the model; raises as `feeds`."""
+    inputs = model_inputs.of(
+        loading.load(model).model, "" if isinstance(model, onnx.ModelProto) else str(model)
+    )
+    optional = {declared.name: replace(declared, has_default=True) for declared in inputs}
+    return (read(optional) for read in _all_readers(data))
+
+
 def input_source(data: Data) -> InputSource:
     """The source of the samples, with the files if they are read; raises FeedError as `feeds` does."""
     if not data.paths:
@@ -90,20 +192,23 @@ def input_source(data: Data) -> InputSource:
     return InputSource(paths=tuple(map(str, data.paths)), files=files)
 
 
-def known_sizes(model: str | Path, data: Data) -> Mapping[str, int]:
-    """The known sizes of a model's open dimensions: those in `data.dims`, or those of the first sample in the
-    files, as `input:axis`. Raises what `feeds` raises.
+def given_sizes(model: str | Path, data: Data, others: Iterable[Path] = ()) -> GivenSizes:
+    """The sizes of a model's open dimensions that `data` gives by name, and for all others those of its first
+    sample in files; of the first in `others` where it has no files. Raises what `feeds` raises.
     """
+    data = replace(data, paths=data.paths or others)
     if not data.paths:
-        return data.dims
-    first = next(feeds(model, data), {})
-    arrays = {name: array for name, array in first.items() if hasattr(array, "shape")}
-    return {
-        f"{declared.name}:{axis}": arrays[declared.name].shape[axis]
+        return GivenSizes(data.dims)
+    first = next(partial_feeds(model, data), {})
+    shapes = {name: array.shape for name, array in first.items() if hasattr(array, "shape")}
+    found = {
+        f"{declared.name}:{axis}": shapes[declared.name][axis]
         for declared in model_inputs.of(loading.load(model).model, str(model))
         for axis, dim in enumerate(declared.dims or ())
-        if declared.name in arrays and not isinstance(dim, int)
+        if declared.name in shapes and not isinstance(dim, int) and dim not in data.dims
     }
+    origins = (found and f"of {Path(input_source(data).files[0]).name}", data.dims and "given by name")
+    return GivenSizes({**found, **data.dims}, " and ".join(map(str, filter(None, origins))))
 
 
 def open_sizes(model: onnx.ModelProto | str | Path, data: Data) -> dict[str, int]:
@@ -174,7 +279,7 @@ _PARTS = re.compile(r"(\d+)")
 
 
 def _read_npz(path: Path, inputs: Mapping[str, Input]) -> Feeds:
-    return _coerced(inputs, npz_files.read(path, inputs), path)
+    return _coerced(inputs, read(path, inputs), path)
 
 
 def _read_data_set(folder: Path, inputs: Mapping[str, Input]) -> Feeds:

@@ -11,10 +11,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.model.constants import stored_as
-from amp_rewrite.running.inputs.consumers import Consumers, NodeInput
 from amp_rewrite.running.inputs.image_range import ImageRange
 from amp_rewrite.running.inputs.model_inputs import Input
-from amp_rewrite.running.inputs.synthetic_size_rules import Shape, name_words
+from amp_rewrite.running.inputs.sizes import Consumers, NodeInput, Shape, name_words
 
 Array = NDArray[Any]
 

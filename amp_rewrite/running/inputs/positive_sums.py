@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from amp_rewrite.model.constants import stored_as
-from amp_rewrite.running.inputs.consumers import Consumers, NodeInput
 from amp_rewrite.running.inputs.input_spec import node_inputs
+from amp_rewrite.running.inputs.sizes import Consumers, NodeInput
 
 _DEFINED = node_inputs("Sqrt Log", 0)
 _DIVIDES = node_inputs("Reciprocal", 0) | node_inputs("Div", 1)

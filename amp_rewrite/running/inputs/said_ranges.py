@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from amp_rewrite.model.constants import stored_as
-from amp_rewrite.running.inputs.consumers import NodeInput
 from amp_rewrite.running.inputs.image_range import ImageRange
 from amp_rewrite.running.inputs.input_spec import InputSpec
+from amp_rewrite.running.inputs.sizes import NodeInput
 
 
 def is_image(spec: InputSpec) -> bool:

@@ -16,20 +16,14 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.errors import FeedError
-from amp_rewrite.flops.open_dimensions import refuse_wrong_sizes
 from amp_rewrite.model import inlining
+from amp_rewrite.policy.open_sizes import refuse_wrong_sizes
 from amp_rewrite.policy.ranges import Ranges
-from amp_rewrite.running.inputs import (
-    model_inputs,
-    said_ranges,
-    synthetic_floats,
-    synthetic_integers,
-)
-from amp_rewrite.running.inputs.consumers import Consumers
+from amp_rewrite.running.inputs import model_inputs, said_ranges, synthetic_floats, synthetic_integers
 from amp_rewrite.running.inputs.image_range import ImageRange
 from amp_rewrite.running.inputs.input_spec import Array, InputSpec, Rule
 from amp_rewrite.running.inputs.model_inputs import Input, Structure
-from amp_rewrite.running.inputs.synthetic_size_rules import RULES, Key, OpenDim, Shape, size_of
+from amp_rewrite.running.inputs.sizes import RULES, Consumers, Key, OpenDim, Shape, size_of
 
 SEQUENCE_LENGTH = 2
 """The number of tensors in a synthetic sequence."""

@@ -41,4 +41,5 @@ def trials(model: onnx.ModelProto | str | Path, data: Data) -> tuple[Trial, ...]
 
 def of_source(data: Data, source: InputSource) -> Data:
     """The data from which a trial with this source has its samples."""
-    return replace(data, images=source.images or data.images)
+    seed = data.seed if source.seed is None else source.seed
+    return replace(data, images=source.images or data.images, seed=seed)

@@ -1,0 +1,367 @@
+"""The rules that a CI job can set for a model's coverage, by flags or in a YAML file, and how they turn out.
+
+min-flops: 0.95
+min-nodes: 0.8
+min-weights: 0.9
+require:
+  MatMul: 1.0
+if-present: true   # required operators that the model lacks are no fault
+forbid-half: [Softmax]
+max-casts: 12
+baseline: coverage.json   # beside this file
+tolerance: 0.01
+dims:
+  batch: 4
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from amp_rewrite import arguments
+from amp_rewrite.coverage.counts import Coverage, NodeCoverage, add
+from amp_rewrite.coverage.node_precision import Precision
+from amp_rewrite.errors import OptionError
+from amp_rewrite.explaining.sentences import plural
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
+from amp_rewrite.policy import yaml_fields
+from amp_rewrite.policy.open_sizes import Dims
+from amp_rewrite.policy.yaml_fields import Field
+
+TOLERANCE = 0.01
+"""How far a share may fall below that of the baseline by default: one percentage point."""
+
+EXACT = 1e-9
+"""Shares are quotients of integers: one that is closer than this to a bound has reached it."""
+
+SHARES = ("min_flops", "min_nodes", "min_weights", "tolerance")
+SHARE = "write a share from 0 to 1, as in 0.95"
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Shares that must not fall: of FLOPs, nodes and weights, and of the nodes of each operator.
+
+    `where` names the file that they come from, `dims` the sizes that they were counted with.
+    """
+
+    where: str
+    shares: Mapping[str, float]
+    operators: Mapping[str, float]
+    dims: Dims
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageRules:
+    """Rules for a coverage; None or empty is no rule. Shares are of floats, from 0 to 1.
+
+    `require` sets the least share in half for an operator's nodes, fused ones included, and is broken where
+    there are none, unless `if_present`; `forbid_half` names operators that must have no node in half.
+    """
+
+    min_flops: float | None = None
+    min_nodes: float | None = None
+    min_weights: float | None = None
+    require: Mapping[str, float] = field(default_factory=dict[str, float])
+    forbid_half: tuple[str, ...] = ()
+    max_casts: int | None = None
+    baseline: Baseline | None = None
+    tolerance: float = TOLERANCE
+    if_present: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises OptionError for a share outside 0 to 1: 95 would never be reached, -1 always."""
+        named = {name: share for name in SHARES if (share := getattr(self, name)) is not None}
+        for name, share in (*named.items(), *self.require.items()):
+            if not is_share(share):
+                raise OptionError(f"{name} {_number(share)} is not a share", remedy=SHARE)
+        if self.max_casts is not None:
+            arguments.whole("max_casts", self.max_casts)
+
+
+def is_share(given: object) -> bool:
+    """Whether this is a number from 0 to 1."""
+    return arguments.is_number(given) and 0 <= given <= 1
+
+
+def _number(given: object) -> str:
+    return f"{given:g}" if arguments.is_number(given) else arguments.shown(given)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleResult:
+    """The result of one rule: the rule, what was found, and the nodes (or weights) that break it."""
+
+    rule: str
+    ok: bool
+    found: str
+    nodes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as plain data."""
+        return {"rule": self.rule, "ok": self.ok, "found": self.found, "nodes": list(self.nodes)}
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage, never rounded up to 100 % or down to 0 %."""
+    if share is None:
+        return "n/a"
+    if share in (0.0, 1.0):
+        return f"{share * 100:.0f} %"
+    return f"{math.floor(share * 1000 + EXACT) / 10:.1f} %" if share >= 0.001 else "below 0.1 %"
+
+
+def check(coverage: Coverage, rules: CoverageRules) -> tuple[RuleResult, ...]:
+    """The result of every rule, in a fixed order.
+
+    A share of a model without floats breaks no rule, but a share of FLOPs none of which are known does, and
+    so does a required operator that the model lacks, unless `if_present`. Raises OptionError for an operator
+    that neither the model nor any schema has, and for a baseline that was counted with other dimensions.
+    """
+    _refuse_unknown(coverage, (*rules.require, *rules.forbid_half))
+    return tuple(_results(coverage, rules))
+
+
+def _results(coverage: Coverage, rules: CoverageRules) -> Iterator[RuleResult]:
+    bounds = {"flops": rules.min_flops, "nodes": rules.min_nodes, "weights": rules.min_weights}
+    for what, bound in bounds.items():
+        if bound is not None:
+            yield _share_of(coverage, what, f"min-{what} {bound:g}", bound)
+    for operator, bound in rules.require.items():
+        yield _required(coverage, operator, bound, rules)
+    for operator in rules.forbid_half:
+        yield _forbidden(coverage, operator)
+    if rules.max_casts is not None:
+        yield _casts(coverage, rules.max_casts)
+    if rules.baseline is not None:
+        yield from _against(coverage, rules.baseline, rules.tolerance)
+
+
+_UNITS = {"flops": "FLOPs", "nodes": "nodes", "weights": "weight bytes"}
+
+
+def _share_of(coverage: Coverage, what: str, rule: str, bound: float, note: str = "") -> RuleResult:
+    """Whether the share of FLOPs, nodes or weights in half reaches a bound."""
+    share = {"flops": coverage.flops, "nodes": coverage.nodes, "weights": coverage.weights}[what].share
+    unknown = [node for node in coverage.unknown if node.precision is not Precision.OTHER]
+    uncounted = len(unknown) if what == "flops" else 0
+    ok = not uncounted if share is None else _reaches(share, bound)
+    more = f", not counting {plural(uncounted, 'node')} with unknown FLOPs" if uncounted else ""
+    names = _weights_not_in_half(coverage) if what == "weights" else _not_in_half(coverage.node_list)
+    return _result(rule, ok, f"{percent(share)} of {_UNITS[what]} in half{more}{note}", names)
+
+
+FUSED_FORMS = {
+    "Conv": "FusedConv NhwcConv NhwcFusedConv",
+    "MatMul": "FusedMatMul FusedMatMulActivation TransposeMatMul GemmFastGelu MatMulNBits MatMulBnb4",
+    "Gemm": "FusedGemm",
+    "Gelu": "BiasGelu FastGelu QuickGelu BiasSplitGelu",
+    "Softmax": "BiasSoftmax",
+    "Attention": "Attention MultiHeadAttention GroupQueryAttention PackedAttention PackedMultiHeadAttention",
+    "LayerNormalization": "SkipLayerNormalization EmbedLayerNormalization",
+    "RMSNormalization": "SimplifiedLayerNormalization SkipSimplifiedLayerNormalization",
+    "SimplifiedLayerNormalization": "SkipSimplifiedLayerNormalization",
+    "GroupNormalization": "GroupNorm SkipGroupNorm",
+}
+"""The operators of onnxruntime that have another one in them; rules on that one count them as well."""
+
+
+def _nodes_of(coverage: Coverage, operator: str) -> tuple[list[NodeCoverage], str]:
+    """The nodes of an operator and of its fused forms, and which operators they are of, in words."""
+    named = (operator, *(f"{CONTRIB}:{fused}" for fused in FUSED_FORMS.get(operator, "").split()))
+    nodes = [node for node in coverage.node_list if node.operator in named]
+    used = {node.operator for node in nodes}
+    return nodes, " and ".join(name for name in named if name in used) or operator
+
+
+def _required(coverage: Coverage, operator: str, bound: float, rules: CoverageRules) -> RuleResult:
+    """Whether an operator is in the model, and the share of its nodes in half reaches a bound."""
+    nodes, names = _nodes_of(coverage, operator)
+    rule, share = f"require {operator}={bound:g}", add((node.precision, 1) for node in nodes).share
+    if share is None:
+        found = f"no {operator} node has floats" if nodes else f"the model has no {operator} node"
+        return _result(rule, rules.if_present, found if rules.if_present else f"{found}; {_ABSENT}", ())
+    return _share_of_nodes(nodes, names, share, rule, bound)
+
+
+_ABSENT = "if-present accepts that"
+
+
+def _share_of_nodes(
+    nodes: Sequence[NodeCoverage], names: str, share: float | None, rule: str, bound: float, note: str = ""
+) -> RuleResult:
+    """Whether the share of nodes in half reaches a bound; a share of nothing does."""
+    found = f"{percent(share)} of {plural(len(nodes), f'{names} node')} in half{note}"
+    return _result(rule, share is None or _reaches(share, bound), found, _not_in_half(nodes))
+
+
+def _forbidden(coverage: Coverage, operator: str) -> RuleResult:
+    halves, (nodes, names) = (Precision.HALF, Precision.MIXED), _nodes_of(coverage, operator)
+    broken = [node.name for node in nodes if node.precision in halves]
+    found = f"{plural(len(broken), f'{names} node')} in half"
+    return _result(f"forbid-half {operator}", not broken, found, broken)
+
+
+def _casts(coverage: Coverage, bound: int) -> RuleResult:
+    casts = sorted(coverage.casts, key=lambda cast: -(cast.moved or 0))
+    found = f"{plural(len(casts), 'Cast')} between half and float32"
+    return _result(f"max-casts {bound}", len(casts) <= bound, found, [cast.name for cast in casts])
+
+
+def _against(coverage: Coverage, baseline: Baseline, tolerance: float) -> Iterator[RuleResult]:
+    if dict(baseline.dims) != dict(coverage.dims):
+        raise OptionError(
+            f"counted with other dimensions ({_dims(baseline.dims)}) than now ({_dims(coverage.dims)})",
+            where=baseline.where,
+            remedy="give the same `dims`, or write a new one with `baselines.save`",
+        )
+    for what, before in baseline.shares.items():
+        note = f", {percent(before)} before"
+        yield _share_of(coverage, what, f"baseline {what}", before - tolerance, note)
+    for operator, before in baseline.operators.items():
+        note, bound = f", {percent(before)} before", before - tolerance
+        nodes, row = [n for n in coverage.node_list if n.operator == operator], coverage.row(operator)
+        share = row.nodes.share if row else None
+        yield _share_of_nodes(nodes, operator, share, f"baseline {operator}", bound, note)
+
+
+def _result(rule: str, ok: bool, found: str, nodes: Sequence[str]) -> RuleResult:
+    return RuleResult(rule, ok, found, () if ok else tuple(nodes))
+
+
+def _reaches(share: float, bound: float) -> bool:
+    return share >= bound - EXACT
+
+
+def _not_in_half(nodes: Sequence[NodeCoverage]) -> list[str]:
+    """The nodes that are not entirely in half; most FLOPs first."""
+    found = [node for node in nodes if node.precision in (Precision.FULL, Precision.MIXED)]
+    return [node.name for node in sorted(found, key=lambda node: -(node.flops or 0))]
+
+
+def _weights_not_in_half(coverage: Coverage) -> list[str]:
+    full = [weight for weight in coverage.weight_list if weight.precision is Precision.FULL]
+    return [weight.name for weight in sorted(full, key=lambda weight: -weight.size)]
+
+
+def _dims(dims: Dims) -> str:
+    return ", ".join(f"{name}={size}" for name, size in dims.items()) or "none given"
+
+
+def _refuse_unknown(coverage: Coverage, operators: Sequence[str]) -> None:
+    """Raises OptionError for an operator that neither the model nor any schema has: it is probably misspelt,
+    and no model could break a rule on it.
+    """
+    for operator in operators:
+        domain, _, name = operator.rpartition(":")
+        if coverage.row(operator) is None and name not in schema.known_operators(domain):
+            contrib = [f"{CONTRIB}:{known}" for known in schema.known_operators(CONTRIB)]
+            words = {*schema.known_operators(""), *contrib, *(row.operator for row in coverage.rows)}
+            near = difflib.get_close_matches(operator, sorted(words), n=1)
+            offer = (
+                f"did you mean {near[0]}?" if near else "write it as in MatMul or com.microsoft:FusedMatMul"
+            )
+            raise OptionError(f"no operator is called {operator}", remedy=offer)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFile:
+    """The content of a rule file; None or empty where a key is absent. `baseline` is a path."""
+
+    min_flops: float | None = None
+    min_nodes: float | None = None
+    min_weights: float | None = None
+    require: Mapping[str, float] = field(default_factory=dict[str, float])
+    if_present: bool = False
+    forbid_half: tuple[str, ...] = ()
+    max_casts: int | None = None
+    baseline: Path | None = None
+    tolerance: float | None = None
+    dims: Dims = field(default_factory=dict[str, int])
+
+
+def load(path: Path) -> RuleFile:
+    """The rules of a file. Raises ListError, which names file and line."""
+    top = yaml_fields.parse(path, tuple(_READERS), trusted=False)
+    found = {
+        f.name.replace("-", "_"): _READERS[f.name](f) for f in yaml_fields.fields(path, top, tuple(_READERS))
+    }
+    return RuleFile(**found)
+
+
+def _share(held: Field) -> float:
+    try:
+        number = float(_scalar(held))
+    except ValueError:
+        raise held.error(f"{held.name} is not a number", SHARE) from None
+    if not 0 <= number <= 1:
+        raise held.error(f"{held.name} is {number:g}", SHARE)
+    return number
+
+
+def _truth(held: Field) -> bool:
+    text = _scalar(held)
+    if text not in ("true", "false"):
+        raise held.error(f"{held.name} is not a truth value", "write true or false")
+    return text == "true"
+
+
+def _count(held: Field) -> int:
+    text = _scalar(held)
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
+        raise held.error(
+            f"{held.name} is not a whole number of at most {_DIGITS} digits", "write it as in 12"
+        )
+    return int(text)
+
+
+_DIGITS = 18
+"""Numbers of this many digits fit into the 64 bits of an ONNX dimension."""
+
+
+def _scalar(held: Field) -> str:
+    return held.value.value if isinstance(held.value, yaml.ScalarNode) else ""
+
+
+def _mapping(read: Callable[[Field], Any]) -> Callable[[Field], dict[str, Any]]:
+    def mapping(held: Field) -> dict[str, Any]:
+        if not isinstance(held.value, yaml.MappingNode):
+            raise held.error(f"{held.name} is not a mapping", "write NAME: NUMBER below it, one per line")
+        return {inner.name: read(inner) for inner in yaml_fields.fields(held.file, held.value)}
+
+    return mapping
+
+
+def _names(held: Field) -> tuple[str, ...]:
+    if yaml_fields.is_text(held.value):
+        return (yaml_fields.text(held),)
+    rows = held.value.value if isinstance(held.value, yaml.SequenceNode) else ()
+    if not rows or not all(map(yaml_fields.is_text, rows)):
+        raise held.error(f"{held.name} is not a list of operators", f"write {held.name}: [Softmax]")
+    return tuple(row.value for row in rows)
+
+
+def _path(held: Field) -> Path:
+    return held.file.parent / yaml_fields.text(held)
+
+
+_READERS: Mapping[str, Callable[[Field], Any]] = {
+    "min-flops": _share,
+    "min-nodes": _share,
+    "min-weights": _share,
+    "require": _mapping(_share),
+    "if-present": _truth,
+    "forbid-half": _names,
+    "max-casts": _count,
+    "baseline": _path,
+    "tolerance": _share,
+    "dims": _mapping(_count),
+}

@@ -1,0 +1,38 @@
+"""Operators by what they do with the numbers that they read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+ALL = range(1 << 31)
+"""Every port of a variadic operator."""
+
+FIRST = range(1)
+
+_MOVING = """Compress DepthToSpace Expand Flatten Gather GatherElements GatherND Identity Neg ReduceMax ReduceMin
+    Reshape ReverseSequence Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze""".split()
+MASK_CARRIERS: Mapping[str, range] = {
+    **dict.fromkeys(_MOVING, FIRST),
+    **dict.fromkeys(("Add", "Concat", "Max", "Min", "Sub", "Sum"), ALL),
+    **dict.fromkeys(("Pad", "ScatterElements", "ScatterND"), range(0, 3, 2)),
+    "Where": range(1, 3),
+}
+"""Operators of ONNX whose outputs hold what these inputs hold, or sums of it: a mask stays one."""
+
+LARGEST_MASK_SCALE = 64.0
+"""The largest number, and its reciprocal the least, by which a product leaves a mask a mask: half of float16's
+range divided by it is far beyond what a softmax tells from infinity.
+"""
+
+SOFTMAX_PORTS: Mapping[tuple[str, str], int] = {
+    ("", "Exp"): 0,  # of a softmax that is written out: it makes 0 or infinity of a mask
+    ("", "Softmax"): 0,
+    ("", "Attention"): 3,
+    ("com.microsoft", "Attention"): 5,
+    ("com.microsoft", "GroupQueryAttention"): 10,
+    ("com.microsoft", "MultiHeadAttention"): 5,
+}
+"""The input that a softmax is taken of, or that is added to the scores before one."""
+
+ATTENTION_RESULTS = 3
+"""The first outputs of an attention; the ones behind are scores."""

@@ -1,0 +1,420 @@
+"""Rewrite a model, compare it, and repair a result that is too far off.
+
+ATTEMPTS are made from top to bottom, each on the best result so far. What still fails then is given TRIALS:
+flags for the user, of which each was compared before it is suggested.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from amp_rewrite.analysis import faint_outputs
+from amp_rewrite.analysis.faint_outputs import Faint
+from amp_rewrite.analysis.observed import Seen
+from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.pipeline import Result
+from amp_rewrite.policy.options import Level, Options, Pins
+from amp_rewrite.rewriting.plan_files import SavedPlan
+from amp_rewrite.running.metrics import SMALLEST
+from amp_rewrite.running.verdict import Output, Tried, Verdict
+from amp_rewrite.tuning.tuned import Tuned
+
+Verification = Verdict | AmpRewriteError | None
+"""A verdict, or the error that prevented one; None if none was requested."""
+
+LARGE = 1 << 30
+"""The bytes of a model above which neither a plan is searched for nor other flags are tried."""
+
+LEAST = 0.9
+"""The share of the predicted speed, and of the FLOPs in half, that a repair leaves on made-up inputs."""
+
+
+class ObservePolicy(enum.Enum):
+    """When runs decide: before the rewrite (ALWAYS, and again as ON_FAILURE), by the verdict, or never.
+
+    A failed verdict has the values of the float32 model observed; ALWAYS observes them at once.
+    """
+
+    ALWAYS = "always"
+    ON_FAILURE = "on-failure"
+    NEVER = "never"
+
+
+def _nothing() -> Mapping[Any, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a result is made with: options, observed ranges, the outputs that half stores badly with the error
+    of each, and a plan, which replaces the other three. `search` is what a search came to, whether its plan
+    was taken or not.
+    """
+
+    options: Options
+    seen: Seen = field(default_factory=_nothing)
+    faint: Faint = field(default_factory=_nothing)
+    plan: SavedPlan | None = None
+    search: Tuned | None = None
+
+    def is_like(self, other: Settings) -> bool:
+        """Whether both make one result: of observed ranges, those that leave half's decide."""
+        beyond, others = (
+            frozenset(name for name, extremes in each.seen.items() if extremes.is_beyond(each.options.half))
+            for each in (self, other)
+        )
+        return (self.options, beyond, self.faint, self.plan) == (
+            other.options,
+            others,
+            other.faint,
+            other.plan,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A result, its verification, and the settings that it was made with; `is_made_up` where it was compared
+    on synthetic inputs, and nobody asked for a search on these.
+    """
+
+    result: Result[Any]
+    verification: Verification
+    settings: Settings
+    is_made_up: bool = False
+
+    @property
+    def tuned(self) -> Tuned | None:
+        """The search for a plan; None where there was none."""
+        return self.settings.search
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether the result is that of a searched plan."""
+        return self.settings.plan is not None
+
+    @property
+    def is_far(self) -> bool:
+        """Whether it was compared, and is not near enough to the original."""
+        return isinstance(self.verification, Verdict) and self.verification.is_far
+
+    @property
+    def has_misfits(self) -> bool:
+        """Whether it was compared, and an input or output alone, which is half, makes it too far."""
+        return isinstance(self.verification, Verdict) and bool(self.verification.misfits)
+
+    @property
+    def is_repairable(self) -> bool:
+        """Whether it is too far off for what is computed, and not for the types of inputs and outputs."""
+        return self.is_far and not self.has_misfits
+
+    @property
+    def loses_values(self) -> bool:
+        """Whether a value that is finite in the original is not in the result."""
+        outputs = self.verification.outputs if isinstance(self.verification, Verdict) else ()
+        return any(output.metrics.non_finite for output in outputs)
+
+
+class Work(Protocol):
+    """The steps of a repair on one model. Each raises what the command reports with exit code 2."""
+
+    @property
+    def trusts_synthetic(self) -> bool:
+        """Whether synthetic inputs may decide as much as given ones: the user asked for a search on them."""
+        ...
+
+    def rewrite(self, settings: Settings) -> Result[Any]:
+        """Make the result, in the place where the final one belongs."""
+        ...
+
+    def compare(self, result: Result[Any], *, fresh: bool) -> Verification:
+        """Judge a result; `fresh` synthetic inputs are others than those of a search."""
+        ...
+
+    def observe(self, before: Verification) -> Seen:
+        """Run the float32 model on the inputs of an earlier comparison; return the ranges of its values."""
+        ...
+
+    def tune(self, outcome: Outcome) -> Tuned | None:
+        """Search for a plan on the inputs of a failed comparison; None where it cannot be run."""
+        ...
+
+    def half_flops(self, result: Result[Any]) -> int:
+        """Count the FLOPs of a result that are computed in half."""
+        ...
+
+    def blame(self, outcome: Outcome) -> Outcome:
+        """The outcome with the nodes to blame for its error, where it fails."""
+        ...
+
+    def elsewhere(self) -> AbstractContextManager[Work]:
+        """The same work with its result in a temporary place."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A repair: `when` it may help, the `settings` of another result, and whether that `is_better`.
+
+    `settings` may run the model; None where there is nothing to try. Settings that decide nothing else are
+    remembered for the attempts below, and no result is made of them. With `is_range` the attempt keeps in
+    float32 what leaves the range of half, which made-up inputs may decide; anything else has to be cheap on
+    these (LEAST).
+    """
+
+    name: str
+    when: Callable[[Outcome, ObservePolicy], bool]
+    settings: Callable[[Work, Outcome], Settings | None]
+    is_better: Callable[[Outcome, Outcome], bool] = lambda *_: True
+    is_range: bool = False
+
+
+def repair(work: Work, options: Options, policy: ObservePolicy, known: Seen | None = None) -> Outcome:
+    """Rewrite and compare a model; repair the result by ATTEMPTS where the policy lets runs decide.
+
+    `known` are ranges that were observed before. Raises what the steps raise.
+    """
+    seen = work.observe(None) if policy is ObservePolicy.ALWAYS else known or {}
+    best = latest = _make(work, Settings(options, seen))
+    if policy is ObservePolicy.NEVER or best.has_misfits:
+        return best
+    for attempt in ATTEMPTS:
+        settings = attempt.settings(work, best) if attempt.when(best, policy) else None
+        if settings is None:
+            continue
+        if settings.is_like(best.settings):
+            best = replace(best, settings=settings)
+            continue
+        has_price = best.is_made_up and not (attempt.is_range or best.loses_values)
+        half_flops = work.half_flops(best.result) if has_price else 0
+        latest = _make(work, settings, best)
+        if attempt.is_better(best, latest) and not (has_price and _is_dear(work, best, latest, half_flops)):
+            best = latest
+        else:
+            best = replace(best, settings=replace(best.settings, search=settings.search))
+    if not latest.settings.is_like(best.settings):
+        best = replace(best, result=work.rewrite(best.settings))
+    return _judged_by_its_inputs(best)
+
+
+def _make(work: Work, settings: Settings, before: Outcome | None = None) -> Outcome:
+    result = work.rewrite(settings)
+    if settings.plan is not None and before is not None:  # a plan has no patterns that match
+        result = replace(result, report=replace(result.report, matched=before.result.report.matched))
+    verification = work.compare(result, fresh=settings.plan is not None)
+    synthetic = isinstance(verification, Verdict) and verification.inputs.is_synthetic
+    return Outcome(result, verification, settings, synthetic and not work.trusts_synthetic)
+
+
+def _is_dear(work: Work, before: Outcome, after: Outcome, half_flops: int) -> bool:
+    """Whether an attempt gives up more speed or FLOPs in half than made-up inputs may decide."""
+    was, now = before.result.report.prediction, after.result.report.prediction
+    if was is not None:
+        seconds = was.float32.seconds if now is None else now.result.seconds
+        if seconds * LEAST > was.result.seconds:
+            return True
+    return work.half_flops(after.result) < LEAST * half_flops
+
+
+def _judged_by_its_inputs(outcome: Outcome) -> Outcome:
+    """The outcome; on made-up inputs an error, however large, is no failure but an open question."""
+    verdict = outcome.verification
+    if not (isinstance(verdict, Verdict) and outcome.is_repairable and outcome.is_made_up):
+        return outcome
+    if outcome.loses_values or any(metric.fault for metric in verdict.metrics):
+        return outcome
+    return replace(outcome, verification=verdict.on_made_up_inputs())
+
+
+# ---- the attempts
+
+
+def _is_freed(outcome: Outcome, _: ObservePolicy) -> bool:
+    report, options = outcome.result.report, outcome.settings.options
+    return outcome.is_far and bool(report.freed) and options.free
+
+
+def _without_proofs(_: Work, outcome: Outcome) -> Settings:
+    return replace(outcome.settings, options=replace(outcome.settings.options, free=False))
+
+
+def _may_observe(outcome: Outcome, policy: ObservePolicy) -> bool:
+    return outcome.is_far and policy is ObservePolicy.ON_FAILURE
+
+
+def _observed(work: Work, outcome: Outcome) -> Settings:
+    return replace(outcome.settings, seen=work.observe(outcome.verification))
+
+
+def _is_compared(outcome: Outcome, _: ObservePolicy) -> bool:
+    return isinstance(outcome.verification, Verdict)
+
+
+def _float32_outputs(_: Work, outcome: Outcome) -> Settings | None:
+    """The outputs to which rounding them alone makes most of an error above the limit, in float32."""
+    assert isinstance(outcome.verification, Verdict), "it was compared"
+    limit = faint_outputs.limit(outcome.settings.options.half)
+    outputs = (output for output in outcome.verification.outputs if output.floor and _is_rounded(output))
+    faint = {output.name: output.floor for output in outputs if limit < (output.floor or 0) < math.inf}
+    return replace(outcome.settings, faint=faint) if faint else None
+
+
+def _is_rounded(output: Output) -> bool:
+    """Whether the error is not much below what rounding the output makes."""
+    by_spread = max(1.0, SMALLEST / output.spread) if output.spread else 1.0  # however faint
+    return (output.floor or 0.0) <= 2 * (output.error or 0.0) * by_spread
+
+
+def _brings_outputs_nearer(before: Outcome, after: Outcome) -> bool:
+    """Whether a verdict is as good as before, none of these outputs farther, and one at most half as far."""
+    old, new = before.verification, after.verification
+    if not isinstance(old, Verdict) or not isinstance(new, Verdict) or old.ok > new.ok:
+        return False
+    was, now = ({output.name: output.error or 0.0 for output in each.outputs} for each in (old, new))
+    shares = [now.get(name, math.inf) / was[name] for name in after.settings.faint]
+    return max(shares) <= 1 and min(shares) <= 1 / 2
+
+
+def _may_search(outcome: Outcome, _: ObservePolicy) -> bool:
+    return outcome.is_repairable
+
+
+def _searched_plan(work: Work, outcome: Outcome) -> Settings | None:
+    """The plan of a search, if it passes; on given inputs also if it has something in half and is nearer."""
+    found = work.tune(outcome)
+    if found is None:
+        return None
+    assert isinstance(outcome.verification, Verdict), "a verdict failed"
+    is_nearer = bool(found.half) and found.verdict.error < outcome.verification.error
+    may_fail = outcome.loses_values or not outcome.is_made_up
+    if found.is_met or (is_nearer and may_fail):
+        return Settings(outcome.settings.options, plan=found.plan, search=found)
+    return replace(outcome.settings, search=found)
+
+
+def _passes_where_made_up(before: Outcome, after: Outcome) -> bool:
+    passes = isinstance(after.verification, Verdict) and after.verification.ok
+    return passes or before.loses_values or not before.is_made_up
+
+
+ATTEMPTS = (
+    Attempt("without range proofs", when=_is_freed, settings=_without_proofs),
+    Attempt("observed ranges", when=_may_observe, settings=_observed, is_range=True),
+    Attempt(
+        "float32 outputs", when=_is_compared, settings=_float32_outputs, is_better=_brings_outputs_nearer
+    ),
+    Attempt("a searched plan", when=_may_search, settings=_searched_plan, is_better=_passes_where_made_up),
+)
+"""The repairs, in the order in which they are tried."""
+
+
+# ---- the trials
+
+NEARER = 0.9
+"""The share of the error that pins must leave at most, for more of them to be tried."""
+
+Trial = Callable[[Outcome, Outcome], Options | None]
+"""Other options for the first of these, a job whose comparison failed; None where there are none. The second is
+what pins have come to so far.
+"""
+
+
+def _with_io(failed: Outcome, _: Outcome) -> Options | None:
+    options, verdict = failed.settings.options, failed.verification
+    names = tuple(port.name for port in verdict.misfits) if isinstance(verdict, Verdict) else ()
+    return replace(options, keep_io=(*options.keep_io, *names)) if names else None
+
+
+def _with_pins(failed: Outcome, pinned: Outcome) -> Options | None:
+    options, verdict = pinned.settings.options, pinned.verification
+    patterns = verdict.blame.keep_full if isinstance(verdict, Verdict) and verdict.blame else ()
+    kept = tuple(dict.fromkeys((*options.pins.keep_full, *patterns)))
+    if failed.has_misfits or kept == options.pins.keep_full:
+        return None
+    return replace(options, pins=Pins(kept, options.pins.force_half))
+
+
+def _at_level(level: Level, beside: Level) -> Trial:
+    """A trial of a level where another one was taken."""
+
+    def options_at(failed: Outcome, _: Outcome) -> Options | None:
+        options = failed.settings.options
+        return replace(options, level=level) if options.level is beside and not failed.has_misfits else None
+
+    return options_at
+
+
+TRIALS: tuple[Trial, ...] = (
+    _with_io,
+    _with_pins,
+    _with_pins,
+    _with_pins,
+    _at_level(Level.TREAT_INFER_AS_DENY, beside=Level.DEFAULT),
+    _at_level(Level.TENSOR_CORES_ONLY, beside=Level.DEFAULT),
+    _at_level(Level.DEFAULT, beside=Level.UNSAFE_FORCE_ALL),
+)
+"""What is tried for the user where a comparison failed, up to the first that passes: the mildest first."""
+
+
+def with_trials(outcome: Outcome, work: Work | None, policy: ObservePolicy) -> Outcome:
+    """Try flags where the comparison failed and no search ran; without `work` suggest none."""
+    verdict = outcome.verification
+    if not (isinstance(verdict, Verdict) and verdict.is_far and (verdict.blame or verdict.misfits)):
+        return outcome
+    if work is None or outcome.tuned is not None:
+        blame = replace(verdict.blame, keep_full=()) if verdict.blame else None
+        return replace(outcome, verification=replace(verdict, blame=blame))
+    if outcome.result.report.size_before > LARGE:
+        return outcome
+    tried: list[Tried] = []
+    pinned = outcome
+    for trial in TRIALS:
+        options = trial(outcome, pinned)
+        other = _compared(work, outcome, options, policy) if options is not None else None
+        if other is not None:
+            tried.append(_tried(outcome.settings.options, other))
+        if tried and tried[-1].ok:
+            break
+        if trial is _with_pins:
+            pinned = (
+                other if other is not None and _helps(pinned, other) else replace(pinned, verification=None)
+            )
+    return replace(outcome, verification=replace(verdict, tried=tuple(tried)))
+
+
+def _compared(work: Work, failed: Outcome, options: Options, policy: ObservePolicy) -> Outcome | None:
+    """What the same job comes to with other options; None where these are refused, or nothing runs."""
+    is_forced = failed.settings.options.level is Level.UNSAFE_FORCE_ALL is not options.level
+    try:
+        with work.elsewhere() as other:
+            outcome = repair(other, options, ObservePolicy.ON_FAILURE if is_forced else policy)
+            return other.blame(outcome) if isinstance(outcome.verification, Verdict) else None
+    except AmpRewriteError:  # a pin of the user's says otherwise, or the time is over
+        return None
+
+
+def _helps(before: Outcome, after: Outcome) -> bool:
+    """Whether the error fell, or another node than before is the first to lose a value."""
+    old, new = before.verification, after.verification
+    if not (isinstance(old, Verdict) and isinstance(new, Verdict)):
+        return False
+    lost = old.blame is not None and old.blame.first_lost is not None
+    return lost or new.error <= NEARER * old.error
+
+
+def _tried(before: Options, outcome: Outcome) -> Tried:
+    options, verdict = outcome.settings.options, outcome.verification
+    assert isinstance(verdict, Verdict), "it was compared"
+    return Tried(
+        keep_full=options.pins.keep_full[len(before.pins.keep_full) :],
+        level=options.level.value if options.level is not before.level else None,
+        error=verdict.error,
+        ok=verdict.ok,
+        nodes=outcome.result.report.nodes,
+        keep_io=options.keep_io[len(before.keep_io) :],
+    )

@@ -1,0 +1,271 @@
+"""A train step against its result: a few steps of both on the same batches, with their states fed back.
+
+A certificate proves that the two differ in precision alone; this shows what that does to the loss, and to
+what is learnt. Half is emulated on a CPU, and computed on CUDA.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from amp_rewrite.errors import ModelError
+from amp_rewrite.model import loading
+from amp_rewrite.numerics.half import Half
+from amp_rewrite.running import run_arguments, sessions
+from amp_rewrite.running.emulation import emulated
+from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.inputs.feeds import Data
+from amp_rewrite.training.scaled_step import ScaledStep, start_values
+from amp_rewrite.training.spec import Pair
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+
+STEPS = 3
+"""How many steps are compared: by the third, every slot of an optimiser has had its effect on the loss."""
+
+MOST_SKIPPED = 64
+"""How many tries a step has that the loss scale skips: from TensorFlow's 2**15, 15 halvings lead to 1."""
+
+RATE = 1e-3
+"""The learning rate that is made up, Adam's usual one: numbers near 1 would leave no finite state."""
+
+
+PASS = "PASS"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The largest differences: of a loss, relative to the original's, and of updates (ComparedStep)."""
+
+    loss: float
+    update: float
+
+
+BOUNDS = {"float16": Bounds(1e-2, 0.25), "bfloat16": Bounds(8e-2, 0.5)}
+"""By half type. Updates of the shared train steps differ by up to 4.4e-2 in float16 with a loss scale, and by
+5.9e-2 in bfloat16; they differ by 1 where no gradient arrives.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedStep:
+    """One step of both.
+
+    `update` is the difference of what the states have changed by since the start, relative to that change: of
+    each state, at most 1, and the root mean square over all elements; infinite where one is not finite, and
+    NaN where none changed.
+    `state` is the state whose difference is largest beside its own size, which is `largest`. `skipped` counts
+    the tries of the result that its loss scale skipped.
+    """
+
+    loss: float
+    half_loss: float
+    update: float
+    largest: float
+    state: str
+    skipped: int
+
+    @property
+    def error(self) -> float:
+        """The difference of the losses, relative to the original's."""
+        return _relative(abs(self.half_loss - self.loss), abs(self.loss))
+
+
+@dataclass(frozen=True, slots=True)
+class StepComparison:
+    """The compared steps, in order; `half` is the half type, and `inputs` says what they ran on."""
+
+    steps: tuple[ComparedStep, ...]
+    half: str
+    bounds: Bounds
+    inputs: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the steps prove something, and all differences are within their bounds."""
+        return self.verdict == PASS
+
+    @property
+    def verdict(self) -> str:
+        """The verdict on all steps: that of the first that does not pass."""
+        return next((each for step in self.steps if (each := self.verdict_of(step)) != PASS), PASS)
+
+    def verdict_of(self, step: ComparedStep) -> str:
+        """PASS or FAIL; inconclusive where the original itself is not finite, or learns nothing."""
+        if not math.isfinite(step.loss) or math.isnan(step.update):
+            return "inconclusive"
+        near = step.error <= self.bounds.loss and step.update <= self.bounds.update
+        return PASS if near else "FAIL"
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data, with None for numbers that are not finite."""
+        steps = [{**asdict(step), "error": step.error} for step in self.steps]
+        return {
+            "ok": self.ok,
+            "verdict": self.verdict,
+            "inputs": self.inputs,
+            "bounds": asdict(self.bounds),
+            "steps": [{name: _as_json(value) for name, value in step.items()} for step in steps],
+        }
+
+
+def _as_json(value: float | str) -> float | str | None:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _relative(apart: float, whole: float) -> float:
+    if not apart:
+        return 0.0
+    return apart / whole if whole and math.isfinite(apart) else math.inf
+
+
+def refuse_huge(original: Path) -> None:
+    """Raises ModelError for a step with an input that no machine holds: rewriting it would take long."""
+    for value in loading.load(original).model.graph.inputs:
+        sizes = [dim for dim in value.shape or () if isinstance(dim, int)]
+        if math.prod(sizes) > MOST_ELEMENTS:
+            size = " x ".join(map(str, sizes))
+            raise ModelError(
+                f"input '{value.name}' has {size} elements, more than any machine holds",
+                where=original,
+                remedy="export the step with the sizes that it is to run with",
+            )
+
+
+MOST_ELEMENTS = 1 << 40
+
+
+def compare(original: Path, result: Path, step: ScaledStep, half: Half, data: Data) -> StepComparison:
+    """Runs STEPS steps of both; inputs that `data` does not have are made up.
+
+    Raises what `feeds.feeds` raises, ModelError where a model does not load, and RunError where one does not
+    run.
+    """
+    device = run_arguments.device(None)
+    batches = list(itertools.islice(_batches(original, step, data), STEPS))
+    before = sessions.open_session(original, sessions.reference(device))
+    with emulated(result, device) as runnable:
+        after = sessions.open_session(runnable, device)
+        runs = _Runs(step, before, after, batches[0], loading.load(result).model.metadata_props)
+        steps = tuple(map(runs.take, batches))
+    given = ", ".join(path.name for path in data.paths)
+    inputs = f"{given}, and made-up inputs beside it" if given else f"made-up inputs (seed {data.seed})"
+    return StepComparison(steps, half.name, BOUNDS[half.name], inputs)
+
+
+class _Runs:
+    """Both steps in sessions, and the states that they have by now."""
+
+    def __init__(
+        self, step: ScaledStep, before: Any, after: Any, first: Arrays, metadata: Mapping[str, str]
+    ) -> None:
+        self._step, self._before, self._after = step, before, after
+        self._start = {pair.input: np.asarray(first[pair.input]) for pair in step.spec.state}
+        self._state: Arrays = self._start
+        self._half_state: Arrays = {**self._start, **(start_values(metadata) or {})}
+        scale = (step.borders.scale, step.borders.good_steps)
+        self._all: tuple[Pair, ...] = (*step.spec.state, *(pair for pair in scale if pair is not None))
+
+    def take(self, batch: Arrays) -> ComparedStep:
+        """Takes a step of both; one that the loss scale skips is taken again with the scale that follows."""
+        made = sessions.run_session(self._before, {**batch, **self._state})
+        self._state = {pair.input: made[pair.output] for pair in self._step.spec.state}
+        finite, skipped, done = self._step.borders.finite, 0, self._take_half(batch)
+        while finite and not done[finite] and skipped < MOST_SKIPPED:
+            skipped, done = skipped + 1, self._take_half(batch)
+        loss, half_loss = (float(np.ravel(run[self._step.spec.loss])[0]) for run in (made, done))
+        return ComparedStep(loss, half_loss, self._update(), *self._largest(), skipped)
+
+    def _take_half(self, batch: Arrays) -> Arrays:
+        made = sessions.run_session(self._after, {**batch, **self._half_state})
+        self._half_state = {pair.input: made[pair.output] for pair in self._all}
+        return made
+
+    def _update(self) -> float:
+        squares, elements = 0.0, 0
+        for start, state, half_state in self._states():
+            apart = _relative(_norm(half_state - state), _norm(state - start))
+            if not np.isfinite(half_state).all():
+                return math.inf
+            if apart or _norm(state - start):
+                squares, elements = squares + state.size * min(apart, 1.0) ** 2, elements + state.size
+        return math.sqrt(squares / elements) if elements else math.nan
+
+    def _largest(self) -> tuple[float, str]:
+        differences = (_relative(_norm(after - before), _norm(before)) for _, before, after in self._states())
+        return max(zip(differences, self._start, strict=True), default=(0.0, ""))
+
+    def _states(self) -> Iterator[tuple[Array, Array, Array]]:
+        """Each state at the start, by the original and by the result, in float64."""
+        for name, start in self._start.items():
+            yield tuple(np.asarray(a, np.float64) for a in (start, self._state[name], self._half_state[name]))  # pyright: ignore[reportReturnType]
+
+
+def _norm(array: Array) -> float:
+    return float(np.linalg.norm(array))
+
+
+def _batches(original: Path, step: ScaledStep, data: Data) -> Iterator[Arrays]:
+    """The inputs of each step, states included; samples that were given come round again."""
+    sizes = feeds.given_sizes(original, data)
+    made_up = feeds.feeds(original, Data(dims=sizes.dims, seed=data.seed, samples=STEPS))
+    given = list(feeds.partial_feeds(original, data)) or [{}]
+    as_trained = _as_trained(loading.load(original).model, step)
+    for index, sample in enumerate(made_up):
+        arrays = {name: as_trained(name, np.asarray(array)) for name, array in sample.items()}
+        yield {**arrays, **given[index % len(given)]}
+
+
+def _as_trained(model: ir.Model, step: ScaledStep) -> Callable[[str, Array], Array]:
+    """Made-up inputs as a step has them at its start: slots are zero, counters and vectors of weights 1,
+    other weights as X. Glorot and Y. Bengio (AISTATS 2010) draw them; single numbers beside these are rates.
+    """
+    states = {pair.input for pair in step.spec.state}
+    behind = set(step.optimiser)
+    slots = {
+        value.name
+        for value in model.graph.inputs
+        if all(node.outputs[0].name in behind for node, _ in value.uses())
+    }
+
+    def start(name: str, array: Array) -> Array:
+        if name not in states:
+            is_rate = array.dtype.kind == "f" and array.size == 1
+            return np.full_like(array, RATE) if is_rate else array
+        if array.size == 1 or (name not in slots and array.ndim < 2):
+            return np.ones_like(array)
+        if name in slots or array.dtype.kind != "f":
+            return np.zeros_like(array)
+        fans = array.size / array.shape[0] + array.size / array.shape[1]
+        return (array * math.sqrt(2 / fans)).astype(array.dtype)
+
+    return start
+
+
+def describe(comparison: StepComparison) -> str:
+    """One sentence: the samples that two steps were compared on, and the limits."""
+    limits = (
+        f"limits in {comparison.half}: error {comparison.bounds.loss:g}, update {comparison.bounds.update:g}"
+    )
+    return f"compared {len(comparison.steps)} steps with the original's on {comparison.inputs}; {limits}"
+
+
+COLUMNS = ("step", "loss", "in half", "error", "update", "largest of a state", "skipped", "verdict")
+
+
+def cells(comparison: StepComparison) -> Iterator[tuple[str, ...]]:
+    """Rows for a table, one for each step, with a cell for each of COLUMNS."""
+    for number, step in enumerate(comparison.steps, 1):
+        largest = f"{step.largest:.1e} {step.state}" if step.state else ""
+        numbers = (f"{step.loss:.6g}", f"{step.half_loss:.6g}", f"{step.error:.1e}", f"{step.update:.1e}")
+        yield (str(number), *numbers, largest, str(step.skipped), comparison.verdict_of(step))

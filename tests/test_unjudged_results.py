@@ -1,0 +1,188 @@
+"""A result moves into place once its run is complete: until then every file is as it was."""
+
+import json
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from amp_rewrite.cli.tuning_step import Tuning
+
+from amp_rewrite import certified, demo
+from amp_rewrite.cli import rewrite_output
+from amp_rewrite.cli.comparison_flags import ComparisonFlags
+from amp_rewrite.cli.html_and_plots import ReportFiles
+from amp_rewrite.errors import TimeLimitError
+from amp_rewrite.process import signals
+from amp_rewrite.rewriting import result_checks
+from tests import text
+from tests.commands import run
+from tests.test_file_conflicts import content
+from tests.test_interruptible import ENDLESS, left_in, stopped
+
+GRAPH = """g (float[1,64] x) => (float[1,64] y) <float[64,64] w, float[1] big = {60000.0}> {
+    h = MatMul(x, w)  s = Mul(h, big)  r = Relu(s)  y = Div(r, big) }"""
+"""With --level unsafe-force-all, half overflows and the verdict is FAIL."""
+BESIDE = ("--external-data", "always")
+REPORTS = ("--json", "r.json", "--html", "r.html", "--save-plan", "p.json")
+FORCED = ("--level", "unsafe-force-all", "--observe", "never")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current folder, with a model, a half model, a train step, an older result, and its weights."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(text.model(GRAPH), "m.onnx")
+    onnx.save(demo.train_step(), "step.onnx")
+    np.savez("in.npz", x=np.full((1, 64), 9, np.float32))
+    for model, to in (("m.onnx", "old.onnx"), ("m.onnx", "half.onnx"), ("m.onnx", "many/m.onnx")):
+        Path(to).parent.mkdir(exist_ok=True)
+        assert run(model, "-o", to, "--no-verify", *BESIDE).exit_code == 0
+    for report in ("r.json", "r.html", "p.json", "half.json"):
+        Path(report).write_text("{}")
+    return tmp_path
+
+
+def interrupt(*_, **__):
+    """Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+OUTPUT = ("-o", "old.onnx", *BESIDE)
+REWRITE = ("m.onnx", *OUTPUT, *REPORTS, "--data", "in.npz")
+FAILING = (*REWRITE, "--level", "unsafe-force-all")
+TUNE = ("tune", "m.onnx", *OUTPUT, *REPORTS, "--data", "in.npz", "--max-error", "1e-9")
+RESTORE = ("restore", "half.onnx", *OUTPUT, "--json", "r.json")
+TRAIN = ("train", "step.onnx", "-o", "old.onnx", "--json", "r.json", "--html", "r.html")
+STAGES = {
+    "rewrite, proof": (REWRITE, certified.Proof, "__call__"),
+    "rewrite, check": (REWRITE, result_checks, "validate"),
+    "rewrite, comparison": (REWRITE, ComparisonFlags, "verdict"),
+    "rewrite, blame": (FAILING, ComparisonFlags, "with_blame"),
+    "rewrite, page": (REWRITE, ReportFiles, "write"),
+    "rewrite, report": (REWRITE, rewrite_output, "_write_json"),
+    "in place, comparison": (("m.onnx", "--in-place", *REPORTS), ComparisonFlags, "verdict"),
+    "in place, nothing changed": (
+        ("half.onnx", "--in-place", "--require-verify"),
+        ComparisonFlags,
+        "verdict",
+    ),
+    "tune, comparison": (TUNE, ComparisonFlags, "verdict"),
+    "tune, search": (TUNE, Tuning, "run"),
+    "restore, check": (RESTORE, result_checks, "validate"),
+    "restore, comparison": (RESTORE, ComparisonFlags, "verdict"),
+    "train, proof": (TRAIN, certified.Proof, "__call__"),
+    "train, check": (TRAIN, result_checks, "validate"),
+    "train, page": (TRAIN, ReportFiles, "write"),
+    "many models": (("m.onnx", "--out-dir", "many", *BESIDE), ComparisonFlags, "verdict"),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_an_interrupt_leaves_every_file_as_it_was(folder, monkeypatch, stage):
+    """Whatever was under way, the older result, its weights and the reports are the same bytes."""
+    command, owner, name = STAGES[stage]
+    before = content(folder)
+    monkeypatch.setattr(owner, name, interrupt)
+    assert run(*command).exit_code == 130
+    assert content(folder) == before
+    assert [path for path in folder.iterdir() if path.is_dir()] == [folder / "many"]
+
+
+@pytest.mark.parametrize("stage", ["rewrite, comparison", "tune, search", "restore, comparison"])
+def test_a_fault_leaves_every_file_as_it_was(folder, monkeypatch, stage):
+    """An error that nobody expects is no other end than an interrupt."""
+    command, owner, name = STAGES[stage]
+    before = content(folder)
+
+    def fail(*_, **__):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(owner, name, fail)
+    assert run(*command).exit_code == 2
+    assert content(folder) == before
+
+
+def test_a_result_that_fails_is_written(folder):
+    """A complete run writes what its verdict is against, and all its reports, with exit code 1."""
+    done = run(*REWRITE, *FORCED)
+    assert done.exit_code == 1
+    assert "FAIL" in done.output
+    assert json.loads((folder / "r.json").read_text())["verification"]["ok"] is False
+    assert (folder / "r.html").read_text() != "{}" != (folder / "p.json").read_text()
+    onnx.checker.check_model(onnx.load(folder / "old.onnx"))
+
+
+def test_no_path_of_a_stage_is_shown(folder):
+    """What is printed and reported names the files that stand, not where they waited."""
+    for command in (FAILING, REWRITE, TUNE, RESTORE, TRAIN, ("m.onnx", "--in-place", "--json", "r.json")):
+        assert ".part" not in run(*command, "--force").output
+        reports = [path for path in folder.iterdir() if path.suffix in (".json", ".html")]
+        assert [path for path in reports if ".part" in path.read_text()] == []
+        assert [path for path in folder.iterdir() if path.suffix == ".part"] == []
+
+
+@pytest.mark.parametrize("command", [REWRITE, TUNE, RESTORE], ids=["rewrite", "tune", "restore"])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_time_limit_replaces_nothing(folder, monkeypatch, command, there):
+    """A result without a verdict, as the time was over, takes a free place, and no other."""
+
+    def stop(*_, **__):
+        raise TimeLimitError("took too long")
+
+    if not there:
+        command = ["new.onnx" if word == "old.onnx" else word for word in command]
+    before = content(folder)
+    monkeypatch.setattr(ComparisonFlags, "verdict", stop)
+    monkeypatch.setattr("amp_rewrite.process.interruptible.TimeLimit.is_over", True)
+    done = run(*command, "--timeout", "5")
+    assert done.exit_code == (2 if there else int(command[0] == "tune")), done.output
+    if there:
+        assert "longer than --timeout allows (5 s), and the file there stays" in done.stderr
+        assert content(folder) == before
+    else:
+        assert (folder / "new.onnx").exists()
+
+
+def test_a_signal_waits_until_all_files_are_in_place():
+    """SIGTERM between two renames is answered behind the last one."""
+    steps, arrived = [], []
+    before = signal.signal(signal.SIGTERM, lambda *_: arrived.append(list(steps)))
+    try:
+        with signals.delayed():
+            signal.raise_signal(signal.SIGTERM)
+            steps.append("model")
+            steps.append("report")
+        assert arrived == [["model", "report"]]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    thread = threading.Thread(target=signals.delayed().__enter__)
+    thread.start()
+    thread.join()
+
+
+SIGNALLED = [
+    (("rewrite",), signal.SIGTERM),
+    (("tune", "--max-error", "1e-9"), signal.SIGINT),
+    (("rewrite", "--in-place"), signal.SIGINT),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "number"), SIGNALLED)
+def test_a_signal_to_a_process(tmp_path, command, number):
+    """A real signal in the middle of the comparison: nothing has changed, and nothing is left over."""
+    work, (name, *flags) = tmp_path / "work", command
+    for folder in (work, tmp_path / "temporary"):
+        folder.mkdir()
+    onnx.save(text.model(ENDLESS), work / "m.onnx")
+    assert run(work / "m.onnx", "-o", work / "old.onnx", "--no-verify", *BESIDE).exit_code == 0
+    before = content(work)
+    place = () if "--in-place" in flags else ("-o", work / "old.onnx")
+    ended, errors = stopped(tmp_path, number, name, work / "m.onnx", *place, *flags, *BESIDE)
+    assert (ended, "Traceback" in errors) == (128 + number, False)
+    assert content(work) == before
+    assert [path for path in work.iterdir() if path.is_dir()] == []
+    assert left_in(tmp_path) == set()
