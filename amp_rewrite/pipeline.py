@@ -1,7 +1,7 @@
 """The story in one place: `_decide` has the stages up to the first edit, `rewrite` those from there.
 
-    load, prepare, analyse, bound, classify, colour, predict, plan, freeze    what is computed does not change
-    edit, tidy, annotate, write, check                                        what was decided is carried out
+    load, widen, prepare, analyse, bound, classify, colour, predict, plan, freeze    nothing is edited before
+    edit, tidy, annotate, write, check                                               what was decided is done
 
 Each stage is a function of the room that it is named for, or of `stages`; here stands only the order.
 """
@@ -164,9 +164,10 @@ def rewrite(
 
     `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, and the
     result is of the same kind. A path is written to `output`, or to `<name>_fp16.onnx` (`_bf16`) beside it;
-    over the input itself only with `in_place`. `replay`, `seen`, `faint` and `first` decide as in
-    `analyze`; `on_plan` gets the analysis when all is decided, before anything changes. `progress` is called
-    with the name of each stage as it begins.
+    over the input itself only with `in_place`. Of a model that is half already, and stays as it is, a copy is
+    written to `output` only; else the result is its own path. `replay`, `seen`, `faint` and `first` decide as
+    in `analyze`; `on_plan` gets the analysis when all is decided, before anything changes. `progress` is
+    called with the name of each stage as it begins.
     Raises ModelError, ListError, OptionError, PlanError and OutputError, MissingPackageError for a
     graphsurgeon graph without graphsurgeon, and with `Options.certify` CertificateError for a result that is
     not proved, which is then not written.
@@ -190,7 +191,10 @@ def rewrite(
         worker.start()
     with garbage_collection.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
         analysis = _decide(source, options, replay, seen or {}, faint or {}, first, timed)
-        changed = bool(analysis.plan) or first is not None
+        changed = bool(analysis.plan) or first is not None or analysis.loaded.mended
+        obstacle = stages.obstacle(analysis)
+        if obstacle is not None and obstacle.already and not changed and output is None and not in_place:
+            target = None  # what is half already needs no copy of another name
         if target is not None and not in_place:
             output_paths.refuse_data(target, analysis.loaded.external)
         if on_plan is not None:
@@ -208,6 +212,7 @@ def rewrite(
     report = replace(
         analysis.report(),
         changed=changed,
+        obstacle=obstacle,
         form_changes=analysis.report().form_changes if changed else (),
         casts_removed=removed,
         warnings=(*analysis.warnings, *warnings, *made.warnings, *checked.warnings, *analysis.predicted),
@@ -233,7 +238,7 @@ def _decide(
     if isinstance(seen, Observed):
         seen.refuse_other(plan_files.fingerprint(loaded.model.graph))
     before = observed_before.find(loaded.model)
-    timed.run("widen", stages.widen, loaded, options)
+    timed.run("widen", stages.widen, source, loaded, options)
     kept = {**before, **timed.run("insert", first, loaded.model)} if first is not None else before
     prepared = timed.run("prepare", preparing.prepare, loaded.model, (replay or options).form, kept)
     facts = timed.run("analyse", gather, prepared, options, seen, faint, kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,14 @@ from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.colouring import classification, paying, rules
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.colouring.paying import Priced
+from amp_rewrite.errors import ModelError
+from amp_rewrite.explaining import causes, sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis
+from amp_rewrite.flops import flop_count
 from amp_rewrite.model import inlining, loading, serialization, writing
 from amp_rewrite.model.loading import Loaded
 from amp_rewrite.numerics.half import HALF_TYPES
-from amp_rewrite.onnx_types import inlined_size
+from amp_rewrite.onnx_types import inlined_size, type_conflicts
 from amp_rewrite.policy.entries import Entry
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.process.stopwatch import Count, Stopwatch
@@ -28,22 +32,28 @@ from amp_rewrite.rewriting import plan as planning
 from amp_rewrite.rewriting import tidy as tidying
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.plan_files import SavedPlan
+from amp_rewrite.rewriting.report import Obstacle
 
 
-def widen(loaded: Loaded, options: Options) -> bool:
-    """Has a model whose values are of the other half type compute in float32; returns whether it had any.
+def widen(source: loading.ModelSource, loaded: Loaded, options: Options) -> None:
+    """Has a model with values of the other half type compute them in float32, so that the other stages take
+    it as they take any float32 model. What keeps its type as an input or output keeps that.
 
-    The other stages take it as they take any float32 model. What keeps its type as an input or output keeps
-    that.
+    Raises ModelError where values of any half type contradict others.
     """
-    others = HALF_TYPES - {options.half.dtype}
-    if not widened_model.has_half(loaded.model, others):
-        return False
+    model = loaded.model
+    if not widened_model.has_half(model):
+        return
     if not options.keep_functions:
-        inlining.inline(loaded.model)
-    kept = None if options.io is IOTypes.KEEP else options.keep_io
-    widened_model.widen(loaded.model, others, kept_io=kept)
-    return True
+        inlining.inline(model)
+    if conflict := type_conflicts.find(model):
+        where = Path(source) if isinstance(source, (str, os.PathLike)) else "the given model"
+        restore = f"amp-rewrite restore {where}" if isinstance(where, Path) else "amp_rewrite.restore(model)"
+        raise ModelError(f"is not a valid model: {conflict}", where=where, remedy=f"mend it first: {restore}")
+    others = HALF_TYPES - {options.half.dtype}
+    if widened_model.has_half(model, others):
+        kept = None if options.io is IOTypes.KEEP else options.keep_io
+        widened_model.widen(model, others, kept_io=kept)
 
 
 def bound(model: ir.Model, facts: Facts, options: Options) -> Proven | None:
@@ -55,6 +65,21 @@ def plan(facts: Facts, priced: Priced, options: Options) -> Plan:
     """The plan of the painting; none behind a gate, which leaves inputs and outputs as they are too."""
     planned = planning.make(facts, priced.painting, options)  # which refuses names that have no effect
     return Plan(options.half) if priced.gated else planned
+
+
+def obstacle(analysis: Analysis) -> Obstacle | None:
+    """Returns why nothing becomes half, with the cause of the most float32 arithmetic; None where something
+    does.
+    """
+    if any(analysis.painting.halves):
+        return None
+    model, options = analysis.loaded.model, analysis.options
+    flops = flop_count.count(model, analysis.graph.types).flops
+    found = causes.find(analysis.decisions(), flops)
+    cause = next((cause for cause in found if cause.operators != ("Cast",)), None)
+    told = None if cause is None else sentences.of_cause(cause)
+    why = "" if told is None else f"{told.origin} ({told.weight}): {told.reason}"
+    return Obstacle(why, widened_model.has_half(model, (options.half.dtype,)))
 
 
 def edit(analysis: Analysis) -> tuple[ir.Node, ...]:

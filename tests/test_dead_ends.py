@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,6 +11,7 @@ from onnx import TensorProto
 
 import amp_rewrite
 from amp_rewrite import demo
+from amp_rewrite.policy.options import Options
 from amp_rewrite.reporting import verdict_text
 from amp_rewrite.running.verdict import NotJudged
 from tests import text
@@ -126,9 +128,32 @@ def test_inputs_beside_one_of_several_models_are_its_data(tmp_path, monkeypatch)
 def test_a_model_that_is_half_already_is_said_to_be():
     """Where nothing changed; one that has no half and stays float32 is not."""
     assert run("m.onnx", "-o", "half.onnx", "--no-verify").exit_code == 0
-    said = "the model has float16 already (amp-rewrite coverage again.onnx counts it)"
-    assert said in run("half.onnx", "-o", "again.onnx").stdout
-    assert "already" not in run("m.onnx", "-o", "full.onnx", "--deny", "MatMul").stdout
+    copied = run("half.onnx", "-o", "again.onnx", "-q", "--require-half")
+    assert (copied.exit_code, copied.stderr) == (
+        0,
+        "half.onnx has float16 already, and again.onnx is a copy\n",
+    )
+    assert Path("again.onnx").read_bytes() == Path("half.onnx").read_bytes()
+    unnamed = run("half.onnx")
+    assert (unnamed.exit_code, Path("half_fp16.onnx").exists()) == (0, False)
+    assert "no file was written (-o FILE writes a copy)" in unnamed.stderr
+    assert "0 in float16" not in unnamed.output
+    assert amp_rewrite.rewrite("half.onnx").model == Path("half.onnx")
+    assert "already" not in run("m.onnx", "-o", "full.onnx", "--deny", "MatMul").output
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("flags", "code"), [((), 0), (("--require-half",), 1)])
+def test_a_result_without_half_says_so(flags, code):
+    """In one line on standard error, with -q as well, and why; --require-half fails, and writes it too."""
+    done = run("m.onnx", "-o", "full.onnx", "-q", "--deny", "MatMul", *flags)
+    assert (done.exit_code, done.stdout) == (code, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("nothing became float16: full.onnx is a copy, because ")
+    assert line.endswith("denied: asked for by the user (--deny)")
+    assert Path("full.onnx").exists()
+    report = amp_rewrite.rewrite(onnx.load("m.onnx"), Options(gate=True, device="t4")).report
+    assert (report.obstacle is None) is bool(report.nodes.half)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,16 @@ import pytest
 import amp_rewrite
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.demo import network
+from amp_rewrite.errors import ModelError
 from amp_rewrite.policy.options import Options
 from amp_rewrite.rewriting.editing import LAZY_FROM
 from tests import text
-from tests.commands import run
+from tests.commands import failure, run
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running import sessions
+from amp_rewrite.running.inputs import feeds as feeds_for
+from amp_rewrite.running.inputs.feeds import Data
 
 CASES = Path(__file__).parents[2] / "shared" / "cases"
 FLOAT, FLOAT16, BFLOAT16 = (int(getattr(onnx.TensorProto, name)) for name in ("FLOAT", "FLOAT16", "BFLOAT16"))
@@ -110,3 +113,82 @@ def test_a_large_model_is_converted_from_its_file(tmp_path):
     assert result.report.certificate.proved
     (tensor,) = onnx.load(result.model).graph.initializer
     assert np.array_equal(onnx.numpy_helper.to_array(tensor), rounded)
+
+
+CONFLICTS = {
+    "declared": """g (float16[4, 8] x) => (float16[4, 8] y) <float16[8, 8] w, float16[4, 8] b> {
+        a = MatMul (x, w)  b = Cast <to = 1> (a)  c = Softmax (b)  y = Cast <to = 10> (c) }""",
+    "a constant": """g (float[4, 8] x) => (float[4, 8] y) <float[8, 8] w, float16[8] c> {
+        a = MatMul (x, w)  y = Add (a, c) }""",
+    "an output": "g (float16[4, 8] x) => (float[4, 8] y) <float16[8, 8] w> { y = MatMul (x, w) }",
+    "a branch": """g (float[4, 8] x, bool c) => (float[4, 8] y) <float16[8] h> {
+        y = If (c) <then_branch = t () => (float[4, 8] p) { p = Relu (x) },
+            else_branch = f () => (float16[4, 8] q) { z = Cast <to = 10> (x)  q = Add (z, h) }> }""",
+}
+
+
+def broken(name):
+    """A model that has two float types where there should be one."""
+    if name.endswith("_broken"):
+        return onnx.load(case(name))
+    return text.unchecked(CONFLICTS[name])
+
+
+@pytest.mark.parametrize("name", ["06_broken", "72_mixed_broken", *CONFLICTS])
+def test_types_that_contradict_each_other_are_refused(name, tmp_path):
+    """With exit code 2, before anything is written, and the command that mends the model: what it restores
+    loads and runs.
+    """
+    onnx.save(broken(name), tmp_path / "m.onnx")
+    with pytest.raises(ModelError):
+        sessions.open_session(tmp_path / "m.onnx")
+    line = failure(tmp_path / "m.onnx")
+    assert "is not a valid model: " in line
+    assert line.endswith(f"mend it first: amp-rewrite restore {tmp_path / 'm.onnx'}")
+    assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
+    assert run("restore", tmp_path / "m.onnx", "-o", tmp_path / "f.onnx").exit_code == 0
+    restored = tmp_path / "f.onnx"
+    sample = feeds_of(restored)[0]
+    sessions.run_session(sessions.open_session(restored), sample)
+    assert run(restored, "-o", tmp_path / "h.onnx").exit_code == 0
+
+
+def feeds_of(path):
+    """A synthetic sample of the inputs of a model."""
+    return [*feeds_for.feeds(path, Data())]
+
+
+TWINS = """g (float[4, 64] x, bool c) => (float[4, 64] y) <float[64, 64] w> {
+  [n] a = MatMul (x, w)
+  [r] b = Relu (a)
+  [n] d = MatMul (b, w)
+  y = If (c) <then_branch = t () => (float[4, 64] p) { [n] e = Neg (d)  [n] p = MatMul (e, w) },
+      else_branch = f () => (float[4, 64] q) { [n] q = Relu (d) }>
+}"""
+
+
+@pytest.mark.parametrize("flags", [(), ("--deny", "MatMul")], ids=["half", "nothing is half"])
+def test_two_nodes_of_one_name_get_names_of_their_own(flags, tmp_path):
+    """onnxruntime refuses such an original: it is compared with other names, and the result loads."""
+    onnx.save(text.model(TWINS), tmp_path / "m.onnx")
+    done = run(tmp_path / "m.onnx", "-o", tmp_path / "r.onnx", *flags)
+    assert done.exit_code == 0, done.output
+    told = (
+        "2 nodes have the name of another ('n'), which onnxruntime refuses; the result calls the first 'n_2'"
+    )
+    assert told in done.stdout
+    assert "PASS" in done.stdout
+    sessions.open_session(tmp_path / "r.onnx")
+    given = amp_rewrite.rewrite(text.model(TWINS))
+    assert sum(node.name == "n" for node in given.model.graph.node) == 1
+
+
+def test_that_the_original_does_not_load_is_said_first(tmp_path):
+    """Before anything else, also of a model that stays as it is."""
+    own = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]> g (float[4, 4] x) => (float[4, 4] y)
+        <float[4, 4] w> { a = own.Op (x)  y = MatMul (a, w) }"""
+    onnx.save(text.unchecked(own), tmp_path / "m.onnx")
+    for flags in ((), ("--deny", "MatMul")):
+        done = run(tmp_path / "m.onnx", *flags)
+        assert done.exit_code == 0
+        assert done.output.startswith("not compared with the original, which does not load: onnxruntime")

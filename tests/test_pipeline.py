@@ -29,7 +29,7 @@ def path(model, tmp_path):
     return tmp_path / "m.onnx"
 
 
-BEFORE = ["load", "prepare", "analyse", "bound", "classify", "colour", "predict", "plan", "freeze"]
+BEFORE = ["load", "widen", "prepare", "analyse", "bound", "classify", "colour", "predict", "plan", "freeze"]
 """The stages up to the first edit."""
 
 
@@ -37,7 +37,7 @@ def test_the_story(model):
     """The stages come in the order of the design, each is timed, and progress hears of each."""
     told = []
     report = rewrite(model, progress=told.append).report
-    assert told == [*BEFORE, "edit", "tidy", "annotate", "write", "check"]
+    assert told == [*BEFORE, "edit", "tidy", "annotate", "write", "prove", "check"]
     assert [stage for stage, _ in report.seconds] == told
     assert all(seconds >= 0 for _, seconds in report.seconds)
 
@@ -50,7 +50,7 @@ def test_the_nodes_are_gone_through_a_bounded_number_of_times(path, monkeypatch)
     assert len(times) <= MOST_TRAVERSALS
 
 
-MOST_TRAVERSALS = 19
+MOST_TRAVERSALS = 21
 
 
 def test_the_report_counts(model):
@@ -170,7 +170,7 @@ def test_an_output_that_is_read_on():
     text.agree(model, made)
 
 
-@pytest.mark.parametrize("kind", ["double", "float16", "int32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["double", "float16", "int32"])
 def test_what_is_not_float32_stays(kind):
     """A model without float32 comes out as it came in."""
     model = text.model(f"g ({kind}[4, 4] x) => ({kind}[4, 4] y) {{ h = MatMul(x, x)  y = Add(h, x) }}")

@@ -407,26 +407,29 @@ def test_the_main_job_repairs_itself(wide):
 
 @pytest.mark.slow
 def test_what_does_not_pay_is_left_as_it_is(tmp_path):
-    """Half pays by default, and all that is near enough is predicted slower than float32: float32 is the
-    answer, and passes.
+    """Half pays by default, and all that is near enough is predicted slower than float32: with the gate
+    float32 is the answer, and passes; a device alone never decides that nothing is half.
     """
     files = saved(tmp_path, JUST_PAYS)
     model, sample = offset(JUST_PAYS)
-    found = tune(model, sample, Options(device="t4"), max_error=5e-4)
+    assert not tune(model, sample, Options(device="t4"), max_error=5e-4).is_float32
+    found = tune(model, sample, Options(device="t4", gate=True), max_error=5e-4)
     assert (found.is_met, found.is_float32, found.speedup, found.verdict.error) == (True, True, 1.0, 0.0)
     result = amp_rewrite.rewrite(model, replay=found.plan)
     assert (result.report.changed, result.report.gated) == (False, True)
     data = ["--data", files / "in.npz", "--json", files / "r.json", "--html", files / "p.html", *DEVICE]
+    data.append("--gate")
     for command, bound in (([], ["--tolerance", "error=5e-4"]), (["tune"], ["--max-error", "5e-4"])):
         done = run(*command, files / "m.onnx", "-o", files / "r.onnx", *data, *bound)
         assert done.exit_code == 0, done.output
         assert re.search(r"search +float32 is fastest: .* predicted to be 0\.\d\d times as fast", done.output)
         assert "warning  predicted" not in done.output
-        assert "result   nothing changed: the result is the original (see search)" in done.output
+        told = f"nothing became float16: {files / 'r.onnx'} is a copy, because float32 is the best plan"
+        assert told in done.stderr
         assert "form " not in done.output
         page = (files / "p.html").read_text()
         assert '["search","float32 is fastest' in page
-        assert '["result","nothing changed: ' in page
+        assert '["result","nothing became float16: ' in page
         assert json.loads((files / "r.json").read_text())["gated"] is True
         assert (files / "r.onnx").read_bytes() == (files / "m.onnx").read_bytes()
 
@@ -449,7 +452,7 @@ def test_arithmetic_is_not_offered_where_nothing_in_half_is_near_enough(tmp_path
 
 
 def test_a_result_that_was_asked_for_may_be_slower():
-    """By a pin in half, or where arithmetic counts; the gate holds all the same."""
+    """By default, by a pin in half, or where arithmetic counts; the gate holds all the same."""
     model, sample = offset()
     pinned = Options(pins=Pins(force_half=("front",)))
     for options, prefer in ((pinned, "time"), (None, "flops")):

@@ -13,18 +13,18 @@ class Licence(enum.Enum):
     use is proved on its own.
 
     CLAMPED: finite stored values beyond the range of half are its fill value of their sign, and masks of a
-    softmax. OVERFLOWED: they are infinite, as rounding makes them. LIFTED: stored values that float16 has no
-    number for, but 0, have one of its two least. WIDENED: values stored in half are stored in float32. CONVERTED:
-    values stored in bfloat16 are stored in float16, or the reverse, rounded. RESTORED: all
-    elements of a float32 value are as rounding to half and widening makes them. TYPED: an attribute gives an
-    output another float type. IO_TYPES: an input or output of the model has another float type. INLINED:
+    softmax. OVERFLOWED: they are infinite, as rounding makes them. LIFTED: stored values that float16 has
+    no number for, but 0, have one of its two least. WIDENED: values stored in half are stored in float32.
+    CONVERTED: values stored in bfloat16 are stored in float16, or the reverse, rounded. RESTORED: all
+    elements of a float32 value are as rounding to half and widening makes them. TYPED: an attribute gives
+    an output another float type. IO_TYPES: an input or output of the model has another float type. INLINED:
     nodes of a function stand in place of its call. FUSED_CONV: a FusedConv is its parts. OPSET: an operator
     is of another version, which means the same. FOLDED: a value that depends on stored values alone is
-    stored. MERGED: a BatchNormalization is in the weights of the product before it. MAX_AND_MIN: a Clip is a
-    Max and a Min. RECIPROCAL: a Reciprocal is a division. SQUARE: a value times itself is its power of 2.
+    stored. MERGED: a BatchNormalization is in the weights of the product before it. MAX_AND_MIN: a Clip is
+    a Max and a Min. RECIPROCAL: a Reciprocal is a division. SQUARE: a value times itself is its power of 2.
     RANK: a stored factor of a matrix product has more axes, of size 1. IDENTITY: an Identity is left out.
-    UNUSED_OUTPUT: a node leaves out outputs that nothing reads. LOSS_SCALE: a value is multiplied by a
-    loss scale, or by its reciprocal, and no output depends on the scale. SKIPPED: an output is the old state
+    UNUSED_OUTPUT: a node leaves out outputs that nothing reads. LOSS_SCALE: a value is multiplied by a loss
+    scale, or by its reciprocal, and no output depends on the scale. SKIPPED: an output is the old state
     where gradients are not finite.
     """
 

@@ -166,4 +166,4 @@ def _tell(console: Console, found: Sequence[Found], codes: Sequence[int]) -> Non
     console.print("".join((done, *listed)))
 
 
-_FAILURES = {FAILED: "not valid, or not shown to be close", BAD_INPUT: "no result"}
+_FAILURES = {FAILED: "not valid, not half, or not shown to be close", BAD_INPUT: "no result"}

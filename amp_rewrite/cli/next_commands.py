@@ -61,7 +61,7 @@ def tune(model: Path, output: Path | None, *instead: str, without: Iterable[str]
 
 NOT_TUNED = frozenset(
     "model output out_dir in_place dry_run no_check no_certify observe no_metadata no_verify require_verify "
-    "verbose latency calibrate save_observed plan help original rewritten accumulate".split()
+    "require_half verbose latency calibrate save_observed plan help original rewritten accumulate".split()
 )
 """Flags of the main job and of `verify` that `tune` lacks, or that are said in another way."""
 

@@ -63,6 +63,9 @@ from amp_rewrite.running.inputs.feeds import Data
 @switch("--no-metadata", "Do not store the decisions in the metadata of the result.")
 @switch("--no-verify", "Do not compare the result with the model.")
 @switch("--require-verify", "Exit with code 1 also if the result could not be compared with the model.")
+@switch(
+    "--require-half", "Exit with code 1 also if nothing in the result is half; it is written all the same."
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the versions, and how long each stage took.")
 @decision_flags
@@ -86,6 +89,7 @@ def rewrite(
     no_metadata: bool,
     no_verify: bool,
     require_verify: bool,
+    require_half: bool,
     quiet: bool,
     verbose: bool,
     asked: DecisionFlags,
@@ -103,7 +107,8 @@ def rewrite(
     then its --data.
 
     Exit code 1 when the result is not valid, or when the comparison fails or is inconclusive; the result is
-    still written. Exit code 2 for bad input. For several models, the exit code is the highest.
+    still written. Exit code 2 for bad input. For several models, the exit code is the highest. A model that
+    is half already stays as it is, and is copied only with --output.
     """
     console = Console(quiet=quiet)
     if verbose:
@@ -134,6 +139,7 @@ def rewrite(
             data=replace(data, ranges=asked.options.ranges),
             comparing=comparing,
             required=require_verify,
+            needs_half=require_half,
             limit=limit,
             on_plan=partial(reports.record, ranges=json_ is not None, quick_ranges=not dry_run),
             progress=progress,

@@ -37,6 +37,7 @@ from amp_rewrite.process.stopwatch import Progress, Stopwatch
 from amp_rewrite.repair import ObservePolicy, Outcome, Settings, Verification
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
+from amp_rewrite.running import emulation, run_arguments, sessions
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.inputs.trials import of_source
@@ -85,8 +86,9 @@ class RewriteJob:
 
     `original` is the model as it was, or why there is nothing to compare with; None when no comparison was
     asked for. `seen` is what was observed of the model's values before; None where nothing was. With
-    `required` a result that did not change is compared as well. `judged` grows by the verdict of each
-    comparison, `given` by the samples that files have, and `timed` by the stages.
+    `required` a result that did not change is compared as well, and with `needs_half` one without half fails.
+    `judged` grows by the verdict of each comparison, `given` by the samples that files have, and `timed` by
+    the stages.
     """
 
     model: Path
@@ -103,6 +105,7 @@ class RewriteJob:
     on_plan: Callable[[Analysis], None]
     progress: Progress | None
     tuning: Tuning
+    needs_half: bool = False
     judged: list[Verdict] = field(default_factory=list[Verdict])
     given: GivenInputs = field(default_factory=GivenInputs)
     timed: Stopwatch = field(default_factory=Stopwatch)
@@ -264,10 +267,11 @@ class RewriteJob:
 
     def compare(self, result: Result[Any], *, fresh: bool = False) -> Verification:
         """The verdict on a result, what kept it from being run, or None where there is nothing to compare."""
-        if self.original is None or not (result.report.changed or self.required):
-            return None
-        if isinstance(self.original, AmpRewriteError):
-            return self.original
+        is_wanted = result.report.changed or self.required
+        if self.original is None or isinstance(self.original, AmpRewriteError):
+            return self.original if is_wanted else None
+        if not is_wanted:
+            return self._refusal(self.original)
         original, data = self.original, _fresh(self.data) if fresh else self.data
         try:
             with self.limit.running():
@@ -281,6 +285,18 @@ class RewriteJob:
             return error
         self.judged.append(verdict)
         return verdict
+
+    def _refusal(self, original: Runnable) -> ModelError | None:
+        """Returns why onnxruntime refuses an original that stays as it is; None where it does not."""
+        try:
+            with self.limit.running():
+                device = sessions.reference(run_arguments.device(self.comparing.provider))
+                with emulation.reference(original, device, self.comparing.libraries):
+                    return None
+        except ModelError as error:
+            return error
+        except CANNOT_RUN:
+            return None
 
     def _as_target(self, comparing: ComparisonFlags) -> ComparisonFlags:
         """A comparison that emulates sums as the target does them."""

@@ -10,12 +10,12 @@ from typing import Any
 from amp_rewrite import explanation_sources
 from amp_rewrite.advice.advice import Advice
 from amp_rewrite.cli import comparison_flags, exit_codes, hints_on_failure, next_commands, outcome_lines
-from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
+from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.job_evidence import NOTHING_CHANGED, not_verified
 from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.console import Console
 from amp_rewrite.coverage.assumptions import some
-from amp_rewrite.errors import AmpRewriteError, TimeLimitError
+from amp_rewrite.errors import AmpRewriteError, ModelError, TimeLimitError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.files import staging
@@ -28,7 +28,7 @@ from amp_rewrite.reporting import summary, terminal_rewrite
 from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Report
-from amp_rewrite.running import half_types
+from amp_rewrite.running import sessions
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.tuning.found import Prefer
 
@@ -68,14 +68,17 @@ def print_result(
 ) -> None:
     """Reports on a result that is in place, and sets the exit code; `files` were written beside it."""
     report, verdict = outcome.result.report, outcome.verification
+    _print_first(Console(stderr=True), job, outcome)
     reason = not_verified(job, verdict)
-    terminal_rewrite.print_summary(console, report, str(outcome.result.model))
+    if report.obstacle is not None and report.obstacle.already:
+        console.print(str(outcome.result.model))
+        terminal_rewrite.print_lines(console, (line for line in summary.lines(report) if line.name in _KEPT))
+    else:
+        terminal_rewrite.print_summary(console, report, str(outcome.result.model))
     if not console.quiet:
         terminal_rewrite.print_lines(console, data_lines(Path(outcome.result.model)))
     terminal_rewrite.print_lines(console, summary.observed_lines(job.seen))
-    terminal_rewrite.print_lines(console, outcome_lines.lines(outcome, job.options.io))
-    if not report.changed:
-        terminal_rewrite.print_lines(console, _already_half(Path(outcome.result.model)))
+    terminal_rewrite.print_lines(console, outcome_lines.search_lines(outcome))
     if reason == NOTHING_CHANGED:
         console.print(f"not compared with the original: {reason}")
     _print_verdict(console, verdict, per_node=job.comparing.per_node)
@@ -85,8 +88,9 @@ def print_result(
     terminal_rewrite.print_hints(loud, _hints(job, outcome, bad=bad))
     comparison_flags.refuse_failed(verdict)
     is_open = not isinstance(verdict, Verdict) or verdict.is_made_up
-    passed = None if is_open else verdict.ok
-    exit_codes.end_rewrite(valid=report.ok, passed=passed, required=job.required)
+    is_half = report.obstacle is None or report.obstacle.already
+    valid = report.ok and (is_half or not job.needs_half)
+    exit_codes.end_rewrite(valid=valid, passed=None if is_open else verdict.ok, required=job.required)
 
 
 def data_lines(model: Path) -> Iterator[SummaryLine]:
@@ -94,6 +98,9 @@ def data_lines(model: Path) -> Iterator[SummaryLine]:
     if files := sorted(file.name for file in obsolete_data_files.referenced_by(model)):
         yield SummaryLine("data", f"{some(files, _SHOWN)}: the weights, to be kept beside the model")
 
+
+_KEPT = ("matched", "warning", "BROKEN")
+"""The lines of a summary that hold for a model that was half already."""
 
 _SHOWN = 3
 """How many data files are named."""
@@ -105,12 +112,17 @@ def _print_files(console: Console, files: Iterable[Path | None]) -> None:
         terminal_rewrite.print_lines(console, [SummaryLine("wrote", named)])
 
 
-def _already_half(model: Path) -> Iterator[SummaryLine]:
-    """That a model has half of its own, where it has."""
-    found = half_types.half_of(model)
-    if found is not None:
-        counted = f"amp-rewrite coverage {as_argument(model)} counts it"
-        yield SummaryLine("result", f"the model has {found.name} already ({counted})", is_whole=True)
+def _print_first(loud: Console, job: RewriteJob, outcome: Outcome) -> None:
+    """Says on standard error that the original does not load, and that nothing became half."""
+    report, verdict, result = outcome.result.report, outcome.verification, Path(outcome.result.model)
+    if _is_refused(verdict):
+        loud.print(f"not compared with the original, which does not load: {in_flags(verdict)}")
+    if report.obstacle is not None:
+        loud.print(outcome_lines.without_half(outcome, job.options.io, str(job.model), str(result)))
+
+
+def _is_refused(verdict: Verification) -> bool:
+    return isinstance(verdict, ModelError) and verdict.problem.startswith(sessions.REFUSED)
 
 
 def _told(advice: Advice, placed: Comparison | None, seen: Observed | None) -> dict[str, object]:
@@ -133,9 +145,9 @@ def _write_json(
 def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -> None:
     """Prints a verdict; a bad one, or why there is none, on standard error if all else is quiet."""
     loud = Console(stderr=console.quiet)
-    if isinstance(verdict, AmpRewriteError):
+    if isinstance(verdict, AmpRewriteError) and not _is_refused(verdict):
         loud.print(f"not compared with the original: {in_flags(verdict)}")
-    elif verdict is not None:
+    elif isinstance(verdict, Verdict):
         shown = console if verdict.ok else loud
         terminal_rewrite.print_verdict(shown, verdict, per_node=per_node, hinted=False)
 

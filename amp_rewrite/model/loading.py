@@ -22,6 +22,7 @@ from amp_rewrite.model import (
     preserved_fields,
     proto_traversal,
     topology,
+    unique_names,
     utf8_names,
 )
 from amp_rewrite.model import external_data as external
@@ -41,7 +42,7 @@ class Loaded:
     `size` is that of the model with its external data, in bytes; `external` are the files with the data, and
     `files` all files that it was read from, with their state at that time. `preserved` is what onnx-ir cannot
     hold, None for a model that was given as onnx_ir.Model; `warnings` say what was read in another way than
-    it is written.
+    it is written. It is `mended` where it was not valid as it was given.
     """
 
     model: ir.Model
@@ -50,6 +51,7 @@ class Loaded:
     files: tuple[SourceFile, ...] = ()
     preserved: PreservedFields | None = None
     warnings: tuple[str, ...] = ()
+    mended: bool = False
 
 
 def load(source: ModelSource) -> Loaded:
@@ -95,7 +97,9 @@ def _from_ir(source: ir.Model) -> Loaded:
     external.check(source)
     model = source.clone()
     topology.sort_nodes(model, _IN_MEMORY)
-    return Loaded(model, external.size_of(source), external.files(source))
+    renamed = unique_names.rename_twins(model)
+    size, files = external.size_of(source), external.files(source)
+    return Loaded(model, size, files, warnings=renamed, mended=bool(renamed))
 
 
 def _refuse_external(loaded: Loaded) -> Loaded:
@@ -229,7 +233,9 @@ def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = _IN_MEMOR
             f"cannot be understood ({root_cause(error)})", where=where, remedy=EXPORT_AGAIN
         ) from error
     topology.sort_nodes(model, where, preserved.sparse_names)
-    return Loaded(model, size, preserved=preserved, warnings=(_DECODED,) if decoded else ())
+    renamed = unique_names.rename_twins(model)
+    warnings = (*([_DECODED] if decoded else ()), *renamed)
+    return Loaded(model, size, preserved=preserved, warnings=warnings, mended=bool(renamed))
 
 
 _DECODED = "names that are not UTF-8 were read as Latin-1"

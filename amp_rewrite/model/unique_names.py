@@ -57,6 +57,29 @@ class UniqueNames:
             self.rename_shadowing(body, visible)
 
 
+def rename_twins(model: ir.Model) -> tuple[str, ...]:
+    """Gives nodes that have the name of an earlier one in their graph names of their own; returns a warning
+    that says so, or nothing. onnxruntime refuses a model with two nodes of one name.
+    """
+    twins: list[ir.Node] = []
+    for nodes in traversal.nodes(model.graph).values():
+        names: set[str] = set()
+        for node in nodes:
+            if node.name and node.name in names:
+                twins.append(node)
+            names.add(node.name or "")
+    if not twins:
+        return ()
+    unique = UniqueNames(traversal.graphs(model.graph))
+    first = twins[0].name
+    for node in twins:
+        node.name = unique.of_node(node.name or "")
+    count = "1 node has" if len(twins) == 1 else f"{len(twins):,} nodes have"
+    which = "it" if len(twins) == 1 else "the first"
+    told = f"{count} the name of another ('{first}'), which onnxruntime refuses"
+    return (f"{told}; the result calls {which} '{twins[0].name}'",)
+
+
 def _defined(graph: ir.Graph) -> Iterator[str | None]:
     yield from (value.name for value in graph.inputs)
     yield from graph.initializers

@@ -66,17 +66,18 @@ def write_result(
 ) -> WrittenResult:
     """The loaded model as the kind that `source` is; an unchanged model as a copy of the source.
 
-    The result for a path is written to `target`, and `count` called with the tensors that are written to data
-    files, and all of them. `proof` is called with a result that changed, a file before it is moved into
-    place, and what it raises prevents that. Raises OutputError when that fails, and for a model that is too
-    large.
+    The result for a path is written to `target`, or without one is the path, and `count` called with the
+    tensors that are written to data files, and all of them. `proof` is called with a result that changed, a
+    file before it is moved into place, and what it raises prevents that. Raises OutputError when that fails,
+    and for a model that is too large.
     """
     if isinstance(source, (str, os.PathLike)) and target is not None:
         return _write_file(
             Path(source), loaded, target, external_data, proof if changed else None, count, changed=changed
         )
     if not changed:
-        return WrittenResult(_copied(source), loaded.size, "")
+        copied = Path(source) if isinstance(source, (str, os.PathLike)) else _copied(source)
+        return WrittenResult(copied, loaded.size, "")
     if isinstance(source, ir.Model):
         proto = serialization.to_proto(loaded)
         _prove(proof, proto)

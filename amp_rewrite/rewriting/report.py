@@ -35,6 +35,16 @@ class NodeCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why nothing became half: `why` is what holds the most arithmetic in float32, empty where nothing is
+    float32; `already` says whether the model has the half type as it was given.
+    """
+
+    why: str
+    already: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The outcome of a rewrite. Sizes are in bytes, with external data; `seconds` are wall time by stage.
 
@@ -50,7 +60,8 @@ class Report:
     last products are float32, each with the error that rounding it alone makes, and `matched` counts the
     nodes that match each pin, and each operator moved to another list.
     `certificate` proves the result, or says why the model is not even proved equal to itself; None where
-    nothing changed, or that was not asked for. `broken` are
+    nothing changed, or that was not asked for. `obstacle` says why nothing became half; None where something
+    did. `broken` are
     faults of the result (if there is one, the tool has failed), `warnings` what the user should know.
     """
 
@@ -69,6 +80,7 @@ class Report:
     freed: int = 0
     ranges: RangeCounts | None = None
     certificate: Certificate | None = None
+    obstacle: Obstacle | None = None
     prediction: Prediction | None = None
     gated: bool = False
     form_changes: tuple[FormChange, ...] = ()

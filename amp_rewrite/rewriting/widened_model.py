@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.units import Use
 from amp_rewrite.errors import ModelError
-from amp_rewrite.model import constants
+from amp_rewrite.model import constants, traversal
 from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES
@@ -44,9 +44,10 @@ Halves = Collection[ir.DataType]
 
 def has_half(model: ir.Model, halves: Halves = HALF_TYPES) -> bool:
     """Returns whether a model has values of these types: given, stored, or made by a Cast or its like."""
-    if any(value.dtype in halves for graph in graphs(model.graph) for value in graph.initializers.values()):
+    found = traversal.nodes(model.graph)
+    if any(value.dtype in halves for graph in found for value in graph.initializers.values()):
         return True
-    nodes = itertools.chain(every_node(model.graph), *model.functions.values())
+    nodes = itertools.chain(*found.values(), *model.functions.values())
     return any(value.dtype in halves for value in model.graph.inputs) or any(
         attribute_types.of_constant(node) in halves
         if node.op_type == "Constant"

@@ -23,7 +23,7 @@ from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.policy import node_patterns
 from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.preparing import preparing
-from amp_rewrite.running import metrics, sessions, witness_sessions
+from amp_rewrite.running import emulation, metrics, sessions, witness_sessions
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.emulation import KEEP_ROUNDED, emulated, rounded_name
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
@@ -289,8 +289,12 @@ def blame(
     `InstrumentedModel` raises.
     """
     where = device or sessions.best_device()
-    before = InstrumentedModel(original, sessions.reference(where), libraries)
-    with emulated(rewritten, where, accumulate=accumulate) as runnable:
+    with (
+        emulation.reference(original, sessions.reference(where), libraries) as float32,
+        emulated(rewritten, where, accumulate=accumulate) as runnable,
+    ):
+        float32.session = None
+        before = InstrumentedModel(float32.model, sessions.reference(where), libraries)
         after = InstrumentedModel(runnable, where, libraries)
         shared = _shared(before, after)
         found = dict(_compare((name, value, value) for name, value in feeds.items()))

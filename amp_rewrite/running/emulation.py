@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Generator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -105,34 +106,44 @@ def emulated(
         yield made
 
 
-@contextlib.contextmanager
-def reference(
-    original: sessions.Runnable, device: Device, libraries: Libraries = ()
-) -> Generator[tuple[sessions.Runnable, Any, str]]:
-    """Yields the model that a result is compared with, a session of it, and what to say of it.
+@dataclass(slots=True)
+class Reference:
+    """The float32 model that a result is compared with, a session of it, and what to say of it, if anything.
 
-    That is the original, and where onnxruntime refuses it the original as it can be run: with its half values
-    in float32, as `restore` makes them, and with node names that differ. Raises ModelError where that is
-    refused, too.
+    Whoever needs no session sets it to None.
+    """
+
+    model: sessions.Runnable
+    session: Any
+    note: str = ""
+
+
+@contextlib.contextmanager
+def reference(original: sessions.Runnable, device: Device, libraries: Libraries = ()) -> Generator[Reference]:
+    """Yields the original, and where onnxruntime refuses it the original as it can be run: with its half
+    values in float32, as `restore` makes them, and with node names that differ.
+
+    Raises ModelError where that is refused, too.
     """
     try:
-        session = sessions.open_session(original, device, libraries)
+        found = Reference(original, sessions.open_session(original, device, libraries))
     except ModelError as refusal:
         loaded = loading.load(original)
         inlining.inline(loaded.model)
         is_half = widened_model.has_half(loaded.model)
-        if not (is_half or loaded.warnings):
+        if not (is_half or loaded.mended):
             raise
         widened_model.widen(loaded.model, kept_io=None)
         with runnable(loaded) as made:
             try:
-                session = sessions.open_session(made, device, libraries)
+                found = Reference(made, sessions.open_session(made, device, libraries))
             except ModelError:
                 raise refusal from None
             mended = "with its half values restored to float32" if is_half else "with node names that differ"
-            yield made, session, f"the original runs {mended} only: {refusal}"
+            found.note = f"the original runs {mended} only: {refusal}"
+            yield found
     else:
-        yield original, session, ""
+        yield found
 
 
 @contextlib.contextmanager

@@ -53,6 +53,9 @@ def providers(device: Device, *, tf32: bool = False) -> list[Any]:
     return [*([cuda] if device is Device.CUDA else []), "CPUExecutionProvider"]
 
 
+REFUSED = "onnxruntime refuses the model"
+"""How an error begins that says so."""
+
 FATAL_ONLY = 4
 """onnxruntime's log level that prints only errors which end the process."""
 
@@ -157,7 +160,7 @@ def create(
         with webgpu.without_notes() if device is Device.WEBGPU else contextlib.nullcontext():
             return onnxruntime().InferenceSession(model, options, **asked)
     except Exception as error:  # onnxruntime's errors have no common base class
-        problem = f"onnxruntime refuses the model ({custom_ops.first_line(error)})"
+        problem = f"{REFUSED} ({custom_ops.first_line(error)})"
         raise ModelError(problem, where=where) from error
 
 

@@ -349,7 +349,8 @@ def verify_trials(
     models = run_arguments.model("original", original), run_arguments.model("rewritten", rewritten)
     where = run_arguments.device(device)
     began = time.perf_counter()
-    with emulation.reference(models[0], sessions.reference(where), libraries) as (float32, before, note):
+    with emulation.reference(models[0], sessions.reference(where), libraries) as found:
+        float32, before = found.model, found.session
         source = tried[0].source if before.get_inputs() else FROM_CALLER
         blank = Verdict(
             outputs=(), signature=(), how=_how(where, accumulate), samples=0, inputs=source, witness=where
@@ -364,7 +365,7 @@ def verify_trials(
                 wrong = comparison.wrongly_declared((float32, models[1]), before, after)
                 exempt = {*wrong, *comparison.undeclared(float32, before, after)}
                 differences = tuple(comparison.differences(before, after, io, exempt))
-                warnings = (*([note] if note else ()), *wrong.values())
+                warnings = (*filter(None, [found.note]), *wrong.values())
                 blank = replace(blank, signature=differences, warnings=warnings)
                 noise = Float32Noise(float32, sessions.reference(where), libraries)
                 half = half_types.half_of(runnable)

@@ -14,7 +14,7 @@ from amp_rewrite.tuning.tuned import Tuned
 
 def confirmed(search: Search, confirm: Callable[[Found], Tuned], end: float, watch: Watch | None) -> Tuned:
     """The first plan whose model passes, or the closest: the search is for less where a model fails. Float32
-    itself where all of that is predicted to be no faster, and float32 passes.
+    itself where the gate asks for it, all of that is predicted to be no faster, and float32 passes.
     """
     found = search.run(math.inf, end, watch)  # the default plan
     best = tuned = confirm(found)

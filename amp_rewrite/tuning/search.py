@@ -14,7 +14,6 @@ from amp_rewrite.costs.prediction import Prediction
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.flops import flop_count
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.policy.options import Options
 from amp_rewrite.tuning import effort, sensitivity
 from amp_rewrite.tuning.choice import Choice
 from amp_rewrite.tuning.effort import Share
@@ -58,7 +57,6 @@ class Search:
         self._worth = _worth(analysis, prefer)
         self._prices = prices.measure(analysis.graph, analysis.options)
         self._choice = Choice(self._prices, widest, self._sites, self._worth)
-        self._may_be_slower = _may_be_slower(analysis.options, prefer, self._predicted(analysis.painting))
         self.noise, self.errors = session.squared(()), [0.0] * len(self._sites)
         self.walked: list[Point] = []
         self._choices = self._began = 0
@@ -89,7 +87,7 @@ class Search:
         return self._best
 
     def float32(self, instead: Found) -> Found:
-        """Nothing in half, as what was found instead is predicted to be no faster."""
+        """Nothing in half, as the gate asks where what was found is predicted to be no faster."""
         painting = pruning.gate(self._analysis.painting, instead.predicted)
         kept = (u for u in range(len(painting.paints)) if self._analysis.painting.is_half(u))
         return replace(self._measured((), painting), kept=tuple(kept), is_refused=False)
@@ -181,7 +179,10 @@ class Search:
         predicted = self._predicted(painting)
         point = Point(seconds, sum(halves), math.sqrt(squared) * self._bound, predicted.speedup)
         self.walked += [point] if point not in self.walked else []
-        cost, refused = self._choice.cost(halves, seconds), predicted.is_slower and not self._may_be_slower
+        cost, refused = (
+            self._choice.cost(halves, seconds),
+            predicted.is_slower and self._analysis.options.gate,
+        )
         return Found(
             painting, tuple(sorted(kept)), tuple(rounded), squared, seconds, predicted, refused, cost
         )
@@ -221,14 +222,6 @@ _FACTOR, _STEPS = 4.0, 8
 
 _HOPE = 2.0
 """Parts that are thought to add more than so many times what is left are not tried whole."""
-
-
-def _may_be_slower(options: Options, prefer: Prefer, default: Prediction) -> bool:
-    """Whether a plan may be predicted no faster than float32: where half arithmetic or a pin was asked for,
-    or half does not pay by default either, as in models of small tensors.
-    """
-    asked = prefer is Prefer.FLOPS or bool(options.pins.force_half)
-    return not options.gate and (asked or default.is_slower)
 
 
 def _worth(analysis: Analysis, prefer: Prefer) -> Mapping[int, int]:

@@ -77,11 +77,9 @@ def opened(
 
     Raises ModelError and RunError if the original does not run.
     """
-    with emulation.reference(original, Device.CPU, libraries) as (_, before, _):
-        wanted = [
-            sessions.run_session(before, sample, where=f"samples[{at}]") for at, sample in enumerate(samples)
-        ]
-        del before
+    with emulation.reference(original, Device.CPU, libraries) as found:
+        places = ((f"samples[{at}]", sample) for at, sample in enumerate(samples))
+        wanted = [sessions.run_session(found.session, sample, where=where) for where, sample in places]
     measuring = _Measuring(model.switches, model.count, samples, Target(wanted, bound), libraries)
     with emulation.runnable(model.loaded) as made:
         if executor is None:

@@ -62,9 +62,8 @@ def tune(
 ) -> Tuned:
     """The plan with the least predicted time, or with `prefer` "flops" most arithmetic in half, that passes
     `verify` with these bounds and metrics on all samples; `max_error` is short for Tolerances(error=...).
-    Where the default plan does not pass, float32 is a plan too: what the search finds instead is never
-    predicted slower, at the sizes that the model has, unless `prefer` or a pin (`Pins.force_half`) asks for
-    it, or the default plan is slower as well. Then nothing is half, with the rule `gate`.
+    With `Options.gate` float32 is a plan too, where the default plan does not pass: what the search finds
+    instead is never predicted slower, at the sizes that the model has. Then nothing is half.
 
     The search emulates half on the CPU, for every other sample, up to MOST_SAMPLES; all are kept in memory.
     Its plans are confirmed on all of them, or on the samples in `fresh` alone. It takes a number of runs that
