@@ -342,3 +342,15 @@ def _beside_a_plan(options: Options) -> Options:
         ranges=options.ranges,
         device=options.device,
     )
+
+
+def original(model: Path, *, in_place: bool) -> Runnable | AmpRewriteError:
+    """What to compare the result with: a model that will be overwritten is read beforehand."""
+    if not in_place:
+        return model
+    if loading.load(model).external:
+        return ModelError(
+            "--in-place replaces a model with external data",
+            remedy="write the result to another file with -o, and compare the two",
+        )
+    return loading.load_proto(model)

@@ -19,10 +19,9 @@ from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
 from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.job_reports import JobReports
-from amp_rewrite.cli.original_model import original
 from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, watching
+from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, original, watching
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.options import ExternalData, Level

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import pickle
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,48 @@ from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from amp_rewrite.process import executors
-from amp_rewrite.running import emulation, sessions
+from amp_rewrite.running import comparison, emulation, metrics, sessions
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.sessions import Device, Feeds, Runnable
-from amp_rewrite.tuning.errors import Target
 from amp_rewrite.tuning.switched_model import SwitchedModel
+
+
+class Target:
+    """The outputs of float32 for some samples, and how far others may be from them.
+
+    The error of an output is the RMS of the difference over its largest RMS in any sample, and at least
+    metrics.SMALLEST; for outputs that are not float, the share of values that differ. Sequences and maps are
+    as many outputs as they have arrays.
+    """
+
+    def __init__(self, wanted: Sequence[Mapping[str, Any]], bound: float) -> None:
+        self._wanted, self._bound = [dict(comparison.arrays(outputs)) for outputs in wanted], bound
+        self._scale: dict[str, float] = {}
+        for outputs in self._wanted:
+            for name, value in outputs.items():
+                if metrics.is_float(value):
+                    self._scale[name] = max(
+                        self._scale.get(name, metrics.SMALLEST), metrics.rms(value[np.isfinite(value)])
+                    )
+
+    def squared(self, sample: int, outputs: Mapping[str, Any]) -> float:
+        """The squared error of the worst output of a sample, over the square of the bound."""
+        wanted, got = self._wanted[sample], dict(comparison.arrays(outputs))
+        found = [self._error(name, value, got[name]) for name, value in wanted.items() if name in got]
+        return (max(found, default=0.0) / self._bound) ** 2
+
+    def _error(self, name: str, wanted: NDArray[Any], got: NDArray[Any]) -> float:
+        if wanted.shape != got.shape:
+            return math.inf
+        if name not in self._scale:
+            return float(np.mean(wanted != got)) if wanted.size else 0.0
+        finite = np.isfinite(wanted)
+        if not np.isfinite(got[finite]).all():
+            return math.inf
+        return metrics.rms(got[finite].astype(np.float64) - wanted[finite]) / self._scale[name]
 
 
 class SwitchedSession:
