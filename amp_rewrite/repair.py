@@ -319,8 +319,8 @@ NEARER = 0.9
 """The share of the error that pins must leave at most, for more of them to be tried."""
 
 Trial = Callable[[Outcome, Outcome], Options | None]
-"""Other options for the first of these, a job whose comparison failed; None where there are none. The second is
-what pins have come to so far.
+"""Other options for the first of these, a job that failed; None where there are none. The second is what pins
+have come to so far.
 """
 
 

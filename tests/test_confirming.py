@@ -9,7 +9,7 @@ import pytest
 from amp_rewrite.demo import feeds, network
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.cli import hints_on_failure
+from amp_rewrite.cli import next_steps
 from amp_rewrite.rewriting.report import NodeCounts
 from amp_rewrite.running.verdict import Output
 from amp_rewrite.tuning import confirming, outcome_text
@@ -55,9 +55,9 @@ class Found:
         self.plans = [Plan(error, refused) for error in errors]
         self.walked = [Point(seconds=1.0, half=1, error=default, speedup=1.0)]
 
-    def run(self, limit, end, watch):
+    def run(self, limit, watch):
         """The default plan where no limit is given, and where nothing is within it; else the farthest off."""
-        del end, watch
+        del watch
         near = [] if math.isinf(limit) else [plan for plan in self.plans if plan.squared <= limit]
         return max(near, key=lambda plan: plan.error, default=self.default)
 
@@ -133,15 +133,15 @@ def test_a_looser_bound_is_that_of_the_default_plan(tuned):
     """Of what was measured, it alone needs no search; nothing where that was measured by another metric."""
     points = (Point(1.0, 9, 5.04e-3, 1.5), Point(1.0, 3, 2e-3, 1.2), Point(1.0, 0, 0.0, 1.0))
     found = dataclasses.replace(with_error(tuned, 0.0), half=0, walked=points)
-    assert hints_on_failure.looser(found) == "--tolerance error=5.5e-03"
-    assert hints_on_failure.looser(dataclasses.replace(found, bound="relative_l2")) == ""
+    assert next_steps.looser(found) == "--tolerance error=5.5e-03"
+    assert next_steps.looser(dataclasses.replace(found, bound="relative_l2")) == ""
 
 
 @pytest.mark.parametrize("error", [1.0, math.inf])
 def test_no_bound_is_offered_that_nobody_wants(tuned, error):
     """A default plan that is far off, or makes what is not finite, is no reason for a looser bound."""
     found = dataclasses.replace(with_error(tuned, 0.0), half=0, walked=(Point(1.0, 9, error, 1.5),))
-    assert hints_on_failure.looser(found) == ""
+    assert next_steps.looser(found) == ""
 
 
 @pytest.mark.parametrize(

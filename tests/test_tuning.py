@@ -19,7 +19,7 @@ from amp_rewrite.reporting import search_chart
 from amp_rewrite.reporting.pictures import Dot, Tone
 from amp_rewrite.reporting.search_chart import Plan, Search
 from amp_rewrite.tuning import effort, sensitivity, sites
-from amp_rewrite.tuning.parts import Parts
+from amp_rewrite.tuning.search import Parts
 from amp_rewrite.tuning.sensitivity import Group
 from tests import text
 from tests.commands import failure, run

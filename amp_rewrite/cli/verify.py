@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import exit_codes, hints_on_failure, model_order
+from amp_rewrite.cli import exit_codes, model_order, next_steps
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags, refuse_failed
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.file_conflicts import WritingCommand
@@ -71,7 +71,7 @@ def verify(
         verdict = comparing.with_blame(verdict, original, rewritten, data, by_effect=True)
     terminal_rewrite.print_lines(Console(), model_order.swapped("verify", original, rewritten))
     terminal_rewrite.print_verdict(Console(), verdict, per_node=comparing.per_node, hinted=False)
-    hints = hints_on_failure.of_comparison(verdict, original, rewritten)
+    hints = next_steps.of_comparison(verdict, original, rewritten)
     terminal_rewrite.print_hints(Console(), hints)
     if verdict.failed_run:
         mended = f"amp-rewrite restore {as_argument(rewritten)}   # a float32 model of it, which may run"

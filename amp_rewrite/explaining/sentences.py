@@ -135,7 +135,7 @@ def remedy(cause: RootCause) -> str:
         return found.why
     forced = cause.first.entry.authority in FOUND | {Authority.TARGET}
     said = f"leave out {drops}" if not flags else f"{flags} in place of {drops}" if drops else flags
-    return f"to {'force' if forced else 'allow'}: {said} (frees {_freed(found, _flops(cause))})"
+    return f"to {'force' if forced else 'allow'}: {said} (frees {_freed(found, _flops(cause))}; not compared)"
 
 
 def _flops(cause: RootCause) -> str:

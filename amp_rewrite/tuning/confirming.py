@@ -16,14 +16,14 @@ def confirmed(search: Search, confirm: Callable[[Found], Tuned], end: float, wat
     """The first plan whose model passes, or the closest: the search is for less where a model fails. Float32
     itself where the gate asks for it, all of that is predicted to be no faster, and float32 passes.
     """
-    found = search.run(math.inf, end, watch)  # the default plan
+    found = search.run(math.inf, watch)  # the default plan
     best = tuned = confirm(found)
     search.walked[0] = replace(search.walked[0], error=tuned.verdict.error)
     share = _at_first(found, tuned)
     for left in range(_CONFIRMATIONS, 0, -1):
         if not _goes_on(tuned) or _is_over(search, share, end, left):
             break
-        found = search.run(share**2, _until(end), watch)
+        found = search.run(share**2, watch)
         if found.is_refused:
             break
         tuned = confirm(found)
@@ -52,17 +52,8 @@ def _is_over(search: Search, share: float, end: float, left: int) -> bool:
     return time.monotonic() > end and not (is_first or (is_late and search.has_within(share**2)))
 
 
-def _until(end: float) -> float:
-    """When a search stops, so that some time is left to confirm it, and to search for less."""
-    now = time.monotonic()
-    return now + _SEARCHED * max(end - now, 0.0)
-
-
 _CONFIRMATIONS, _LATE = 6, 2
 """How many plans are confirmed at most, and how many of them though the time is over."""
-
-_SEARCHED = 0.75
-"""The share of the time that is left which a search may take."""
 
 _AT_FIRST = 0.97
 """The share of the target to search for: most results were at most 3 % farther off than emulated."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from amp_rewrite.colouring import pruning
@@ -16,9 +18,7 @@ from amp_rewrite.flops import flop_count
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.tuning import effort, sensitivity
 from amp_rewrite.tuning.choice import Choice
-from amp_rewrite.tuning.effort import Share
 from amp_rewrite.tuning.found import Found, Point, Prefer, Step, Watch
-from amp_rewrite.tuning.parts import Parts
 from amp_rewrite.tuning.sensitivity import Group
 from amp_rewrite.tuning.sites import Rounding
 from amp_rewrite.tuning.switched_session import SwitchedSession
@@ -35,7 +35,7 @@ def widest(analysis: Analysis, prefer: Prefer) -> Painting:
 
 class Search:
     """The search for one model with a switch for each site, those of the `widest` painting; `bound` is the
-    error to stay within, and `most_runs` those of one call.
+    error to stay within, `most_runs` those of one call, and `end` the time (time.monotonic) to stop at.
 
     All squared errors are relative to that of the bound. `noise` is that of no site rounded, `errors` are
     those of the sites as far as they are known, and `walked` what was measured.
@@ -50,26 +50,30 @@ class Search:
         bound: float,
         prefer: Prefer,
         most_runs: int,
+        end: float,
     ) -> None:
         self._analysis, self._rounding, self._session, self._bound = analysis, rounding, session, bound
-        self._most_runs = most_runs
+        self._most_runs, self._end = most_runs, end
         self._sites = rounding.sites
         self._worth = _worth(analysis, prefer)
         self._prices = prices.measure(analysis.graph, analysis.options)
         self._choice = Choice(self._prices, widest, self._sites, self._worth)
+        began = time.monotonic()
         self.noise, self.errors = session.squared(()), [0.0] * len(self._sites)
+        if math.isfinite(end):
+            runs = effort.SEARCHED * (end - began) / max(time.monotonic() - began, 1e-9)
+            self._most_runs = min(most_runs, effort.BEFORE + int(runs))
         self.walked: list[Point] = []
         self._choices = self._began = 0
         self._met: list[Found] = []
 
-    def run(self, limit: float, end: float, watch: Watch | None) -> Found:
+    def run(self, limit: float, watch: Watch | None) -> Found:
         """The best painting with a squared error of at most `limit`, or the closest; that of the analysis
-        where it fits. `end` is the time (time.monotonic) at which the search stops; infinite for none.
+        where it fits.
 
         A call for less goes on from the best of what an earlier one found on its way.
         """
         self._limit, self._watch, began = limit, watch, self._session.runs
-        self._begin, self._end = time.monotonic(), end
         sites = range(len(self._sites))
         self._best = self._measured((), self._painted(()))
         if self._is_met(self._best) or self.noise >= limit:
@@ -99,16 +103,15 @@ class Search:
     def _is_met(self, found: Found) -> bool:
         return found.squared <= self._limit
 
-    def _may_go_on(self, share: Share) -> bool:
-        """Whether less than a share of the time and of the runs was used."""
+    def _may_go_on(self, share: float) -> bool:
+        """Whether less than a share of the runs was used, and there is time."""
         best, sites = self._best, len(self._sites)
         error = math.sqrt(best.squared) * self._bound
         if self._watch is not None:
             self._watch(Step(self._session.runs, error, len(best.rounded), sites))
         runs = self._session.runs - self._began
-        until = self._begin + share.time * (self._end - self._begin)
-        is_over = self._session.runs >= self._most_runs * effort.CALLS or time.monotonic() >= until
-        return not is_over and runs < (self._most_runs - effort.BEFORE) * share.runs
+        is_over = self._session.runs >= self._most_runs * effort.CALLS or time.monotonic() > self._end
+        return not is_over and runs < (self._most_runs - effort.BEFORE) * share
 
     def _above_noise(self, sites: Sequence[int]) -> float:
         places = (place for site in sites for place in self._sites[site].places)
@@ -119,7 +122,7 @@ class Search:
         """What the errors of sites may sum up to."""
         return _MARGIN * (self._limit - self.noise)
 
-    def _split(self, groups: Sequence[Group], share: Share) -> list[Group]:
+    def _split(self, groups: Sequence[Group], share: float) -> list[Group]:
         """Finds the errors of sites by themselves, as far as a share of the search tells them."""
         known, fits = self._above_noise, self._allowed * _KNOWN
         found = sensitivity.split(groups, known, fits, lambda: self._may_go_on(share))
@@ -128,7 +131,7 @@ class Search:
                 self.errors[site] = group.of_each
         return found
 
-    def _bisect(self, share: Share) -> None:
+    def _bisect(self, share: float) -> None:
         """Measures choices at different prices of an error, around the one that ought to fit."""
         price, factor, was_met = self._choice.price(self.errors, self._allowed), _FACTOR, None
         for _ in range(_STEPS):
@@ -141,7 +144,7 @@ class Search:
                 factor = math.sqrt(factor)
             price, was_met = price / factor if is_met else price * factor, is_met
 
-    def _free(self, share: Share) -> None:
+    def _free(self, share: float) -> None:
         """Takes parts of what is kept back into half where the target is met without them.
 
         A choice by price is a corner of the hull of all choices: between two corners there may be others.
@@ -231,3 +234,29 @@ def _worth(analysis: Analysis, prefer: Prefer) -> Mapping[int, int]:
     flops = flop_count.count(analysis.loaded.model, analysis.graph.types, analysis.options.dims.dims).flops
     known = ((unit, flops.get(analysis.graph.units[unit].node)) for unit in range(len(analysis.graph.units)))
     return {unit: found for unit, found in known if found}
+
+
+class Parts:
+    """Runs of units next to each other, of which each is taken whole or in halves of the same worth."""
+
+    def __init__(self, units: Iterable[int], worth: Callable[[int], float]) -> None:
+        self._worth = worth
+        self._queue: list[tuple[float, tuple[int, ...]]] = []
+        self._push(tuple(sorted(units)))
+
+    def next(self) -> tuple[int, ...]:
+        """The part that is worth most, taken out of the queue; empty if there is none left."""
+        return heapq.heappop(self._queue)[1] if self._queue else ()
+
+    def split(self, part: tuple[int, ...]) -> None:
+        """Puts the halves of a part back; a single unit has none."""
+        if len(part) > 1:
+            sums = list(itertools.accumulate(map(self._worth, part)))
+            middle = sum(1 for each in sums[:-1] if each <= sums[-1] / 2)
+            middle = min(max(middle, 1), len(part) - 1)
+            self._push(part[:middle])
+            self._push(part[middle:])
+
+    def _push(self, part: tuple[int, ...]) -> None:
+        if part:
+            heapq.heappush(self._queue, (-sum(map(self._worth, part)), part))

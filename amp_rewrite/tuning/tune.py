@@ -104,12 +104,12 @@ def tune(
     rounding = sites.find(analysis.graph, painting)
     switches = switched(twin, sites.find(twin.graph, widest(twin, prefer)).places)  # which edits the twin
     bound = confirming.searched(_wanted(judged))
-    timed = budget is not None
-    work = 0.0 if timed else effort.work_of_run(analysis.loaded.model, analysis.graph.types, searched)
+    graph = analysis.graph
+    work = effort.work_of_run(analysis.loaded.model, graph.types, searched) if budget is None else 0.0
     runs = effort.most_runs(len(rounding.sites), work)
     with opened(runnable, switches, searched, bound, executor, judges.libraries) as session:
         end = max(end, time.monotonic() + seconds / 2)  # a busy machine may take long to get here
-        search = Search(analysis, painting, rounding, session, bound, prefer, runs)
+        search = Search(analysis, painting, rounding, session, bound, prefer, runs, end)
 
         def confirm(found: Found) -> Tuned:
             plan = _saved(analysis, found)
