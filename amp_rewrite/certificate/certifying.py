@@ -5,9 +5,8 @@ from __future__ import annotations
 from onnx import ModelProto
 
 from amp_rewrite.certificate import calls, interfaces, loss_scale, numbering, reading, side_by_side
-from amp_rewrite.certificate.certificate import Certificate, Place
+from amp_rewrite.certificate.certificate import Certificate, DifferentError, Place
 from amp_rewrite.certificate.numbered import MISSING, Numbered
-from amp_rewrite.certificate.pairs import DifferentError
 from amp_rewrite.certificate.proving import Proving
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError

@@ -8,10 +8,10 @@ import numpy as np
 from onnx import TensorProto
 
 from amp_rewrite.certificate import attributes, tensors
-from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.element_checks import Array
 from amp_rewrite.certificate.numbered import MISSING, Node
-from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
+from amp_rewrite.certificate.pairs import Pair, Proof
 from amp_rewrite.certificate.value_kinds import FLOAT
 
 _LARGEST = float(np.finfo(np.float32).max)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from amp_rewrite.certificate.certificate import DifferentError
 from amp_rewrite.certificate.numbered import Numbered
-from amp_rewrite.certificate.pairs import DifferentError
 
 _PREFIX = "amp_rewrite.train."
 _KEY = f"{_PREFIX}loss_scale"

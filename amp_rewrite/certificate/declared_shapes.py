@@ -8,8 +8,9 @@ from typing import Any
 from onnx import FunctionProto, GraphProto, TypeProto
 
 from amp_rewrite.certificate import inferred_shapes, signatures
+from amp_rewrite.certificate.certificate import DifferentError
 from amp_rewrite.certificate.numbered import Node, Numbered
-from amp_rewrite.certificate.pairs import DifferentError, Proof
+from amp_rewrite.certificate.ranks import Ranks
 
 Declared = tuple[Any, int, int]
 """What the result declares of a value, the value of the original that it is equal to, and its own number."""
@@ -28,12 +29,11 @@ def of_numbered(model: Numbered) -> Iterator[tuple[Any, int]]:
                     yield info, number
 
 
-def refuse_other(proof: Proof, declared: Iterable[Declared]) -> None:
+def refuse_other(original: Numbered, rewritten: Numbered, ranks: Ranks, declared: Iterable[Declared]) -> None:
     """DifferentError for a size or a rank that neither the original declares of an equal value nor onnx infers
     from the inputs of the result. Of what an operator unknown to onnx makes, the original's declaration counts, if
     there is one.
     """
-    original = proof.original
     known: dict[int, list[Sequence[int | None]]] = {}
     for info, number in of_numbered(original):
         if (dims := _dims(info.type)) is not None:
@@ -44,9 +44,9 @@ def refuse_other(proof: Proof, declared: Iterable[Declared]) -> None:
         is_opaque = not sources and _is_opaque(original.makers[left])
         if dims is not None and not is_opaque and not _agrees(dims, sources):
             unknown[info.name] = dims, left, right
-    inferred = _inferred(proof.rewritten, unknown) if unknown else {}
+    inferred = _inferred(rewritten, unknown) if unknown else {}
     for name, (dims, left, right) in unknown.items():
-        rank = proof.ranks.of(left)
+        rank = ranks.of(left)
         sources = [*known.get(left, ()), *inferred.get(name, ()), *([] if rank is None else [[None] * rank])]
         if not _agrees(dims, sources):
             raise DifferentError(

@@ -9,9 +9,9 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from amp_rewrite.certificate import attributes, recomputing, signatures, stored_values, tensors, value_kinds
-from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.numbered import MISSING, Node
-from amp_rewrite.certificate.pairs import DifferentError, Proof
+from amp_rewrite.certificate.pairs import Proof
 from amp_rewrite.certificate.stored_values import Held
 
 MOST = 1 << 28

@@ -7,7 +7,7 @@ from math import isqrt, prod
 
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, shape_inference
 
-from amp_rewrite.certificate.pairs import DifferentError
+from amp_rewrite.certificate.certificate import DifferentError
 
 MOST = 1 << 28
 """The bytes of all values that are computed for one model at most."""

@@ -8,9 +8,9 @@ import numpy as np
 from onnx import AttributeProto
 
 from amp_rewrite.certificate import attributes, clips
-from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.numbered import MISSING, Node
-from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
+from amp_rewrite.certificate.pairs import Pair, Proof
 
 _PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "Relu": (),

@@ -12,8 +12,8 @@ import numpy as np
 from onnx import TensorProto
 
 from amp_rewrite.certificate import attributes, tensors
+from amp_rewrite.certificate.certificate import DifferentError
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
-from amp_rewrite.certificate.pairs import DifferentError
 from amp_rewrite.certificate.value_kinds import FLOAT
 
 DOUBLE = TensorProto.DOUBLE

@@ -8,9 +8,9 @@ from typing import Any
 from onnx import TensorProto, TypeProto
 
 from amp_rewrite.certificate import calls, stored_values, value_kinds
-from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.numbered import Numbered
-from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
+from amp_rewrite.certificate.pairs import Pair, Proof
 from amp_rewrite.certificate.stored_values import Held
 from amp_rewrite.certificate.value_kinds import Kind
 

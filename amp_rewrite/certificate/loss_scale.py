@@ -16,11 +16,10 @@ import numpy as np
 from onnx import TensorProto
 
 from amp_rewrite.certificate import declared_scale, scale_update, skipped_steps, tensors, value_kinds
-from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.declared_scale import Declared
 from amp_rewrite.certificate.homogeneous import Degrees
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
-from amp_rewrite.certificate.pairs import DifferentError
 
 
 def take_out(original: Numbered, rewritten: Numbered) -> tuple[Numbered, Counter[Licence]]:

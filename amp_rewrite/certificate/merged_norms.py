@@ -15,10 +15,10 @@ from onnx import AttributeProto, TensorProto
 
 from amp_rewrite.certificate import attributes, intervals, tensors, versions
 from amp_rewrite.certificate.attribute_comparison import differing
-from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.element_checks import HALVES, Array
 from amp_rewrite.certificate.numbered import MISSING, Node
-from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
+from amp_rewrite.certificate.pairs import Pair, Proof
 from amp_rewrite.certificate.stored_values import Held
 
 _WITHOUT_TEST_MODE = 7

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from amp_rewrite.certificate import stored_values, tensors
-from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.element_checks import Array
 from amp_rewrite.certificate.masks import Masks
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
@@ -20,14 +20,6 @@ Pair = tuple[int, int]
 
 
 _BROADCAST, _AS_NUMPY = frozenset(("Add", "Div", "Max", "Min", "Pow")), 7
-
-
-class DifferentError(Exception):
-    """Two values that are not proved equal; `at` are the two and the output, where not those in hand."""
-
-    def __init__(self, problem: str, at: tuple[int, int, str] | None = None) -> None:
-        super().__init__(problem)
-        self.problem, self.at = problem, at
 
 
 class Proof:

@@ -19,10 +19,10 @@ from amp_rewrite.certificate import (
     versions,
 )
 from amp_rewrite.certificate.attribute_comparison import differing
-from amp_rewrite.certificate.certificate import Certificate, Licence, Place
+from amp_rewrite.certificate.certificate import Certificate, DifferentError, Licence, Place
 from amp_rewrite.certificate.folded import Folded
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
-from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
+from amp_rewrite.certificate.pairs import Pair, Proof
 from amp_rewrite.certificate.small_values import SmallValues
 from amp_rewrite.certificate.value_kinds import FLOAT
 
@@ -61,7 +61,7 @@ class Proving(Proof):
                 self._step(*at)
             self._small.compare()
             self._folded.prove()
-            declared_shapes.refuse_other(self, self._declared())
+            declared_shapes.refuse_other(a, b, self.ranks, self._declared())
         except DifferentError as found:
             return self._failed(self._small.first() or found, at)
         return Certificate(True, self._compared, self._uses())

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.numbered import Node
-from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
+from amp_rewrite.certificate.pairs import Pair, Proof
 from amp_rewrite.certificate.value_kinds import FLOAT
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from onnx import ModelProto
 
 from amp_rewrite.certificate import folding_costs
+from amp_rewrite.certificate.certificate import DifferentError
 from amp_rewrite.certificate.element_checks import Array
-from amp_rewrite.certificate.pairs import DifferentError
 from amp_rewrite.process import fork_safe
 
 

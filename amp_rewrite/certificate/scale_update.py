@@ -11,9 +11,9 @@ import numpy as np
 from onnx import ModelProto, numpy_helper, parser
 
 from amp_rewrite.certificate import numbering
+from amp_rewrite.certificate.certificate import DifferentError
 from amp_rewrite.certificate.declared_scale import Declared
 from amp_rewrite.certificate.numbered import Numbered
-from amp_rewrite.certificate.pairs import DifferentError
 from amp_rewrite.certificate.proving import Proving
 from amp_rewrite.certificate.skipped_steps import flag_of, numbered
 

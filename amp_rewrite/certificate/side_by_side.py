@@ -24,10 +24,10 @@ from amp_rewrite.certificate import (
     value_kinds,
 )
 from amp_rewrite.certificate.cast_likes import CAST
-from amp_rewrite.certificate.certificate import Certificate
+from amp_rewrite.certificate.certificate import Certificate, DifferentError
 from amp_rewrite.certificate.numbered import MISSING, Numbered, Scope
 from amp_rewrite.certificate.order import Row
-from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
+from amp_rewrite.certificate.pairs import Pair, Proof
 from amp_rewrite.certificate.small_values import SmallValues
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import FLOAT
@@ -78,7 +78,7 @@ class _SideBySide:
         for pair in stored:  # last, as weights may be large
             self._compare(*pair)
         self._small.compare()
-        declared_shapes.refuse_other(self._proof, self._declared())
+        declared_shapes.refuse_other(before, after, self._proof.ranks, self._declared())
         return Certificate(True, nodes, self._proof.used())
 
     def _declared(self) -> Iterator[declared_shapes.Declared]:

@@ -9,9 +9,9 @@ import numpy as np
 from onnx import TensorProto
 
 from amp_rewrite.certificate import attributes, tensors
+from amp_rewrite.certificate.certificate import DifferentError
 from amp_rewrite.certificate.declared_scale import Declared
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
-from amp_rewrite.certificate.pairs import DifferentError
 
 
 def numbered(values: Mapping[str, int], name: str) -> int:

@@ -9,9 +9,9 @@ import numpy as np
 from onnx import TensorProto
 
 from amp_rewrite.certificate import element_checks, stored_values, tensors
-from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.element_checks import HALVES
-from amp_rewrite.certificate.pairs import DifferentError, Proof
+from amp_rewrite.certificate.pairs import Proof
 
 _SMALL, _MANY = 1 << 14, 1 << 17
 """The bytes of a small float32 value, and of those that are compared at once: too few for onnxruntime."""

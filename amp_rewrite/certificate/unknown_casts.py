@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from amp_rewrite.certificate.cast_likes import CAST
+from amp_rewrite.certificate.certificate import DifferentError
 from amp_rewrite.certificate.numbered import Node
-from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
+from amp_rewrite.certificate.pairs import Pair, Proof
 from amp_rewrite.certificate.value_kinds import FLOAT
 
 
