@@ -18,7 +18,7 @@ ORDER = """
     testing onnx_ir_pass demo options half zoo cli __init__ __main__
 """.split()
 ASKING = {
-    "certificate/recomputing.py",
+    "certificate/folding.py",
     "onnx_types/contrib_schemas.py",
     "onnx_types/worker_process.py",
     "numerics/rounding.py",

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from amp_rewrite import certify
-from amp_rewrite.certificate import block_checks, small_values, tensors
+from amp_rewrite.certificate import folding, stored_values, tensors
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.numerics.half import FLOAT16
 
@@ -47,8 +47,8 @@ def test_a_wrong_one_is_named(wrong):
 def test_the_first_wrong_element_of_many_blocks_is_named(monkeypatch, wrong):
     """Blocks are checked by threads, and said in their order."""
     monkeypatch.setattr(tensors, "BLOCK", 8)
-    monkeypatch.setattr(block_checks, "PART", 16)
-    monkeypatch.setattr(small_values, "_SMALL", 0)
+    monkeypatch.setattr(stored_values, "PART", 16)
+    monkeypatch.setattr(folding, "_SMALL", 0)
     before, after = chain(), chain(COUNT)
     for model, kind in ((before, np.float32), (after, np.float16)):
         model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.arange(100, dtype=kind), "w0"))

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 from onnx import TensorProto
 
-from amp_rewrite.certificate import attributes, tensors
-from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
-from amp_rewrite.certificate.pairs import DifferentError
+from amp_rewrite.certificate import tensors
+from amp_rewrite.certificate.certificate import DifferentError
+from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, attributes_of
 from amp_rewrite.certificate.value_kinds import FLOAT
 
 DOUBLE = TensorProto.DOUBLE
@@ -96,7 +96,7 @@ class _Site:
 
     def said(self, name: str, default: str) -> str:
         """An attribute that is a text."""
-        held = attributes.of(self.node).get(name)
+        held = attributes_of(self.node).get(name)
         return default if held is None else held.attribute.s.decode(errors="replace")
 
 
@@ -112,7 +112,7 @@ def _is_zero(model: Numbered, number: int) -> bool:
         number = node.inputs[0]
         node = model.makers[number]
     if node is not None:
-        fill = attributes.of(node).get("value") if node.operator == ("", "ConstantOfShape") else None
+        fill = attributes_of(node).get("value") if node.operator == ("", "ConstantOfShape") else None
         return node.operator == ("", "ConstantOfShape") and (fill is None or _zeros(model, fill.attribute.t))
     return isinstance(model.stored.get(number), TensorProto) and _zeros(model, model.stored[number])
 
@@ -128,7 +128,7 @@ def _together(*ports: int) -> _Rule:
 
 def _pad(site: _Site) -> int | None:
     constant = site.said("mode", "constant") == "constant"
-    value = attributes.of(site.node).get("value")
+    value = attributes_of(site.node).get("value")
     if constant and value is not None and value.attribute.f:
         return None  # of old versions: what is added does not grow
     return site.common((0, 2) if constant else (0,))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from amp_rewrite.certificate.written_tensors import WrittenTensors
+from amp_rewrite.certificate.element_checks import WrittenTensors
 from amp_rewrite.files.staging import Stage
 from amp_rewrite.model import tensor_blocks
 from amp_rewrite.model.tensor_blocks import ConvertedTensor

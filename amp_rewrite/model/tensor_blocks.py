@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.certificate.written_tensors import Extent, WrittenTensors
+from amp_rewrite.certificate.element_checks import Extent, WrittenTensors
 from amp_rewrite.errors import READABLE, ModelError
 from amp_rewrite.files import reading
 from amp_rewrite.files.file_identity import FileIdentity

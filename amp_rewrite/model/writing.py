@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.certificate.written_tensors import WrittenTensors
+from amp_rewrite.certificate.element_checks import WrittenTensors
 from amp_rewrite.errors import OutputError
 from amp_rewrite.files import destination, file_identity, locking, staging
 from amp_rewrite.files.file_identity import SourceFile

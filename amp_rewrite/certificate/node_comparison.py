@@ -1,32 +1,186 @@
-"""Whether a node means the same at two versions of its operator, by their schemas and by what changed."""
+"""Whether two nodes of one operator have the same attributes, stated or by default, and mean the same at two
+versions.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
-from onnx import AttributeProto, defs
+from onnx import AttributeProto, TensorProto, defs, helper
 from onnx.defs import OpSchema
 
-from amp_rewrite.certificate import attributes, signatures
-from amp_rewrite.certificate.numbered import MISSING, Node
+from amp_rewrite.certificate import stored_values, value_kinds
+from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.numbered import (
+    MISSING,
+    Node,
+    Numbered,
+    attribute_content,
+    attributes_of,
+    has_graphs,
+    without_graphs,
+)
+from amp_rewrite.certificate.proof import Proof
+from amp_rewrite.certificate.stored_values import Held
+from amp_rewrite.certificate.value_kinds import find_schema
+
+FILL = ("", "ConstantOfShape")
+_ZERO = helper.make_attribute("value", TensorProto(dims=[1], data_type=TensorProto.FLOAT, raw_data=bytes(4)))
+"""What a ConstantOfShape without a value fills with, which its schema does not tell."""
+
+_FIXED = frozenset((("", "BitCast"), ("", "Multinomial"), FILL))
+"""Operators whose attribute for a type is not one for a float, or says more than the type."""
+
+
+def differing_attribute(proof: Proof, a: Node, b: Node) -> str | None:
+    """The name of the first attribute that differs, which may be empty; None where none does.
+
+    One that gives the type of an output, which is known to be a float of both, may be another.
+    """
+    if a.operator == BIT_CAST and not read_same_bits(proof, a, b):
+        return "to"
+    if a.scope.bound is None is b.scope.bound and state_the_same(a.proto, b.proto):
+        return None
+    before, after = (without_graphs(attributes_of(node)) for node in (a, b))
+    for name in sorted({*before, *after}, key=str):
+        one, other = _stated(before, a, name), _stated(after, b, name)
+        if one is None or other is None:
+            same = one is other or _is_type(proof, a, b, name)
+        else:
+            same = _is_same_attribute(proof, a, b, name, one, other)
+        if not same:
+            return name
+    return _unread_bodies(a, b)
+
+
+def _unread_bodies(a: Node, b: Node) -> str | None:
+    """The name of a body of an operator that has none; None where there is none."""
+    given = ((node, name, held) for node in (a, b) for name, held in attributes_of(node).items())
+    return next((n for node, n, held in given if not node.bodies and has_graphs(held)), None)
+
+
+def state_the_same(a: Any, b: Any) -> bool:
+    """Whether two nodes state the same attributes in one order, none of which holds a graph or a tensor."""
+    one, other = a.attribute, b.attribute
+    if len(one) != len(other):
+        return False
+    return all(x.type not in HOLDING and x == y for x, y in zip(one, other, strict=True))
+
+
+HOLDING = (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.TENSOR, AttributeProto.TENSORS)
+
+
+def _stated(given: Mapping[str, AttributeProto], node: Node, name: str) -> AttributeProto | None:
+    """An attribute as it is stated, else its default."""
+    if name in given:
+        return given[name]
+    if node.operator == FILL and name == "value":
+        return _ZERO
+    schema = find_schema(*node.operator, node.version)
+    if schema is None or name not in schema.attributes or schema.attributes[name].required:
+        return None
+    default = schema.attributes[name].default_value
+    return default if default.type else None
+
+
+def _is_same_attribute(
+    proof: Proof, a: Node, b: Node, name: str, one: AttributeProto, other: AttributeProto
+) -> bool:
+    if one.type == other.type == AttributeProto.TENSOR:
+        return _same_tensor(proof, a, b, name, one, other)
+    if one.type == other.type == AttributeProto.TENSORS and one.tensors:
+        pairs = zip(one.tensors, other.tensors, strict=False)
+        return len(one.tensors) == len(other.tensors) and all(_exact(proof, *pair) for pair in pairs)
+    return attribute_content(one) == attribute_content(other) or _is_type(proof, a, b, name)
+
+
+def _same_tensor(
+    proof: Proof, a: Node, b: Node, name: str, one: AttributeProto, other: AttributeProto
+) -> bool:
+    if a.operator != FILL or name != "value":
+        return _exact(proof, one.t, other.t)
+    found = stored_values.compare(Held(one.t, proof.original.folder), Held(other.t, proof.rewritten.folder))
+    if not found.problem:
+        proof.count(found, (a.first, b.first))
+        proof.uses[Licence.TYPED] += one.t.data_type != other.t.data_type
+    return not found.problem
+
+
+def _exact(proof: Proof, one: Any, other: Any) -> bool:
+    """Whether two tensors are the same, without a licence for what their elements are."""
+    found = stored_values.compare(Held(one, proof.original.folder), Held(other, proof.rewritten.folder))
+    return one.data_type == other.data_type and not found.problem and not found.uses.total()
+
+
+def _is_type(proof: Proof, a: Node, b: Node, name: str) -> bool:
+    """Whether an attribute does nothing but give the type of a float; the outputs are of one kind."""
+    if a.operator in _FIXED or value_kinds.TYPED.get(a.operator, (None,))[0] != name:
+        return False
+    kinds = proof.original.kinds[a.first], proof.rewritten.kinds[b.first]
+    if kinds[0] != kinds[1] or kinds[0] not in (value_kinds.FLOAT, (value_kinds.SEQUENCE, value_kinds.FLOAT)):
+        return False
+    proof.uses[Licence.TYPED] += 1
+    return True
+
+
+# ---- BitCast: float16 and bfloat16 are one kind, and have other bits
+
+
+BIT_CAST = ("", "BitCast")
+
+
+def read_same_bits(proof: Proof, a: Node, b: Node) -> bool:
+    """Whether what both read is known to have one element type, where it is a float."""
+    if proof.original.kinds[a.inputs[0]] != value_kinds.FLOAT:
+        return True
+    before, after = _element(proof.original, a), _element(proof.rewritten, b)
+    return before == after != TensorProto.UNDEFINED
+
+
+def _element(model: Numbered, node: Node) -> int:
+    """The float type whose bits a BitCast reads, UNDEFINED where it is not known."""
+    stated = attributes_of(node).get("to")
+    if stated is not None and stated.attribute.i in _AS_FLOAT32:
+        return TensorProto.FLOAT
+    name, scope = node.proto.input[0], node.scope
+    number = scope.find(name)
+    if number is None or scope.bound is not None:
+        return TensorProto.UNDEFINED  # what a function reads stands for what is before the Casts of its call
+    tensor, maker = model.stored.get(number), model.makers[number]
+    if isinstance(tensor, TensorProto):
+        return tensor.data_type
+    if maker is not None:
+        given = attributes_of(maker).get("to") if maker.operator == ("", "Cast") else None
+        return TensorProto.UNDEFINED if given is None else given.attribute.i
+    declared = (info.type.tensor_type.elem_type for info in model.proto.graph.input if info.name == name)
+    return next(declared, TensorProto.UNDEFINED)
+
+
+_AS_FLOAT32 = (TensorProto.FLOAT, TensorProto.INT32, TensorProto.UINT32)
+"""What has as many bits as float32 alone."""
+
+
+# ---- versions of operators
+
 
 RankOf = Callable[[int], "int | None"]
 
 
-def same(node: Node, other: int, rank_of: RankOf) -> bool:
+def means_same(node: Node, other: int, rank_of: RankOf) -> bool:
     """Whether a node means at version `other` of its domain what it means at its own."""
     if max(node.version, other) > _NEWEST.get(node.operator[0], sys.maxsize):
         return False
-    before = signatures.schema(*node.operator, node.version)
-    after = signatures.schema(*node.operator, other)
+    before = find_schema(*node.operator, node.version)
+    after = find_schema(*node.operator, other)
     if before is None or after is None:
         return before is after and not node.operator[0]  # one of onnxruntime's, which goes by its own schema
     if before.since_version == after.since_version:
         return True
     if after.since_version < before.since_version:
         before, after = after, before
-    stated = {name: held.attribute for name, held in attributes.of(node).items()}
+    stated = {name: held.attribute for name, held in attributes_of(node).items()}
     return (
         not after.deprecated
         and _same_ports(before, after, node)
