@@ -118,9 +118,9 @@ def test_a_result_that_fails_is_written(folder):
 def test_no_path_of_a_stage_is_shown(folder):
     """What is printed and reported names the files that stand, not where they waited."""
     for command in (FAILING, REWRITE, TUNE, RESTORE, TRAIN, ("m.onnx", "--in-place", "--json", "r.json")):
-        assert ".part" not in run(*command, "--force").output
+        assert ".amp-rewrite-" not in run(*command, "--force").output
         reports = [path for path in folder.iterdir() if path.suffix in (".json", ".html")]
-        assert [path for path in reports if ".part" in path.read_text()] == []
+        assert [path for path in reports if ".amp-rewrite-" in path.read_text()] == []
         assert [path for path in folder.iterdir() if path.suffix == ".part"] == []
 
 

@@ -120,7 +120,9 @@ _LONGEST_NAME = 255 - 10
 
 def is_file_name(name: str, path: Path) -> bool:
     """Whether `file_names` could generate this name for the model at a path, ignoring case."""
-    return bool(re.fullmatch(f"{re.escape(path.name)}{_SUFFIX}", name, re.IGNORECASE))
+    suffixes = (name[at:] for at, character in enumerate(name) if character == ".")
+    own = (_joined(path.name, suffix) for suffix in suffixes if _SUFFIX.fullmatch(suffix))
+    return name.casefold() in map(str.casefold, own)
 
 
-_SUFFIX = r"(\.\d+)?(\.\d{5}-of-\d{5})?\.data"
+_SUFFIX = re.compile(r"(\.\d+)?(\.\d{5}-of-\d{5})?\.data", re.IGNORECASE)

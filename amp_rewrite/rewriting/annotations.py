@@ -38,6 +38,9 @@ from amp_rewrite.rewriting.plan import Plan
 KEY = "amp_rewrite"
 """Under which the metadata of models and nodes holds what is ours."""
 
+RESTORED = "amp_rewrite.restored"
+"""The same of a model that was made float32 again: the version that did."""
+
 FORMAT = 2
 """The version of what stands there; another version is not read."""
 

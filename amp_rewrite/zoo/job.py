@@ -85,8 +85,9 @@ def run(job: Job) -> Row:
 
 def _ended(job: Job) -> tuple[int, str]:
     """The exit code of the process, and the last line that it printed on standard error."""
+    force = ("--force",) if job.record.is_file() else ()  # then the result is an earlier one
     started = subprocess.Popen(
-        [sys.executable, "-P", "-c", _START, str(Path(__file__).parents[2]), *job.command],
+        [sys.executable, "-P", "-c", _START, str(Path(__file__).parents[2]), *job.command, *force],
         cwd=job.start if job.start.is_dir() else None,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
