@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from amp_rewrite.running.tolerances import Metric, Tolerances
     from amp_rewrite.running.verdict import Verdict
     from amp_rewrite.running.verification import verify
-    from amp_rewrite.tuning.tune import tune
-    from amp_rewrite.tuning.tuned import Tuned
+    from amp_rewrite.tuning.tune import Tuned, tune
     from amp_rewrite.zoo.run import rewrite_zoo
 
     __version__: str
@@ -87,7 +86,7 @@ _PLACES = {
     "Restored": "restoring.restore:Restored",
     "Result": "pipeline:Result",
     "Tolerances": "running.tolerances:Tolerances",
-    "Tuned": "tuning.tuned:Tuned",
+    "Tuned": "tuning.tune:Tuned",
     "Verdict": "running.verdict:Verdict",
     "analyze": "pipeline:analyze",
     "certify": "certificate.certifying:certify",

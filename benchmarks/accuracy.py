@@ -30,7 +30,7 @@ from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device, Feeds
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.running.verification import verify
-from amp_rewrite.tuning.tuned import Tuned
+from amp_rewrite.tuning.tune import Tuned
 
 PACKAGES = ("onnx", "onnx-ir", "onnxruntime")
 HEADING = """# Accuracy on real models

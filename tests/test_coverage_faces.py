@@ -8,9 +8,8 @@ import pytest
 
 from amp_rewrite.console import Console
 from amp_rewrite.coverage.faces import commands, flops, junit, markdown, print_checks, print_coverage
-from amp_rewrite.coverage.measured_model import MeasuredModel
 from amp_rewrite.coverage.measuring import measure
-from amp_rewrite.coverage.rules import CoverageRules, check
+from amp_rewrite.coverage.rules import CoverageRules, MeasuredModel, check
 from tests import text
 
 SOURCE = """g (float16[2, 8] x) => (float[2, 4] y) <float16[8, 16] w1, float[16, 4] w2> {

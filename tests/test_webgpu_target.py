@@ -20,8 +20,8 @@ from amp_rewrite.policy import kernel_table, targets
 from amp_rewrite.running import sessions
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.tuning import sites
-from amp_rewrite.tuning.switched_model import switched
+from amp_rewrite.tuning import switches as sites
+from amp_rewrite.tuning.switches import switched
 from tests.witness import needs_witness
 
 WEBGPU = Options(target="onnxruntime-webgpu")
@@ -196,7 +196,7 @@ class TestRunning:
     def test_a_search_sees_what_the_emulation_does(self):
         """With all switches on, a searched model has the bits of the emulation with sums in half."""
         analysis = analyze(DEEP, WEBGPU)
-        switches = switched(analysis, sites.find(analysis.graph, analysis.painting).places)
+        switches = switched(analysis, sites.find_sites(analysis.graph, analysis.painting).places)
         session = sessions.open_session(serialization.to_proto(switches.loaded))
         all_on = {switches.switches: np.ones(switches.count, bool)}
         (found,) = sessions.run_session(session, FEEDS | all_on).values()

@@ -20,8 +20,7 @@ from amp_rewrite.running import latency, run_arguments
 from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.latency import TimingBudget
-from amp_rewrite.running.prepared_runs import TimedModel
+from amp_rewrite.running.latency import TimedModel, TimingBudget
 from amp_rewrite.running.sessions import Device
 
 

@@ -28,8 +28,6 @@ from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.tuning import effects
 
-# The flag `--metric`, and bounds of `--tolerance` for the metrics that it names.
-
 metric_flag = repeatable(
     "--metric",
     "[NAME=]MODULE:FUNCTION",

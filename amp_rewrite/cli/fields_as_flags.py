@@ -28,7 +28,7 @@ FLAGS = {
     "Pins.force_half": "--force-half",
     "Pins.keep_full": "--keep-full",
     "Observed.save": "--save-observed",
-    "baselines.save": "--update",
+    "rules.save_baseline": "--update",
     "dims": "--dim",
     "in_place=True": "--in-place",
     "loss": "--loss",

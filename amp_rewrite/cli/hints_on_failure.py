@@ -16,9 +16,9 @@ from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.policy.options import IOTypes, Level
 from amp_rewrite.repair import Outcome
 from amp_rewrite.reporting import verdict_text
-from amp_rewrite.running import half_types
+from amp_rewrite.running import sessions
 from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.tuning.tuned import Tuned
+from amp_rewrite.tuning.tune import Tuned
 
 
 def hints(job: RewriteJob, outcome: Outcome, verdict: Verdict) -> Iterator[str]:
@@ -35,7 +35,7 @@ def of_comparison(verdict: Verdict, original: Path, rewritten: Path) -> Iterator
     """The same for a result of any tool, which `verify` compared: commands for the original, with the flags
     that the result was made with, as far as it shows them.
     """
-    half = half_types.half_of(rewritten)
+    half = sessions.half_of(rewritten)
     to = ("--to", half.name) if half not in (None, FLOAT16) else ()
     known = flags_of_result.beside(rewritten, verdict.blame) if verdict.is_far else ()
     flags = [change.flag for change in known]

@@ -16,10 +16,9 @@ from amp_rewrite.reporting.html_report import Evidence
 from amp_rewrite.reporting.search_chart import Plan, Search
 from amp_rewrite.running import latency, run_arguments
 from amp_rewrite.running.inputs import feeds
-from amp_rewrite.running.latency import Bench
-from amp_rewrite.running.prepared_runs import TimedModel
+from amp_rewrite.running.latency import Bench, TimedModel
 from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.tuning.tuned import Tuned
+from amp_rewrite.tuning.tune import Tuned
 
 NOTHING_CHANGED = "nothing changed"
 

@@ -8,7 +8,7 @@ from amp_rewrite.policy.choices import IOTypes
 from amp_rewrite.repair import Outcome
 from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewriting.report import Report
-from amp_rewrite.tuning import outcome_text
+from amp_rewrite.tuning import tune
 
 
 def lines(outcome: Outcome, io: IOTypes) -> Iterator[SummaryLine]:
@@ -17,9 +17,9 @@ def lines(outcome: Outcome, io: IOTypes) -> Iterator[SummaryLine]:
     """
     report, tuned = outcome.result.report, outcome.tuned
     if tuned is not None and tuned.is_met and not outcome.is_tuned:
-        yield SummaryLine("search", outcome_text.not_taken(tuned))
+        yield SummaryLine("search", tune.not_taken(tuned))
     else:
-        yield from outcome_text.lines(tuned, report)
+        yield from tune.lines(tuned, report)
     if not report.changed:
         yield SummaryLine("result", f"nothing changed: {_why(outcome, report, io)}")
 

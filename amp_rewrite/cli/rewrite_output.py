@@ -14,7 +14,7 @@ from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
 from amp_rewrite.cli.job_evidence import NOTHING_CHANGED, not_verified
 from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.console import Console
-from amp_rewrite.coverage.assumptions import some
+from amp_rewrite.coverage.counts import some
 from amp_rewrite.errors import AmpRewriteError, TimeLimitError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explaining.sentences import plural
@@ -28,9 +28,9 @@ from amp_rewrite.reporting import summary, terminal_rewrite
 from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Report
-from amp_rewrite.running import half_types
+from amp_rewrite.running import sessions
 from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.tuning.found import Prefer
+from amp_rewrite.tuning.search import Prefer
 
 
 def settle(job: RewriteJob, outcome: Outcome, json_: Path | None, placed: Comparison | None) -> Outcome:
@@ -107,7 +107,7 @@ def _print_files(console: Console, files: Iterable[Path | None]) -> None:
 
 def _already_half(model: Path) -> Iterator[SummaryLine]:
     """That a model has half of its own, where it has."""
-    found = half_types.half_of(model)
+    found = sessions.half_of(model)
     if found is not None:
         counted = f"amp-rewrite coverage {as_argument(model)} counts it"
         yield SummaryLine("result", f"the model has {found.name} already ({counted})", is_whole=True)

@@ -7,8 +7,7 @@ from xml.etree import ElementTree as ET
 
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.coverage.counts import Counts, Coverage, OperatorCoverage
-from amp_rewrite.coverage.measured_model import MeasuredModel
-from amp_rewrite.coverage.rules import RuleResult, percent
+from amp_rewrite.coverage.rules import MeasuredModel, RuleResult, percent
 from amp_rewrite.escaping import brief, visible
 from amp_rewrite.explaining.sentences import plural, size
 
@@ -141,8 +140,8 @@ _ESCAPES = {c: f"\\{c}" for c in "\\`*_[]"} | {c: f"&#{ord(c)};" for c in "<>|&#
 """Characters with a meaning in Markdown, HTML or GitHub."""
 
 
-# The format of JUnit XML is that of Jenkins' xunit plug-in (junit-10.xsd): a suite for each model, with a test case for
-# each rule.
+# The format of JUnit XML is that of Jenkins' xunit plug-in (junit-10.xsd): a suite for each model, with a
+# test case for each rule.
 
 
 def junit(models: Sequence[MeasuredModel]) -> bytes:

@@ -8,17 +8,17 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from amp_rewrite import arguments
-from amp_rewrite.coverage import node_precision
-from amp_rewrite.coverage.assumptions import assumptions
+from amp_rewrite.coverage import counts
 from amp_rewrite.coverage.counts import (
     CastTraffic,
     Coverage,
     NodeCoverage,
     OperatorCoverage,
+    Precision,
     StoredWeight,
     add,
+    assumptions,
 )
-from amp_rewrite.coverage.node_precision import Precision
 from amp_rewrite.flops import flop_count
 from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.model import constants, inlining, loading, serialization, traversal
@@ -71,7 +71,7 @@ def _nodes(counted: FlopCount) -> Iterator[NodeCoverage]:
             yield NodeCoverage(
                 name=pinned_as(node),
                 operator=schema.written(node.domain, node.op_type),
-                precision=node_precision.of_node(node, counted.types, version(node.domain)),
+                precision=counts.of_node(node, counted.types, version(node.domain)),
                 flops=counted.flops.get(node),
                 runs=counted.runs.get(graph, 1),
             )
@@ -80,13 +80,13 @@ def _nodes(counted: FlopCount) -> Iterator[NodeCoverage]:
 def _casts(counted: FlopCount) -> Iterator[CastTraffic]:
     for graph in traversal.graphs(counted.model.graph):
         for node in graph:
-            if (node.domain, node.op_type) in node_precision.CASTS:
+            if (node.domain, node.op_type) in counts.CASTS:
                 yield from _cast(node, counted, counted.runs.get(graph, 1))
 
 
 def _cast(node: ir.Node, counted: FlopCount, runs: int) -> Iterator[CastTraffic]:
     before, after = (_dtype(value, counted.types) for value in (node.inputs[0], node.outputs[0]))
-    ends = {node_precision.of_type(before), node_precision.of_type(after)}
+    ends = {counts.of_type(before), counts.of_type(after)}
     if before is None or after is None or ends != {Precision.HALF, Precision.FULL}:
         return
     shape = counted.shapes.of(node.inputs[0])
@@ -132,7 +132,7 @@ def _weight_precision(value: ir.Value, tensor: ir.TensorProtocol, types: Types) 
 
     OTHER for integers and floats of 8 bits or less.
     """
-    own = node_precision.of_type(tensor.dtype)
+    own = counts.of_type(tensor.dtype)
     if own is not Precision.FULL or value.is_graph_output():
         return own
     consumers = {use.node for use in value.uses()}
@@ -141,5 +141,5 @@ def _weight_precision(value: ir.Value, tensor: ir.TensorProtocol, types: Types) 
 
 
 def _casts_to_half(node: ir.Node, types: Types) -> bool:
-    is_cast = (node.domain, node.op_type) in node_precision.CASTS
-    return is_cast and node_precision.of_type(_dtype(node.outputs[0], types)) is Precision.HALF
+    is_cast = (node.domain, node.op_type) in counts.CASTS
+    return is_cast and counts.of_type(_dtype(node.outputs[0], types)) is Precision.HALF

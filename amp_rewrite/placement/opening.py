@@ -17,9 +17,9 @@ from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.placement import stub_libraries
 from amp_rewrite.process import child_process
 from amp_rewrite.process.child_process import ChildProcess, CrashError
-from amp_rewrite.running import custom_ops, profiles, sessions
+from amp_rewrite.running import custom_ops, latency, sessions
 from amp_rewrite.running.custom_ops import Libraries
-from amp_rewrite.running.profiles import Profile
+from amp_rewrite.running.latency import Profile
 from amp_rewrite.running.sessions import Device, Feeds
 
 # The process that opens sessions: no stub library and no crash of onnxruntime reaches the user's process.
@@ -120,7 +120,7 @@ def _ran(session: Any, feeds: Feeds) -> Answer:
         sessions.run_session(session, feeds)
     except AmpRewriteError as error:
         return Answer(failed=error.problem)
-    return Answer(profile=profiles.read(Path(session.end_profiling())))
+    return Answer(profile=latency.read(Path(session.end_profiling())))
 
 
 def serve(*, stubs: bool) -> None:

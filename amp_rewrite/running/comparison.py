@@ -223,9 +223,6 @@ def worst(samples: list[Metrics]) -> Metrics:
     )
 
 
-# How much the float32 model differs from itself: its outputs with and without onnxruntime's optimisation.
-
-
 class Float32Noise:
     """The difference of a model's outputs from those of the same model, which runs unoptimised."""
 
@@ -265,9 +262,6 @@ class Float32Noise:
             for name, value in arrays(outputs)
             if metrics.is_float(value) and name in plain and plain[name].shape == value.shape
         }
-
-
-# The names, types and shapes of the inputs and outputs of two models, and their differences.
 
 
 def wrongly_declared(models: tuple[Runnable, Runnable], before: Any, after: Any) -> dict[str, str]:

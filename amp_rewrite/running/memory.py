@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from amp_rewrite.running import nvml
+from amp_rewrite.running import latency
 from amp_rewrite.running.sessions import Device
 
 SOURCES = (
@@ -40,7 +40,7 @@ def in_use(device: Device) -> int | None:
     process so far (Linux). None if unknown.
     """
     if device is Device.CUDA:
-        return nvml.query(lambda module, handle: int(module.nvmlDeviceGetMemoryInfo(handle).used))
+        return latency.query(lambda module, handle: int(module.nvmlDeviceGetMemoryInfo(handle).used))
     peak = _read_number(STATUS, r"^VmHWM:\s+(\d+) kB$")  # getrusage includes the parent's, from before exec
     return None if peak is None else peak * 1024
 

@@ -136,18 +136,16 @@ def spread(samples: Sequence[Moments]) -> Spread:
     Channels count apart along an axis, 1 or the last, where their means differ by PLAIN times what is inside
     them, and the output is not all from -1 to 1. A channel that is counts as the whole output, or as 1, does.
     """
-    whole = _about_mean(samples, None)
-    if not samples or whole.largest.max() <= NEAR_1:
-        return Spread(None, whole.sizes)
-    ratios = {axis: _plainness(samples, axis) for axis in _shared_axes(samples)}
-    axis = max(ratios, key=lambda axis: ratios[axis], default=None)
-    if axis is None or ratios[axis] <= PLAIN:
-        return Spread(None, whole.sizes)
-    found, scale = (
-        _about_mean(samples, axis),
-        min(1.0, max(float(each.square[None][0]) for each in samples) ** 0.5),
-    )
-    return Spread(axis, np.where(found.largest <= NEAR_1, np.maximum(found.sizes, scale), found.sizes))
+    sizes, largest, _ = _about_mean(samples, None)
+    axis, ratio = None, PLAIN
+    for other in _shared_axes(samples) if largest[0] > NEAR_1 else ():
+        by_channel = _about_mean(samples, other)
+        if by_channel[2] > ratio:
+            axis, (sizes, largest, ratio) = other, by_channel
+    if axis is not None:
+        scale = min(1.0, max(float(each.square[None][0]) for each in samples) ** 0.5)
+        sizes = np.where(largest <= NEAR_1, np.maximum(sizes, scale), sizes)
+    return Spread(axis, sizes)
 
 
 FEW, NEAR_1, CONSTANT, PLAIN = 16, 1.001, 2.0**-16, 4.0
@@ -158,17 +156,10 @@ detectors and of log-probabilities in the models measured reach 3.2, physical qu
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Pooled:
-    sizes: NDArray[np.float64]
-    largest: NDArray[np.float64]
-    count: NDArray[np.float64]
-    mean: NDArray[np.float64]
-    variance: NDArray[np.float64]
-
-
-def _about_mean(samples: Sequence[Moments], axis: int | None) -> _Pooled:
-    """The spread and the moments of all samples."""
+def _about_mean(samples: Sequence[Moments], axis: int | None) -> tuple[NDArray[Any], NDArray[Any], float]:
+    """The spread and the largest magnitude of each channel in all samples, and how much the means of channels
+    differ, in relation to what is inside them.
+    """
     count = np.sum([each.count[axis] for each in samples], axis=0)
     some = np.maximum(count, 1.0)
     mean = np.sum([each.count[axis] * each.mean[axis] for each in samples], axis=0) / some
@@ -178,27 +169,21 @@ def _about_mean(samples: Sequence[Moments], axis: int | None) -> _Pooled:
     has_offset = (count >= FEW) & (largest > NEAR_1) & (variance > CONSTANT**2 * square)
     about = np.where(has_offset, mean, 0.0)
     squares = [each.square[axis] - about * (2 * each.mean[axis] - about) for each in samples]
-    return _Pooled(np.sqrt(np.maximum(np.max(squares, axis=0), 0.0)), largest, count, mean, variance)
+    inside = math.sqrt(float(variance.mean()))
+    ratio = float(mean.std()) / inside if inside else 0.0
+    return np.sqrt(np.maximum(np.max(squares, axis=0), 0.0)), largest, ratio
 
 
 def _shared_axes(samples: Sequence[Moments]) -> list[int]:
-    """The axes with as many channels in every sample, more than one, and no few values in any."""
+    """The axes with as many channels in every sample, and no few values in any."""
     first = samples[0].count
     return [
         axis
         for axis in first
         if axis is not None
-        and first[axis].size > 1
         and all(axis in each.count and each.count[axis].size == first[axis].size for each in samples)
-        and np.sum([each.count[axis] for each in samples], axis=0).min() >= FEW
+        and np.sum([each.count[axis] for each in samples], axis=0).min(initial=FEW) >= FEW
     ]
-
-
-def _plainness(samples: Sequence[Moments], axis: int) -> float:
-    """How much the means of channels differ, in relation to what is inside them."""
-    found = _about_mean(samples, axis)
-    inside = math.sqrt(float(found.variance.mean()))
-    return float(found.mean.std()) / inside if inside else 0.0
 
 
 def only_value(array: NDArray[Any]) -> Any:

@@ -3,21 +3,116 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import enum
 import functools
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import ml_dtypes
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import parser
 
-from amp_rewrite.errors import MissingPackageError, ModelError
-from amp_rewrite.model import loading
+from amp_rewrite.errors import MissingPackageError, ModelError, RunError
+from amp_rewrite.model import loading, proto_traversal
+from amp_rewrite.numerics.half import BY_NAME, Half
 from amp_rewrite.process import fork_safe, interruptible
-from amp_rewrite.running import custom_ops, repeatable, session_runs, webgpu
+from amp_rewrite.running import custom_ops, repeatable, webgpu
 from amp_rewrite.running.custom_ops import Libraries
+from amp_rewrite.running.inputs import misfits
+
+# NumPy arrays <-> onnxruntime's OrtValues; onnxruntime handles bfloat16 as raw bits only.
+
+BFLOAT16 = "tensor(bfloat16)"
+"""The type string of onnxruntime."""
+
+_FLOATS: Mapping[str, np.dtype[Any]] = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(float16)": np.dtype(np.float16),
+    BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+}
+_BFLOAT16_ENUM = 16
+"""TensorProto.BFLOAT16."""
+_REAL = "biufV"
+"""NumPy's codes for booleans, integers and floats; V includes ml_dtypes' bfloat16. Complex numbers are not
+converted: they would lose their imaginary part.
+"""
+
+
+def to_input_type(value: Any, input_type: str) -> Any:
+    """A numeric array, converted to the element type of a float input; everything else unchanged."""
+    wanted = _FLOATS.get(input_type)
+    if wanted is None or not isinstance(value, np.ndarray):
+        return value
+    if value.dtype == wanted or value.dtype.kind not in _REAL:
+        return value
+    with np.errstate(over="ignore"):
+        return value.astype(wanted)
+
+
+def to_ort_value(ort_value: Any, array: Any, input_type: str) -> Any:
+    """An array as an instance of onnxruntime's class `ort_value`, which may share the array's memory."""
+    if input_type == BFLOAT16:
+        return ort_value.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _BFLOAT16_ENUM)
+    return ort_value.ortvalue_from_numpy(np.asarray(array, order="C"))
+
+
+def from_ort_value(value: Any) -> NDArray[Any]:
+    """The array in an OrtValue that is in main memory."""
+    if value.data_type() != BFLOAT16:
+        return value.numpy()
+    bits = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return np.frombuffer(bits, np.uint16).reshape(value.shape()).view(ml_dtypes.bfloat16)
+
+
+# One run of a session of onnxruntime, as a function of its options.
+
+
+def prepared(
+    session: Any, feeds: Mapping[str, Any], wanted: Container[str] | None, where: str
+) -> Callable[[Any], dict[str, Any]]:
+    """A run that gives the outputs by name, or those in `wanted`; it is called with its RunOptions.
+
+    It raises RunError, at `where`, if it fails, and FeedError if that is since the feeds do not fit.
+    """
+    outputs = [o for o in session.get_outputs() if wanted is None or o.name in wanted]
+    names = [output.name for output in outputs]
+    types = {entry.name: entry.type for entry in session.get_inputs()}
+    inputs = {name: to_input_type(value, types.get(name, "")) for name, value in feeds.items()}
+    plain = BFLOAT16 not in (*types.values(), *(output.type for output in outputs))
+
+    def results(options: Any) -> list[Any]:
+        if plain:
+            return session.run(names, inputs, options)
+        make = fork_safe.import_module("onnxruntime").OrtValue
+        values = {n: to_ort_value(make, array, types[n]) for n, array in inputs.items()}
+        found = session.run_with_ort_values(names, values, options)
+        return [from_ort_value(value) for value in found]
+
+    def run(options: Any) -> dict[str, Any]:
+        try:
+            with run_errors(where):
+                return dict(zip(names, results(options), strict=True))
+        except RunError:
+            misfits.refuse(session, inputs, where)
+            raise
+
+    return run
+
+
+@contextlib.contextmanager
+def run_errors(where: str | Path) -> Generator[None]:
+    """Turns what onnxruntime raises during a run into a RunError at `where`."""
+    try:
+        yield
+    except Exception as error:  # onnxruntime's errors have no common base class
+        problem = f"the run failed ({custom_ops.first_line(error)})"
+        raise RunError(problem, where=where, remedy="give inputs that fit with `samples`") from error
+
 
 T = TypeVar("T")
 
@@ -181,7 +276,7 @@ def run_session(
 
     Raises RunError, at `where`, if the run fails, and FeedError if that is since the feeds do not fit.
     """
-    return run_interruptible(session_runs.prepared(session, feeds, wanted, where))
+    return run_interruptible(prepared(session, feeds, wanted, where))
 
 
 def run_side_by_side(
@@ -196,5 +291,26 @@ def run_side_by_side(
     def work(run: Callable[[Any], dict[str, Any]], feeds: Feeds) -> T:
         return then(feeds, run(options))
 
-    works = [partial(work, session_runs.prepared(session, f, None, where), f) for where, f in samples]
+    works = [partial(work, prepared(session, f, None, where), f) for where, f in samples]
     return interruptible.call_all(works, partial(setattr, options, "terminate", True))
+
+
+# The half type of a model, by its Casts, stored tensors and inputs.
+
+
+def half_of(model: Runnable) -> Half | None:
+    """The half type that a model has, the first one that is found; None for a model without half."""
+    proto = model if isinstance(model, onnx.ModelProto) else loading.load_graph(Path(model))
+    return next((_HALVES[dtype] for dtype in _element_types(proto) if dtype in _HALVES), None)
+
+
+_HALVES = {int(half.dtype): half for half in BY_NAME.values()}
+
+
+def _element_types(proto: onnx.ModelProto) -> Iterator[int]:
+    for node in proto_traversal.every_node(proto):
+        if node.op_type == "Cast":
+            yield from (attribute.i for attribute in node.attribute if attribute.name == "to")
+    for graph in (*proto_traversal.graphs(proto.graph), *proto_traversal.in_functions(proto)):
+        yield from (tensor.data_type for tensor in graph.initializer)
+        yield from (declared.type.tensor_type.elem_type for declared in graph.input)

@@ -16,8 +16,6 @@ from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.running.comparison import Runs
 from amp_rewrite.running.metrics import Metrics
 
-# Violated bounds in words.
-
 _MOST_DIGITS = 17
 """The digits after which any two numbers differ."""
 
@@ -39,8 +37,6 @@ def _apart(value: float, bound: float, digits: int) -> tuple[str, str]:
     shown = f"{value:.{digits}g}", f"{bound:.{digits}g}"
     return shown if shown[0] != shown[1] or digits >= _MOST_DIGITS else _apart(value, bound, digits + 1)
 
-
-# Metrics of the user's own: of the original outputs, the rewritten outputs and the samples.
 
 Outputs = Sequence[Mapping[str, Any]]
 """The outputs, or inputs, of every sample by name, in the order of the samples."""

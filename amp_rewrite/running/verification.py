@@ -25,7 +25,6 @@ from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import (
     comparison,
     emulation,
-    half_types,
     metrics,
     run_arguments,
     sessions,
@@ -60,8 +59,6 @@ from amp_rewrite.running.verdict import (
     without_undecided,
 )
 from amp_rewrite.running.witness_sessions import WitnessSession
-
-# From two open sessions to a verdict: runs on every sample, the bounds, and float32's own noise.
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +365,7 @@ def verify_trials(
                 blank = replace(blank, signature=differences, warnings=told)
                 noise, half = (
                     Float32Noise(float32, sessions.reference(where), libraries),
-                    half_types.half_of(runnable),
+                    sessions.half_of(runnable),
                 )
                 if (settled := bounds.of(half)) != bounds and half is not None:
                     how = f"{blank.how}; an error of at most {settled.error:g}, as of {half.name}"

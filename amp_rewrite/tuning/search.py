@@ -2,27 +2,280 @@
 
 from __future__ import annotations
 
+import enum
+import heapq
+import itertools
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import onnx_ir as ir
 
 from amp_rewrite.colouring import pruning
 from amp_rewrite.colouring.painting import Painting
-from amp_rewrite.costs import prices
+from amp_rewrite.costs import prices, unpaid_parts
+from amp_rewrite.costs.minimum_cut import UNLIMITED
+from amp_rewrite.costs.model_costs import FEMTO
 from amp_rewrite.costs.prediction import Prediction
+from amp_rewrite.costs.prices import Prices
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.flops import flop_count
+from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options
-from amp_rewrite.tuning import effort, sensitivity
-from amp_rewrite.tuning.choice import Choice
-from amp_rewrite.tuning.effort import Share
-from amp_rewrite.tuning.found import Found, Point, Prefer, Step, Watch
-from amp_rewrite.tuning.parts import Parts
-from amp_rewrite.tuning.sensitivity import Group
-from amp_rewrite.tuning.sites import Rounding
-from amp_rewrite.tuning.switched_session import SwitchedSession
+from amp_rewrite.tuning import effects
+from amp_rewrite.tuning.effects import Group
+from amp_rewrite.tuning.switches import Rounding, Site, SwitchedSession
+
+# How many runs a search may take, and of these, and of a time limit, its parts.
+#
+# Runs are counted, and not timed: a search of its own accord comes to the same plan on every machine.
+
+FEWEST_RUNS = 24
+"""A search may take so many runs, or half as many as there are sites, as far as WORK allows more."""
+
+WORK = 1e11
+"""The FLOPs of all runs together beyond which a search takes FEWEST_RUNS: 10 to 40 seconds on two cores."""
+
+_ELEMENT, _NODE = 50.0, 5e4
+"""The FLOPs that take as long as one element that is written, rounded and read, and as a node that starts."""
+
+CALLS = 2
+"""How many times as many runs all searches for one plan may take as the first."""
+
+
+def most_runs(sites: int, work: float = 0.0) -> int:
+    """The runs of a search over so many sites, where one takes the `work` of so many FLOPs."""
+    wanted = max(FEWEST_RUNS, sites // 2)
+    return wanted if work * wanted <= WORK else max(FEWEST_RUNS, int(WORK / work))
+
+
+def work_of_run(model: ir.Model, types: Types, samples: Sequence[Mapping[str, Any]]) -> float:
+    """The time of a run of all samples in FLOPs, estimated from the shapes that the first one gives."""
+    counted = flop_count.count(model, types, _sizes(model, samples[0]))
+    work = float(counted.total)
+    for graph, runs in counted.runs.items():
+        shapes = (counted.shapes.of(value) for node in graph for value in node.outputs)
+        work += runs * (_ELEMENT * sum(_elements(shape) for shape in shapes) + _NODE * len(graph))
+    return work * len(samples)
+
+
+def _elements(shape: Sequence[int | None] | None) -> int:
+    count = 1
+    for size in shape or ():
+        count *= size or 1
+    return count
+
+
+def _sizes(model: ir.Model, sample: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes of open dimensions in a sample."""
+    return {
+        f"{value.name}:{axis}": sample[value.name].shape[axis]
+        for value in model.graph.inputs
+        if value.name in sample and hasattr(sample[value.name], "shape") and value.shape is not None
+        for axis, size in enumerate(value.shape)
+        if not isinstance(size, int)
+    }
+
+
+FEWEST_CHOICES = 3
+"""The choices that are measured, however little time there is: as long as nothing else is known, all sites
+count as equally bad, which mends a model that is only just too far.
+"""
+
+BEFORE = 2
+"""The runs before a search: with no site rounded, and with those of the default plan."""
+
+
+class Share(NamedTuple):
+    """Of the runs that a search may take, and of its time."""
+
+    runs: float
+    time: float
+
+
+ROUNDS = tuple(
+    (Share(split, split), Share(tried, tried)) for split, tried in ((0.3, 0.5), (0.6, 0.75), (0.85, 0.95))
+)
+"""The share up to which each round measures groups of sites, and up to which choices."""
+
+AGAIN = Share(runs=1.0, time=1.0)
+"""The share up to which a search for less frees parts again: of the runs, what the earlier one left."""
+
+
+# Which units to keep in float32: the least predicted time, or the most arithmetic in half, within an
+# error.
+#
+# `sum(time) + sum(Casts) + lambda * sum(error²)` has an exact minimum, a minimum cut (costs.unpaid_parts).
+# A site whose error is infinite is rounded at no price.
+
+_HALVINGS = 24
+"""Steps of the bisection."""
+
+_LEAST, _MOST = 1e-12, 1e6
+"""Seconds that a squared error as large as the target's costs: from nothing to more than any run takes."""
+
+
+class Choice:
+    """The units that a painting has in half, and what it costs and gives to keep some in float32.
+
+    `worth` are the FLOPs of units, where arithmetic in half is to count for more than any time; else empty.
+    """
+
+    def __init__(
+        self, prices: Prices, painting: Painting, sites: Sequence[Site], worth: Mapping[int, int]
+    ) -> None:
+        self._prices, self._sites = prices, sites
+        self._worth = [((unit,), -flops * _PER_FLOP) for unit, flops in worth.items()]
+        self._halves = painting.halves
+        self._gains = _gains(prices, worth)
+        self._kept = [unit for unit, entry in enumerate(painting.entries) if entry.authority is Authority.PIN]
+
+    def price(self, errors: Sequence[float], allowed: float) -> float:
+        """The seconds that a squared error of 1 has to cost so that the squared errors of the sites which are
+        then still rounded sum up to what is `allowed`, as far as pins leave it possible: by bisection.
+        """
+        low, high = math.log(_LEAST), math.log(_MOST)
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            if self._error(errors, self.at(errors, math.exp(middle))) <= allowed:
+                high = middle
+            else:
+                low = middle
+        return math.exp(high)
+
+    def worth(self, unit: int) -> float:
+        """What a unit alone gives in half: FLOPs or seconds, as the search wants them."""
+        return self._gains[unit]
+
+    def cost(self, halves: Sequence[bool], seconds: float) -> float:
+        """What the search makes least of: predicted seconds at large sizes, or FLOPs in half, below 0."""
+        return sum(price for (unit,), price in self._worth if halves[unit]) if self._worth else seconds
+
+    def at(self, errors: Sequence[float], seconds: float) -> frozenset[int]:
+        """The best units to keep where a squared error of 1 costs so many seconds."""
+        prices = [
+            (site.units, _price(error, seconds)) for site, error in zip(self._sites, errors, strict=True)
+        ]
+        known = self._prices
+        return unpaid_parts.find(
+            known.graph, known.costs, known.borders, self._halves, self._kept, (*prices, *self._worth)
+        )
+
+    def _error(self, errors: Sequence[float], gone: Collection[int]) -> float:
+        """The sum of the errors of all sites that have a half unit left."""
+        return sum(
+            error for site, error in zip(self._sites, errors, strict=True) if self._is_rounded(site, gone)
+        )
+
+    def _is_rounded(self, site: Site, gone: Collection[int]) -> bool:
+        return any(self._halves[unit] and unit not in gone for unit in site.units)
+
+
+_PER_FLOP = 10**6
+"""Femtoseconds that a FLOP in half is worth where arithmetic counts for more than time: a nanosecond."""
+
+
+def _price(error: float, seconds: float) -> int:
+    return int(error * seconds * FEMTO) if math.isfinite(error) else UNLIMITED
+
+
+def _gains(prices: Prices, worth: Mapping[int, int]) -> Mapping[int, float]:
+    if worth:
+        return defaultdict(float, worth)
+    gains: defaultdict[int, float] = defaultdict(float)
+    for kernel in prices.costs.kernels:
+        for at, unit in enumerate(kernel.units):
+            gains[unit] += max(prices.costs.gain(kernel, at, prices.costs.large), 0) / FEMTO
+    return gains
+
+
+class Prefer(enum.Enum):
+    """What a plan that meets the target has as much of as it can: less predicted TIME, or FLOPS in half."""
+
+    TIME = "time"
+    FLOPS = "flops"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A painting, the units that the search keeps in float32 for it, the sites that it rounds, its squared
+    error as measured, its predicted seconds at large sizes, what is predicted at the sizes that the model
+    has, and what the search makes least of: `is_refused` where float32 itself is preferred, then `cost`.
+    """
+
+    painting: Painting
+    kept: tuple[int, ...]
+    rounded: tuple[int, ...]
+    squared: float
+    seconds: float
+    predicted: Prediction
+    is_refused: bool
+    cost: float
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """The less, the better."""
+        return self.is_refused, self.cost
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is known at a step of the search, for who watches it: its runs, and the best plan so far, with
+    the values that it rounds, of how many.
+    """
+
+    runs: int
+    error: float
+    rounded: int
+    sites: int
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A plan that was measured: its predicted seconds at large sizes, its units in half, its error, and how
+    many times as fast as float32 it is predicted to be at the sizes that the model has.
+    """
+
+    seconds: float
+    half: int
+    error: float
+    speedup: float
+
+
+Watch = Callable[[Step], None]
+
+
+# Parts of a set of units, the one that is worth most first; one that cannot be taken is halved.
+
+
+class Parts:
+    """Runs of units next to each other, of which each is taken whole or in halves of the same worth."""
+
+    def __init__(self, units: Iterable[int], worth: Callable[[int], float]) -> None:
+        self._worth = worth
+        self._queue: list[tuple[float, tuple[int, ...]]] = []
+        self._push(tuple(sorted(units)))
+
+    def next(self) -> tuple[int, ...]:
+        """The part that is worth most, taken out of the queue; empty if there is none left."""
+        return heapq.heappop(self._queue)[1] if self._queue else ()
+
+    def split(self, part: tuple[int, ...]) -> None:
+        """Puts the halves of a part back; a single unit has none."""
+        if len(part) > 1:
+            sums = list(itertools.accumulate(map(self._worth, part)))
+            middle = sum(1 for each in sums[:-1] if each <= sums[-1] / 2)
+            middle = min(max(middle, 1), len(part) - 1)
+            self._push(part[:middle])
+            self._push(part[middle:])
+
+    def _push(self, part: tuple[int, ...]) -> None:
+        if part:
+            heapq.heappush(self._queue, (-sum(map(self._worth, part)), part))
 
 
 def widest(analysis: Analysis, prefer: Prefer) -> Painting:
@@ -78,11 +331,11 @@ class Search:
             return self._best
         if earlier := [found for found in self._met if self._is_met(found)]:
             self._best = min(earlier, key=lambda found: found.rank)
-            self._free(effort.AGAIN)
+            self._free(AGAIN)
         else:
             self._began = began
             groups = [Group(tuple(sites), self._above_noise(sites))]
-            for to_split, to_try in effort.ROUNDS:
+            for to_split, to_try in ROUNDS:
                 groups = self._split(groups, to_split)
                 self._bisect(to_try)
                 self._free(to_try)
@@ -109,8 +362,8 @@ class Search:
             self._watch(Step(self._session.runs, error, len(best.rounded), sites))
         runs = self._session.runs - self._began
         until = self._begin + share.time * (self._end - self._begin)
-        is_over = self._session.runs >= self._most_runs * effort.CALLS or time.monotonic() >= until
-        return not is_over and runs < (self._most_runs - effort.BEFORE) * share.runs
+        is_over = self._session.runs >= self._most_runs * CALLS or time.monotonic() >= until
+        return not is_over and runs < (self._most_runs - BEFORE) * share.runs
 
     def _above_noise(self, sites: Sequence[int]) -> float:
         places = (place for site in sites for place in self._sites[site].places)
@@ -124,7 +377,7 @@ class Search:
     def _split(self, groups: Sequence[Group], share: Share) -> list[Group]:
         """Finds the errors of sites by themselves, as far as a share of the search tells them."""
         known, fits = self._above_noise, self._allowed * _KNOWN
-        found = sensitivity.split(groups, known, fits, lambda: self._may_go_on(share))
+        found = effects.split(groups, known, fits, lambda: self._may_go_on(share))
         for group in found:
             for site in group.sites:
                 self.errors[site] = group.of_each
@@ -134,7 +387,7 @@ class Search:
         """Measures choices at different prices of an error, around the one that ought to fit."""
         price, factor, was_met = self._choice.price(self.errors, self._allowed), _FACTOR, None
         for _ in range(_STEPS):
-            if not self._may_go_on(share) and self._choices >= effort.FEWEST_CHOICES:
+            if not self._may_go_on(share) and self._choices >= FEWEST_CHOICES:
                 break
             self._choices += 1
             kept = self._choice.at(self.errors, price)
