@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from amp_rewrite.advice import advice
-from amp_rewrite.advice.advice import Advice
-from amp_rewrite.advice.compute_capability import Capability, of_this_machine
+from amp_rewrite.advice.advice import Advice, Capability, of_this_machine
 from amp_rewrite.bounds.unit_ranges import HalfRanges
 from amp_rewrite.colouring.match_counts import Matched
-from amp_rewrite.coverage.assumptions import assumptions
+from amp_rewrite.coverage.measuring import assumptions
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.explaining import causes, node_remedies, suggestions
 from amp_rewrite.explaining.causes import RootCause
@@ -20,8 +19,8 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explaining.node_remedies import NodeRemedy
 from amp_rewrite.explaining.suggestions import Subject
 from amp_rewrite.files import reading
-from amp_rewrite.flops import flop_count
-from amp_rewrite.flops.flop_count import FlopCount
+from amp_rewrite.flops import shapes
+from amp_rewrite.flops.shapes import FlopCount
 from amp_rewrite.model import loading
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.onnx_types import shape_inference
@@ -97,7 +96,7 @@ def of_plan(path: Path) -> Explanation:
 
 def of_analysis(made: Analysis) -> Explanation:
     """What an analysis decided; where a saved plan did, no flag was tried."""
-    counted = flop_count.count(made.loaded.model, made.graph.types, made.options.dims.dims)
+    counted = shapes.count(made.loaded.model, made.graph.types, made.options.dims.dims)
     found = made.causes(counted.flops)
     source = DecisionSource.PLAN if made.replayed else DecisionSource.ANALYSIS
     rests, half = tuple(assumptions(counted)), made.options.half.name
@@ -130,7 +129,7 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
         return replace(made, warnings=(*made.warnings, f"{error}; what follows is a new analysis"))
     if found is None:
         return of_analysis(analyze())
-    counted = flop_count.count(model, shape_inference.types(model), dims)
+    counted = shapes.count(model, shape_inference.types(model), dims)
     untried = tuple(suggestions.untried(causes.find(found, counted.flops)))
     rests = tuple(assumptions(counted))
     return Explanation(DecisionSource.METADATA, _half(counted.types), found, untried, counted, rests)
@@ -140,13 +139,13 @@ def advise(path: Path, half: str, dims: Dims) -> Advice:
     """Advice on a model as it stands, for the device of this machine if it has one; ModelError as `load`."""
     with result_checks.blaming(lambda: str(path)):
         model = loading.load(path).model
-        counted = flop_count.count(model, shape_inference.types(model), dims)
+        counted = shapes.count(model, shape_inference.types(model), dims)
         return advice.give(counted, Decisions(()), half, of_this_machine())
 
 
 def advise_planned(made: Analysis) -> Advice:
     """Advice on what an analysis decided, for the device of this machine if it has one."""
-    counted = flop_count.count(made.loaded.model, made.graph.types, made.options.dims.dims)
+    counted = shapes.count(made.loaded.model, made.graph.types, made.options.dims.dims)
     return advice.give(counted, made.decisions(), made.options.half.name, of_this_machine())
 
 

@@ -9,9 +9,9 @@ from amp_rewrite.arguments import PathLike, Texts
 from amp_rewrite.coverage import baselines
 from amp_rewrite.coverage.ci_rules import TOLERANCE, CoverageRules, RuleResult
 from amp_rewrite.coverage.counts import Coverage
+from amp_rewrite.coverage.faces import nodes
 from amp_rewrite.coverage.measuring import measure
 from amp_rewrite.coverage.rule_checks import check
-from amp_rewrite.coverage.terminal_table import nodes
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import brief
 from amp_rewrite.model.loading import ModelSource

@@ -22,10 +22,9 @@ from model_folder import Model, models
 
 from amp_rewrite import analyze, rewrite
 from amp_rewrite.coverage.ci_rules import percent
-from amp_rewrite.coverage.counts import Coverage
+from amp_rewrite.coverage.counts import Coverage, Precision
+from amp_rewrite.coverage.faces import flops
 from amp_rewrite.coverage.measuring import measure
-from amp_rewrite.coverage.node_precision import Precision
-from amp_rewrite.coverage.table_cells import flops
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.escaping import visible
 from amp_rewrite.explaining.causes import RootCause

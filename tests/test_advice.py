@@ -6,10 +6,10 @@ import onnx
 import pytest
 
 from amp_rewrite import analyze, explanation_sources, rewrite
-from amp_rewrite.advice import advice, advice_text, compute_capability
-from amp_rewrite.advice.compute_capability import Capability, parse, shortfall
+from amp_rewrite.advice import advice
+from amp_rewrite.advice.advice import Capability, parse, shortfall_of
 from amp_rewrite.errors import OptionError
-from amp_rewrite.flops import flop_count
+from amp_rewrite.flops import shapes
 from amp_rewrite.model import loading
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.onnx_types import shape_inference
@@ -23,7 +23,7 @@ from tests import commands, text
 def paddings(source, dims=None, options=None):
     """The padding advice for a model: (operator, {dimension: (size, padded)}, FLOPs, bytes)."""
     made = analyze(text.model(source), options)
-    counted = flop_count.count(made.loaded.model, made.graph.types, dims or {})
+    counted = shapes.count(made.loaded.model, made.graph.types, dims or {})
     given = advice.give(counted, made.decisions(), "float16")
     return [
         (
@@ -150,12 +150,12 @@ def test_alike_products_are_one_line():
     source = """g (float[16, 12] x, float[12, 12] v, float[16, 8] u) => (float[16, 12] y, float[16, 10] z)
       <float[8, 10] w> { a = MatMul(x, v)  y = MatMul(a, v)  z = MatMul(u, w) }"""
     made = analyze(text.model(source))
-    counted = flop_count.count(made.loaded.model, made.graph.types, {})
+    counted = shapes.count(made.loaded.model, made.graph.types, {})
     given = advice.give(counted, made.decisions(), "float16")
     assert [len(found.nodes) for found in given.paddings] == [2, 1]
     flops = 2 * (2 * 16 * 12 * 12), 2 * 16 * 8 * 10
     assert [found.flop_share for found in given.paddings] == [part / sum(flops) for part in flops]
-    title, costs = list(advice_text.lines(given))[1:3]
+    title, costs = list(advice.lines(given))[1:3]
     assert title == "2 nodes, 78% of FLOPs: MatMul 'a' and 1 more"
     assert costs.startswith("  inner dimension 12 -> 16, columns 12 -> 16; padded: 78% more FLOPs, 78% more")
 
@@ -164,7 +164,7 @@ def test_a_half_model_of_anybody():
     """Nodes that are already in half get advice, whichever tool converted them."""
     source = "g (float16[16, 12] x, float16[12, 16] w) => (float16[16, 16] y) { y = MatMul(x, w) }"
     model = loading.load(text.model(source)).model
-    counted = flop_count.count(model, shape_inference.types(model), {})
+    counted = shapes.count(model, shape_inference.types(model), {})
     (found,) = advice.give(counted, Decisions(()), "float16").paddings
     assert [d.name for d in found.dimensions] == ["inner dimension"]
 
@@ -186,7 +186,7 @@ def test_a_half_model_of_anybody():
 )
 def test_what_a_device_gains(written, half, says):
     """No gain in float16 below 7.0, and in bfloat16 below 8.0."""
-    found = shortfall(parse(written), half)
+    found = shortfall_of(parse(written), half)
     assert says in found if says else found == ""
 
 
@@ -217,13 +217,13 @@ def test_the_capability_of_this_machine(monkeypatch):
     """With nvidia-ml-py and a device the capability is read; otherwise it is unknown."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(nvml.fork_safe, "import_module", lambda _: FakeNvml())
-    assert compute_capability.of_this_machine() == Capability(6, 1)
+    assert advice.of_this_machine() == Capability(6, 1)
 
     def missing(name):
         raise ImportError(name)
 
     monkeypatch.setattr(nvml.fork_safe, "import_module", missing)
-    assert compute_capability.of_this_machine() is None
+    assert advice.of_this_machine() is None
 
 
 SOURCE = "g (float[16, 12] x) => (float[16, 16] y) <float[12, 16] w> { [p] y = MatMul(x, w) }"

@@ -16,7 +16,7 @@ from amp_rewrite.explaining import suggestions
 from amp_rewrite.explaining.causes import Change, Suggestion
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explaining.sentences import of_cause
-from amp_rewrite.flops import flop_count
+from amp_rewrite.flops import shapes
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import node_patterns, operator_lists
@@ -353,7 +353,7 @@ def test_every_flag_does_what_it_says_for_real_models(name, said):
     entries = json.loads((MODELS / "index.json").read_text())
     (path,) = (MODELS / entry["file"] for entry in entries if entry["name"] == name)
     made = analyze(path, SAID[said])
-    causes = made.causes(flop_count.count(made.loaded.model, made.graph.types).flops)
+    causes = made.causes(shapes.count(made.loaded.model, made.graph.types).flops)
     hold(path.read_bytes(), SAID[said], causes)
 
 
@@ -425,7 +425,7 @@ UNSHAPED = """g (float[4, 4] x, int64[k] s, float[4, 4] w) => (float[a, b] y) {
 def test_a_share_is_of_what_is_known():
     """A node of unknown arithmetic holds no known share of it; all others are said to be of what is known."""
     analysis = analyze(text.unchecked(UNSHAPED))
-    counted = flop_count.count(analysis.loaded.model, analysis.graph.types).flops
+    counted = shapes.count(analysis.loaded.model, analysis.graph.types).flops
     assert {node.name for node, flops in counted.items() if flops is None} >= {"e", "m"}
     known, unknown = (
         [of_cause(cause) for cause in analysis.causes(flops) if cause.operators == ("Exp",)]

@@ -300,7 +300,7 @@ def test_the_command_proves_what_it_writes(tmp_path):
 def test_a_result_that_is_not_proved_is_not_written(tmp_path, monkeypatch):
     """A fault of ours is one line, and leaves nothing behind."""
     onnx.save(step(), tmp_path / "step.onnx")
-    monkeypatch.setattr("amp_rewrite.training.insertion.redirect", lambda *_: None)
+    monkeypatch.setattr("amp_rewrite.training.inserted_scale.redirect", lambda *_: None)
     said = failure("train", tmp_path / "step.onnx", "-o", tmp_path / "half.onnx")
     assert "please report this fault" in said
     assert not (tmp_path / "half.onnx").exists()

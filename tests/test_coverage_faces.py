@@ -8,14 +8,17 @@ import pytest
 
 from amp_rewrite.console import Console
 from amp_rewrite.coverage.ci_rules import CoverageRules
-from amp_rewrite.coverage.github_annotations import commands
-from amp_rewrite.coverage.junit_xml import junit
-from amp_rewrite.coverage.markdown import markdown
-from amp_rewrite.coverage.measured_model import MeasuredModel
+from amp_rewrite.coverage.faces import (
+    MeasuredModel,
+    commands,
+    flops,
+    junit,
+    markdown,
+    print_checks,
+    print_coverage,
+)
 from amp_rewrite.coverage.measuring import measure
 from amp_rewrite.coverage.rule_checks import check
-from amp_rewrite.coverage.table_cells import flops
-from amp_rewrite.coverage.terminal_table import print_checks, print_coverage
 from tests import text
 
 SOURCE = """g (float16[2, 8] x) => (float[2, 4] y) <float16[8, 16] w1, float[16, 4] w2> {

@@ -32,8 +32,8 @@ SUGGESTS = {
     "explaining/sentences.py",
     "reporting/terminal_rewrite.py",
     "reporting/verdict_text.py",
-    "advice/advice_text.py",
-    "coverage/assumptions.py",
+    "advice/advice.py",
+    "coverage/measuring.py",
 }
 # Runs a compiler, which has flags of its own.
 COMPILES = {"placement/stub_libraries.py"}

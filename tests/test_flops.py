@@ -7,8 +7,8 @@ import onnx.parser
 import pytest
 
 from amp_rewrite.errors import OptionError
-from amp_rewrite.flops import flop_count, flop_formulas
-from amp_rewrite.flops.flop_count import FlopCount
+from amp_rewrite.flops import flop_formulas, shapes
+from amp_rewrite.flops.shapes import FlopCount
 from amp_rewrite.model import inlining, loading
 from amp_rewrite.onnx_types import attributes, element_types
 from tests import text
@@ -21,7 +21,7 @@ def counted(proto: onnx.ModelProto, **dims: int) -> FlopCount:
     """The FLOP count of a model."""
     model = loading.load(proto).model
     inlining.inline(model)
-    return flop_count.count(model, element_types.infer(model), dims)
+    return shapes.count(model, element_types.infer(model), dims)
 
 
 def by_operator(source: str, weights: text.Weights | None = None, **dims: int) -> dict[str, int | None]:
@@ -425,7 +425,7 @@ def known_and_heavy(entry) -> tuple[int, int]:
         for axis, dim in enumerate(value.shape or ())
         if not isinstance(dim, int) and axis < len(sizes.get(value.name, ()))
     }
-    found = flop_count.count(model, element_types.infer(model), dims)
+    found = shapes.count(model, element_types.infer(model), dims)
     counts = [count for node, count in found.flops.items() if node.op_type in HEAVY]
     return sum(count is not None for count in counts), len(counts)
 

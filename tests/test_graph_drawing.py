@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from amp_rewrite.demo import network as demo_network
-from amp_rewrite.flops import flop_count
+from amp_rewrite.flops import shapes
 from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.pipeline import analyze, rewrite
 from amp_rewrite.reporting import graph_drawing
@@ -32,7 +32,7 @@ def of_analysis(analysis):
     """The drawn graph of an analysis."""
     graph, decisions = analysis.graph, analysis.decisions()
     planned = graph_drawing.changes(graph, decisions, analysis.plan)
-    flops = flop_count.count(analysis.loaded.model, graph.types).flops
+    flops = shapes.count(analysis.loaded.model, graph.types).flops
     return graph_drawing.build(graph.root, graph.types, decisions, planned, flops)
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite.training import linear_operators
-from amp_rewrite.training.linear_operators import Site
+from amp_rewrite.training import linearity
+from amp_rewrite.training.linearity import Site
 from tests import text, train_steps
 
 HALF_PADDED = 'Pad <mode = "constant"> (a, pads, zero)'
@@ -87,7 +87,7 @@ def test_linear_is_linear(written, scaled, linear):
         port for port, value in enumerate(node.inputs) if value is not None and value.name in scaled
     )
     site = Site(node, ports, lambda port: port >= len(node.inputs) or _is_zero(node.inputs[port]))
-    assert (linear_operators.outputs(site) is not None) == linear
+    assert (linearity.outputs(site) is not None) == linear
     if linear:
         run, rng = train_steps.session(model), np.random.default_rng(1)
         feeds = {name: rng.standard_normal((4, 4)).astype(np.float32) for name in "abc"}
@@ -97,7 +97,7 @@ def test_linear_is_linear(written, scaled, linear):
 
 
 def _is_zero(value):
-    return linear_operators.is_zero(value, overridable=True)
+    return linearity.is_zero(value, overridable=True)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
-"""`costs.minimum_cut` against every cut of small networks."""
+"""Minimum cuts against every cut of small networks."""
 
 import itertools
 import random
 
 import pytest
 
-from amp_rewrite.costs import minimum_cut
-from amp_rewrite.costs.minimum_cut import UNLIMITED, Network
+from amp_rewrite.costs import unpaid_parts
+from amp_rewrite.costs.unpaid_parts import UNLIMITED, Network
 
 
 def drawn(seed):
@@ -83,5 +83,5 @@ def test_a_long_chain_takes_linear_work(monkeypatch):
 
 def test_where_the_work_would_grow_beyond_nothing_is_cut_off(monkeypatch):
     """The search ends after a bounded number of rounds, and what it does not know stays."""
-    monkeypatch.setattr(minimum_cut, "_ROUNDS", 0)
+    monkeypatch.setattr(unpaid_parts, "_ROUNDS", 0)
     assert chain(10).cut_off() == set()

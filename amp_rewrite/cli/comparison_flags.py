@@ -11,8 +11,8 @@ from amp_rewrite.cli.flag_builders import choice, grouped, repeatable, switch
 from amp_rewrite.cli.input_flags import custom_ops_flag, naming_sizes
 from amp_rewrite.cli.metric_flags import Judging, metric_flag
 from amp_rewrite.cli.progress import counted
-from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
+from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.running import run_arguments, verification
 from amp_rewrite.running.blame import blame

@@ -14,15 +14,17 @@ from amp_rewrite.cli.many_models import models_argument
 from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.coverage import baselines
-from amp_rewrite.coverage.assumptions import some
 from amp_rewrite.coverage.ci_rules import Baseline
-from amp_rewrite.coverage.github_annotations import commands
-from amp_rewrite.coverage.junit_xml import junit
-from amp_rewrite.coverage.markdown import markdown
-from amp_rewrite.coverage.measured_model import MeasuredModel
-from amp_rewrite.coverage.measuring import measure
+from amp_rewrite.coverage.faces import (
+    MeasuredModel,
+    commands,
+    junit,
+    markdown,
+    print_checks,
+    print_coverage,
+)
+from amp_rewrite.coverage.measuring import measure, some
 from amp_rewrite.coverage.rule_checks import check
-from amp_rewrite.coverage.terminal_table import print_checks, print_coverage
 from amp_rewrite.errors import OptionError
 from amp_rewrite.files import staging
 from amp_rewrite.model import writing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from amp_rewrite.advice import device_check
+from amp_rewrite.advice import advice
 from amp_rewrite.advice.advice import Advice
 from amp_rewrite.console import Console
 from amp_rewrite.policy.named_policies import Policy
@@ -16,5 +16,5 @@ def show(console: Console, policy: Policy | None, advise: Callable[[], Advice]) 
     """Prints the check where a policy is given, unless nothing becomes half under it."""
     if policy is None or policy.compute is None or console.quiet:
         return
-    told = device_check.lines(advise())
+    told = advice.device_lines(advise())
     terminal_rewrite.print_lines(console, (SummaryLine("device", text) for text in told))

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from amp_rewrite.advice import advice_text
-from amp_rewrite.advice.compute_capability import of_this_machine, parse
+from amp_rewrite.advice import advice as advice_text
+from amp_rewrite.advice.advice import of_this_machine, parse
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import LONGEST_NAME
-from amp_rewrite.explaining import cast_explanations, form_sentences, sentences
+from amp_rewrite.explaining import cast_explanations, sentences
 from amp_rewrite.explaining.node_remedies import NodeRemedy
 from amp_rewrite.explaining.sentences import chain, first_step
 from amp_rewrite.explanation_sources import DecisionSource, Explanation
@@ -128,7 +128,7 @@ _LISTED = 5
 
 def _answer_node(console: Console, found: Explanation, name: str) -> Answer:
     units = _units_of(found, name)
-    forms = [form_sentences.of(change) for change in found.form_changes if change.node == name]
+    forms = [sentences.of(change) for change in found.form_changes if change.node == name]
     if not (units or forms) and cast_explanations.about(found.decisions, name):
         return _answer_cast(console, found, name)
     if not (units or forms):

@@ -20,7 +20,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explanation_sources import Explanation
 from amp_rewrite.files import destination, staging
-from amp_rewrite.flops.flop_count import FlopCount
+from amp_rewrite.flops.shapes import FlopCount
 from amp_rewrite.model import constants
 from amp_rewrite.numerics import half
 from amp_rewrite.numerics.half import Half
@@ -39,7 +39,7 @@ from amp_rewrite.reporting.graph_drawing import PlannedChanges
 from amp_rewrite.reporting.html_report import DecisionView, Evidence, HtmlReport
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.report import Report
-from amp_rewrite.training import step_text
+from amp_rewrite.training import scaled_step
 from amp_rewrite.training.scaled_step import ScaledStep
 
 html_flag: Any = written_file(
@@ -126,7 +126,7 @@ class PageMaker:
     def of_step(self, model: Path, report: Report, step: ScaledStep, said: str, result: Path) -> HtmlReport:
         """The page of the last analysis of a train step; `said` is what its comparison came to."""
         shown = self.page(model, report, Evidence(unverified=said), result)
-        lines = list(step_text.lines(step))
+        lines = list(scaled_step.lines(step))
         return replace(shown, step=step_view.view(lines, step.parts, shown.decided.graph.boxes))
 
     def of_plan(self, model: Path, analysis: Analysis) -> HtmlReport:

@@ -9,10 +9,10 @@ from amp_rewrite.cli import job_evidence
 from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles
 from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.rewrite_job import RewriteJob
-from amp_rewrite.coverage.assumptions import assumptions
+from amp_rewrite.coverage.measuring import assumptions
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import staging
-from amp_rewrite.flops import flop_count
+from amp_rewrite.flops import shapes
 from amp_rewrite.placement.comparison import Comparison
 from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.reporting.html_report import HtmlReport
@@ -57,7 +57,7 @@ class JobReports:
 
 def _save_plan(path: Path, analysis: Analysis) -> None:
     """Writes the plan, with the FLOPs of the nodes, as it may be explained without the model."""
-    counted = flop_count.count(analysis.loaded.model, analysis.graph.types, analysis.options.dims.dims)
+    counted = shapes.count(analysis.loaded.model, analysis.graph.types, analysis.options.dims.dims)
     text = plan_files.dump(
         analysis.graph,
         analysis.painting,

@@ -31,10 +31,10 @@ from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.training import comparing, step_questions, step_text, steps
-from amp_rewrite.training.asked_spec import Asked
-from amp_rewrite.training.casting import Implementation
+from amp_rewrite.training import comparing, scaled_step, steps
 from amp_rewrite.training.comparing import StepComparison
+from amp_rewrite.training.spec import Asked
+from amp_rewrite.training.steps import Implementation
 
 
 @click.command(cls=WritingCommand)
@@ -99,7 +99,7 @@ def train(
         comparing.refuse_huge(model)
         sizes = feeds.given_sizes(model, data)
         pages, compared = PageMaker(sizes.dims), None
-        spec = step_questions.complete_spec(model, said, state_suffix)
+        spec = steps.complete_spec(model, said, state_suffix)
         options = replace(asked.options, certify=not no_certify, external_data=external_data, dims=sizes)
         job = steps.job(to, loss_scale, implementation, spec, options, skip_nonfinite=scaling.skip_nonfinite)
         if explain:
@@ -134,12 +134,12 @@ def train(
     if written is not None:
         terminal_rewrite.print_summary(console, report, str(written))
         terminal_rewrite.print_lines(console, rewrite_output.data_lines(Path(written)))
-    terminal_rewrite.print_lines(console, step_text.lines(step))
+    terminal_rewrite.print_lines(console, scaled_step.lines(step))
     _print_compared(console, compared)
     policy = asked.policy or Policy(f"mixed_{asked.options.half.name}")
     device_hint.show(console, policy, advise)
     if explain:
-        terminal_rewrite.print_lines(console, step_text.details(step))
+        terminal_rewrite.print_lines(console, scaled_step.details(step))
     passed = compared.ok if isinstance(compared, StepComparison) else None
     exit_codes.end_rewrite(valid=report.ok, passed=passed, required=require_verify and not explain)
 
@@ -165,7 +165,7 @@ def _compared(
 
 def _sentence(compared: StepComparison | AmpRewriteError | None) -> str:
     if isinstance(compared, StepComparison):
-        return f"{compared.verdict}: {step_text.compared(compared)}"
+        return f"{compared.verdict}: {comparing.describe(compared)}"
     return in_flags(compared) if compared else "--no-verify was given"
 
 
@@ -179,5 +179,5 @@ def _print_compared(console: Console, compared: StepComparison | AmpRewriteError
     if isinstance(compared, AmpRewriteError):
         Console(stderr=True).print(f"warning  not compared with the model: {in_flags(compared)}")
     if isinstance(compared, StepComparison):
-        console.print(step_text.compared(compared))
-        console.numbers(step_text.COLUMNS, step_text.cells(compared))
+        console.print(comparing.describe(compared))
+        console.numbers(comparing.COLUMNS, comparing.cells(compared))

@@ -12,9 +12,8 @@ from amp_rewrite.cli.flag_builders import grouped, number, repeatable, switch, w
 from amp_rewrite.errors import OptionError
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy.named_policies import FLOAT32
-from amp_rewrite.training import scales, spec
-from amp_rewrite.training.asked_spec import Asked
-from amp_rewrite.training.scales import DynamicLossScale, LossScale
+from amp_rewrite.training import spec
+from amp_rewrite.training.spec import Asked, DynamicLossScale, LossScale
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +41,13 @@ class ScaleFlags:
 
     def _asked(self, half: Half | None) -> LossScale | None:
         text = self.text.lower()
-        if text == "none" or (text == scales.AUTO and half is None):
+        if text == "none" or (text == spec.AUTO and half is None):
             return None
-        if text in (scales.AUTO, scales.DYNAMIC):
-            parsed = scales.parse(text, half or FLOAT16)
+        if text in (spec.AUTO, spec.DYNAMIC):
+            parsed = spec.parse(text, half or FLOAT16)
             return self.dynamic if isinstance(parsed, DynamicLossScale) else parsed
         try:
-            return scales.parse(float(text))
+            return spec.parse(float(text))
         except (ValueError, OptionError) as error:
             raise OptionError(
                 f"--loss-scale {self.text} is not a loss scale",
@@ -80,7 +79,7 @@ scale_flags = grouped(
     (
         click.option(
             "--loss-scale",
-            default=scales.AUTO,
+            default=spec.AUTO,
             show_default=True,
             metavar="auto|dynamic|none|NUMBER",
             help="dynamic: adapted in every step; a number: fixed; auto: dynamic for float16, none for "

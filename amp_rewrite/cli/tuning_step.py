@@ -11,8 +11,8 @@ from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.tried_flags import LARGE
 from amp_rewrite.explaining.sentences import plural
-from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.reporting.search_chart import Plan, Search
 from amp_rewrite.running.sessions import Feeds, Runnable

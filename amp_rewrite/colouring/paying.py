@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import pruning
 from amp_rewrite.colouring.painting import Painting, Rule
-from amp_rewrite.costs import prices
-from amp_rewrite.costs.prediction import Prediction
-from amp_rewrite.costs.prices import Prices
+from amp_rewrite.costs import prediction
+from amp_rewrite.costs.prediction import Prediction, Prices
 from amp_rewrite.policy.options import Options
 
 
@@ -44,7 +43,7 @@ def settle(graph: UnitGraph, painting: Painting, options: Options, *, decided: b
     found = as_it_is if decided else pruned(graph, painting, options)
     if not any(found.painting.halves):
         return found
-    known = found.prices or prices.measure(graph, options)
+    known = found.prices or prediction.measure(graph, options)
     predicted = known.predict(found.painting.halves)
     found = replace(found, prices=known, prediction=predicted)
     if decided or not options.gate or not predicted.is_slower:
@@ -64,7 +63,7 @@ def pruned(
     """
     if not options.prunes or not any(painting.halves) or _is_guesswork(graph, options):
         return Priced(painting)
-    found = known or prices.measure(graph, options)
+    found = known or prediction.measure(graph, options)
     return Priced(pruning.prune(found, painting, unpruned), found)
 
 

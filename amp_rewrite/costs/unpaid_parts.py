@@ -9,13 +9,260 @@ Operations Research 26, 1978).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import itertools
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.costs import fused_idioms
-from amp_rewrite.costs.borders import Border, Made
-from amp_rewrite.costs.minimum_cut import UNLIMITED, Network
+from amp_rewrite.costs import fusions
 from amp_rewrite.costs.model_costs import ModelCosts
+from amp_rewrite.costs.prediction import Border, Made
+
+# The part of a network that a minimum cut leaves on the side of the sink: the smallest such part.
+#
+# Push-relabel (A. V. Goldberg, R. E. Tarjan: A new approach to the maximum-flow problem, J. ACM 35, 1988),
+# from demands towards supplies: each node passes on what it lacks to one that is nearer to a supply. What
+# is cut off depends on the numbers alone, which are whole, and not on the order of nodes and edges.
+
+UNLIMITED = 1 << 120
+"""More than any sum of costs."""
+
+_ROUNDS = 64
+"""The search is given up after so much work for each node and edge: then nothing is cut off."""
+
+_AGAIN = 4
+"""Distances are measured anew after so much work for each node and edge."""
+
+_TIES = 24
+"""Bits that are added to all numbers: a supply of one of these decides between equal cuts."""
+
+
+class Network:
+    """Nodes with a supply and a demand each, and edges between them."""
+
+    def __init__(self) -> None:
+        self.supply: list[int] = []
+        self.demand: list[int] = []
+        self._edges: list[list[int]] = []
+        self._ends: list[int] = []
+        self._left: list[int] = []
+        self._away: list[int] = []
+
+    def node(self) -> int:
+        """A new node."""
+        self.supply.append(0)
+        self.demand.append(0)
+        self._edges.append([])
+        return len(self.supply) - 1
+
+    def edge(self, start: int, end: int, forth: int, back: int = 0) -> None:
+        """An edge that lets so much through, forth and back."""
+        edge = len(self._ends)
+        self._ends += (end, start)
+        self._left += (forth << _TIES, back << _TIES)
+        self._edges[start].append(edge)
+        self._edges[end].append(edge + 1)
+
+    def cut_off(self) -> set[int]:
+        """The nodes from which more is demanded than all supplies can give; called once.
+
+        Linear in nodes and edges: none is cut off where the work would grow beyond.
+        """
+        for node, supply in enumerate(self.supply):
+            self.supply[node] = (supply << _TIES) + 1
+            self.demand[node] <<= _TIES
+        size = len(self.supply) + len(self._ends)
+        left = _ROUNDS * size
+        while left > 0:
+            lacking = self._measure()
+            if not lacking:
+                never = len(self.supply)
+                return {node for node, away in enumerate(self._away) if away >= never}
+            left -= size + self._settle(lacking, _AGAIN * size)
+        return set()
+
+    def _measure(self) -> deque[int]:
+        """Measures how far each node is away from a supply; the nodes that lack something and can get it."""
+        for node, demand in enumerate(self.demand):
+            given = min(demand, self.supply[node])
+            self.demand[node] -= given
+            self.supply[node] -= given
+        never = len(self.supply)
+        self._away = [0 if supply else never for supply in self.supply]
+        todo = deque([node for node, supply in enumerate(self.supply) if supply])
+        while todo:
+            here = todo.popleft()
+            for edge in self._edges[here]:
+                there = self._ends[edge]
+                if self._left[edge] and self._away[there] == never:
+                    self._away[there] = self._away[here] + 1
+                    todo.append(there)
+        lacks = [node for node, demand in enumerate(self.demand) if demand and self._away[node] < never]
+        return deque(lacks)
+
+    def _settle(self, lacking: deque[int], most: int) -> int:
+        """Passes on what nodes lack until none does that can get it, or so much work is done; the work."""
+        never, work = len(self.supply), 0
+        while lacking and work < most:
+            node = lacking.popleft()
+            while self.demand[node] and self._away[node] < never:
+                work += 1 + len(self._edges[node])
+                lacking.extend(self._pull(node))
+                if self.demand[node]:
+                    self._away[node] = self._nearest(node) + 1
+        return work
+
+    def _pull(self, node: int) -> list[int]:
+        """Gets what a node lacks from those that are nearer to a supply; which of them lack it now."""
+        fresh: list[int] = []
+        for edge in self._edges[node]:
+            giver, room = self._ends[edge], self._left[edge ^ 1]
+            if not room or self._away[giver] >= self._away[node]:
+                continue
+            amount = min(room, self.demand[node])
+            self._left[edge ^ 1] -= amount
+            self._left[edge] += amount
+            self.demand[node] -= amount
+            if not self.demand[giver]:
+                fresh.append(giver)
+            self._take(giver, amount)
+            if not self.demand[node]:
+                break
+        return [giver for giver in fresh if self.demand[giver]]
+
+    def _take(self, giver: int, amount: int) -> None:
+        given = min(amount, self.supply[giver])
+        self.supply[giver] -= given
+        self.demand[giver] += amount - given
+
+    def _nearest(self, node: int) -> int:
+        """The distance of the nearest giver that has room; that of none where there is none."""
+        never = len(self.supply)
+        rooms = (self._ends[edge] for edge in self._edges[node] if self._left[edge ^ 1])
+        return min((self._away[giver] for giver in rooms), default=never)
+
+
+# What is taken from half, in connected parts: each with the Casts that it would need, and their price.
+
+
+@dataclass(frozen=True, slots=True)
+class Island:
+    """A connected part: so many nodes, and so many Casts more where it is half.
+
+    `times` is how many times as much as it saves it would cost, as predicted; None where it saves nothing.
+    """
+
+    nodes: int
+    casts: int
+    times: float | None
+
+
+def find_islands(
+    graph: UnitGraph,
+    costs: ModelCosts,
+    borders: Iterable[Border],
+    left: Sequence[bool],
+    gone: Collection[int],
+) -> Mapping[int, Island]:
+    """The island of each unit that is `gone` from half; `left` are the colours without them.
+
+    Linear in units, edges and kernels.
+    """
+    parts = _parts(graph, gone)
+    bill = _Bill(graph, costs, left, parts)
+    bill.add_borders(borders)
+    bill.add_fusions()
+    bill.add_gains()
+    found = bill.islands()
+    return {unit: found[part] for unit, part in parts.items()}
+
+
+class _Bill:
+    """What each part would cost, were it half, and what it would save."""
+
+    def __init__(
+        self, graph: UnitGraph, costs: ModelCosts, left: Sequence[bool], parts: Mapping[int, int]
+    ) -> None:
+        self._graph, self._costs, self._left, self._parts = graph, costs, left, parts
+        self._casts, self._cost, self._gain = Counter[int](), Counter[int](), Counter[int]()
+
+    def add_borders(self, borders: Iterable[Border]) -> None:
+        """The Casts that come, less those that go."""
+        for border in borders:
+            for part, casts in _casts(border, self._left, self._parts):
+                self._casts[part] += casts
+                self._cost[part] += casts * self._costs.cast(border.value, self._costs.large)
+
+    def add_fusions(self) -> None:
+        """The fusions that it would break, less those that it would mend."""
+        for fusion in self._costs.fusions:
+            cost = self._costs.broken(fusion, self._costs.large) + self._costs.launch(fusion)
+            for unit, other in itertools.permutations((fusion.producer, fusion.consumer)):
+                part = self._parts.get(unit)
+                if part is not None and self._parts.get(other) != part:
+                    self._cost[part] += -cost if self._left[other] else cost
+
+    def add_gains(self) -> None:
+        """The time that kernels take less."""
+        for kernel in self._costs.kernels:
+            for at, unit in enumerate(kernel.units):
+                if unit in self._parts:
+                    self._gain[self._parts[unit]] += self._costs.gain(kernel, at, self._costs.large)
+
+    def islands(self) -> dict[int, Island]:
+        """Every part as an island."""
+        of_node = {self._graph.units[unit].node: part for unit, part in self._parts.items()}
+        nodes = Counter(of_node.values())
+        return {part: self._island(nodes[part], part) for part in set(self._parts.values())}
+
+    def _island(self, nodes: int, part: int) -> Island:
+        cost, gain = self._cost[part], self._gain[part]
+        return Island(nodes, max(self._casts[part], 0), round(cost / gain, 2) if gain > 0 else None)
+
+
+def _parts(graph: UnitGraph, gone: Collection[int]) -> dict[int, int]:
+    """A number for each of these units, the same for connected ones: the lowest of them."""
+    tied: dict[int, list[int]] = {}
+    for group in graph.ties:
+        for unit in group if any(unit in gone for unit in group[:1]) else ():
+            tied.setdefault(unit, []).extend(group[:1] if unit != group[0] else group)
+
+    def beside(unit: int) -> Iterator[int]:
+        yield from graph.predecessors[unit]
+        yield from graph.successors[unit]
+        yield from tied.get(unit, ())
+
+    parts: dict[int, int] = {}
+    for unit in sorted(gone):
+        if unit not in parts:
+            found = reach([unit], beside, lambda other: other in gone and other not in parts)
+            parts.update(dict.fromkeys((unit, *found), unit))
+    return parts
+
+
+def _casts(border: Border, left: Sequence[bool], parts: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+    """How many Casts of a value each part at it would add, were it half."""
+    within = Counter(parts[unit] for unit in border.readers if unit in parts)
+    own = None if border.producer is None else parts.get(border.producer)
+    if own is None and not within:
+        return
+    halves = sum([left[unit] for unit in border.readers])
+    fulls = len(border.readers) - halves
+    made = border.made is Made.HALF if border.producer is None else left[border.producer]
+    before = _is_cast(border, made, halves, fulls)
+    touched = set(within) if own is None else {own, *within}
+    for part in sorted(touched):
+        more = within[part]
+        after = _is_cast(border, made or part == own, halves + more, fulls - more)
+        if after != before:
+            yield part, int(after) - int(before)
+
+
+def _is_cast(border: Border, is_half: bool, halves: int, fulls: int) -> bool:
+    return (border.full or fulls > 0) if is_half else (border.half or halves > 0)
+
 
 Price = tuple[Iterable[int], int]
 """Units, and what it costs that any of them is half."""
@@ -33,7 +280,7 @@ def find(
 
     `prices` are what units cost in half besides, in femtoseconds: each where any of its units is half.
     Casts of the model are not among them: they go with what is beside them. Linear in units and edges
-    (minimum_cut).
+    (Network).
     """
     if not any(halves):
         return frozenset()
@@ -144,7 +391,7 @@ class _UnitNetwork:
 
     def add_types(self) -> None:
         """What may be half only where something else is."""
-        for unit, other in fused_idioms.together(self._graph):
+        for unit, other in fusions.together(self._graph):
             if unit in self._node and other in self._node:
                 self._network.edge(self._node[unit], self._node[other], UNLIMITED)
 

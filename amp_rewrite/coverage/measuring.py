@@ -8,26 +8,63 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from amp_rewrite import arguments
-from amp_rewrite.coverage import node_precision
-from amp_rewrite.coverage.assumptions import assumptions
+from amp_rewrite.coverage import counts
 from amp_rewrite.coverage.counts import (
     CastTraffic,
     Coverage,
     NodeCoverage,
     OperatorCoverage,
+    Precision,
     StoredWeight,
     add,
 )
-from amp_rewrite.coverage.node_precision import Precision
-from amp_rewrite.flops import flop_count
-from amp_rewrite.flops.flop_count import FlopCount
+from amp_rewrite.explaining.sentences import plural
+from amp_rewrite.flops import shapes
+from amp_rewrite.flops.shapes import FlopCount
 from amp_rewrite.model import constants, inlining, loading, serialization, traversal
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
 from amp_rewrite.policy.node_patterns import pinned_as
-from amp_rewrite.policy.open_sizes import Dims
+from amp_rewrite.policy.open_sizes import DEFAULT, Dims
 from amp_rewrite.process import garbage_collection
 from amp_rewrite.rewriting import result_checks
+
+# The assumptions behind FLOP counts, as text.
+
+NAMED = 5
+"""How many nodes or dimensions are named in one line; the others are only counted."""
+
+
+def assumptions(counted: FlopCount) -> Iterator[str]:
+    """One line for each kind of assumption that was necessary."""
+    if counted.shapes.assumed:
+        names = some(counted.shapes.assumed)
+        yield f"open dimensions count as {DEFAULT} ({names}); --dim NAME=SIZE sets them"
+    if nodes := counted.unknown_trip_counts:
+        yield (
+            f"the bodies of {plural(len(nodes), 'node')} with a data-dependent trip count count as one run "
+            f"({_named(nodes)})"
+        )
+    if nodes := counted.undecided_branches:
+        yield (
+            f"for {plural(len(nodes), 'If')} with a data-dependent condition, the costlier branch counts "
+            f"({_named(nodes)})"
+        )
+    if nodes := [node for node, flops in counted.flops.items() if flops is None]:
+        yield (
+            f"{plural(len(nodes), 'node')} with unknown FLOPs (no shape or no formula) count nowhere "
+            f"({_named(nodes)})"
+        )
+
+
+def _named(nodes: Sequence[ir.Node]) -> str:
+    return some([f"{schema.written(node.domain, node.op_type)} '{pinned_as(node)}'" for node in nodes])
+
+
+def some(words: Sequence[str], shown: int = NAMED) -> str:
+    """The first words, and the number of the others."""
+    more = len(words) - shown
+    return ", ".join(words[:shown]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
@@ -47,7 +84,7 @@ def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
         model = loading.load(source).model
         model.graph.sort()  # onnxruntime's float16 converter appends its Casts at the end
         warning = inlining.inline(model)
-        counted = flop_count.count(model, shape_inference.types(model), sizes)
+        counted = shapes.count(model, shape_inference.types(model), sizes)
         nodes = tuple(_nodes(counted))
         stored = tuple(_weights(model, counted.types))
         return Coverage(
@@ -71,7 +108,7 @@ def _nodes(counted: FlopCount) -> Iterator[NodeCoverage]:
             yield NodeCoverage(
                 name=pinned_as(node),
                 operator=schema.written(node.domain, node.op_type),
-                precision=node_precision.of_node(node, counted.types, version(node.domain)),
+                precision=counts.of_node(node, counted.types, version(node.domain)),
                 flops=counted.flops.get(node),
                 runs=counted.runs.get(graph, 1),
             )
@@ -80,13 +117,13 @@ def _nodes(counted: FlopCount) -> Iterator[NodeCoverage]:
 def _casts(counted: FlopCount) -> Iterator[CastTraffic]:
     for graph in traversal.graphs(counted.model.graph):
         for node in graph:
-            if (node.domain, node.op_type) in node_precision.CASTS:
+            if (node.domain, node.op_type) in counts.CASTS:
                 yield from _cast(node, counted, counted.runs.get(graph, 1))
 
 
 def _cast(node: ir.Node, counted: FlopCount, runs: int) -> Iterator[CastTraffic]:
     before, after = (_dtype(value, counted.types) for value in (node.inputs[0], node.outputs[0]))
-    ends = {node_precision.of_type(before), node_precision.of_type(after)}
+    ends = {counts.of_type(before), counts.of_type(after)}
     if before is None or after is None or ends != {Precision.HALF, Precision.FULL}:
         return
     shape = counted.shapes.of(node.inputs[0])
@@ -132,7 +169,7 @@ def _weight_precision(value: ir.Value, tensor: ir.TensorProtocol, types: Types) 
 
     OTHER for integers and floats of 8 bits or less.
     """
-    own = node_precision.of_type(tensor.dtype)
+    own = counts.of_type(tensor.dtype)
     if own is not Precision.FULL or value.is_graph_output():
         return own
     consumers = {use.node for use in value.uses()}
@@ -141,5 +178,5 @@ def _weight_precision(value: ir.Value, tensor: ir.TensorProtocol, types: Types) 
 
 
 def _casts_to_half(node: ir.Node, types: Types) -> bool:
-    is_cast = (node.domain, node.op_type) in node_precision.CASTS
-    return is_cast and node_precision.of_type(_dtype(node.outputs[0], types)) is Precision.HALF
+    is_cast = (node.domain, node.op_type) in counts.CASTS
+    return is_cast and counts.of_type(_dtype(node.outputs[0], types)) is Precision.HALF

@@ -6,8 +6,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 
 from amp_rewrite.coverage.ci_rules import EXACT, Baseline, CoverageRules, RuleResult, percent
-from amp_rewrite.coverage.counts import Coverage, NodeCoverage
-from amp_rewrite.coverage.node_precision import Precision
+from amp_rewrite.coverage.counts import Coverage, NodeCoverage, Precision
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.onnx_types import schema

@@ -16,10 +16,10 @@ from amp_rewrite.colouring import classification, match_counts, paying, rules
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.colouring.paying import Priced
-from amp_rewrite.costs.prices import Prices
+from amp_rewrite.costs.prediction import Prices
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import brief
-from amp_rewrite.explaining import causes, kept_by_runs, predictions, suggestions
+from amp_rewrite.explaining import causes, kept_by_runs, sentences, suggestions
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.model.loading import Loaded
 from amp_rewrite.policy.evidence import Authority, Evidence
@@ -134,7 +134,7 @@ class Analysis:
     def causes(self, flops: causes.Flops | None = None) -> tuple[RootCause, ...]:
         """What holds nodes back in float32, with what would help: the most arithmetic first.
 
-        `flops` are the floating-point operations of the nodes (flops.flop_count); without them the number of
+        `flops` are the floating-point operations of the nodes (flops.shapes); without them the number of
         nodes counts. Every change that is suggested was tried; with a saved plan, which takes none, none is.
         Raises OptionError when the model has been rewritten since.
 
@@ -202,7 +202,7 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     The decisions, which few ask for, are made by the first call of `Analysis.decisions`.
     """
     graph, priced, plan, options = facts.graph, decided.priced, decided.plan, decided.options
-    painting, predicted = priced.painting, predictions.of_job(priced, options)
+    painting, predicted = priced.painting, sentences.of_job(priced, options)
     warnings = (*loaded.warnings, *prepared.warnings, *facts.warnings)
     if not decided.replayed:
         warnings = (*warnings, *match_counts.of_lists(graph, painting, options))

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from amp_rewrite.bounds.given import InputRange, Source
+from amp_rewrite.bounds.unit_ranges import Knowledge, RangeCounts, UnitRange
 from amp_rewrite.colouring.painting import Colour, Rule
+from amp_rewrite.colouring.paying import Priced
+from amp_rewrite.costs.prediction import Prediction, RunTime
 from amp_rewrite.explaining.causes import RootCause, Suggestion
 from amp_rewrite.policy.evidence import FOUND, Authority
 from amp_rewrite.policy.operator_lists import Kind
+from amp_rewrite.policy.options import Options
 from amp_rewrite.policy.reasons import authority_in_words, in_words
+from amp_rewrite.policy.targets import ONNXRUNTIME_WEBGPU
+from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.rewriting.decisions import Decision, Decisions
 
 
@@ -157,3 +166,142 @@ def plural(count: int, noun: str) -> str:
     """`1 node`, `2 nodes`, `3 launches`."""
     ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
     return f"{count:,} {noun}{ending}"
+
+
+# What was changed of a model's form before anything was decided, in sentences.
+
+
+def form_lines(changes: Iterable[FormChange]) -> Iterator[str]:
+    """One sentence for each kind of change, with the number of nodes; opsets with their versions."""
+    counts = Counter(change.kind for change in changes if change.kind is not FormChangeKind.OPSET_RAISED)
+    yield from (of(change) for change in changes if change.kind is FormChangeKind.OPSET_RAISED)
+    for kind, text in _SUMMARIES.items():
+        if counts[kind]:
+            yield text.format(count=plural(counts[kind], _NOUNS[kind]))
+
+
+def of(change: FormChange) -> str:
+    """What became of the part of the model that was changed."""
+    return _SENTENCES[change.kind].format(change=change)
+
+
+_NOUNS = {
+    FormChangeKind.FOLDED: "node",
+    FormChangeKind.MERGED: "BatchNormalization",
+    FormChangeKind.MAX_AND_MIN: "Clip",
+    FormChangeKind.RECIPROCAL: "Reciprocal",
+    FormChangeKind.SQUARE: "square",
+    FormChangeKind.RANK: "weight",
+}
+_SUMMARIES = {
+    FormChangeKind.FOLDED: "{count} of stored values alone computed",
+    FormChangeKind.MERGED: "{count} merged into the weights before",
+    FormChangeKind.MAX_AND_MIN: "{count} written as Max and Min",
+    FormChangeKind.RECIPROCAL: "{count} written as Div",
+    FormChangeKind.SQUARE: "{count} written as Pow",
+    FormChangeKind.RANK: "{count} given the rank of the data",
+}
+_SENTENCES = {
+    FormChangeKind.OPSET_RAISED: "opset raised from {change.before} to {change.after} for its half kernels",
+    FormChangeKind.FOLDED: "computed beforehand in float32: it depends on stored values alone",
+    FormChangeKind.MERGED: "merged into the weights of '{change.into}', in float32",
+    FormChangeKind.MAX_AND_MIN: "written as '{change.into}' and a Max, which have half kernels at this opset",
+    FormChangeKind.RECIPROCAL: "written as a division, which runtimes fuse into the norm",
+    FormChangeKind.SQUARE: "written as a power of 2, which runtimes fuse into the norm",
+    FormChangeKind.RANK: "its stored weight has rank {change.after} in place of {change.before}, as the data",
+}
+
+
+# What is known of values, in sentences.
+
+
+def counts(found: RangeCounts, half: str) -> str:
+    """How many half units are known to fit, and how."""
+    parts = ((found.proven, "proven"), (found.observed, "observed"), (found.unknown, "unknown"))
+    told = ", ".join(f"{number:,} {word}" for number, word in parts)
+    return f"{plural(found.half_units, 'half unit')}: {told} to stay inside the range of {half}"
+
+
+def inputs(found: RangeCounts) -> Iterator[str]:
+    """The ranges of inputs that all bounds follow from, a line each."""
+    return (_input(each) for each in found.inputs)
+
+
+def assumed(found: RangeCounts) -> Iterator[str]:
+    """The same for those ranges that nobody declared, and that need not hold."""
+    return (_input(each) for each in found.inputs if each.source in (Source.IMAGE, Source.MASK))
+
+
+def _input(found: InputRange) -> str:
+    return f"input '{found.name}' is between {found.low:g} and {found.high:g} ({_SOURCES[found.source]})"
+
+
+_SOURCES = {
+    Source.DECLARED: "declared",
+    Source.IMAGE: "assumed for images",
+    Source.MASK: "assumed for masks",
+    Source.IDS: "the entries of its table",
+}
+
+
+def of_unit(found: UnitRange) -> str:
+    """What is known of the value of a unit of which least is known."""
+    value = f"'{found.value}'" if found.value else "every value"
+    if found.knowledge is Knowledge.OBSERVED:
+        return f"{value} was at most {found.bound:.3g}"
+    if math.isinf(found.bound):
+        return f"nothing bounds {value}"
+    return f"{value} is at most {found.bound:.3g}"
+
+
+# Predicted times, in words.
+
+PREDICTED = "predicted, not measured"
+
+
+def speed_of(found: Prediction) -> str:
+    """The speed of a result against float32 and against everything in half, with its launches and Casts."""
+    speeds = f"{found.speedup:.2f}x float32 and {found.of_everything:.2f}x everything in {found.half}"
+    return f"{speeds} on {found.device}{_at(found)}, {_launches(found.result)} ({PREDICTED})"
+
+
+def _launches(run: RunTime) -> str:
+    casts = "a Cast" if run.casts == 1 else "Casts"
+    return f"{plural(run.launches, 'launch')}, {run.casts:,} of them {casts}"
+
+
+def of_job(priced: Priced, options: Options) -> tuple[str, ...]:
+    """That half is predicted not to pay; of a browser's runtime only where --gate goes by that."""
+    if options.target is ONNXRUNTIME_WEBGPU and not options.gate:
+        return ()  # times are predicted for CUDA
+    return warnings(priced.prediction, gated=priced.gated)
+
+
+def warnings(found: Prediction | None, *, gated: bool) -> tuple[str, ...]:
+    """That half is predicted not to pay, where it is."""
+    if found is None or not found.is_slower:
+        return ()
+    remedy = _GATED if gated else _REMEDY
+    if not found.fast_half:
+        return (f"{found.device} is no faster in {found.half} than in float32; {remedy}",)
+    speed = f"predicted speed {found.speedup:.2f}x float32 on {found.device}{_at(found)}"
+    return (f"{speed}{_why(found)}; {remedy}",)
+
+
+_GATED = "the model stays as it is (`Options.gate`)"
+_REMEDY = "`Options.gate` leaves such a model as it is"
+
+
+def _at(found: Prediction) -> str:
+    if not found.sizes:
+        return ""
+    told = f"sizes {found.sizes_from}" if found.sizes_from else ""
+    left = f"{'other' if told else 'open'} sizes count as {found.open_size}" if found.open_size else ""
+    notes = ", ".join(filter(None, (told, left)))
+    return f" at {found.sizes} ({notes})" if notes else f" at {found.sizes}"
+
+
+def _why(found: Prediction) -> str:
+    """Where the time goes: Casts, as a rule."""
+    count = found.result.casts
+    return f": {plural(count, 'Cast')} {'is a launch' if count == 1 else 'are launches'}" if count else ""

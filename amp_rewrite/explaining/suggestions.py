@@ -14,7 +14,7 @@ from amp_rewrite.colouring.painting import Painting, Rule
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.explaining import newer_opsets
 from amp_rewrite.explaining.causes import Change, RootCause, Suggestion
-from amp_rewrite.flops.flop_count import Flops
+from amp_rewrite.flops.shapes import Flops
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import node_patterns
 from amp_rewrite.policy.evidence import FOUND, Authority

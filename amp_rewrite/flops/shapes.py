@@ -3,19 +3,198 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.flops import contrib_shapes, control_flow_shapes, node_inference, type_protos
-from amp_rewrite.flops.node_inference import Array, KnownValue
-from amp_rewrite.flops.type_protos import Shape
+from amp_rewrite.flops import flop_formulas, node_inference
+from amp_rewrite.flops.node_inference import Array, KnownValue, Shape
 from amp_rewrite.model import constants
 from amp_rewrite.onnx_types import control_flow, element_types
+from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
+
+# How often the bodies of If, Loop and Scan run, and the shapes of values that enter and leave them.
+
+BodyOutputs = Sequence[tuple[ir.Graph, onnx.TypeProto | None]]
+"""For each body, the type of one of its outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlFlow:
+    """A control-flow node with the inputs that decide what runs: None where they are unknown."""
+
+    node: ir.Node
+    condition: bool | None = None
+    limit: int | None = None
+
+    def trip_count(self, body: ir.Graph, values: Mapping[ir.Value, Array]) -> int | None:
+        """How often a body runs in one run of the node; None where that depends on the data.
+
+        None for both branches of an If whose condition is unknown.
+        """
+        if self.node.op_type == "If":
+            return None if self.condition is None else int(self._is_taken(body))
+        if self.node.op_type == "Loop":
+            return self.limit if self._runs_to_the_limit(body, values) else None
+        return self.limit
+
+    def taken(self, inner: BodyOutputs) -> BodyOutputs:
+        """The outputs of the branch that runs; of all branches where the condition is unknown."""
+        if self.node.op_type != "If" or self.condition is None:
+            return inner
+        return [(body, kind) for body, kind in inner if self._is_taken(body)]
+
+    def _is_taken(self, body: ir.Graph) -> bool:
+        name = "then_branch" if self.condition else "else_branch"
+        return self.node.attributes[name].as_graph() is body
+
+    def _runs_to_the_limit(self, body: ir.Graph, values: Mapping[ir.Value, Array]) -> bool:
+        """Whether a loop's condition never ends it: it is constantly true, or passed through unchanged."""
+        has_condition = len(self.node.inputs) > 1 and self.node.inputs[1] is not None
+        starts = self.condition or (self.condition is None and not has_condition)
+        if not starts or not body.outputs:
+            return False
+        origin = _behind_identities(body.outputs[0])
+        if len(body.inputs) > 1 and origin is body.inputs[1]:
+            return True
+        known = values.get(origin)
+        return known is not None and bool(known.all())
+
+
+def _behind_identities(value: ir.Value) -> ir.Value:
+    """The value that a chain of Identity nodes passes through."""
+    while (node := value.producer()) is not None and node.op_type == "Identity" and not node.domain:
+        if not node.inputs or node.inputs[0] is None:
+            break
+        value = node.inputs[0]
+    return value
+
+
+def control_flow_of(node: ir.Node, read: Callable[[ir.Value | None], KnownValue | None]) -> ControlFlow:
+    """The condition and the trip limit of a control-flow node, from what is known of its inputs."""
+    inputs = list(map(read, node.inputs))
+    if node.op_type == "If":
+        return ControlFlow(node, condition=_flag(inputs, 0))
+    if node.op_type == "Loop":
+        return ControlFlow(node, condition=_flag(inputs, 1), limit=_number(inputs, 0))
+    return ControlFlow(node, limit=_scanned(node, inputs) if node.op_type == "Scan" else None)
+
+
+def _flag(inputs: Sequence[KnownValue | None], port: int) -> bool | None:
+    data = _data(inputs, port)
+    return None if data is None else bool(data.all())
+
+
+def _number(inputs: Sequence[KnownValue | None], port: int) -> int | None:
+    data = _data(inputs, port)
+    return None if data is None or data.size != 1 else max(int(data.reshape(())), 0)
+
+
+def _data(inputs: Sequence[KnownValue | None], port: int) -> Array | None:
+    known = inputs[port] if port < len(inputs) else None
+    return None if known is None else known.data
+
+
+def _scanned(node: ir.Node, inputs: Sequence[KnownValue | None]) -> int | None:
+    """The length of the sequences that a Scan iterates over; in Scan 8 times the batch."""
+    first = _first_scanned(node)
+    held = inputs[first] if first < len(inputs) else None
+    shape = node_inference.shape(held.type) if held is not None else None
+    axis = _axis(node, "scan_input_axes", 0)
+    if _has_batch(node):
+        return None if shape is None or len(shape) < 2 else shape[0] * shape[1]
+    return None if shape is None or axis >= len(shape) else shape[axis]
+
+
+def _first_scanned(node: ir.Node) -> int:
+    """The index of the first scan input; the state inputs precede it."""
+    return len(node.inputs) - node.attributes["num_scan_inputs"].as_int()
+
+
+def _has_batch(node: ir.Node) -> bool:
+    """Whether this is Scan 8: an input of sequence lengths comes first, and every value has a batch axis."""
+    return len(node.inputs) != len(node.attributes["body"].as_graph().inputs)
+
+
+def _axis(node: ir.Node, name: str, position: int) -> int:
+    axes = node.attributes.get_ints(name, ())
+    return axes[position] if position < len(axes) else 0
+
+
+def inside(
+    node: ir.Node, binding: control_flow.Binding, outer: onnx.TypeProto | None
+) -> onnx.TypeProto | None:
+    """The type of a value inside a body, from its type outside."""
+    if outer is None:
+        return None
+    if binding.mapped:
+        return outer.sequence_type.elem_type if outer.HasField("sequence_type") else outer
+    if node.op_type != "Scan":
+        return outer
+    dims = node_inference.dims(outer)
+    if dims is None or not dims:
+        return outer
+    batch = 1 if _has_batch(node) else 0
+    axes = (
+        list(range(batch)) if binding.outputs else [*range(batch), _axis_of(node, binding, len(dims), batch)]
+    )
+    return node_inference.tensor(_element(outer), [d for i, d in enumerate(dims) if i not in axes])
+
+
+def _axis_of(node: ir.Node, binding: control_flow.Binding, rank: int, batch: int) -> int:
+    if batch:
+        return 1
+    return _axis(node, "scan_input_axes", binding.inputs[0] - _first_scanned(node)) % rank
+
+
+def outside(
+    node: ir.Node, binding: control_flow.Binding, inner: BodyOutputs, trip_counts: Mapping[ir.Graph, int]
+) -> onnx.TypeProto | None:
+    """The type of an output of a control-flow node, from its types in the bodies."""
+    found = _larger([kind for _, kind in inner if kind is not None])
+    if found is None or not binding.leaves:
+        return found
+    if binding.mapped:
+        sequence = onnx.TypeProto()
+        sequence.sequence_type.elem_type.CopyFrom(found)
+        return sequence
+    dims = node_inference.dims(found)
+    if node.op_type == "If" or binding.inputs or dims is None:
+        return None if node.op_type == "Scan" and _has_batch(node) else found
+    times = trip_counts.get(binding.leaves[0][0])
+    position = binding.leaves[0][1] - (len(node.outputs) - _scans(node))
+    axis = _axis(node, "scan_output_axes", position) if node.op_type == "Scan" else 0
+    axis = axis % (len(dims) + 1)
+    return node_inference.tensor(_element(found), [*dims[:axis], times, *dims[axis:]])
+
+
+def _scans(node: ir.Node) -> int:
+    """How many outputs of a Scan are scan outputs, stacked along an axis."""
+    body = node.attributes["body"].as_graph()
+    scanned = node.attributes.get("num_scan_inputs")
+    return len(body.outputs) - (len(body.inputs) - scanned.as_int()) if scanned is not None else 0
+
+
+def _larger(kinds: Sequence[onnx.TypeProto]) -> onnx.TypeProto | None:
+    """The type of the largest tensor: where branches differ, later nodes are counted for the larger one."""
+    known = [(size, kind) for kind in kinds if (size := _elements(kind)) is not None]
+    if known:
+        return max(known, key=lambda pair: pair[0])[1]
+    return kinds[0] if kinds else None
+
+
+def _elements(kind: onnx.TypeProto) -> int | None:
+    shape = node_inference.shape(kind)
+    return None if shape is None else math.prod(shape)
+
+
+def _element(kind: onnx.TypeProto) -> ir.DataType:
+    return ir.DataType(kind.tensor_type.elem_type)
+
 
 SMALL = 4096
 """Integer and boolean values of up to this many elements are computed: shapes may depend on them."""
@@ -54,7 +233,7 @@ def infer(model: ir.Model, types: element_types.Types, dims: Dims | None = None)
     known = {
         value: shape
         for value, proto in found.types.items()
-        if (shape := type_protos.shape(proto)) is not None
+        if (shape := node_inference.shape(proto)) is not None
     }
     return ValueShapes(known, found.values, found.trip_counts, opened.assumed)
 
@@ -73,7 +252,7 @@ class _ShapePropagation:
         for value in model.graph.inputs:
             dims, kind = opened.of_input(value), value.type
             if dims is not None and isinstance(kind, ir.TensorType):
-                self.types[value] = type_protos.tensor(kind.dtype, dims)
+                self.types[value] = node_inference.tensor(kind.dtype, dims)
 
     def graph(self, graph: ir.Graph) -> None:
         for value in graph.initializers.values():
@@ -86,13 +265,13 @@ class _ShapePropagation:
             self._node(node)
 
     def _store(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
-        self.types[value] = type_protos.tensor(tensor.dtype, tensor.shape.numpy())
+        self.types[value] = node_inference.tensor(tensor.dtype, tensor.shape.numpy())
         if not (self._overridable and value.is_graph_input()) and _is_small(tensor.dtype, tensor.size):
             self.values[value] = constants.numbers(tensor)
 
     def _set(self, value: ir.Value, found: onnx.TypeProto | None) -> None:
-        declared = type_protos.declared(value, self._elements.get(value), self._opened.of_symbol)
-        refined = type_protos.refined(found, declared)
+        declared = node_inference.declared(value, self._elements.get(value), self._opened.of_symbol)
+        refined = node_inference.refined(found, declared)
         if refined is not None:
             self.types[value] = refined
 
@@ -116,17 +295,17 @@ class _ShapePropagation:
         return None if value is None else KnownValue(self.types.get(value), self.values.get(value))
 
     def _types(self, node: ir.Node, reads: Sequence[KnownValue | None]) -> Sequence[onnx.TypeProto | None]:
-        like = contrib_shapes.standard(node)
+        like = node_inference.standard(node)
         found = node_inference.types(node, reads, self._imports, like)
         if like or any(proto is not None for proto in found):
             return found
-        shapes = [None if read is None else type_protos.shape(read.type) for read in reads]
-        inferred = contrib_shapes.outputs(node, shapes)
+        shapes = [None if read is None else node_inference.shape(read.type) for read in reads]
+        inferred = node_inference.outputs(node, shapes)
         return [self._tensor(value, shape) for value, shape in zip(node.outputs, inferred, strict=True)]
 
     def _tensor(self, value: ir.Value, shape: Shape | None) -> onnx.TypeProto | None:
         kind = self._elements.get(value)
-        return type_protos.tensor(kind.dtype, shape) if shape is not None and kind is not None else None
+        return node_inference.tensor(kind.dtype, shape) if shape is not None and kind is not None else None
 
     def _compute(self, node: ir.Node, reads: Sequence[KnownValue | None]) -> None:
         if _is(node, "Shape", "Size"):
@@ -137,11 +316,11 @@ class _ShapePropagation:
             kind = self._elements.get(value)
             if array is not None and kind is not None and _is_small(kind.dtype, array.size):
                 self.values[value] = array
-                self.types[value] = type_protos.tensor(kind.dtype, array.shape)
+                self.types[value] = node_inference.tensor(kind.dtype, array.shape)
 
     def _stand_in(self, read: KnownValue | None) -> KnownValue | None:
         """An array of the same shape that takes no memory, for Shape and Size, which read no elements."""
-        shape = type_protos.shape(read.type) if read is not None else None
+        shape = node_inference.shape(read.type) if read is not None else None
         if read is None or shape is None:
             return read
         try:
@@ -155,11 +334,11 @@ class _ShapePropagation:
             return False
         if any(read is not None and read.data is None for read in reads):
             return False
-        shapes = [type_protos.shape(self.types.get(value)) for value in node.outputs if value.name]
+        shapes = [node_inference.shape(self.types.get(value)) for value in node.outputs if value.name]
         return _is(node, *_DATA_DEPENDENT) or all(s is not None and math.prod(s) <= SMALL for s in shapes)
 
     def _control(self, node: ir.Node, bindings: tuple[control_flow.Binding, ...]) -> None:
-        flow = control_flow_shapes.control_flow_of(node, self._read)
+        flow = control_flow_of(node, self._read)
         for binding in bindings:
             self._enter(node, binding)
         for body in control_flow.bodies(node):
@@ -175,16 +354,14 @@ class _ShapePropagation:
         outer = node.inputs[binding.inputs[0]] if binding.inputs else None
         if outer is None:
             return
-        found = control_flow_shapes.inside(node, binding, self.types.get(outer))
+        found = inside(node, binding, self.types.get(outer))
         for body, i in binding.enters:
             if found is not None:
                 self.types[body.inputs[i]] = found
 
-    def _leave(
-        self, node: ir.Node, binding: control_flow.Binding, flow: control_flow_shapes.ControlFlow
-    ) -> None:
+    def _leave(self, node: ir.Node, binding: control_flow.Binding, flow: ControlFlow) -> None:
         inner = [(body, self.types.get(body.outputs[i])) for body, i in binding.leaves]
-        found = control_flow_shapes.outside(node, binding, flow.taken(inner), self.trip_counts)
+        found = outside(node, binding, flow.taken(inner), self.trip_counts)
         for i in binding.outputs:
             if i < len(node.outputs):
                 self._set(node.outputs[i], found)
@@ -208,3 +385,109 @@ _RANDOM = frozenset(
     "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli Multinomial Dropout".split()
 )
 """Operators whose outputs may differ from run to run."""
+
+
+# The FLOPs of every node in one run of a model; a node in a body counts as often as the body runs.
+
+Flops = Mapping[ir.Node, int | None]
+"""The floating-point operations of nodes in one run of their model; None where unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlopCount:
+    """A model with the types and shapes of its values and the FLOPs of its nodes in one run.
+
+    `dims` are the sizes that were given to open dimensions. `flops` maps nodes to FLOPs, None where unknown;
+    `runs` maps graphs to how often each runs. Assumptions: a body of a node in `unknown_trip_counts` runs
+    once, the costlier branch of an If in `undecided_branches` is taken, and the dimensions in
+    `shapes.assumed` are DEFAULT.
+    """
+
+    model: ir.Model
+    types: Types
+    dims: Dims
+    shapes: ValueShapes
+    flops: Flops
+    runs: Mapping[ir.Graph, int]
+    unknown_trip_counts: tuple[ir.Node, ...]
+    undecided_branches: tuple[ir.Node, ...]
+
+    @property
+    def total(self) -> int:
+        """The sum of all known FLOPs."""
+        return sum(found or 0 for found in self.flops.values())
+
+
+def count(model: ir.Model, types: Types, dims: Dims | None = None) -> FlopCount:
+    """Counts the FLOPs of a model whose functions are inlined; the FLOPs of a function call are unknown.
+
+    `types` are the types of the model's values (element_types.infer). `dims` sets open dimensions of the
+    inputs, by symbol or as `input:axis`; others count as 64. Raises OptionError for a dimension that is not
+    open.
+    """
+    counter = _Counter(types, infer(model, types, dims))
+    counter.cost(model.graph)
+    counter.multiply(model.graph, 1)
+    return FlopCount(
+        model,
+        types,
+        dims or {},
+        counter.shapes,
+        counter.flops,
+        counter.runs,
+        tuple(counter.unknown_trip_counts),
+        tuple(counter.undecided_branches),
+    )
+
+
+class _Counter:
+    """Computes the cost of one run of each graph, inner graphs first; then how often each graph runs."""
+
+    def __init__(self, types: Types, found: ValueShapes) -> None:
+        self.shapes = found
+        self.flops: dict[ir.Node, int | None] = {}
+        self.runs: dict[ir.Graph, int] = {}
+        self.unknown_trip_counts: dict[ir.Node, None] = {}
+        self.undecided_branches: dict[ir.Node, None] = {}
+        self._types = types
+        self._once: dict[ir.Node, int | None] = {}
+        self._costs: dict[ir.Graph, int] = {}
+
+    def cost(self, graph: ir.Graph) -> int:
+        total = 0
+        for node in graph:
+            self._once[node] = flop_formulas.of_node(node, self.shapes.of, floats=self._has_floats(node))
+            total += self._once[node] or 0
+            bodies = control_flow.bodies(node)
+            costs = [self.cost(body) * (self.shapes.trip_counts.get(body) or 1) for body in bodies]
+            total += max(costs, default=0) if _is_if(node) else sum(costs)
+        self._costs[graph] = total
+        return total
+
+    def multiply(self, graph: ir.Graph, runs: int) -> None:
+        self.runs[graph] = runs
+        for node in graph:
+            once = self._once[node]
+            self.flops[node] = 0 if runs == 0 else None if once is None else once * runs
+            for body, trips in self._bodies(node):
+                self.multiply(body, runs * trips)
+
+    def _bodies(self, node: ir.Node) -> Iterator[tuple[ir.Graph, int]]:
+        bodies, trip_counts = control_flow.bodies(node), self.shapes.trip_counts
+        known = {body: trip_counts[body] for body in bodies if body in trip_counts}
+        if _is_if(node) and len(known) < len(bodies):
+            self.undecided_branches[node] = None
+            costliest = max(bodies, key=lambda body: self._costs[body])
+            known = {body: int(body is costliest) for body in bodies}
+        for body in bodies:
+            if body not in known:
+                self.unknown_trip_counts[node] = None
+            yield body, known.get(body, 1)
+
+    def _has_floats(self, node: ir.Node) -> bool:
+        found = (self._types.get(value) for value in (*node.inputs, *node.outputs) if value is not None)
+        return any(kind is not None and kind.dtype.is_floating_point() for kind in found)
+
+
+def _is_if(node: ir.Node) -> bool:
+    return node.op_type == "If" and not node.domain

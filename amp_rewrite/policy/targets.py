@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from amp_rewrite.errors import OptionError
 from amp_rewrite.onnx_types.schema import Signature
 from amp_rewrite.policy import kernel_table
-from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.entries import Operator
 from amp_rewrite.policy.kernel_table import Support
 from amp_rewrite.policy.refused_attributes import REFUSED_BY_CUDA, Refused
+
+# In which type kernels of a half operator add up.
+
+
+class Accumulation(enum.Enum):
+    """FLOAT: in float32, as tensor cores do; HALF: every product and every partial sum is rounded."""
+
+    FLOAT = "float"
+    HALF = "half"
 
 
 @dataclass(frozen=True, slots=True)

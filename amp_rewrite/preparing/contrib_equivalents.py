@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from amp_rewrite.flops.contrib_shapes import LIKE_FIRST
+from amp_rewrite.flops.node_inference import LIKE_FIRST
 from amp_rewrite.onnx_types import attributes
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.onnx_types.element_types import Types

@@ -15,7 +15,7 @@ from amp_rewrite.model import inlining, loading
 from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.policy import node_patterns
-from amp_rewrite.policy.accumulation import Accumulation
+from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.preparing import plain_casts
 from amp_rewrite.running import choices, metrics, sessions
 from amp_rewrite.running.choices import Choice

@@ -24,7 +24,7 @@ from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types import element_types
-from amp_rewrite.policy.accumulation import Accumulation
+from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.preparing import value_shapes
 from amp_rewrite.rewriting import cast_insertion, editing, widening
 from amp_rewrite.rewriting.cast_insertion import Placer, redirect

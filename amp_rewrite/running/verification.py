@@ -16,8 +16,8 @@ from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import ModelError
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model.loading import ModelSource
-from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
+from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import (
     half_types,

@@ -119,6 +119,23 @@ class StepComparison:
         }
 
 
+def describe(found: StepComparison) -> str:
+    """What two steps were compared on, and how, in one sentence."""
+    limits = f"limits in {found.half}: error {found.bounds.loss:g}, update {found.bounds.update:g}"
+    return f"compared {len(found.steps)} steps with the original's on {found.inputs}; {limits}"
+
+
+COLUMNS = ("step", "loss", "in half", "error", "update", "largest of a state", "skipped", "verdict")
+
+
+def cells(found: StepComparison) -> Iterator[tuple[str, ...]]:
+    """A row for each step, one cell for each of COLUMNS."""
+    for number, step in enumerate(found.steps, 1):
+        largest = f"{step.largest:.1e} {step.state}" if step.state else ""
+        numbers = (f"{step.loss:.6g}", f"{step.half_loss:.6g}", f"{step.error:.1e}", f"{step.update:.1e}")
+        yield (str(number), *numbers, largest, str(step.skipped), found.verdict_of(step))
+
+
 def _as_json(value: float | str) -> float | str | None:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

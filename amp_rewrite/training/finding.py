@@ -2,22 +2,315 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.errors import SpecError
+from amp_rewrite.errors import ModelError, SpecError
+from amp_rewrite.escaping import shortened
+from amp_rewrite.model import traversal
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types
-from amp_rewrite.training import asked_spec, dataflow, parts, refusals, seeds, state_pairs
-from amp_rewrite.training.asked_spec import Asked
-from amp_rewrite.training.dataflow import Dataflow
-from amp_rewrite.training.linear_operators import FLOATS
-from amp_rewrite.training.linearity import Linearity, Subject, analyse
-from amp_rewrite.training.parts import Parts
-from amp_rewrite.training.spec import Pair, TrainSpec
-from amp_rewrite.training.state_pairs import Borders, listed
+from amp_rewrite.training import linearity
+from amp_rewrite.training import spec as asked_spec
+from amp_rewrite.training.linearity import FLOATS, Dataflow, Linearity, Parts, Subject, analyse
+from amp_rewrite.training.spec import Asked, Pair, TrainSpec
+
+# The state of a train step: which output holds which input after the step.
+
+_SUFFIXES = (".new", "_new", "_out", ".out", ".updated", "_updated")
+_PREFIXES = ("new_", "updated_", "new.", "updated.")
+
+
+@dataclass(frozen=True, slots=True)
+class Borders:
+    """The inputs and outputs of a model by name, with the types of their values."""
+
+    inputs: Mapping[str, ir.Value]
+    outputs: Mapping[str, ir.Value]
+    types: Types
+
+    def matches(self, one: ir.Value, other: ir.Value) -> bool:
+        """Whether both have one type, and no dimensions that differ."""
+        if self.types.get(one) != self.types.get(other):
+            return False
+        if one.shape is None or other.shape is None:
+            return True
+        sizes = zip(one.shape, other.shape, strict=False)
+        return len(one.shape) == len(other.shape) and all(_may_equal(a, b) for a, b in sizes)
+
+
+def _may_equal(one: object, other: object) -> bool:
+    return one == other or not (isinstance(one, int) and isinstance(other, int))
+
+
+def borders_of(graph: ir.Graph, types: Types) -> Borders:
+    """The inputs that a caller feeds, and the outputs."""
+    inputs = {value.name or "": value for value in graph.inputs if not value.is_initializer()}
+    return Borders(inputs, {value.name or "": value for value in graph.outputs}, types)
+
+
+def check(found: Borders, state: Sequence[Pair]) -> None:
+    """SpecError for a pair whose ends are missing, or of different types or shapes."""
+    for pair in state:
+        sides = ((pair.input, found.inputs, "input"), (pair.output, found.outputs, "output"))
+        for name, known, side in sides:
+            if name not in known:
+                raise SpecError(
+                    f"the state {pair} names an {side} '{name}' that the model does not have",
+                    remedy=f"its {side}s are {listed(known)}",
+                )
+        if not found.matches(found.inputs[pair.input], found.outputs[pair.output]):
+            raise SpecError(
+                f"the state {pair} has two types or shapes", remedy="pair tensors of one type and shape"
+            )
+
+
+def by_name(found: Borders, suffix: str | None = None) -> Iterator[Pair]:
+    """The pairs of an input `X` and an output `X.new`, `X_new`, `X_out`, `new_X` or the like, in the order of
+    the outputs; with a suffix, only those that it makes.
+    """
+    suffixes, prefixes = (_SUFFIXES, _PREFIXES) if suffix is None else ((suffix,), ())
+    for name, output in found.outputs.items():
+        stems = [name.removesuffix(end) for end in suffixes if end and name.endswith(end)]
+        stems += [name.removeprefix(start) for start in prefixes if name.startswith(start)]
+        for stem in stems:
+            if stem in found.inputs and found.matches(found.inputs[stem], output):
+                yield Pair(stem, name)
+                break
+
+
+def by_dataflow(found: Borders, loss_needs: Collection[ir.Node]) -> list[Pair]:
+    """The pairs of state: an output that is computed element by element from one nearest
+    input of its type and shape, and that the loss does not need.
+
+    Raises SpecError, which lists the candidates, for an output with several nearest inputs, and for an input
+    that is nearest to several outputs.
+    """
+    free = set(found.inputs.values())
+    pairs: list[Pair] = []
+    for name, output in found.outputs.items():
+        if output.producer() in loss_needs or output.producer() is None:
+            continue
+        near = _nearest(found, output, free)
+        if len(near) > 1:
+            raise _ambiguous(f"the output '{name}' may be the new state of several inputs", near)
+        pairs += [Pair(value.name or "", name) for value in near]
+    for pair in pairs:
+        rivals = [other.output for other in pairs if other.input == pair.input]
+        if len(rivals) > 1:
+            raise _ambiguous(f"the input '{pair.input}' may be the old state of several outputs", rivals)
+    return pairs
+
+
+def _ambiguous(problem: str, candidates: Sequence[ir.Value | str]) -> SpecError:
+    names = [each if isinstance(each, str) else each.name or "" for each in candidates]
+    return SpecError(f"{problem}: {listed(names)}", remedy="name the state, each as IN=OUT")
+
+
+def listed(names: Collection[str]) -> str:
+    """Names for a message; of many, the first and the last."""
+    return shortened(", ".join(f"'{name}'" for name in names) or "none", 400)
+
+
+def _nearest(found: Borders, output: ir.Value, free: Collection[ir.Value]) -> list[ir.Value]:
+    """The inputs from which an output is made by the fewest nodes that work element by element."""
+    seen, level = {output}, [output]
+    while level:
+        near = [value for value in level if value in free and found.matches(value, output)]
+        if near:
+            return near
+        before = [value for each in level for value in _operands(each)]
+        level = [value for value in dict.fromkeys(before) if value not in seen]
+        seen.update(level)
+    return []
+
+
+def _operands(value: ir.Value) -> Iterator[ir.Value]:
+    node = value.producer()
+    if node is not None and not node.domain and node.op_type in _ELEMENT_BY_ELEMENT:
+        yield from (read for read in node.inputs if read is not None)
+
+
+_ELEMENT_BY_ELEMENT = frozenset("Add Sub Mul Div Sum Max Min Where Identity Cast Clip Mod".split())
+"""What an optimiser updates state with: of the state itself, at least."""
+
+
+# The seed of a backward pass: the value that every gradient is linear in.
+
+
+def find_seed(
+    subject: Subject,
+    types: Types,
+    kept: Sequence[ir.Value],
+    gradients: Sequence[ir.Value],
+    loss: str,
+    said: str | None,
+    guessed: list[str],
+) -> ir.Value:
+    """The value that is said to be the seed, that is called so, or that analysis finds.
+
+    `kept` is what the backward pass is for, and `loss` the name of the loss. Raises SpecError where there is
+    none, or where what is said cannot be one.
+    """
+    known = _values(subject.flow)
+    if said is not None:
+        return _said(subject, known, types, said)
+    for name in (f"{loss}_grad", "loss_grad", f"{loss}.grad"):
+        if name in known and _starts(subject, types, known[name]):
+            return known[name]
+    guessed.append("seed")
+    return _first(subject, types, kept, gradients)
+
+
+def _values(flow: Dataflow) -> dict[str, ir.Value]:
+    """All values of a main graph by name."""
+    outer = (*flow.graph.initializers.values(), *flow.graph.inputs)
+    made = (value for node in flow.nodes for value in node.outputs)
+    return {value.name: value for value in (*outer, *made) if value.name}
+
+
+def _said(subject: Subject, known: dict[str, ir.Value], types: Types, name: str) -> ir.Value:
+    if name not in known:
+        raise SpecError(f"the seed '{name}' is {_absent(subject.flow, name)}", remedy="name another value")
+    if not _is_float(types, known[name]):
+        raise SpecError(f"the seed '{name}' is no floating-point tensor", remedy="name another value")
+    if not analyse(subject, known[name]).values:
+        raise SpecError(
+            f"the seed '{name}' starts no backward pass: nothing beyond the loss is linear in it",
+            remedy="name another value, or leave it to analysis",
+        )
+    return known[name]
+
+
+def _absent(flow: Dataflow, name: str) -> str:
+    inner = (graph for graph in traversal.graphs(flow.graph) if graph is not flow.graph)
+    for graph in inner:
+        made = (value.name for node in graph for value in node.outputs)
+        if name in graph.initializers or name in made or name in [value.name for value in graph.inputs]:
+            return "inside the body of a node (If, Loop or Scan), where none can be scaled"
+    return "not a value of the model"
+
+
+def _first(
+    subject: Subject, types: Types, kept: Sequence[ir.Value], gradients: Sequence[ir.Value]
+) -> ir.Value:
+    """The first value of the backward pass, in order, that can be its seed; else a value that the forward
+    pass makes, the last first.
+    """
+    if not any(map(linearity.is_product, subject.flow.before(kept) - set(subject.forward))):
+        raise SpecError(
+            "no train step: its state is updated without a backward pass, as no product is beyond the loss",
+            remedy="give a step that computes gradients, or rewrite it as an inference graph",
+        )
+    for value in _candidates(subject, kept):
+        if _is_seed(subject, types, value, kept, gradients):
+            return value
+    raise SpecError(
+        "no value is the seed of the whole backward pass: there are two losses with a seed each, a backward "
+        "pass inside the body of a node, or an operator that is not known to be linear",
+        remedy="name the seed, and the gradients that are linear in it",
+    )
+
+
+def _candidates(subject: Subject, kept: Sequence[ir.Value]) -> Iterator[ir.Value]:
+    flow, forward = subject.flow, subject.forward
+    needed = flow.before(kept)
+    backward = [node for node in flow.nodes if node in needed and node not in forward]
+    found: dict[ir.Value, None] = {}
+    for node in backward:
+        own = (value for value in flow.reads[node] if value.producer() is None)
+        found.update(dict.fromkeys((*own, *node.outputs)))
+    yield from found
+    read = dict.fromkeys(value for node in backward for value in flow.reads[node])
+    made_ahead = {value for node in forward for value in node.outputs}
+    yield from (value for value in reversed(read) if value in made_ahead)
+
+
+def _is_float(types: Types, value: ir.Value) -> bool:
+    kind = types.get(value)
+    return isinstance(kind, ir.TensorType) and kind.dtype in FLOATS
+
+
+def _starts(subject: Subject, types: Types, value: ir.Value) -> bool:
+    """Whether a product of a backward pass is linear in a value."""
+    return _is_float(types, value) and bool(analyse(subject, value).products)
+
+
+def _is_seed(
+    subject: Subject, types: Types, value: ir.Value, kept: Sequence[ir.Value], gradients: Collection[ir.Value]
+) -> bool:
+    """Whether all products of the backward pass are linear in a value, and all gradients that are named."""
+    if not _is_float(types, value):
+        return False
+    found = analyse(subject, value, gradients)
+    if not found.products or not set(gradients) <= set(found.values):
+        return False
+    divided = linearity.divide(subject.flow, subject.forward, kept, found)
+    return not linearity.unscaled(subject.flow, divided, found)
+
+
+# What is refused of train steps: operators that no runtime has, and gradients that no scale reaches.
+
+_PREVIEW = "ai.onnx.preview.training"
+
+
+def refuse_unknown(model: ir.Model) -> None:
+    """SpecError for operators of ai.onnx.preview.training."""
+    found = {node.op_type for node in traversal.every_node(model.graph) if node.domain == _PREVIEW}
+    if found:
+        raise SpecError(
+            f"{', '.join(sorted(found))} of {_PREVIEW}: no runtime has these operators",
+            remedy="export gradients and optimiser as ordinary operators (docs/training.md)",
+        )
+
+
+_ARTEFACTS = frozenset(
+    "InPlaceAccumulatorV2 InPlaceAccumulator SoftmaxCrossEntropyLossGrad ReluGrad ConvGrad GatherGrad "
+    "LayerNormalizationGrad SoftmaxGrad SoftmaxGrad_13 GeluGrad BiasGeluGrad_dX AdamWOptimizer YieldOp "
+    "SGDOptimizerV2".split()
+)
+
+
+def refuse_artefact(model: ir.Model) -> None:
+    """ModelError for what onnxruntime-training's generate_artifacts makes."""
+    nodes = traversal.every_node(model.graph)
+    made = {node.op_type for node in nodes if node.domain == "com.microsoft" and node.op_type in _ARTEFACTS}
+    lazy = any(value.name == "lazy_reset_grad" for value in model.graph.inputs)
+    if made or lazy:
+        what = ", ".join(sorted(made)) or "lazy_reset_grad"
+        raise ModelError(
+            f"an artefact of onnxruntime-training ({what}): its gradient operators have no half kernels, and "
+            "only onnxruntime-training 1.19.2, which is no longer maintained, runs it",
+            remedy="export a plain train step (docs/training.md); insert_loss_scale works on artefacts too",
+        )
+
+
+def refuse_unscaled(
+    found: Linearity, flow: Dataflow, divided: Parts, gradients: Sequence[ir.Value], spec: TrainSpec
+) -> None:
+    """SpecError for a gradient that a scale of the seed does not reach: it would underflow in half."""
+    if not found.frontier:
+        raise SpecError(
+            f"nothing reads what is linear in the seed '{spec.seed}': there are no gradients",
+            remedy="name another seed, or leave it to analysis",
+        )
+    linear = set(found.values)
+    missed = [value.name or "" for value in gradients if value not in linear]
+    if missed:
+        raise SpecError(
+            f"the gradients {listed(missed)} are not linear in the seed '{spec.seed}', and would stay "
+            "unscaled: a second loss, or an operator that is not known to be linear, is on the way",
+            remedy="name another seed, or the gradients that are linear in it",
+        )
+    outside = [value.name or "" for value in linearity.unscaled(flow, divided, found)]
+    if outside and not gradients:
+        raise SpecError(
+            f"{listed(outside)} reach the state without the scale of the seed '{spec.seed}': a second loss "
+            "has a seed of its own, or an operator that is not known to be linear is on the way",
+            remedy="give both losses one seed, or name the gradients to scale",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +341,23 @@ def find(model: ir.Model, asked: Asked, suffix: str | None = None) -> Step:
 
     Raises SpecError, which says what is missing or lists the candidates, where it is none or not clear.
     """
-    refusals.refuse_unknown(model)
-    flow, types = dataflow.of(model.graph), element_types.infer(model)
-    borders = state_pairs.borders(model.graph, types)
+    refuse_unknown(model)
+    flow, types = linearity.of(model.graph), element_types.infer(model)
+    borders = borders_of(model.graph, types)
     said = asked.over(asked_spec.in_metadata(model.metadata_props))
     guessed: list[str] = []
-    named = tuple(state_pairs.by_name(borders, suffix)) if said.state is None else said.state
+    named = tuple(by_name(borders, suffix)) if said.state is None else said.state
     if suffix is not None and not named:
         raise SpecError(
             f"no output is called as an input with '{suffix}' behind it",
             remedy=f"its outputs are {listed(borders.outputs)}",
         )
-    state_pairs.check(borders, named)
+    check(borders, named)
     loss = _loss(borders, flow, said.loss, named, guessed)
     forward = flow.before([borders.outputs[loss]])
     state = named
     if said.state is None and not named:
-        state = tuple(state_pairs.by_dataflow(borders, forward))
+        state = tuple(by_dataflow(borders, forward))
         guessed += ["state"] if state else []
     gradients = _gradients(flow, said.gradients or ())
     kept = _kept(borders, state, gradients)
@@ -74,13 +367,13 @@ def find(model: ir.Model, asked: Asked, suffix: str | None = None) -> Step:
             remedy=f"name the state, each as IN=OUT; its outputs are {listed(borders.outputs)}",
         )
     subject = Subject(model, flow, forward)
-    seed = seeds.find(subject, types, kept, gradients, loss, said.seed, guessed)
+    seed = find_seed(subject, types, kept, gradients, loss, said.seed, guessed)
     found = analyse(subject, seed, gradients)
-    divided = parts.divide(flow, forward, kept, found)
+    divided = linearity.divide(flow, forward, kept, found)
     names = tuple(value.name or "" for value in gradients)
     spec = TrainSpec(loss, seed.name or "", state, names)
     step = Step(model, spec, types, flow, borders, forward, found, divided, tuple(guessed))
-    refusals.refuse_unscaled(step.linearity, flow, divided, gradients, spec)
+    refuse_unscaled(step.linearity, flow, divided, gradients, spec)
     return step
 
 
@@ -114,7 +407,7 @@ def _loss(
     if "loss" in scalars or _may_be_scalar(borders, "loss"):
         return "loss"
     leading = [
-        name for name in scalars if any(map(dataflow.is_product, flow.before([borders.outputs[name]])))
+        name for name in scalars if any(map(linearity.is_product, flow.before([borders.outputs[name]])))
     ]
     if len(leading) == 1:
         guessed.append("loss")

@@ -2,17 +2,302 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.errors import SpecError
-from amp_rewrite.training import insertion, skipping, state_machine
+from amp_rewrite.model import constants, graph_edits, traversal
+from amp_rewrite.model.unique_names import UniqueNames
+from amp_rewrite.onnx_types import element_types
+from amp_rewrite.onnx_types.element_types import Types, tensor
+from amp_rewrite.rewriting.cast_insertion import Placer, redirect
 from amp_rewrite.training.finding import Step
-from amp_rewrite.training.node_building import BOOL, FLOAT, NodeBuilder
-from amp_rewrite.training.scales import DynamicLossScale, FixedLossScale, LossScale
-from amp_rewrite.training.spec import PREFIX, Pair
+from amp_rewrite.training.linearity import Linearity
+from amp_rewrite.training.spec import PREFIX, DynamicLossScale, FixedLossScale, LossScale, Pair
+
+# New nodes in a main graph: constants, and operators with one output.
+
+FLOAT, BOOL, INT64 = ir.DataType.FLOAT, ir.DataType.BOOL, ir.DataType.INT64
+SCALAR = ir.Shape(())
+
+
+class NodeBuilder:
+    """Adds nodes to the main graph of a model, and keeps what it added in `nodes`.
+
+    Nodes stand behind the producer of a value where one is given, else at the end of the graph.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.graph = graph = model.graph
+        self._lists_stored = model.ir_version < constants.CONSTANT_INPUTS_BELOW
+        self.nodes: list[ir.Node] = []
+        self._names = UniqueNames(traversal.graphs(graph))
+        self._placer = Placer()
+
+    def name(self, wanted: str) -> str:
+        """A name for a value that none has yet: the wanted one, or that with a number."""
+        return self._names.new_value(wanted)
+
+    def input(self, wanted: str, dtype: ir.DataType) -> ir.Value:
+        """A new scalar input of the model, the last."""
+        value = ir.Value(name=self.name(wanted), type=tensor(dtype), shape=SCALAR)
+        self.graph.inputs.append(value)
+        return value
+
+    def output(self, value: ir.Value, wanted: str) -> None:
+        """Makes a new value the last output of the model, by the wanted name."""
+        value.name = self.name(wanted)
+        self.graph.outputs.append(value)
+
+    def scalar(self, wanted: str, number: float, dtype: ir.DataType) -> ir.Value:
+        """A stored scalar."""
+        name = self.name(wanted)
+        stored = ir.tensor(np.asarray(number, dtype.numpy()), name=name)
+        value = ir.Value(name=name, type=tensor(dtype), shape=SCALAR, const_value=stored)
+        graph_edits.register(value, self.graph, listed=self._lists_stored)
+        return value
+
+    def node(
+        self,
+        operator: str,
+        inputs: Sequence[ir.Value],
+        name: str,
+        *,
+        dtype: ir.DataType = FLOAT,
+        shape: ir.Shape | None = SCALAR,
+        attributes: Mapping[str, Any] | None = None,
+        behind: ir.Value | None = None,
+    ) -> ir.Value:
+        """The output of a new node, of a type and a shape; `behind` is the value behind whose producer it
+        stands.
+        """
+        made = ir.Value(name=self.name(name), type=tensor(dtype), shape=shape)
+        held = [ir.convenience.convert_attribute(key, value) for key, value in (attributes or {}).items()]
+        node = ir.Node("", operator, inputs, held, outputs=(made,), name=self._names.of_node(f"{made.name}"))
+        self.nodes.append(node)
+        if behind is None:
+            self.graph.append(node)
+        else:
+            self._placer.behind([node], behind)
+        return made
+
+    def cast(self, value: ir.Value, was: ir.DataType, to: ir.DataType, behind: ir.Value) -> ir.Value:
+        """The value in another type; itself where it has that."""
+        if was == to:
+            return value
+        return self.node(
+            "Cast",
+            (value,),
+            f"{value.name}__as_{to.name.lower()}",
+            dtype=to,
+            shape=value.shape,
+            attributes={"to": int(to)},
+            behind=behind,
+        )
+
+
+# Inserts a loss scale: the seed is multiplied by it, and every gradient by its reciprocal.
+
+DOUBLE = ir.DataType.DOUBLE
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """The values that a loss scale added: the scaled seed, the product that it is cast from (or itself), and
+    the unscaled gradients in float32 (float64 for those that were).
+    """
+
+    seed: ir.Value
+    product: ir.Value
+    gradients: tuple[ir.Value, ...]
+
+
+def insert_factors(step: Step, scale: ir.Value, reciprocal: ir.Value, build: NodeBuilder) -> Scaled:
+    """Multiplies the seed by a scale, and each gradient by its reciprocal, in float32; changes the model."""
+    found, types = step.linearity, step.types
+    gradients = tuple(_unscaled(found, value, reciprocal, types, build) for value in found.frontier)
+    return Scaled(*_scaled_seed(found, scale, types, build), gradients)
+
+
+def _scaled_seed(
+    found: Linearity, scale: ir.Value, types: Types, build: NodeBuilder
+) -> tuple[ir.Value, ir.Value]:
+    """The seed times the scale, for the nodes that are linear in it, and the product that it is cast from;
+    others read the seed as it is.
+    """
+    made, scaled = _product(found.seed, scale, "scaled", types, build)
+    redirect(found.seed_uses, scaled)
+    return scaled, made
+
+
+def _unscaled(
+    found: Linearity, value: ir.Value, reciprocal: ir.Value, types: Types, build: NodeBuilder
+) -> ir.Value:
+    """A gradient times the reciprocal of the scale, for its uses that are not linear."""
+    made, narrow = _product(value, reciprocal, "unscaled", types, build)
+    uses = found.frontier[value]
+    redirect(uses, narrow)
+    if any(use.holder is build.graph for use in uses):
+        value.name, narrow.name = narrow.name, value.name
+    return made
+
+
+def _product(
+    value: ir.Value, factor: ir.Value, suffix: str, types: Types, build: NodeBuilder
+) -> tuple[ir.Value, ir.Value]:
+    """A value times a factor in float32, in float64 where it is that, and the same in its own type."""
+    dtype = _dtype(types, value)
+    wide = DOUBLE if dtype == DOUBLE else FLOAT
+    by = build.cast(factor, FLOAT, wide, factor)
+    widened = build.cast(value, dtype, wide, value)
+    behind = by if widened.producer() is None else widened
+    made = build.node(
+        "Mul", (widened, by), f"{value.name}__{suffix}", dtype=wide, shape=value.shape, behind=behind
+    )
+    return made, build.cast(made, wide, dtype, made)
+
+
+def _dtype(types: Types, value: ir.Value) -> ir.DataType:
+    kind = types.get(value)
+    if not isinstance(kind, ir.TensorType):
+        raise SpecError(
+            f"the gradient '{value.name}' has no known element type",
+            remedy="declare the types of the values of the backward pass",
+        )
+    return kind.dtype
+
+
+def refuse_old(model: ir.Model, least: int) -> None:
+    """SpecError for an opset without what the nodes of a loss scale need."""
+    version = element_types.default_opset(model.graph.opset_imports)
+    if version < least:
+        raise SpecError(
+            f"a loss scale needs opset {least}, and the model has {version}",
+            remedy=f"convert it to opset {least} or later (onnx.version_converter)",
+        )
+
+
+# Whether gradients are finite, and steps that are skipped where they are not.
+
+TINY = 2.0**-64
+"""What gradients are multiplied by before their absolute values are summed: sums of 2^60 elements of
+float32's largest number are finite then, and what vanishes is finite.
+"""
+
+
+def all_finite(gradients: Sequence[ir.Value], build: NodeBuilder) -> ir.Value:
+    """A scalar that says whether every element of every gradient is finite.
+
+    The sum of absolute values is infinite or NaN if an element is (IEEE 754); less than infinity is neither.
+    """
+    flags = [_finite(group, dtype, build) for dtype, group in _by_type(gradients) if group]
+    found = flags[0]
+    for other in flags[1:]:
+        found = build.node("And", (found, other), "grads_finite__both", dtype=BOOL)
+    return found
+
+
+def _by_type(gradients: Iterable[ir.Value]) -> Iterator[tuple[ir.DataType, list[ir.Value]]]:
+    """In float32 and in float64."""
+    held = list(gradients)
+    for dtype in (FLOAT, DOUBLE):
+        yield dtype, [value for value in held if value.dtype == dtype]
+
+
+def _finite(gradients: Sequence[ir.Value], dtype: ir.DataType, build: NodeBuilder) -> ir.Value:
+    tiny = build.scalar("grads_finite__tiny", TINY, dtype)
+    sums = [_absolute_sum(value, tiny, dtype, build) for value in gradients]
+    total = sums[0]
+    if len(sums) > 1:
+        total = build.node("Sum", sums, "grads_finite__sum", dtype=dtype)
+    infinity = build.scalar("grads_finite__infinity", float("inf"), dtype)
+    return build.node("Less", (total, infinity), "grads_finite__flag", dtype=BOOL)
+
+
+def _absolute_sum(value: ir.Value, tiny: ir.Value, dtype: ir.DataType, build: NodeBuilder) -> ir.Value:
+    small = build.node("Mul", (value, tiny), f"{value.name}__small", dtype=dtype, shape=value.shape)
+    return build.node("ReduceL1", (small,), f"{value.name}__l1", dtype=dtype, attributes={"keepdims": 0})
+
+
+def guard(step: Step, finite: ir.Value, build: NodeBuilder) -> tuple[Pair, ...]:
+    """Makes every state output the old state where gradients are not finite.
+
+    Returns the pairs that are left as they are, since their output is an input of the model itself.
+    """
+    left: list[Pair] = []
+    outputs = {value.name: value for value in build.graph.outputs}  # a gradient may have taken a name
+    for pair in step.spec.state:
+        old, new = step.borders.inputs[pair.input], outputs[pair.output]
+        if new.is_graph_input():
+            left.append(pair)
+        else:
+            _guard(old, new, finite, build)
+    return tuple(left)
+
+
+def _guard(old: ir.Value, new: ir.Value, finite: ir.Value, build: NodeBuilder) -> None:
+    """The guarded value takes the name and the place of the output; other nodes read what they did."""
+    dtype = old.dtype or FLOAT
+    kept = build.node("Where", (finite, new, old), f"{new.name}__kept", dtype=dtype, shape=old.shape)
+    outputs = build.graph.outputs
+    for port, value in enumerate(list(outputs)):
+        if value is new:
+            outputs[port] = kept
+    new.name, kept.name = kept.name, new.name
+
+
+# The dynamic loss scale as nodes: scale and good steps go in, and come out as they are for the next step.
+#
+# Where gradients are finite, the count of good steps grows by 1; at the period, it is 0 again,
+# and the scale is multiplied, if float32 holds that. Where they are not, the count is 0, and the scale is
+# divided, down to 1 (as TensorFlow's loss_scale.py does, DynamicLossScale.update).
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleState:
+    """The inputs of a step that hold its loss scale, and the number of steps since it last changed."""
+
+    scale: ir.Value
+    good_steps: ir.Value
+
+
+def inputs(build: NodeBuilder) -> ScaleState:
+    """Two new scalar inputs of the model: float32 and int64."""
+    return ScaleState(build.input("loss_scale", ir.DataType.FLOAT), build.input("good_steps", INT64))
+
+
+def update(state: ScaleState, finite: ir.Value, asked: DynamicLossScale, build: NodeBuilder) -> ScaleState:
+    """The scale and the number of good steps after a step whose gradients are `finite`, or not."""
+    one, zero = build.scalar("good_steps__one", 1, INT64), build.scalar("good_steps__zero", 0, INT64)
+    period = build.scalar("good_steps__period", asked.increment_period, INT64)
+    count = build.node("Add", (state.good_steps, one), "good_steps__count", dtype=INT64)
+    waits = build.node("Less", (count, period), "good_steps__waits", dtype=BOOL)
+    grown = build.node("Where", (waits, state.scale, _grown(state.scale, asked, build)), "loss_scale__finite")
+    shrunk = _shrunk(state.scale, asked, build)
+    scale = build.node("Where", (finite, grown, shrunk), "loss_scale__next")
+    counted = build.node("And", (finite, waits), "good_steps__counts", dtype=BOOL)
+    return ScaleState(scale, build.node("Where", (counted, count, zero), "good_steps__next", dtype=INT64))
+
+
+def _grown(scale: ir.Value, asked: DynamicLossScale, build: NodeBuilder) -> ir.Value:
+    """The scale times the multiplier; as it was, where that is infinite."""
+    by = build.scalar("loss_scale__multiplier", asked.multiplier, ir.DataType.FLOAT)
+    infinity = build.scalar("loss_scale__infinity", float("inf"), ir.DataType.FLOAT)
+    larger = build.node("Mul", (scale, by), "loss_scale__larger")
+    held = build.node("Less", (larger, infinity), "loss_scale__holds", dtype=BOOL)
+    return build.node("Where", (held, larger, scale), "loss_scale__grown")
+
+
+def _shrunk(scale: ir.Value, asked: DynamicLossScale, build: NodeBuilder) -> ir.Value:
+    by = build.scalar("loss_scale__divisor", asked.multiplier, ir.DataType.FLOAT)
+    least = build.scalar("loss_scale__least", 1.0, ir.DataType.FLOAT)
+    smaller = build.node("Div", (scale, by), "loss_scale__smaller")
+    return build.node("Max", (smaller, least), "loss_scale__shrunk")
+
 
 STATE_KEY = f"{PREFIX}loss_scale"
 """The key of a model's metadata that holds the inputs and outputs of its loss scale, and the start values."""
@@ -59,26 +344,26 @@ def insert(step: Step, asked: LossScale, build: NodeBuilder, *, skips: bool) -> 
         raise SpecError(
             "the step has a loss scale already", remedy="insert one into the original, or ask for none"
         )
-    insertion.refuse_old(step.model, _DYNAMIC_OPSET if skips else _FIXED_OPSET)
-    state: state_machine.ScaleState | None = None
+    refuse_old(step.model, _DYNAMIC_OPSET if skips else _FIXED_OPSET)
+    state: ScaleState | None = None
     if isinstance(asked, FixedLossScale):
         factor = build.scalar("loss_scale", asked.value, FLOAT)
         reciprocal = build.scalar("loss_scale__reciprocal", 1 / asked.value, FLOAT)
     else:
-        state = state_machine.inputs(build)
+        state = inputs(build)
         factor = state.scale
         one = build.scalar("loss_scale__one", 1.0, FLOAT)
         reciprocal = build.node("Div", (one, factor), "loss_scale__reciprocal", behind=factor)
-    scaled = insertion.insert(step, factor, reciprocal, build)
+    scaled = insert_factors(step, factor, reciprocal, build)
     names = (scaled.seed.name or "", scaled.product.name or "")
     powers = _powers(build, factor, reciprocal)
     if not skips:
         return InsertedScale(ScaleBorders(), (), *names, powers)
-    finite = skipping.all_finite(scaled.gradients, build)
-    unguarded = skipping.guard(step, finite, build)
+    finite = all_finite(scaled.gradients, build)
+    unguarded = guard(step, finite, build)
     scale_pair = steps_pair = None
     if state is not None and isinstance(asked, DynamicLossScale):
-        after = state_machine.update(state, finite, asked, build)
+        after = update(state, finite, asked, build)
         scale_pair = _output(build, state.scale, after.scale)
         steps_pair = _output(build, state.good_steps, after.good_steps)
     flag = build.node("Identity", (finite,), "grads_finite__out", dtype=BOOL)

@@ -13,15 +13,15 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.analysis.held import Held
+from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model import traversal
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.reporting.step_view import StepPart
-from amp_rewrite.training import inserted_scale, loss_region, parts
+from amp_rewrite.reporting.summary import SummaryLine
+from amp_rewrite.training import inserted_scale, linearity
 from amp_rewrite.training.finding import Step
-from amp_rewrite.training.inserted_scale import STATE_KEY, InsertedScale, ScaleBorders
-from amp_rewrite.training.node_building import NodeBuilder
-from amp_rewrite.training.scales import DynamicLossScale, FixedLossScale, LossScale
-from amp_rewrite.training.spec import Pair, TrainSpec
+from amp_rewrite.training.inserted_scale import STATE_KEY, InsertedScale, NodeBuilder, ScaleBorders
+from amp_rewrite.training.spec import DynamicLossScale, FixedLossScale, LossScale, Pair, TrainSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def scale(step: Step, asked: LossScale | None, *, skip_nonfinite: bool) -> tuple
 
     A dynamic scale skips steps whose gradients are not finite, a fixed one with `skip_nonfinite` only.
     """
-    region = loss_region.find(step.flow, step.loss, step.linearity, step.forward)
+    region = linearity.find(step.flow, step.loss, step.linearity, step.forward)
     region -= set(step.parts.optimiser)
     frontier = tuple(value.name or "" for value in step.linearity.frontier)
     region_names, optimiser_names = _names(region, step), _names(step.parts.optimiser, step)
@@ -134,7 +134,7 @@ def scale(step: Step, asked: LossScale | None, *, skip_nonfinite: bool) -> tuple
 def _without_gradient(step: Step) -> tuple[Pair, ...]:
     """The state that depends on no gradient."""
     flow = step.flow
-    behind = flow.behind(parts.users(flow, step.linearity))
+    behind = flow.behind(linearity.users(flow, step.linearity))
     outputs = {pair: step.borders.outputs[pair.output] for pair in step.spec.state}
     return tuple(
         pair
@@ -216,3 +216,42 @@ def _stands_for(value: ir.Value | None, gradients: Collection[ir.Value]) -> bool
     if maker is not None and maker.op_type == "Cast":
         value = maker.inputs[0]
     return value in gradients
+
+
+# What is said of a train step in a terminal.
+
+
+def lines(step: ScaledStep) -> Iterator[SummaryLine]:
+    """The step, its scale, and what stays float32 for it."""
+    spec = step.spec
+    guessed = f" (by the dataflow: {', '.join(step.guessed)})" if step.guessed else ""
+    state = plural(len(spec.state), "tensor")
+    yield SummaryLine("step", f"loss '{spec.loss}', seed '{spec.seed}', {state} of state{guessed}")
+    yield SummaryLine("scale", _scale(step))
+    around, behind = plural(len(step.loss_region), "node"), plural(len(step.optimiser), "node")
+    gradients = plural(len(step.frontier), "gradient")
+    yield SummaryLine("float32", f"{around} around the loss, {behind} behind {gradients}")
+    for pair in step.unguarded:
+        yield SummaryLine("warning", f"the state {pair} is an input itself, and kept whatever happens")
+
+
+def _scale(step: ScaledStep) -> str:
+    scale, borders = step.loss_scale, step.borders
+    if scale is None:
+        return "none"
+    if isinstance(scale, FixedLossScale):
+        skips = f", steps are skipped unless '{borders.finite}'" if borders.finite else ", no step is skipped"
+        return f"fixed at {scale.value:g}{skips}"
+    grows = f"times {scale.multiplier:g} after {scale.increment_period:,} good steps"
+    state = f"'{borders.scale}' and '{borders.good_steps}'"
+    return f"dynamic from {scale.initial_scale:g}, {grows}; state {state}, and output '{borders.finite}'"
+
+
+def details(step: ScaledStep) -> Iterator[SummaryLine]:
+    """Every pair of state, gradient and node that stays float32, a line each."""
+    lone = set(step.without_gradient)
+    for pair in step.spec.state:
+        yield SummaryLine("state", f"{pair}{', which depends on no gradient' if pair in lone else ''}")
+    yield from (SummaryLine("frontier", name) for name in step.frontier)
+    yield from (SummaryLine("float32", f"{name}, around the loss") for name in step.loss_region)
+    yield from (SummaryLine("float32", f"{name}, behind the gradients") for name in step.optimiser)

@@ -2,35 +2,155 @@
 
 from __future__ import annotations
 
+import enum
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from amp_rewrite import arguments, pipeline
 from amp_rewrite.analysis.held import Held
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.errors import OptionError
+from amp_rewrite.errors import OptionError, SpecError
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.model import loading, output_paths, serialization, writing
+from amp_rewrite.model import inlining, loading, output_paths, serialization, writing
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy import named_policies
+from amp_rewrite.policy.entries import Entry, Kind
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.named_policies import Policy
-from amp_rewrite.policy.options import IOTypes, Options
+from amp_rewrite.policy.operator_lists import OpLists
+from amp_rewrite.policy.options import CASTING, IOTypes, Options
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.rewriting.report import Report
-from amp_rewrite.training import casting, refusals, scaled_step, scales
-from amp_rewrite.training.asked_spec import Asked
-from amp_rewrite.training.casting import Implementation
+from amp_rewrite.training import finding, scaled_step
+from amp_rewrite.training import spec as scales
+from amp_rewrite.training.finding import Step
 from amp_rewrite.training.scaled_step import ScaledStep
-from amp_rewrite.training.scales import AUTO, DYNAMIC, LossScale
-from amp_rewrite.training.spec import TrainSpec
-from amp_rewrite.training.step_questions import found_in
+from amp_rewrite.training.spec import AUTO, DYNAMIC, Asked, LossScale, TrainSpec, pairs
+
+# What may be asked of a model: what it is as a train step, and what its loss scale starts from.
+
+
+def find_spec(
+    model: loading.ModelSource,
+    *,
+    loss: str | None = None,
+    seed: str | None = None,
+    state: Any = None,
+    gradients: arguments.Texts | None = None,
+    state_suffix: str | None = None,
+) -> TrainSpec:
+    """What a model is as a train step; the model is not changed.
+
+    What is not given is taken from its metadata (`amp_rewrite.train.*`), else from names (`loss`,
+    `loss_grad`, `X.new` for `X`; with `state_suffix`, `X` with that), else from the dataflow.
+    Raises SpecError, which says what is missing or lists the candidates, where it is no train step or not
+    clear as one, ModelError for what is no model, and OptionError for arguments of other types.
+
+    Examples:
+        >>> from amp_rewrite.demo import train_step
+        >>> from amp_rewrite.training import find_spec
+        >>> spec = find_spec(train_step())
+        >>> spec.loss, spec.seed, [str(pair) for pair in spec.state]
+        ('loss', 'loss_grad', ['w1 -> w1_new', 'w2 -> w2_new'])
+    """
+    asked = Asked(
+        None if loss is None else arguments.instance("loss", loss, str),
+        None if seed is None else arguments.instance("seed", seed, str),
+        None if state is None else pairs("state", state),
+        None if gradients is None else arguments.texts("gradients", gradients),
+    )
+    suffix = None if state_suffix is None else arguments.instance("state_suffix", state_suffix, str)
+    return complete_spec(model, asked, suffix)
+
+
+def complete_spec(model: loading.ModelSource, asked: Asked, suffix: str | None = None) -> TrainSpec:
+    """What was said of a step, with what it leaves open found as by `find_spec`."""
+    loaded = loading.load(model).model
+    with result_checks.blaming(lambda: serialization.checkable(model)):
+        return found_in(loaded, asked, suffix).spec
+
+
+def found_in(model: ir.Model, asked: Asked, suffix: str | None = None) -> Step:
+    """The step that a loaded model is, after its functions are inlined; raises as `find_spec`."""
+    inlining.inline(model)
+    return finding.find(model, asked, suffix)
+
+
+def initial_state(model: loading.ModelSource) -> dict[str, NDArray[np.generic]]:
+    """The first values of the inputs that a dynamic loss scale added to a model, by name: the scale, a
+    float32 scalar, and the number of good steps, an int64 scalar. Empty for a fixed scale.
+
+    Raises SpecError for a model without a loss scale of ours, and ModelError for what is no model.
+
+    Examples:
+        >>> from amp_rewrite.demo import train_step
+        >>> from amp_rewrite.training import initial_state, insert_loss_scale
+        >>> sorted(initial_state(insert_loss_scale(train_step()).model))
+        ['good_steps', 'loss_scale']
+    """
+    metadata = loading.load(model).model.metadata_props
+    try:
+        found = scaled_step.start_values(metadata)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SpecError(
+            f"its metadata are damaged ({error})", remedy="insert the loss scale again"
+        ) from error
+    if found is None:
+        raise SpecError("the model has no loss scale of ours", remedy="insert one with insert_loss_scale")
+    return found
+
+
+# The two implementations: the operator lists as they are, or every layer in half.
+
+
+class Implementation(enum.Enum):
+    """How a step becomes half, with the names of the official ResNet's `--fp16_implementation`.
+
+    GRAPH_REWRITE: by the operator lists, the rules and predicted times, as Grappler does it. CASTING: every
+    layer in half, as layers of a half `dtype` are, but for what the list denies.
+
+    Examples:
+        >>> from amp_rewrite.demo import train_step
+        >>> from amp_rewrite.training import Implementation, rewrite_train_step
+        >>> rewrite_train_step(train_step(), implementation=Implementation.CASTING).report.nodes.half
+        11
+    """
+
+    GRAPH_REWRITE = "graph_rewrite"
+    CASTING = "casting"
+
+
+def settled(options: Options, how: Implementation) -> Options:
+    """The options for an implementation: CASTING has lists of its own."""
+    if how is Implementation.GRAPH_REWRITE:
+        return options
+    return replace(options, lists=_casting(options.operator_lists()))
+
+
+def _casting(lists: OpLists) -> OpLists:
+    """The lists with INFER as ALLOW: half whatever is before and behind; what users moved stays."""
+    entries = {key: _forced(entry) for key, entry in lists.entries.items()}
+    return replace(lists, name=CASTING, entries=MappingProxyType(entries))
+
+
+def _forced(entry: Entry) -> Entry:
+    if entry.kind is not Kind.INFER or entry.authority is not Authority.LIST:
+        return entry
+    return Entry(Kind.ALLOW, Evidence(Authority.LIST, Reason.LISTED, subject=CASTING, text=_WHY))
+
+
+_WHY = "casting: every layer computes in half"
+
 
 M = TypeVar("M", covariant=True)
 
@@ -181,7 +301,7 @@ class TrainJob:
 
     def first(self, model: ir.Model) -> Held:
         """Inserts the loss scale; returns what stays float32. Raises SpecError, and ModelError."""
-        refusals.refuse_artefact(model)
+        finding.refuse_artefact(model)
         step, held = scaled_step.scale(found_in(model, self.said), self.loss_scale, skip_nonfinite=self.skips)
         self.found.append(step)
         return held
@@ -211,7 +331,7 @@ def job(
     asked = None if none else scales.parse(loss_scale, half)
     skips = arguments.flag("skip_nonfinite", skip_nonfinite)
     _refuse_contradictions(given, asked, skips=skips)
-    return TrainJob(casting.settled(given, how), asked, _asked(spec), skips, [])
+    return TrainJob(settled(given, how), asked, _asked(spec), skips, [])
 
 
 def _half(to: object) -> Half:

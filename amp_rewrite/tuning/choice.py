@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.costs import unpaid_parts
-from amp_rewrite.costs.minimum_cut import UNLIMITED
 from amp_rewrite.costs.model_costs import FEMTO
-from amp_rewrite.costs.prices import Prices
+from amp_rewrite.costs.prediction import Prices
+from amp_rewrite.costs.unpaid_parts import UNLIMITED
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.tuning.sites import Site
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from amp_rewrite.colouring import pruning
 from amp_rewrite.colouring.painting import Painting
-from amp_rewrite.costs import prices
+from amp_rewrite.costs import prediction
 from amp_rewrite.costs.prediction import Prediction
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.flops import flop_count
+from amp_rewrite.flops import shapes
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options
 from amp_rewrite.tuning import effort, sensitivity
@@ -54,7 +54,7 @@ class Search:
         self._analysis, self._rounding, self._session, self._bound = analysis, rounding, session, bound
         self._sites = rounding.sites
         self._worth = _worth(analysis, prefer)
-        self._prices = prices.measure(analysis.graph, analysis.options)
+        self._prices = prediction.measure(analysis.graph, analysis.options)
         self._choice = Choice(self._prices, widest, self._sites, self._worth)
         self._may_be_slower = _may_be_slower(analysis.options, prefer, self._predicted(analysis.painting))
         self.noise, self.errors = session.squared(()), [0.0] * len(self._sites)
@@ -235,6 +235,6 @@ def _worth(analysis: Analysis, prefer: Prefer) -> Mapping[int, int]:
     """The FLOPs of the units that are half, where they count."""
     if prefer is Prefer.TIME:
         return {}
-    flops = flop_count.count(analysis.loaded.model, analysis.graph.types, analysis.options.dims.dims).flops
+    flops = shapes.count(analysis.loaded.model, analysis.graph.types, analysis.options.dims.dims).flops
     known = ((unit, flops.get(analysis.graph.units[unit].node)) for unit in range(len(analysis.graph.units)))
     return {unit: found for unit, found in known if found}

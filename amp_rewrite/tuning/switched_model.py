@@ -20,8 +20,8 @@ from amp_rewrite.model.loading import Loaded
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.numerics.half import HALF_TYPES, Half
 from amp_rewrite.onnx_types import element_types
-from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.rewriting.cast_insertion import cast
 from amp_rewrite.running import half_accumulation
 from amp_rewrite.tuning.sites import Place
