@@ -23,7 +23,7 @@ from amp_rewrite.policy.options import Level, Options, Pins
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running.metrics import SMALLEST
 from amp_rewrite.running.verdict import Output, Tried, Verdict
-from amp_rewrite.tuning.tuned import Tuned
+from amp_rewrite.tuning.tune import Tuned
 
 Verification = Verdict | AmpRewriteError | None
 """A verdict, or the error that prevented one; None if none was requested."""

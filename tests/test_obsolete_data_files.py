@@ -8,7 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from amp_rewrite import Options, rewrite
-from amp_rewrite.model import obsolete_data_files
+from amp_rewrite.model import external_data
 from amp_rewrite.policy.options import Beside, ExternalData
 from tests import text
 from tests.commands import run
@@ -166,7 +166,7 @@ def test_a_header_before_the_tensors_is_no_alignment(out):
         offset.value = "8"
         data.write_bytes(header + data.read_bytes())
         out.write_bytes(proto.SerializeToString())
-        assert obsolete_data_files.find(out, frozenset()).warnings == (
+        assert external_data.find(out, frozenset()).warnings == (
             (f"out.onnx.data stays beside the result: {word}",) if word else ()
         )
         data.write_bytes(data.read_bytes()[8:])
@@ -234,12 +234,12 @@ def test_tensors_everywhere(tmp_path):
     model = helper.make_model(graph, functions=[function])
     model.training_info.add().algorithm.initializer.append(tensor())
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
-    assert {path.name for path in obsolete_data_files.referenced_by(tmp_path / "m.onnx")} == set("abcdef")
+    assert {path.name for path in external_data.referenced_by(tmp_path / "m.onnx")} == set("abcdef")
 
 
 def test_what_is_no_model_names_nothing(tmp_path):
     """Any file may be replaced by a result."""
     for content in (b"", b"location", b"\x08\x01 location", b"PK\x03\x04 location"):
         (tmp_path / "out").write_bytes(content)
-        assert obsolete_data_files.referenced_by(tmp_path / "out") == frozenset()
-    assert obsolete_data_files.referenced_by(tmp_path / "missing") == frozenset()
+        assert external_data.referenced_by(tmp_path / "out") == frozenset()
+    assert external_data.referenced_by(tmp_path / "missing") == frozenset()

@@ -14,7 +14,7 @@ from amp_rewrite.certificate.element_checks import WrittenTensors
 from amp_rewrite.certificate.stored_values import Held
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.errors import CertificateError
-from amp_rewrite.model.tensor_blocks import ConvertedTensor
+from amp_rewrite.model.constants import ConvertedTensor
 
 SIDE = 1 << 10
 """The rows and columns of a weight: 4 MiB, which are converted as they are written."""

@@ -15,7 +15,8 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite.errors import ListError, ModelError, OptionError
-from amp_rewrite.zoo import entries, job, row
+from amp_rewrite.zoo import entries, row
+from amp_rewrite.zoo import run as job
 from amp_rewrite.zoo.row import Status
 from tests.commands import failure, run
 from tests.test_executors import dask, end_worker

@@ -16,7 +16,7 @@ from amp_rewrite.bounds import stored_bounds
 from amp_rewrite.bounds.bound import UNKNOWN, Bound, interval
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, stored_as
-from amp_rewrite.policy.ranges import Ranges
+from amp_rewrite.policy.options import Ranges
 
 _PIXEL = 255.0
 _CHANNELS = (1, 3, 4)

@@ -11,7 +11,7 @@ from amp_rewrite.certificate.numbering import functions_of, inlined_size
 from amp_rewrite.certificate.proving import Proving, equal_inputs, interface_problem
 from amp_rewrite.certificate.tensors import Folder, Source, read_model
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
-from amp_rewrite.process import garbage_collection
+from amp_rewrite.process import startup
 
 _MOST_NODES = 1 << 20
 """The nodes that a model may have once its functions are taken apart, where its file has fewer."""
@@ -31,7 +31,7 @@ def certify(original: Source, rewritten: Source) -> Certificate:
         >>> certify(network(), network(seed=1)).problem
         'element 0 was -0.16635707020759583, and is 0.07106806337833405'
     """
-    with garbage_collection.paused():
+    with startup.paused():
         before, (model, folder, where) = _numbered(*read_model(original)), read_model(rewritten)
         certificate = side_by_side.proved(before, model, folder)
         if certificate is not None:

@@ -31,7 +31,7 @@ from amp_rewrite.certificate.numbered import MISSING, Node, attributes_of, witho
 from amp_rewrite.certificate.proof import Proof
 from amp_rewrite.certificate.stored_values import Held
 from amp_rewrite.certificate.value_kinds import find_signature
-from amp_rewrite.process import fork_safe
+from amp_rewrite.process import startup
 
 MOST = 1 << 28
 """The bytes of stored values that are computed with at most."""
@@ -271,7 +271,7 @@ def compute_outputs(model: ModelProto) -> Sequence[Array]:
 
 
 def _by_runtime(model: ModelProto) -> Sequence[Array]:
-    runtime: Any = fork_safe.import_module("onnxruntime")
+    runtime: Any = startup.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4  # fatal errors only
@@ -281,7 +281,7 @@ def _by_runtime(model: ModelProto) -> Sequence[Array]:
 
 
 def _by_reference(model: ModelProto) -> Sequence[Array]:
-    reference: Any = fork_safe.import_module("onnx.reference")
+    reference: Any = startup.import_module("onnx.reference")
     return reference.ReferenceEvaluator(model).run(None, {})
 
 

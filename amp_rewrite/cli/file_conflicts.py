@@ -20,14 +20,14 @@ from amp_rewrite.cli.ineffective_flags import refuse_ineffective_flags
 from amp_rewrite.coverage import rules as coverage_rules
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.files import destination, staging
-from amp_rewrite.model import external_data_writing, obsolete_data_files, output_paths
-from amp_rewrite.model.output_paths import is_same
+from amp_rewrite.files.file_identity import is_same
+from amp_rewrite.model import external_data, output_paths
 from amp_rewrite.numerics import half
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.reporting.html_report import PICTURES
 from amp_rewrite.restoring import restore
 from amp_rewrite.rewriting import annotations
-from amp_rewrite.training import inserted_scale
+from amp_rewrite.training import insertion
 
 _RESULT = "the result"
 _OUTPUT = "--output"
@@ -92,11 +92,7 @@ def _refuse_conflicts(written: Sequence[_File], read: Sequence[_File]) -> None:
             raise _conflict(file, clash.by)
         for result in results:
             beside = file.path.parent.resolve() == result.path.parent.resolve()
-            if (
-                beside
-                and file.by != result.by
-                and external_data_writing.is_file_name(file.path.name, result.path)
-            ):
+            if beside and file.by != result.by and external_data.is_file_name(file.path.name, result.path):
                 raise _conflict(file, f"the weights of {result.by}")
 
 
@@ -105,10 +101,10 @@ def _refuse_foreign(written: Iterable[_File], source: Path | None) -> None:
     for file in written:
         if file.by in (_RESULT, "--plots") or not file.path.is_file() or _is_text(file.path):
             continue
-        model = obsolete_data_files.model_at(file.path)
+        model = external_data.model_at(file.path)
         if model is None:
             places = {file.path.absolute(), file.path.resolve()}
-            readers = (obsolete_data_files.reader_in(place.parent, place, place.name) for place in places)
+            readers = (external_data.reader_in(place.parent, place, place.name) for place in places)
             reader = next(filter(None, readers), None)
             problem = f"holds weights of {reader.name}" if reader else ""
         else:
@@ -144,7 +140,7 @@ def _is_earlier(model: onnx.ModelProto, path: Path, source: Path | None) -> bool
         return False
 
 
-_MARKS = (annotations.KEY, annotations.RESTORED, inserted_scale.STATE_KEY)
+_MARKS = (annotations.KEY, annotations.RESTORED, insertion.STATE_KEY)
 
 
 def _is_one_place(file: _File, other: _File) -> bool:
@@ -218,9 +214,7 @@ def _behind(file: _File) -> Iterable[_File]:
 
 def _weights(model: _File) -> Iterable[_File]:
     """The files in which a model, if it is one, keeps weights."""
-    return (
-        _File(f"the weights of {model.by}", path) for path in obsolete_data_files.referenced_by(model.path)
-    )
+    return (_File(f"the weights of {model.by}", path) for path in external_data.referenced_by(model.path))
 
 
 def _baseline(named: Path | None, rules: Path | None) -> Iterator[Path]:

@@ -14,10 +14,9 @@ from amp_rewrite.cli.flag_builders import PATH, grouped, number, repeatable, wri
 from amp_rewrite.errors import OptionError, RunError
 from amp_rewrite.policy.open_sizes import DEFAULT
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.sessions import Runnable
+from amp_rewrite.running.sessions import Libraries, Runnable
 from amp_rewrite.zoo import entries
 
 _FLAGS = (

@@ -26,10 +26,9 @@ from amp_rewrite.reporting.search_chart import Plan, Search
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.running import latency, run_arguments
 from amp_rewrite.running.inputs import feeds
-from amp_rewrite.running.latency import Bench
-from amp_rewrite.running.prepared_runs import TimedModel
+from amp_rewrite.running.latency import Bench, TimedModel
 from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.tuning.tuned import Tuned
+from amp_rewrite.tuning.tune import Tuned
 
 
 class JobReports:

@@ -19,10 +19,10 @@ from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import IOTypes, Level
 from amp_rewrite.repair import Outcome
 from amp_rewrite.reporting import verdict_text
-from amp_rewrite.running import half_types
+from amp_rewrite.running import sessions
 from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.tuning.found import Prefer
-from amp_rewrite.tuning.tuned import Tuned
+from amp_rewrite.tuning.search import Prefer
+from amp_rewrite.tuning.tune import Tuned
 
 
 def after(job: RewriteJob, outcome: Outcome, *, is_bad: bool) -> Iterator[str]:
@@ -92,7 +92,7 @@ _KEEP_IO = "--keep-io"
 
 def of_comparison(verdict: Verdict, original: Path, rewritten: Path) -> Iterator[str]:
     """The same for a result of any tool, which `verify` compared: commands for the original."""
-    half = half_types.half_of(rewritten)
+    half = sessions.half_of(rewritten)
     to = f" --to {half.name}" if half not in (None, FLOAT16) else ""
     for hint in verdict_text.hints(verdict):
         is_pin, again = hint.startswith("--keep"), f"amp-rewrite {as_argument(original)} {hint}{to}"

@@ -44,9 +44,8 @@ from amp_rewrite.running.inputs.trials import of_source
 from amp_rewrite.running.observation import observe
 from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.tuning.found import Prefer, Step, Watch
-from amp_rewrite.tuning.tune import tune
-from amp_rewrite.tuning.tuned import Tuned
+from amp_rewrite.tuning.search import Prefer, Step, Watch
+from amp_rewrite.tuning.tune import Tuned, tune
 
 T = TypeVar("T")
 

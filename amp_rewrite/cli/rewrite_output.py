@@ -18,7 +18,7 @@ from amp_rewrite.errors import AmpRewriteError, ModelError, TimeLimitError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.files import staging
-from amp_rewrite.model import obsolete_data_files, writing
+from amp_rewrite.model import external_data, writing
 from amp_rewrite.placement.comparison import Comparison
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.repair import Outcome, Verification
@@ -92,7 +92,7 @@ def print_result(
 
 def data_lines(model: Path) -> Iterator[SummaryLine]:
     """The files with the weights of a model that was written, which belongs beside them."""
-    if files := sorted(file.name for file in obsolete_data_files.referenced_by(model)):
+    if files := sorted(file.name for file in external_data.referenced_by(model)):
         yield SummaryLine("data", f"{some(files, _SHOWN)}: the weights, to be kept beside the model")
 
 

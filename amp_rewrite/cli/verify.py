@@ -18,8 +18,8 @@ from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import loading, writing
-from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
+from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.running.inputs.feeds import Data

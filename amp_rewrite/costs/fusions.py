@@ -19,7 +19,7 @@ from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.idioms.idiom import Part
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model.constants import stored_as
-from amp_rewrite.onnx_types import attributes
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.preparing import norms_and_clips
 
 # Which nodes of a norm that is written out onnxruntime runs as one kernel, as its own passes match them.
@@ -121,7 +121,7 @@ def _averages_last(mean: ir.Node) -> bool:
 def _axes(mean: ir.Node) -> tuple[int, ...]:
     """The axes of a reduction; none where they are not known, or all of them."""
     if "axes" in mean.attributes:
-        return tuple(attributes.integers(mean, "axes"))
+        return tuple(schema.integers(mean, "axes"))
     stored = stored_as(mean.inputs[1]) if len(mean.inputs) > 1 else None
     return () if stored is None else tuple(map(int, stored.numpy().reshape(-1)))
 

@@ -20,7 +20,7 @@ from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.open_sizes import DEFAULT, Dims
-from amp_rewrite.process import garbage_collection
+from amp_rewrite.process import startup
 from amp_rewrite.rewriting import result_checks
 
 # The assumptions behind FLOP counts, as text.
@@ -345,7 +345,7 @@ def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
         37345680
     """
     sizes = arguments.sizes("dims", dims)
-    with garbage_collection.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
+    with startup.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
         model = loading.load(source).model
         model.graph.sort()  # onnxruntime's float16 converter appends its Casts at the end
         warning = inlining.inline(model)

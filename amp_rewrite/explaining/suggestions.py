@@ -2,25 +2,56 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.analysis.units import Unit, UnitGraph
 from amp_rewrite.colouring import classification
 from amp_rewrite.colouring import pin_patterns as naming
 from amp_rewrite.colouring.painting import Painting, Rule
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.explaining import newer_opsets
 from amp_rewrite.explaining.causes import Change, RootCause, Suggestion
 from amp_rewrite.flops.flop_count import Flops
+from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import node_patterns
 from amp_rewrite.policy.evidence import FOUND, Authority
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Level, Options
 from amp_rewrite.rewriting.report import extents
+
+# Whether a newer opset would let a node be half that its schema keeps in float32.
+
+NEWEST = 24
+"""The newest opset that is looked at: by a newer one, no operator gains a half type."""
+
+
+def remedy(cause: RootCause, graph: UnitGraph, half: Half) -> str:
+    """That nothing helps at the opset of the model, and which opset would; empty where none does, and where
+    it is not the schema that keeps the nodes in float32.
+    """
+    if cause.first.entry.authority is not Authority.SCHEMA:
+        return ""
+    unit, imported = graph.units[cause.roots[0]], graph.root.opset_imports
+    opset = imported.get("", imported.get("ai.onnx"))
+    first = None if unit.node.domain or opset is None else _first_with(unit, opset, half)
+    return "" if first is None else f"nothing at opset {opset}: the schema has {half.name} from {first} on"
+
+
+def _first_with(unit: Unit, opset: int, half: Half) -> int | None:
+    newer = range(opset + 1, NEWEST + 1)
+    return next((version for version in newer if half.tensor in _allowed(unit, version)), None)
+
+
+def _allowed(unit: Unit, version: int) -> frozenset[str]:
+    """The types that the schema of an opset lets the variable of a unit take."""
+    node = unit.node
+    groups = schema.layout(node.domain, node.op_type, version, len(node.inputs), len(node.outputs)) or ()
+    return next((group.allowed for group in groups if group.var == unit.var), frozenset())
+
 
 PINNED = 3
 """Up to so many nodes are named one by one first; for more, the flag of their operator is shorter."""
@@ -62,7 +93,7 @@ def tried(found: Iterable[RootCause], subject: Subject) -> Iterator[RootCause]:
         yield replace(cause, suggestion=trials.remedy(cause))
 
 
-def freeing(cause: RootCause, node: ir.Node, subject: Subject) -> RootCause:
+def options_that_free(cause: RootCause, node: ir.Node, subject: Subject) -> RootCause:
     """The cause with the mildest flags that bring one of the nodes that it holds into half."""
     return replace(cause, suggestion=_Trials(subject).remedy(cause, {node}))
 
@@ -132,7 +163,7 @@ class _Trials:
 
     def remedy(self, cause: RootCause, wanted: Collection[ir.Node] = ()) -> Suggestion:
         """What helps against a cause, for one of the `wanted` nodes if there are any; or why nothing does."""
-        newer = newer_opsets.remedy(cause, self._subject.graph, self._subject.options.half)
+        newer = remedy(cause, self._subject.graph, self._subject.options.half)
         if hopeless := newer or _without_trying(cause):
             return Suggestion(why=hopeless)
         held = set(wanted) or {self._subject.graph.units[unit].node for unit in cause.held}
@@ -245,3 +276,51 @@ def _exhausted(vain: Collection[str]) -> str:
 
 def _operator(node: ir.Node) -> str:
     return schema.written(node.domain, classification.listed_as(node))
+
+
+# What a user could say to change what was decided for one node: each flag was tried before it is told.
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRemedy:
+    """What changes the colour of a unit.
+
+    `cause` is what holds it in float32, with what frees it among others; None for a unit that is half, or
+    that no other could be. `pin` changes the colour of its node alone; None where no pin does.
+    """
+
+    cause: RootCause | None
+    pin: Change | None
+
+
+def of_units(units: Iterable[int], causes: Sequence[RootCause], subject: Subject) -> Iterator[NodeRemedy]:
+    """What changes the colour of each unit of those that were decided; what holds of a node is tried once."""
+    units_of, before = subject.graph.units, subject.painting
+
+    @functools.cache
+    def freeing(node: ir.Node) -> RootCause | None:
+        holding = next((cause for cause in causes if node in cause.nodes), None)
+        return holding and options_that_free(holding, node, subject)
+
+    @functools.cache
+    def pinned(node: ir.Node, *, keep: bool) -> tuple[Change, Painting] | None:
+        return _pinned(node, "keep_full" if keep else "force_half", subject)
+
+    for unit in units:
+        node, is_half = units_of[unit].node, before.is_half(unit)
+        found = pinned(node, keep=is_half)
+        changed = found is not None and found[1].is_half(unit) is not is_half
+        yield NodeRemedy(None if is_half else freeing(node), found[0] if found and changed else None)
+
+
+def _pinned(node: ir.Node, option: str, subject: Subject) -> tuple[Change, Painting] | None:
+    """A pin of the node, and what becomes of the model with it; None where it has no name, or is refused."""
+    name = node_patterns.pinned_as(node)
+    if not name:
+        return None
+    pattern, pins = node_patterns.pattern_for(name, naming.pinnable(subject.graph)), subject.options.pins
+    wanted = replace(pins, **{option: (*getattr(pins, option), pattern)})
+    try:
+        return Change(option, pattern), subject.again(replace(subject.options, pins=wanted))
+    except AmpRewriteError:  # no schema allows it, or another pin says otherwise
+        return None

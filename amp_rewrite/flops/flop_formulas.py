@@ -20,7 +20,7 @@ import onnx_ir as ir
 from amp_rewrite.flops import node_inference
 from amp_rewrite.flops.flop_count import Formula, PortShapes, UnknownShape
 from amp_rewrite.flops.node_inference import Shape, matrix
-from amp_rewrite.onnx_types import attributes
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 
 # FLOPs of ONNX's and onnxruntime's attention operators; masked scores count like all others.
@@ -32,8 +32,8 @@ def attention(ports: PortShapes) -> int:
     The last axis of a 3D input holds all heads; past keys precede the new ones.
     """
     q, k, v = (ports.input(i) for i in range(3))
-    heads = q[1] if len(q) == 4 else attributes.integer(ports.node, "q_num_heads")
-    kept = k[1] if len(k) == 4 else attributes.integer(ports.node, "kv_num_heads")
+    heads = q[1] if len(q) == 4 else schema.integer(ports.node, "q_num_heads")
+    kept = k[1] if len(k) == 4 else schema.integer(ports.node, "kv_num_heads")
     queries, length = q[-2], k[-2] + (ports.input(4)[2] if ports.has(4) else 0)
     size = q[-1] if len(q) == 4 else q[-1] // heads
     value = v[-1] if len(v) == 4 else v[-1] // kept
@@ -74,7 +74,7 @@ def multi_head(past: int) -> Formula:
 def grouped(ports: PortShapes) -> int:
     """com.microsoft GroupQueryAttention: every query head attends to all keys, past ones included."""
     batch, queries, width = ports.input(0)
-    heads, kept = attributes.integer(ports.node, "num_heads"), attributes.integer(ports.node, "kv_num_heads")
+    heads, kept = schema.integer(ports.node, "num_heads"), schema.integer(ports.node, "kv_num_heads")
     size = width // heads if ports.has(1) else width // (heads + 2 * kept)
     keys = queries + (ports.input(3)[2] if ports.has(3) else 0)
     return 2 * batch * heads * queries * keys * 2 * size
@@ -106,7 +106,7 @@ def pooled(ports: PortShapes) -> int:
 
 def local_norm(ports: PortShapes) -> int:
     """LRN: a sum of squares over `size` channels for each element."""
-    return 2 * math.prod(ports.input(0)) * attributes.integer(ports.node, "size")
+    return 2 * math.prod(ports.input(0)) * schema.integer(ports.node, "size")
 
 
 INTERPOLATED = 8
@@ -123,7 +123,7 @@ def resize(ports: PortShapes) -> int:
 def fourier(ports: PortShapes) -> int:
     """The usual 5 n log2 n of a fast Fourier transform, for each signal (Cooley and Tukey; FFTW's count)."""
     shape = ports.output()
-    axis = attributes.integer(ports.node, "axis", -2)
+    axis = schema.integer(ports.node, "axis", -2)
     length = ports.input(0)[axis]
     signals = math.prod(shape) // max(shape[axis], 1) // shape[-1]
     return _transform(length) * signals
@@ -132,7 +132,7 @@ def fourier(ports: PortShapes) -> int:
 def short_fourier(ports: PortShapes) -> int:
     """The output of STFT is batch x frames x bins x 2: one transform for each frame."""
     batch, frames, bins, _ = ports.output()
-    two_sided = not attributes.integer(ports.node, "onesided", 1)
+    two_sided = not schema.integer(ports.node, "onesided", 1)
     return batch * frames * _transform(bins if two_sided else 2 * (bins - 1))
 
 
@@ -171,9 +171,9 @@ def product(first: int = 0, second: int = 1) -> Formula:
 
 def _inner(a: Shape, node: ir.Node) -> int:
     """The contracted dimension of A."""
-    if len(a) == 1 or not attributes.integer(node, "transA"):
+    if len(a) == 1 or not schema.integer(node, "transA"):
         return a[-1]
-    return a[0] if attributes.integer(node, "transBatchA") else a[-2]
+    return a[0] if schema.integer(node, "transBatchA") else a[-2]
 
 
 def gemm(second: int = 1) -> Formula:
@@ -181,14 +181,14 @@ def gemm(second: int = 1) -> Formula:
 
     def flops(ports: PortShapes) -> int:
         a, b = ports.input(0), ports.input(second)
-        return 2 * math.prod(a) * b[0 if attributes.integer(ports.node, "transB") else 1]
+        return 2 * math.prod(a) * b[0 if schema.integer(ports.node, "transB") else 1]
 
     return flops
 
 
 def packed(ports: PortShapes) -> int:
     """Products by block-quantised weights, whose width is the attribute N."""
-    return 2 * math.prod(ports.input(0)) * attributes.integer(ports.node, "N")
+    return 2 * math.prod(ports.input(0)) * schema.integer(ports.node, "N")
 
 
 def einsum(ports: PortShapes) -> int:

@@ -17,10 +17,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import defs
 
-from amp_rewrite.onnx_types import attributes, worker, worker_process
 from amp_rewrite.onnx_types import schema as schemas
+from amp_rewrite.onnx_types import worker, worker_process
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
-from amp_rewrite.process import fork_safe
+from amp_rewrite.process import startup
 
 # Conversions between shapes and onnx's TypeProto messages.
 
@@ -114,9 +114,9 @@ def matrix(a: Shape, b: Shape, node: ir.Node) -> Shape:
 
 
 def _transposed_shape(shape: Shape, node: ir.Node, which: str) -> Shape:
-    if attributes.integer(node, f"transBatch{which}"):
+    if schemas.integer(node, f"transBatch{which}"):
         shape = (*shape[1:-1], shape[0], shape[-1])
-    return (*shape[:-2], shape[-1], shape[-2]) if attributes.integer(node, f"trans{which}") else shape
+    return (*shape[:-2], shape[-1], shape[-2]) if schemas.integer(node, f"trans{which}") else shape
 
 
 def _first(_: ir.Node, read: InputShapes) -> InputShapes:
@@ -145,7 +145,7 @@ def _matmul(node: ir.Node, read: InputShapes) -> InputShapes:
 def _packed(node: ir.Node, read: InputShapes) -> InputShapes:
     """Products by block-quantised weights, whose width is the attribute N."""
     a = read[0]
-    return [None if a is None else (*a[:-1], attributes.integer(node, "N"))]
+    return [None if a is None else (*a[:-1], schemas.integer(node, "N"))]
 
 
 def _attention(node: ir.Node, read: InputShapes) -> InputShapes:
@@ -174,7 +174,7 @@ def _grouped(node: ir.Node, read: InputShapes) -> InputShapes:
     past, grown = read[3] if len(read) > 3 else None, None
     if q is None:
         return []
-    heads, kept = attributes.integer(node, "num_heads"), attributes.integer(node, "kv_num_heads")
+    heads, kept = schemas.integer(node, "num_heads"), schemas.integer(node, "kv_num_heads")
     packed = key is None  # query, key and value in one tensor
     size = q[-1] // (heads + 2 * kept) if packed else q[-1] // heads
     if past is not None:
@@ -192,7 +192,7 @@ def _global_pool(node: ir.Node, read: InputShapes) -> InputShapes:
     x = read[0]
     if x is None:
         return []
-    if attributes.integer(node, "channels_last"):
+    if schemas.integer(node, "channels_last"):
         return [(x[0], *(1,) * (len(x) - 2), x[-1])]
     return [(x[0], x[1], *(1,) * (len(x) - 2))]
 
@@ -202,7 +202,7 @@ def _concat(node: ir.Node, read: InputShapes) -> InputShapes:
     parts = [part for part in read[2::3] if part is not None]
     if len(parts) != len(read[2::3]):
         return []
-    axis = attributes.integer(node, "axis") % len(parts[0])
+    axis = schemas.integer(node, "axis") % len(parts[0])
     total = sum(part[axis] for part in parts)
     return [(*parts[0][:axis], total, *parts[0][axis + 1 :])]
 
@@ -221,8 +221,8 @@ def _qgemm(node: ir.Node, read: InputShapes) -> InputShapes:
     a, b = read[0], read[3]
     if a is None or b is None:
         return []
-    rows = a[1 if attributes.integer(node, "transA") else 0]
-    return [(rows, b[0 if attributes.integer(node, "transB") else 1])]
+    rows = a[1 if schemas.integer(node, "transA") else 0]
+    return [(rows, b[0 if schemas.integer(node, "transB") else 1])]
 
 
 LIKE_FIRST = """BiasAdd BiasDropout BiasGelu BiasSoftmax BitmaskBiasDropout BitmaskDropout BranchwiseRMSNorm
@@ -260,7 +260,7 @@ _RULES: dict[str, Callable[[ir.Node, InputShapes], InputShapes]] = {
 
 def standard(node: ir.Node) -> str:
     """The ONNX operator with the same inputs and shapes as a contrib node; empty where there is none."""
-    own = node.domain == CONTRIB and not attributes.integer(node, "channels_last")
+    own = node.domain == CONTRIB and not schemas.integer(node, "channels_last")
     return _STANDARD.get(node.op_type, "") if own else ""
 
 
@@ -384,7 +384,7 @@ def values(
     )
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in imports.items()]
     model = onnx.helper.make_model(graph, opset_imports=opsets)
-    reference = fork_safe.import_module("onnx.reference")  # slow to import, and few models need it
+    reference = startup.import_module("onnx.reference")  # slow to import, and few models need it
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")

@@ -19,13 +19,12 @@ from amp_rewrite.errors import FeedError, ModelError
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
+from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import (
     comparison,
     emulation,
-    half_types,
     metrics,
     run_arguments,
     sessions,
@@ -39,7 +38,6 @@ from amp_rewrite.running.comparison import (
     Runs,
     SampleComparison,
 )
-from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs import trials
 from amp_rewrite.running.inputs.feeds import Data
@@ -47,7 +45,7 @@ from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
 from amp_rewrite.running.inputs.trials import Trial
 from amp_rewrite.running.metrics import Channels, Spread
 from amp_rewrite.running.run_arguments import Samples
-from amp_rewrite.running.sessions import Device, Runnable
+from amp_rewrite.running.sessions import Device, Libraries, Runnable
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import (
     Channel,
@@ -368,7 +366,7 @@ def verify_trials(
                 warnings = (*filter(None, [found.note]), *wrong.values())
                 blank = replace(blank, signature=differences, warnings=warnings)
                 noise = Float32Noise(float32, sessions.reference(where), libraries)
-                half = half_types.half_of(runnable)
+                half = sessions.half_of(runnable)
                 if (settled := bounds.of(half)) != bounds and half is not None:
                     how = f"{blank.how}; an error of at most {settled.error:g}, as of {half.name}"
                     bounds, blank = settled, replace(blank, how=how)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.model import constants
-from amp_rewrite.onnx_types import attributes
+from amp_rewrite.onnx_types import schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _scatter(site: Site) -> Collection[int] | None:
 
 def _pad(site: Site) -> Collection[int] | None:
     """What is padded with must be zero: an input from opset 11 on, an attribute before."""
-    mode, value = attributes.text(site.node, "mode", "constant"), site.node.attributes.get("value")
+    mode, value = schema.text(site.node, "mode", "constant"), site.node.attributes.get("value")
     pads_with_zero = site.is_zero(2) and (value is None or _number(value) == 0)
     return _first_output(site) if mode != "constant" or pads_with_zero else None
 
