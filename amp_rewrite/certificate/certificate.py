@@ -14,7 +14,8 @@ class Licence(enum.Enum):
 
     CLAMPED: finite stored values beyond the range of half are its fill value of their sign, and masks of a
     softmax. OVERFLOWED: they are infinite, as rounding makes them. LIFTED: stored values that float16 has no
-    number for, but 0, have one of its two least. WIDENED: values stored in half are stored in float32. RESTORED: all
+    number for, but 0, have one of its two least. WIDENED: values stored in half are stored in float32.
+    RESTORED: all
     elements of a float32 value are as rounding to half and widening makes them. TYPED: an attribute gives an
     output another float type. IO_TYPES: an input or output of the model has another float type. INLINED:
     nodes of a function stand in place of its call. FUSED_CONV: a FusedConv is its parts. OPSET: an operator

@@ -108,7 +108,7 @@ class Numbered:
     of those that the model stores. `roots` has the value that a Cast between floats stands for, else the
     value itself. `visible` has the values of the model's graph by name, `rows`
     its nodes as they stand, and `initial` what it stores by name, defaults of inputs as well. `results` has
-    the value in a function for each output of a call, and `scopes` all graphs and functions with their scopes.
+    the value in a function for each output of a call, `scopes` all graphs and functions with their scopes.
     """
 
     proto: ModelProto
