@@ -357,7 +357,7 @@ def refuse_other_shapes(
 
 
 def _is_opaque(node: Node | None) -> bool:
-    """Whether onnx knows nothing of the operator of a node; onnxruntime infers shapes of its own by itself."""
+    """Whether onnx knows nothing of the operator of a node; onnxruntime infers shapes of its own itself."""
     return node is not None and find_schema(*node.operator, node.version) is None
 
 

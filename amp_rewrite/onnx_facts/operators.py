@@ -10,7 +10,8 @@ ALL = range(1 << 31)
 FIRST = range(1)
 
 _MOVING = """Compress DepthToSpace Expand Flatten Gather GatherElements GatherND Identity Neg ReduceMax
-    ReduceMin Reshape ReverseSequence Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze""".split()
+    ReduceMin Reshape ReverseSequence Slice SpaceToDepth Split Squeeze Tile Transpose Trilu
+    Unsqueeze""".split()
 MASK_CARRIERS: Mapping[str, range] = {
     **dict.fromkeys(_MOVING, FIRST),
     **dict.fromkeys(("Add", "Concat", "Max", "Min", "Sub", "Sum"), ALL),
