@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -208,10 +207,8 @@ class _Numbering:
         known = {a.name: Bound(a, inner) for a in function.attribute_proto}
         inner.bound = known | given  # those as well that it does not declare: runtimes take them
         numbers = [each if isinstance(each, int) else self._find(each, scope) for each in read]
-        for name, number in itertools.zip_longest(
-            function.input, numbers[: len(function.input)], fillvalue=MISSING
-        ):
-            inner.names[name] = number
+        inner.names.update(dict.fromkeys(function.input, MISSING))
+        inner.names.update(zip(function.input, numbers, strict=False))
         made.calls += 1
         made.scopes.append((function, inner))
         yield self._nodes(function.node, inner)
