@@ -156,5 +156,5 @@ LONGEST = 500
 
 @each_module
 def test_a_file_is_short(path):
-    """One idea a file."""
+    """A file is one subject."""
     assert len(path.read_text().splitlines()) <= LONGEST

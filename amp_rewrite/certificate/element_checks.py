@@ -132,8 +132,8 @@ def _first_not_rounded(old: Array, new: Array, uses: Counter[Licence], half: Hal
 
 
 def _lifted(old: Array, new: Array, half: Half) -> Array:
-    """Where numbers that are not 0 were raised to one of float16's two least, of their sign, as converters do so
-    that nothing becomes 0: onnxruntime's to 2^-24, onnxconverter-common's to 1e-7.
+    """Where numbers that are not 0 were raised to one of float16's two least, of their sign, as converters do
+    so that nothing becomes 0: onnxruntime's to 2^-24, onnxconverter-common's to 1e-7.
     """
     if half is not FLOAT16:
         return np.zeros(old.shape, bool)

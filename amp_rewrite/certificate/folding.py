@@ -110,7 +110,7 @@ class Folded:
     def prove(self) -> None:
         """Computes all that was added, and compares it; raises DifferentError.
 
-        Either with the Casts of the original, which round what is computed as it does itself, or without them.
+        Either with the Casts of the original, which round what is computed as it does itself, or without.
         """
         failed = self._differing(self._pairs, casts=True) if self._pairs else {}
         for error in self._differing(failed, casts=False).values() if failed else ():

@@ -25,6 +25,7 @@ from amp_rewrite.certificate.numbered import (
 from amp_rewrite.certificate.proof import Proof
 from amp_rewrite.certificate.stored_values import Held
 from amp_rewrite.certificate.value_kinds import find_schema
+from amp_rewrite.onnx_facts.versions import CHANGES, NEUTRAL, Spared, Unless
 
 FILL = ("", "ConstantOfShape")
 _ZERO = helper.make_attribute("value", TensorProto(dims=[1], data_type=TensorProto.FLOAT, raw_data=bytes(4)))
@@ -210,13 +211,13 @@ def _same_ports(before: OpSchema, after: OpSchema, node: Node) -> bool:
     if any(i >= len(node.inputs) or node.inputs[i] == MISSING for i in needed):
         return False
     came = {formal.name for formal in after.inputs[len(before.inputs) :]}
-    return came <= _INDIFFERENT.get(node.operator[1], frozenset())
+    return came <= NEUTRAL.get(node.operator[1], frozenset())
 
 
 def _same_attributes(before: OpSchema, after: OpSchema, stated: Collection[str]) -> bool:
     """Whether what is stated is in both, and what is not has one default, or none that matters."""
     old, new = before.attributes, after.attributes
-    indifferent = _INDIFFERENT.get(before.name, frozenset())
+    indifferent = NEUTRAL.get(before.name, frozenset())
     for name in {*old, *new}:
         both = name in old and name in new
         if name in stated:
@@ -231,109 +232,32 @@ def _default(attribute: OpSchema.Attribute) -> bytes:
     return attribute.default_value.SerializeToString()
 
 
-_REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()
-
-_INDIFFERENT: Mapping[str, frozenset[str]] = {
-    **{f"Reduce{kind}": frozenset(("axes", "noop_with_empty_axes")) for kind in _REDUCTIONS},
-    "ArgMax": frozenset(("select_last_index",)),
-    "ArgMin": frozenset(("select_last_index",)),
-    "AveragePool": frozenset(("ceil_mode", "dilations")),
-    "BatchNormalization": frozenset(("spatial", "training_mode")),
-    "Cast": frozenset(("saturate", "round_mode")),
-    "CastLike": frozenset(("saturate", "round_mode")),
-    "Dropout": frozenset(("ratio", "training_mode", "seed")),
-    "DepthToSpace": frozenset(("mode",)),
-    "GRU": frozenset(("layout",)),
-    "GatherND": frozenset(("batch_dims",)),
-    "Hardmax": frozenset(("axis",)),
-    "LSTM": frozenset(("layout",)),
-    "LogSoftmax": frozenset(("axis",)),
-    "LpPool": frozenset(("ceil_mode", "dilations")),
-    "MaxPool": frozenset(("ceil_mode", "dilations", "storage_order")),
-    "Pad": frozenset(("axes",)),
-    "RNN": frozenset(("layout",)),
-    "Reshape": frozenset(("allowzero",)),
-    "Resize": frozenset(("antialias", "axes", "keep_aspect_ratio_policy")),
-    "ScatterElements": frozenset(("reduction",)),
-    "ScatterND": frozenset(("reduction",)),
-    "Shape": frozenset(("start", "end")),
-    "Softmax": frozenset(("axis",)),
-    "Split": frozenset(("num_outputs",)),
-    "Squeeze": frozenset(("axes",)),
-    "TopK": frozenset(("largest", "sorted")),
-}
-"""What newer versions brought, took away or gave another default, where a node without it means the same; by
-ONNX's changelog. What is not here counts as a change of meaning."""
-
-_ALWAYS: Mapping[str, tuple[int, ...]] = {
-    "DequantizeLinear": (19, 21, 23),
-    "GridSample": (20,),
-    "GroupNormalization": (21,),
-    "Mod": (28,),
-    "OneHot": (11,),
-    "PRelu": (7,),
-    "QuantizeLinear": (19, 21, 23),
-    "RoiAlign": (16,),
-    "Scatter": (11,),
-    "Upsample": (10,),
-}
-"""The versions that changed what an operator computes without telling in its schema; by ONNX's changelog."""
-
-
 _Stated = Mapping[str, AttributeProto]
 
 
 def _means_same(before: OpSchema, after: OpSchema, node: Node, stated: _Stated, rank_of: RankOf) -> bool:
-    def crosses(versions: Collection[int]) -> bool:
-        return any(before.since_version < version <= after.since_version for version in versions)
-
-    name = node.operator[1]
-    if crosses(_ALWAYS.get(name, ())):
-        return False
-    versions, spares = _SOMETIMES.get(name, ((), None))
-    return spares is None or not crosses(versions) or spares(node, stated, rank_of)
+    changes = CHANGES.get(node.operator[1], ())
+    crossed = (
+        change.spares for change in changes if before.since_version < change.since <= after.since_version
+    )
+    return all(_is_spared(spared, node, stated, rank_of) for spared in crossed)
 
 
-def _has_no_ceiling(_: Node, stated: _Stated, __: RankOf) -> bool:
-    return "ceil_mode" not in stated or not stated["ceil_mode"].i
-
-
-def _pads_as_stated(_: Node, stated: _Stated, __: RankOf) -> bool:
-    if "output_shape" in stated:
-        return False  # what is left over was put at the other end
-    return "auto_pad" not in stated or stated["auto_pad"].s in (b"NOTSET", b"VALID")
-
-
-def _infers(node: Node, _: _Stated, __: RankOf) -> bool:
-    return node.count == 1
-
-
-def _has_parts(node: Node, _: _Stated, __: RankOf) -> bool:
-    return len(node.inputs) > 1
-
-
-def _has_a_mode_of_both(_: Node, stated: _Stated, __: RankOf) -> bool:
-    mode = stated.get("coordinate_transformation_mode")
-    return mode is None or mode.s != b"tf_half_pixel_for_nn"
-
-
-def _takes_the_last_axis(node: Node, stated: _Stated, rank_of: RankOf) -> bool:
-    """Before 13 all axes from `axis` on were one, and the default was 1; since then it is the last."""
-    if "axis" in stated and stated["axis"].i == -1:
-        return True
+def _is_spared(spared: Unless | Spared, node: Node, stated: _Stated, rank_of: RankOf) -> bool:
+    """Whether a node means what it meant before a change of its operator."""
+    if isinstance(spared, Unless):
+        said = stated.get(spared.attribute)
+        return said is None or _value(said) in spared.values
+    if spared is Spared.WITH_PARTS:
+        return len(node.inputs) > 1
+    if spared is Spared.WITH_ONE_OUTPUT:
+        return node.count == 1
+    if spared is not Spared.OF_LAST_AXIS or ("axis" in stated and stated["axis"].i == -1):
+        return spared is Spared.OF_LAST_AXIS
     axis, rank = stated["axis"].i if "axis" in stated else 1, rank_of(node.inputs[0])
     return rank is not None and axis == rank - 1
 
 
-_SOMETIMES: Mapping[str, tuple[tuple[int, ...], Callable[[Node, _Stated, RankOf], bool]]] = {
-    "AveragePool": ((11, 19, 22), _has_no_ceiling),
-    "BatchNormalization": ((14,), _infers),
-    "ConvTranspose": ((11,), _pads_as_stated),
-    "Hardmax": ((13,), _takes_the_last_axis),
-    "LogSoftmax": ((13,), _takes_the_last_axis),
-    "MaxPool": ((12, 22), _has_no_ceiling),
-    "Resize": ((13,), _has_a_mode_of_both),
-    "Softmax": ((13,), _takes_the_last_axis),
-    "Split": ((18,), _has_parts),
-}
-"""The versions that changed what some nodes of an operator compute, and which nodes they spare."""
+def _value(attribute: AttributeProto) -> object:
+    """A number, or a text."""
+    return attribute.i if attribute.type == AttributeProto.INT else attribute.s.decode(errors="replace")

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
+from amp_rewrite.certificate import tensors
 from amp_rewrite.certificate.tensors import Folder
-from amp_rewrite.certificate.value_kinds import SEQUENCE, Kind, find_schema
+from amp_rewrite.certificate.value_kinds import SEQUENCE, Kind, find_schema, of_tensor, of_type
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class Numbered:
     of those that the model stores. `roots` has the value that a Cast between floats stands for, else the
     value itself. `visible` has the values of the model's graph by name, `rows`
     its nodes as they stand, and `initial` what it stores by name, defaults of inputs as well. `results` has
-    the value in a function for each output of a call, and `scopes` all graphs and functions with their scopes.
+    the value in a function for each output of a call, `scopes` all graphs and functions with their scopes.
     """
 
     proto: ModelProto
@@ -315,3 +316,32 @@ def repeating_node(node: Node | None) -> Node | None:
     if node is None or node.operator != ("", "If"):
         return node
     return node.scope.repeated
+
+
+# ---- inputs and stored values
+
+
+_OVERRIDABLE = 4
+"""From this IR version on, the caller may give another value for an initializer that is an input."""
+
+
+def add_inputs(made: Numbered) -> None:
+    """Numbers the inputs of a model, and names what it stores."""
+    graph = made.proto.graph
+    made.initial = stored = tensors.initial(graph)
+    is_fixed = made.proto.ir_version < _OVERRIDABLE
+    for info in graph.input:
+        if not (is_fixed and info.name in stored):
+            kind = of_type(info.type)
+            if kind is None and info.name in stored:
+                kind = of_tensor(stored[info.name])
+            made.inputs[info.name] = made.visible[info.name] = made.add(info.name, None, kind)
+
+
+def add_stored(made: Numbered, stored: Mapping[str, Any], names: dict[str, int]) -> None:
+    """Numbers what a graph stores, but for the defaults of its inputs, which have `names` already."""
+    given = frozenset(names)
+    for name, tensor in stored.items():
+        if name not in given:
+            names[name] = made.add(name, None, of_tensor(tensor))
+            made.stored[names[name]] = tensor

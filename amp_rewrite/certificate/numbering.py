@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,8 @@ from amp_rewrite.certificate.numbered import (
     Node,
     Numbered,
     Scope,
+    add_inputs,
+    add_stored,
     attributes_of,
     bound_attributes,
     constant_value,
@@ -206,10 +207,8 @@ class _Numbering:
         known = {a.name: Bound(a, inner) for a in function.attribute_proto}
         inner.bound = known | given  # those as well that it does not declare: runtimes take them
         numbers = [each if isinstance(each, int) else self._find(each, scope) for each in read]
-        for name, number in itertools.zip_longest(
-            function.input, numbers[: len(function.input)], fillvalue=MISSING
-        ):
-            inner.names[name] = number
+        inner.names.update(dict.fromkeys(function.input, MISSING))
+        inner.names.update(zip(function.input, numbers, strict=False))
         made.calls += 1
         made.scopes.append((function, inner))
         yield self._nodes(function.node, inner)
@@ -449,35 +448,6 @@ def _measure(start: Key, called: Mapping[Key, _Counts], sizes: dict[Key, int]) -
         if not open_.isdisjoint(missing):
             raise ModelError(f"the function '{name[1]}' calls itself", remedy=EXPORT_AGAIN)
         waiting.extend(missing)
-
-
-# ---- inputs and stored values
-
-
-_OVERRIDABLE = 4
-"""From this IR version on, the caller may give another value for an initializer that is an input."""
-
-
-def add_inputs(made: Numbered) -> None:
-    """Numbers the inputs of a model, and names what it stores."""
-    graph = made.proto.graph
-    made.initial = stored = tensors.initial(graph)
-    is_fixed = made.proto.ir_version < _OVERRIDABLE
-    for info in graph.input:
-        if not (is_fixed and info.name in stored):
-            kind = value_kinds.of_type(info.type)
-            if kind is None and info.name in stored:
-                kind = value_kinds.of_tensor(stored[info.name])
-            made.inputs[info.name] = made.visible[info.name] = made.add(info.name, None, kind)
-
-
-def add_stored(made: Numbered, stored: Mapping[str, Any], names: dict[str, int]) -> None:
-    """Numbers what a graph stores, but for the defaults of its inputs, which have `names` already."""
-    given = frozenset(names)
-    for name, tensor in stored.items():
-        if name not in given:
-            names[name] = made.add(name, None, value_kinds.of_tensor(tensor))
-            made.stored[names[name]] = tensor
 
 
 # ---- kinds from the operators that read a value

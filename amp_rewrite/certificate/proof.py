@@ -192,8 +192,9 @@ class Masks:
     def _array(self, number: int) -> np.ndarray | None:
         """A stored value of at most a million elements; None for any other."""
         tensor = self._model.stored.get(number)
-        is_small = isinstance(tensor, TensorProto) and np.prod(tensor.dims, dtype=float) <= _MOST_ELEMENTS
-        if not is_small or tensor.data_type == TensorProto.STRING:
+        if not isinstance(tensor, TensorProto) or tensor.data_type == TensorProto.STRING:
+            return None
+        if np.prod(tensor.dims, dtype=float) > _MOST_ELEMENTS:
             return None
         return tensors.whole(tensor, self._model.folder)
 

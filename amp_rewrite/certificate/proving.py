@@ -65,7 +65,9 @@ class Proving(Proof):
         """What the result declares of values that are compared, or that stand in the place of a node."""
         roots, equal = self.rewritten.roots, {right: left for left, right in self._seen}
         for info, number in declared_shapes(self.rewritten):
-            yield info, equal.get(roots[number], MISSING), number
+            left = equal.get(roots[number], MISSING)
+            if number not in self.rewritten.stored and (left or self.rewritten.makers[number] is not None):
+                yield info, left, number
 
     def _failed(self, found: DifferentError, at: tuple[int, int, str]) -> Certificate:
         left, right, name = found.at or at
@@ -149,7 +151,9 @@ class Proving(Proof):
             self._one_to_one(a, b)
 
     def _fewer_outputs(self, a: Node, b: Node) -> None:
-        """DifferentError but for a node that leaves out optional outputs of the other, which says nothing else."""
+        """DifferentError but for a node that leaves out optional outputs of the other, which says nothing
+        else.
+        """
         given, kept = ([bool(name) for name in node.proto.output] for node in (a, b))
         kept += [False] * (len(given) - len(kept))
         ports = [port for port, pair in enumerate(zip(given, kept, strict=False)) if pair[0] > pair[1]]

@@ -256,8 +256,8 @@ _SMALL = 1 << 10
 
 
 def infer_shapes(model: ModelProto, unknown: Container[str] | None = None) -> GraphProto:
-    """The graph of a model, with the shapes that follow from its inputs, and from what it declares of values that
-    are not `unknown`; by default all are. Only inputs where onnx fails.
+    """The graph of a model, with the shapes that follow from its inputs, and from what it declares of values
+    that are not `unknown`; by default all are. Only inputs where onnx fails.
     """
     bare = ModelProto()
     bare.CopyFrom(model)
@@ -330,9 +330,9 @@ def declared_shapes(model: Numbered) -> Iterator[tuple[Any, int]]:
 def refuse_other_shapes(
     original: Numbered, rewritten: Numbered, ranks: Ranks, declared: Iterable[Declared]
 ) -> None:
-    """DifferentError for a size or a rank that neither the original declares of an equal value nor onnx infers
-    from the inputs of the result. Of what an operator unknown to onnx makes, the original's declaration counts, if
-    there is one.
+    """DifferentError for a size or a rank that neither the original declares of an equal value nor onnx
+    infers from the inputs of the result. Of what an operator unknown to onnx makes, the original's
+    declaration counts, if there is one.
     """
     known: dict[int, list[Sequence[int | None]]] = {}
     for info, number in declared_shapes(original):
@@ -346,16 +346,18 @@ def refuse_other_shapes(
             unknown[info.name] = dims, left, right
     inferred = _inferred_dims(rewritten, unknown) if unknown else {}
     for name, (dims, left, right) in unknown.items():
-        rank = ranks.of(left)
-        sources = [*known.get(left, ()), *inferred.get(name, ()), *([] if rank is None else [[None] * rank])]
-        if not _agrees(dims, sources):
+        sources = [*known.get(left, ()), *inferred.get(name, ())]
+        if sources and _agrees(dims, sources):
+            continue
+        rank = None if sources else ranks.of(left)
+        if rank is None or dims != [None] * rank:
             raise DifferentError(
                 f"the shape that it declares, {_shown(dims)}, is not known", (left, right, "")
             )
 
 
 def _is_opaque(node: Node | None) -> bool:
-    """Whether onnx knows nothing of the operator of a node; onnxruntime infers shapes of its own by itself."""
+    """Whether onnx knows nothing of the operator of a node; onnxruntime infers shapes of its own itself."""
     return node is not None and find_schema(*node.operator, node.version) is None
 
 
@@ -382,7 +384,9 @@ def _inferred_dims(model: Numbered, unknown: Container[str]) -> dict[str, list[S
 
 
 def _dims(declared: TypeProto) -> Sequence[int | None] | None:
-    """The sizes that a declaration states, None for one that is open, of what a sequence or an optional value holds; None without any."""
+    """The sizes that a declaration states, None for one that is open, of what a sequence or an optional value
+    holds; None without any.
+    """
     which = declared.WhichOneof("value")
     while which in ("sequence_type", "optional_type"):
         declared = getattr(declared, which).elem_type

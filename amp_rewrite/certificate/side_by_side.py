@@ -17,8 +17,17 @@ from amp_rewrite.certificate.certificate import Certificate, DifferentError
 from amp_rewrite.certificate.folding import SmallValues
 from amp_rewrite.certificate.loss_scale import declared_scale
 from amp_rewrite.certificate.node_comparison import BIT_CAST, FILL, HOLDING, state_the_same
-from amp_rewrite.certificate.numbered import CONSTANT, MISSING, WITH_BODIES, Numbered, Scope, constant_value
-from amp_rewrite.certificate.numbering import Row, add_inputs, add_stored, called_key
+from amp_rewrite.certificate.numbered import (
+    CONSTANT,
+    MISSING,
+    WITH_BODIES,
+    Numbered,
+    Scope,
+    add_inputs,
+    add_stored,
+    constant_value,
+)
+from amp_rewrite.certificate.numbering import Row, called_key
 from amp_rewrite.certificate.proof import Pair, Proof
 from amp_rewrite.certificate.proving import equal_inputs, interface_problem
 from amp_rewrite.certificate.shapes import Declared, refuse_other_shapes

@@ -1,5 +1,5 @@
-"""Reads models as protobufs, which are not changed, and the values of stored tensors in blocks, from the model
-or from the files beside it.
+"""Reads models as protobufs, which are not changed, and the values of stored tensors in blocks, from the
+model or from the files beside it.
 """
 
 from __future__ import annotations
