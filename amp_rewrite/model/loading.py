@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 from collections.abc import Collection, Container, Generator, Iterable, Iterator
@@ -213,13 +214,14 @@ def load(source: ModelSource) -> Loaded:
         loaded = _from_proto(_parse(source, "the given bytes"), len(source))
         return _refuse_external(loaded) if external.KEY in source else loaded
     if isinstance(source, onnx.ModelProto):
+        refuse_too_large(source, f"{SAVE}, or give onnx_ir.from_proto(model)")
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
         return _refuse_external(_from_proto(copy, source.ByteSize()))
     if isinstance(source, (str, os.PathLike)):
         return _from_path(Path(source))
     if is_surgeon(source):
-        proto = exported(source)
+        proto = refuse_too_large(exported(source))
         return _refuse_external(_from_proto(proto, proto.ByteSize()))
     raise ModelError(f"{type(source).__name__} is not a model", remedy=what_to_give(source))
 
@@ -248,6 +250,32 @@ def _from_ir(source: ir.Model) -> Loaded:
     renamed = unique_names.rename_twins(model)
     size, files = external.size_of(source), external.files(source)
     return Loaded(model, size, files, warnings=renamed, mended=bool(renamed))
+
+
+SAVE = "save it with onnx.save(model, path, save_as_external_data=True), and give the path"
+
+
+def refuse_too_large(proto: onnx.ModelProto, remedy: str = SAVE) -> onnx.ModelProto:
+    """The same model; ModelError where protobuf would fail to copy it, after having serialised most of it."""
+    size = sum(map(_bytes_of, proto.graph.initializer))
+    if size >= _LARGEST_FILE:
+        problem = f"has {size / 1e9:.1f} GB of tensors in memory, and protobuf copies no more than 2 GiB"
+        raise ModelError(problem, where=_IN_MEMORY, remedy=remedy)
+    return proto
+
+
+def _bytes_of(tensor: onnx.TensorProto) -> float:
+    """The bytes of a tensor, without reading its data: that copies them."""
+    if tensor.HasField("raw_data"):
+        return math.prod(tensor.dims) * _ITEM_SIZES.get(tensor.data_type, 0)
+    return 4 * len(tensor.float_data) + 8 * (len(tensor.double_data) + len(tensor.int64_data))
+
+
+_ITEM_SIZES = {
+    int(kind): kind.itemsize
+    for kind in ir.DataType
+    if kind not in (ir.DataType.UNDEFINED, ir.DataType.STRING)
+}
 
 
 def _refuse_external(loaded: Loaded) -> Loaded:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite import argument_checks, arguments, version
+from amp_rewrite import argument_checks, arguments
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import inlining, loading, output_paths, serialization, writing
 from amp_rewrite.model.loading import ModelSource
@@ -97,7 +97,7 @@ def restore(
         kept = inlining.inline(loaded.model)
         edited = widened_model.widen(loaded.model, kept_io=() if io == "float" else None)
         if target is not None:
-            loaded.model.metadata_props[annotations.RESTORED] = version.installed()
+            annotations.mark_restored(loaded.model)
         nodes, beside = len(loaded.model.graph), external_data or ExternalData()
         with writing.transaction(target) as written:
             made = writing.write_result(model, loaded, target, changed=True, external_data=beside)

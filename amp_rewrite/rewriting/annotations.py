@@ -23,6 +23,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from amp_rewrite import version
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.painting import Paint, Painting
 from amp_rewrite.errors import ModelError
@@ -75,6 +76,11 @@ def update(
     else:
         write(model, decisions.merged(before, decisions.of(graph, painting, plan, placed)))
     return warnings
+
+
+def mark_restored(model: ir.Model) -> None:
+    """Marks a model as made float32 again, by this version."""
+    model.metadata_props[RESTORED] = version.installed()
 
 
 def write(model: ir.Model, found: Decisions) -> None:

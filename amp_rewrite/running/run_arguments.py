@@ -26,11 +26,11 @@ _ARRAYS = 'give arrays by the names of the inputs, as in [{"image": array}]'
 def model(name: str, given: loading.ModelSource) -> Runnable:
     """A model of any kind that `rewrite` takes, in a form that can be run; ModelError if it is not valid."""
     if isinstance(given, onnx.ModelProto):
-        return given
+        return loading.refuse_too_large(given)
     if arguments.is_path(given):
         return _checked_path(Path(given))
     if isinstance(given, (bytes, ir.Model)) or loading.is_surgeon(given):
-        return serialization.to_proto(loading.load(given))
+        return loading.refuse_too_large(serialization.to_proto(loading.load(given)))
     raise ModelError(
         f"{arguments.shown(given)} is not a model", where=name, remedy=loading.what_to_give(given)
     )
