@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from amp_rewrite.model import traversal
+from amp_rewrite.model import graph_edits, traversal
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.preparing import constant_evaluation, stored_values
@@ -76,8 +76,7 @@ def fold(model: ir.Model, kept: Container[ir.Node]) -> tuple[FormChange, ...]:
     if not results or _bytes(needed, sizes) > BUDGET:
         return ()
     tensors = constant_evaluation.values(needed, {value: sizes[value] for value in results})
-    for value, tensor in tensors.items():
-        stored.put(value, tensor)
+    stored.put(tensors)
     return tuple(_remove(needed, into, stored)) if tensors else ()
 
 
@@ -166,9 +165,7 @@ def _remove(
     constant: ConstantNodes, into: Mapping[ir.Node, str], stored: StoredValues
 ) -> Iterator[FormChange]:
     """Removes nodes whose results are stored, and what only they read."""
-    for node in reversed(constant.nodes):
-        if node in into and node.graph is not None:
-            node.graph.remove(node, safe=True)
+    graph_edits.remove(node for node in constant.nodes if node in into and node.graph is not None)
     for value in constant.leaves:
         stored.forget(value)
     for node in constant.nodes:
