@@ -1,6 +1,8 @@
 """The decisions in the metadata of a result: what is written is read back."""
 
+import base64
 import json
+import zlib
 
 import onnx
 import onnx_ir as ir
@@ -13,6 +15,7 @@ from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.options import IOTypes, Level, Options, Pins
 from amp_rewrite.rewriting import annotations
 from amp_rewrite.rewriting.annotations import KEY
+from benchmarks.graphs import FAMILIES
 from tests import text
 from tests.edits import edits
 
@@ -174,14 +177,15 @@ def test_the_order_of_nodes_does_not_matter():
         "no JSON",
         "[]",
         "{}",
-        '{"format": 3, "entries": []}',
         '{"format": 2, "entries": []}',
-        '{"format": 2, "entries": [["allow"]]}',
-        '{"format": 2, "entries": [{"kind": "nonsense"}]}',
-        '{"format": 2, "entries": 7}',
+        '{"format": 3, "entries": []}',
+        '{"format": 3, "entries": [["allow"]], "paints": [], "nodes": ""}',
+        '{"format": 3, "entries": [{"kind": "nonsense"}], "paints": [], "nodes": ""}',
+        '{"format": 3, "entries": [], "paints": [["half", "allow", 0]], "nodes": ""}',
+        '{"format": 3, "entries": 7}',
         "[" * 100_000,
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_a_damaged_table(damage):
     """Whatever stands in place of the table is one line of ours."""
@@ -191,40 +195,52 @@ def test_a_damaged_table(damage):
     one_line(made)
 
 
-UNIT_ROWS = [
-    "1",
-    "[]",
-    '["x","T","half","allow",null,0]',
-    '[0,"T","half","allow",null,99]',
-    '[0,"T","half","allow",null,-9]',
-    '[0,"T","pink","allow",null,0]',
-    '[0,"T","half","allow","x",0]',
-    '[0,"T","half","allow"]',
-    '[0,"T","half","allow",null,0,1]',
-]
-CAST_ROWS = [
-    "1",
-    "[]",
-    '[true,"unit","x",[],false]',
-    '[true,"nowhere",null,[],false]',
-    '[1,"unit",null,[],false]',
-]
-DAMAGE = [
-    "",
-    "no JSON",
-    "[]",
-    *(f'{{"units":[{row}]}}' for row in UNIT_ROWS),
-    *(f'{{"cast":{row}}}' for row in CAST_ROWS),
+COLUMNS = [
+    ("names", []),
+    ("names", {"templates": [], "positions": [0], "numbers": []}),
+    ("names", {"templates": [["a", "b"]], "positions": [0], "numbers": []}),
+    ("counts", [1]),
+    ("counts", [1 << 70]),
+    ("counts", [-1]),
+    ("paints", [99]),
+    ("causes", ["x"]),
+    ("variables", {"templates": [["T"]], "positions": [], "numbers": []}),
+    ("casts", [1]),
+    ("casts", [[]]),
+    ("casts", [[99, True, "unit", None, [], False]]),
+    ("casts", [[0, True, "unit", "x", [], False]]),
+    ("casts", [[0, True, "nowhere", None, [], False]]),
+    ("casts", [[0, 1, "unit", None, [], False]]),
 ]
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_node(damage):
-    """Whatever stands in place of a node's row is one line of ours."""
+@pytest.mark.parametrize(("column", "content"), COLUMNS)
+def test_a_damaged_column(column, content):
+    """Whatever stands in place of what the nodes have is one line of ours."""
     made = rewrite(text.model(MODEL)).model
-    (prop,) = made.graph.node[1].metadata_props
-    prop.value = damage
+    (prop,) = made.metadata_props
+    table = json.loads(prop.value)
+    prop.value = json.dumps({**table, "nodes": packed({**unpacked(table["nodes"]), column: content})})
     one_line(made)
+
+
+@pytest.mark.parametrize("damage", ["", "?", "AAAA", "eJwDAAAAAAE="])
+def test_nodes_that_cannot_be_decompressed(damage):
+    """No base64, no zlib stream, and one of nothing are one line of ours."""
+    made = rewrite(text.model(MODEL)).model
+    (prop,) = made.metadata_props
+    prop.value = json.dumps({**json.loads(prop.value), "nodes": damage})
+    one_line(made)
+
+
+def unpacked(nodes):
+    """The columns of a model's nodes."""
+    return json.loads(zlib.decompress(base64.b64decode(nodes)))
+
+
+def packed(columns):
+    """Columns as they stand in a model."""
+    return base64.b64encode(zlib.compress(json.dumps(columns).encode())).decode()
 
 
 def one_line(proto):
@@ -237,34 +253,57 @@ def one_line(proto):
     assert carried(result.model).all
 
 
-def test_the_table_holds_each_reason_once():
-    """A reason that a hundred nodes share stands in the model once; each node has a short row."""
-    products = " ".join(f"a{i + 1} = MatMul(a{i}, a{i})" for i in range(100))
-    proto = text.model(f"g (float[4, 4] a0) => (float[4, 4] a100) {{ {products} }}")
-    made = rewrite(proto).model
-    (table,) = (json.loads(prop.value) for prop in made.metadata_props)
-    assert len(table["entries"]) == 1
-    rows = [prop.value for node in made.graph.node for prop in node.metadata_props]
-    assert len(rows) == 102
-    assert max(map(len, rows)) < 50
+@pytest.mark.parametrize("family", ["transformer", "Sum", "loop states", "If chain"])
+def test_metadata_is_a_twentieth_of_a_large_model(family):
+    """A reason that a thousand nodes share stands in the model once, and nothing stands in the nodes.
+
+    A twentieth of 1,000 nodes: what is written once is a tenth of it, and no part of a larger model.
+    """
+    proto = FAMILIES[family](1000)
+    made, bare = (rewrite(proto, Options(metadata=kept)).model.ByteSize() for kept in (True, False))
+    assert made - bare < bare / 20
+
+
+def test_nodes_of_one_name_are_told_apart():
+    """Values of both branches of an If may have one name: the units are read in the order of the nodes."""
+    branch = "{ t = %s }"
+    proto = text.model(
+        f"""g (float[4, 4] x, float[4, 4] w, bool c) => (float[4, 4] y) {{
+          a = MatMul(x, w)
+          y = If (c) <then_branch = a () => (float[4, 4] t) {branch % "Exp(a)"},
+                      else_branch = b () => (float[4, 4] t) {branch % "MatMul(a, w)"}>
+        }}"""
+    )
+    decided = {d.operator: d.is_half for d in analyze(proto).decisions().all}
+    assert {d.operator: d.is_half for d in carried(rewrite(proto).model).all} == decided
+    assert decided["Exp"] is False
+    assert decided["MatMul"] is True
+
+
+def test_what_an_older_format_left_in_the_nodes_goes():
+    """A model with records in its nodes is warned of, and none is left in the result."""
+    made = rewrite(text.model(MODEL)).model
+    (prop,) = made.metadata_props
+    prop.value = '{"format":2,"entries":[]}'
+    made.graph.node[0].metadata_props.add(key=KEY, value='{"units":[[0,"T","half","allow",null,0]]}')
+    again = rewrite(made, Options(level=Level.UNSAFE_FORCE_ALL))
+    assert any("format 2, and 3 is read here" in warning for warning in again.report.warnings)
+    assert all(not node.metadata_props for node in again.model.graph.node)
 
 
 def test_whatever_stands_in_the_metadata():
-    """A table and rows are read, or refused as damaged: an odd word is nothing else's fault."""
+    """A table and columns are read, or refused as damaged: an odd word is nothing else's fault."""
     proto, said = rewrite(text.model(MODEL)).model, []
-    table = next(entry for entry in proto.metadata_props if entry.key == KEY)
-    for edited in edits(json.loads(table.value)):
+    (table,) = proto.metadata_props
+    content = json.loads(table.value)
+    for edited in edits(content):
         table.value = json.dumps(edited)
         said += refusals(proto)
     assert any("entries[0].kind is 'x', and must be one of allow" in one for one in said)
-    proto = rewrite(text.model(MODEL)).model
-    for prop in (prop for node in proto.graph.node for prop in node.metadata_props):
-        kept = prop.value
-        for edited in edits(json.loads(kept)):
-            prop.value = json.dumps(edited)
-            said += refusals(proto)
-        prop.value = kept
-    assert any("node 'product': variable is -1, and must be text" in one for one in said)
+    for edited in edits(unpacked(content["nodes"])):
+        table.value = json.dumps({**content, "nodes": packed(edited)})
+        said += refusals(proto)
+    assert any("nodes.counts is -1, and must be a list of numbers" in one for one in said)
     assert all("\n" not in one for one in said)
 
 

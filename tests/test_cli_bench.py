@@ -66,7 +66,7 @@ def test_bench_prints_writes_and_draws(model, tmp_path):
             ("{model}", "--tf32", "--provider", "cpu"),
             "--tf32 is for CUDA, and this runs on the CPU; leave it",
         ),
-        (("{model}", "--chart", "a.gif"), "a.gif is neither .svg nor .png"),
+        (("{model}", "--chart", "a.gif"), "a.gif does not end in .svg"),
         (("{model}", "--data", "none.npz"), "none.npz: there is no such file"),
         (("{model}", "--dim", "m=3"), "'m'"),
         (("{model}", "--json", "{model}/x.json"), "cannot be written"),

@@ -69,7 +69,7 @@ def test_without_metadata_nothing_is_known(proto):
     assert "large" not in kept(bare)
 
 
-@pytest.mark.parametrize("damage", ["{", '{"format": 2, "entries": "observation"}'])
+@pytest.mark.parametrize("damage", ["{", '{"format": 3, "entries": "observation"}'])
 def test_damaged_decisions_hold_nothing(once, damage):
     """They are warned of, and the rewrite goes on without."""
     broken = type(once).FromString(once.SerializeToString())

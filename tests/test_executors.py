@@ -93,7 +93,7 @@ def test_a_worker_that_ends_is_one_line():
     [
         ModelError("bad", where="m.onnx", remedy="mend it"),
         ListError("bad", file="l.yaml", line=3, remedy="mend it"),
-        MissingPackageError("matplotlib", extra="plots", purpose="a plot"),
+        MissingPackageError("dask", extra="dask", purpose="a cluster"),
     ],
     ids=lambda error: type(error).__name__,
 )

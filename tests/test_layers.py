@@ -1,8 +1,7 @@
 import ast
+import functools
 import re
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "amp_rewrite"
@@ -26,7 +25,6 @@ ASKING = {
 """What imports onnxruntime besides `running`, in functions."""
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
-each_module = pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
 
 
 def entry(parts):
@@ -52,42 +50,65 @@ def _called(function):
     return getattr(function, "attr", getattr(function, "id", ""))
 
 
-@each_module
-def test_a_module_imports_only_from_above(path):
+@functools.cache
+def tree_of(path):
+    """A module as it is parsed, once for all tests."""
+    return ast.parse(path.read_text())
+
+
+def offending(problem, modules=MODULES):
+    """What is wrong with modules, by their paths, as far as anything is."""
+    found = {path.relative_to(PACKAGE).as_posix(): problem(path) for path in modules}
+    return {name: wrong for name, wrong in found.items() if wrong}
+
+
+def test_a_module_imports_only_from_above():
     """ORDER is the reading order of the package: nothing needs what comes later."""
+    missing = {entry(path.relative_to(PACKAGE).with_suffix("").parts) for path in MODULES} - {*ORDER}
+    assert not missing, f"give {missing} a place in ORDER, at the top of {Path(__file__).name}"
+    assert offending(imported_from_below) == {}
+
+
+def imported_from_below(path):
+    """The entries that a module imports and may not; the demo stands alone, for the command line only."""
     here = entry(path.relative_to(PACKAGE).with_suffix("").parts)
-    assert here in ORDER, f"give {here} its place in ORDER, at the top of {Path(__file__).name}"
-    names = imported(ast.walk(ast.parse(path.read_text())))
+    names = imported(ast.walk(tree_of(path)))
     used = {entry(name[1:]) for name in names if name[0] == "amp_rewrite"} - {here}
-    below = used - set(ORDER[: ORDER.index(here)])
-    assert not below, f"{here} imports {sorted(below)}, not above it in ORDER"
-    assert not used or here != "demo", "the demo stands alone"
-    assert "demo" not in used or here == "cli", "the demo is for the command line only"
+    above = set(ORDER[: ORDER.index(here)]) - (set() if here == "cli" else {"demo"})
+    return sorted(used if here == "demo" else used - above)
 
 
-@each_module
-def test_only_running_needs_onnxruntime(path):
+def test_only_running_needs_onnxruntime():
     """The rewrite works without onnxruntime; only functions of two modules ask it for more."""
+    assert offending(asks_onnxruntime) == {}
+
+
+def asks_onnxruntime(path):
+    """Whether a module imports onnxruntime where it may not."""
     here = entry(path.relative_to(PACKAGE).with_suffix("").parts)
-    tree = ast.parse(path.read_text())
+    tree = tree_of(path)
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
     lazy = {node for function in functions for node in ast.walk(function)}
     allowed = set(ast.walk(tree)) if here == "running" else set()
     allowed |= lazy if path.relative_to(PACKAGE).as_posix() in ASKING else set()
     names = imported(node for node in ast.walk(tree) if node not in allowed)
-    assert "onnxruntime" not in {name[0] for name in names}
+    return "onnxruntime" in {name[0] for name in names}
 
 
 WITNESS = {"errors", "escaping", "process", "files", "numerics", "onnx_facts", "certificate"}
 """What the certificate may import: nothing of it analyses, plans or edits."""
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "certificate").glob("*.py")), ids=lambda p: p.name)
-def test_the_certificate_shares_nothing_with_what_it_judges(path):
+def test_the_certificate_shares_nothing_with_what_it_judges():
     """The proof reads protobufs: no onnx-ir, and none of our code but files, errors, rounding and imports."""
-    names = list(imported(ast.walk(ast.parse(path.read_text()))))
-    assert {entry(name[1:]) for name in names if name[0] == "amp_rewrite"} <= WITNESS
-    assert "onnx_ir" not in {name[0] for name in names}
+    assert offending(shared_with_the_judged, (PACKAGE / "certificate").glob("*.py")) == {}
+
+
+def shared_with_the_judged(path):
+    """What a module of the certificate imports and may not."""
+    names = list(imported(ast.walk(tree_of(path))))
+    ours = {entry(name[1:]) for name in names if name[0] == "amp_rewrite"}
+    return sorted(ours - WITNESS) + ["onnx_ir" for name in names if name[0] == "onnx_ir"]
 
 
 def sentence(start, end):
@@ -104,7 +125,7 @@ def test_contributing_names_who_imports_onnxruntime():
 
 
 def _imports(path):
-    return {name[0] for name in imported(ast.walk(ast.parse(path.read_text())))}
+    return {name[0] for name in imported(ast.walk(tree_of(path)))}
 
 
 FIELDS = {"type", "shape", "name", "const_value"}
@@ -126,7 +147,7 @@ def test_contributing_names_who_changes_a_model():
     """CONTRIBUTING.md names each module that assigns to parts of a model, or calls what changes them."""
     said = sentence("Only these change a model", "What `running/` and `flops/` change")
     inner = (path for path in MODULES if path.parent.name not in ("running", "flops"))
-    found = {path.stem for path in inner if any(map(changes, ast.walk(ast.parse(path.read_text()))))}
+    found = {path.stem for path in inner if any(map(changes, ast.walk(tree_of(path))))}
     assert set(re.findall(r"`(\w+)`", said)) == found
 
 
@@ -154,7 +175,6 @@ def is_part(target):
 LONGEST = 500
 
 
-@each_module
-def test_a_file_is_short(path):
-    """A file is one subject."""
-    assert len(path.read_text().splitlines()) <= LONGEST
+def test_a_file_is_short():
+    """A module is one subject."""
+    assert offending(lambda path: len(path.read_text().splitlines()) > LONGEST) == {}

@@ -1,14 +1,12 @@
-"""Pictures, drawn as SVG and as PNG."""
+"""Pictures, drawn as SVG."""
 
-import sys
-import types
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from amp_rewrite.errors import MissingPackageError, OptionError
+from amp_rewrite.errors import OptionError
 from amp_rewrite.reporting import latency_chart, picture_files, pictures
 from amp_rewrite.reporting.pictures import Anchor, Dot, Line, Picture, Rect, Text, Tone
 from amp_rewrite.running.sessions import Device
@@ -100,67 +98,10 @@ def test_the_page_gets_every_shape_as_data():
 
 
 def test_the_name_says_which_picture(tmp_path):
-    """.svg and .png are drawn; any other suffix is rejected before anything is measured."""
-    assert picture_files.drawing(Path("a.SVG")) is picture_files.svg
-    with pytest.raises(OptionError, match=r"neither \.svg nor \.png"):
-        picture_files.drawing(Path("a.gif"))
+    """An .svg is drawn; any other suffix is rejected before anything is measured."""
+    picture_files.refuse_other_suffix(Path("a.SVG"))
+    for name in ("a.gif", "a.png"):
+        with pytest.raises(OptionError, match=r"does not end in \.svg"):
+            picture_files.refuse_other_suffix(Path(name))
     picture_files.write(EACH, tmp_path / "a.svg")
     assert texts((tmp_path / "a.svg").read_bytes()) == ["one of each", "$words$"]
-
-
-def test_png_needs_matplotlib(monkeypatch):
-    """Without it the error names the extra."""
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingPackageError, match="matplotlib") as caught:
-        picture_files.drawing(Path("a.png"))
-    assert "amp-rewrite[plots]" in str(caught.value)
-
-
-class Recorder:
-    """Stands in for matplotlib's figures and axes, and records what is drawn."""
-
-    def __init__(self):
-        self.calls = []
-
-    def __getattr__(self, name):
-        return lambda *given, **named: self.calls.append((name, given, named))
-
-    def add_axes(self, _):
-        """The same recorder."""
-        return self
-
-    def savefig(self, file, **_):
-        """Writes something to the file."""
-        file.write(b"drawn")
-
-
-def test_png_has_the_same_shapes(monkeypatch):
-    """matplotlib gets the same positions and colours, and text in which nothing is a formula."""
-    figure = Recorder()
-    patches = {
-        "Rectangle": lambda *given, **_: ("rectangle", given),
-        "Circle": lambda *given, **_: ("circle", given),
-    }
-    parts = {
-        "figure": types.SimpleNamespace(Figure=lambda **_: figure),
-        "patches": types.SimpleNamespace(**patches),
-    }
-    monkeypatch.setitem(sys.modules, "matplotlib", types.SimpleNamespace(**parts))
-    for name, module in parts.items():
-        monkeypatch.setitem(sys.modules, f"matplotlib.{name}", module)
-    assert picture_files.png(EACH) == b"drawn"
-    title, rect, line, dot, text = [call for call in figure.calls if not call[0].startswith("set_")]
-    assert title[1][2] == "one of each"
-    assert rect[1][0] == ("rectangle", ((0, 0), 10, 20))
-    assert line[1] == ([0, 5], [0, 5])
-    assert dot[1][0] == ("circle", ((7, 8), 2))
-    assert text[1] == (1, 2, r"\$words\$")
-    assert (text[2]["ha"], text[2]["fontweight"]) == ("right", "bold")
-
-
-def test_png_is_drawn_where_matplotlib_is():
-    """With matplotlib installed, the file has the signature of a PNG."""
-    pytest.importorskip("matplotlib")
-    assert picture_files.png(EACH).startswith(b"\x89PNG")
-    assert picture_files.has_png()

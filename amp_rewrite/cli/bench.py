@@ -42,7 +42,7 @@ from amp_rewrite.running.sessions import Device, Libraries
 )
 @custom_ops_flag
 @json_flag("figures")
-@written_file("--chart", "Draw the latencies: an .svg, or a .png with matplotlib.")
+@written_file("--chart", "Draw the latencies, as an .svg.")
 def bench(
     models: tuple[Path, ...],
     data: Data,
@@ -61,7 +61,7 @@ def bench(
     Synthetic inputs are those of A, and all models must take them. Each round runs every model once: A B A B.
     """
     if chart is not None:
-        picture_files.drawing(chart)  # refuses what cannot be drawn, before minutes have passed
+        picture_files.refuse_other_suffix(chart)  # refuses what cannot be drawn, before minutes have passed
     run_arguments.libraries(custom_ops)
     device = run_arguments.device(provider)
     if tf32 and device is not Device.CUDA:

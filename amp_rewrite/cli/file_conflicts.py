@@ -173,7 +173,7 @@ def _written(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> It
     if values.get("update"):
         yield from (_File("--baseline", path) for path in _baseline(values["baseline"], values["file"]))
     if values.get("plots"):
-        places = (values["plots"] / f"{name}{kind}" for name in PICTURES for kind in (".svg", ".png"))
+        places = (values["plots"] / f"{name}.svg" for name in PICTURES)
         yield from (_File("--plots", place) for place in places)
     if _has_default_name(values):
         model, halves = values["model"], half.BY_NAME.values() if "to" in values else ()

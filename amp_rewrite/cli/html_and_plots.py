@@ -48,9 +48,7 @@ html_flag: Any = written_file(
 
 _FLAGS = (
     html_flag,
-    read_path(
-        "--plots", "FOLDER", "Write the report's plots as SVG, and as PNG where matplotlib is installed."
-    ),
+    read_path("--plots", "FOLDER", "Write the report's plots as SVG."),
     switch("--placement", "With --html: show what onnxruntime's CUDA provider executes of the result."),
 )
 
@@ -77,8 +75,7 @@ class ReportFiles:
         if self.plots is not None:
             destination.make_folder(self.plots)
             for name, picture in shown.pictures.items():
-                for kind in (".svg", ".png") if picture_files.has_png() else (".svg",):
-                    picture_files.write(picture, self.plots / f"{name}{kind}")
+                picture_files.write(picture, self.plots / f"{name}.svg")
 
 
 def _read(flags: Mapping[str, Any]) -> ReportFiles:

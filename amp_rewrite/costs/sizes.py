@@ -68,9 +68,8 @@ class Sizes:
 
     def _guess(self, node: ir.Node) -> None:
         read = [self.elements(value) for value in node.inputs if value is not None]
-        for value in node.outputs:
-            if self._is_vague(value):
-                self._elements[value] = max(read, default=UNKNOWN)
+        vague = [value for value in node.outputs if self._is_vague(value)]
+        self._elements.update(dict.fromkeys(vague, max(read, default=UNKNOWN)))
 
 
 def _sized(shape: ir.Shape | None, value: ir.Value) -> Shape | None:

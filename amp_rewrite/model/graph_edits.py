@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -14,6 +14,50 @@ def graph_of(held: ir.Node | ir.Value) -> ir.Graph:
     graph = held.graph
     assert isinstance(graph, ir.Graph), "all that a model holds is in a graph"
     return graph
+
+
+def replace_inputs(node: ir.Node, values: Mapping[int, ir.Value | None]) -> None:
+    """Has a node read other values at these ports.
+
+    onnx-ir copies all inputs of a node for each that it replaces: quadratic for a Concat of thousands.
+    """
+    if len(values) == 1 or node.device_configurations:
+        for port, value in values.items():
+            node.replace_input_with(port, value)
+        return
+    inputs = list(node.inputs)
+    for port, value in values.items():
+        if (old := inputs[port]) is not None:
+            old._remove_usage(node, port)  # pyright: ignore[reportPrivateUsage] - as replace_input_with
+        if value is not None:
+            value._add_usage(node, port)  # pyright: ignore[reportPrivateUsage]
+        inputs[port] = value
+    node._inputs = tuple(inputs)  # pyright: ignore[reportPrivateUsage]
+
+
+def replace_uses(replacements: Mapping[ir.Value, ir.Value]) -> None:
+    """Has the nodes that read a key of these read its value."""
+    ports: dict[ir.Node, dict[int, ir.Value | None]] = {}
+    for value, replacement in replacements.items():
+        for node, port in value.uses():
+            ports.setdefault(node, {})[port] = replacement
+    for node, values in ports.items():
+        replace_inputs(node, values)
+
+
+def remove(nodes: Iterable[ir.Node]) -> None:
+    """Removes nodes of which no output is read by others, from whatever graphs they are in."""
+    removed: dict[ir.Graph, list[ir.Node]] = {}
+    for node in nodes:
+        removed.setdefault(graph_of(node), []).append(node)
+        replace_inputs(node, dict.fromkeys(range(len(node.inputs))))
+    for graph, together in removed.items():
+        counts = [len(node.inputs) for node in together]
+        for node in together:
+            node._inputs = ()  # pyright: ignore[reportPrivateUsage] - `remove` replaces them one by one
+        graph.remove(together, safe=True)
+        for node, count in zip(together, counts, strict=True):
+            node.resize_inputs(count)
 
 
 def replace(node: ir.Node, parts: Sequence[ir.Node], value: ir.Value) -> None:

@@ -49,6 +49,12 @@ class _Inlining(InlinePass):
         self._bodies: dict[ir.OperatorIdentifier, tuple[_Named, _Named]] = {}
         self._node_numbering, self._value_numbering = Numbering(), Numbering()
 
+    def _reset(self, model: ir.Model) -> None:
+        """Prepares a run without the abbreviations of functions, unused here: quadratic in their number."""
+        super()._reset(ir.Model(ir.Graph((), (), nodes=()), ir_version=model.ir_version))
+        self._functions, self._opset_imports = model.functions, model.opset_imports
+        self._function_id_abbreviations = dict.fromkeys(model.functions, "")
+
     def _instantiate_call(
         self, node: ir.Node, call_site_id: str
     ) -> tuple[Sequence[ir.Node], Sequence[ir.Value]]:

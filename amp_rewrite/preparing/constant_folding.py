@@ -20,7 +20,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from amp_rewrite.model import traversal
+from amp_rewrite.model import graph_edits, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.onnx_types import control_flow, worker, worker_process
 from amp_rewrite.policy.node_patterns import pinned_as
@@ -185,8 +185,7 @@ def fold_constants(model: ir.Model, kept: Container[ir.Node]) -> tuple[FormChang
     if not results or _bytes(needed, sizes) > BUDGET:
         return ()
     tensors = evaluate(needed, {value: sizes[value] for value in results})
-    for value, tensor in tensors.items():
-        stored.put(value, tensor)
+    stored.put(tensors)
     return tuple(_remove(needed, into, stored)) if tensors else ()
 
 
@@ -275,9 +274,7 @@ def _remove(
     constant: ConstantNodes, into: Mapping[ir.Node, str], stored: StoredValues
 ) -> Iterator[FormChange]:
     """Removes nodes whose results are stored, and what only they read."""
-    for node in reversed(constant.nodes):
-        if node in into and node.graph is not None:
-            node.graph.remove(node, safe=True)
+    graph_edits.remove(node for node in constant.nodes if node in into and node.graph is not None)
     for value in constant.leaves:
         stored.forget(value)
     for node in constant.nodes:

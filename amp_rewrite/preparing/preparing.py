@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.model import fused_conv_decomposition, inlining, traversal
+from amp_rewrite.model import fused_conv_decomposition, graph_edits, inlining, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.onnx_types import contrib_schemas, shape_inference
 from amp_rewrite.onnx_types.element_types import Types
@@ -33,11 +33,14 @@ def bypass_casts(model: ir.Model, types: Types) -> None:
     """Removes Casts from float32 to float32, which some exporters write, and which would separate nodes that
     belong together. One that produces an output of the model or of a body stays.
     """
-    for node in [*_idle(model, types)]:
-        value = node.inputs[0]  # read only now: one of a row of Casts has moved on to what the first read
-        if value is not None and node.graph is not None:
-            node.outputs[0].replace_all_uses_with(value)
-            node.graph.remove(node, safe=True)
+    sources: dict[ir.Value, ir.Value] = {}
+    nodes = [*_idle(model, types)]
+    for node in nodes:
+        value = node.inputs[0]
+        assert value is not None, "an idle Cast reads something"
+        sources[node.outputs[0]] = sources.get(value, value)  # of a row of Casts, what the first one reads
+    graph_edits.replace_uses(sources)
+    graph_edits.remove(nodes)
 
 
 def _idle(model: ir.Model, types: Types) -> Iterator[ir.Node]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -59,11 +60,15 @@ class StoredValues:
         value.type, value.shape = tensor_type(tensor.dtype), ir.Shape(tensor.shape.numpy())
         graph_edits.register(value, graph, listed=self._lists_inputs and graph is self._root)
 
-    def put(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
-        """Stores what a node computes: whatever reads it reads a stored value of the same name."""
-        kept = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=tensor)
-        value.replace_all_uses_with(kept)
-        self._register(kept, tensor, graph_edits.graph_of(value))
+    def put(self, tensors: Mapping[ir.Value, ir.TensorProtocol]) -> None:
+        """Stores what nodes compute: whatever reads it reads a stored value of the same name."""
+        replacements = {
+            value: ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=tensor)
+            for value, tensor in tensors.items()
+        }
+        graph_edits.replace_uses(replacements)
+        for value, stored in replacements.items():
+            self._register(stored, tensors[value], graph_edits.graph_of(value))
 
     def forget(self, value: ir.Value | None) -> None:
         """Removes a stored value that nobody reads any more."""

@@ -1,36 +1,25 @@
-"""Pictures as files: SVG, and PNG by matplotlib."""
+"""Pictures as SVG files."""
 
 from __future__ import annotations
 
-import importlib.util
-import io
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
-from amp_rewrite.errors import MissingPackageError, OptionError
+from amp_rewrite.errors import OptionError
 from amp_rewrite.files import staging
-from amp_rewrite.process import startup
-from amp_rewrite.reporting.pictures import Anchor, Dot, Drawable, Line, Picture, Rect, Text
-
-Drawing = Callable[[Picture], bytes]
-"""Draws a picture as the bytes of a file."""
+from amp_rewrite.reporting.pictures import Dot, Drawable, Line, Picture, Rect, Text
 
 
-def drawing(path: Path) -> Drawing:
-    """How to draw a file with this suffix. Raises OptionError, and MissingPackageError without matplotlib."""
-    kind = path.suffix.lower()
-    if kind not in _DRAWINGS:
-        raise OptionError(f"{path} is neither .svg nor .png", remedy="give it one of these suffixes")
-    if kind == ".png":
-        _matplotlib("figure")
-    return _DRAWINGS[kind]
+def refuse_other_suffix(path: Path) -> None:
+    """Raises OptionError for a file whose name does not end in `.svg`."""
+    if path.suffix.lower() != ".svg":
+        raise OptionError(f"{path} does not end in .svg", remedy="give it that suffix")
 
 
 def write(picture: Picture, path: Path) -> None:
-    """Writes a picture to a file. Raises OutputError, and what `drawing` raises."""
-    staging.write(drawing(path)(picture), path)
+    """Writes a picture to a file. Raises OutputError, and OptionError as `refuse_other_suffix`."""
+    refuse_other_suffix(path)
+    staging.write(svg(picture), path)
 
 
 _MARGIN, _HEADLINE = 16, 40
@@ -83,72 +72,3 @@ def _add(parent: ET.Element, tag: str, content: str = "", **attributes: float | 
 def _printable(text: str) -> str:
     """Text with control characters and lone surrogates replaced: XML may not contain them."""
     return "".join(c if c.isprintable() or c == " " else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def has_png() -> bool:
-    """Whether matplotlib is installed."""
-    return importlib.util.find_spec("matplotlib") is not None
-
-
-def _matplotlib(module: str) -> Any:
-    """A module of matplotlib; MissingPackageError where it is not installed."""
-    try:
-        return startup.import_module(f"matplotlib.{module}")
-    except ImportError as error:
-        raise MissingPackageError("matplotlib", extra="plots", purpose="a PNG chart") from error
-
-
-_DPI = 100
-_SHARP = 2
-"""PNG pixels per pixel of the picture."""
-
-
-def png(picture: Picture) -> bytes:
-    """The picture as PNG below its title; MissingPackageError without matplotlib."""
-    width, height = picture.width + 2 * _MARGIN, picture.height + 2 * _MARGIN + _HEADLINE
-    sheet = _matplotlib("figure").Figure(figsize=(width / _DPI, height / _DPI))
-    axes = sheet.add_axes((0, 0, 1, 1))
-    axes.set_axis_off()
-    axes.set_xlim(-_MARGIN, picture.width + _MARGIN)
-    axes.set_ylim(picture.height + _MARGIN, -_MARGIN - _HEADLINE)  # y grows downwards
-    title = Text(0, 14 - _HEADLINE, picture.title, size=15, bold=True)
-    for order, shape in enumerate((title, *picture.shapes)):
-        _draw_png(axes, shape, order)
-    file = io.BytesIO()
-    sheet.savefig(file, format="png", dpi=_SHARP * _DPI)
-    return file.getvalue()
-
-
-def _draw_png(axes: Any, shape: Drawable, order: int) -> None:
-    patches = _matplotlib("patches")
-    colour = shape.tone.value
-    match shape:
-        case Rect():
-            axes.add_patch(
-                patches.Rectangle((shape.x, shape.y), shape.w, shape.h, color=colour, lw=0, zorder=order)
-            )
-        case Line():
-            style = (0, (4, 3)) if shape.dash else "solid"
-            axes.plot(
-                [shape.x1, shape.x2], [shape.y1, shape.y2], color=colour, lw=_POINTS, ls=style, zorder=order
-            )
-        case Dot():
-            axes.add_patch(patches.Circle((shape.x, shape.y), shape.r, color=colour, lw=0, zorder=order))
-        case Text():
-            axes.text(
-                shape.x,
-                shape.y,
-                _printable(shape.text).replace("$", r"\$"),  # else matplotlib reads it as a formula
-                color=colour,
-                fontsize=shape.size * _POINTS,
-                fontweight="bold" if shape.bold else "normal",
-                ha=_ALIGNED[shape.anchor],
-                va="baseline",
-                zorder=order,
-            )
-
-
-_POINTS = 72 / _DPI
-"""Points per pixel."""
-_ALIGNED = {Anchor.START: "left", Anchor.MIDDLE: "center", Anchor.END: "right"}
-_DRAWINGS: Mapping[str, Drawing] = {".svg": svg, ".png": png}

@@ -1,4 +1,4 @@
-"""Pictures made of plain shapes, which the page, SVG and PNG files all draw from."""
+"""Pictures made of plain shapes, which the page and SVG files draw from."""
 
 from __future__ import annotations
 

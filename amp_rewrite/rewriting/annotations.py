@@ -1,62 +1,108 @@
 """The decisions of a rewrite in the metadata of its result, so that it can be explained without the original.
 
-Everything is JSON under KEY. The model has the entries that its units share:
+All stands in the metadata of the model, as JSON under KEY:
 
-    {"format": 2, "entries": [{"kind": "allow", "follow": false, "authority": "list", ...}, ...]}
+    {"format": 3, "entries": [{"kind": "allow", "follow": false, "authority": "list", ...}, ...],
+     "paints": [["full", "deny", 3], ...], "nodes": "eJyrVsrMK0ktyk..."}
 
-and every node for which something was decided has a row for each of its units, and one if it is a Cast that
-stands between types:
-
-    {"units": [[17, "T", "full", "deny", 12, 3]], "cast": [true, "unit", 17, [18, 21], false]}
-
-UNIT and CAST name what the places of a row hold; `records` has the form of each.
-
-Metadata of nodes came with IR version 10. Older versions have no rule against it: onnx's checker and
-onnxruntime take it at every version, and a reader that does not know it skips it, as protobuf has it.
+`entries` are what lists, findings and pins say, and `paints` the distinct decisions, each once. `nodes` says
+which of these every node has, compressed: a record in each node would double the file of a large model.
 """
 
 from __future__ import annotations
 
+import base64
+import itertools
 import json
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+import operator
+import re
+import zlib
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import onnx_ir as ir
 
 from amp_rewrite import version
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.colouring.painting import Paint, Painting
+from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
 from amp_rewrite.errors import ModelError
-from amp_rewrite.model.traversal import every_node, graphs
+from amp_rewrite.model.traversal import every_node
 from amp_rewrite.policy.operator_lists import Entry
 from amp_rewrite.rewriting import cast_sites, decision_records, decisions, json_fields
-from amp_rewrite.rewriting.cast_sites import CastSite
+from amp_rewrite.rewriting.cast_sites import CastSite, Origin
 from amp_rewrite.rewriting.decision_records import Record
 from amp_rewrite.rewriting.decisions import Decision, Decisions
-from amp_rewrite.rewriting.json_fields import COUNT, FLAG, LIST, OBJECT, TEXT, JsonFields, optional
+from amp_rewrite.rewriting.json_fields import (
+    COUNT,
+    COUNTS,
+    FLAG,
+    INTEGER,
+    INTEGERS,
+    LIST,
+    OBJECT,
+    TEXT,
+    TEXTS,
+    JsonFields,
+    list_of,
+    one_of,
+    or_null,
+)
 from amp_rewrite.rewriting.plan import Plan
 
 KEY = "amp_rewrite"
-"""Under which the metadata of models and nodes holds what is ours."""
+"""Under which the metadata of a model holds what is ours."""
 
 RESTORED = "amp_rewrite.restored"
 """The same of a model that was made float32 again: the version that did."""
 
-FORMAT = 2
+FORMAT = 3
 """The version of what stands there; another version is not read."""
 
-UNIT: JsonFields = {
-    "unit": COUNT,
-    "variable": TEXT,
-    **decision_records.paint_fields(COUNT),
-    "entry": COUNT,
+PAINT: JsonFields = {"colour": one_of(Colour), "rule": one_of(Rule), "entry": COUNT}
+"""A row of `paints`."""
+
+NODES: JsonFields = {
+    "names": OBJECT,
+    "counts": COUNTS,
+    "variables": OBJECT,
+    "paints": COUNTS,
+    "causes": list_of(or_null(INTEGER), "a list of whole numbers and nulls"),
+    "casts": LIST,
 }
-"""A row of a unit: its number, its type variable, its paint, and the position of its entry."""
+"""The columns of `nodes`.
 
-CAST: JsonFields = {"added": FLAG, **decision_records.cast_site_fields(COUNT)}
-"""A row of a Cast: whether it was added, and why it stands, with units by number."""
+`names` and `counts` have an element for each node that has a record: what it goes by (its first output), and
+the number of its units. The next three have one for each unit: its type variable, the position of its paint,
+and the number of the unit that caused it, less its own. `casts` are rows of CAST.
+"""
 
-_NODE: JsonFields = {"units": optional(LIST), "cast": optional(LIST)}
+TEXT_COLUMNS: JsonFields = {
+    "templates": list_of(TEXTS, "a list of lists of texts"),
+    "positions": COUNTS,
+    "numbers": INTEGERS,
+}
+"""Texts as columns: the texts between numbers, by position in `templates`, and the numbers in them, each less
+the one at the same place in the text before. Numbered names compress to a tenth of a byte.
+"""
+
+CAST: JsonFields = {
+    "node": COUNT,
+    "added": FLAG,
+    "origin": one_of(Origin),
+    "producer": or_null(INTEGER),
+    "consumers": INTEGERS,
+    "is_output": FLAG,
+}
+"""A row of a Cast: the position of its node, whether it was added, and why it stands.
+
+The position is less that of the Cast before; `producer` and the first of `consumers` are less the number of
+units before the node, and other consumers less the one before.
+"""
+
+LIMIT = 1 << 28
+"""The bytes of `nodes` above which it is not decompressed: no model of one protobuf has as many names."""
 
 
 def update(
@@ -72,7 +118,9 @@ def update(
     except ModelError as error:
         before, warnings = None, (f"what is left of an earlier rewrite is dropped: {error.problem}",)
     if before is None:
-        write_first(model, graph, painting, cast_sites.of(graph, plan.casts, placed))
+        painted = zip(graph.units, painting.paints, painting.entries, strict=True)
+        units = ((unit.node, str(unit.var), paint, entry) for unit, paint, entry in painted)
+        _write(model, units, cast_sites.of(graph, plan.casts, placed))
     else:
         write(model, decisions.merged(before, decisions.of(graph, painting, plan, placed)))
     return warnings
@@ -83,100 +131,168 @@ def mark_restored(model: ir.Model) -> None:
     model.metadata_props[RESTORED] = version.installed()
 
 
-def write(model: ir.Model, found: Decisions) -> None:
+def write(model: ir.Model, decided: Decisions) -> None:
     """Leaves the decisions in the metadata of the model that they are about, and nothing older."""
-    units = ((decision.node, decision.variable, decision.paint, decision.entry) for decision in found.all)
-    _write(model, graphs(model.graph), units, found.cast_sites)
-
-
-def write_first(model: ir.Model, graph: UnitGraph, painting: Painting, sites: Iterable[CastSite]) -> None:
-    """Leaves what `write` would of these, in a model that carries no decisions yet."""
-    painted = zip(graph.units, painting.paints, painting.entries, strict=True)
-    units = ((unit.node, str(unit.var), paint, entry) for unit, paint, entry in painted)
-    _write(model, graph.nodes, units, sites)
+    units = ((decision.node, decision.variable, decision.paint, decision.entry) for decision in decided.all)
+    _write(model, units, decided.cast_sites)
 
 
 def _write(
-    model: ir.Model,
-    held: Iterable[ir.Graph],
-    units: Iterable[tuple[Hashable, str, Paint, Entry]],
-    sites: Iterable[CastSite],
+    model: ir.Model, units: Iterable[tuple[Hashable, str, Paint, Entry]], sites: Iterable[CastSite]
 ) -> None:
     entries = _Entries()
-    rows: dict[Hashable, str] = {}
-    for number, (node, variable, paint, entry) in enumerate(units):
-        row = _row(number, variable, paint, entries.number(entry))
-        rows[node] = f"{rows[node]},{row}" if node in rows else row
-    casts = {site.node: _cast_row(site) for site in sites}
-    for graph in held:
-        for node in graph:
-            if node in rows or node in casts:
-                node.metadata_props[KEY] = _node_text(rows.get(node), casts.get(node))
-            else:
-                node.metadata_props.pop(KEY, None)
-    content = {"format": FORMAT, "entries": entries.table}
+    paints: _Positions[tuple[str, str, int]] = _Positions()
+    variables: list[str] = []
+    of_node: dict[Hashable, list[int]] = {}
+    decided: list[tuple[int, int | None]] = []
+    for node, variable, paint, entry in units:
+        of_node.setdefault(node, []).append(len(decided))
+        variables.append(variable)
+        row = paints[paint.colour.value, paint.rule.value, entries.position(entry)]
+        decided.append((row, paint.cause))
+    casts = {site.node: site for site in sites}
+    nodes = [node for node in model.graph.all_nodes() if node in of_node or node in casts]
+    order = [position for node in nodes for position in of_node.get(node, ())]
+    numbers = {position: number for number, position in enumerate(order)}
+    content = {
+        "format": FORMAT,
+        "entries": entries.table,
+        "paints": list(paints),
+        "nodes": _compressed(
+            {
+                "names": _columns(map(_name, nodes)),
+                "counts": [len(of_node.get(node, ())) for node in nodes],
+                "variables": _columns(variables[position] for position in order),
+                "paints": [decided[position][0] for position in order],
+                "causes": [_less(numbers.get(decided[p][1]), number) for number, p in enumerate(order)],
+                "casts": list(_cast_rows(nodes, of_node, casts, numbers)),
+            }
+        ),
+    }
+    remove(model)
     model.metadata_props[KEY] = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
 
 
-def _row(number: int, variable: str, paint: Paint, entry: int) -> str:
-    """A row of a unit as JSON; `json` takes several times as long, and a model has a row for every unit."""
-    cause = "null" if paint.cause is None else paint.cause
-    return f'[{number},"{variable}","{paint.colour.value}","{paint.rule.value}",{cause},{entry}]'
+_T = TypeVar("_T")
 
 
-def _cast_row(site: CastSite) -> str:
-    """A row of a Cast as JSON."""
-    added, is_output = _JSON_FLAG[site.added], _JSON_FLAG[site.is_output]
-    producer = "null" if site.producer is None else site.producer
-    return f'[{added},"{site.origin.value}",{producer},[{",".join(map(str, site.consumers))}],{is_output}]'
+class _Positions(dict[_T, int]):
+    """The position of each distinct key, in the order in which they were first asked for."""
 
-
-_JSON_FLAG = ("false", "true")
-
-
-def _node_text(units: str | None, cast: str | None) -> str:
-    if cast is None:
-        return f'{{"units":[{units}]}}'
-    return f'{{"units":[{units}],"cast":{cast}}}' if units else f'{{"cast":{cast}}}'
+    def __missing__(self, key: _T) -> int:
+        self[key] = len(self)
+        return self[key]
 
 
 class _Entries:
-    """A table of entries, and where each stands in it."""
+    """A table of entries, and the position of each."""
 
     def __init__(self) -> None:
         self.table: list[Record] = []
-        self._numbers: dict[Entry, int] = {}
-        self._known: dict[int, int] = {}
+        self._positions: dict[Entry, int] = {}
+        self._by_identity: dict[int, int] = {}
 
-    def number(self, entry: Entry) -> int:
-        """The position of an entry. The same entry serves many units: it is known by identity first."""
-        number = self._known.get(id(entry))
-        if number is None:
-            told = replace(entry, unheld=None)  # a record does not have it
-            number = self._known[id(entry)] = self._numbers.setdefault(told, len(self.table))
-            if number == len(self.table):
-                self.table.append(decision_records.of_entry(told))
-        return number
+    def position(self, entry: Entry) -> int:
+        """The position of an entry. The same entry serves many units: it is looked up by identity first."""
+        position = self._by_identity.get(id(entry))
+        if position is None:
+            bare = replace(entry, unheld=None)  # a record does not have it
+            position = self._by_identity[id(entry)] = self._positions.setdefault(bare, len(self.table))
+            if position == len(self.table):
+                self.table.append(decision_records.of_entry(bare))
+        return position
+
+
+def _cast_rows(
+    nodes: Sequence[ir.Node],
+    units: Mapping[Hashable, Sequence[int]],
+    casts: Mapping[Hashable, CastSite],
+    numbers: Mapping[int | None, int],
+) -> Iterator[list[Any]]:
+    last = before = 0
+    for position, node in enumerate(nodes):
+        site = casts.get(node)
+        if site is not None:
+            consumers = [numbers[unit] for unit in site.consumers if unit in numbers]
+            differences = [one - other for one, other in zip(consumers, [before, *consumers], strict=False)]
+            producer = _less(numbers.get(site.producer), before)
+            row = [position - last, site.added, site.origin.value, producer, differences, site.is_output]
+            yield row
+            last = position
+        before += len(units.get(node, ()))
+
+
+def _less(number: int | None, other: int) -> int | None:
+    return None if number is None else number - other
+
+
+def _name(node: ir.Node) -> str:
+    """What a node goes by: the first name of what it makes, or its own."""
+    return next((value.name for value in node.outputs if value.name), node.name or "")
+
+
+_NUMBER = re.compile("((?<![0-9])(?:0|[1-9][0-9]{0,17})(?![0-9]))")
+"""A number in a text that can be written again from its value."""
+
+
+def _columns(texts: Iterable[str]) -> Record:
+    """Texts as TEXT_COLUMNS."""
+    templates: _Positions[tuple[str, ...]] = _Positions()
+    positions, differences, last = list[int](), list[int](), list[int]()
+    for text in texts:
+        parts = _NUMBER.split(text)
+        positions.append(templates[tuple(parts[::2])])
+        numbers = list(map(int, parts[1::2]))
+        differences += map(operator.sub, numbers, itertools.chain(last, itertools.repeat(0)))
+        last = numbers
+    return {"templates": list(templates), "positions": positions, "numbers": differences}
+
+
+def _texts(path: str, columns: Record) -> Iterator[str]:
+    """The texts in TEXT_COLUMNS; ValueError where these do not fit together."""
+    json_fields.check(path, columns, TEXT_COLUMNS)
+    differences, last = iter(columns["numbers"]), list[int]()
+    for position in columns["positions"]:
+        first, *others = _at(columns["templates"], position, "template") or [""]
+        here = itertools.islice(differences, len(others))
+        last = list(map(operator.add, here, itertools.chain(last, itertools.repeat(0))))
+        yield first + "".join(f"{number}{part}" for number, part in zip(last, others, strict=True))
+
+
+def _compressed(columns: Record) -> str:
+    text = json.dumps(columns, separators=(",", ":"), ensure_ascii=False)
+    return base64.b64encode(zlib.compress(text.encode())).decode()
+
+
+def _decompressed(text: str) -> Record:
+    stream = zlib.decompressobj()
+    try:
+        content = json.loads(stream.decompress(base64.b64decode(text), LIMIT))
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not OBJECT.holds(content):
+        raise ValueError("nodes is not an object")
+    json_fields.check("nodes.", content, NODES)
+    return content
 
 
 def remove(model: ir.Model) -> None:
-    """Takes out what is ours."""
-    model.metadata_props.pop(KEY, None)
-    for node in every_node(model.graph):
-        node.metadata_props.pop(KEY, None)
+    """Takes out what is ours; earlier formats had a record in each node."""
+    if model.metadata_props.pop(KEY, None) is not None:
+        for node in every_node(model.graph):
+            node.metadata_props.pop(KEY, None)
 
 
 def read(model: ir.Model) -> Decisions | None:
     """The decisions that a model carries; None when it carries none.
 
-    A cause that is no longer in the model is unknown: its number is not that of a unit.
+    A node that was taken out since, or renamed, has none, and what it caused has no cause.
     Raises ModelError when they are damaged.
     """
     if KEY not in model.metadata_props:
         return None
-    nodes = [node for node in every_node(model.graph) if KEY in node.metadata_props]
     try:
-        return _Reader(_entries(model.metadata_props[KEY])).decisions(nodes)
+        return _Reader(model, model.metadata_props[KEY]).decisions()
     except (ValueError, RecursionError) as error:
         raise ModelError(
             f"the decisions in its metadata are damaged ({error})"[:200],
@@ -184,26 +300,72 @@ def read(model: ir.Model) -> Decisions | None:
         ) from error
 
 
-def _entries(text: str) -> Sequence[Entry]:
-    content = json.loads(text)
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
-        raise ValueError(f"format {found}, and {FORMAT} is read here")
-    json_fields.check("", content, {"entries": LIST})
-    json_fields.check_rows("entries", content["entries"], decision_records.ENTRY_FIELDS)
-    return [decision_records.entry(record) for record in content["entries"]]
+class _Reader:
+    def __init__(self, model: ir.Model, text: str) -> None:
+        content = json.loads(text)
+        version = content.get("format") if OBJECT.holds(content) else None
+        if version != FORMAT:
+            raise ValueError(f"format {version}, and {FORMAT} is read here")
+        json_fields.check("", content, {"entries": LIST, "paints": LIST, "nodes": TEXT})
+        json_fields.check_rows("entries", content["entries"], decision_records.ENTRY_FIELDS)
+        entries = [decision_records.entry(record) for record in content["entries"]]
+        self._paints = [_paint(row, entries) for row in content["paints"]]
+        self._columns = _decompressed(content["nodes"])
+        by_name: dict[str, deque[ir.Node]] = {}
+        for node in model.graph.all_nodes():
+            by_name.setdefault(_name(node), deque()).append(node)
+        recorded = map(by_name.get, _texts("nodes.names.", self._columns["names"]))
+        self._variables = list(_texts("nodes.variables.", self._columns["variables"]))
+        self._nodes = [waiting.popleft() if waiting else None for waiting in recorded]
+
+    def decisions(self) -> Decisions:
+        """The decisions on the nodes that are in the model, in the order in which they were written."""
+        counts = self._columns["counts"]
+        lengths = {len(self._columns["paints"]), len(self._columns["causes"]), len(self._variables)}
+        if len(counts) != len(self._nodes) or lengths != {sum(counts)}:
+            raise ValueError("the columns of nodes do not fit together")
+        owners = [node for node, count in zip(self._nodes, counts, strict=True) for _ in range(count)]
+        there = [number for number, node in enumerate(owners) if node is not None]
+        self._positions = {number: position for position, number in enumerate(there)}
+        outputs = decisions.made_by(filter(None, self._nodes))
+        units = [self._decision(owners[number], number, outputs) for number in there]
+        return Decisions(tuple(units), tuple(self._cast_sites(list(itertools.accumulate(counts, initial=0)))))
+
+    def _decision(
+        self, node: ir.Node | None, number: int, outputs: Mapping[ir.Node, tuple[str, ...]]
+    ) -> Decision:
+        assert node is not None, "only nodes that are in the model are asked for"
+        colour, rule, entry = _at(self._paints, self._columns["paints"][number], "paint")
+        cause = self._columns["causes"][number]
+        paint = Paint(colour, rule, None if cause is None else self._positions.get(number + cause))
+        return decisions.about(node, outputs[node], self._variables[number], paint, entry)
+
+    def _cast_sites(self, before: Sequence[int]) -> Iterator[CastSite]:
+        position = 0
+        for row in self._columns["casts"]:
+            record = _record("casts: ", row, CAST)
+            position += record["node"]
+            node, base = _at(self._nodes, position, "node"), before[position]
+            if node is not None:
+                yield self._cast_site(record, node, base)
+
+    def _cast_site(self, record: Record, node: ir.Node, base: int) -> CastSite:
+        if not node.inputs or not node.outputs:
+            raise ValueError(f"node {node.name!r} is not a Cast")
+        producer = None if record["producer"] is None else self._positions.get(base + record["producer"])
+        numbers = itertools.islice(itertools.accumulate(record["consumers"], initial=base), 1, None)
+        consumers = [self._positions[number] for number in numbers if number in self._positions]
+        absolute = {**record, "producer": producer, "consumers": consumers}
+        names = cast_sites.names(node.inputs[0], node, node.outputs[0])
+        return decision_records.cast_site(
+            absolute, node, names, cast_sites.element(node), added=record["added"]
+        )
 
 
-def _rows(node: ir.Node) -> Record:
-    """What a node carries: `units`, and `cast` if it is one, as records."""
-    where = f"node {node.name!r}: "
-    content = json.loads(node.metadata_props[KEY])
-    if not OBJECT.holds(content):
-        raise ValueError(f"{where}{content!r} is not an object"[:100])
-    json_fields.check(where, content, _NODE)
-    units = [_record(where, row, UNIT) for row in content.get("units", [])]
-    casts = [_record(where, content["cast"], CAST)] if "cast" in content else []
-    return {"units": units, "casts": casts}
+def _paint(row: object, entries: Sequence[Entry]) -> tuple[Colour, Rule, Entry]:
+    record = _record("paints: ", row, PAINT)
+    entry = _at(entries, record["entry"], "entry")
+    return Colour(record["colour"]), Rule(record["rule"]), entry
 
 
 def _record(where: str, row: object, fields: JsonFields) -> Record:
@@ -214,34 +376,7 @@ def _record(where: str, row: object, fields: JsonFields) -> Record:
     return record
 
 
-class _Reader:
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        self._entries = entries
-        self._positions: dict[int, int] = {}
-        self._defs: Mapping[ir.Node, tuple[str, ...]] = {}
-
-    def decisions(self, nodes: Sequence[ir.Node]) -> Decisions:
-        """What the nodes say, in the order of the numbers that they were written with."""
-        rows = [(node, _rows(node)) for node in nodes]
-        units = [(record, node) for node, carried in rows for record in carried["units"]]
-        units.sort(key=lambda unit: unit[0]["unit"])
-        self._defs = decisions.made_by(nodes)
-        self._positions = {record["unit"]: position for position, (record, _) in enumerate(units)}
-        casts = tuple(self._cast_site(node, record) for node, carried in rows for record in carried["casts"])
-        return Decisions(tuple(self._decision(node, record) for record, node in units), casts)
-
-    def _decision(self, node: ir.Node, record: Record) -> Decision:
-        if record["entry"] >= len(self._entries):
-            raise ValueError(f"there is no entry {record['entry']}")
-        paint = decision_records.paint({**record, "cause": self._positions.get(record["cause"])})
-        entry = self._entries[record["entry"]]
-        return decisions.about(node, self._defs[node], record["variable"], paint, entry)
-
-    def _cast_site(self, node: ir.Node, record: Record) -> CastSite:
-        if not node.inputs or not node.outputs:
-            raise ValueError(f"node {node.name!r} is not a Cast")
-        known = self._positions
-        consumers = [known[number] for number in record["consumers"] if number in known]
-        moved = {**record, "producer": known.get(record["producer"]), "consumers": consumers}
-        names = cast_sites.names(node.inputs[0], node, node.outputs[0])
-        return decision_records.cast_site(moved, node, names, cast_sites.element(node), added=record["added"])
+def _at(sequence: Sequence[_T], position: int, noun: str) -> _T:
+    if position >= len(sequence):
+        raise ValueError(f"there is no {noun} {position}")
+    return sequence[position]

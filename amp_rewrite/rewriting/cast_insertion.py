@@ -7,8 +7,11 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import Use
-from amp_rewrite.model.graph_edits import graph_of
+from amp_rewrite.model.graph_edits import graph_of, replace_inputs
 from amp_rewrite.onnx_types.element_types import tensor
+
+Redirection = tuple[Iterable[Use], ir.Value]
+"""Uses, and the value that they are to read."""
 
 
 class Placer:
@@ -38,10 +41,14 @@ def cast(value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
     return ir.Node("", "Cast", (value,), (ir.AttrInt64("to", int(dtype)),), outputs=(made,), name=name)
 
 
-def redirect(uses: Iterable[Use], value: ir.Value) -> None:
-    """Replaces the value of these uses."""
-    for holder, port in uses:
-        if type(holder) is ir.Node:  # as in units.value_of
-            holder.replace_input_with(port, value)
-        elif isinstance(holder, ir.Graph):
-            holder.outputs[port] = value
+def redirect(redirections: Iterable[Redirection]) -> None:
+    """Has uses read other values, all those of a node at once."""
+    ports: dict[ir.Node, dict[int, ir.Value | None]] = {}
+    for uses, value in redirections:
+        for holder, port in uses:
+            if type(holder) is ir.Node:  # as in units.value_of
+                ports.setdefault(holder, {})[port] = value
+            elif isinstance(holder, ir.Graph):
+                holder.outputs[port] = value
+    for node, values in ports.items():
+        replace_inputs(node, values)

@@ -28,7 +28,7 @@ from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.onnx_types.element_types import Types, element_type_name, tensor
 from amp_rewrite.onnx_types.schema import FIRST_TYPED_CAST
 from amp_rewrite.rewriting import cast_insertion
-from amp_rewrite.rewriting.cast_insertion import Placer, redirect
+from amp_rewrite.rewriting.cast_insertion import Placer, Redirection, redirect
 from amp_rewrite.rewriting.plan import Plan, PlannedCast, Retyped, Storage, TensorChange
 
 LAZY_FROM = 1 << 20
@@ -52,7 +52,9 @@ def apply(plan: Plan, model: ir.Model, graphs: Collection[ir.Graph], types: Type
         editor.retype(value)
     for retyped in plan.attributes:
         editor.set_attribute(retyped)
-    return tuple(map(editor.cast, plan.casts))
+    placed = tuple(map(editor.cast, plan.casts))
+    redirect(editor.redirections)
+    return placed
 
 
 def _named(root: ir.Graph, graphs: Collection[ir.Graph]) -> frozenset[ir.Graph]:
@@ -92,6 +94,7 @@ class _Editor:
         self._listed = model.ir_version < CONSTANT_INPUTS_BELOW
         self._names = names
         self._placer = Placer()
+        self.redirections: list[Redirection] = []
 
     def retype(self, value: ir.Value) -> None:
         """Changes the element type of a value to half."""
@@ -132,7 +135,7 @@ class _Editor:
             beside.name = name
             graph_of(value).insert_after(change.stored.node, node)
         self._types[beside] = tensor(self._half.dtype)
-        redirect(change.uses, beside)
+        self.redirections.append((change.uses, beside))
 
     def _converted(self, change: TensorChange, name: str | None) -> ir.TensorProtocol:
         saturate = bool(change.saturates)
@@ -163,7 +166,7 @@ class _Editor:
         return ir.Tensor(converted, dtype=self._half.dtype)
 
     def cast(self, cast: PlannedCast) -> ir.Node:
-        """Inserts a planned Cast, and redirects its uses to its output."""
+        """Inserts a planned Cast, whose uses `redirections` moves to its output."""
         value, element = cast.value, element_type_name(cast.dtype)
         name = self._names.of_node(f"{value.name or 'value'}__{element}")
         node = cast_insertion.cast(value, cast.dtype, name)
@@ -174,7 +177,7 @@ class _Editor:
         else:
             output.name = self._names.of_value(value, element)
         self._placer.behind([node], value)
-        redirect(cast.uses, output)
+        self.redirections.append((cast.uses, output))
         return node
 
     def _move_output(self, value: ir.Value, output: ir.Value) -> None:

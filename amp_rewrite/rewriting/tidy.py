@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from amp_rewrite.model import graph_edits
 from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types.element_types import Types
@@ -20,7 +21,7 @@ def run(root: ir.Graph, nodes: GraphNodes, types: Types) -> int:
     """
     if not any(node.op_type == "Cast" for held in nodes.values() for node in held):
         return 0
-    removed = 0
+    removed: list[ir.Node] = []
     for node in _casts(nodes):
         source = _source(node, types)
         if source is None:
@@ -30,10 +31,12 @@ def run(root: ir.Graph, nodes: GraphNodes, types: Types) -> int:
             output.replace_all_uses_with(source, replace_graph_outputs=True)
         before = node.inputs[0]
         if not _is_used(output):
-            _remove(node)
-            removed += 1
-        removed += _remove_if_unused(before)
-    return removed
+            removed.append(_detached(node))
+        producer = None if before is None or _is_used(before) else before.producer()
+        if producer is not None and producer.op_type == "Cast":
+            removed.append(_detached(producer))
+    graph_edits.remove(removed)
+    return len(removed)
 
 
 def _casts(held: Iterable[ir.Graph]) -> list[ir.Node]:
@@ -74,15 +77,7 @@ def _is_used(value: ir.Value) -> bool:
     return bool(value.uses()) or value.is_graph_output()
 
 
-def _remove(node: ir.Node) -> None:
-    if node.graph is not None:
-        node.graph.remove(node, safe=True)
-
-
-def _remove_if_unused(value: ir.Value | None) -> int:
-    """Removes the Cast that produces a value without uses; returns how many it removed."""
-    producer = value.producer() if value is not None else None
-    if value is None or producer is None or producer.op_type != "Cast" or _is_used(value):
-        return 0
-    _remove(producer)
-    return 1
+def _detached(node: ir.Node) -> ir.Node:
+    """The Cast, which reads nothing any more."""
+    node.replace_input_with(0, None)
+    return node

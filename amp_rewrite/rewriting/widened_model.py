@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.units import Use
 from amp_rewrite.errors import ModelError
-from amp_rewrite.model import constants, traversal
+from amp_rewrite.model import constants, graph_edits, traversal
 from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES
@@ -19,7 +19,7 @@ from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.preparing import preparing
 from amp_rewrite.rewriting import annotations, cast_insertion, container_casts, editing, widening
-from amp_rewrite.rewriting.cast_insertion import Placer, redirect
+from amp_rewrite.rewriting.cast_insertion import Placer, Redirection, redirect
 
 SMALL = 1 << 20
 """Elements up to which a stored tensor is searched for numbers at half's limits, as masks and bounds are."""
@@ -118,6 +118,7 @@ class _Widener:
         self._version = element_types.versions(model.graph.opset_imports)
         self._lists_weights = model.ir_version < constants.CONSTANT_INPUTS_BELOW
         self._names, self._placer = UniqueNames(graphs(model.graph)), Placer()
+        self._redirections: list[Redirection] = []
         self._ends: dict[ir.Value, list[Use]] = {}
         for graph in graphs(model.graph):
             for port, value in enumerate(graph.outputs):
@@ -139,6 +140,7 @@ class _Widener:
         for value in staying:
             self._use_widened(value)
         self._keep_outputs([value for value in halves if value not in staying])
+        redirect(self._redirections)
 
     def _is_known(self, node: ir.Node) -> bool:
         """Whether an operator's schema says what is in its types, and float32 is as good as half there."""
@@ -169,7 +171,7 @@ class _Widener:
         """Casts what an opaque node reads to half, as it was."""
         for port, value in enumerate(node.inputs):
             if value is not None and self._is_half(value) and value not in staying:
-                node.replace_input_with(port, self._cast(value, self._types[value].dtype))
+                self._redirections.append(([Use(node, port)], self._cast(value, self._types[value].dtype)))
 
     def _use_widened(self, value: ir.Value) -> None:
         """Casts a value that stays half for all that reads it, but for opaque nodes."""
@@ -188,7 +190,7 @@ class _Widener:
     def _replace(self, value: ir.Value, uses: list[Use], dtype: ir.DataType) -> None:
         """Has these uses read the value as another type; an output of the model keeps its name."""
         made = self._cast(value, dtype)
-        redirect(uses, made)
+        self._redirections.append((uses, made))
         if any(use.holder is self._root for use in uses):
             value.name, made.name = made.name, value.name
 
@@ -227,7 +229,12 @@ def _take_over_outputs(model: ir.Model) -> None:
     """Removes Casts from float32 to float32 behind which there are outputs, whose names their inputs take."""
     types = element_types.infer(model)
     for graph in graphs(model.graph):
-        for node in list(graph):
+        replacements: dict[ir.Value, ir.Value] = {}
+        idle: list[ir.Node] = []
+        ports: dict[ir.Value, list[int]] = {}
+        for port, value in enumerate(graph.outputs):
+            ports.setdefault(value, []).append(port)
+        for node in graph:
             value = node.inputs[0] if node.op_type == "Cast" and not node.domain else None
             if value is None or not _is_idle(value, node.outputs[0], types) or value.graph is not graph:
                 continue
@@ -235,8 +242,12 @@ def _take_over_outputs(model: ir.Model) -> None:
             value.name, output.name = output.name, value.name
             value.shape = output.shape if output.shape is not None else value.shape
             value.type = value.type or output.type
-            output.replace_all_uses_with(value, replace_graph_outputs=True)
-            graph.remove(node, safe=True)
+            for port in ports[output]:
+                graph.outputs[port] = value
+            replacements[output] = value
+            idle.append(node)
+        graph_edits.replace_uses(replacements)
+        graph_edits.remove(idle)
 
 
 def _is_idle(value: ir.Value, output: ir.Value, types: Types) -> bool:

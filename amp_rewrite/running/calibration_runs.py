@@ -80,9 +80,6 @@ class CalibrationRuns:
         """Those up to one that shows more values to count, for which a session is opened."""
         counts, known = self._done < COUNTED, len(self._counted)
         for found in shown:
-            if found.uncertain:
-                self._model.read_in_order(found.uncertain)
-                return
             if self._model.can_count and not found.uncounted <= self._counted:
                 self._counted |= found.uncounted
                 self._reopened += 1

@@ -29,7 +29,7 @@ from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.preparing import value_shapes
 from amp_rewrite.rewriting import cast_insertion, container_casts, editing, widened_model, widening
-from amp_rewrite.rewriting.cast_insertion import Placer, redirect
+from amp_rewrite.rewriting.cast_insertion import Placer, Redirection, redirect
 from amp_rewrite.running import half_accumulation, sessions
 from amp_rewrite.running.sessions import Device, Libraries
 
@@ -177,6 +177,7 @@ class _Emulator:
         self._opset = element_types.default_opset(model.graph.opset_imports)
         self._names = UniqueNames(graphs(model.graph))
         self._placer = Placer()
+        self._redirections: list[Redirection] = []
         self._graph_outputs: dict[ir.Value, list[Use]] = {}
         for graph in graphs(model.graph):
             for port, value in enumerate(graph.outputs):
@@ -193,6 +194,7 @@ class _Emulator:
         for value, dtype in halves.items():
             if value.name:  # an optional output that is omitted has no name
                 self._emulate(value, dtype)
+        redirect(self._redirections)
         return half_accumulation.apply(summing, self._opset, self._names)
 
     def _summing(self) -> list[tuple[ir.Node, ir.DataType]]:
@@ -245,7 +247,7 @@ class _Emulator:
         if self._is_model_output(value):
             value.name, half.name = half.name, value.name
             outer = [site for site in self._graph_outputs[value] if site.holder is self._root]
-            redirect(outer, half)
+            self._redirections.append((outer, half))
             self._graph_outputs[value] = [s for s in self._graph_outputs[value] if s not in outer]
         return half
 
@@ -257,11 +259,11 @@ class _Emulator:
         )
 
     def _widen_uses(self, value: ir.Value, half: ir.Value) -> None:
-        """Casts `half` to float32, and redirects the uses of `value` to that."""
+        """Casts `half` to float32, for the uses of `value`."""
         uses = [Use(node, port) for node, port in value.uses() if node is not half.producer()]
         uses += [s for s in self._graph_outputs.get(value, ()) if s.holder is not self._root]
         if uses:
-            redirect(uses, self._cast(half, ir.DataType.FLOAT, _ROUNDED))
+            self._redirections.append((uses, self._cast(half, ir.DataType.FLOAT, _ROUNDED)))
 
     def _cast(self, value: ir.Value, dtype: ir.DataType, suffix: str) -> ir.Value:
         name = self._names.of_value(value, suffix)

@@ -5,7 +5,6 @@ Small values are handed out and reduced by NumPy; others, and those of bodies, a
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
@@ -13,10 +12,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from amp_rewrite.errors import ModelError
 from amp_rewrite.running import (
     array_extremes,
-    blocked_values,
     followers,
     handed_out,
     measurements,
@@ -51,9 +48,6 @@ class MeasuredModel:
         self._reduced: Sequence[Slot] = ()
         self.handed_out: Sequence[Slot] = ()
         self._chosen = HandedOut()
-        self._in_blocks = device is Device.CPU and blocked_values.are_likely(model.proto.graph)
-        self._uncertain: Sequence[int] = ()
-        self._in_order = frozenset[str]()
         self.can_count = model.opset >= SINCE_COUNTS
 
     @property
@@ -69,7 +63,7 @@ class MeasuredModel:
     @property
     def is_for_few(self) -> bool:
         """Whether another session takes less for runs that do not count."""
-        return self.counts_within or bool(self._chosen.constants) or (self._in_blocks and bool(self._reduced))
+        return self.counts_within or bool(self._chosen.constants)
 
     @property
     def counts_within(self) -> bool:
@@ -111,13 +105,6 @@ class MeasuredModel:
         self.handed_out = slots[len(self._reduced) :]
         self._session = self._opened(proto, self._setting(1 if alone else self.abreast), many=many)
 
-    def read_in_order(self, names: Set[str]) -> None:
-        """Has the next sessions reduce these values in order; all whose zeros may show, the second time."""
-        if self._in_order:
-            names = {self._reduced[at].names[0] for at in self._uncertain}
-        self._in_order |= names
-        self._session = None
-
     def _handed_out_to_many(self, treat: Treat) -> frozenset[str]:
         """What a session for many runs hands out: where elements are counted, NumPy is quicker."""
         chosen = self._chosen
@@ -129,30 +116,11 @@ class MeasuredModel:
 
     def _opened(self, proto: onnx.ModelProto, setting: Setting, *, many: bool) -> Any:
         """A session that is optimised as far as it pays: not at all for a few runs that count elements."""
-        self._uncertain = ()
         if not self._reduced:
             return measuring_sessions.open_session(proto, setting, Optimisation.ALL)
-        session = self._opened_in_blocks(proto, setting) if many and self._in_blocks else None
-        if session is not None:
-            return session
         is_optimised = many or not self.counts_within
         optimisation = Optimisation.LAYOUT_KEPT if is_optimised else Optimisation.NONE
         return measuring_sessions.open_session(proto, setting, optimisation)
-
-    def _opened_in_blocks(self, proto: onnx.ModelProto, setting: Setting) -> Any | None:
-        """A session that reduces values in blocks; None, once and for all, where none is kept in blocks, or
-        where onnxruntime does not take back what it made of the model.
-        """
-        names = {slot.names[0] for slot in self._reduced}
-        change = partial(blocked_values.reduce, checked=names - self._in_order)
-        with contextlib.suppress(ModelError):
-            changed = measuring_sessions.open_changed_session(proto, setting, change)
-            if changed is not None:
-                session, zeros = changed
-                self._uncertain = [at for at, slot in enumerate(self._reduced) if slot.names[0] in zeros]
-                return session
-        self._in_blocks = False
-        return None
 
     def run(self, feeds: Feeds, where: str, *, counts: bool, counted: Set[str] = frozenset()) -> Measurement:
         """What one run shows; the elements of inputs and of what is handed out are counted with `counts`,
@@ -177,7 +145,7 @@ class MeasuredModel:
         arrays = list(outputs.values())[first:] if self.handed_out else []
         lows, highs = array_extremes.ends(arrays)
         shown = array_extremes.fit(lows, highs) & (not counts)
-        found = Measurement(lows=lows, highs=highs, shown=shown, uncertain=self._zeros(vectors))
+        found = Measurement(lows=lows, highs=highs, shown=shown)
         for name, array in self._given(feeds):
             found.add([name], array_extremes.of(array, counts=counts))
         self._add_arrays(found, arrays, counts=counts, counted=counted)
@@ -186,11 +154,6 @@ class MeasuredModel:
             uncounted = (slot for slot in self._reduced if slot.treatment is Treatment.REDUCED)
             found.uncounted.update(*(slot.all_names for slot in uncounted))
         return found
-
-    def _zeros(self, vectors: Sequence[Floats]) -> frozenset[str]:
-        """The values of whose extremes one may be a zero that fills a block."""
-        names = (self._reduced[at].names[0] for at in self._uncertain if not all(v[at] for v in vectors[:2]))
-        return frozenset(names)
 
     def _add_arrays(
         self, found: Measurement, arrays: Sequence[Floats], *, counts: bool, counted: Set[str]

@@ -20,8 +20,7 @@ class Measurement:
 
     `uncounted` are the values that have elements which are not finite, or which float16 cannot hold, and
     whose elements were not counted: the extremes of those that are not finite are not known. Of values that
-    are handed out, most have their ends in `lows` and `highs` alone: those that are `shown`. Nothing is known
-    of values that are `uncertain`.
+    are handed out, most have their ends in `lows` and `highs` alone: those that are `shown`.
     """
 
     extremes: dict[str, Extremes] = field(default_factory=dict[str, Extremes])
@@ -29,7 +28,6 @@ class Measurement:
     lows: Floats = field(default_factory=lambda: np.zeros(0))
     highs: Floats = field(default_factory=lambda: np.zeros(0))
     shown: Floats = field(default_factory=lambda: np.zeros(0, bool))
-    uncertain: frozenset[str] = frozenset()
 
     def add(self, names: Sequence[str], extremes: Extremes) -> None:
         """Adds values; several that share a name, in the branches of an If, are joined."""

@@ -125,7 +125,7 @@ def _scaled_seed(
     others read the seed as it is.
     """
     made, scaled = _product(found.seed, scale, "scaled", types, build)
-    redirect(found.seed_uses, scaled)
+    redirect([(found.seed_uses, scaled)])
     return scaled, made
 
 
@@ -135,7 +135,7 @@ def _unscaled(
     """A gradient times the reciprocal of the scale, for its uses that are not linear."""
     made, narrow = _product(value, reciprocal, "unscaled", types, build)
     uses = found.frontier[value]
-    redirect(uses, narrow)
+    redirect([(uses, narrow)])
     if any(use.holder is build.graph for use in uses):
         value.name, narrow.name = narrow.name, value.name
     return made

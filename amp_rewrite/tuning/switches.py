@@ -180,7 +180,7 @@ class Switches:
         chosen = self._chosen(self._switch(at), rounded, exact)
         chosen.type, chosen.shape = element_types.tensor(ir.DataType.FLOAT), exact.shape
         outputs = {self._root.outputs[use.port] for use in uses if use.holder is self._root}
-        redirect(uses, chosen)
+        redirect([(uses, chosen)])
         for value in outputs:
             value.name, chosen.name = chosen.name, value.name
             chosen.type, chosen.shape = value.type, value.shape
