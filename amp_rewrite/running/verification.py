@@ -134,7 +134,8 @@ def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
     if not kept:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     outputs = pair.judge(compared)
-    silent = {} if any(output.broken for output in outputs) else comparison.silent(compared)
+    is_known = any(output.broken for output in outputs) or not pair.before.get_inputs()
+    silent = {} if is_known else comparison.silent(compared)
     judged = replace(
         blank,
         outputs=tuple(replace(output, is_undecided=output.name in silent) for output in outputs),
