@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from amp_rewrite.certificate.certificate import Certificate
     from amp_rewrite.certificate.certifying import certify
     from amp_rewrite.coverage.counts import Coverage
-    from amp_rewrite.coverage.measuring import measure as measure_coverage
+    from amp_rewrite.coverage.counts import measure as measure_coverage
     from amp_rewrite.explaining.frozen_analysis import Analysis
     from amp_rewrite.onnx_ir_pass import AmpPass
     from amp_rewrite.pipeline import Result, analyze, rewrite

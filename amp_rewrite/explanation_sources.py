@@ -12,7 +12,7 @@ from amp_rewrite.advice.advice import Advice
 from amp_rewrite.advice.compute_capability import Capability, of_this_machine
 from amp_rewrite.bounds.unit_ranges import HalfRanges
 from amp_rewrite.colouring.match_counts import Matched
-from amp_rewrite.coverage.assumptions import assumptions
+from amp_rewrite.coverage.counts import assumptions
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.explaining import causes, node_remedies, suggestions
 from amp_rewrite.explaining.causes import RootCause

@@ -9,9 +9,8 @@ import onnx
 import pytest
 
 from amp_rewrite.colouring import paying
-from amp_rewrite.costs import prices
-from amp_rewrite.costs.model_costs import AS_GIVEN
-from amp_rewrite.costs.prediction import RunTime
+from amp_rewrite.costs import model_costs
+from amp_rewrite.costs.model_costs import AS_GIVEN, RunTime
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import predictions
 from amp_rewrite.explaining.sentences import first_step
@@ -161,7 +160,7 @@ def test_the_commands_count_with_the_sizes_of_given_data(tmp_path, monkeypatch):
 def test_a_small_model_counts_as_large_where_it_is_pruned():
     """What is decided does not go by the sizes of a demonstration; what is reported does."""
     analysis = analyze(text.model(SMALL))
-    found = prices.measure(analysis.graph, analysis.options)
+    found = model_costs.measure_prices(analysis.graph, analysis.options)
     assert found.predict([True], AS_GIVEN).speedup < 1 < found.predict([True], found.costs.large).speedup
 
 

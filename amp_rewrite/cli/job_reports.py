@@ -13,7 +13,7 @@ from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles
 from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.progress import tell
 from amp_rewrite.cli.rewrite_job import CANNOT_RUN, RewriteJob
-from amp_rewrite.coverage.assumptions import assumptions
+from amp_rewrite.coverage.counts import assumptions
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import staging
 from amp_rewrite.flops import flop_count

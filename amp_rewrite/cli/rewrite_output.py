@@ -13,7 +13,7 @@ from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.job_reports import NOTHING_CHANGED, not_verified
 from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.console import Console
-from amp_rewrite.coverage.assumptions import some
+from amp_rewrite.coverage.counts import some
 from amp_rewrite.errors import AmpRewriteError, ModelError, TimeLimitError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explaining.sentences import plural

@@ -16,7 +16,7 @@ from amp_rewrite.colouring import classification, match_counts, paying, rules
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.colouring.paying import Priced
-from amp_rewrite.costs.prices import Prices
+from amp_rewrite.costs.model_costs import Prices
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import brief
 from amp_rewrite.explaining import causes, kept_by_runs, predictions, suggestions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amp_rewrite.colouring.paying import Priced
-from amp_rewrite.costs.prediction import Prediction, RunTime
+from amp_rewrite.costs.model_costs import Prediction, RunTime
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.policy.options import Options
 from amp_rewrite.policy.targets import ONNXRUNTIME_WEBGPU

@@ -10,7 +10,7 @@ from importlib import metadata
 from amp_rewrite import version
 from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.colouring.match_counts import Matched
-from amp_rewrite.costs.prediction import Prediction
+from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.explaining import form_sentences, predictions, range_sentences
 from amp_rewrite.explaining.sentences import plural, size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 
-from amp_rewrite.coverage.assumptions import some
+from amp_rewrite.coverage.counts import some
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.running.comparison import HalvedPort
 from amp_rewrite.running.metrics import SMALLEST

@@ -13,8 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.costs import unpaid_parts
 from amp_rewrite.costs.minimum_cut import UNLIMITED
-from amp_rewrite.costs.model_costs import FEMTO
-from amp_rewrite.costs.prices import Prices
+from amp_rewrite.costs.model_costs import FEMTO, Prices
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.tuning.sites import Site
 
@@ -67,7 +66,7 @@ class Choice:
             (site.units, _price(error, seconds)) for site, error in zip(self._sites, errors, strict=True)
         ]
         known = self._prices
-        return unpaid_parts.find(
+        return unpaid_parts.find_unpaid_parts(
             known.graph, known.costs, known.borders, self._halves, self._kept, (*prices, *self._worth)
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from amp_rewrite.colouring.painting import Painting
-from amp_rewrite.costs.prediction import Prediction
+from amp_rewrite.costs.model_costs import Prediction
 
 
 class Prefer(enum.Enum):

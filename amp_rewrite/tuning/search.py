@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from amp_rewrite.colouring import pruning
 from amp_rewrite.colouring.painting import Painting
-from amp_rewrite.costs import prices
-from amp_rewrite.costs.prediction import Prediction
+from amp_rewrite.costs import model_costs
+from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.flops import flop_count
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
@@ -56,7 +56,7 @@ class Search:
         self._most_runs, self._end = most_runs, end
         self._sites = rounding.sites
         self._worth = _worth(analysis, prefer)
-        self._prices = prices.measure(analysis.graph, analysis.options)
+        self._prices = model_costs.measure_prices(analysis.graph, analysis.options)
         self._choice = Choice(self._prices, widest, self._sites, self._worth)
         began = time.monotonic()
         self.noise, self.errors = session.squared(()), [0.0] * len(self._sites)
