@@ -27,7 +27,7 @@ from amp_rewrite.policy import operator_lists
 from amp_rewrite.reporting.html_report import PICTURES
 from amp_rewrite.restoring import restore
 from amp_rewrite.rewriting import annotations
-from amp_rewrite.training import inserted_scale
+from amp_rewrite.training import insertion
 
 _RESULT = "the result"
 _OUTPUT = "--output"
@@ -144,7 +144,7 @@ def _is_earlier(model: onnx.ModelProto, path: Path, source: Path | None) -> bool
         return False
 
 
-_MARKS = (annotations.KEY, annotations.RESTORED, inserted_scale.STATE_KEY)
+_MARKS = (annotations.KEY, annotations.RESTORED, insertion.STATE_KEY)
 
 
 def _is_one_place(file: _File, other: _File) -> bool:

@@ -192,8 +192,9 @@ def _spread(samples: Sequence[OutputComparison]) -> Spread:
 
 def _channel(output: Output, bound: str) -> str:
     """Where an error is largest, if a channel is meant."""
-    is_meant = output.channel is not None and bound.startswith("error ")
-    return f" in channel {output.channel.index} of axis {output.channel.axis}" if is_meant else ""
+    if output.channel is None or not bound.startswith("error "):
+        return ""
+    return f" in channel {output.channel.index} of axis {output.channel.axis}"
 
 
 def _completed(judged: _Judged, pair: Pair) -> Verdict:
