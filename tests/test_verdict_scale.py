@@ -202,6 +202,12 @@ def test_a_number_is_no_constant_and_samples_may_differ():
     assert moved([(np.full((1, 1, 4), value), np.zeros((1, 1, 4))) for value in (1, 2)]).ok
 
 
+def test_a_model_without_inputs_is_what_it_computes():
+    """Its constants are all there is to compare."""
+    constant = text.model("g () => (float[4] y) <float[4] c = {1, 1, 1, 1}> { y = Identity (c) }")
+    assert verification.verify(constant, constant, [{}], device=Device.CPU).ok
+
+
 def test_a_constant_beside_an_output_that_varies():
     """What one output shows is shown; one that is lost is far off, however constant."""
     body = """g (float[4] x) => (float[4] y, float[4] z) <float none = {{{}}}> {{

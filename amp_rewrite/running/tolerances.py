@@ -310,7 +310,9 @@ def violations(metrics: Metrics, error: float | None, bounds: Tolerances) -> Ite
     """
     is_float = error is not None
     for name in _UPPER if is_float else ():
-        value, bound = error if name == "error" else getattr(metrics, name), getattr(bounds, name)
+        value, bound = getattr(metrics, name), getattr(bounds, name)
+        if name == "error" and error is not None:
+            value = error
         if bound is not None and not value <= bound:
             yield above(name, value, bound)
     for name, metric in (_LOWER if is_float else {"agreement": "agreement"}).items():

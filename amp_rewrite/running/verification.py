@@ -132,7 +132,8 @@ def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
     if not kept:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     outputs = pair.judge(compared)
-    silent = {} if any(output.broken for output in outputs) else comparison.silent(compared)
+    is_known = any(output.broken for output in outputs) or not pair.before.get_inputs()
+    silent = {} if is_known else comparison.silent(compared)
     judged = replace(
         blank,
         outputs=tuple(replace(output, is_undecided=output.name in silent) for output in outputs),
@@ -189,8 +190,9 @@ def _spread(samples: Sequence[OutputComparison]) -> Spread:
 
 def _channel(output: Output, bound: str) -> str:
     """Where an error is largest, if a channel is meant."""
-    is_meant = output.channel is not None and bound.startswith("error ")
-    return f" in channel {output.channel.index} of axis {output.channel.axis}" if is_meant else ""
+    if output.channel is None or not bound.startswith("error "):
+        return ""
+    return f" in channel {output.channel.index} of axis {output.channel.axis}"
 
 
 def _completed(judged: _Judged, pair: Pair) -> Verdict:
