@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 import errno
 import inspect
@@ -17,7 +18,6 @@ from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
-from amp_rewrite import slips
 from amp_rewrite.errors import OptionError
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ def named(name: str, given: T | str, kind: type[T], known: Mapping[str, T], reme
         return given
     by_name = {key.lower(): value for key, value in known.items()}
     if not isinstance(given, str) or given.lower() not in by_name:
-        near = slips.near(given.lower(), by_name) if isinstance(given, str) else None
+        near = closest_word(given.lower(), by_name) if isinstance(given, str) else None
         meant = f"did you mean {near}?" if near else remedy
         raise refused(name, f"{shown(given)} is not one of {', '.join(by_name)}", meant)
     return by_name[given.lower()]
@@ -172,3 +172,23 @@ def function(name: str, given: object) -> None:
     """OptionError for what is neither None nor callable."""
     if given is not None and not callable(given):
         raise refused(name, f"{shown(given)} is not callable")
+
+
+_HALVES = {"fp16": "float16", "f16": "float16", "half": "float16", "bf16": "bfloat16", "bfp16": "bfloat16"}
+"""Other names of the half types."""
+
+_NEAR = 0.8
+"""How alike two words are (difflib's ratio) that one may be a slip for."""
+
+
+def closest_word(word: str, known: Iterable[str]) -> str | None:
+    """The one of these that a word stands for, is near, or else is the beginning of; None where none is."""
+    names = list(known)
+    other = _HALVES.get(word)
+    return other if other in names else _alike(word, names)
+
+
+def _alike(word: str, known: list[str]) -> str | None:
+    alike = difflib.get_close_matches(word, known, n=1, cutoff=_NEAR)
+    begun = [each for each in known if word and each.startswith(word)]
+    return alike[0] if alike else begun[0] if len(begun) == 1 else None

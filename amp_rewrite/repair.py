@@ -62,18 +62,12 @@ class Settings:
     plan: SavedPlan | None = None
     search: Tuned | None = None
 
-    def is_like(self, other: Settings) -> bool:
-        """Whether both make one result: of observed ranges, those that leave half's decide."""
-        beyond, others = (
-            frozenset(name for name, extremes in each.seen.items() if extremes.is_beyond(each.options.half))
-            for each in (self, other)
-        )
-        return (self.options, beyond, self.faint, self.plan) == (
-            other.options,
-            others,
-            other.faint,
-            other.plan,
-        )
+    @property
+    def decisive(self) -> tuple[object, ...]:
+        """The part that changes the result: of observed ranges, those that leave half's."""
+        half = self.options.half
+        beyond = frozenset(name for name, extremes in self.seen.items() if extremes.is_beyond(half))
+        return self.options, beyond, self.faint, self.plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +161,7 @@ class Attempt:
     """
 
     name: str
-    when: Callable[[Outcome, ObservePolicy], bool]
+    when: Callable[[Outcome], bool]
     settings: Callable[[Work, Outcome], Settings | None]
     is_better: Callable[[Outcome, Outcome], bool] = lambda *_: True
     is_range: bool = False
@@ -183,10 +177,10 @@ def repair(work: Work, options: Options, policy: ObservePolicy, known: Seen | No
     if policy is ObservePolicy.NEVER or best.has_misfits:
         return best
     for attempt in ATTEMPTS:
-        settings = attempt.settings(work, best) if attempt.when(best, policy) else None
+        settings = attempt.settings(work, best) if attempt.when(best) else None
         if settings is None:
             continue
-        if settings.is_like(best.settings):
+        if settings.decisive == best.settings.decisive:
             best = replace(best, settings=settings)
             continue
         has_price = best.is_made_up and not (attempt.is_range or best.loses_values)
@@ -196,7 +190,7 @@ def repair(work: Work, options: Options, policy: ObservePolicy, known: Seen | No
             best = latest
         else:
             best = replace(best, settings=replace(best.settings, search=settings.search))
-    if not latest.settings.is_like(best.settings):
+    if latest.settings.decisive != best.settings.decisive:
         best = replace(best, result=work.rewrite(best.settings))
     return _judged_by_its_inputs(best)
 
@@ -233,30 +227,18 @@ def _judged_by_its_inputs(outcome: Outcome) -> Outcome:
 # ---- the attempts
 
 
-def _is_freed(outcome: Outcome, _: ObservePolicy) -> bool:
-    report, options = outcome.result.report, outcome.settings.options
-    return outcome.is_far and bool(report.freed) and options.free
-
-
 def _without_proofs(_: Work, outcome: Outcome) -> Settings:
     return replace(outcome.settings, options=replace(outcome.settings.options, free=False))
-
-
-def _may_observe(outcome: Outcome, policy: ObservePolicy) -> bool:
-    return outcome.is_far and policy is ObservePolicy.ON_FAILURE
 
 
 def _observed(work: Work, outcome: Outcome) -> Settings:
     return replace(outcome.settings, seen=work.observe(outcome.verification))
 
 
-def _is_compared(outcome: Outcome, _: ObservePolicy) -> bool:
-    return isinstance(outcome.verification, Verdict)
-
-
 def _float32_outputs(_: Work, outcome: Outcome) -> Settings | None:
     """The outputs to which rounding them alone makes most of an error above the limit, in float32."""
-    assert isinstance(outcome.verification, Verdict), "it was compared"
+    if not isinstance(outcome.verification, Verdict):
+        return None
     limit = faint_outputs.limit(outcome.settings.options.half)
     outputs = (output for output in outcome.verification.outputs if output.floor and _is_rounded(output))
     faint = {output.name: output.floor for output in outputs if limit < (output.floor or 0) < math.inf}
@@ -279,10 +261,6 @@ def _brings_outputs_nearer(before: Outcome, after: Outcome) -> bool:
     return max(shares) <= 1 and min(shares) <= 1 / 2
 
 
-def _may_search(outcome: Outcome, _: ObservePolicy) -> bool:
-    return outcome.is_repairable
-
-
 def _searched_plan(work: Work, outcome: Outcome) -> Settings | None:
     """The plan of a search, if it passes; on given inputs also if it has something in half and is nearer."""
     found = work.tune(outcome)
@@ -302,12 +280,10 @@ def _passes_where_made_up(before: Outcome, after: Outcome) -> bool:
 
 
 ATTEMPTS = (
-    Attempt("without range proofs", when=_is_freed, settings=_without_proofs),
-    Attempt("observed ranges", when=_may_observe, settings=_observed, is_range=True),
-    Attempt(
-        "float32 outputs", when=_is_compared, settings=_float32_outputs, is_better=_brings_outputs_nearer
-    ),
-    Attempt("a searched plan", when=_may_search, settings=_searched_plan, is_better=_passes_where_made_up),
+    Attempt("without range proofs", lambda far: far.is_far and far.result.report.freed > 0, _without_proofs),
+    Attempt("observed ranges", lambda far: far.is_far, _observed, is_range=True),
+    Attempt("float32 outputs", lambda _: True, _float32_outputs, _brings_outputs_nearer),
+    Attempt("a searched plan", lambda far: far.is_repairable, _searched_plan, _passes_where_made_up),
 )
 """The repairs, in the order in which they are tried."""
 

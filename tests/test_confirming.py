@@ -9,12 +9,12 @@ import pytest
 from amp_rewrite.demo import feeds, network
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.cli import next_steps
+from amp_rewrite.cli import next_steps, outcome_lines
 from amp_rewrite.rewriting.report import NodeCounts
 from amp_rewrite.running.verdict import Output
-from amp_rewrite.tuning import confirming, outcome_text
-from amp_rewrite.tuning.found import Point
+from amp_rewrite.tuning import confirming
 from amp_rewrite.tuning.tune import tune
+from amp_rewrite.tuning.tuned import Point
 
 TARGET = 1e-3
 
@@ -112,10 +112,10 @@ def test_nothing_is_said_to_be_within_that_is_not(tuned, sensitive):
     """The line of the search is that of the verdict."""
     failed = with_error(tuned, 1.1e-3)
     report = dataclasses.make_dataclass("Report", ["sensitive", "nodes"])(sensitive, NodeCounts(1, 0, 1, 0))
-    (line,) = outcome_text.lines(failed, report)
+    (line,) = outcome_lines.search_lines(failed, report)
     assert line.text.startswith("no plan was found")
     assert ("the nearest has an error of 1.1e-03" in line.text) == bool(sensitive)
-    (line,) = outcome_text.lines(with_error(tuned, 9e-4), report)
+    (line,) = outcome_lines.search_lines(with_error(tuned, 9e-4), report)
     assert line.text.startswith("within 1.0e-03, predicted ")
 
 
@@ -123,7 +123,7 @@ def test_a_bound_by_another_name_is_named(tuned):
     """A relative L2 error is not given out as the error of the verdict, which may be much smaller."""
     failed = dataclasses.replace(with_error(tuned, 1.1e-3), bound="relative_l2")
     report = dataclasses.make_dataclass("Report", ["sensitive", "nodes"])(3, NodeCounts(1, 0, 1, 0))
-    (line,) = outcome_text.lines(failed, report)
+    (line,) = outcome_lines.search_lines(failed, report)
     reached = failed.verdict.outputs[0].metrics.relative_l2
     assert line.text.startswith("no plan was found within relative_l2 1.0e-03; the nearest has relative_l2 ")
     assert f"relative_l2 {reached:.1e} (" in line.text
@@ -163,7 +163,7 @@ def test_float32_as_the_answer_says_why(tuned, speedups, gated, said):
     points = (Point(1.0, 9, 5e-3, 1.5), *(Point(1.0, 3, 5e-4, speedup) for speedup in speedups))
     found = dataclasses.replace(with_error(tuned, 0.0), half=0, speedup=1.0, walked=points)
     report = dataclasses.make_dataclass("Report", ["gated"])(gated)
-    (line,) = outcome_text.lines(found, report)
+    (line,) = outcome_lines.search_lines(found, report)
     assert line.text.startswith(said)
     assert "so the model stays as it is" in line.text
 

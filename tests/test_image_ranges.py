@@ -14,7 +14,7 @@ from tests.commands import run
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running.inputs import feeds, trials
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.inputs.image_range import ImageRange
+from amp_rewrite.running.inputs.input_source import ImageRange
 
 UNIT, BYTES = ImageRange.UNIT, ImageRange.BYTES
 
@@ -82,6 +82,7 @@ IMAGES = {
     "channels last": ("float[1,8,8,3] x", "float[2,3,1,1] w", CHANNELS_LAST, True),
     "resized": ("float[1,3,8,8] x", "float[4] s = {1, 1, 2, 2}", "y = Resize (x, , s)", True),
     "quantised": ("float[1,3,8,8] x", f"{SCALE}, float[2,3,1,1] w", QUANTISED, True),
+    "pixel values": ("float[1,3,8,8] pixel_values", "float[2,3,1,1] w", "y = Conv (pixel_values, w)", True),
     "hidden states": ("float[1,3,8,8] h", "float[8,8] w", "y = MatMul (h, w)", False),
     "two channels": ("float[1,2,8,8] x", "float[2,2,1,1] w", "y = Conv (x, w)", False),
     "latents": ("float[1,4,8,8] latent_sample", "float[2,4,1,1] w", "y = Conv (latent_sample, w)", False),

@@ -9,7 +9,7 @@ PACKAGE = ROOT / "amp_rewrite"
 
 # Each imports only from what stands before it: modules, and folders as wholes. It is the reading order, too.
 ORDER = """
-    escaping version errors console process slips arguments files
+    escaping version errors console process arguments files
     numerics certificate onnx_types policy model flops
     preparing analysis bounds costs colouring rewriting explaining
     running placement coverage advice reporting

@@ -22,7 +22,7 @@ _PIXEL = 255.0
 _CHANNELS = (1, 3, 4)
 _IMAGE_RANK = 4
 _OTHER = re.compile(
-    r"mask|past|cache|key|value|state|hidden|latent|noise|\bsample\b|audio|speech|wave|mel|spectr",
+    r"mask|past|cache|key|(?<!pixel_)value|state|hidden|latent|noise|\bsample\b|audio|speech|wave|mel|spectr",
     re.IGNORECASE,
 )
 """Names of inputs of rank 4 that are no images."""

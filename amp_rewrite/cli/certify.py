@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from amp_rewrite.certificate.certifying import certify as proved
-from amp_rewrite.cli import exit_codes, model_order
+from amp_rewrite.cli import exit_codes, next_steps
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH
 from amp_rewrite.cli.output_flags import json_flag
@@ -32,7 +32,7 @@ def certify(original: Path, rewritten: Path, json_: Path | None) -> None:
     """
     found = proved(original, rewritten)
     if not found.proved:
-        terminal_rewrite.print_lines(Console(), model_order.swapped("certify", original, rewritten))
+        terminal_rewrite.print_lines(Console(), next_steps.swapped("certify", original, rewritten))
     Console().print(str(found))
     if found.proved:
         terminal_rewrite.print_lines(Console(), _not_valid(original, rewritten, found.nodes))

@@ -19,10 +19,10 @@ from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import IOTypes, Level
 from amp_rewrite.repair import Outcome
 from amp_rewrite.reporting import verdict_text
+from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.running import half_types
 from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.tuning.found import Prefer
-from amp_rewrite.tuning.tuned import Tuned
+from amp_rewrite.tuning.tuned import Prefer, Tuned
 
 
 def after(job: RewriteJob, outcome: Outcome, *, is_bad: bool) -> Iterator[str]:
@@ -170,3 +170,13 @@ def _above(error: float) -> str:
     """A bound of two digits that an error is within."""
     digits = f"{error:.1e}"
     return digits if float(digits) >= error else f"{float(digits) * 1.1:.1e}"
+
+
+def swapped(command: str, original: Path, rewritten: Path) -> Iterator[SummaryLine]:
+    """That the first model is the rewritten one, as it seems, where the second is not."""
+    half = half_types.half_of(original)
+    if half is None or half_types.half_of(rewritten) is not None:
+        return
+    line = f"amp-rewrite {command} {as_argument(rewritten)} {as_argument(original)}"
+    told = f"{original} has {half.name} and {rewritten} has none: the original comes first ({line})"
+    yield SummaryLine("swapped?", told, is_whole=True)

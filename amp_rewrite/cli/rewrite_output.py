@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from amp_rewrite import explanation_sources
+from amp_rewrite.advice import device_check
 from amp_rewrite.advice.advice import Advice
 from amp_rewrite.cli import exit_codes, metric_flags, next_steps, outcome_lines
 from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
@@ -18,6 +19,7 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model import obsolete_data_files, writing
 from amp_rewrite.placement.comparison import Comparison
+from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.repair import Outcome, Verification
 from amp_rewrite.reporting import summary, terminal_rewrite
 from amp_rewrite.reporting.summary import SummaryLine
@@ -59,8 +61,7 @@ def print_result(
     loud = Console(stderr=True) if bad and console.quiet else console
     terminal_rewrite.print_hints(loud, next_steps.after(job, outcome, is_bad=bad))
     metric_flags.refuse_failed(verdict)
-    is_open = not isinstance(verdict, Verdict) or verdict.is_made_up
-    passed = None if is_open else verdict.ok
+    passed = verdict.ok if isinstance(verdict, Verdict) and not verdict.is_made_up else None
     exit_codes.end_rewrite(valid=report.ok, passed=passed, required=job.required)
 
 
@@ -139,3 +140,11 @@ def print_plan(
         f"{plural(len(analysis.plan.casts), 'Cast')}; no model was written"
     )
     _print_files(console, (json_, *beside))
+
+
+def print_device(console: Console, policy: Policy | None, advise: Callable[[], Advice]) -> None:
+    """Prints the check where a policy is given, unless nothing becomes half under it."""
+    if policy is None or policy.compute is None or console.quiet:
+        return
+    told = device_check.lines(advise())
+    terminal_rewrite.print_lines(console, (SummaryLine("device", text) for text in told))

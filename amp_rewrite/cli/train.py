@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from amp_rewrite import explanation_sources, pipeline
-from amp_rewrite.cli import device_hint, exit_codes, rewrite_output
+from amp_rewrite.cli import exit_codes, rewrite_output
 from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
@@ -116,7 +116,7 @@ def train(
         terminal_rewrite.print_lines(console, rewrite_output.data_lines(Path(written)))
     terminal_rewrite.print_lines(console, step_text.lines(step))
     policy = asked.policy or Policy(f"mixed_{asked.options.half.name}")
-    device_hint.show(console, policy, advise)
+    rewrite_output.print_device(console, policy, advise)
     if explain:
         terminal_rewrite.print_lines(console, step_text.details(step))
     exit_codes.end_rewrite(valid=report.ok, passed=None)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import click
 from click.exceptions import NoSuchOption
 
-from amp_rewrite import slips
+from amp_rewrite.arguments import closest_word
 from amp_rewrite.process import startup
 
 _FLOAT16 = "float16 is what amp-rewrite MODEL gives; --to bfloat16 asks for the other half type"
@@ -65,7 +65,7 @@ def _flags_of(command: click.Command) -> list[str]:
 
 def _nearest(flag: str, known: Iterable[str]) -> str | None:
     names = {each.lstrip("-"): each for each in known if each.startswith("--")}
-    found = slips.near(flag.lstrip("-"), names)
+    found = closest_word(flag.lstrip("-"), names)
     return names[found] if found else None
 
 
@@ -85,7 +85,7 @@ def _near_choice(error: click.UsageError) -> str | None:
     given = _QUOTED.search(getattr(error, "message", ""))
     if not isinstance(kind, click.Choice) or given is None:
         return None
-    return slips.near(given[1].lower(), map(str, kind.choices))
+    return closest_word(given[1].lower(), map(str, kind.choices))
 
 
 _QUOTED = re.compile("^'([^']*)'")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import exit_codes, metric_flags, model_order, next_steps
+from amp_rewrite.cli import exit_codes, metric_flags, next_steps
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.file_conflicts import WritingCommand
@@ -69,7 +69,7 @@ def verify(
         verdict = comparing.verdict(original, rewritten, data, IOTypes(io), progress)
         tell(progress, "blame")
         verdict = comparing.with_blame(verdict, original, rewritten, data, by_effect=True)
-    terminal_rewrite.print_lines(Console(), model_order.swapped("verify", original, rewritten))
+    terminal_rewrite.print_lines(Console(), next_steps.swapped("verify", original, rewritten))
     terminal_rewrite.print_verdict(Console(), verdict, per_node=comparing.per_node, hinted=False)
     hints = next_steps.of_comparison(verdict, original, rewritten)
     terminal_rewrite.print_hints(Console(), hints)

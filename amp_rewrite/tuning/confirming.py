@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from amp_rewrite.tuning.found import Found, Watch
 from amp_rewrite.tuning.search import Search
-from amp_rewrite.tuning.tuned import Tuned
+from amp_rewrite.tuning.tuned import Found, Tuned, Watch
 
 
 def confirmed(search: Search, confirm: Callable[[Found], Tuned], end: float, watch: Watch | None) -> Tuned:

@@ -52,10 +52,10 @@ def _elements(shape: Sequence[int | None] | None) -> int:
 def _sizes(model: ir.Model, sample: Mapping[str, Any]) -> dict[str, int]:
     """The sizes of open dimensions in a sample."""
     return {
-        f"{value.name}:{axis}": sample[value.name].shape[axis]
+        f"{value.name}:{axis}": sample[str(value.name)].shape[axis]
         for value in model.graph.inputs
-        if value.name in sample and hasattr(sample[value.name], "shape") and value.shape is not None
-        for axis, size in enumerate(value.shape)
+        if hasattr(sample.get(str(value.name)), "shape")
+        for axis, size in enumerate(value.shape or ())
         if not isinstance(size, int)
     }
 
@@ -70,7 +70,7 @@ BEFORE = 2
 
 
 ROUNDS = ((0.3, 0.5), (0.6, 0.75), (0.85, 0.95))
-"""The share of its runs up to which each round of a search measures groups of sites, and up to which choices."""
+"""The share of its runs up to which each round of a search measures groups of sites, and then choices."""
 
 AGAIN = 1.0
 """The share up to which a search for less frees parts again: what the earlier one left."""

@@ -19,10 +19,10 @@ from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options
 from amp_rewrite.tuning import effort, sensitivity
 from amp_rewrite.tuning.choice import Choice
-from amp_rewrite.tuning.found import Found, Point, Prefer, Step, Watch
 from amp_rewrite.tuning.sensitivity import Group
 from amp_rewrite.tuning.sites import Rounding
 from amp_rewrite.tuning.switched_session import SwitchedSession
+from amp_rewrite.tuning.tuned import Found, Point, Prefer, Step, Watch
 
 
 def widest(analysis: Analysis, prefer: Prefer) -> Painting:

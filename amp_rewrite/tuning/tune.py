@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +24,6 @@ from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running import own_metrics, run_arguments
-from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.own_metrics import Metric, MetricFunction
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sessions import Device, Feeds
@@ -32,12 +31,11 @@ from amp_rewrite.running.tolerances import Tolerances
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.running.verification import verify
 from amp_rewrite.tuning import confirming, effort, sites
-from amp_rewrite.tuning.found import Found, Prefer, Watch
 from amp_rewrite.tuning.search import Search, widest
 from amp_rewrite.tuning.sites import Site
 from amp_rewrite.tuning.switched_model import switched
 from amp_rewrite.tuning.switched_session import opened
-from amp_rewrite.tuning.tuned import Tuned
+from amp_rewrite.tuning.tuned import Found, Prefer, Tuned, Watch
 
 MOST_SAMPLES = 8
 """The samples that the search runs at most: each of its runs takes all of them."""
@@ -95,7 +93,7 @@ def tune(
     arguments.function("watch", watch)
     if executor is not None:
         arguments.instance("executor", executor, Executor)
-    judges = _Judge(judged, own, run_arguments.libraries(custom_ops), device)
+    libraries = run_arguments.libraries(custom_ops)
     feeds = list(run_arguments.samples(samples))
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
@@ -109,7 +107,7 @@ def tune(
     graph = analysis.graph
     work = effort.work_of_run(analysis.loaded.model, graph.types, searched) if budget is None else 0.0
     runs = effort.most_runs(len(rounding.sites), work)
-    with opened(runnable, switches, searched, bound, executor, judges.libraries) as session:
+    with opened(runnable, switches, searched, bound, executor, libraries) as session:
         end = max(end, time.monotonic() + seconds / 2)  # a busy machine may take long to get here
         search = Search(analysis, painting, rounding, session, bound, prefer, runs, end)
 
@@ -118,7 +116,9 @@ def tune(
             kept = (pinned_as(analysis.graph.units[unit].node) for unit in found.kept)
             return Tuned(
                 plan=plan,
-                verdict=judges.verdict(model, plan, confirmed),
+                verdict=_verdict(
+                    model, plan, confirmed, judged, metrics=own, device=device, custom_ops=libraries
+                ),
                 target=_wanted(judged),
                 noise=math.sqrt(search.noise) * bound,
                 kept=tuple(dict.fromkeys(kept)),
@@ -169,33 +169,17 @@ def _saved(analysis: Analysis, found: Found) -> SavedPlan:
     return plan_files.parse(text, "the tuned plan")
 
 
-@dataclass(frozen=True, slots=True)
-class _Judge:
-    """What judges the model that a plan makes, and where it runs."""
-
-    bounds: Tolerances
-    metrics: tuple[Metric, ...]
-    libraries: Libraries
-    device: Device | str | None
-
-    def verdict(self, model: ModelSource, plan: SavedPlan, feeds: Sequence[Feeds]) -> Verdict:
-        """What `verify` says of it; it is written to a temporary file where the model is one."""
-        quick = Options(check=False, metadata=False)
-        with tempfile.TemporaryDirectory() as folder:
-            output = Path(folder) / "tuned.onnx" if arguments.is_path(model) else None
-            result: Any = pipeline.rewrite(cast(Any, model), quick, output=output, replay=plan)
-            asked = plan.over(Options())
-            return verify(
-                model,
-                result.model,
-                feeds,
-                self.bounds,
-                metrics=self.metrics,
-                io=asked.io,
-                device=self.device,
-                accumulate=asked.target.accumulate,
-                custom_ops=self.libraries,
-            )
+def _verdict(
+    model: ModelSource, plan: SavedPlan, feeds: Sequence[Feeds], bounds: Tolerances, **judging: Any
+) -> Verdict:
+    """What `verify` says of the model that a plan makes; it is a temporary file where the model is one."""
+    quick = Options(check=False, metadata=False)
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "tuned.onnx" if arguments.is_path(model) else None
+        result: Any = pipeline.rewrite(cast(Any, model), quick, output=output, replay=plan)
+        settled = plan.over(Options())
+        sums = settled.target.accumulate
+        return verify(model, result.model, feeds, bounds, io=settled.io, accumulate=sums, **judging)
 
 
 def _sensitivity(

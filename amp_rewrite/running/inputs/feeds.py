@@ -22,8 +22,7 @@ from amp_rewrite.policy import ranges as declared_ranges
 from amp_rewrite.policy.ranges import Ranges
 from amp_rewrite.running.inputs import model_inputs, npz_files, synthetic
 from amp_rewrite.running.inputs.coerce import coerce, refuse_unknown
-from amp_rewrite.running.inputs.image_range import ImageRange
-from amp_rewrite.running.inputs.input_source import InputSource
+from amp_rewrite.running.inputs.input_source import ImageRange, InputSource
 from amp_rewrite.running.inputs.model_inputs import Input, Structure
 from amp_rewrite.running.sessions import Feeds
 

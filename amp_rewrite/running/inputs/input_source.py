@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import Any
 
-from amp_rewrite.running.inputs.image_range import ImageRange
+
+class ImageRange(enum.Enum):
+    """The range of an image's values."""
+
+    UNIT = "0..1"
+    BYTES = "0..255"
+
+    @property
+    def most(self) -> float:
+        """The largest value; the smallest is 0."""
+        return 1.0 if self is ImageRange.UNIT else 255.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.running.inputs.consumers import Consumers, NodeInput
-from amp_rewrite.running.inputs.image_range import ImageRange
+from amp_rewrite.running.inputs.input_source import ImageRange
 from amp_rewrite.running.inputs.model_inputs import Input
 from amp_rewrite.running.inputs.synthetic_size_rules import Shape, name_words
 

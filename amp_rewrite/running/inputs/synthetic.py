@@ -21,12 +21,11 @@ from amp_rewrite.model import inlining
 from amp_rewrite.policy.ranges import Ranges
 from amp_rewrite.running.inputs import (
     model_inputs,
-    said_ranges,
     synthetic_floats,
     synthetic_integers,
 )
 from amp_rewrite.running.inputs.consumers import Consumers
-from amp_rewrite.running.inputs.image_range import ImageRange
+from amp_rewrite.running.inputs.input_source import ImageRange
 from amp_rewrite.running.inputs.input_spec import Array, InputSpec, Rule
 from amp_rewrite.running.inputs.model_inputs import Input, Structure
 from amp_rewrite.running.inputs.synthetic_size_rules import RULES, Key, OpenDim, Shape, size_of
@@ -64,7 +63,7 @@ def image_ranges(model: ir.Model, dims: Mapping[str, int], ranges: Ranges) -> fr
     images, but for those with a declared range. Raises what `synthesise` raises.
     """
     return frozenset(
-        said_ranges.said_range(spec)
+        synthetic_floats.said_range(spec)
         for spec in _specs(model, dims, ranges)
         if spec.dtype.is_floating_point() and synthetic_floats.is_image(spec)
     )

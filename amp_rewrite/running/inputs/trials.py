@@ -11,8 +11,7 @@ import onnx
 from amp_rewrite.model import loading
 from amp_rewrite.running.inputs import feeds, synthetic
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.inputs.image_range import ImageRange
-from amp_rewrite.running.inputs.input_source import InputSource
+from amp_rewrite.running.inputs.input_source import ImageRange, InputSource
 from amp_rewrite.running.sessions import Feeds
 
 
