@@ -150,7 +150,14 @@ class Verdict:
         return not self.signature and (own or any(output.broken for output in self.outputs))
 
     def on_made_up_inputs(self) -> Verdict:
-        """This as an open question: what is too far off on synthetic inputs counts as undecided."""
+        """This as an open question: what is too far off on synthetic inputs counts as undecided.
+
+        Examples:
+            >>> from amp_rewrite import verify
+            >>> from amp_rewrite.demo import feeds, network
+            >>> verify(network(), network(seed=1), feeds()).on_made_up_inputs().unproven[-1]
+            'inconclusive on made-up inputs (5.2e-01, limit 1e-02): give --data'
+        """
         broken = max((output for output in self.outputs if output.broken), key=lambda each: each.error or 0.0)
         outputs = tuple(
             replace(output, broken=(), is_undecided=bool(output.broken) or output.is_undecided)
