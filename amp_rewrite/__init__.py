@@ -15,13 +15,13 @@ What is named here is imported when it is first asked for (PEP 562): the command
 
 from typing import TYPE_CHECKING, Any
 
-from amp_rewrite.process import fork_safe
+from amp_rewrite.process import startup
 
 if TYPE_CHECKING:
     from amp_rewrite.certificate.certificate import Certificate
     from amp_rewrite.certificate.certifying import certify
     from amp_rewrite.coverage.counts import Coverage
-    from amp_rewrite.coverage.measuring import measure as measure_coverage
+    from amp_rewrite.coverage.counts import measure as measure_coverage
     from amp_rewrite.explaining.frozen_analysis import Analysis
     from amp_rewrite.onnx_ir_pass import AmpPass
     from amp_rewrite.pipeline import Result, analyze, rewrite
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from amp_rewrite.running.tolerances import Metric, Tolerances
     from amp_rewrite.running.verdict import Verdict
     from amp_rewrite.running.verification import verify
-    from amp_rewrite.tuning.tune import tune
-    from amp_rewrite.tuning.tuned import Tuned
+    from amp_rewrite.tuning.tune import Tuned, tune
     from amp_rewrite.zoo.run import rewrite_zoo
 
     __version__: str
@@ -123,7 +122,7 @@ if not TYPE_CHECKING:  # it would take any name for one of ours
 def _imported(place: str) -> Any:
     room, _, name = place.partition(":")
     try:
-        module = fork_safe.import_module(room)
+        module = startup.import_module(room)
         return getattr(module, name) if name else module
     except AttributeError as error:  # of which Python would only say that it lacks the name
         raise ImportError(f"{place} cannot be imported: {error}") from error

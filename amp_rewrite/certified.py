@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.certificate.certifying import certify
-from amp_rewrite.certificate.reading import InFolder, JustWritten
-from amp_rewrite.certificate.written_tensors import WrittenTensors
+from amp_rewrite.certificate.element_checks import WrittenTensors
+from amp_rewrite.certificate.tensors import InFolder, JustWritten
 from amp_rewrite.errors import CertificateError, ModelError
 from amp_rewrite.model import external_data, serialization
 from amp_rewrite.model.loading import ModelSource

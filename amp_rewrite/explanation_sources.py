@@ -12,13 +12,12 @@ from amp_rewrite.advice.advice import Advice
 from amp_rewrite.advice.compute_capability import Capability, of_this_machine
 from amp_rewrite.bounds.unit_ranges import HalfRanges
 from amp_rewrite.colouring.match_counts import Matched
-from amp_rewrite.coverage.assumptions import assumptions
+from amp_rewrite.coverage.counts import assumptions
 from amp_rewrite.errors import ModelError, OptionError
-from amp_rewrite.explaining import causes, node_remedies, suggestions
+from amp_rewrite.explaining import causes, suggestions
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.explaining.node_remedies import NodeRemedy
-from amp_rewrite.explaining.suggestions import Subject
+from amp_rewrite.explaining.suggestions import NodeRemedy, Subject
 from amp_rewrite.files import reading
 from amp_rewrite.flops import flop_count
 from amp_rewrite.flops.flop_count import FlopCount
@@ -77,7 +76,7 @@ class Explanation:
         if made is None or made.replayed or self.counted is None:
             return ()
         subject = Subject(made.graph, made.painting, made.options, made.painted, self.counted.flops)
-        return tuple(node_remedies.of_units(units, self.causes, subject))
+        return tuple(suggestions.of_units(units, self.causes, subject))
 
     def advice(self, capability: Capability | None) -> Advice:
         """How it could run faster on a device of that capability; OptionError for a plan alone."""

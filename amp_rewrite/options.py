@@ -2,13 +2,6 @@
 
 from amp_rewrite.policy.devices import Device
 from amp_rewrite.policy.named_policies import Policy
-from amp_rewrite.policy.options import (
-    Beside,
-    ExternalData,
-    IOTypes,
-    Level,
-    Options,
-    Pins,
-)
+from amp_rewrite.policy.options import Beside, ExternalData, IOTypes, Level, Options, Pins
 
 __all__ = ["Beside", "Device", "ExternalData", "IOTypes", "Level", "Options", "Pins", "Policy"]

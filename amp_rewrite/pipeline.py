@@ -29,7 +29,7 @@ from amp_rewrite.model import loading, output_paths, serialization, writing
 from amp_rewrite.onnx_types import worker
 from amp_rewrite.policy.options import Options
 from amp_rewrite.preparing import preparing
-from amp_rewrite.process import garbage_collection
+from amp_rewrite.process import startup
 from amp_rewrite.process.stopwatch import Progress, Stopwatch, count_of
 from amp_rewrite.rewriting import observed_before, plan_files, result_checks
 from amp_rewrite.rewriting.observations import Observed
@@ -95,7 +95,7 @@ def analyze(
     """
     argument_checks.check_types(source, options, replay, seen, faint)
     arguments.function("progress", progress)
-    with garbage_collection.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
+    with startup.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
         return _decide(
             source, _settled(options, replay), replay, seen or {}, faint or {}, first, Stopwatch(progress)
         )
@@ -189,7 +189,7 @@ def rewrite(
     timed = Stopwatch(progress)
     if options.check:
         worker.start()
-    with garbage_collection.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
+    with startup.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
         analysis = _decide(source, options, replay, seen or {}, faint or {}, first, timed)
         changed = bool(analysis.plan) or first is not None or analysis.loaded.mended
         obstacle = stages.obstacle(analysis)

@@ -23,7 +23,7 @@ from amp_rewrite.policy.options import Level, Options, Pins
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running.metrics import SMALLEST
 from amp_rewrite.running.verdict import Output, Tried, Verdict
-from amp_rewrite.tuning.tuned import Tuned
+from amp_rewrite.tuning.tune import Tuned
 
 Verification = Verdict | AmpRewriteError | None
 """A verdict, or the error that prevented one; None if none was requested."""
@@ -319,8 +319,8 @@ NEARER = 0.9
 """The share of the error that pins must leave at most, for more of them to be tried."""
 
 Trial = Callable[[Outcome, Outcome], Options | None]
-"""Other options for the first of these, a job whose comparison failed; None where there are none. The second is
-what pins have come to so far.
+"""Other options for the first of these, a job that failed; None where there are none. The second is what pins
+have come to so far.
 """
 
 

@@ -23,7 +23,7 @@ from amp_rewrite.flops import flop_count
 from amp_rewrite.model import inlining, loading, serialization, writing
 from amp_rewrite.model.loading import Loaded
 from amp_rewrite.numerics.half import HALF_TYPES
-from amp_rewrite.onnx_types import inlined_size, type_conflicts
+from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.entries import Entry
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.process.stopwatch import Count, Stopwatch
@@ -46,7 +46,7 @@ def widen(source: loading.ModelSource, loaded: Loaded, options: Options) -> None
         return
     if not options.keep_functions:
         inlining.inline(model)
-    if conflict := type_conflicts.find(model):
+    if conflict := element_types.find(model):
         where = Path(source) if isinstance(source, (str, os.PathLike)) else "the given model"
         restore = f"amp-rewrite restore {where}" if isinstance(where, Path) else "amp_rewrite.restore(model)"
         raise ModelError(f"is not a valid model: {conflict}", where=where, remedy=f"mend it first: {restore}")
@@ -141,7 +141,7 @@ def check(
     broken = result_checks.broken_io(analysis.io, result_checks.io_types(model, types)) if keeps_io else ()
     if not options.check:
         return result_checks.Validity(broken=broken)
-    nodes = inlined_size.node_count(model) if model.functions else analysis.report().nodes.total
+    nodes = element_types.node_count(model) if model.functions else analysis.report().nodes.total
     found = result_checks.validate(made.checkable, lambda: serialization.checkable(source), nodes)
     return replace(found, broken=(*broken, *found.broken))
 

@@ -22,16 +22,6 @@ from typing import Any
 
 from model_folder import Model, models, named
 
-from amp_rewrite import Options, observe, rewrite, tune
-from amp_rewrite.pipeline import Result
-from amp_rewrite.repair import ObservePolicy, Outcome, Settings, repair
-from amp_rewrite.rewriting.observations import Observed
-from amp_rewrite.running.blame import blame
-from amp_rewrite.running.sessions import Device, Feeds
-from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.running.verification import verify
-from amp_rewrite.tuning.tuned import Tuned
-
 PACKAGES = ("onnx", "onnx-ir", "onnxruntime")
 HEADING = """# Accuracy on real models
 
@@ -55,61 +45,39 @@ this repository; `benchmarks/model_folder.py` describes it, so that you can use 
 """
 
 
-class OnSample:
-    """The steps of a repair on one sample."""
-
-    trusts_synthetic = False
-
-    def __init__(self, original: Path, sample: Feeds, target: Path) -> None:
-        self._original, self._sample, self._target = original, sample, target
-
-    def rewrite(self, settings: Settings) -> Result[Path]:
-        """The result, in the target."""
-        made_of = {"seen": settings.seen, "faint": settings.faint, "replay": settings.plan}
-        return rewrite(self._original, settings.options, output=self._target, **made_of)
-
-    def compare(self, result: Result[Path], *, fresh: bool) -> Verdict:
-        """The verdict on the CPU; one sample leaves no other."""
-        del fresh
-        return verify(self._original, result.model, [self._sample], device=Device.CPU)
-
-    def observe(self, _: object) -> Observed:
-        """The ranges of all values."""
-        return observe(self._original, [self._sample], device=Device.CPU)
-
-    def tune(self, outcome: Outcome) -> Tuned:
-        """A search as by the command."""
-        known = {"seen": outcome.settings.seen, "faint": outcome.settings.faint}
-        return tune(self._original, [self._sample], outcome.settings.options, **known)
-
-
 def measure(model: Model) -> dict[str, Any]:
     """One model: rewritten and verified on its own inputs, with the node to look at if that fails."""
-    original, feeds = model.path, model.sample()
     with tempfile.TemporaryDirectory() as scratch:
-        target = Path(scratch) / "rewritten.onnx"
-        proof = repair(OnSample(original, feeds, target), Options(), ObservePolicy.ON_FAILURE)
-        result, verdict = proof.result, proof.verification
-        changed = result.report.changed
-        worst = blame(original, result.model, feeds, device=Device.CPU).worst if changed else None
-    nodes, floats = result.report.nodes, [output.metrics for output in verdict.outputs]
+        report = Path(scratch) / "report.json"
+        data = [str(word) for path in model.data for word in ("--data", path)]
+        files = ["-o", str(report.with_name("rewritten.onnx")), "--json", str(report)]
+        command = [sys.executable, "-m", "amp_rewrite", str(model.path), *data, *files, *_FLAGS]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if not report.exists():
+            raise SystemExit(done.stderr.strip())
+        told = json.loads(report.read_text())
+    nodes, verdict = told["nodes"], told["verification"]
+    outputs = [output for output in verdict["outputs"] if output["error"] is not None]
+    blamed = verdict["blame"] or {"nodes": []}
+    worst = next(iter(blamed["nodes"]), None)
     return {
-        "half": nodes.half + nodes.mixed,
-        "nodes": nodes.half + nodes.mixed + nodes.full,
-        "casts": result.report.casts_added,
-        "observed": result.report.observed,
-        "error": _worst(output.error for output in verdict.outputs),
-        "floor": _worst(output.floor for output in verdict.outputs),
-        "noise": _worst(output.noise for output in verdict.outputs),
-        "relative_l2": max((m.relative_l2 for m in floats), default=0.0),
-        "non_finite": sum(m.non_finite for m in floats),
-        "ok": verdict.ok,
-        "worst": f"{worst.operator} `{worst.node or worst.value}`" if worst else "",
+        "half": nodes["half"] + nodes["mixed"],
+        "nodes": nodes["half"] + nodes["mixed"] + nodes["full"],
+        "casts": told["casts_added"],
+        "observed": told["observed"],
+        **{name: _worst(output[name] for output in outputs) for name in ("error", "floor", "noise")},
+        "relative_l2": _worst(output["metrics"]["relative_l2"] for output in outputs),
+        "non_finite": sum(output["metrics"]["non_finite"] for output in verdict["outputs"]),
+        "ok": verdict["ok"],
+        "worst": f"{worst['operator']} `{worst['node'] or worst['value']}`" if worst else "",
     }
 
 
-def _worst(found: Iterable[float | None]) -> float:
-    return max((number for number in found if number is not None), default=0.0)
+_FLAGS = ("--provider", "cpu", "--per-node", "--require-verify")
+
+
+def _worst(found: Iterable[float | str | None]) -> float:
+    return max((float(number) for number in found if number is not None), default=0.0)
 
 
 def rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -21,10 +21,8 @@ from pathlib import Path
 from model_folder import Model, models
 
 from amp_rewrite import analyze, rewrite
-from amp_rewrite.coverage.counts import Coverage
+from amp_rewrite.coverage.counts import Coverage, Precision, measure
 from amp_rewrite.coverage.faces import flops
-from amp_rewrite.coverage.measuring import measure
-from amp_rewrite.coverage.node_precision import Precision
 from amp_rewrite.coverage.rules import percent
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.escaping import visible

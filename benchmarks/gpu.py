@@ -30,10 +30,9 @@ from networks import Network
 from peers import Converted
 
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.running import footprint, latency, metrics, prepared_runs, run_arguments, sessions
+from amp_rewrite.running import latency, metrics, run_arguments, sessions
 from amp_rewrite.running.emulation import emulated
-from amp_rewrite.running.latency import Round, TimingBudget
-from amp_rewrite.running.prepared_runs import TimedModel
+from amp_rewrite.running.latency import Round, TimedModel, TimingBudget
 from amp_rewrite.running.sessions import Device
 
 MINUTES = 6.5
@@ -117,7 +116,7 @@ def _outputs(subject: TimedModel, network: Network, device: Device) -> Outputs:
         if isinstance(runnable, onnx.ModelProto):
             ready = subject.path.with_suffix(".emulated.onnx")
             onnx.save(runnable, ready)
-        session = prepared_runs.open_timed_session(replace(subject, path=Path(ready)), device)
+        session = latency.open_timed_session(replace(subject, path=Path(ready)), device)
         return sessions.run_session(session, network.feeds)
 
 
@@ -162,7 +161,7 @@ def _figures(
     subject: TimedModel, columns: dict[str, Round], network: Network, device: Device
 ) -> dict[str, object]:
     mine = columns[subject.name]
-    profile = footprint.profile(subject, device, network.feeds)
+    profile = latency.profile(subject, device, network.feeds)
 
     def faster(other: str) -> float | None:
         return latency.speedup(columns[other], mine).median if other in columns else None

@@ -20,9 +20,8 @@ from model_folder import models
 
 from amp_rewrite import Options, analyze
 from amp_rewrite.colouring import classification, rules
-from amp_rewrite.costs import prices
-from amp_rewrite.costs.model_costs import AS_GIVEN, ModelCosts, Scale
-from amp_rewrite.costs.prediction import Prediction
+from amp_rewrite.costs import model_costs
+from amp_rewrite.costs.model_costs import AS_GIVEN, ModelCosts, Prediction, Scale
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.escaping import visible
 from amp_rewrite.explaining.frozen_analysis import Analysis
@@ -79,7 +78,7 @@ def predicted(name: str, model: Path, options: Options) -> Row:
         analysis = analyze(model, options)
     except AmpRewriteError as error:
         return Row(name, failed=error.problem)
-    found = prices.measure(analysis.graph, options)
+    found = model_costs.measure_prices(analysis.graph, options)
     after = [analysis.painting.is_half(unit.index) for unit in analysis.graph.units]
     before = _unpruned(analysis)
     large = found.costs.large

@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-from amp_rewrite.running.footprint import Footprint
-from amp_rewrite.running.latency import Bench, Latency, Speedup
-from amp_rewrite.running.prepared_runs import TimedModel
-from amp_rewrite.running.profiles import Profile
+from amp_rewrite.running.latency import Bench, Footprint, Latency, Profile, Speedup, TimedModel
 from amp_rewrite.running.sessions import Device
 
 

@@ -136,7 +136,7 @@ class _Look:
         return masked if all(map(self._stays_mask, uses)) else set()
 
     def _stays_mask(self, use: Use) -> bool:
-        """Whether a softmax makes the same of what a use gives, were the mask only half of what half ends at."""
+        """Whether a softmax makes the same of what a use gives, were the mask clamped."""
         other = [read for port, read in enumerate(use.node.input) if port != use.port]
         if use.operator == "Mul":
             return self._is_scale(other[0]) or self._is_whole(other[0])

@@ -16,7 +16,7 @@ from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Options
 from amp_rewrite.rewriting.decisions import Decisions
-from amp_rewrite.running import nvml
+from amp_rewrite.running import latency
 from tests import commands, text
 
 
@@ -216,13 +216,13 @@ class FakeNvml:
 def test_the_capability_of_this_machine(monkeypatch):
     """With nvidia-ml-py and a device the capability is read; otherwise it is unknown."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(nvml.fork_safe, "import_module", lambda _: FakeNvml())
+    monkeypatch.setattr(latency.startup, "import_module", lambda _: FakeNvml())
     assert compute_capability.of_this_machine() == Capability(6, 1)
 
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(nvml.fork_safe, "import_module", missing)
+    monkeypatch.setattr(latency.startup, "import_module", missing)
     assert compute_capability.of_this_machine() is None
 
 

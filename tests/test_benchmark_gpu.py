@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from amp_rewrite import pipeline
-from amp_rewrite.running import prepared_runs, run_arguments, sessions, verification
+from amp_rewrite.running import latency, run_arguments, sessions, verification
 from amp_rewrite.running.sessions import Device
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -161,7 +161,7 @@ def test_the_script_runs_without_a_gpu(modules, tmp_path, capsys):
 @pytest.mark.slow
 def test_the_path_for_cuda_runs(modules, monkeypatch, tmp_path):
     """With the CPU in CUDA's place, all columns are filled: TF32, emulation, nodes on the CPU."""
-    bind = prepared_runs.bind
+    bind = latency.bind
 
     class OnTheCpu:
         """A session whose outputs are bound on the CPU."""
@@ -177,7 +177,7 @@ def test_the_path_for_cuda_runs(modules, monkeypatch, tmp_path):
 
     monkeypatch.setattr(run_arguments, "device", lambda _: Device.CUDA)
     monkeypatch.setattr(sessions, "providers", lambda *_, **__: ["CPUExecutionProvider"])
-    monkeypatch.setattr(prepared_runs, "bind", lambda session, values: bind(OnTheCpu(session), values))
+    monkeypatch.setattr(latency, "bind", lambda session, values: bind(OnTheCpu(session), values))
     path = tmp_path / "g.json"
     quick = ["--small", "--seconds", "0", "--network", "unet", "--json", str(path)]
     modules["gpu"].main(quick)

@@ -17,7 +17,7 @@ from amp_rewrite.policy.options import Level, Options, Pins
 pytest.importorskip("onnxruntime")
 from amp_rewrite.console import Console
 from amp_rewrite.reporting import terminal_rewrite
-from amp_rewrite.running import blame as intermediate_values
+from amp_rewrite.running import blame as blaming
 from amp_rewrite.running import sessions, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
@@ -226,14 +226,14 @@ def _opened(monkeypatch, feeds, length):
 
 def test_chunks_of_small_values_grow(monkeypatch):
     """While values are small, chunks double, so that a long graph takes few sessions."""
-    monkeypatch.setattr(intermediate_values, "CHUNK", 1)
+    monkeypatch.setattr(blaming, "CHUNK", 1)
     assert _opened(monkeypatch, {"v0": X["x"]}, 31) == 2 * 5
 
 
 def test_chunks_of_large_values_do_not_grow(monkeypatch):
     """After a chunk that takes much memory, the next is not larger."""
-    monkeypatch.setattr(intermediate_values, "CHUNK", 1)
-    monkeypatch.setattr(intermediate_values, "SMALL", 1)
+    monkeypatch.setattr(blaming, "CHUNK", 1)
+    monkeypatch.setattr(blaming, "SMALL", 1)
     assert _opened(monkeypatch, {"v0": X["x"]}, 7) == 2 * 7
 
 
@@ -290,10 +290,10 @@ def test_a_folder_that_is_not_writable_is_an_error(tmp_path):
 def test_the_names_of_values_are_gathered_once(monkeypatch):
     """Not for every value again: of thousands of nodes that took minutes."""
     gathered = []
-    names = intermediate_values.InstrumentedModel.value_names
+    names = blaming.InstrumentedModel.value_names
     assert names.fget is not None
     counting = property(lambda self: gathered.append(self) or names.fget(self))
-    monkeypatch.setattr(intermediate_values.InstrumentedModel, "value_names", counting)
+    monkeypatch.setattr(blaming.InstrumentedModel, "value_names", counting)
     assert blamed(model(SQUARE), X).worst is not None
     assert len(gathered) == 2
 

@@ -13,9 +13,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from amp_rewrite import Options, certified, certify, rewrite
-from amp_rewrite.certificate import calls, numbering
+from amp_rewrite.certificate import numbering
 from amp_rewrite.certificate.certificate import Certificate
-from amp_rewrite.certificate.ranks import Ranks
+from amp_rewrite.certificate.shapes import Ranks
 from amp_rewrite.demo import network
 from amp_rewrite.errors import CertificateError, ModelError
 from amp_rewrite.rewriting import result_checks
@@ -488,7 +488,7 @@ def test_ranks_are_those_that_onnx_infers():
     for proto in map(onnx.load, shared()):
         inferred = _ranks(proto)
         del proto.graph.value_info[:]
-        numbered = numbering.number(proto, None, calls.of(proto))
+        numbered = numbering.number(proto, None, numbering.functions_of(proto))
         ranks, made = Ranks(numbered), numbered.makers
         inside = [at for at, node in enumerate(made) if node is not None and node.scope.outer is None]
         for name, rank in ((numbered.names[at], ranks.of(at)) for at in inside):

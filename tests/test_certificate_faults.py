@@ -8,7 +8,7 @@ import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper, parser
 
 from amp_rewrite import certify
-from amp_rewrite.certificate import folding_costs
+from amp_rewrite.certificate import folding
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.errors import ModelError
 
@@ -280,7 +280,7 @@ def test_what_would_take_long_to_compute_anew_is_not(monkeypatch):
     original.graph.node.insert(1, helper.make_node("Transpose", ["e"], ["t"]))
     original.graph.node[2].input[1] = "t"
     assert certify(original, folded).licences == {Licence.FOLDED: 1}
-    monkeypatch.setattr(folding_costs, "MOST_WORK", 2048 * 2048)
+    monkeypatch.setattr(folding, "MOST_WORK", 2048 * 2048)
     assert not certify(original, folded).proved
 
 

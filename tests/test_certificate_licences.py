@@ -117,7 +117,8 @@ def test_a_clip_is_max_and_min_where_no_bound_is_nan(bounds):
 
 LOOPED = """(float[N] x, int64 n) => (float[M] y) <bool yes = {1}> { y = Loop (n, yes, x) <body = b (
     int64 i, bool go, float[%s] s) => (bool go, float[%s] t) <float[%s] u> { u = Exp (s) t = Neg (u) }> }"""
-CHOSEN = """(float[N] x, bool q) => (float[M] y) { y = If (q) <then_branch = t () => (float[%s] u) { u = Exp (x) },
+CHOSEN = """(float[N] x, bool q) => (float[M] y) {
+    y = If (q) <then_branch = t () => (float[%s] u) { u = Exp (x) },
     else_branch = e () => (float[%s] v) { v = Neg (x) }> }"""
 FOUND = "(float[N,N] x) => (y) <int64[%s] n> { n = NonZero (x) y = Transpose (n) }"
 SIZED = "(float[N] x, int64[R] s) => (y) <float[%s] h> { h = Reshape (x, s) y = Exp (h) }"
@@ -166,7 +167,8 @@ def test_sizes_that_follow_from_the_inputs_may_be_declared():
     assert not certify(original, model(text.replace("> {", ", float[3,3] n> {"))).proved
 
 
-FLAT = "(float[2,2,2] x, int64[2] i) => (float[2,2,2] y) <float[%s] h> { h = Gather (x, i) y = Softmax <axis = 1> (h) }"
+FLAT = """(float[2,2,2] x, int64[2] i) => (float[2,2,2] y) <float[%s] h> {
+    h = Gather (x, i) y = Softmax <axis = 1> (h) }"""
 
 
 def test_a_wrong_rank_proves_no_other_version():
@@ -233,17 +235,20 @@ LEFT_OUT = {
         None,
     ),
     "a norm behind a sum": (
-        """(float[1,1,4,4] x) => (y) <float[2,1,1,1] w = {1, 2}, float[1,2,1,1] a = {1, 2}, float[2] s = {2, 3},
+        """(float[1,1,4,4] x) => (y) <float[2,1,1,1] w = {1, 2}, float[1,2,1,1] a = {1, 2},
+        float[2] s = {2, 3},
         float[2] b = {1, 1}, float[2] m = {0, 1}, float[2] v = {1, 1}> {
             c = Conv (x, w) d = Add (c, a) y = BatchNormalization <epsilon = 0.0> (d, s, b, m, v) }""",
-        """(float[1,1,4,4] x) => (y) <float[2,1,1,1] w = {2, 6}, float[2] b = {3, 4}> { y = Conv (x, w, b) }""",
+        """(float[1,1,4,4] x) => (y) <float[2,1,1,1] w = {2, 6},
+        float[2] b = {3, 4}> { y = Conv (x, w, b) }""",
         {Licence.MERGED: 1},
     ),
     "a norm behind another sum": (
         """(float[1,1,4,2] x) => (y) <float[2,1,1,1] w = {1, 2}, float[2] a = {1, 2}, float[2] s = {2, 3},
         float[2] b = {1, 1}, float[2] m = {0, 1}, float[2] v = {1, 1}> {
             c = Conv (x, w) d = Add (c, a) y = BatchNormalization <epsilon = 0.0> (d, s, b, m, v) }""",
-        """(float[1,1,4,2] x) => (y) <float[2,1,1,1] w = {2, 6}, float[2] b = {3, 4}> { y = Conv (x, w, b) }""",
+        """(float[1,1,4,2] x) => (y) <float[2,1,1,1] w = {2, 6},
+        float[2] b = {3, 4}> { y = Conv (x, w, b) }""",
         None,
     ),
 }

@@ -9,7 +9,7 @@ from onnx import TensorProto, numpy_helper, parser
 
 from amp_rewrite import Options, certify, rewrite
 from amp_rewrite.certificate import numbering, side_by_side
-from amp_rewrite.certificate.same_nodes import identical
+from amp_rewrite.certificate.side_by_side import identical
 from amp_rewrite.errors import AmpRewriteError
 from tests.random_models import models, options
 from tests.test_laws import LAW

@@ -9,11 +9,11 @@ import pytest
 from amp_rewrite.demo import feeds, network
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.cli import hints_on_failure
+from amp_rewrite.cli import next_steps
 from amp_rewrite.rewriting.report import NodeCounts
 from amp_rewrite.running.verdict import Output
-from amp_rewrite.tuning import confirming, outcome_text
-from amp_rewrite.tuning.found import Point
+from amp_rewrite.tuning import tune as confirming
+from amp_rewrite.tuning.search import Point
 from amp_rewrite.tuning.tune import tune
 
 TARGET = 1e-3
@@ -55,9 +55,9 @@ class Found:
         self.plans = [Plan(error, refused) for error in errors]
         self.walked = [Point(seconds=1.0, half=1, error=default, speedup=1.0)]
 
-    def run(self, limit, end, watch):
+    def run(self, limit, watch):
         """The default plan where no limit is given, and where nothing is within it; else the farthest off."""
-        del end, watch
+        del watch
         near = [] if math.isinf(limit) else [plan for plan in self.plans if plan.squared <= limit]
         return max(near, key=lambda plan: plan.error, default=self.default)
 
@@ -79,7 +79,7 @@ def confirmed(search, tuned, factor, end=math.inf):
         seen.append(plan.error)
         return with_error(tuned, plan.error * factor)
 
-    return confirming.confirmed(search, confirm, end, None), seen
+    return confirming.confirm_plan(search, confirm, end, None), seen
 
 
 def test_the_search_aims_below_what_the_default_plan_is_off_besides(tuned):
@@ -112,10 +112,10 @@ def test_nothing_is_said_to_be_within_that_is_not(tuned, sensitive):
     """The line of the search is that of the verdict."""
     failed = with_error(tuned, 1.1e-3)
     report = dataclasses.make_dataclass("Report", ["sensitive", "nodes"])(sensitive, NodeCounts(1, 0, 1, 0))
-    (line,) = outcome_text.lines(failed, report)
+    (line,) = confirming.lines(failed, report)
     assert line.text.startswith("no plan was found")
     assert ("the nearest has an error of 1.1e-03" in line.text) == bool(sensitive)
-    (line,) = outcome_text.lines(with_error(tuned, 9e-4), report)
+    (line,) = confirming.lines(with_error(tuned, 9e-4), report)
     assert line.text.startswith("within 1.0e-03, predicted ")
 
 
@@ -123,7 +123,7 @@ def test_a_bound_by_another_name_is_named(tuned):
     """A relative L2 error is not given out as the error of the verdict, which may be much smaller."""
     failed = dataclasses.replace(with_error(tuned, 1.1e-3), bound="relative_l2")
     report = dataclasses.make_dataclass("Report", ["sensitive", "nodes"])(3, NodeCounts(1, 0, 1, 0))
-    (line,) = outcome_text.lines(failed, report)
+    (line,) = confirming.lines(failed, report)
     reached = failed.verdict.outputs[0].metrics.relative_l2
     assert line.text.startswith("no plan was found within relative_l2 1.0e-03; the nearest has relative_l2 ")
     assert f"relative_l2 {reached:.1e} (" in line.text
@@ -133,15 +133,15 @@ def test_a_looser_bound_is_that_of_the_default_plan(tuned):
     """Of what was measured, it alone needs no search; nothing where that was measured by another metric."""
     points = (Point(1.0, 9, 5.04e-3, 1.5), Point(1.0, 3, 2e-3, 1.2), Point(1.0, 0, 0.0, 1.0))
     found = dataclasses.replace(with_error(tuned, 0.0), half=0, walked=points)
-    assert hints_on_failure.looser(found) == "--tolerance error=5.5e-03"
-    assert hints_on_failure.looser(dataclasses.replace(found, bound="relative_l2")) == ""
+    assert next_steps.looser(found) == "--tolerance error=5.5e-03"
+    assert next_steps.looser(dataclasses.replace(found, bound="relative_l2")) == ""
 
 
 @pytest.mark.parametrize("error", [1.0, math.inf])
 def test_no_bound_is_offered_that_nobody_wants(tuned, error):
     """A default plan that is far off, or makes what is not finite, is no reason for a looser bound."""
     found = dataclasses.replace(with_error(tuned, 0.0), half=0, walked=(Point(1.0, 9, error, 1.5),))
-    assert hints_on_failure.looser(found) == ""
+    assert next_steps.looser(found) == ""
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_float32_as_the_answer_says_why(tuned, speedups, gated, said):
     points = (Point(1.0, 9, 5e-3, 1.5), *(Point(1.0, 3, 5e-4, speedup) for speedup in speedups))
     found = dataclasses.replace(with_error(tuned, 0.0), half=0, speedup=1.0, walked=points)
     report = dataclasses.make_dataclass("Report", ["gated"])(gated)
-    (line,) = outcome_text.lines(found, report)
+    (line,) = confirming.lines(found, report)
     assert line.text.startswith(said)
     assert "so the model stays as it is" in line.text
 

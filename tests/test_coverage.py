@@ -6,8 +6,7 @@ import onnx
 import pytest
 
 import amp_rewrite
-from amp_rewrite.coverage.counts import Counts
-from amp_rewrite.coverage.measuring import measure
+from amp_rewrite.coverage.counts import Counts, measure
 from amp_rewrite.errors import ModelError, OptionError
 from tests import text
 from tests.text import FUNCTIONS

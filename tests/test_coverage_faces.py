@@ -7,9 +7,16 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from amp_rewrite.console import Console
-from amp_rewrite.coverage.faces import commands, flops, junit, markdown, print_checks, print_coverage
-from amp_rewrite.coverage.measured_model import MeasuredModel
-from amp_rewrite.coverage.measuring import measure
+from amp_rewrite.coverage.counts import measure
+from amp_rewrite.coverage.faces import (
+    MeasuredModel,
+    commands,
+    flops,
+    junit,
+    markdown,
+    print_checks,
+    print_coverage,
+)
 from amp_rewrite.coverage.rules import CoverageRules, check
 from tests import text
 

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from amp_rewrite.coverage import baselines
 from amp_rewrite.coverage import rules as coverage_rules
-from amp_rewrite.coverage.measuring import measure
+from amp_rewrite.coverage.counts import measure
 from amp_rewrite.coverage.rules import CoverageRules, check, percent
 from amp_rewrite.errors import AmpRewriteError, ListError, OptionError
 from tests import text
@@ -128,13 +127,13 @@ def test_percent_never_rounds_up_to_all():
 def baseline(coverage, tmp_path):
     """A file with the model's coverage."""
     path = tmp_path / "coverage.json"
-    baselines.save(coverage, path)
+    coverage_rules.save_baseline(coverage, path)
     return path
 
 
 def against(found, path, **rules):
     """The rules that a baseline file breaks."""
-    held = check(found, CoverageRules(baseline=baselines.load(path), **rules))
+    held = check(found, CoverageRules(baseline=coverage_rules.load_baseline(path), **rules))
     return {check.rule: check for check in held if not check.ok}
 
 
@@ -172,7 +171,7 @@ def test_a_baseline_of_other_dimensions_is_refused(tmp_path):
     """FLOPs of two batch sizes cannot be compared."""
     source = "g (float[n, 4] x, float[4, 4] w) => (float[n, 4] y) { y = MatMul (x, w) }"
     path = tmp_path / "coverage.json"
-    baselines.save(measure(text.model(source), {"n": 2}), path)
+    coverage_rules.save_baseline(measure(text.model(source), {"n": 2}), path)
     with pytest.raises(OptionError, match=r"other dimensions \(n=2\) than now \(none given\)"):
         against(measure(text.model(source)), path)
 
@@ -183,7 +182,7 @@ def test_what_is_no_baseline_is_refused(content, tmp_path):
     path = tmp_path / "coverage.json"
     path.write_text(content)
     with pytest.raises(OptionError) as caught:
-        baselines.load(path)
+        coverage_rules.load_baseline(path)
     assert str(path) in str(caught.value)
     assert "`baselines.save`" in str(caught.value)
 
@@ -191,7 +190,7 @@ def test_what_is_no_baseline_is_refused(content, tmp_path):
 def test_a_missing_baseline_says_how_to_make_one(tmp_path):
     """The first run of a CI."""
     with pytest.raises(OptionError, match=r"no such baseline; write it with `baselines.save`"):
-        baselines.load(tmp_path / "none.json")
+        coverage_rules.load_baseline(tmp_path / "none.json")
 
 
 FILE = """
@@ -287,11 +286,11 @@ def test_whatever_stands_in_a_baseline(tmp_path):
     """It is read, or rejected with the path of the invalid entry."""
     path, said = tmp_path / "baseline.json", []
     source = "g (float[2, 2] x, float[2, 2] w) => (float[2, 2] y) { y = MatMul (x, w) }"
-    baselines.save(measure(text.model(source), {}), path)
+    coverage_rules.save_baseline(measure(text.model(source), {}), path)
     for edited in edits(json.loads(path.read_text())):
         path.write_text(json.dumps(edited))
         try:
-            baselines.load(path)
+            coverage_rules.load_baseline(path)
         except OptionError as error:
             said.append(str(error))
     assert any(

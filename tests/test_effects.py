@@ -13,7 +13,7 @@ from amp_rewrite.running import emulation, sessions
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.tuning import effects
-from amp_rewrite.tuning.switched_model import switched_emulation
+from amp_rewrite.tuning.switches import switched_emulation
 from tests.commands import run
 from tests.test_tuning import LOST, MODELS, STORED, offset
 from tests.text import model

@@ -200,6 +200,79 @@ def test_the_library_does_not_write_over_weights(stored):
     assert content(stored.parent) == before
 
 
+OTHER = "g (float[32,32] x) => (float[32,32] y) <float[32,32] w> { a = MatMul(x, w)  y = Relu(a) }"
+FOREIGN = [
+    ("rewrite", "-o", "other.onnx"),
+    ("rewrite", "-o", "weights.bin"),
+    ("rewrite", "--json", "other.onnx"),
+    ("rewrite", "--html", "ours.onnx"),
+    ("rewrite", "--save-plan", "weights.bin"),
+    ("rewrite", "--save-observed", "weights.bin"),
+    ("tune", "-o", "other.onnx"),
+    ("restore", "-o", "other.onnx"),
+    ("restore", "-o", "link.bin"),
+    ("explain", "--json", "weights.bin"),
+    ("coverage", "--markdown", "other.onnx"),
+    ("coverage", "--junit", "weights.bin"),
+    ("bench", "--chart", "other.onnx"),
+    ("certify", "--json", "other.onnx"),
+]
+
+
+@pytest.fixture
+def foreign(stored, monkeypatch):
+    """A folder with a model, another one with its weights in weights.bin, a result of ours, and a link."""
+    monkeypatch.chdir(stored.parent)
+    onnx.save(text.model(OTHER), "other.onnx", save_as_external_data=True, location="weights.bin")
+    (stored.parent / "link.bin").symlink_to("weights.bin")
+    assert run("ext.onnx", "-o", "ours.onnx", "--no-verify").exit_code == 0
+    return stored.parent
+
+
+@pytest.mark.parametrize("command", FOREIGN, ids=" ".join)
+def test_no_model_of_somebody_is_replaced(foreign, command):
+    """A named output that is a model, or weights of one, which no such command wrote, is refused."""
+    name, flag, place = command
+    before = content(foreign)
+    models = ["ext.onnx", "ours.onnx"] if name == "certify" else ["ext.onnx"]
+    more = ["--calibrate", "none"] if flag == "--save-observed" else []
+    said = failure(name, *models, flag, place, *more)
+    by = "--output" if flag == "-o" else flag
+    assert said.endswith(f"; choose another place for {by}, or replace it with --force")
+    holds = "holds weights of other.onnx" if place.endswith(".bin") else "is a model that amp-rewrite did not"
+    assert f"{place} {holds}" in said
+    assert content(foreign) == before
+
+
+@pytest.mark.usefixtures("foreign")
+def test_what_was_made_before_is_replaced():
+    """An earlier result of the same command, of another model, or without metadata; and any report."""
+    again = [
+        ("ext.onnx", "-o", "a.onnx", "--no-verify", "--json", "a.json", "--html", "a.html"),
+        ("ext.onnx", "-o", "a.onnx", "--no-verify", "--save-plan", "a.json", "--no-metadata"),
+        ("ext.onnx", "-o", "a.onnx", "--no-verify", "--no-metadata", "--to", "bfloat16"),
+        ("ext.onnx", "-o", "a.onnx", "--no-verify"),
+        ("other.onnx", "-o", "a.onnx", "--no-verify", "--external-data", "always"),
+        ("restore", "ours.onnx", "-o", "b.onnx", "--no-verify"),
+        ("restore", "a.onnx", "-o", "b.onnx", "--no-verify"),
+        ("tune", "ext.onnx", "-o", "a.onnx", "--max-error", "1", "--json", "a.json"),
+        ("coverage", "a.onnx", "--markdown", "a.md"),
+        ("coverage", "b.onnx", "--markdown", "a.md"),
+    ]
+    for command in again:
+        done = run(*command)
+        assert done.exit_code == 0, (command, done.output)
+
+
+def test_what_is_forced_is_replaced(foreign):
+    """--force is for who means it; what reads the input is refused all the same."""
+    assert run("ext.onnx", "-o", "other.onnx", "--no-verify", "--force").exit_code == 0
+    assert (foreign / "weights.bin").exists()
+    assert "--json and MODEL" in failure("coverage", "ext.onnx", "--json", "ext.onnx", "--force")
+    assert run("explain", "ours.onnx", "--json", "other.onnx", "--force").exit_code == 0
+    assert json.loads((foreign / "other.onnx").read_text())["model"] == "ours.onnx"
+
+
 def test_a_baseline_is_updated(model):
     """What is to be written anew is no clash with itself."""
     baseline = model.with_name("baseline.json")

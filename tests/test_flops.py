@@ -10,7 +10,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.flops import flop_count, flop_formulas
 from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.model import inlining, loading
-from amp_rewrite.onnx_types import attributes, element_types
+from amp_rewrite.onnx_types import element_types, schema
 from tests import text
 
 MODELS = Path(__file__).parents[2] / "shared" / "models"
@@ -224,7 +224,7 @@ def test_an_attribute_of_another_kind_counts_as_none(said: str, count: int) -> N
     """An attribute of the wrong type counts as absent."""
     line = f"g (x, w) => (y) {{ y = ConvTranspose <group = {said}> (x, w) }}"
     model = loading.load(onnx.parser.parse_model(f"{NEWEST} {line}")).model
-    assert attributes.integer(model.graph[0], "group", 1) == count
+    assert schema.integer(model.graph[0], "group", 1) == count
 
 
 @pytest.mark.parametrize("size", [2**31, 2**40, 2**62])

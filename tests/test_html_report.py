@@ -12,7 +12,7 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite import demo, explanation_sources
-from amp_rewrite.coverage import measuring
+from amp_rewrite.coverage import counts
 from amp_rewrite.explaining.sentences import chain, of_cause
 from amp_rewrite.model import constants
 from amp_rewrite.pipeline import analyze, rewrite
@@ -49,7 +49,7 @@ def made(proto, evidence=None):
     decided = html_report.decision_view(drawn, found.decisions, found.causes, stored, half, card)
     result = rewrite(proto)
     return HtmlReport(
-        "model.onnx", result.report, decided, evidence or Evidence(), measuring.measure(result.model)
+        "model.onnx", result.report, decided, evidence or Evidence(), counts.measure(result.model)
     )
 
 

@@ -10,7 +10,7 @@ from onnx_ir.passes.common import InlinePass, inliner
 from amp_rewrite import analyze, emulate, measure_coverage, rewrite
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model import inlining
-from amp_rewrite.onnx_types import inlined_size
+from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.options import Level, Options
 from tests import text
 
@@ -285,13 +285,13 @@ def test_counted_as_they_are_inlined(monkeypatch):
     """
     model = ir.from_proto(text.model(graph + PRODUCT))
     kept = [("com.microsoft", "Gelu", "")]
-    counted = inlined_size.node_count(model, kept)
+    counted = element_types.node_count(model, kept)
     inlining.inline(model)
     holders = (model.graph, *model.functions.values())
     assert counted == sum(1 for holder in holders for _ in holder.all_nodes())
-    monkeypatch.setattr(inlined_size, "MOST_NODES", counted - 1)
+    monkeypatch.setattr(element_types, "MOST_NODES", counted - 1)
     with pytest.raises(ModelError):
-        inlined_size.refuse_too_many(ir.from_proto(text.model(graph + PRODUCT)), kept)
+        element_types.refuse_too_many(ir.from_proto(text.model(graph + PRODUCT)), kept)
 
 
 def test_functions_that_call_themselves():
@@ -303,7 +303,7 @@ def test_functions_that_call_themselves():
 
 def test_large_models_are_their_own_measure(monkeypatch):
     """Calls of functions with one node add nothing: any number of them is accepted."""
-    monkeypatch.setattr(inlined_size, "MOST_NODES", 3)
+    monkeypatch.setattr(element_types, "MOST_NODES", 3)
     one = '<domain: "my", opset_import: ["" : 17]> one (a) => (c) { c = Relu (a) }'
     body = "v0 = Relu (x)" + "".join(f" v{i + 1} = my.one (v{i})" for i in range(8)) + " y = Neg (v8)"
     assert len(operators(rewrite(text.model(GRAPH % body + one)).model)) == 10

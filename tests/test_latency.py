@@ -9,18 +9,8 @@ import pytest
 from onnx import parser
 
 from amp_rewrite.errors import FeedError, ModelError, OptionError
-from amp_rewrite.running import (
-    footprint,
-    latency,
-    memory,
-    nvml,
-    prepared_runs,
-    profiles,
-    run_arguments,
-    sessions,
-)
-from amp_rewrite.running.latency import TimingBudget, interleave, speedup
-from amp_rewrite.running.prepared_runs import TimedModel
+from amp_rewrite.running import latency, run_arguments, sessions
+from amp_rewrite.running.latency import TimedModel, TimingBudget, interleave, speedup
 from amp_rewrite.running.sessions import Device
 
 MODEL = """
@@ -117,14 +107,14 @@ def test_a_profile_counts_what_ran_where(tmp_path):
     """Nodes are counted once, whatever their names; Casts and copies at each execution."""
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(EVENTS))
-    profile = profiles.read(path)
+    profile = latency.read(path)
     assert (profile.nodes, profile.on_cpu, profile.casts, profile.copies) == (7, 3, 4, 1)
     assert profile.cpu_operators == (("Shape", 2), ("Unique", 1))
 
 
 def test_an_empty_profile_counts_nothing():
     """A run without nodes has an empty profile."""
-    assert profiles.parse([]) == profiles.Profile(0, 0, 0, 0, ())
+    assert latency.parse([]) == latency.Profile(0, 0, 0, 0, ())
 
 
 @pytest.fixture
@@ -184,7 +174,7 @@ def test_memory_grows_with_the_weights(tmp_path):
     proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
     path = tmp_path / "big.onnx"
     onnx.save(proto, path)
-    taken = footprint.measure(TimedModel("big", path), Device.CPU, {"x": np.ones(1, np.float32)})
+    taken = latency.measure_footprint(TimedModel("big", path), Device.CPU, {"x": np.ones(1, np.float32)})
     if taken.memory is None:
         pytest.skip("this system does not say how much memory a process has used")
     assert taken.memory > weights.nbytes
@@ -192,10 +182,10 @@ def test_memory_grows_with_the_weights(tmp_path):
 
 def test_memory_that_cannot_be_read_is_none(tmp_path, monkeypatch):
     """Without /proc/self/status there is no figure, rather than a wrong one."""
-    monkeypatch.setattr(memory, "STATUS", tmp_path / "status")
-    assert memory.in_use(Device.CPU) is None
+    monkeypatch.setattr(latency, "STATUS", tmp_path / "status")
+    assert latency.in_use(Device.CPU) is None
     (tmp_path / "status").write_text("Name:\tx\nVmHWM:\t     12 kB\nVmRSS:\t 7 kB\n")
-    assert memory.in_use(Device.CPU) == 12 * 1024
+    assert latency.in_use(Device.CPU) == 12 * 1024
 
 
 class FakeNvml:
@@ -218,15 +208,15 @@ class FakeNvml:
 
 def test_device_memory_comes_from_nvml(monkeypatch):
     """With nvidia-ml-py it is the memory in use on the first visible device; without, it is unknown."""
-    monkeypatch.setattr(nvml.fork_safe, "import_module", lambda _: FakeNvml())
+    monkeypatch.setattr(latency.startup, "import_module", lambda _: FakeNvml())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-    assert memory.in_use(Device.CUDA) == 7
+    assert latency.in_use(Device.CUDA) == 7
 
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(nvml.fork_safe, "import_module", missing)
-    assert memory.in_use(Device.CUDA) is None
+    monkeypatch.setattr(latency.startup, "import_module", missing)
+    assert latency.in_use(Device.CUDA) is None
 
 
 def test_cuda_that_does_not_work_is_refused(monkeypatch):
@@ -257,15 +247,15 @@ def test_a_model_that_is_refused_is_named(tmp_path):
     text = '<ir_version: 8, opset_import: ["" : 17]> m (float[4] x) => (float[4] y) { y = Nothing (x) }'
     path = save(text, tmp_path / "refused.onnx")
     with pytest.raises(ModelError, match="refuses the model") as caught:
-        footprint.measure(TimedModel("one", path), Device.CPU, X)
+        latency.measure_footprint(TimedModel("one", path), Device.CPU, X)
     assert caught.value.where == str(path)
 
 
 def test_inputs_that_do_not_fit_are_an_error(model):
     """A run that fails while it is timed is a FeedError."""
-    session = prepared_runs.open_timed_session(TimedModel("one", model), Device.CPU)
+    session = latency.open_timed_session(TimedModel("one", model), Device.CPU)
     with pytest.raises(FeedError, match="the run failed"):
-        prepared_runs.prepare(session, {"x": np.ones((2, 2), np.float32)}, Device.CPU)()
+        latency.prepare(session, {"x": np.ones((2, 2), np.float32)}, Device.CPU)()
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float"])
@@ -275,10 +265,10 @@ def test_inputs_take_the_type_of_the_model(tmp_path, kind):
     text = (
         f'<ir_version: 8, opset_import: ["" : 17]> m ({kind}[4] x) => (float[4] y) {{ y = Cast<to=1> (x) }}'
     )
-    session = prepared_runs.open_timed_session(TimedModel("one", save(text, tmp_path / "m.onnx")), Device.CPU)
+    session = latency.open_timed_session(TimedModel("one", save(text, tmp_path / "m.onnx")), Device.CPU)
     seen, run = [], session.run_with_ort_values
     session.run_with_ort_values = lambda *given: seen.append(run(*given))
-    prepared_runs.prepare(session, {"x": np.array([1, 2, 3, 300], ml_dtypes.bfloat16)}, Device.CPU)()
+    latency.prepare(session, {"x": np.array([1, 2, 3, 300], ml_dtypes.bfloat16)}, Device.CPU)()
     assert seen[0][0].numpy().tolist() == [1, 2, 3, 300]
 
 
@@ -287,8 +277,8 @@ def test_sequences_run_too(tmp_path):
     pytest.importorskip("onnxruntime")
     text = """<ir_version: 8, opset_import: ["" : 17]>
     m (seq(float[4]) x) => (int64 y) { y = SequenceLength (x) }"""
-    session = prepared_runs.open_timed_session(TimedModel("one", save(text, tmp_path / "m.onnx")), Device.CPU)
-    prepared_runs.prepare(session, {"x": [np.ones(4, np.float32)] * 2}, Device.CPU)()
+    session = latency.open_timed_session(TimedModel("one", save(text, tmp_path / "m.onnx")), Device.CPU)
+    latency.prepare(session, {"x": [np.ones(4, np.float32)] * 2}, Device.CPU)()
 
 
 class FakeBinding:
@@ -343,7 +333,7 @@ def test_on_cuda_values_are_bound_once():
     """Inputs and outputs are bound before the first run, and every run uses the binding."""
     pytest.importorskip("onnxruntime")
     session = FakeSession()
-    run = prepared_runs.prepare(session, X, Device.CUDA)
+    run = latency.prepare(session, X, Device.CUDA)
     assert session.binding.bound == [("x", [4]), ("y", "cuda"), "synchronised"]
     run(), run()
     assert session.runs == 2
@@ -363,4 +353,4 @@ def test_a_profile_with_names_that_are_not_escaped(tmp_path):
     event = '{"cat": "Node", "name": "%s_kernel_time", "args": {"op_name": "Add", "provider": "P"}}'
     lines = (event % "one", event % 'of " a quote', event % "two\\nlines", "1", event % "last")
     (tmp_path / "profile").write_text("[\n" + ",\n".join(lines) + "\n]\n")
-    assert profiles.read(tmp_path / "profile").nodes == 3
+    assert latency.read(tmp_path / "profile").nodes == 3

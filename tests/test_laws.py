@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from amp_rewrite import pipeline
 from amp_rewrite.colouring import pruning
-from amp_rewrite.costs import prices
+from amp_rewrite.costs import model_costs
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.policy import node_patterns
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
@@ -308,7 +308,7 @@ def test_more_in_float32_makes_nothing_half(model, asked, data):
 
 def is_within(analysis, painting, asked):
     """Whether a painting has no half unit that an analysis has not, or was pruned at larger sizes."""
-    known = prices.measure(analysis.graph, asked)
+    known = model_costs.measure_prices(analysis.graph, asked)
     sizes = [cut and cut.larger for cut in (pruning.find(known, p) for p in (analysis.painting, painting))]
     return halves(painting) <= halves(analysis.painting) or (asked.prunes and sizes[0] != sizes[1])
 

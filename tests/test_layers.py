@@ -18,7 +18,7 @@ ORDER = """
     testing onnx_ir_pass demo options half zoo cli __init__ __main__
 """.split()
 ASKING = {
-    "certificate/recomputing.py",
+    "certificate/folding.py",
     "onnx_types/contrib_schemas.py",
     "onnx_types/worker_process.py",
     "numerics/rounding.py",
@@ -156,5 +156,5 @@ LONGEST = 500
 
 @each_module
 def test_a_file_is_short(path):
-    """One idea a file."""
+    """A file is one subject."""
     assert len(path.read_text().splitlines()) <= LONGEST

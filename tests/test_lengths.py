@@ -5,7 +5,7 @@ from onnx import parser
 
 from amp_rewrite import certify
 from amp_rewrite.certificate import numbering
-from amp_rewrite.certificate.ranks import Ranks
+from amp_rewrite.certificate.shapes import Ranks
 
 NETWORK = """<ir_version: 7, opset_import: ["" : {opset}]> g (float[n, c, h, w] x, int64[k] any) => (y)
     <int64[1] zero = {{0}}, int64[1] two = {{2}}, int64[1] last = {{-1}}, int64[2] both = {{0, 1}},

@@ -9,8 +9,9 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from amp_rewrite import rewrite
-from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite import rewrite, verify
+from amp_rewrite.errors import AmpRewriteError, ModelError
+from amp_rewrite.model import loading
 from amp_rewrite.policy.options import Options
 from tests import text
 from tests.model_files import TEXT, model, refused
@@ -283,3 +284,17 @@ def test_sparse_initializers_and_training_information_stay():
     assert made.graph.sparse_initializer == proto.graph.sparse_initializer
     assert made.training_info == proto.training_info
     assert "y = Add(h__float32, v)" in text.nodes(made)
+
+
+def test_a_model_that_protobuf_cannot_copy(monkeypatch):
+    """Above its limit a ModelProto is refused before anything copies it, with the ways out; these work."""
+    monkeypatch.setattr(loading, "_LARGEST_FILE", 1 << 12)
+    proto = text.model("g (float[1,32] x) => (float[1,32] y) <float[32,32] w> { y = MatMul(x, w) }")
+    for what, more in ((rewrite, ()), (verify, (proto, [{"x": np.ones((1, 32), np.float32)}]))):
+        with pytest.raises(ModelError) as caught:
+            what(proto, *more)
+        assert "has 0.0 GB of tensors in memory, and protobuf copies no more than 2 GiB" in str(caught.value)
+        assert "onnx.save(model, path, save_as_external_data=True), and give the path" in str(caught.value)
+    assert rewrite(ir.from_proto(proto)).report.changed
+    typed = text.model("g (float[4] x) => (float[4] y) <float[4] w = {1, 2, 3, 4}> { y = Mul(x, w) }")
+    assert loading.refuse_too_large(typed) is typed

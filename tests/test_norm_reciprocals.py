@@ -3,7 +3,7 @@
 import pytest
 
 from amp_rewrite import pipeline
-from amp_rewrite.explaining import form_sentences
+from amp_rewrite.explaining import sentences
 from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.options import Options, Pins
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
@@ -43,7 +43,7 @@ def test_it_is_a_division(add):
     named = {node.name: node for node in result.model.graph.node}
     assert (named["invert"].op_type, list(named["invert"].output)) == ("Div", ["r"])
     assert result.report.form_changes == (FormChange(FormChangeKind.RECIPROCAL, "invert"),)
-    assert form_sentences.of(result.report.form_changes[0]).startswith("written as a division, which")
+    assert sentences.of(result.report.form_changes[0]).startswith("written as a division, which")
     text.agree(model, result.model)
     assert pipeline.rewrite(result.model).model == result.model
 

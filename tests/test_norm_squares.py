@@ -3,7 +3,7 @@
 import pytest
 
 from amp_rewrite import certify, pipeline
-from amp_rewrite.explaining import form_sentences
+from amp_rewrite.explaining import sentences
 from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.options import Options, Pins
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
@@ -50,7 +50,7 @@ def test_it_is_a_power(divide):
     assert (named["square"].op_type, list(named["square"].output)) == ("Pow", ["q"])
     change = FormChange(FormChangeKind.SQUARE, "square")
     assert change in result.report.form_changes
-    assert form_sentences.of(change).startswith("written as a power of 2, which")
+    assert sentences.of(change).startswith("written as a power of 2, which")
     assert certify(model, result.model).proved
     text.agree(model, result.model)
     assert pipeline.rewrite(result.model).model == result.model

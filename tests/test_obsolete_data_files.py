@@ -1,4 +1,4 @@
-"""Which data files of a replaced model are removed: those that nothing else refers to."""
+"""Which data files of a replaced model are removed: those of ours that nothing else needs."""
 
 import os
 
@@ -8,9 +8,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 from amp_rewrite import Options, rewrite
-from amp_rewrite.model import obsolete_data_files
+from amp_rewrite.model import external_data
 from amp_rewrite.policy.options import Beside, ExternalData
 from tests import text
+from tests.commands import run
 from tests.model_files import names
 
 BESIDE = Options(check=False, external_data=ExternalData(Beside.ALWAYS))
@@ -20,8 +21,10 @@ GRAPH = "g (float[32,32] x) => (float[32,32] y) <float[32,32] w> { y = MatMul(x,
 @pytest.fixture
 def out(tmp_path):
     """The path of a result with its weights in `out.onnx.data`, and of its model `m.onnx` beside it."""
-    onnx.save(text.model(GRAPH), tmp_path / "m.onnx")
-    return rewrite(tmp_path / "m.onnx", BESIDE, output=tmp_path / "out.onnx").model
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    onnx.save(text.model(GRAPH), folder / "m.onnx")
+    return rewrite(folder / "m.onnx", BESIDE, output=folder / "out.onnx").model
 
 
 def again(out):
@@ -117,6 +120,99 @@ def test_what_cannot_be_read_may_refer(out):
     assert stays(out, "it cannot be known whether others need it (Permission denied)")
 
 
+FOREIGN = {
+    "model.safetensors": "amp-rewrite gives no file that name",
+    "pytorch_model.bin": "amp-rewrite gives no file that name",
+    "weights.npy": "amp-rewrite gives no file that name",
+    "model.data": "amp-rewrite gives no file that name",
+    "MODEL.onnx.data.bak": "amp-rewrite gives no file that name",
+    "model.onnx.data": "it holds more than the old model reads",
+    "model.onnx.1.data": "it holds more than the old model reads",
+}
+"""Files that hold more than the model reads, by their names."""
+COMMANDS = {
+    "in place": ("{model}", "--in-place", "--no-verify"),
+    "over": ("{other}", "-o", "{model}", "--force", "--no-verify"),
+    "restored over": ("restore", "{other}", "-o", "{model}", "--force", "--no-verify"),
+    "tuned over": ("tune", "{other}", "-o", "{model}", "--force", "--max-error", "1"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_that_is_not_ours_stays(tmp_path, name, command):
+    """A container of another tool, with a header and tensors that the model does not read, is the same bytes
+    after the model was replaced, and a line says why.
+    """
+    path, other = tmp_path / "model.onnx", tmp_path / "other.onnx"
+    proto = text.model(GRAPH)
+    onnx.save(proto, other)
+    onnx.save(proto, path, save_as_external_data=True, location=name)
+    data = tmp_path / name
+    data.write_bytes(data.read_bytes() + b"optimizer state")
+    before = data.read_bytes()
+    done = run(*(word.format(model=path, other=other) for word in COMMANDS[command]))
+    assert done.exit_code == 0, done.output
+    assert data.read_bytes() == before
+    assert f"warning  {name} stays beside the result: {FOREIGN[name]}" in done.output
+
+
+def test_a_header_before_the_tensors_is_no_alignment(out):
+    """Zeros between tensors align them; a byte that no tensor covers is somebody's, wherever it stands."""
+    data = out.with_name("out.onnx.data")
+    proto = onnx.load(out, load_external_data=False)
+    (offset,) = (e for e in proto.graph.initializer[0].external_data if e.key == "offset")
+    for header, word in ((b"\1" * 8, "it holds more than the old model reads"), (b"\0" * 8, "")):
+        offset.value = "8"
+        data.write_bytes(header + data.read_bytes())
+        out.write_bytes(proto.SerializeToString())
+        assert external_data.find(out, frozenset()).warnings == (
+            (f"out.onnx.data stays beside the result: {word}",) if word else ()
+        )
+        data.write_bytes(data.read_bytes()[8:])
+
+
+def test_data_that_a_model_above_shares_stays(out):
+    """A model in the parent folder reads it as folder/out.onnx.data, another one reads another file."""
+    proto = onnx.load(out, load_external_data=False)
+    for folder in ("elsewhere", out.parent.name):
+        proto.graph.initializer[0].external_data[0].value = f"{folder}/out.onnx.data"
+        (out.parent.parent / f"{folder}.onnx").write_bytes(proto.SerializeToString())
+    assert stays(out, f"../{out.parent.name}.onnx refers to it")
+    assert onnx.load(out.parent.parent / f"{out.parent.name}.onnx").graph.initializer
+
+
+LINKS = {
+    "folder/link": ("out.onnx.data", "link leads to it"),
+    "link": ("folder/out.onnx.data", "../link leads to it"),
+    "beside/out.onnx.data": ("../folder/out.onnx.data", "../beside/out.onnx.data leads to it"),
+    "beside/folder": ("../folder", "../beside/folder leads to it"),
+}
+
+
+@pytest.mark.parametrize("place", LINKS)
+def test_data_behind_a_link_stays(out, place):
+    """A link in the folder, above or beside it stands for a model that reads the data through it."""
+    above = out.parent.parent
+    (above / "beside").mkdir()
+    goal, reason = LINKS[place]
+    (above / place).symlink_to(goal)
+    assert stays(out, reason)
+    assert (above / place).exists()
+
+
+def test_data_with_a_second_name_stays(out):
+    """A hard link, as stores of models make them."""
+    os.link(out.with_name("out.onnx.data"), out.with_name("second"))
+    assert stays(out, "a hard link leads to it")
+
+
+def test_another_name_of_the_folder_is_no_reader(out):
+    """A link to the folder from beside it shows the same files: what it shows is the old model itself."""
+    (out.parent.parent / f"{out.parent.name}-latest").symlink_to(out.parent.name)
+    assert again(out) == ()
+
+
 def test_tensors_everywhere(tmp_path):
     """Files of initializers, attributes, sparse tensors, bodies and functions are found."""
     places = iter("abcdefg")
@@ -138,12 +234,12 @@ def test_tensors_everywhere(tmp_path):
     model = helper.make_model(graph, functions=[function])
     model.training_info.add().algorithm.initializer.append(tensor())
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
-    assert {path.name for path in obsolete_data_files.referenced_by(tmp_path / "m.onnx")} == set("abcdef")
+    assert {path.name for path in external_data.referenced_by(tmp_path / "m.onnx")} == set("abcdef")
 
 
 def test_what_is_no_model_names_nothing(tmp_path):
     """Any file may be replaced by a result."""
     for content in (b"", b"location", b"\x08\x01 location", b"PK\x03\x04 location"):
         (tmp_path / "out").write_bytes(content)
-        assert obsolete_data_files.referenced_by(tmp_path / "out") == frozenset()
-    assert obsolete_data_files.referenced_by(tmp_path / "missing") == frozenset()
+        assert external_data.referenced_by(tmp_path / "out") == frozenset()
+    assert external_data.referenced_by(tmp_path / "missing") == frozenset()

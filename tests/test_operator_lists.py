@@ -12,7 +12,7 @@ from amp_rewrite import analyze
 from amp_rewrite.demo import network
 from amp_rewrite.errors import ListError
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.policy import operator_lists, shipped_lists
+from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Kind, OpLists
 from amp_rewrite.policy.options import Options
@@ -51,8 +51,8 @@ def _kind_of(name: str, operator: str) -> tuple[Kind, bool]:
 
 def test_shipped_names() -> None:
     """Three lists are shipped; each has its file's name, a description, and is loaded once."""
-    assert shipped_lists.names() == ("bfloat16", "default", "tensorflow")
-    for name in shipped_lists.names():
+    assert operator_lists.names() == ("bfloat16", "default", "tensorflow")
+    for name in operator_lists.names():
         found = operator_lists.load(name)
         assert found.name == name
         assert found.description
@@ -91,14 +91,14 @@ def _has_float(operator) -> bool:
     return any("tensor(float)" in t for t in types)  # in a sequence or an optional, too
 
 
-@pytest.mark.parametrize("name", shipped_lists.names())
+@pytest.mark.parametrize("name", operator_lists.names())
 def test_no_shipped_name_is_misspelt(name: str) -> None:
     """Every operator on a shipped list exists in onnx or in onnxruntime's schemas."""
     for domain, op_type in operator_lists.load(name).entries:
         assert op_type in {*schema.known_operators(domain), "Mul(x,x)"}, op_type
 
 
-@pytest.mark.parametrize("name", shipped_lists.names())
+@pytest.mark.parametrize("name", operator_lists.names())
 def test_reasons_are_short(name: str) -> None:
     """A reason fits on a line of a report and ends without a full stop."""
     for operator, entry in operator_lists.load(name).entries.items():
@@ -447,10 +447,10 @@ def test_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> 
     (tmp_path / place).mkdir(parents=True)
     _written(tmp_path / place, "allow:\n  Exp: only here\n", "default.yaml")
     monkeypatch.setattr(
-        shipped_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "shipped_lists.py")
+        operator_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "shipped_lists.py")
     )
-    assert shipped_lists.folder() == tmp_path / place
-    assert shipped_lists.names() == ("default",)
+    assert operator_lists.folder() == tmp_path / place
+    assert operator_lists.names() == ("default",)
     assert operator_lists.load("default").entries.keys() == {("", "Exp")}
 
 
@@ -460,16 +460,16 @@ def test_the_package_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (tmp_path / place).mkdir(parents=True)
         _written(tmp_path / place, "name: x\n", "default.yaml")
     monkeypatch.setattr(
-        shipped_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "shipped_lists.py")
+        operator_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "shipped_lists.py")
     )
-    assert shipped_lists.folder() == tmp_path / "amp_rewrite" / "oplists"
+    assert operator_lists.folder() == tmp_path / "amp_rewrite" / "oplists"
 
 
 def test_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without lists anywhere both places are told; a stranger's `oplists` is not taken for ours."""
     (tmp_path / "oplists").mkdir()
     monkeypatch.setattr(
-        shipped_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "shipped_lists.py")
+        operator_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "shipped_lists.py")
     )
     with pytest.raises(ListError, match=r"are in neither .*amp_rewrite/oplists nor .*; install"):
         operator_lists.load("default")
@@ -480,7 +480,7 @@ def test_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_half_type_of_a_list(tmp_path: Path) -> None:
     """It is what the file says, else that of what it extends, else none; overrides keep it."""
-    told = {name: operator_lists.load(name).half for name in shipped_lists.names()}
+    told = {name: operator_lists.load(name).half for name in operator_lists.names()}
     assert told == {"bfloat16": "bfloat16", "default": "float16", "tensorflow": "float16"}
     assert operator_lists.load("bfloat16").override("deny", "Conv").half == "bfloat16"
     assert operator_lists.load(_written(tmp_path, "extends: default")).half == "float16"

@@ -5,8 +5,7 @@ import pytest
 from onnx import numpy_helper
 
 from amp_rewrite import pipeline
-from amp_rewrite.policy.choices import Pins
-from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.options import Options, Pins
 from tests import cuda_sessions, norms
 from tests.norms import Spelling
 

@@ -9,11 +9,10 @@ import onnx
 import pytest
 
 from amp_rewrite.colouring import paying
-from amp_rewrite.costs import prices
-from amp_rewrite.costs.model_costs import AS_GIVEN
-from amp_rewrite.costs.prediction import RunTime
+from amp_rewrite.costs import model_costs
+from amp_rewrite.costs.model_costs import AS_GIVEN, RunTime
 from amp_rewrite.errors import OptionError
-from amp_rewrite.explaining import predictions
+from amp_rewrite.explaining import frozen_analysis
 from amp_rewrite.explaining.sentences import first_step
 from amp_rewrite.pipeline import analyze, rewrite
 from amp_rewrite.policy import devices
@@ -87,10 +86,10 @@ def test_open_sizes_count_as_large():
     """An open dimension has a size of its own, which the prediction names."""
     opened = text.model("g (float[N, 4] x) => (float[N, 4] y) <float[4, 4] w> { y = MatMul(x, w) }")
     assert (predicted(opened).sizes, predicted(opened).open_size) == ("64x4", 64)
-    assert " at 64x4 (open sizes count as 64), 3 launches, 2 of them Casts (" in predictions.summary(
+    assert " at 64x4 (open sizes count as 64), 3 launches, 2 of them Casts (" in frozen_analysis.summary(
         predicted(opened)
     )
-    assert " at 4x4, " in predictions.summary(predicted(text.model(SMALL)))
+    assert " at 4x4, " in frozen_analysis.summary(predicted(text.model(SMALL)))
 
 
 COMPUTED = """g (float[{}, {}, 8] x) => (float y) <float[8, 8] w, int64[2] t = {{-1, 8}}> {{
@@ -110,14 +109,14 @@ def test_sizes_that_are_given_count_as_if_the_model_had_them(dims):
     written = predicted(text.model(COMPUTED.format(*dims.values())))
     assert (found.open_size, found.sizes_from) == (None, "given by name")
     assert replace(found, sizes_from="") == written
-    assert f" at {written.sizes} (sizes given by name), " in predictions.summary(found)
+    assert f" at {written.sizes} (sizes given by name), " in frozen_analysis.summary(found)
 
 
 def test_what_is_not_given_counts_as_64():
     """The line says both."""
     found = predicted(text.model(COMPUTED.format("N", "S")), dims={"N": 5})
     assert (found.sizes, found.open_size) == ("5x64x8", 64)
-    assert " at 5x64x8 (sizes given by name, other sizes count as 64), " in predictions.summary(found)
+    assert " at 5x64x8 (sizes given by name, other sizes count as 64), " in frozen_analysis.summary(found)
 
 
 def test_the_gate_goes_by_sizes_that_are_given():
@@ -161,7 +160,7 @@ def test_the_commands_count_with_the_sizes_of_given_data(tmp_path, monkeypatch):
 def test_a_small_model_counts_as_large_where_it_is_pruned():
     """What is decided does not go by the sizes of a demonstration; what is reported does."""
     analysis = analyze(text.model(SMALL))
-    found = prices.measure(analysis.graph, analysis.options)
+    found = model_costs.measure_prices(analysis.graph, analysis.options)
     assert found.predict([True], AS_GIVEN).speedup < 1 < found.predict([True], found.costs.large).speedup
 
 
@@ -209,7 +208,7 @@ def test_what_did_not_change_has_no_other_form():
 def test_one_is_said_as_one():
     """A launch, a Cast."""
     one = replace(predicted(text.model(SMALL)), result=RunTime(1.0, 1, 1))
-    assert ", 1 launch, 1 of them a Cast (" in predictions.summary(one)
+    assert ", 1 launch, 1 of them a Cast (" in frozen_analysis.summary(one)
 
 
 def test_the_gate_lets_through_what_pays():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from amp_rewrite.colouring.painting import Rule
-from amp_rewrite.costs import islands, prediction, prices, unpaid_parts
+from amp_rewrite.costs import model_costs, unpaid_parts
 from amp_rewrite.explaining.sentences import first_step
 from amp_rewrite.pipeline import analyze, rewrite
 from amp_rewrite.policy.operator_lists import Kind, load
@@ -164,16 +164,16 @@ def test_no_choice_is_better(model):
     graph = analysis.graph
     halves = [analysis.painting.is_half(unit.index) for unit in graph.units]
     free = [unit for unit, is_half in enumerate(halves) if is_half][:7]
-    found = prices.measure(graph, Options())
+    found = model_costs.measure_prices(graph, Options())
     costs = replace(found.costs, device=replace(found.costs.device, launch=found.costs.device.launch * 4))
 
     def time(taken):
         left = [is_half and unit not in taken for unit, is_half in enumerate(halves)]
-        (found_time,) = prediction.run_times(costs, found.borders, [left], costs.large)
+        (found_time,) = model_costs.run_times(costs, found.borders, [left], costs.large)
         return round(found_time.seconds * 1e15)
 
     kept = set(range(len(halves))) - set(free)
-    taken = unpaid_parts.find(graph, costs, found.borders, halves, kept)
+    taken = unpaid_parts.find_unpaid_parts(graph, costs, found.borders, halves, kept)
     choices = (set(some) for count in range(len(free) + 1) for some in itertools.combinations(free, count))
     consistent = (some for some in choices if not _breaks(graph, halves, some))
     assert time(taken) <= min(map(time, consistent)) + len(free)
@@ -188,10 +188,10 @@ def test_islands_are_connected_parts(state):
     """Two parts that nothing connects have a price each."""
     analysis = analyze(state, GRAPPLERS)
     graph = analysis.graph
-    found = prices.measure(graph, Options())
+    found = model_costs.measure_prices(graph, Options())
     names = [unit.node.name for unit in graph.units]
     gone = {names.index("product"), names.index("read")}
     left = [analysis.painting.is_half(unit.index) and unit.index not in gone for unit in graph.units]
-    parts = islands.find(graph, found.costs, found.borders, left, gone)
+    parts = unpaid_parts.find_islands(graph, found.costs, found.borders, left, gone)
     assert {names[unit]: island.nodes for unit, island in parts.items()} == {"product": 1, "read": 1}
     assert parts[names.index("product")].times < 1 < parts[names.index("read")].times

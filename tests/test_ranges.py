@@ -180,8 +180,8 @@ WITH_FACTORS = {
 
 @pytest.mark.parametrize("case", WITH_FACTORS)
 def test_a_mask_that_float32_computes_saturates_too(case):
-    """Where only the sum with the scores is half, the fill saturates in float32: its Cast stays finite. It may
-    be multiplied by integers, and by stored numbers near 1.
+    """Where only the sum with the scores is half, the fill saturates in float32: its Cast stays finite. It
+    may be multiplied by integers, and by stored numbers near 1.
     """
     factor, declared, added = WITH_FACTORS[case]
     proto = model(attention(f"{factor} f = Mul (n, fill) {added}", declared, inputs="int64[4,4] k"))

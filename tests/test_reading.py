@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import amp_rewrite
-from amp_rewrite.coverage import baselines, coverage_rules
+from amp_rewrite.coverage import coverage_rules, rules
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.files import reading
 from amp_rewrite.policy import operator_lists
@@ -69,7 +69,7 @@ READERS = {
     "plan": plan_files.load,
     "list": operator_lists.load,
     "rules": coverage_rules.load,
-    "baseline": baselines.load,
+    "baseline": rules.load_baseline,
     "data": verify_with,
 }
 each_reader = pytest.mark.parametrize("call", READERS.values(), ids=READERS)

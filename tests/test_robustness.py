@@ -215,9 +215,9 @@ def test_stopped_on_the_way(large, number):
 STOPPED = """
 import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts the tests may ignore it
-from amp_rewrite.model import obsolete_data_files
+from amp_rewrite.model import external_data
 from amp_rewrite.cli import main
-obsolete_data_files.find = lambda *_: os.kill(os.getpid(), {})
+external_data.find = lambda *_: os.kill(os.getpid(), {})
 main()
 """
 """The command line, which gets a signal when all is written and nothing has its place yet."""

@@ -6,8 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from amp_rewrite import certify
-from amp_rewrite.certificate import block_checks, small_values, tensors
-from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate import folding, stored_values, tensors
 from amp_rewrite.numerics.half import FLOAT16
 
 COUNT = 40
@@ -47,8 +46,8 @@ def test_a_wrong_one_is_named(wrong):
 def test_the_first_wrong_element_of_many_blocks_is_named(monkeypatch, wrong):
     """Blocks are checked by threads, and said in their order."""
     monkeypatch.setattr(tensors, "BLOCK", 8)
-    monkeypatch.setattr(block_checks, "PART", 16)
-    monkeypatch.setattr(small_values, "_SMALL", 0)
+    monkeypatch.setattr(stored_values, "PART", 16)
+    monkeypatch.setattr(folding, "_SMALL", 0)
     before, after = chain(), chain(COUNT)
     for model, kind in ((before, np.float32), (after, np.float16)):
         model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.arange(100, dtype=kind), "w0"))
@@ -68,13 +67,16 @@ def test_what_waits_is_said_before_what_differs_later():
 
 
 def test_a_clamped_one_is_counted():
-    """As it is when it stands alone."""
+    """As it is when it stands alone, and a mask of a softmax."""
     before, after = chain(), chain(3, np.float16(FLOAT16.fill))
     weight = np.array([3, 3, 1e6, 3], np.float32)
     before.graph.initializer[3].CopyFrom(numpy_helper.from_array(weight, "w3"))
+    assert "more than a mask" in certify(before, after).problem
+    for made in (before, after):
+        made.graph.node[-1].op_type = "Softmax"
+        del made.graph.node[-1].input[1:]
     found = certify(before, after)
-    assert found.proved, found
-    assert found.licences[Licence.CLAMPED] == 1
+    assert found.proved == all(node.op_type in ("Add", "Softmax") for node in before.graph.node), found
 
 
 def test_a_shape_that_is_another_is_no_small_value():

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from amp_rewrite import certify
-from amp_rewrite.certificate import block_checks, stored_values, tensors
+from amp_rewrite.certificate import stored_values, tensors
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.stored_values import Held
 
@@ -17,7 +17,7 @@ SIZE = 100
 def small_blocks(monkeypatch):
     """Blocks of 8 elements, two of them in a part."""
     monkeypatch.setattr(tensors, "BLOCK", 8)
-    monkeypatch.setattr(block_checks, "PART", 16)
+    monkeypatch.setattr(stored_values, "PART", 16)
 
 
 def compared(old, new):

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from amp_rewrite.errors import ModelError
-from amp_rewrite.model import tensor_blocks
+from amp_rewrite.model import constants
 from amp_rewrite.numerics.half import FLOAT16, fit
 
 ROOT = Path(__file__).parents[1]
@@ -19,9 +19,9 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of five values, tasks of ten, and small tensors of up to four."""
-    monkeypatch.setattr(tensor_blocks, "_SMALL", 4)
-    monkeypatch.setattr(tensor_blocks, "CHUNK", 5)
-    monkeypatch.setattr(tensor_blocks, "_SPAN", 10)
+    monkeypatch.setattr(constants, "_SMALL", 4)
+    monkeypatch.setattr(constants, "CHUNK", 5)
+    monkeypatch.setattr(constants, "_SPAN", 10)
 
 
 def tensors(array, folder):
@@ -42,11 +42,11 @@ def test_blocks_are_the_whole(shape, tmp_path):
     """Reading, checking and converting in blocks gives the same as with the whole tensor."""
     array = np.random.default_rng(0).standard_normal(shape).astype(np.float32) * np.float32(1e-4)
     for tensor in tensors(array, tmp_path):
-        parts = [block.copy() for block in tensor_blocks.read(tensor)]
+        parts = [block.copy() for block in constants.read(tensor)]
         assert max((part.size for part in parts), default=0) <= 5
         np.testing.assert_array_equal(np.concatenate([np.empty(0, np.float32), *parts]), array.reshape(-1))
-        assert tensor_blocks.fits([tensor], FLOAT16) == [fit(array, FLOAT16)]
-        changed = tensor_blocks.ConvertedTensor(
+        assert constants.fits([tensor], FLOAT16) == [fit(array, FLOAT16)]
+        changed = constants.ConvertedTensor(
             tensor, lambda a: a.astype(np.float16), ir.DataType.FLOAT16, "half"
         )
         with (tmp_path / "written").open("wb") as file:
@@ -63,7 +63,7 @@ def test_halves_are_read_as_well(half, tmp_path):
     array = np.arange(7, dtype=np.float32).astype(kind.numpy())
     (tmp_path / "data").write_bytes(array.tobytes())
     lies = ir.ExternalTensor(tmp_path / "data", 0, 14, kind, shape=ir.Shape((7,)), name="w")
-    wide = tensor_blocks.ConvertedTensor(lies, lambda a: a.astype(np.float32), ir.DataType.FLOAT, "w")
+    wide = constants.ConvertedTensor(lies, lambda a: a.astype(np.float32), ir.DataType.FLOAT, "w")
     np.testing.assert_array_equal(wide.numpy(), np.arange(7))
 
 
@@ -72,7 +72,7 @@ def test_a_file_that_is_gone(tmp_path):
     _, lies = tensors(np.ones(3, np.float32), tmp_path)
     (tmp_path / "data").unlink()
     with pytest.raises(ModelError, match="the data of 'w' cannot be read"):
-        list(tensor_blocks.read(lies))
+        list(constants.read(lies))
 
 
 PEAK = """

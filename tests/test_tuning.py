@@ -18,9 +18,9 @@ from amp_rewrite.policy.options import Options, Pins
 from amp_rewrite.reporting import search_chart
 from amp_rewrite.reporting.pictures import Dot, Tone
 from amp_rewrite.reporting.search_chart import Plan, Search
-from amp_rewrite.tuning import effort, sensitivity, sites
-from amp_rewrite.tuning.parts import Parts
-from amp_rewrite.tuning.sensitivity import Group
+from amp_rewrite.tuning import effort, search
+from amp_rewrite.tuning import switches as sites
+from amp_rewrite.tuning.search import Group, Parts
 from tests import text
 from tests.commands import failure, run
 
@@ -29,8 +29,7 @@ from amp_rewrite.running import sessions
 from amp_rewrite.running.emulation import emulate, runnable
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.tolerances import Tolerances
-from amp_rewrite.tuning.switched_model import switched
-from amp_rewrite.tuning.switched_session import opened
+from amp_rewrite.tuning.switches import opened, switched
 from amp_rewrite.tuning.tune import tune
 
 OFFSET = """g (float[8, 64] x) => (float[8, 64] y) <float[64, 64] w, float[64, 64] v, float[64] offset> {
@@ -115,7 +114,7 @@ def test_splitting_finds_the_few_that_matter():
     errors[17], errors[100], errors[101] = 0.5, math.inf, 0.25
     measure, seen = added(errors)
     whole = Group(tuple(range(256)), measure(range(256)))
-    found = sensitivity.split([whole], measure, 1e-3, lambda: True)
+    found = search.split([whole], measure, 1e-3, lambda: True)
     known = {site: group.of_each for group in found for site in group.sites}
     assert sorted(known) == list(range(256))
     assert [known[17], known[100], known[101]] == pytest.approx([0.5, math.inf, 0.25], rel=1e-3)
@@ -127,7 +126,7 @@ def test_splitting_stops_when_it_has_to():
     """Whatever is known by then is returned, every site in one group."""
     measure, seen = added([1.0] * 64)
     turns = iter([True, True, False])
-    found = sensitivity.split([Group(tuple(range(64)), 64.0)], measure, 0.0, lambda: next(turns))
+    found = search.split([Group(tuple(range(64)), 64.0)], measure, 0.0, lambda: next(turns))
     assert sorted(site for group in found for site in group.sites) == list(range(64))
     assert [group.error for group in found] == [32.0, 16.0, 16.0]
     assert len(seen) == 2

@@ -15,7 +15,7 @@ from amp_rewrite.cli import rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.html_and_plots import ReportFiles
 from amp_rewrite.errors import TimeLimitError
-from amp_rewrite.process import signals
+from amp_rewrite.files import staging
 from amp_rewrite.rewriting import result_checks
 from tests import text
 from tests.commands import run
@@ -118,9 +118,9 @@ def test_a_result_that_fails_is_written(folder):
 def test_no_path_of_a_stage_is_shown(folder):
     """What is printed and reported names the files that stand, not where they waited."""
     for command in (FAILING, REWRITE, TUNE, RESTORE, TRAIN, ("m.onnx", "--in-place", "--json", "r.json")):
-        assert ".part" not in run(*command, "--force").output
+        assert ".amp-rewrite-" not in run(*command, "--force").output
         reports = [path for path in folder.iterdir() if path.suffix in (".json", ".html")]
-        assert [path for path in reports if ".part" in path.read_text()] == []
+        assert [path for path in reports if ".amp-rewrite-" in path.read_text()] == []
         assert [path for path in folder.iterdir() if path.suffix == ".part"] == []
 
 
@@ -151,14 +151,14 @@ def test_a_signal_waits_until_all_files_are_in_place():
     steps, arrived = [], []
     before = signal.signal(signal.SIGTERM, lambda *_: arrived.append(list(steps)))
     try:
-        with signals.delayed():
+        with staging.signals_delayed():
             signal.raise_signal(signal.SIGTERM)
             steps.append("model")
             steps.append("report")
         assert arrived == [["model", "report"]]
     finally:
         signal.signal(signal.SIGTERM, before)
-    thread = threading.Thread(target=signals.delayed().__enter__)
+    thread = threading.Thread(target=staging.signals_delayed().__enter__)
     thread.start()
     thread.join()
 

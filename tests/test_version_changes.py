@@ -9,7 +9,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite.onnx_types import element_types, meaning_changes, version_changes
+from amp_rewrite.onnx_facts import versions as facts
+from amp_rewrite.onnx_types import element_types, version_changes
 from tests import text
 
 HEAD = '<ir_version: 8, opset_import: ["" : {opset}]>'
@@ -111,12 +112,10 @@ def test_an_operator_that_onnx_does_not_know_is_its_runtimes():
 
 def test_the_tables_name_what_schemas_have():
     """Every attribute and input of NEUTRAL, and every operator of CHANGES, is one of some version."""
-    known = {name: _parts(name) for name in {*meaning_changes.NEUTRAL, *meaning_changes.CHANGES}}
-    assert {
-        name: parts - known[name] for name, parts in meaning_changes.NEUTRAL.items() if parts - known[name]
-    } == {}
-    versions = {name: {s.since_version for s in history()[name]} for name in meaning_changes.CHANGES}
-    for name, changes in meaning_changes.CHANGES.items():
+    known = {name: _parts(name) for name in {*facts.NEUTRAL, *facts.CHANGES}}
+    assert {name: parts - known[name] for name, parts in facts.NEUTRAL.items() if parts - known[name]} == {}
+    versions = {name: {s.since_version for s in history()[name]} for name in facts.CHANGES}
+    for name, changes in facts.CHANGES.items():
         assert {change.since for change in changes} <= versions[name], name
 
 

@@ -13,7 +13,7 @@ import amp_rewrite
 from amp_rewrite import Options, verify
 from amp_rewrite.cli import main
 from amp_rewrite.errors import AmpRewriteError, ModelError, RunError
-from amp_rewrite.running import run_arguments, sessions, webgpu, webgpu_adapter, witness_sessions
+from amp_rewrite.running import run_arguments, sessions, webgpu, witness_sessions
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
 from tests.witness import needs_witness
@@ -101,9 +101,9 @@ MISSING = {
 @pytest.fixture
 def afresh():
     """What was found of an adapter is forgotten before and after."""
-    webgpu_adapter.require.cache_clear()
+    witness_sessions.require.cache_clear()
     yield
-    webgpu_adapter.require.cache_clear()
+    witness_sessions.require.cache_clear()
 
 
 @pytest.mark.usefixtures("afresh")
@@ -144,7 +144,7 @@ CRASHES = "import os; os.kill(os.getpid(), 11)"
 
 def test_a_provider_that_crashes_fails_the_comparison_alone(model, monkeypatch):
     """The command ends with a verdict, and says what became of the rewritten model."""
-    monkeypatch.setattr(webgpu_adapter, "require", lambda: None)
+    monkeypatch.setattr(witness_sessions, "require", lambda: None)
     monkeypatch.setattr(witness_sessions, "_CODE", CRASHES)
     result = run("verify", model, model, "--provider", "webgpu")
     assert result.exit_code == 1, result.output

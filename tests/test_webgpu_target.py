@@ -20,8 +20,8 @@ from amp_rewrite.policy import kernel_table, targets
 from amp_rewrite.running import sessions
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.tuning import sites
-from amp_rewrite.tuning.switched_model import switched
+from amp_rewrite.tuning import switches as sites
+from amp_rewrite.tuning.switches import switched
 from tests.witness import needs_witness
 
 WEBGPU = Options(target="onnxruntime-webgpu")

@@ -8,13 +8,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from amp_rewrite import Options, Pins, certify, rewrite
-from amp_rewrite.certificate import block_checks, stored_values
+from amp_rewrite.certificate import stored_values
 from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.element_checks import WrittenTensors
 from amp_rewrite.certificate.stored_values import Held
 from amp_rewrite.certificate.tensors import Folder
-from amp_rewrite.certificate.written_tensors import WrittenTensors
 from amp_rewrite.errors import CertificateError
-from amp_rewrite.model.tensor_blocks import ConvertedTensor
+from amp_rewrite.model.constants import ConvertedTensor
 
 SIDE = 1 << 10
 """The rows and columns of a weight: 4 MiB, which are converted as they are written."""
@@ -39,13 +39,13 @@ def source(tmp_path):
 @pytest.fixture
 def read_whole(monkeypatch):
     """The sizes of the tensors that a proof reads from end to end."""
-    sizes, checked = [], block_checks.checked
+    sizes, checked = [], stored_values.check_parts
 
     def counting(check, old, new):
         sizes.append(old.size)
         return checked(check, old, new)
 
-    monkeypatch.setattr(block_checks, "checked", counting)
+    monkeypatch.setattr(stored_values, "check_parts", counting)
     return sizes
 
 

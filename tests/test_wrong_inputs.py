@@ -13,7 +13,7 @@ import pytest
 
 from amp_rewrite.errors import ThreadError
 from amp_rewrite.files import destination
-from amp_rewrite.model import tensor_blocks
+from amp_rewrite.model import constants
 from amp_rewrite.process import interruptible
 from tests import text
 from tests.commands import failure, run
@@ -203,7 +203,7 @@ def test_data_that_may_not_be_read(model, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(tensor_blocks.reading, "open_regular", refuse)
+    monkeypatch.setattr(constants.reading, "open_regular", refuse)
     assert "that you may read" in failure(place)
 
 

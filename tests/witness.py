@@ -5,14 +5,14 @@ import functools
 import pytest
 
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.running import webgpu_adapter
+from amp_rewrite.running import witness_sessions
 
 
 @functools.cache
 def missing():
     """Why there is no witness here; empty where there is one."""
     try:
-        webgpu_adapter.require()
+        witness_sessions.require()
     except AmpRewriteError as error:
         return str(error)
     return ""

@@ -11,8 +11,8 @@ import onnx_ir as ir
 from amp_rewrite.advice import compute_capability, padding
 from amp_rewrite.advice.compute_capability import Capability
 from amp_rewrite.advice.padding import Padding
-from amp_rewrite.coverage import node_precision
-from amp_rewrite.coverage.node_precision import Precision
+from amp_rewrite.coverage import counts
+from amp_rewrite.coverage.counts import Precision
 from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.onnx_types import element_types
@@ -59,6 +59,6 @@ def give(counted: FlopCount, decisions: Decisions, half: str, capability: Capabi
 def _halves(counted: FlopCount) -> Iterator[ir.Node]:
     version = element_types.versions(counted.model.graph.opset_imports)
     for node in every_node(counted.model.graph):
-        found = node_precision.of_node(node, counted.types, version(node.domain))
+        found = counts.of_node(node, counted.types, version(node.domain))
         if found in (Precision.HALF, Precision.MIXED):
             yield node

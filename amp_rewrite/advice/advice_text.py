@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from amp_rewrite.advice.advice import Advice
 from amp_rewrite.advice.padding import Padding
-from amp_rewrite.coverage.assumptions import some
+from amp_rewrite.coverage.counts import some
 from amp_rewrite.explaining.sentences import plural, share
 
 

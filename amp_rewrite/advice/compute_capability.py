@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from amp_rewrite.errors import OptionError
-from amp_rewrite.running import nvml
+from amp_rewrite.running import latency
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -30,7 +30,7 @@ def parse(text: str) -> Capability:
 
 def of_this_machine() -> Capability | None:
     """The compute capability of the first visible CUDA device; None where NVML cannot tell."""
-    return nvml.query(lambda nvml, handle: Capability(*nvml.nvmlDeviceGetCudaComputeCapability(handle)))
+    return latency.query(lambda nvml, handle: Capability(*nvml.nvmlDeviceGetCudaComputeCapability(handle)))
 
 
 TENSOR_CORES_FROM = {"float16": Capability(7, 0), "bfloat16": Capability(8, 0)}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from amp_rewrite.advice.advice import Advice
 from amp_rewrite.advice.compute_capability import TENSOR_CORES_FROM
-from amp_rewrite.coverage.assumptions import some
+from amp_rewrite.coverage.counts import some
 from amp_rewrite.explaining.sentences import plural
 
 _SHOWN = 3

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.onnx_types import attributes
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 
 Size = int | None
@@ -58,30 +58,30 @@ def _matrices(rows: Size, inner: Size, columns: Size, sizes: ChosenSize) -> Cost
 def _matmul(ports: _OperandShapes, sizes: ChosenSize) -> Cost:
     """M x K times K x N; a product with a vector does not use Tensor Cores."""
     a, b = ports.read(0, 2), ports.read(1, 2)
-    batched = attributes.integer(ports.node, "transBatchA") or attributes.integer(ports.node, "transBatchB")
+    batched = schema.integer(ports.node, "transBatchA") or schema.integer(ports.node, "transBatchB")
     if len(a) < 2 or len(b) < 2 or batched:
         return Cost(1, 1)
-    rows, inner = (a[-1], a[-2]) if attributes.integer(ports.node, "transA") else a[-2:]
-    return _matrices(rows, inner, b[-2 if attributes.integer(ports.node, "transB") else -1], sizes)
+    rows, inner = (a[-1], a[-2]) if schema.integer(ports.node, "transA") else a[-2:]
+    return _matrices(rows, inner, b[-2 if schema.integer(ports.node, "transB") else -1], sizes)
 
 
 def _packed(ports: _OperandShapes, sizes: ChosenSize) -> Cost:
     """Block-quantised weights: the attributes K and N are the dimensions of the matrix."""
     a = ports.read(0, 2)
     rows = a[-2] if len(a) > 1 else 1
-    return _matrices(rows, attributes.integer(ports.node, "K"), attributes.integer(ports.node, "N"), sizes)
+    return _matrices(rows, schema.integer(ports.node, "K"), schema.integer(ports.node, "N"), sizes)
 
 
 def _convolution(ports: _OperandShapes, sizes: ChosenSize) -> Cost:
     """W is M x C/group x kernel; a depthwise convolution (C/group = 1) is not a matrix product."""
     out, inside = ports.read(1, 2)[:2]
-    return _channels(inside, _share(out, attributes.integer(ports.node, "group", 1)), sizes)
+    return _channels(inside, _share(out, schema.integer(ports.node, "group", 1)), sizes)
 
 
 def _transposed(ports: _OperandShapes, sizes: ChosenSize) -> Cost:
     """W is C x M/group x kernel."""
     inside, out = ports.read(1, 2)[:2]
-    return _channels(_share(inside, attributes.integer(ports.node, "group", 1)), out, sizes)
+    return _channels(_share(inside, schema.integer(ports.node, "group", 1)), out, sizes)
 
 
 def _channels(inside: Size, out: Size, sizes: ChosenSize) -> Cost:
@@ -98,25 +98,25 @@ def _share(size: Size, parts: int) -> Size:
 def _recurrent(ports: _OperandShapes, sizes: ChosenSize) -> Cost:
     """W is directions x gates * hidden x input, R the same with hidden for input; X has the batch second."""
     batch = ports.read(0, 3)
-    held = attributes.integer(ports.node, "hidden_size")
+    held = schema.integer(ports.node, "hidden_size")
     hidden = sizes("hidden size", held or ports.read(2, 3)[-1])
     both = hidden * (sizes("input size", ports.read(1, 3)[-1]) + hidden)
-    return Cost(sizes("batch", batch[1 - attributes.integer(ports.node, "layout")]) * both, both)
+    return Cost(sizes("batch", batch[1 - schema.integer(ports.node, "layout")]) * both, both)
 
 
 def _heads(ports: _OperandShapes, sizes: ChosenSize) -> Cost:
     """Attention on queries split by head (4D, or 5D packed with keys and values) or with all heads (3D)."""
     query = ports.read(0, 3)
     width, by_head = query[-1], len(query) > 3
-    heads = attributes.integer(ports.node, "num_heads") or attributes.integer(ports.node, "q_num_heads", 1)
+    heads = schema.integer(ports.node, "num_heads") or schema.integer(ports.node, "q_num_heads", 1)
     size = sizes("head size", width if by_head else _share(width, heads))
     return Cost(size, size)
 
 
 def _grouped(ports: _OperandShapes, sizes: ChosenSize) -> Cost:
     """GroupQueryAttention: without a key input, the first input holds query, key and value."""
-    heads = attributes.integer(ports.node, "num_heads", 1)
-    kept = attributes.integer(ports.node, "kv_num_heads")
+    heads = schema.integer(ports.node, "num_heads", 1)
+    kept = schema.integer(ports.node, "kv_num_heads")
     has_key = len(ports.node.inputs) > 1 and ports.node.inputs[1] is not None
     size = sizes("head size", _share(ports.read(0, 3)[-1], heads if has_key else heads + 2 * kept))
     return Cost(size, size)
@@ -125,7 +125,7 @@ def _grouped(ports: _OperandShapes, sizes: ChosenSize) -> Cost:
 def _projected(ports: _OperandShapes, sizes: ChosenSize) -> Cost:
     """com.microsoft Attention: W is input x (Q, K and V with all heads)."""
     weights = ports.read(1, 2)
-    heads = attributes.integer(ports.node, "num_heads", 1)
+    heads = schema.integer(ports.node, "num_heads", 1)
     both = sizes("input size", weights[0]) * sizes("head size", _share(weights[1], 3 * heads))
     return Cost(both, both)
 

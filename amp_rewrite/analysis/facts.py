@@ -40,7 +40,7 @@ from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import constants
 from amp_rewrite.model.constants import StoredTensor
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.onnx_types import attribute_types, element_types
+from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options
 from amp_rewrite.policy.reasons import in_words
@@ -95,7 +95,7 @@ def gather(
 
 def _old_opset(root: ir.Graph, half: Half) -> Evidence | None:
     """Why nothing in a model can change: its opset has no Cast to half. None where it has one."""
-    version, least = element_types.default_opset(root.opset_imports), attribute_types.first_opset_with(half)
+    version, least = element_types.default_opset(root.opset_imports), schema.first_opset_with(half)
     if version >= least:
         return None
     return Evidence(Authority.SCHEMA, Reason.OPSET_WITHOUT_HALF, number=version, limit=least, half=half.name)

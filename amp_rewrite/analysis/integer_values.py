@@ -17,7 +17,7 @@ from amp_rewrite.analysis.operators import ARITHMETIC, MOVERS, PRODUCTS, effecti
 from amp_rewrite.analysis.units import UnitGraph, value_of
 from amp_rewrite.model.constants import constant, numbers
 from amp_rewrite.numerics.half import Fit, Half
-from amp_rewrite.onnx_types import attribute_types
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 _BOUNDED = TRIGONOMETRY | frozenset("Tanh Sigmoid HardSigmoid Softmax Sign Erf".split())
@@ -141,8 +141,8 @@ def _is_integer(dtype: ir.DataType) -> bool:
 
 
 def _casts_to_integer(node: ir.Node) -> bool:
-    typed = attribute_types.of(node)
-    to = attribute_types.declared(node, typed) if typed is not None else None
+    typed = schema.of(node)
+    to = schema.declared(node, typed) if typed is not None else None
     return to is not None and to.is_integer()
 
 

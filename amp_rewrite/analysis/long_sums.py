@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import constants
-from amp_rewrite.onnx_types import attributes
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options
 
@@ -80,8 +80,8 @@ def _matmul(summed: _Summed) -> int | None:
 
 def _gemm(summed: _Summed) -> int | None:
     left, right = summed.dims(0), summed.dims(1)
-    mine = left[:1] if attributes.integer(summed.node, "transA") else left[-1:]
-    return _product(mine) or _product(right[-1:] if attributes.integer(summed.node, "transB") else right[:1])
+    mine = left[:1] if schema.integer(summed.node, "transA") else left[-1:]
+    return _product(mine) or _product(right[-1:] if schema.integer(summed.node, "transB") else right[:1])
 
 
 def _conv(summed: _Summed) -> int | None:
@@ -92,21 +92,21 @@ def _conv_transpose(summed: _Summed) -> int | None:
     """At most: an element of the result meets every stride-th element of the filter along each axis."""
     dims = summed.dims(1)
     channels, spots = _product(dims[:1]), dims[2:]
-    strides = attributes.integers(summed.node, "strides") or [1] * len(spots)
+    strides = schema.integers(summed.node, "strides") or [1] * len(spots)
     met = _product(tuple(dim and -(-dim // stride) for dim, stride in zip(spots, strides, strict=False)))
-    group = attributes.integer(summed.node, "group", 1)
+    group = schema.integer(summed.node, "group", 1)
     return None if channels is None or met is None else channels // group * met
 
 
 def _reduced(summed: _Summed) -> int | None:
     dims, node = summed.dims(0), summed.node
-    axes = list(attributes.integers(node, "axes"))
+    axes = list(schema.integers(node, "axes"))
     if len(node.inputs) > 1 and node.inputs[1] is not None:
         stored = constants.stored_as(node.inputs[1])
         if stored is None:
             return None
         axes = stored.numpy().tolist()
-    if not axes and attributes.integer(node, "noop_with_empty_axes"):
+    if not axes and schema.integer(node, "noop_with_empty_axes"):
         return 1
     axes = axes or list(range(len(dims)))
     return _product(tuple(dims[axis] for axis in axes if -len(dims) <= axis < len(dims)))

@@ -5,23 +5,38 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis.operators import MOVERS
 from amp_rewrite.bounds import stored_bounds
 from amp_rewrite.bounds.bound import UNKNOWN, Bound, interval
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, stored_as
-from amp_rewrite.policy.ranges import Ranges
+from amp_rewrite.policy.options import Ranges
 
 _PIXEL = 255.0
-_CHANNELS = (1, 3)
+_CHANNELS = (1, 3, 4)
 _IMAGE_RANK = 4
-_CARRIED = re.compile("mask|past|cache|key|value|state|hidden", re.IGNORECASE)
+_OTHER = re.compile(
+    r"mask|past|cache|key|value|state|hidden|latent|noise|\bsample\b|audio|speech|wave|mel|spectr",
+    re.IGNORECASE,
+)
 """Names of inputs of rank 4 that are no images."""
+
+_READERS = frozenset(
+    "Conv ConvInteger ConvTranspose DeformConv FusedConv QLinearConv Resize Upsample".split()
+)
+_CARRIERS = (MOVERS - {"If", "Loop", "Scan"}) | frozenset(
+    "BatchNormalization Cast CastLike Clip DequantizeLinear Neg QuantizeLinear".split()
+)
+_SHIFTS = frozenset("Add Div Mul Sub".split())
+"""Operators that read an image by their first input; that move, cast or normalise it; and that normalise it
+by a stored value.
+"""
 
 
 class Source(enum.Enum):
@@ -90,7 +105,7 @@ def _ranges(inputs: Mapping[str, ir.Value], declared: Ranges) -> Iterator[InputR
 def _assumed(value: ir.Value) -> tuple[Bound, Source] | None:
     """Pixels of any scale, normalised or not; 0 or 1 for integers called a mask; entries of a table."""
     dtype = value.dtype
-    if dtype == ir.DataType.FLOAT and is_image(value.shape) and not _CARRIED.search(value.name or ""):
+    if dtype == ir.DataType.FLOAT and is_image(value, value.shape):
         return interval(-_PIXEL, _PIXEL), Source.IMAGE
     if dtype is None or not dtype.is_integer():
         return None
@@ -101,10 +116,29 @@ def _assumed(value: ir.Value) -> tuple[Bound, Source] | None:
     return (interval(-float(min(sizes)), min(sizes) - 1.0), Source.IDS) if sizes else None
 
 
-def is_image(shape: ir.Shape | None) -> bool:
-    """Whether a value of this shape is taken for images: rank 4, with 1 or 3 channels, first or last."""
+def is_image(value: ir.Value, shape: Iterable[object] | None) -> bool:
+    """Whether an input of this shape is taken for images: rank 4, with 1, 3 or 4 channels, first or last, and
+    a convolution or a resize reads it, moved, cast or normalised.
+    """
     sizes = tuple(shape or ())
-    return len(sizes) == _IMAGE_RANK and (sizes[1] in _CHANNELS or sizes[3] in _CHANNELS)
+    has_channels = len(sizes) == _IMAGE_RANK and (sizes[1] in _CHANNELS or sizes[3] in _CHANNELS)
+    return has_channels and not _OTHER.search(value.name or "") and _is_read_as_image(value)
+
+
+def _is_read_as_image(value: ir.Value) -> bool:
+    queue, visited = [value], {value}
+    while queue:
+        for node, port in queue.pop().uses():
+            if port == 0 and node.op_type in _READERS:
+                return True
+            others = (operand for at, operand in enumerate(node.inputs) if at != port)
+            shifts = node.op_type in _SHIFTS and all(stored_as(operand) is not None for operand in others)
+            joins = node.op_type in ("Concat", "Where")
+            carries = shifts or joins or (port == 0 and node.op_type in _CARRIERS)
+            further = [output for output in node.outputs if output not in visited] if carries else []
+            visited.update(further)
+            queue += further
+    return False
 
 
 def _table(node: ir.Node, port: int) -> int | None:

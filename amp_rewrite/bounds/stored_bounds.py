@@ -13,7 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.bounds.bound import UNKNOWN, Bound, hull, interval, summed
-from amp_rewrite.model import constants, tensor_blocks
+from amp_rewrite.model import constants
 from amp_rewrite.numerics.half import CHUNK
 from amp_rewrite.process import blas_threads
 
@@ -126,7 +126,7 @@ def norm_of(tensor: ir.TensorProtocol, axis: int) -> float:
 def _interval_of_blocks(tensor: ir.TensorProtocol) -> Bound:
     if tensor.dtype not in _FLOATS:
         return of_type(tensor.dtype)
-    ends = [_ends(block) for block in tensor_blocks.read(tensor)]
+    ends = [_ends(block) for block in constants.read(tensor)]
     return hull(*(interval(low, high) for low, high in ends))
 
 
@@ -196,7 +196,7 @@ def _row_blocks(tensor: ir.TensorProtocol, rows: int, columns: int) -> Iterator[
         return
     for at in range(0, rows, step):
         stop = min(rows, at + step)
-        parts = [block.copy() for block in tensor_blocks.read(tensor, at * columns, stop * columns)]
+        parts = [block.copy() for block in constants.read(tensor, at * columns, stop * columns)]
         yield np.asarray(np.concatenate(parts), np.float32).reshape(stop - at, columns)
 
 

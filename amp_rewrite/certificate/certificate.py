@@ -51,6 +51,14 @@ class Licence(enum.Enum):
     SKIPPED = "skipped"
 
 
+class DifferentError(Exception):
+    """Two values that are not proved equal; `at` are the two and the output, where not those in hand."""
+
+    def __init__(self, problem: str, at: tuple[int, int, str] | None = None) -> None:
+        super().__init__(problem)
+        self.problem, self.at = problem, at
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """The first place where two models differ: the `output` that it is read for, empty where it is none's,

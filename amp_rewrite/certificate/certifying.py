@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from onnx import ModelProto
 
-from amp_rewrite.certificate import calls, interfaces, loss_scale, numbering, reading, side_by_side
-from amp_rewrite.certificate.certificate import Certificate, Place
+from amp_rewrite.certificate import loss_scale, numbering, side_by_side
+from amp_rewrite.certificate.certificate import Certificate, DifferentError, Place
 from amp_rewrite.certificate.numbered import MISSING, Numbered
-from amp_rewrite.certificate.pairs import DifferentError
-from amp_rewrite.certificate.proving import Proving
-from amp_rewrite.certificate.tensors import Folder
+from amp_rewrite.certificate.numbering import functions_of, inlined_size
+from amp_rewrite.certificate.proving import Proving, equal_inputs, interface_problem
+from amp_rewrite.certificate.tensors import Folder, Source, read_model
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
-from amp_rewrite.process import garbage_collection
+from amp_rewrite.process import startup
 
 _MOST_NODES = 1 << 20
 """The nodes that a model may have once its functions are taken apart, where its file has fewer."""
 
 
-def certify(original: reading.Source, rewritten: reading.Source) -> Certificate:
+def certify(original: Source, rewritten: Source) -> Certificate:
     """Whether `rewritten` is proved equal to `original` but for precision; if not, the first place of it.
 
     Both are paths, bytes, or ModelProtos. Only Casts between float32, float16 and bfloat16, stored values
@@ -31,20 +31,20 @@ def certify(original: reading.Source, rewritten: reading.Source) -> Certificate:
         >>> certify(network(), network(seed=1)).problem
         'element 0 was -0.16635707020759583, and is 0.07106806337833405'
     """
-    with garbage_collection.paused():
-        before, (model, folder, where) = _numbered(*reading.read(original)), reading.read(rewritten)
+    with startup.paused():
+        before, (model, folder, where) = _numbered(*read_model(original)), read_model(rewritten)
         certificate = side_by_side.proved(before, model, folder)
         if certificate is not None:
             return certificate
         after = _numbered(model, folder, where, believed=False)
         try:
             plain, uses = loss_scale.take_out(before, after)
-            problem = interfaces.problem(before, plain)
+            problem = interface_problem(before, plain)
             if problem:
                 return Certificate(False, 0, problem=problem)
             proving = Proving(before, plain)
             proving.uses.update(uses)
-            for pair in interfaces.inputs(proving):
+            for pair in equal_inputs(proving):
                 proving.assume(*pair)
         except DifferentError as found:
             left, right, name = found.at or (MISSING, MISSING, "")
@@ -63,8 +63,8 @@ def _numbered(model: ModelProto, folder: Folder | None, where: str, *, believed:
 
 
 def _number(model: ModelProto, folder: Folder | None, believed: bool) -> Numbered:
-    functions = calls.of(model)
-    if functions and calls.size(model, functions) > _MOST_NODES:
+    functions = functions_of(model)
+    if functions and inlined_size(model, functions) > _MOST_NODES:
         problem = f"would have more than {_MOST_NODES:,} nodes with its functions taken apart"
         raise ModelError(problem, remedy="give a smaller model")
     return numbering.number(model, folder, functions, believed=believed)

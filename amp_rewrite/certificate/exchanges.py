@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from amp_rewrite.certificate import (
-    clips,
-    fused_convs,
-    merged_norms,
-    reciprocals,
-    squares,
-)
-from amp_rewrite.certificate.certificate import Licence
-from amp_rewrite.certificate.numbered import Node
-from amp_rewrite.certificate.pairs import Pair, Proof
+import numpy as np
+from onnx import AttributeProto, TensorProto
+
+from amp_rewrite.certificate import tensors
+from amp_rewrite.certificate.certificate import DifferentError, Licence
+from amp_rewrite.certificate.element_checks import HALVES, Array
+from amp_rewrite.certificate.node_comparison import differing_attribute, means_same
+from amp_rewrite.certificate.numbered import MISSING, Node, attribute_content, attributes_of, without_graphs
+from amp_rewrite.certificate.proof import Pair, Proof
+from amp_rewrite.certificate.stored_values import Held
+from amp_rewrite.certificate.value_kinds import CAST, FLOAT
+from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 
 Rule = Callable[[Proof, Node, int], Sequence[Pair]]
 """What is left to prove of a node of the original and a value of the result; raises DifferentError."""
@@ -32,16 +35,375 @@ def _left_out(proof: Proof, node: Node, right: int) -> Sequence[Pair]:
     return [(node.inputs[0], right)]
 
 
+# ---- a Clip written as a Max and a Min
+
+
+_LARGEST = float(np.finfo(np.float32).max)
+_BOUNDS = (("min", -_LARGEST), ("max", _LARGEST))
+"""The attributes of the bounds before opset 11, and what a missing bound is."""
+
+
+def as_max_and_min(proof: Proof, clip: Node, right: int) -> Sequence[Pair]:
+    """`Clip(x, low, high)` is `Min(Max(x, low), high)`, for floats."""
+    data, *bounds = max_and_min_operands(proof, right)
+    if proof.original.kinds[clip.first] != FLOAT:
+        raise DifferentError("they are a Clip, and a Max and a Min, of integers")
+    pairs: list[Pair] = [(clip.inputs[0], data)]
+    for port, right_bound in enumerate(bounds, start=1):
+        left_bound = clip.inputs[port] if port < len(clip.inputs) else MISSING
+        if left_bound != MISSING:
+            bound = proof.rewritten.stored.get(right_bound)
+            if not isinstance(bound, TensorProto) or _has_nan(tensors.whole(bound, proof.rewritten.folder)):
+                raise DifferentError("a bound may be NaN, which a Clip ignores, and a Max or a Min returns")
+            pairs.append((left_bound, right_bound))
+        else:
+            proof.stored_number(right_bound, np.array(_bound_number(clip, port), np.float32))
+    proof.uses[Licence.MAX_AND_MIN] += 1
+    return pairs
+
+
+def max_and_min_operands(proof: Proof, right: int) -> tuple[int, int, int]:
+    """What a Max and a Min of the result clip, and to which bounds; DifferentError for anything else."""
+    below = proof.made(right, "Min")
+    above = proof.made(below.inputs[0], "Max") if below.inputs else below
+    if len(below.inputs) != _TWO or len(above.inputs) != _TWO:
+        raise DifferentError("they are not a Clip, and a Max and a Min")
+    return above.inputs[0], above.inputs[1], below.inputs[1]
+
+
+_TWO = 2
+
+
+def _has_nan(array: Array) -> bool:
+    return bool(np.isnan(array.astype(np.float32)).any())
+
+
+def _bound_number(clip: Node, port: int) -> float:
+    name, missing = _BOUNDS[port - 1]
+    stated = attributes_of(clip).get(name)
+    return missing if stated is None else stated.attribute.f
+
+
+# ---- a product of a value with itself written as its power of 2
+
+
+def as_power(proof: Proof, product: Node, right: int) -> Sequence[Pair]:
+    """`Mul(x, x)` is `Pow(x, 2)`, for floats."""
+    power = proof.made(right, "Pow")
+    base, factors = power.inputs[0], product.inputs
+    if len(factors) != _TWO or factors[0] != factors[1] or proof.original.kinds[product.first] != FLOAT:
+        raise DifferentError("they are not a square and a power of 2")
+    proof.stored_number(power.inputs[1], np.array(_TWO, np.float32))
+    proof.uses[Licence.SQUARE] += 1
+    return [(factors[0], base)]
+
+
+# ---- a Reciprocal written as a division
+
+
+def as_division(proof: Proof, node: Node, right: int) -> Sequence[Pair]:
+    """`Reciprocal(x)` is `1 / x`, rounded once as well."""
+    division = proof.made(right, "Div")
+    if len(division.inputs) != 2 or proof.original.kinds[node.first] != FLOAT:
+        raise DifferentError("they are not a Reciprocal and a division")
+    proof.stored_number(division.inputs[0], np.array(1, np.float32))
+    proof.uses[Licence.RECIPROCAL] += 1
+    return [(node.inputs[0], division.inputs[1])]
+
+
+# ---- a FusedConv taken apart into a Conv, a sum and an activation
+
+
+_PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    "Relu": (),
+    "Sigmoid": (),
+    "Tanh": (),
+    "LeakyRelu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "Clip": ("min", "max"),
+}
+"""What onnxruntime fuses, with the attributes that its `activation_params` are, in order."""
+
+
+def take_conv_apart(proof: Proof, fused: Node, right: int) -> Sequence[Pair]:
+    """`FusedConv(x, w, b, z)` is `activation(Conv(x, w, b) + z)`."""
+    given = without_graphs(attributes_of(fused))
+    name = given["activation"].s.decode(errors="replace") if "activation" in given else ""
+    if name not in _PARAMETERS:
+        raise DifferentError("no activation is known that the node is fused with")
+    last = _before_activation(proof, right, name, _floats(given))
+    residual = fused.inputs[3] if len(fused.inputs) > 3 else MISSING
+    pairs: list[Pair] = []
+    if residual != MISSING:
+        add = proof.made(last, "Add")
+        pairs.append((residual, add.inputs[1]))
+        last = add.inputs[0]
+    conv = proof.made(last, "Conv")
+    plain = {name: a for name, a in given.items() if not name.startswith("activation")}
+    if _contents(plain) != _contents(without_graphs(attributes_of(conv))):
+        raise DifferentError("the attributes of the Conv differ")
+    inputs = fused.inputs[:3]
+    while inputs and inputs[-1] == MISSING:
+        inputs = inputs[:-1]
+    if len(conv.inputs) != len(inputs) or MISSING in conv.inputs:
+        raise DifferentError("the Conv reads other values")
+    proof.uses[Licence.FUSED_CONV] += 1
+    return [*zip(inputs, conv.inputs, strict=True), *pairs]
+
+
+def _floats(given: Mapping[str, AttributeProto]) -> Sequence[float]:
+    return list(given["activation_params"].floats) if "activation_params" in given else []
+
+
+def _contents(given: Mapping[str, AttributeProto]) -> Mapping[str, object]:
+    return {name: attribute_content(attribute) for name, attribute in given.items()}
+
+
+def _before_activation(proof: Proof, right: int, name: str, numbers: Sequence[float]) -> int:
+    """What the activation of a fused node is applied to in the result."""
+    node = proof.rewritten.makers[right]
+    if name == "Clip" and node is not None and node.operator == ("", "Min") and len(numbers) == 2:
+        data, low, high = max_and_min_operands(proof, right)
+        for value, number in ((low, numbers[0]), (high, numbers[1])):
+            proof.stored_number(value, np.array(number, np.float32))
+        proof.uses[Licence.MAX_AND_MIN] += 1
+        return data
+    activation = proof.made(right, name)
+    _same_parameters(proof, activation, _PARAMETERS[name], numbers)
+    return activation.inputs[0]
+
+
+def _same_parameters(proof: Proof, node: Node, names: Sequence[str], numbers: Sequence[float]) -> None:
+    """Proves that an activation has the parameters of a fused node, as attributes or as inputs."""
+    stated = without_graphs(attributes_of(node))
+    wanted = dict(zip(names, numbers, strict=False))
+    if len(node.inputs) > 1:
+        if len(node.inputs) != 1 + len(wanted) or stated:
+            raise DifferentError("the activation has other parameters")
+        for value, number in zip(node.inputs[1:], wanted.values(), strict=True):
+            proof.stored_number(value, np.array(number, np.float32))
+    elif {name: a.f for name, a in stated.items()} != {n: float(np.float32(v)) for n, v in wanted.items()}:
+        raise DifferentError("the activation has other parameters")
+
+
+# ---- a BatchNormalization in the weights of the product before it:
+#
+#     scale * (W x + b - mean) / sqrt(variance + epsilon) + shift  =  (a W) x + (a (b - mean) + shift)
+#
+# with a = scale / sqrt(variance + epsilon) for each output channel. The numbers are computed anew in float64.
+
+
+_WITHOUT_TEST_MODE = 7
+_EPSILON = float(np.float32(1e-5))
+_NO_NORM = "they are not a BatchNormalization and a product with its weights"
+
+
+@dataclass(frozen=True, slots=True)
+class _Norm:
+    factor: Array
+    mean: Array
+    shift: Array
+
+
+def into_product(proof: Proof, norm: Node, right: int) -> Sequence[Pair]:
+    """The data of the product is left to prove; its weights and its bias are proved here."""
+    product, after = proof.original.makers[norm.inputs[0]], proof.rewritten.makers[right]
+    product, added = _without_bias(proof, product)
+    if product is None or after is None or len(product.inputs) < 2:
+        raise DifferentError(_NO_NORM)
+    if product.operator == ("", "MatMul") and after.operator == ("", "Add"):
+        data, shift = proof.made(right, "Add").inputs
+        made = proof.made(data, "MatMul")
+    elif product.operator == after.operator and len(after.inputs) == 3:
+        shift, made = after.inputs[2], after
+    else:
+        raise DifferentError(_NO_NORM)
+    is_same = made.version == product.version or means_same(product, made.version, proof.ranks.of)
+    if not is_same or len(made.inputs) < 2 or differing_attribute(proof, product, made) is not None:
+        raise DifferentError("the product is another")
+    weight = _product_weight(proof, product)
+    view = _view(product, weight)
+    channels = view[0] * view[2]
+    read = _read_norm(proof, norm, channels)
+    bias = _vector(proof, product.inputs[2], channels) if len(product.inputs) > 2 else np.zeros(channels)
+    bias = bias if added is None else bias + _channelwise(added, weight, channels)
+    scaled = weight.reshape(view).astype(np.float64) * read.factor.reshape(view[0], 1, view[2], 1)
+    _check_weights(proof, made.inputs[1], scaled.reshape(weight.shape))
+    _check_weights(
+        proof,
+        shift,
+        read.factor * (bias - read.mean) + read.shift,
+        np.abs(read.factor * bias) + np.abs(read.factor * read.mean) + np.abs(read.shift),
+    )
+    proof.uses[Licence.MERGED] += 1
+    return [(product.inputs[0], made.inputs[0])]
+
+
+def _without_bias(proof: Proof, node: Node | None) -> tuple[Node | None, Array | None]:
+    """A product, and what is stored and added to it before it is normalised."""
+    if node is not None and node.operator == ("", "Add") and not node.proto.attribute:
+        for port, value in enumerate(node.inputs):
+            product, added = proof.original.makers[node.inputs[1 - port]], proof.array(value)
+            if product is not None and added is not None:
+                return product, added
+    return node, None
+
+
+def _channelwise(added: Array, weight: Array, channels: int) -> Array:
+    """What is added to each channel, which is the second axis of all or of two."""
+    axes = [1] * weight.ndim
+    axes[1] = channels
+    if [1] * (weight.ndim - added.ndim) + list(added.shape) != axes:
+        raise DifferentError("what is added before a BatchNormalization is not stored for each channel")
+    return added.reshape(-1).astype(np.float64)
+
+
+def _check_weights(proof: Proof, right: int, exact: Array, size: Array | None = None) -> None:
+    tensor = proof.rewritten.stored.get(right)
+    if not isinstance(tensor, TensorProto) or right == MISSING:
+        raise DifferentError("the weights of the product are not stored")
+    if tensor.data_type in HALVES:
+        proof.to_half(tensor.data_type, None)
+    problem = outside_interval(exact, Held(tensor, proof.rewritten.folder), size)
+    if problem:
+        raise DifferentError(f"the weights that a BatchNormalization went into: {problem}")
+    found = tensors.whole(tensor, proof.rewritten.folder)
+    proof.uses[Licence.OVERFLOWED] += int((np.isinf(found.astype(np.float32)) & np.isfinite(exact)).sum())
+
+
+def _read_norm(proof: Proof, norm: Node, channels: int) -> _Norm:
+    given = without_graphs(attributes_of(norm))
+    trains = (
+        norm.count != 1 or _whole_number(given, "training_mode", 0) or not _whole_number(given, "spatial", 1)
+    )
+    if trains or norm.version < _WITHOUT_TEST_MODE or len(norm.inputs) != 5:
+        raise DifferentError("a BatchNormalization that trains went into a product")
+    scale, shift, mean, variance = (_vector(proof, value, channels) for value in norm.inputs[1:])
+    epsilon = given["epsilon"].f if "epsilon" in given else _EPSILON
+    with np.errstate(all="ignore"):
+        return _Norm(scale / np.sqrt(variance + epsilon), mean, shift)
+
+
+def _whole_number(given: Mapping[str, AttributeProto], name: str, default: int) -> int:
+    return given[name].i if name in given else default
+
+
+def _vector(proof: Proof, left: int, channels: int) -> Array:
+    array = proof.array(left)
+    if array is None or array.shape not in ((channels,), (1, channels)):
+        raise DifferentError("what a BatchNormalization computes with is not stored for each channel")
+    return array.reshape(-1).astype(np.float64)
+
+
+_View = tuple[int, int, int, int]
+
+
+def _product_weight(proof: Proof, product: Node) -> Array:
+    weight, data = proof.array(product.inputs[1]), product.inputs[0]
+    if weight is None:
+        raise DifferentError("the weights before a BatchNormalization are not stored")
+    if product.operator == ("", "MatMul") and proof.ranks.of(data) != _MATRIX:
+        raise DifferentError("the product before a BatchNormalization is not known to be one of matrices")
+    return weight
+
+
+_MATRIX = 2
+
+
+def _view(product: Node, weight: Array) -> _View:
+    """The weight as (groups, inputs, channels of a group, rest): the first and third are the channels."""
+    given = without_graphs(attributes_of(product))
+    dims, name = weight.shape, product.operator[1] if not product.operator[0] else ""
+    rest = int(np.prod(dims[2:]))
+    if name == "Conv" and len(dims) > 2:
+        return (1, 1, dims[0], dims[1] * rest)
+    group = _whole_number(given, "group", 1)
+    if name == "ConvTranspose" and len(dims) > 2 and group > 0 and dims[0] % group == 0:
+        return (group, dims[0] // group, dims[1], rest)
+    if name == "Gemm" and len(dims) == 2 and ("beta" not in given or given["beta"].f == 1):
+        return (1, 1, *dims) if _whole_number(given, "transB", 0) else (1, *dims, 1)
+    if name == "MatMul" and len(dims) == 2:
+        return (1, *dims, 1)
+    raise DifferentError("a BatchNormalization went into another operator")
+
+
+# ---- stored numbers that are exact ones, rounded to float32 at most a few times and then to half
+
+
+SLACK = 2.0**-22
+"""Of each number, what float32 may have lost: two roundings."""
+
+
+def outside_interval(exact: Array, rewritten: Held, size: Array | None = None, slack: float = SLACK) -> str:
+    """What is wrong with stored numbers; empty where each lies between the exact one less and plus `slack`
+    times its `size` (of the terms of a sum; else its own), both rounded as it is.
+    """
+    tensor = rewritten.tensor
+    if tensors.dims(tensor) != exact.shape:
+        return f"the shape {list(exact.shape)} is {list(tensors.dims(tensor))}"
+    if tensor.data_type not in _INTERVAL_FLOATS:
+        return "they are no floats"
+    found = tensors.whole(tensor, rewritten.folder)
+    around = slack * np.abs(exact if size is None else size)
+    wrong = _outside(exact, around, found)
+    if not wrong.any() or any(not _outside(exact, around, given).any() for given in _as_halves(found)):
+        return ""
+    place = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+    return f"element {tuple(map(int, place))} should be {exact[place]:.6g}, and is {float(found[place]):.6g}"
+
+
+def _outside(exact: Array, around: Array, found: Array) -> Array:
+    with np.errstate(all="ignore"):
+        low, high = ((exact + by).astype(np.float32).astype(found.dtype) for by in (-around, around))
+        inside = (low <= found) & (found <= high)
+    return ~(inside | (np.isnan(exact) & np.isnan(found.astype(np.float32))))
+
+
+def _as_halves(found: Array) -> Iterator[Array]:
+    """Float32 numbers in each half type that holds all of them: they may have been rounded to it."""
+    for half in (FLOAT16, BFLOAT16) if found.dtype == np.float32 else ():
+        with np.errstate(all="ignore"):
+            given = found.astype(half.numpy)
+        if np.array_equal(given.astype(np.float32), found, equal_nan=True):
+            yield given
+
+
+_INTERVAL_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+# ---- a CastLike of which only the original declares the type of the value that it follows
+
+
+def follow_unknown_cast(proof: Proof, left: int, node: Node) -> Sequence[Pair]:
+    """What is left to prove of a value of the original and such a node, which may be a Cast or nothing there.
+
+    The value of the original that has the name of the one it follows is only a guess: that the two are the
+    same is left to prove as well.
+    """
+    original = proof.original
+    data, like = node.inputs[:2]
+    guess = original.roots[proof.named(proof.rewritten.names[like])]
+    kind, cast = original.kinds[guess], original.makers[left]
+    is_plain = len(node.inputs) == 2 and node.count == 1 and not len(node.proto.attribute)
+    if not is_plain or not isinstance(kind, int) or original.kinds[left] != kind:
+        raise DifferentError("it is not known to what type the result casts")
+    if cast is not None and cast.operator == CAST and cast.count == len(cast.proto.attribute) == 1:
+        return [(cast.inputs[0], data), (guess, like)]
+    if kind != FLOAT or proof.rewritten.kinds[data] not in (None, FLOAT):
+        raise DifferentError("it is not known to what type the result casts")
+    return [(left, data), (guess, like)]
+
+
 _WHATEVER_STANDS: dict[tuple[str, str], Rule] = {
     ("", "Identity"): _left_out,
-    ("", "Clip"): clips.as_max_and_min,
-    ("", "Reciprocal"): reciprocals.as_division,
-    ("", "BatchNormalization"): merged_norms.into_product,
-    ("com.microsoft", "FusedConv"): fused_convs.taken_apart,
+    ("", "Clip"): as_max_and_min,
+    ("", "Reciprocal"): as_division,
+    ("", "BatchNormalization"): into_product,
+    ("com.microsoft", "FusedConv"): take_conv_apart,
 }
 """By the operator of the original alone."""
 
 _EXCHANGED: dict[tuple[str, str], Rule] = {
-    ("Mul", "Pow"): squares.as_power,
+    ("Mul", "Pow"): as_power,
 }
 """By both operators, which are ONNX's."""

@@ -11,10 +11,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 from onnx import TensorProto
 
-from amp_rewrite.certificate import attributes, tensors
-from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
-from amp_rewrite.certificate.pairs import DifferentError
+from amp_rewrite.certificate import tensors
+from amp_rewrite.certificate.certificate import DifferentError
+from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, attributes_of
 from amp_rewrite.certificate.value_kinds import FLOAT
+from amp_rewrite.onnx_facts.operators import (
+    KEEPING_ZERO,
+    LARGEST_ZERO,
+    LINEAR_GRADIENTS,
+    LINEAR_IN_ALL,
+    LINEAR_IN_THE_FIRST,
+)
 
 DOUBLE = TensorProto.DOUBLE
 _Rule = Callable[["_Site"], int | None]
@@ -96,29 +103,24 @@ class _Site:
 
     def said(self, name: str, default: str) -> str:
         """An attribute that is a text."""
-        held = attributes.of(self.node).get(name)
+        held = attributes_of(self.node).get(name)
         return default if held is None else held.attribute.s.decode(errors="replace")
-
-
-_MOVES_ZERO = frozenset("Expand Flatten Identity Neg Reshape Squeeze Tile Transpose Unsqueeze Cast".split())
-_LARGEST_ZERO = 1 << 24
-"""Elements up to which a stored value is read to see whether it is zero."""
 
 
 def _is_zero(model: Numbered, number: int) -> bool:
     """Whether a value is stored, or filled, with zeros."""
     node = model.makers[number]
-    while node is not None and node.operator[0] == "" and node.operator[1] in _MOVES_ZERO:
+    while node is not None and node.operator[0] == "" and node.operator[1] in KEEPING_ZERO:
         number = node.inputs[0]
         node = model.makers[number]
     if node is not None:
-        fill = attributes.of(node).get("value") if node.operator == ("", "ConstantOfShape") else None
+        fill = attributes_of(node).get("value") if node.operator == ("", "ConstantOfShape") else None
         return node.operator == ("", "ConstantOfShape") and (fill is None or _zeros(model, fill.attribute.t))
     return isinstance(model.stored.get(number), TensorProto) and _zeros(model, model.stored[number])
 
 
 def _zeros(model: Numbered, tensor: TensorProto) -> bool:
-    small = np.prod(tensor.dims, dtype=float) <= _LARGEST_ZERO
+    small = np.prod(tensor.dims, dtype=float) <= LARGEST_ZERO
     return bool(small) and not np.asarray(tensors.whole(tensor, model.folder)).any()
 
 
@@ -128,7 +130,7 @@ def _together(*ports: int) -> _Rule:
 
 def _pad(site: _Site) -> int | None:
     constant = site.said("mode", "constant") == "constant"
-    value = attributes.of(site.node).get("value")
+    value = attributes_of(site.node).get("value")
     if constant and value is not None and value.attribute.f:
         return None  # of old versions: what is added does not grow
     return site.common((0, 2) if constant else (0,))
@@ -154,18 +156,9 @@ def _product(site: _Site) -> int | None:
     return degree if all(site.degrees[port] == degree for port in added) else None
 
 
-_OF_THE_FIRST = """Identity Neg Reshape Flatten Squeeze Unsqueeze Transpose Expand Tile Slice Gather
-    GatherElements GatherND DepthToSpace SpaceToDepth ReduceSum ReduceMean CumSum Trilu AveragePool
-    GlobalAveragePool ReverseSequence Compress MaxUnpool Col2Im Dropout GridSample DFT
-    Upsample Split""".split()
-_GRADIENTS = """ReluGrad ConvGrad LayerNormalizationGrad SimplifiedLayerNormalizationGrad
-    InvertibleLayerNormalizationGrad SoftmaxGrad SoftmaxGrad_13 LogSoftmaxGrad LogSoftmaxGrad_13 GeluGrad
-    FastGeluGrad QuickGeluGrad BiasGeluGrad_dX BiasFastGeluGrad_dX SigmoidGrad TanhGrad LeakyReluGrad
-    DropoutGrad BitmaskDropoutGrad MaxPoolGrad AveragePoolGrad BatchNormalizationGrad GatherElementsGrad
-    SliceGrad""".split()
 _RULES: Mapping[tuple[str, str], _Rule] = {
-    **{("", name): _together(0) for name in _OF_THE_FIRST},
-    **{("", name): _together() for name in ("Add", "Sub", "Sum", "Mean", "Concat")},
+    **{("", name): _together(0) for name in (*LINEAR_IN_THE_FIRST, "Split")},
+    **{("", name): _together() for name in LINEAR_IN_ALL},
     **{("", name): _product for name in ("Mul", "MatMul", "Gemm", "Conv", "ConvTranspose")},
     **{("com.microsoft", name): _product for name in ("FusedMatMul", "TransposeMatMul")},
     **{("", name): _scatter for name in ("Scatter", "ScatterElements", "ScatterND")},
@@ -176,7 +169,7 @@ _RULES: Mapping[tuple[str, str], _Rule] = {
     ("", "Where"): _together(1, 2),
     ("", "Pad"): _pad,
     ("", "Resize"): _resize,
-    **{("com.microsoft", name): _together(0) for name in _GRADIENTS},
+    **{("com.microsoft", name): _together(0) for name in LINEAR_GRADIENTS},
     **{("com.microsoft", name): _together(2) for name in ("GatherGrad", "GatherNDGrad")},
 }
 """Operators by the definitions of ONNX; those of com.microsoft, onnxruntime's gradients, are linear in dY."""

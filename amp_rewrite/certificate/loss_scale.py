@@ -8,19 +8,20 @@ old state where gradients are not finite, and what the scale becomes, is compare
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto, numpy_helper, parser
 
-from amp_rewrite.certificate import declared_scale, scale_update, skipped_steps, tensors, value_kinds
-from amp_rewrite.certificate.certificate import Licence
-from amp_rewrite.certificate.declared_scale import Declared
+from amp_rewrite.certificate import numbering, tensors, value_kinds
+from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.homogeneous import Degrees
-from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
-from amp_rewrite.certificate.pairs import DifferentError
+from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, attributes_of
+from amp_rewrite.certificate.proving import Proving
 
 
 def take_out(original: Numbered, rewritten: Numbered) -> tuple[Numbered, Counter[Licence]]:
@@ -28,7 +29,7 @@ def take_out(original: Numbered, rewritten: Numbered) -> tuple[Numbered, Counter
 
     Raises DifferentError for a result whose outputs depend on the scale, or that does otherwise than it says.
     """
-    declared = declared_scale.of(original, rewritten)
+    declared = declared_scale(original, rewritten)
     return (rewritten, Counter()) if declared is None else _TakingOut(rewritten, declared).run()
 
 
@@ -44,8 +45,8 @@ class _TakingOut:
         wanted = [after.roots[number] for _, number in outputs]
         nodes = Degrees(after, factors).settle(wanted)
         scaled, unscaled = _multiplied(nodes, _powers(after, nodes, factors))
-        kept = skipped_steps.take_out(after, declared, unscaled)
-        scale_update.refuse_other(after, declared)
+        kept = take_out_skips(after, declared, unscaled)
+        refuse_other_update(after, declared)
         _erase(after, nodes, {**scaled, **unscaled, **kept})
         added = {pair[0] for pair in declared.state.values()}
         if not added.isdisjoint(after.initial):
@@ -68,7 +69,7 @@ class _TakingOut:
 
     def _scalar(self, name: str) -> int:
         """The number of an input that is one float: more axes would be given to what it multiplies."""
-        number = skipped_steps.numbered(self.after.inputs, name)
+        number = number_of(self.after.inputs, name)
         for info in self.after.proto.graph.input:
             kind = info.type.tensor_type
             if info.name == name and not (kind.HasField("shape") and not kind.shape.dim):
@@ -134,3 +135,245 @@ def _erase(model: Numbered, nodes: Sequence[Node], standing: Mapping[int, int]) 
     model.roots[:] = map(final, model.roots)
     for node in nodes:
         node.inputs = list(map(final, node.inputs))
+
+
+# ---- what a result declares of its loss scale, in its metadata
+
+
+_PREFIX = "amp_rewrite.train."
+_KEY = f"{_PREFIX}loss_scale"
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a result says of its loss scale: its numbers, the inputs and outputs that hold its state, the
+    output that says whether gradients were finite, the stored `powers` of a fixed scale, and the inputs and
+    outputs of the state of the model.
+    """
+
+    scale: Mapping[str, float]
+    state: Mapping[str, Sequence[str]]
+    finite: str | None
+    powers: Mapping[str, int]
+    pairs: Sequence[Sequence[str]]
+
+    @property
+    def outputs(self) -> set[str]:
+        """The outputs that the scale adds."""
+        return {pair[1] for pair in self.state.values()} | ({self.finite} if self.finite else set[str]())
+
+
+def declared_scale(original: Numbered, rewritten: Numbered) -> Declared | None:
+    """What the result alone declares; None where it declares nothing, DifferentError for what is no scale."""
+    told = _metadata(rewritten)
+    if _KEY not in told or _KEY in _metadata(original):
+        return None
+    try:
+        return _read(json.loads(told[_KEY]), json.loads(told.get(f"{_PREFIX}state", "[]")))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DifferentError("what it declares of its loss scale cannot be read") from error
+
+
+def _metadata(model: Numbered) -> dict[str, str]:
+    return {prop.key: prop.value for prop in model.proto.metadata_props}
+
+
+def _read(told: Any, pairs: Any) -> Declared:
+    held, scale = told["state"], told["scale"]
+    names = [name for name in ("scale", "good_steps") if name in held]
+    if len(names) == 1:
+        raise ValueError(names)
+    numbers = {name: _positive(scale[name]) for name in (("multiplier",) if names else ("value",))}
+    if names:
+        numbers["increment_period"] = _whole(scale["increment_period"], range(1, 1 << 63))
+    finite = None if held["finite"] is None else _text(held["finite"])
+    powers = {_text(name): _whole(degree, range(-4, 5)) for name, degree in told["powers"].items()}
+    return Declared(
+        numbers, {name: _pair(held[name]) for name in names}, finite, powers, [*map(_pair, pairs)]
+    )
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(value)
+    return value
+
+
+def _pair(value: Any) -> tuple[str, str]:
+    before, after = value
+    return _text(before), _text(after)
+
+
+def _whole(value: Any, allowed: range) -> int:
+    if type(value) is not int or value not in allowed:
+        raise ValueError(value)
+    return value
+
+
+def _positive(value: Any) -> float:
+    """A number that float32 holds, and its reciprocal: what is multiplied by it can be divided again."""
+    if type(value) not in (int, float) or not _TINY <= value <= 1 / _TINY:
+        raise ValueError(value)
+    return float(value)
+
+
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+# ---- what a dynamic loss scale becomes after a step (TensorFlow's DynamicLossScale.update)
+
+
+_RULE = """<ir_version: 8, opset_import: ["" : 17]>
+update (float scale, int64 good, bool finite) => (float next, int64 steps)
+<float multiplier, float infinity, float least, int64 one, int64 zero, int64 period> {
+    larger = Mul (scale, multiplier)
+    holds = Less (larger, infinity)
+    grown = Where (holds, larger, scale)
+    count = Add (good, one)
+    waits = Less (count, period)
+    after_finite = Where (waits, scale, grown)
+    smaller = Div (scale, multiplier)
+    shrunk = Max (smaller, least)
+    next = Where (finite, after_finite, shrunk)
+    counts = And (finite, waits)
+    steps = Where (counts, count, zero)
+}"""
+
+
+def refuse_other_update(model: Numbered, declared: Declared) -> None:
+    """DifferentError where the state of a scale does not become what the rule says."""
+    if "good_steps" not in declared.state:
+        return
+    outputs = dict(model.outputs)
+    names = [declared.state[name] for name in ("scale", "good_steps")]
+    ends = [(each[1], number_of(outputs, each[1])) for each in names]
+    rule = numbering.number(_rule(declared, model), None, {})
+    proving = Proving(rule, replace(model, outputs=ends))
+    begins = [number_of(model.inputs, each[0]) for each in names]
+    for left, right in zip(rule.inputs.values(), (*begins, flag_of(model, declared)), strict=True):
+        proving.assume(left, right)
+    found = proving.run()
+    if not found.proved:
+        raise DifferentError(f"the loss scale does not become what the rule says ({found.problem})")
+
+
+def _rule(declared: Declared, model: Numbered) -> ModelProto:
+    rule = parser.parse_model(_RULE)
+    numbers = {
+        "multiplier": np.float32(declared.scale["multiplier"]),
+        "infinity": np.float32(np.inf),
+        "least": np.float32(1),
+        "one": np.int64(1),
+        "zero": np.int64(0),
+        "period": np.int64(declared.scale["increment_period"]),
+    }
+    del rule.graph.initializer[:]
+    rule.graph.initializer.extend(numpy_helper.from_array(np.asarray(n), name) for name, n in numbers.items())
+    rule.opset_import[0].version = numbering.imports(model.proto.opset_import)[""]
+    return rule
+
+
+# ---- steps that keep their old state where gradients are not finite
+
+
+def number_of(values: Mapping[str, int], name: str) -> int:
+    """The number of an input or output; DifferentError where there is none of that name."""
+    if name not in values:
+        raise DifferentError(f"'{name}', which it declares of its loss scale, is not there")
+    return values[name]
+
+
+def flag_of(model: Numbered, declared: Declared) -> int:
+    """The value that says whether gradients are finite; DifferentError where there is none."""
+    number = number_of(dict(model.outputs), declared.finite or "")
+    return _of(model, model.roots[number], "Identity").inputs[0]
+
+
+def take_out_skips(model: Numbered, declared: Declared, unscaled: Collection[int]) -> dict[int, int]:
+    """The outputs that are old state where a step is skipped, and what they are where it is not.
+
+    Raises DifferentError where steps are not skipped exactly where one of the `unscaled` gradients is not
+    finite, or the state of the scale does not follow its rule.
+    """
+    if declared.finite is None:
+        return {}
+    outputs = {name: model.roots[number] for name, number in model.outputs}
+    flag = flag_of(model, declared)
+    checked = set(_checked(model, flag))
+    if checked != set(unscaled):
+        raise DifferentError("it does not look at every gradient", (MISSING, flag, ""))
+    return dict(_kept(model, declared, outputs, flag))
+
+
+def _kept(
+    model: Numbered, declared: Declared, outputs: Mapping[str, int], flag: int
+) -> Iterator[tuple[int, int]]:
+    for before, after in declared.pairs:
+        number = outputs.get(after, MISSING)
+        node = model.makers[number]
+        if node is not None and node.operator == ("", "Where") and node.inputs[0] == flag:
+            is_own = node.inputs[2] == model.inputs.get(before) and _may_be_one(model, before, after)
+            if not is_own or sum(pair[0] == before for pair in declared.pairs) > 1:
+                raise DifferentError("another state is kept where a step is skipped", (MISSING, number, ""))
+            yield number, node.inputs[1]
+
+
+def _may_be_one(model: Numbered, before: str, after: str) -> bool:
+    """Whether what is declared of an input and of an output lets one hold what the other held."""
+    graph = model.proto.graph
+    one = next(info.type.tensor_type for info in graph.input if info.name == before)
+    other = next(info.type.tensor_type for info in graph.output if info.name == after)
+    if not (one.HasField("shape") and other.HasField("shape")):
+        return True
+    if len(one.shape.dim) != len(other.shape.dim):
+        return False
+    return all(
+        a.dim_value == b.dim_value or not (a.HasField("dim_value") and b.HasField("dim_value"))
+        for a, b in zip(one.shape.dim, other.shape.dim, strict=True)
+    )
+
+
+def _of(model: Numbered, number: int, *operators: str) -> Node:
+    node = model.makers[number]
+    if node is None or node.operator not in {("", name) for name in operators}:
+        raise DifferentError("it does not say whether gradients are finite", (MISSING, number, ""))
+    return node
+
+
+def _checked(model: Numbered, flag: int) -> Iterator[int]:
+    """The values whose elements are all finite where a flag is true.
+
+    A sum of absolute values is finite if all elements are; they are made small, so that it does not overflow.
+    """
+    flags, sums = [flag], list[int]()
+    while flags:
+        node = _of(model, flags.pop(), "And", "Less")
+        if node.operator[1] == "And":
+            flags += node.inputs
+            continue
+        _refuse_other_number(model, node.inputs[1], np.isposinf)
+        total = _of(model, node.inputs[0], "Sum", "ReduceL1")
+        sums += total.inputs if total.operator[1] == "Sum" else [total.first]
+    for number in sums:
+        small = _of(model, _summed(model, number), "Mul")
+        _refuse_other_number(model, small.inputs[1], lambda value: 0 < value <= _SMALL)
+        yield small.inputs[0]
+
+
+_SMALL = 2.0**-32
+"""What elements are multiplied by at most, so that a sum of 2^32 of them is finite."""
+
+
+def _summed(model: Numbered, number: int) -> int:
+    """What a value is the sum of all absolute values of; DifferentError for a sum over some axes."""
+    node = _of(model, number, "ReduceL1")
+    stated = {name: held.attribute.i for name, held in attributes_of(node).items()}
+    if len(node.inputs) != 1 or stated != {"keepdims": 0}:
+        raise DifferentError("it does not say whether all of a gradient is finite", (MISSING, number, ""))
+    return node.inputs[0]
+
+
+def _refuse_other_number(model: Numbered, number: int, fits: Any) -> None:
+    tensor = model.stored.get(number)
+    if not isinstance(tensor, TensorProto) or tensor.dims or not fits(tensors.whole(tensor, model.folder)):
+        raise DifferentError("it does not say whether gradients are finite", (MISSING, number, ""))

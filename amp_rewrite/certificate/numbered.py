@@ -1,18 +1,25 @@
-"""A model as numbered values: who makes each, of what, and what a Cast between floats leaves as it is."""
+"""A model as numbered values: who makes each, of what, and what a Cast between floats leaves as it is.
+
+The nodes are those of protobufs, with the attributes, Constants and bodies that they hold.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from onnx import AttributeProto, ModelProto, ValueInfoProto
+import numpy as np
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, numpy_helper
 
+from amp_rewrite.certificate import tensors
 from amp_rewrite.certificate.tensors import Folder
-from amp_rewrite.certificate.value_kinds import Kind
+from amp_rewrite.certificate.value_kinds import SEQUENCE, Kind, find_schema, of_tensor, of_type
+from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
 if TYPE_CHECKING:
-    from amp_rewrite.certificate.order import Row
+    from amp_rewrite.certificate.numbering import Row
+
 
 MISSING = 0
 """The number of an optional value that is left out."""
@@ -102,7 +109,7 @@ class Numbered:
     of those that the model stores. `roots` has the value that a Cast between floats stands for, else the
     value itself. `visible` has the values of the model's graph by name, `rows`
     its nodes as they stand, and `initial` what it stores by name, defaults of inputs as well. `results` has
-    the value in a function for each output of a call, and `scopes` all graphs and functions with their scopes.
+    the value in a function for each output of a call, `scopes` all graphs and functions with their scopes.
     """
 
     proto: ModelProto
@@ -157,3 +164,184 @@ class Numbered:
             return f"the stored value '{name}'" if number in self.stored else f"the input '{name}'"
         title = f" '{node.proto.name}'" if node.proto.name else ""
         return f"{node.operator[1]}{title}, which makes '{name}'"
+
+
+# ---- attributes
+
+
+_GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+
+
+def bound_attributes(proto: Any, scope: Scope) -> dict[str, Bound]:
+    """The attributes of a node that stands in a graph; ModelError for two of one name.
+
+    A reference to what a call does not give is absent. Outside functions there are no references.
+    """
+    found: dict[str, Bound] = {}
+    for attribute in proto.attribute:
+        if attribute.name in found:
+            raise ModelError(f"has a node with two attributes '{attribute.name}'", remedy=EXPORT_AGAIN)
+        if scope.bound is None or not attribute.ref_attr_name:
+            found[attribute.name] = Bound(attribute, scope)
+        elif attribute.ref_attr_name in scope.bound:
+            found[attribute.name] = scope.bound[attribute.ref_attr_name]
+    return found
+
+
+def attributes_of(node: Node) -> dict[str, Bound]:
+    """The attributes of a numbered node."""
+    return bound_attributes(node.proto, node.scope)
+
+
+def graphs_of(attribute: AttributeProto) -> Iterator[GraphProto]:
+    """The graphs that an attribute holds."""
+    if attribute.type == AttributeProto.GRAPH:
+        yield attribute.g
+    elif attribute.type == AttributeProto.GRAPHS:
+        yield from attribute.graphs
+    elif not attribute.type and (attribute.HasField("g") or attribute.graphs):
+        raise ModelError(f"has a body '{attribute.name}' without a type", remedy=EXPORT_AGAIN)
+
+
+def without_graphs(attributes: Mapping[str, Bound]) -> dict[str, AttributeProto]:
+    """Those that hold no graphs."""
+    return {name: bound.attribute for name, bound in attributes.items() if not has_graphs(bound)}
+
+
+def has_graphs(bound: Bound) -> bool:
+    """Whether an attribute is a body, or several."""
+    return bound.attribute.type in _GRAPHS
+
+
+def is_plain_cast(node: Node) -> bool:
+    """Whether a Cast says nothing besides its type but what its schema has by default."""
+    if len(node.proto.attribute) == 1:
+        return True
+    schema = find_schema(*node.operator, node.version)
+    known = {} if schema is None else schema.attributes
+    said = {name: bound.attribute for name, bound in attributes_of(node).items() if name != "to"}
+    return all(
+        name in known and attribute_content(known[name].default_value) == attribute_content(each)
+        for name, each in said.items()
+    )
+
+
+def attribute_content(attribute: AttributeProto) -> object:
+    """What an attribute says, for comparison: floats by their bits; a tensor is not read."""
+    kind = attribute.type
+    if kind == AttributeProto.INT:
+        return kind, attribute.i
+    if kind == AttributeProto.INTS:
+        return kind, tuple(attribute.ints)
+    said = AttributeProto()
+    said.CopyFrom(attribute)
+    for each in ("name", "doc_string", "ref_attr_name"):
+        said.ClearField(each)
+    return kind, said.SerializeToString(deterministic=True)
+
+
+# ---- Constants
+
+
+CONSTANT = ("", "Constant")
+
+
+def constant_value(proto: Any, scope: Scope) -> Any:
+    """The tensor, dense or sparse, that the one attribute of a Constant gives; ModelError where there is not
+    one, or its name says another type than it has: one runtime goes by the name, another by the type.
+    """
+    if len(proto.output) > 1 or len(proto.input):
+        raise ModelError("has a Constant with inputs, or with several outputs", remedy=EXPORT_AGAIN)
+    if scope.bound is None and len(proto.attribute) == 1:  # as most are, and this is quick
+        (attribute,) = proto.attribute
+        if attribute.name == "value" and attribute.type == AttributeProto.TENSOR:
+            return attribute.t
+    given = bound_attributes(proto, scope)
+    if len(given) != 1:
+        raise ModelError("has a Constant without a value, or with several", remedy=EXPORT_AGAIN)
+    ((name, held),) = given.items()
+    kind, field, dtype = _VALUES.get(name, (None, "", None))
+    if held.attribute.type != kind:
+        raise ModelError(f"has a Constant with a value '{name}' of another type", remedy=EXPORT_AGAIN)
+    value = getattr(held.attribute, field)
+    return value if dtype is None else numpy_helper.from_array(np.array(value, dtype))
+
+
+_VALUES: Mapping[str, tuple[int | None, str, Any]] = {
+    "value": (AttributeProto.TENSOR, "t", None),
+    "sparse_value": (AttributeProto.SPARSE_TENSOR, "sparse_tensor", None),
+    "value_float": (AttributeProto.FLOAT, "f", np.float32),
+    "value_floats": (AttributeProto.FLOATS, "floats", np.float32),
+    "value_int": (AttributeProto.INT, "i", np.int64),
+    "value_ints": (AttributeProto.INTS, "ints", np.int64),
+    "value_string": (AttributeProto.STRING, "s", object),
+    "value_strings": (AttributeProto.STRINGS, "strings", object),
+}
+
+
+# ---- bodies of control flow
+
+
+WITH_BODIES = frozenset(("", operator) for operator in ("If", "Loop", "Scan", "SequenceMap"))
+"""The operators of ONNX that have bodies."""
+
+_FIRST_SCAN_WITHOUT_BATCH = 9
+
+
+def kinds_entering_bodies(node: Node, kinds: Sequence[Kind]) -> Sequence[Kind]:
+    """The kinds of the inputs of the bodies of a node, from those of its own."""
+    if node.operator == ("", "Loop"):
+        return (int(TensorProto.INT64), int(TensorProto.BOOL), *kinds[2:])
+    if node.operator == ("", "Scan"):
+        return kinds if node.version >= _FIRST_SCAN_WITHOUT_BATCH else kinds[1:]
+    if node.operator == ("", "SequenceMap"):
+        return [kind[1] if isinstance(kind, tuple) and kind[0] == SEQUENCE else kind for kind in kinds]
+    return ()
+
+
+def kinds_leaving_bodies(node: Node, leaving: Sequence[Sequence[Kind]]) -> Sequence[Kind]:
+    """The kinds of the outputs of a node, from those of its bodies."""
+    first = next(iter(leaving), ())
+    if node.operator == ("", "Loop"):
+        return first[1:]
+    if node.operator == ("", "SequenceMap"):
+        return [(SEQUENCE, kind) for kind in first]
+    return first if node.operator in WITH_BODIES else ()
+
+
+def repeating_node(node: Node | None) -> Node | None:
+    """The node that computes the values of the bodies of a node more than once, or not at all; None for one
+    outside of such. An If computes its bodies once at most.
+    """
+    if node is None or node.operator != ("", "If"):
+        return node
+    return node.scope.repeated
+
+
+# ---- inputs and stored values
+
+
+_OVERRIDABLE = 4
+"""From this IR version on, the caller may give another value for an initializer that is an input."""
+
+
+def add_inputs(made: Numbered) -> None:
+    """Numbers the inputs of a model, and names what it stores."""
+    graph = made.proto.graph
+    made.initial = stored = tensors.initial(graph)
+    is_fixed = made.proto.ir_version < _OVERRIDABLE
+    for info in graph.input:
+        if not (is_fixed and info.name in stored):
+            kind = of_type(info.type)
+            if kind is None and info.name in stored:
+                kind = of_tensor(stored[info.name])
+            made.inputs[info.name] = made.visible[info.name] = made.add(info.name, None, kind)
+
+
+def add_stored(made: Numbered, stored: Mapping[str, Any], names: dict[str, int]) -> None:
+    """Numbers what a graph stores, but for the defaults of its inputs, which have `names` already."""
+    given = frozenset(names)
+    for name, tensor in stored.items():
+        if name not in given:
+            names[name] = made.add(name, None, of_tensor(tensor))
+            made.stored[names[name]] = tensor

@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from onnx import GraphProto, ModelProto, defs
+from onnx import FunctionProto, GraphProto, ModelProto, defs
 
-from amp_rewrite.certificate import (
-    attributes,
-    bodies,
-    calls,
-    cast_likes,
-    constants,
-    deduced_kinds,
-    given_values,
-    order,
-    steps,
-    tensors,
-    value_kinds,
+from amp_rewrite.certificate import tensors, value_kinds
+from amp_rewrite.certificate.numbered import (
+    CONSTANT,
+    MISSING,
+    WITH_BODIES,
+    Body,
+    Bound,
+    Node,
+    Numbered,
+    Scope,
+    add_inputs,
+    add_stored,
+    attributes_of,
+    bound_attributes,
+    constant_value,
+    graphs_of,
+    is_plain_cast,
+    kinds_entering_bodies,
+    kinds_leaving_bodies,
+    repeating_node,
 )
-from amp_rewrite.certificate.cast_likes import CAST, CAST_LIKE
-from amp_rewrite.certificate.numbered import MISSING, Body, Bound, Node, Numbered, Scope
-from amp_rewrite.certificate.order import Order
-from amp_rewrite.certificate.steps import Step
 from amp_rewrite.certificate.tensors import Folder
-from amp_rewrite.certificate.value_kinds import FLOAT, Kind
+from amp_rewrite.certificate.value_kinds import (
+    CAST,
+    CAST_LIKE,
+    FLOAT,
+    Kind,
+    as_cast,
+    find_signature,
+    is_operator,
+)
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
 
 def number(
-    model: ModelProto, folder: Folder | None, functions: calls.Functions, *, believed: bool = True
+    model: ModelProto, folder: Folder | None, functions: Functions, *, believed: bool = True
 ) -> Numbered:
     """The values of a model whose calls of these functions are taken apart.
 
@@ -48,7 +59,7 @@ def imports(entries: Iterable[Any]) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for entry in entries:
-        domain = calls.canonical(entry.domain)
+        domain = canonical_domain(entry.domain)
         if found.setdefault(domain, entry.version) != entry.version:
             title = domain or "ai.onnx"
             raise ModelError(f"imports two versions of '{title}'", remedy=EXPORT_AGAIN)
@@ -56,7 +67,7 @@ def imports(entries: Iterable[Any]) -> dict[str, int]:
 
 
 class _Numbering:
-    def __init__(self, made: Numbered, functions: calls.Functions, believed: bool) -> None:
+    def __init__(self, made: Numbered, functions: Functions, believed: bool) -> None:
         self._made, self._functions, self._believed = made, functions, believed
         self._root = Scope(made.visible, None, imports(made.proto.opset_import))
         self._order = Order()
@@ -64,8 +75,8 @@ class _Numbering:
 
     def run(self) -> Numbered:
         made, graph = self._made, self._made.proto.graph
-        given_values.add_inputs(made)
-        steps.run(self._graph(graph, self._root))
+        add_inputs(made)
+        run_steps(self._graph(graph, self._root))
         made.outputs = [(info.name, self._find(info.name, self._root)) for info in graph.output]
         return made
 
@@ -76,7 +87,7 @@ class _Numbering:
         if self._believed:
             scope.declared = {info.name: info for info in (*graph.value_info, *graph.output)}
         stored = made.initial if scope is self._root else tensors.initial(graph)
-        given_values.add_stored(made, stored, names)
+        add_stored(made, stored, names)
         yield self._nodes(graph.node, scope)
 
     def _nodes(self, protos: Iterable[Any], scope: Scope) -> Step:
@@ -85,7 +96,7 @@ class _Numbering:
             self._made.rows = rows
         for row in self._order.of(rows, scope):
             proto, operator, _, first, count = row
-            if operator == constants.OPERATOR:
+            if operator == CONSTANT:
                 if count:
                     self._store(first, proto, scope)
                 continue
@@ -94,19 +105,19 @@ class _Numbering:
                 yield self._call(row, scope, function)
                 continue
             self._node(row, scope)
-            if operator in bodies.KNOWN or operator[0]:
+            if operator in WITH_BODIES or operator[0]:
                 yield self._bodies(self._made.makers[first] if count else None, row, scope)
 
-    def _defined(self, protos: Iterable[Any], scope: Scope) -> list[order.Row]:
+    def _defined(self, protos: Iterable[Any], scope: Scope) -> list[Row]:
         """The nodes of a graph; their outputs get numbers, one after the other."""
-        names, rows, made = scope.names, list[order.Row](), list[str]()
+        names, rows, made = scope.names, list[Row](), list[str]()
         names.pop("", None)  # which is no value
         number = first = len(self._made.roots)
         find, operators = names.__getitem__, self._operators
         for proto in protos:
             given, named = proto.input[:], (proto.domain, proto.op_type)  # a list: twice as quick
             try:
-                read: order.Reads = tuple(map(find, given))
+                read: Reads = tuple(map(find, given))
             except KeyError:
                 read = [(names.get(name) or name) if name else MISSING for name in given]
             for name in proto.output[:]:
@@ -123,7 +134,7 @@ class _Numbering:
 
     def _operator(self, domain: str, name: str) -> tuple[str, str]:
         """The domain and the name of an operator: one object for all its nodes."""
-        operator = (calls.canonical(domain), name)
+        operator = (canonical_domain(domain), name)
         self._operators[domain, name] = self._operators.setdefault(operator, operator)
         return self._operators[operator]
 
@@ -133,7 +144,7 @@ class _Numbering:
             raise ModelError(f"uses '{name}', which is not defined", remedy=EXPORT_AGAIN)
         return found
 
-    def _inputs(self, read: order.Reads, scope: Scope) -> list[int]:
+    def _inputs(self, read: Reads, scope: Scope) -> list[int]:
         """The numbers of what a node reads, without omitted ones at the end."""
         roots = self._made.roots
         if isinstance(read, tuple):
@@ -144,15 +155,15 @@ class _Numbering:
             found.pop()
         return found
 
-    def _node(self, row: order.Row, scope: Scope) -> None:
+    def _node(self, row: Row, scope: Scope) -> None:
         proto, operator, read, first, count = row
         made, version = self._made, scope.versions.get(operator[0], 1)
         inputs = self._inputs(read, scope)
         kinds = tuple([made.kinds[value] for value in inputs])
         if None in kinds:
-            deduced_kinds.deduce(made, operator, version, inputs)
+            deduce_kinds(made, operator, version, inputs)
             kinds = tuple([made.kinds[value] for value in inputs])
-        if operator == CAST_LIKE and (cast := cast_likes.as_cast(proto, kinds[1:])) is not None:
+        if operator == CAST_LIKE and (cast := as_cast(proto, kinds[1:])) is not None:
             proto, operator, inputs, kinds = cast, CAST, inputs[:1], kinds[:1]
         node = Node(proto, operator, version, inputs, first, count, scope, None)
         known = value_kinds.plain(operator, version, count, kinds)
@@ -161,7 +172,7 @@ class _Numbering:
         if None in known:
             self._unknown(node)
         if operator == CAST and count == 1 and kinds == (FLOAT,) and made.kinds[first] == FLOAT:
-            made.roots[first] = inputs[0] if attributes.is_plain_cast(node) else first
+            made.roots[first] = inputs[0] if is_plain_cast(node) else first
 
     def _unknown(self, node: Node) -> None:
         """The kinds of outputs that are not known by those of the inputs."""
@@ -175,7 +186,7 @@ class _Numbering:
 
     def _typed(self, rule: tuple[str, int | None, Kind], node: Node) -> Kind:
         name, like, default = rule
-        said = attributes.of(node).get(name)
+        said = attributes_of(node).get(name)
         if said is not None:
             return value_kinds.stated(said.attribute, node.operator)
         if like is None:
@@ -183,23 +194,21 @@ class _Numbering:
         return self._made.kinds[node.inputs[like]] if like < len(node.inputs) else None
 
     def _store(self, first: int, proto: Any, scope: Scope) -> None:
-        tensor = constants.stored(proto, scope)
+        tensor = constant_value(proto, scope)
         self._made.stored[first] = tensor
         self._made.kinds[first] = value_kinds.of_tensor(tensor)
 
-    def _call(self, row: order.Row, scope: Scope, function: Any) -> Step:
+    def _call(self, row: Row, scope: Scope, function: Any) -> Step:
         """Takes a call apart: the outputs of the call are those of the function's body."""
         proto, _, read, first, count = row
         made = self._made
-        given = attributes.bound(proto, scope)
+        given = bound_attributes(proto, scope)
         inner = Scope({}, self._root, imports(function.opset_import), None, scope.repeated)
         known = {a.name: Bound(a, inner) for a in function.attribute_proto}
         inner.bound = known | given  # those as well that it does not declare: runtimes take them
         numbers = [each if isinstance(each, int) else self._find(each, scope) for each in read]
-        for name, number in itertools.zip_longest(
-            function.input, numbers[: len(function.input)], fillvalue=MISSING
-        ):
-            inner.names[name] = number
+        inner.names.update(dict.fromkeys(function.input, MISSING))
+        inner.names.update(zip(function.input, numbers, strict=False))
         made.calls += 1
         made.scopes.append((function, inner))
         yield self._nodes(function.node, inner)
@@ -210,26 +219,26 @@ class _Numbering:
                 made.kinds[value] = _declared(scope, proto.output[port])
             made.roots[first + port], made.kinds[first + port] = value, made.kinds[value]
 
-    def _bodies(self, node: Node | None, row: order.Row, scope: Scope) -> Step:
+    def _bodies(self, node: Node | None, row: Row, scope: Scope) -> Step:
         """Numbers the bodies of a node, and with them the kinds of its outputs."""
         found = list[Body]()
-        given = attributes.bound(row[0], scope)
-        self._order.refuse_hidden(
-            [graph for held in given.values() for graph in attributes.graphs(held.attribute)]
-        )
+        given = bound_attributes(row[0], scope)
+        self._order.refuse_hidden([graph for held in given.values() for graph in graphs_of(held.attribute)])
         for name, held in given.items():
-            for graph in attributes.graphs(held.attribute):
+            for graph in graphs_of(held.attribute):
                 found.append((yield self._body(name, graph, held.scope, node)))
         if node is None or not found:
             return
         node.bodies = sorted(found, key=lambda body: str(body.attribute))
-        kinds = bodies.results(node, [[self._made.kinds[value] for value in body.outputs] for body in found])
+        kinds = kinds_leaving_bodies(
+            node, [[self._made.kinds[value] for value in body.outputs] for body in found]
+        )
         for port, kind in enumerate(kinds[: node.count]):
             self._made.kinds[node.first + port] = kind
 
     def _body(self, name: str, graph: GraphProto, scope: Scope, node: Node | None) -> Step:
-        inner, made = Scope({}, scope, scope.versions, scope.bound, bodies.repeating(node)), self._made
-        given = [] if node is None else bodies.entering(node, [made.kinds[v] for v in node.inputs])
+        inner, made = Scope({}, scope, scope.versions, scope.bound, repeating_node(node)), self._made
+        given = [] if node is None else kinds_entering_bodies(node, [made.kinds[v] for v in node.inputs])
         numbers, stored = list[int](), tensors.initial(graph)
         inputs = [info for info in graph.input if info.name not in stored]  # the node gives no others
         if len({info.name for info in inputs}) < len(inputs):
@@ -249,3 +258,238 @@ def _declared(scope: Scope, name: str) -> Kind:
     """The kind that a graph declares of a value; None where it declares nothing."""
     info = scope.declared.get(name)
     return None if info is None else value_kinds.of_type(info.type)
+
+
+# ---- the order of nodes: each after those that it reads from
+
+
+Read = int | str
+"""The number of a value that stands before a node in its own graph, else the name."""
+
+Reads = tuple[int, ...] | list[Read]
+"""What a node reads: a tuple where all of it stands before the node in its own graph."""
+
+Row = tuple[Any, tuple[str, str], Reads, int, int]
+"""A node, its operator, what it reads, and the number of its first output and of its outputs."""
+
+
+class Order:
+    """Puts the nodes of graphs in order; what a body reads from around it is found once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, frozenset[str]]] = {}  # with the body, of which protobuf makes one
+
+    def of(self, rows: list[Row], scope: Scope) -> Sequence[Row]:
+        """The nodes of a graph in an order in which each can be computed; ModelError where there is none."""
+        names = scope.names
+        if not any(self._is_late(row, names) for row in rows if _reaches_out(row)):
+            return rows
+        made = {number: i for i, row in enumerate(rows) for number in range(row[3], row[3] + row[4])}
+        needs = [{made[n] for n in self._numbers(row, names) if n in made} for row in rows]
+        return [rows[i] for i in _sort(needs)]
+
+    def refuse_hidden(self, graphs: Sequence[Any]) -> None:
+        """ModelError for bodies of one node of which one defines a name that another reads from around it:
+        onnxruntime gives both what stands around.
+        """
+        for graph in graphs if len(graphs) > 1 else ():
+            read = self._free(other for other in graphs if other is not graph)
+            for name in _own(graph).intersection(read):
+                raise ModelError(f"defines '{name}' in a body, and around it", remedy=EXPORT_AGAIN)
+
+    def _is_late(self, row: Row, names: Mapping[str, int]) -> bool:
+        """Whether a node stands before one that it reads from."""
+        return any(number >= row[3] for number in self._numbers(row, names))
+
+    def _numbers(self, row: Row, names: Mapping[str, int]) -> Iterator[int]:
+        """What a node reads of its own graph, in its bodies as well."""
+        proto, operator, read, _, _ = row
+        yield from (each if isinstance(each, int) else names.get(each, MISSING) for each in read)
+        if operator in WITH_BODIES or operator[0]:
+            yield from (names.get(name, MISSING) for name in self._free(_bodies_of((proto,))))
+
+    def _free(self, graphs: Iterable[Any]) -> Iterator[str]:
+        """The names that bodies read from around them."""
+        for graph in graphs:
+            if id(graph) not in self._known:
+                names = {*_read(graph), *self._free(_bodies_of(graph.node))}
+                self._known[id(graph)] = graph, frozenset(names - _own(graph))
+            yield from self._known[id(graph)][1]
+
+
+def _reaches_out(row: Row) -> bool:
+    """Whether a node, or a body of it, may read what does not stand before it in its own graph."""
+    return not isinstance(row[2], tuple) or bool(row[1][0]) or row[1] in WITH_BODIES
+
+
+def _bodies_of(nodes: Iterable[Any]) -> Iterator[Any]:
+    for node in nodes:
+        for attribute in node.attribute:
+            yield from graphs_of(attribute)
+
+
+def _read(graph: Any) -> Iterator[str]:
+    """The names that the nodes of a body read, and those that it gives."""
+    for node in graph.node:
+        yield from node.input
+    yield from (info.name for info in graph.output)
+
+
+def _own(graph: Any) -> set[str]:
+    """The names that a body defines."""
+    own = {info.name for info in graph.input} | tensors.initial(graph).keys()
+    return own | {name for node in graph.node for name in node.output}
+
+
+def _sort(needs: Sequence[Iterable[int]]) -> list[int]:
+    waiting = [len(set(each)) for each in needs]
+    readers: list[list[int]] = [[] for _ in needs]
+    for reader, each in enumerate(needs):
+        for made in each:
+            readers[made].append(reader)
+    ready = [i for i, count in enumerate(waiting) if not count]
+    for i in ready:  # which grows
+        for reader in readers[i]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                ready.append(reader)
+    if len(ready) < len(needs):
+        raise ModelError("has nodes with cyclic dependencies", remedy=EXPORT_AGAIN)
+    return ready
+
+
+# ---- functions, and how many nodes they are once their calls are taken apart
+
+
+Key = tuple[str, str, str]
+Functions = Mapping[Key, FunctionProto]
+
+
+def canonical_domain(domain: str) -> str:
+    """The one name of a domain: that of ONNX has two."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def called_key(proto: Any) -> Key:
+    """What a node calls."""
+    return canonical_domain(proto.domain), proto.op_type, proto.overload
+
+
+def functions_of(model: ModelProto) -> Functions:
+    """The functions of a model; ModelError for two of one name, or with two defaults of one attribute."""
+    found: dict[Key, FunctionProto] = {}
+    for function in model.functions:
+        if len({each.name for each in function.attribute_proto}) < len(function.attribute_proto):
+            raise ModelError(f"has two defaults of an attribute of '{function.name}'", remedy=EXPORT_AGAIN)
+        name = canonical_domain(function.domain), function.name, function.overload
+        if found.setdefault(name, function) is not function:
+            raise ModelError(f"has two functions '{function.name}'", remedy=EXPORT_AGAIN)
+    return found
+
+
+def all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
+    """Nodes, and those in their bodies."""
+    waiting = [*nodes]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for attribute in node.attribute:
+            for graph in graphs_of(attribute):
+                waiting.extend(graph.node)
+
+
+def inlined_size(model: ModelProto, functions: Functions) -> int:
+    """How many nodes a model has once all calls are taken apart; ModelError where one never ends."""
+    sizes: dict[Key, int] = {}
+    called = {name: _counts(function.node, functions) for name, function in functions.items()}
+    for start in functions:
+        _measure(start, called, sizes)
+    own, calls = _counts(model.graph.node, functions)
+    for _, counts in ((own, calls), *called.values()):
+        _refuse_operators(counts)
+    return own + sum(sizes[name] * count for name, count in calls.items())
+
+
+def _refuse_operators(called: Iterable[Key]) -> None:
+    """ModelError for a call of a function that has the name of an operator: onnxruntime and onnx's reference
+    take the operator, and another runtime may take the function.
+    """
+    for domain, name, _ in called:
+        if is_operator(domain, name):
+            title = f"{domain}.{name}" if domain else name
+            raise ModelError(f"has a function named like the operator {title}", remedy="rename the function")
+
+
+_Counts = tuple[int, Mapping[Key, int]]
+
+
+def _counts(nodes: Iterable[Any], functions: Functions) -> _Counts:
+    """The number of nodes, and of the calls of each function among them."""
+    own, calls = 0, dict[Key, int]()
+    for node in all_nodes(nodes):
+        own += 1
+        name = called_key(node)
+        if name in functions:
+            calls[name] = calls.get(name, 0) + 1
+    return own, calls
+
+
+def _measure(start: Key, called: Mapping[Key, _Counts], sizes: dict[Key, int]) -> None:
+    waiting, open_ = [start], set[Key]()
+    while waiting:
+        name = waiting[-1]
+        own, calls = called[name]
+        missing = [each for each in calls if each not in sizes]
+        if name in sizes or not missing:
+            waiting.pop()
+            sizes.setdefault(name, own + sum(sizes.get(each, 0) * count for each, count in calls.items()))
+            continue
+        open_.add(name)
+        if not open_.isdisjoint(missing):
+            raise ModelError(f"the function '{name[1]}' calls itself", remedy=EXPORT_AGAIN)
+        waiting.extend(missing)
+
+
+# ---- kinds from the operators that read a value
+
+
+def deduce_kinds(model: Numbered, operator: tuple[str, str], version: int, inputs: Sequence[int]) -> None:
+    """Gives an input of unknown kind that of another input, where an operator takes both in one type."""
+    kinds = [model.kinds[number] for number in inputs]
+    if None not in [kind for number, kind in zip(inputs, kinds, strict=True) if number != MISSING]:
+        return
+    signature = find_signature(*operator, version)
+    if signature is None or not signature.inputs:
+        return
+    last = len(signature.inputs) - 1
+    known: dict[str, Kind] = {}
+    for port, kind in enumerate(kinds):
+        text, homogeneous = signature.inputs[min(port, last)]
+        if kind is not None and homogeneous and text in signature.types:
+            known[text] = kind
+    for port, number in enumerate(inputs):
+        text, homogeneous = signature.inputs[min(port, last)]
+        if number != MISSING and model.kinds[number] is None and homogeneous and text in known:
+            model.kinds[number] = known[text]
+
+
+# ---- nested work without deep recursion
+
+
+Step = Generator["Step", Any, Any]
+"""A part of the work that may ask for others, whose results it is sent."""
+
+
+def run_steps(step: Step) -> Any:
+    """Carries out a step and all that it asks for."""
+    stack, value = [step], None
+    while stack:
+        try:
+            asked = stack[-1].send(value)
+        except StopIteration as end:
+            stack.pop()
+            value = end.value
+        else:
+            stack.append(asked)
+            value = None
+    return value

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
+from typing import Any
 
+from onnx import TensorProto, TypeProto
 from onnx.defs import OpSchema
 
-from amp_rewrite.certificate import (
-    attributes,
-    cast_likes,
-    declared_shapes,
-    exchanges,
-    signatures,
-    stored_values,
-    unknown_casts,
-    value_kinds,
-    versions,
-)
-from amp_rewrite.certificate.attribute_comparison import differing
-from amp_rewrite.certificate.certificate import Certificate, Licence, Place
-from amp_rewrite.certificate.folded import Folded
-from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
-from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
-from amp_rewrite.certificate.small_values import SmallValues
-from amp_rewrite.certificate.value_kinds import FLOAT
+from amp_rewrite.certificate import exchanges, stored_values, value_kinds
+from amp_rewrite.certificate.certificate import Certificate, DifferentError, Licence, Place
+from amp_rewrite.certificate.exchanges import follow_unknown_cast
+from amp_rewrite.certificate.folding import Folded, SmallValues
+from amp_rewrite.certificate.node_comparison import differing_attribute, means_same
+from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, attributes_of, is_plain_cast
+from amp_rewrite.certificate.numbering import canonical_domain
+from amp_rewrite.certificate.proof import Pair, Proof
+from amp_rewrite.certificate.shapes import Declared, declared_shapes, refuse_other_shapes
+from amp_rewrite.certificate.stored_values import Held
+from amp_rewrite.certificate.value_kinds import CAST_LIKE, FLOAT, Kind, find_schema
 
 _ONE_TO_ONE = frozenset(
     "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
@@ -61,16 +56,18 @@ class Proving(Proof):
                 self._step(*at)
             self._small.compare()
             self._folded.prove()
-            declared_shapes.refuse_other(self, self._declared())
+            refuse_other_shapes(a, b, self.ranks, self._declared())
         except DifferentError as found:
             return self._failed(self._small.first() or found, at)
         return Certificate(True, self._compared, self._uses())
 
-    def _declared(self) -> Iterator[declared_shapes.Declared]:
+    def _declared(self) -> Iterator[Declared]:
         """What the result declares of values that are compared, or that stand in the place of a node."""
         roots, equal = self.rewritten.roots, {right: left for left, right in self._seen}
-        for info, number in declared_shapes.of_numbered(self.rewritten):
-            yield info, equal.get(roots[number], MISSING), number
+        for info, number in declared_shapes(self.rewritten):
+            left = equal.get(roots[number], MISSING)
+            if number not in self.rewritten.stored and (left or self.rewritten.makers[number] is not None):
+                yield info, left, number
 
     def _failed(self, found: DifferentError, at: tuple[int, int, str]) -> Certificate:
         left, right, name = found.at or at
@@ -101,8 +98,8 @@ class Proving(Proof):
             self._stored(left, right, output)
         elif a.kinds[left] == FLOAT and second is not None and self._is_float_cast(second):
             self._push([(left, second.inputs[0])], output)
-        elif second is not None and second.operator == cast_likes.CAST_LIKE:
-            self._push(unknown_casts.followed(self, left, second), output)
+        elif second is not None and second.operator == CAST_LIKE:
+            self._push(follow_unknown_cast(self, left, second), output)
         elif first is not None and (rule := exchanges.rule(first, second)) is not None:
             self._push(rule(self, first, right), output)
         else:
@@ -112,9 +109,9 @@ class Proving(Proof):
         """Whether a node casts to a float what is a float by the original alone."""
         if node.operator != ("", "Cast") or node.count != 1 or len(node.inputs) != 1:
             return False
-        said = attributes.of(node).get("to")
+        said = attributes_of(node).get("to")
         is_cast = said is not None and value_kinds.stated(said.attribute, node.operator) == FLOAT
-        is_cast = is_cast and attributes.is_plain_cast(node)
+        is_cast = is_cast and is_plain_cast(node)
         return is_cast and self.rewritten.kinds[node.inputs[0]] in (None, FLOAT)
 
     def _pair(self, a: Node, b: Node, left: int, right: int, output: str) -> bool:
@@ -143,7 +140,7 @@ class Proving(Proof):
             raise DifferentError("they are of different overloads")
         if (a.count, a.left_out) != (b.count, b.left_out):
             self._fewer_outputs(a, b)
-        name = differing(self, a, b) if len(a.proto.attribute) or len(b.proto.attribute) else None
+        name = differing_attribute(self, a, b) if len(a.proto.attribute) or len(b.proto.attribute) else None
         if name is not None:
             raise DifferentError(f"their attribute '{name}' differs")
         if a.version != b.version:
@@ -154,11 +151,13 @@ class Proving(Proof):
             self._one_to_one(a, b)
 
     def _fewer_outputs(self, a: Node, b: Node) -> None:
-        """DifferentError but for a node that leaves out optional outputs of the other, which says nothing else."""
+        """DifferentError but for a node that leaves out optional outputs of the other, which says nothing
+        else.
+        """
         given, kept = ([bool(name) for name in node.proto.output] for node in (a, b))
         kept += [False] * (len(given) - len(kept))
         ports = [port for port, pair in enumerate(zip(given, kept, strict=False)) if pair[0] > pair[1]]
-        schema = signatures.schema(*a.operator, a.version)
+        schema = find_schema(*a.operator, a.version)
         formals = [] if schema is None or a.operator in _TOLD_BY_OUTPUTS else schema.outputs
         is_other = len(kept) > len(given) or any(now > was for was, now in zip(given, kept, strict=True))
         if is_other or any(port >= len(formals) or formals[port].option != _OPTIONAL for port in ports):
@@ -166,7 +165,7 @@ class Proving(Proof):
         self.uses[Licence.UNUSED_OUTPUT] += len(ports)
 
     def _same_version(self, a: Node, b: Node) -> None:
-        if not versions.same(a, b.version, self.ranks.of):
+        if not means_same(a, b.version, self.ranks.of):
             raise DifferentError(f"they are of the versions {a.version} and {b.version}, which may differ")
         self.uses[Licence.OPSET] += 1
 
@@ -175,7 +174,7 @@ class Proving(Proof):
         imports: onnxruntime goes by that one.
         """
         version = node.scope.outermost.versions.get(node.operator[0], node.version)
-        if version != node.version and not versions.same(node, version, self.ranks_after.of):
+        if version != node.version and not means_same(node, version, self.ranks_after.of):
             raise DifferentError(
                 f"it is of version {node.version} in its function, and {version} in the model"
             )
@@ -260,9 +259,118 @@ def _firsts(a: Node | None, b: Node | None) -> Pair | None:
 
 def _turns_batches(product: Node) -> bool:
     """Whether a product puts the first axis of a factor elsewhere, so that it counts which one that is."""
-    given = attributes.of(product)
+    given = attributes_of(product)
     return any(given[name].attribute.i for name in ("transBatchA", "transBatchB") if name in given)
 
 
 _PRODUCTS = frozenset((("", "MatMul"), ("com.microsoft", "FusedMatMul")))
 _MATRIX = 2
+
+
+# ---- inputs and outputs of models
+
+
+def interface_problem(original: Numbered, rewritten: Numbered) -> str:
+    """What is wrong with the inputs or outputs of a result; empty where nothing is."""
+    if not original.outputs:
+        return "the original has no outputs, so there is nothing to prove"
+    if "" in _domains(original) - _domains(rewritten):
+        return "the result does not say of which version its operators are"
+    sides = (_inputs(original), _inputs(rewritten)), (_outputs(original), _outputs(rewritten))
+    kinds = {name: original.kinds[number] for name, number in original.outputs}
+    for what, (before, after) in zip(("inputs", "outputs"), sides, strict=True):
+        names = [[_text(info.name) for info in infos] for infos in (before, after)]
+        if names[0] != names[1]:
+            return f"the {what} were {_listed(names[0])}, and are {_listed(names[1])}"
+        for one, other in zip(before, after, strict=True):
+            if _is_believed(kinds, one) and _interface(one.type) != _interface(other.type):
+                return f"'{_text(one.name)}' of the {what} has another type or shape"
+    wrong = _misdeclared(rewritten)
+    if wrong and not _misdeclared(original):
+        return f"the stored input '{_text(wrong)}' is declared with another type or shape than it has"
+    return ""
+
+
+def _misdeclared(model: Numbered) -> str | bytes:
+    """The first input of a model before IR version 4 that is stored otherwise than it is declared, so that
+    onnxruntime does not load the model; empty where there is none.
+    """
+    for info in model.proto.graph.input:
+        tensor = None if info.name in model.inputs else model.initial.get(info.name)
+        if isinstance(tensor, TensorProto) and not _declares(info.type.tensor_type, tensor):
+            return info.name
+    return ""
+
+
+def _declares(declared: TypeProto.Tensor, tensor: TensorProto) -> bool:
+    sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in declared.shape.dim]
+    is_alike = len(sizes) == len(tensor.dims) and all(
+        size in (None, stored) for size, stored in zip(sizes, tensor.dims, strict=True)
+    )
+    return declared.elem_type == tensor.data_type and (is_alike or not declared.HasField("shape"))
+
+
+def _domains(model: Numbered) -> set[str]:
+    return {canonical_domain(entry.domain) for entry in model.proto.opset_import}
+
+
+def _is_believed(outputs: Mapping[str, Kind], info: Any) -> bool:
+    """Whether the type that a model declares is there, and is not contradicted by what makes the value."""
+    declared = value_kinds.of_type(info.type)
+    return declared is not None and outputs.get(info.name) in (None, declared)
+
+
+def _inputs(model: Numbered) -> Sequence[Any]:
+    return [info for info in model.proto.graph.input if info.name in model.inputs]
+
+
+def _outputs(model: Numbered) -> Sequence[Any]:
+    names = {name for name, _ in model.outputs}
+    return [info for info in model.proto.graph.output if info.name in names]
+
+
+def _text(name: str | bytes) -> str:
+    """A name; one that is not UTF-8 is read as Latin-1."""
+    return name.decode("latin-1") if isinstance(name, bytes) else name
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "(none)"
+
+
+def _interface(declared: TypeProto) -> object:
+    """The kind and the shape that a declaration states, of what a sequence or an optional value holds."""
+    kind, held = value_kinds.of_type(declared), declared
+    while held.WhichOneof("value") in _HOLDERS:
+        held = getattr(held, held.WhichOneof("value") or "").elem_type
+    if not (held.HasField("tensor_type") and held.tensor_type.HasField("shape")):
+        return kind, None
+    dims = held.tensor_type.shape.dim
+    return kind, [dim.dim_value if dim.HasField("dim_value") else _text(dim.dim_param) for dim in dims]
+
+
+_HOLDERS = ("sequence_type", "optional_type")
+
+
+def equal_inputs(proof: Proof) -> Sequence[Pair]:
+    """The inputs of one name, which are equal; DifferentError where their types or defaults are not."""
+    a, b = proof.original, proof.rewritten
+    defaults = a.initial, b.initial
+    for (name, left), (other, right) in zip(a.inputs.items(), b.inputs.items(), strict=True):
+        proof.same_kind(left, right)
+        one, two = defaults[0].get(name), defaults[1].get(other)
+        if (one is None) != (two is None):
+            raise DifferentError(f"the input '{_text(name)}' has a default value in one of them")
+        if one is not None:
+            found = stored_values.compare(Held(one, a.folder), Held(two, b.folder))
+            if found.problem:
+                raise DifferentError(f"the default value of the input '{_text(name)}' differs")
+            proof.count(found, None)
+    for before, after in ((_inputs(a), _inputs(b)), (_outputs(a), _outputs(b))):
+        for info, now in zip(before, after, strict=True):
+            proof.uses[Licence.IO_TYPES] += _element(info) != _element(now)
+    return [*zip(a.inputs.values(), b.inputs.values(), strict=True)]
+
+
+def _element(info: Any) -> int:
+    return info.type.tensor_type.elem_type if info.type.HasField("tensor_type") else TensorProto.UNDEFINED

@@ -9,28 +9,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from onnx import ModelProto, NodeProto
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
-from amp_rewrite.certificate import (
-    calls,
-    constants,
-    declared_scale,
-    declared_shapes,
-    given_values,
-    interfaces,
-    numbering,
-    same_nodes,
-    stored_values,
-    value_kinds,
+from amp_rewrite.certificate import numbering, stored_values, value_kinds
+from amp_rewrite.certificate.certificate import Certificate, DifferentError
+from amp_rewrite.certificate.folding import SmallValues
+from amp_rewrite.certificate.loss_scale import declared_scale
+from amp_rewrite.certificate.node_comparison import BIT_CAST, FILL, HOLDING, state_the_same
+from amp_rewrite.certificate.numbered import (
+    CONSTANT,
+    MISSING,
+    WITH_BODIES,
+    Numbered,
+    Scope,
+    add_inputs,
+    add_stored,
+    constant_value,
 )
-from amp_rewrite.certificate.cast_likes import CAST
-from amp_rewrite.certificate.certificate import Certificate
-from amp_rewrite.certificate.numbered import MISSING, Numbered, Scope
-from amp_rewrite.certificate.order import Row
-from amp_rewrite.certificate.pairs import DifferentError, Pair, Proof
-from amp_rewrite.certificate.small_values import SmallValues
+from amp_rewrite.certificate.numbering import Row, called_key
+from amp_rewrite.certificate.proof import Pair, Proof
+from amp_rewrite.certificate.proving import equal_inputs, interface_problem
+from amp_rewrite.certificate.shapes import Declared, refuse_other_shapes
 from amp_rewrite.certificate.tensors import Folder
-from amp_rewrite.certificate.value_kinds import FLOAT
+from amp_rewrite.certificate.value_kinds import CAST, FLOAT, find_schema
 from amp_rewrite.errors import ModelError
 
 
@@ -45,14 +47,14 @@ def proved(original: Numbered, model: ModelProto, folder: Folder | None) -> Cert
 
 def _has_one_frame(before: Numbered, after: Numbered) -> bool:
     """Whether both have the same inputs, outputs, and opsets, and neither has functions."""
-    given_values.add_inputs(after)
+    add_inputs(after)
     after.outputs = [(info.name, MISSING) for info in after.proto.graph.output]
     opsets = [numbering.imports(model.proto.opset_import) for model in (before, after)]
     return (
         not (before.proto.functions or after.proto.functions)
         and opsets[0] == opsets[1]
-        and declared_scale.of(before, after) is None
-        and not interfaces.problem(before, after)
+        and declared_scale(before, after) is None
+        and not interface_problem(before, after)
     )
 
 
@@ -62,7 +64,7 @@ class _SideBySide:
         self._small = SmallValues(self._proof)
         opsets = numbering.imports(before.proto.opset_import)
         operators = {row[1] for row in before.rows}
-        self._plain = {each for each in operators if same_nodes.says_all(each, opsets.get(each[0], 1))}
+        self._plain = {each for each in operators if says_all(each, opsets.get(each[0], 1))}
         self._equal = {"": MISSING}  # the values of the result by name, with those of the original
         self._rows: Sequence[Row] = (*before.rows, _END)
         self._places: dict[str, int] = {}  # of the nodes, by the first name that each gives
@@ -70,7 +72,7 @@ class _SideBySide:
     def run(self) -> Certificate | None:
         """The certificate, if every node of the result is one of the original or a Cast between floats."""
         before, after, equal = self._proof.original, self._proof.rewritten, self._equal
-        equal.update((after.names[right], left) for left, right in interfaces.inputs(self._proof))
+        equal.update((after.names[right], left) for left, right in equal_inputs(self._proof))
         stored = self._stored()
         nodes = self._nodes(after.proto.graph.node)
         if nodes is None or any(equal.get(name) != left for name, left in before.outputs):
@@ -78,10 +80,10 @@ class _SideBySide:
         for pair in stored:  # last, as weights may be large
             self._compare(*pair)
         self._small.compare()
-        declared_shapes.refuse_other(self._proof, self._declared())
+        refuse_other_shapes(before, after, self._proof.ranks, self._declared())
         return Certificate(True, nodes, self._proof.used())
 
-    def _declared(self) -> Iterator[declared_shapes.Declared]:
+    def _declared(self) -> Iterator[Declared]:
         graph, roots = self._proof.rewritten.proto.graph, self._proof.original.roots
         for info in graph.value_info:
             left = self._equal.get(info.name, _OTHER)
@@ -91,7 +93,7 @@ class _SideBySide:
     def _stored(self) -> Sequence[Pair]:
         """What both store under one name, which is taken for equal: it is left to compare."""
         before, after = self._proof.original, self._proof.rewritten
-        given_values.add_stored(after, after.initial, after.visible)
+        add_stored(after, after.initial, after.visible)
         pairs: list[Pair] = []
         for right in after.stored:
             left = before.visible.get(after.names[right], _OTHER)
@@ -123,7 +125,7 @@ class _SideBySide:
             if not self._note(row, given):
                 return None
             place += 1
-            nodes += row[1] != constants.OPERATOR and roots[row[3]] == row[3]
+            nodes += row[1] != CONSTANT and roots[row[3]] == row[3]
         return nodes
 
     def _note(self, row: Row, names: Iterable[str]) -> bool:
@@ -145,14 +147,14 @@ class _SideBySide:
         for number in read:
             if equal.get(names[number]) != number:
                 return False
-        return same_nodes.identical(before, proto) and self._is_plain(row)
+        return identical(before, proto) and self._is_plain(row)
 
     def _is_plain(self, row: Row) -> bool:
-        return row[1] in self._plain or same_nodes.is_inside(row[1], row[0])
+        return row[1] in self._plain or is_inside(row[1], row[0])
 
     def _is_cast(self, proto: Any) -> bool:
         """Whether a node casts an equal value, a float, to a float; notes what it gives."""
-        if proto.op_type != "Cast" or calls.key(proto) != (*CAST, ""):
+        if proto.op_type != "Cast" or called_key(proto) != (*CAST, ""):
             return False
         sizes = len(proto.input), len(proto.output), len(proto.attribute)
         if sizes != (1, 1, 1) or value_kinds.stated(proto.attribute[0], CAST) != FLOAT:
@@ -173,11 +175,9 @@ class _SideBySide:
 
     def _is_same(self, row: Row, proto: Any) -> bool:
         """Whether a node does what one of the original does, with equal values."""
-        if row[1] == constants.OPERATOR:
+        if row[1] == CONSTANT:
             return self._is_constant(row, proto)
-        is_alike = (
-            same_nodes.alike(row[0], proto) and self._is_plain(row) and self._reads(row, proto.input[:])
-        )
+        is_alike = are_alike(row[0], proto) and self._is_plain(row) and self._reads(row, proto.input[:])
         return is_alike or self._is_unchanged(row, proto)
 
     def _reads(self, row: Row, names: list[str]) -> bool:
@@ -190,11 +190,11 @@ class _SideBySide:
 
     def _is_constant(self, row: Row, proto: Any) -> bool:
         """Compares what two Constants store."""
-        if calls.key(proto) != (*constants.OPERATOR, "") or len(proto.output) != 1 or row[4] != 1:
+        if called_key(proto) != (*CONSTANT, "") or len(proto.output) != 1 or row[4] != 1:
             return False
         after = self._proof.rewritten
         right = after.add(proto.output[0])
-        after.stored[right] = constants.stored(proto, _NOWHERE)
+        after.stored[right] = constant_value(proto, _NOWHERE)
         self._compare(row[3], right)
         return True
 
@@ -206,3 +206,60 @@ _OTHER = -1
 """The number of a value of the result that is none of the original."""
 
 _NOWHERE = Scope({}, None, {})
+
+
+# ---- nodes that are those of the original by what they say themselves
+
+
+_UNLIKE = WITH_BODIES | {BIT_CAST}
+"""Operators that may do something else in another precision, or by what stands around them."""
+_STORING = (CONSTANT, FILL)
+
+
+def says_all(operator: tuple[str, str], version: int) -> bool:
+    """Whether a node of this operator is all that its bytes and inputs say, in any precision."""
+    is_other = operator[0] or operator in _UNLIKE or operator in _STORING
+    return not is_other and find_schema(*operator, version) is not None
+
+
+def is_inside(operator: tuple[str, str], proto: Any) -> bool:
+    """The same of one node whose operator may refer to what is stored elsewhere."""
+    return operator not in _UNLIKE and all(map(_is_inside, proto.attribute))
+
+
+def _is_inside(attribute: AttributeProto) -> bool:
+    if attribute.type == AttributeProto.TENSOR:
+        return attribute.t.data_location != TensorProto.EXTERNAL
+    return attribute.type not in HOLDING
+
+
+def identical(before: Any, after: Any) -> bool:
+    """Whether two nodes are the same to the byte, names included, but for metadata that the second adds."""
+    said, text = before.SerializeToString(), after.SerializeToString()
+    return text.startswith(said) and _is_metadata(text[len(said) :])
+
+
+_METADATA, _HEADER, _SHORT = NodeProto.METADATA_PROPS_FIELD_NUMBER << 3 | 2, 2, 128
+"""How a short entry of metadata begins in bytes: its tag, and in one byte the length of what follows."""
+
+
+def _is_metadata(text: bytes) -> bool:
+    """Whether a part of a node has nothing but metadata."""
+    if not text or (text[0] == _METADATA and text[1] == len(text) - _HEADER < _SHORT):
+        return True
+    try:
+        node = NodeProto.FromString(text)
+    except DecodeError:
+        return False
+    node.ClearField("metadata_props")
+    return not node.ByteSize()
+
+
+def are_alike(before: Any, after: Any) -> bool:
+    """Whether two nodes have the same operator and attributes, and leave out the same outputs."""
+    return (
+        before.op_type == after.op_type
+        and called_key(before) == called_key(after)
+        and state_the_same(before, after)
+        and [not name for name in before.output] == [not name for name in after.output]
+    )

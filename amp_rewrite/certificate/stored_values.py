@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 from onnx import TensorProto
 
-from amp_rewrite.certificate import block_checks, element_checks, tensors
+from amp_rewrite.certificate import element_checks, tensors
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.element_checks import HALVES, Array, Check
 from amp_rewrite.certificate.tensors import Elements, Folder
@@ -68,7 +71,7 @@ def _of_elements(check: Check, original: Held, rewritten: Held) -> Comparison:
     found = Comparison(half=b.data_type if b.data_type in HALVES and b.data_type != a.data_type else None)
     both = tensors.elements(a, original.folder), tensors.elements(b, rewritten.folder)
     seen = _seen(*both, rewritten.folder)
-    if seen is not None and block_checks.agree_in_places(check, *both):
+    if seen is not None and agree_in_places(check, *both):
         return replace(found, uses=_of_whole(seen))
     found.problem, found.uses = _checked(check, *both)
     if found.uses[Licence.RESTORED]:  # which holds of all elements, or of none
@@ -87,7 +90,7 @@ def _seen(old: Elements, new: Elements, folder: Folder | None) -> Counter[Licenc
 def _checked(check: Check, old: Elements, new: Elements) -> tuple[str, Counter[Licence]]:
     """What is wrong with a value, empty if nothing is, and what was used."""
     uses = Counter[Licence]()
-    for part in block_checks.checked(check, old, new):
+    for part in check_parts(check, old, new):
         uses.update(part.uses)
         if part.problem:
             return part.problem, uses
@@ -131,3 +134,52 @@ def _sparse(held: Held) -> tuple[Any, ...]:
     parts = (sparse.values, sparse.indices)
     read = [[block.tobytes() for block in tensors.blocks(part, held.folder)] for part in parts]
     return (tuple(sparse.dims), sparse.values.data_type, tuple(sparse.indices.dims), read)
+
+
+# ---- large tensors, part by part, by threads that read and compare side by side
+
+
+_THREADS = min(4, os.cpu_count() or 1)
+"""NumPy, onnxruntime and reading do without Python's lock."""
+
+PART = 1 << 22
+"""Elements of a part: 16 MiB of float32."""
+
+_FEW = 1 << 10
+"""Elements that are read where it is only to be seen that a tensor lies where it should."""
+
+
+@dataclass(slots=True)
+class CheckedPart:
+    """What was used in a part, and what is wrong with its first wrong element; empty where none is."""
+
+    uses: Counter[Licence] = field(default_factory=Counter[Licence])
+    problem: str = ""
+
+
+def check_parts(check: Check, old: Elements, new: Elements) -> Iterator[CheckedPart]:
+    """What came of each part, in order; raises what reading raises."""
+
+    def run(start: int) -> CheckedPart:
+        stop, found = min(start + PART, old.size), CheckedPart()
+        pairs = zip(old.read(start, stop), new.read(start, stop), strict=True)
+        for at, (before, after) in zip(range(start, stop, tensors.BLOCK), pairs, strict=True):
+            place = check(before, after, found.uses)
+            if place is not None:
+                found.problem = f"element {at + place:,} was {before[place]}, and is {after[place]}"
+                break
+        return found
+
+    parts = range(0, old.size, PART)
+    if len(parts) < 2:
+        yield from map(run, parts)
+        return
+    with ThreadPoolExecutor(_THREADS) as pool:
+        yield from pool.map(run, parts)
+
+
+def agree_in_places(check: Check, old: Elements, new: Elements) -> bool:
+    """Whether a few elements at the beginning of each part, and the last ones, are right."""
+    starts = sorted({*range(0, old.size, PART), max(0, old.size - _FEW)})
+    parts = [slice(start, min(start + _FEW, old.size)) for start in starts]
+    return all(check(*pair, Counter()) is None for pair in zip(old.each(parts), new.each(parts), strict=True))

@@ -1,7 +1,10 @@
-"""The values of stored tensors, in blocks, from the model or from the files beside it."""
+"""Reads models as protobufs, which are not changed, and the values of stored tensors in blocks, from the
+model or from the files beside it.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -9,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, TensorProto, helper, numpy_helper
+from google.protobuf.message import DecodeError
+from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
-from amp_rewrite.certificate.element_checks import Array
-from amp_rewrite.certificate.written_tensors import Extent, WrittenTensors
+from amp_rewrite.certificate.element_checks import Array, Extent, WrittenTensors
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.files import reading
 from amp_rewrite.files.file_identity import FileIdentity
@@ -147,7 +150,7 @@ def _dtype(tensor: TensorProto) -> np.dtype[Any]:
 
 
 def _internal(tensor: TensorProto) -> Array:
-    dtype, count = _stored(tensor)
+    dtype, count = _stored_type(tensor)
     if tensor.HasField("raw_data"):
         raw = tensor.raw_data
         if len(raw) != count * dtype.itemsize:
@@ -164,7 +167,7 @@ def _internal(tensor: TensorProto) -> Array:
     return flat
 
 
-def _stored(tensor: TensorProto) -> tuple[np.dtype[Any], int]:
+def _stored_type(tensor: TensorProto) -> tuple[np.dtype[Any], int]:
     """What a tensor is stored as, and how many of it: small elements are packed into bytes."""
     dtype, count = _dtype(tensor).newbyteorder("<"), prod(dims(tensor))
     bits = _BITS.get(tensor.data_type)
@@ -172,7 +175,7 @@ def _stored(tensor: TensorProto) -> tuple[np.dtype[Any], int]:
 
 
 def _external(tensor: TensorProto, folder: Folder | None) -> Elements:
-    dtype, count = _stored(tensor)
+    dtype, count = _stored_type(tensor)
     said = _said(tensor)
     location, length = said.get("location", ""), said.get("length") or "0"
     if length not in ("0", str(count * dtype.itemsize)):  # 0 says nothing to onnxruntime
@@ -231,3 +234,65 @@ def _place(tensor: TensorProto, location: str, folder: Folder | None) -> Path:
 
 def _damaged(tensor: TensorProto, problem: str) -> ModelError:
     return ModelError(f"the content of '{tensor.name}' {problem}", remedy=EXPORT_AGAIN)
+
+
+# ---- models
+
+
+@dataclass(frozen=True, slots=True)
+class InFolder:
+    """A model in memory, and the folder that its data files lie in."""
+
+    model: ModelProto
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class JustWritten:
+    """The path of a model, and what was seen of its tensors while its data files were written."""
+
+    path: Path
+    tensors: WrittenTensors
+
+
+Source = str | os.PathLike[str] | bytes | ModelProto | InFolder | JustWritten
+"""A path, serialised bytes, or a ModelProto, of which a folder may be known."""
+
+
+def read_model(source: Any) -> tuple[ModelProto, Folder | None, str]:
+    """A model, the folder of its data files, None where that is not known, and where it comes from.
+
+    Raises ModelError for what is missing, truncated, or no model.
+    """
+    if isinstance(source, ModelProto):
+        return source, None, "the given model"
+    if isinstance(source, InFolder):
+        return source.model, Folder.of(source.folder / "model.onnx"), "the given model"
+    if isinstance(source, bytes):
+        return _parsed(lambda: source, "the given bytes"), None, "the given bytes"
+    if isinstance(source, JustWritten):
+        return _in_file(source.path, source.tensors)
+    if isinstance(source, (str, os.PathLike)):
+        return _in_file(Path(source))
+    raise ModelError(f"{type(source).__name__} is not a model", remedy="give a path, bytes, or a ModelProto")
+
+
+def _in_file(path: Path, written: WrittenTensors | None = None) -> tuple[ModelProto, Folder, str]:
+    return _parsed(lambda: reading.read(path), str(path)), Folder.of(path, written), str(path)
+
+
+def _parsed(data: Callable[[], bytes], where: str) -> ModelProto:
+    model = ModelProto()
+    try:
+        model.ParseFromString(data())
+    except FileNotFoundError as error:
+        raise ModelError("there is no such file", where=where, remedy="check the path") from error
+    except OSError as error:
+        raise ModelError(reading.problem(error), where=where, remedy=reading.remedy(error)) from error
+    except (DecodeError, ValueError) as error:
+        raise ModelError(
+            "is not an ONNX model, or only a part of one", where=where, remedy=EXPORT_AGAIN
+        ) from error
+    if not (model.HasField("ir_version") and model.HasField("graph")):
+        raise ModelError("is not an ONNX model", where=where, remedy=EXPORT_AGAIN)
+    return model

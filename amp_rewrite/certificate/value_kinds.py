@@ -7,14 +7,80 @@ for what holds others; None where it is not known.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from onnx import AttributeProto, TensorProto, TypeProto
+from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, defs, helper
+from onnx.defs import OpSchema
 
-from amp_rewrite.certificate import signatures
-from amp_rewrite.certificate.signatures import Signature
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
+
+_SINGLE = OpSchema.FormalParameterOption.Single
+
+Formal = tuple[str, bool]
+"""The type, or type variable, of a port, and whether all ports that it stands for have one type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The ports of an operator, the types that each variable allows, and the number of inputs up to the last
+    one that a node has to have.
+    """
+
+    inputs: Sequence[Formal]
+    outputs: Sequence[Formal]
+    types: Mapping[str, Sequence[str]]
+    least: int = 0
+
+
+def find_schema(domain: str, operator: str, version: int) -> OpSchema | None:
+    """onnx's schema of an operator at a version; None where it knows none."""
+    try:
+        return defs.get_schema(operator, version, domain)
+    except (defs.SchemaError, TypeError):  # a name that is not UTF-8 is bytes, a version may be any number
+        return None
+
+
+@functools.cache
+def find_signature(domain: str, operator: str, version: int) -> Signature | None:
+    """What an operator declares; None for one that nobody knows."""
+    known = find_schema(domain, operator, version)
+    if known is not None:
+        return Signature(
+            [(formal.type_str, formal.is_homogeneous) for formal in known.inputs],
+            [(formal.type_str, formal.is_homogeneous) for formal in known.outputs],
+            {c.type_param_str: tuple(c.allowed_type_strs) for c in known.type_constraints},
+            max((at for at, formal in enumerate(known.inputs, 1) if formal.option == _SINGLE), default=0),
+        )
+    stored = _contrib_schemas().get(domain, {}).get(operator)
+    return None if not stored else _of_record(stored[-1])
+
+
+def is_operator(domain: str, operator: str) -> bool:
+    """Whether there is an operator of that name, of any version."""
+    newest = find_schema(domain, operator, defs.onnx_opset_version())
+    return newest is not None or operator in _contrib_schemas().get(domain, {})
+
+
+def _of_record(record: Mapping[str, Any]) -> Signature:
+    inputs, outputs = ([(row[0], bool(row[2])) for row in record[side]] for side in ("inputs", "outputs"))
+    return Signature(inputs, outputs, record["types"])
+
+
+_TABLE = Path(__file__).parents[1] / "onnx_types" / "contrib_schemas.json"
+"""Data, of which no code is shared."""
+
+
+@functools.cache
+def _contrib_schemas() -> Mapping[str, Mapping[str, Sequence[Any]]]:
+    return json.loads(_TABLE.read_text(encoding="utf-8"))
+
+
+# ---- kinds
+
 
 Kind = int | tuple[str, Any] | None
 
@@ -91,7 +157,7 @@ def rules(domain: str, operator: str, version: int, count: int) -> Sequence[Rule
         return [("typed", TYPED[domain, operator])] * count
     if not domain and operator in _HOLDERS:
         return [_HOLDERS[operator]] * count
-    signature = signatures.find(domain, operator, version)
+    signature = find_signature(domain, operator, version)
     return [None if signature is None else _rule(signature, port) for port in range(count)]
 
 
@@ -149,7 +215,7 @@ def plain(operator: tuple[str, str], version: int, count: int, kinds: tuple[Kind
 
     Raises ModelError for a node that has fewer inputs than its operator needs.
     """
-    signature = signatures.find(*operator, version)
+    signature = find_signature(*operator, version)
     if signature is not None and len(kinds) < signature.least:
         raise ModelError(f"has {operator[1]} without all of its inputs", remedy=EXPORT_AGAIN)
     return tuple([_applied(rule, kinds) for rule in rules(*operator, version, count)])
@@ -169,3 +235,25 @@ def _applied(rule: Rule | None, kinds: Sequence[Kind]) -> Kind:
     if what == "held" and not (isinstance(given, tuple) and given[0] == OPTIONAL):
         return given
     return given[1] if isinstance(given, tuple) else None
+
+
+# ---- CastLike
+
+
+CAST, CAST_LIKE = ("", "Cast"), ("", "CastLike")
+
+
+def as_cast(proto: Any, likes: Sequence[Kind]) -> NodeProto | None:
+    """The Cast that such a node is, of its first input alone, from the kinds of the others; None where there
+    is not one of a tensor.
+    """
+    like = likes[0] if len(likes) == 1 else None
+    if not isinstance(like, int):
+        return None
+    cast = NodeProto()
+    cast.CopyFrom(proto)  # names that are no UTF-8 as well
+    cast.op_type = "Cast"
+    del cast.input[1:], cast.attribute[:]
+    cast.attribute.extend(attribute for attribute in proto.attribute if attribute.name != "to")
+    cast.attribute.append(helper.make_attribute("to", like))
+    return cast

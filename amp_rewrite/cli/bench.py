@@ -17,12 +17,10 @@ from amp_rewrite.model import writing
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import latency_chart, picture_files, terminal_bench
 from amp_rewrite.running import latency, run_arguments
-from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.latency import TimingBudget
-from amp_rewrite.running.prepared_runs import TimedModel
-from amp_rewrite.running.sessions import Device
+from amp_rewrite.running.latency import TimedModel, TimingBudget
+from amp_rewrite.running.sessions import Device, Libraries
 
 
 @click.command(cls=WritingCommand)

@@ -19,10 +19,10 @@ from amp_rewrite.policy.options import Level
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting.observations import Observed
-from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.observation import observe
+from amp_rewrite.running.sessions import Libraries
 
 _FLAGS = (
     repeatable(

@@ -14,16 +14,15 @@ from amp_rewrite.cli.flag_builders import choice, grouped, repeatable, switch
 from amp_rewrite.cli.input_flags import custom_ops_flag, naming_sizes
 from amp_rewrite.cli.progress import counted
 from amp_rewrite.errors import OptionError
-from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
+from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.running import run_arguments, tolerances, verification
 from amp_rewrite.running.blame import blame
-from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.inputs.trials import Trial, of_source, trials
-from amp_rewrite.running.sessions import Runnable
+from amp_rewrite.running.sessions import Libraries, Runnable
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.tuning import effects

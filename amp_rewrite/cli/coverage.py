@@ -13,11 +13,9 @@ from amp_rewrite.cli.flag_builders import switch, written_file
 from amp_rewrite.cli.many_models import models_argument
 from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.console import Console, Styled
-from amp_rewrite.coverage import baselines
-from amp_rewrite.coverage.assumptions import some
-from amp_rewrite.coverage.faces import commands, junit, markdown, print_checks, print_coverage
-from amp_rewrite.coverage.measured_model import MeasuredModel
-from amp_rewrite.coverage.measuring import measure
+from amp_rewrite.coverage import rules
+from amp_rewrite.coverage.counts import measure, some
+from amp_rewrite.coverage.faces import MeasuredModel, commands, junit, markdown, print_checks, print_coverage
 from amp_rewrite.coverage.rules import Baseline, check
 from amp_rewrite.errors import OptionError
 from amp_rewrite.files import staging
@@ -61,7 +59,7 @@ def coverage(
     if junit_ is not None:
         staging.write(junit(measured), junit_)
     if asked.update is not None:
-        baselines.save(measured[0].coverage, asked.update)
+        rules.save_baseline(measured[0].coverage, asked.update)
     if asked.rules.baseline is not None:
         _warn_of_another(measured[0], asked.rules.baseline)
     for one in measured:
@@ -76,7 +74,7 @@ def _measured(model: Path, asked: CoverageFlags) -> MeasuredModel:
 
 def _warn_of_another(one: MeasuredModel, baseline: Baseline) -> None:
     """Says on standard error that a baseline seems to be of another model."""
-    if lacking := baselines.lacking(one.coverage, baseline):
+    if lacking := rules.lacking(one.coverage, baseline):
         told = f"{baseline.where} counts operators that {one.title} lacks ({some(lacking)})"
         Console(stderr=True).print(f"warning  {told}: it may be of another model; --update writes a new one")
 

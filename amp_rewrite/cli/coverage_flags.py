@@ -12,7 +12,6 @@ import click
 
 from amp_rewrite.cli import input_flags
 from amp_rewrite.cli.flag_builders import Flag, grouped, number, read_path, repeatable, switch
-from amp_rewrite.coverage import baselines
 from amp_rewrite.coverage import rules as coverage_rules
 from amp_rewrite.coverage.rules import SHARE, SHARES, TOLERANCE, CoverageRules
 from amp_rewrite.errors import OptionError
@@ -86,7 +85,9 @@ def _read(flags: Mapping[str, Any]) -> CoverageFlags:
         require={**held.require, **_requirements(flags["require"])},
         forbid_half=tuple(dict.fromkeys((*held.forbid_half, *flags["forbid_half"]))),
         max_casts=_first(flags["max_casts"], held.max_casts),
-        baseline=baselines.load(baseline) if baseline is not None and not flags["update"] else None,
+        baseline=coverage_rules.load_baseline(baseline)
+        if baseline is not None and not flags["update"]
+        else None,
         tolerance=_first(bounds["tolerance"], TOLERANCE),
         if_present=flags["if_present"] or held.if_present,
     )

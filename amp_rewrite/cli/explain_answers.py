@@ -12,9 +12,9 @@ from amp_rewrite.advice.compute_capability import of_this_machine, parse
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import LONGEST_NAME
-from amp_rewrite.explaining import cast_explanations, form_sentences, sentences
-from amp_rewrite.explaining.node_remedies import NodeRemedy
+from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.sentences import chain, first_step
+from amp_rewrite.explaining.suggestions import NodeRemedy
 from amp_rewrite.explanation_sources import DecisionSource, Explanation
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.reporting import terminal_explain
@@ -102,7 +102,7 @@ def _answer_advice(console: Console, found: Explanation, asked: str | None) -> A
 
 
 def _answer_cast(console: Console, found: Explanation, name: str) -> Answer:
-    explanations = cast_explanations.about(found.decisions, name)
+    explanations = sentences.about(found.decisions, name)
     if not explanations:
         raise _no_cast(found, name)
     for cast in explanations:
@@ -128,8 +128,8 @@ _LISTED = 5
 
 def _answer_node(console: Console, found: Explanation, name: str) -> Answer:
     units = _units_of(found, name)
-    forms = [form_sentences.of(change) for change in found.form_changes if change.node == name]
-    if not (units or forms) and cast_explanations.about(found.decisions, name):
+    forms = [sentences.of(change) for change in found.form_changes if change.node == name]
+    if not (units or forms) and sentences.about(found.decisions, name):
         return _answer_cast(console, found, name)
     if not (units or forms):
         raise _no_node(found, name)
@@ -164,7 +164,7 @@ def _changing(found: Explanation, unit: int, remedy: NodeRemedy) -> list[str]:
     if remedy.pin is None or (remedy.cause is not None and remedy.pin in remedy.cause.suggestion.adds):
         return freeing
     colour = "float32" if found.decisions.all[unit].is_half else found.half
-    return [*freeing, f"this node in {colour}: {remedy.pin.flag}"]
+    return [*freeing, f"this node in {colour}: {remedy.pin.flag} (not compared)"]
 
 
 def _units_of(found: Explanation, name: str) -> list[int]:

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+import onnx
 
+from amp_rewrite.certificate.certifying import certify
 from amp_rewrite.cli.flag_builders import WRITTEN
 from amp_rewrite.cli.help_sections import SectionedCommand
 from amp_rewrite.cli.ineffective_flags import refuse_ineffective_flags
 from amp_rewrite.coverage import rules as coverage_rules
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.files import destination, staging
-from amp_rewrite.model import external_data_writing, obsolete_data_files, output_paths
-from amp_rewrite.model.output_paths import is_same
+from amp_rewrite.files.file_identity import is_same
+from amp_rewrite.model import external_data, output_paths
 from amp_rewrite.numerics import half
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.reporting.html_report import PICTURES
 from amp_rewrite.restoring import restore
+from amp_rewrite.rewriting import annotations
+from amp_rewrite.training import insertion
 
 _RESULT = "the result"
 _OUTPUT = "--output"
@@ -30,11 +35,18 @@ _MODEL = "MODEL"
 
 
 class WritingCommand(SectionedCommand):
-    """A command that refuses WRITTEN files which cannot be written, or are each other or what it reads.
+    """A command that refuses WRITTEN files which cannot be written, are each other or what it reads, or, but
+    for --force, are a model or its weights that no such command wrote.
 
     It refuses ineffective flags as well. What a command that writes a model writes is moved into place
     together, when the result is judged: after an error or an interrupt all files are as they were.
     """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        if any(param.type is WRITTEN for param in self.params):
+            help_ = "Replace models, and weights of models, that amp-rewrite did not write."
+            self.params.append(click.Option(["--force"], is_flag=True, help=help_))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Checks flags and files, then runs the command; raises OptionError and OutputError."""
@@ -45,6 +57,8 @@ class WritingCommand(SectionedCommand):
                 destination.resolve(file.path)
         if written:
             _refuse_conflicts(written, list(_read(self.params, ctx.params)))
+        if not ctx.params.pop("force", False):
+            _refuse_foreign(written, ctx.params.get("model"))
         places = [file.path for file in written] if "output" in ctx.params else []
         if ctx.params.get("in_place"):
             places.append(ctx.params["model"])
@@ -78,12 +92,55 @@ def _refuse_conflicts(written: Sequence[_File], read: Sequence[_File]) -> None:
             raise _conflict(file, clash.by)
         for result in results:
             beside = file.path.parent.resolve() == result.path.parent.resolve()
-            if (
-                beside
-                and file.by != result.by
-                and external_data_writing.is_file_name(file.path.name, result.path)
-            ):
+            if beside and file.by != result.by and external_data.is_file_name(file.path.name, result.path):
                 raise _conflict(file, f"the weights of {result.by}")
+
+
+def _refuse_foreign(written: Iterable[_File], source: Path | None) -> None:
+    """OptionError for a named file that is a model or its weights, unless an earlier result is replaced."""
+    for file in written:
+        if file.by in (_RESULT, "--plots") or not file.path.is_file() or _is_text(file.path):
+            continue
+        model = external_data.model_at(file.path)
+        if model is None:
+            places = {file.path.absolute(), file.path.resolve()}
+            readers = (external_data.reader_in(place.parent, place, place.name) for place in places)
+            reader = next(filter(None, readers), None)
+            problem = f"holds weights of {reader.name}" if reader else ""
+        else:
+            is_earlier = file.by == _OUTPUT and _is_earlier(model, file.path, source)
+            problem = "" if is_earlier else "is a model that amp-rewrite did not write"
+        if problem:
+            remedy = f"choose another place for {file.by}, or replace it with --force"
+            raise OptionError(f"{file.path} {problem}", remedy=remedy)
+
+
+def _is_text(path: Path) -> bool:
+    """Whether a file begins with text, as reports do, and weights do not."""
+    with path.open("rb") as file:
+        begin = file.read(_BEGIN)
+    try:
+        begin[: -_LONGEST_CHARACTER if len(begin) == _BEGIN else None].decode()
+    except UnicodeDecodeError:
+        return False
+    return not _CONTROL.search(begin)
+
+
+_BEGIN, _LONGEST_CHARACTER = 1 << 12, 3
+_CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")
+
+
+def _is_earlier(model: onnx.ModelProto, path: Path, source: Path | None) -> bool:
+    """Whether a model is a result of ours, as its metadata say, or of the same source, as the proof says."""
+    if any(entry.key in _MARKS for entry in model.metadata_props):
+        return True
+    try:
+        return source is None or not source.is_file() or certify(source, path).proved
+    except AmpRewriteError:
+        return False
+
+
+_MARKS = (annotations.KEY, annotations.RESTORED, insertion.STATE_KEY)
 
 
 def _is_one_place(file: _File, other: _File) -> bool:
@@ -157,9 +214,7 @@ def _behind(file: _File) -> Iterable[_File]:
 
 def _weights(model: _File) -> Iterable[_File]:
     """The files in which a model, if it is one, keeps weights."""
-    return (
-        _File(f"the weights of {model.by}", path) for path in obsolete_data_files.referenced_by(model.path)
-    )
+    return (_File(f"the weights of {model.by}", path) for path in external_data.referenced_by(model.path))
 
 
 def _baseline(named: Path | None, rules: Path | None) -> Iterator[Path]:

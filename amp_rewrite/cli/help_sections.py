@@ -11,7 +11,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "The measurement": ("rounds", "warmup", "seconds", "tf32"),
     "Files": (
         *("output", "out_dir", "in_place", "dry_run", "external_data", "json_", "html", "plots", "placement"),
-        *("latency", "markdown_", "junit_", "github", "chart", "save_plan", "save_observed"),
+        *("latency", "markdown_", "junit_", "github", "chart", "save_plan", "save_observed", "force"),
     ),
     "What becomes half": (
         *("to", "policy", "target", "list_", "allow", "infer", "clear", "deny", "keep_full", "force_half"),

@@ -15,7 +15,7 @@ from amp_rewrite.cli import html_placement
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flag_builders import given_flags, grouped, read_path, switch, written_file
 from amp_rewrite.cli.html_placement import Placing
-from amp_rewrite.coverage import measuring
+from amp_rewrite.coverage import counts
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explanation_sources import Explanation
@@ -118,7 +118,7 @@ class PageMaker:
     def page(self, model: Path, report: Report | None, evidence: Evidence, result: Path) -> HtmlReport:
         """The page of the last analysis of a model, with what is to be known of its result."""
         assert self._decided is not None, "an analysis is recorded before its page is made"
-        coverage = measuring.measure(result, self._dims)
+        coverage = counts.measure(result, self._dims)
         boxes = self._decided.graph.boxes
         placed = self._placing.view(result, boxes) if self._placing else None
         return HtmlReport(str(model), report, self._decided, evidence, coverage, placed)

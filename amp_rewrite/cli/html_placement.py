@@ -15,8 +15,7 @@ from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import executed_graph
 from amp_rewrite.reporting.drawn_graph import Box
 from amp_rewrite.reporting.executed_graph import PlacementView
-from amp_rewrite.running.custom_ops import Libraries
-from amp_rewrite.running.sessions import Device
+from amp_rewrite.running.sessions import Device, Libraries
 
 _DEVICE = Device.CUDA
 

@@ -10,20 +10,21 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.flag_builders import PATH, grouped, number, repeatable
+from amp_rewrite.cli.flag_builders import PATH, grouped, number, repeatable, written
 from amp_rewrite.errors import OptionError, RunError
 from amp_rewrite.policy.open_sizes import DEFAULT
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.sessions import Runnable
+from amp_rewrite.running.sessions import Libraries, Runnable
+from amp_rewrite.zoo import entries
 
 _FLAGS = (
     repeatable(
         "--data",
         "PATH",
-        "Inputs: an .npz file, a directory of them, or an ONNX test_data_set_* directory.",
+        "Inputs: an .npz file, a directory of them, or an ONNX test_data_set_* directory. If not given: what "
+        "--calibrate has, else MODEL.npz beside MODEL.onnx, else synthetic ones.",
         type=PATH,
     ),
     repeatable(
@@ -35,7 +36,18 @@ _FLAGS = (
 
 
 def _data(flags: Mapping[str, Any]) -> Data:
-    return Data(tuple(flags["data"]), dims(flags["dim"]), flags["seed"], flags["samples"])
+    paths = tuple(flags["data"]) or _default_paths()
+    return Data(paths, dims(flags["dim"]), flags["seed"], flags["samples"])
+
+
+def _default_paths() -> tuple[Path, ...]:
+    """The samples of --calibrate, else m.npz beside m.onnx; none where a flag asks for synthetic inputs."""
+    context = click.get_current_context(silent=True)
+    if context is None or written(context, ("data", "dim", "seed", "samples")):
+        return ()
+    model = context.params.get("model") or context.params.get("original")
+    beside = entries.data_beside(model) if isinstance(model, Path) else None
+    return tuple(context.params.get("calibrate") or ()) or ((beside,) if beside is not None else ())
 
 
 input_flags = grouped(_FLAGS, "data", _data)

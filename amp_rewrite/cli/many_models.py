@@ -17,7 +17,6 @@ from amp_rewrite.cli.flag_builders import PATH, check_groups, written
 from amp_rewrite.console import Console
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.files import destination
-from amp_rewrite.zoo import entries
 
 models_argument: Any = click.argument("model", nargs=-1, required=True, type=PATH, metavar="MODEL...")
 """One or more models, as `model`: a tuple of paths."""
@@ -66,8 +65,7 @@ def _in_folder(folder: Path, results: Path | None) -> Iterator[Found]:
 class ManyModelsCommand(WritingCommand):
     """A command that takes one model, and is carried out for each where several are named.
 
-    The results of several go to the folder `out_dir`; a file of inputs beside a model (m.npz for m.onnx) is
-    its data. One that fails does not stop the others; the exit code
+    The results of several go to the folder `out_dir`. One that fails does not stop the others; the exit code
     is the highest of all.
     """
 
@@ -90,7 +88,7 @@ class ManyModelsCommand(WritingCommand):
         ctx.exit(max(codes))
 
     def _one(self, ctx: click.Context, params: dict[str, Any], found: Found, folder: Path | None) -> int:
-        ctx.params = {**params, "model": found.model, **_data_beside(ctx, found.model)}
+        ctx.params = {**params, "model": found.model}
         try:
             with errors_as_one_line():
                 if folder is not None:
@@ -105,15 +103,6 @@ class ManyModelsCommand(WritingCommand):
         finally:
             ctx.params = params
         return 0
-
-
-def _data_beside(ctx: click.Context, model: Path) -> dict[str, Any]:
-    """The inputs beside a model, as in a zoo; none where flags say what the inputs are."""
-    data = None if written(ctx, _INPUTS) else entries.data_beside(model)
-    return {} if data is None else {"data": (data,)}
-
-
-_INPUTS = ("data", "dim", "seed", "samples")
 
 
 def _is_folder(path: Path) -> bool:

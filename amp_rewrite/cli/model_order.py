@@ -7,13 +7,13 @@ from pathlib import Path
 
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.reporting.summary import SummaryLine
-from amp_rewrite.running import half_types
+from amp_rewrite.running import sessions
 
 
 def swapped(command: str, original: Path, rewritten: Path) -> Iterator[SummaryLine]:
     """That the first model is the rewritten one, as it seems, where the second is not."""
-    half = half_types.half_of(original)
-    if half is None or half_types.half_of(rewritten) is not None:
+    half = sessions.half_of(original)
+    if half is None or sessions.half_of(rewritten) is not None:
         return
     line = f"amp-rewrite {command} {as_argument(rewritten)} {as_argument(original)}"
     told = f"{original} has {half.name} and {rewritten} has none: the original comes first ({line})"

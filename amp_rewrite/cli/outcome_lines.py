@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from amp_rewrite.policy.choices import IOTypes
+from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.repair import Outcome
 from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewriting.report import Obstacle
-from amp_rewrite.tuning import outcome_text
+from amp_rewrite.tuning import tune
 
 
 def lines(outcome: Outcome, io: IOTypes) -> Iterator[SummaryLine]:
@@ -22,9 +22,9 @@ def search_lines(outcome: Outcome) -> Iterator[SummaryLine]:
     """The line of the search, where one was needed."""
     tuned = outcome.tuned
     if tuned is not None and tuned.is_met and not outcome.is_tuned:
-        yield SummaryLine("search", outcome_text.not_taken(tuned))
+        yield SummaryLine("search", tune.not_taken(tuned))
     else:
-        yield from outcome_text.lines(tuned, outcome.result.report)
+        yield from tune.lines(tuned, outcome.result.report)
 
 
 def without_half(outcome: Outcome, io: IOTypes, model: str = "the model", result: str = "the result") -> str:

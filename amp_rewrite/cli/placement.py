@@ -19,10 +19,9 @@ from amp_rewrite.placement.comparison import compare_placements, print_placement
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import run_arguments
-from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.sessions import Device, Feeds
+from amp_rewrite.running.sessions import Device, Feeds, Libraries
 
 
 @click.command(cls=WritingCommand)

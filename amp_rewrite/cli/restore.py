@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from amp_rewrite.certificate.certifying import certify
-from amp_rewrite.cli import comparison_flags as metric_flags
 from amp_rewrite.cli import exit_codes, rewrite_output
-from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
+from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags, refuse_failed
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, choice, switch
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
@@ -84,7 +83,7 @@ def restore(
         terminal_rewrite.print_verdict(console, verdict, per_node=comparing.per_node)
         if is_proved:
             console.print(f"note     the result is proved equal to {model} but for precision: {_OFF}")
-    metric_flags.refuse_failed(verdict)
+    refuse_failed(verdict)
     exit_codes.end_rewrite(valid=found.ok, passed=verdict.ok if isinstance(verdict, Verdict) else None)
 
 

@@ -62,7 +62,11 @@ from amp_rewrite.running.inputs.feeds import Data
 )
 @switch("--no-metadata", "Do not store the decisions in the metadata of the result.")
 @switch("--no-verify", "Do not compare the result with the model.")
-@switch("--require-verify", "Exit with code 1 also if the result could not be compared with the model.")
+@switch(
+    "--require-verify",
+    "Exit with code 1 also if the result could not be compared with the model, or on synthetic inputs alone "
+    "and is too far off there.",
+)
 @switch(
     "--require-half", "Exit with code 1 also if nothing in the result is half; it is written all the same."
 )
@@ -103,12 +107,12 @@ def rewrite(
     """Rewrite MODEL to mixed precision, and compare the two.
 
     Several models, a folder of them, or a pattern need --out-dir: amp-rewrite models/*.onnx --out-dir half.
-    Each is rewritten on its own, and one that fails does not stop the others. A file m.npz beside m.onnx is
-    then its --data.
+    Each is rewritten on its own, and one that fails does not stop the others.
 
-    Exit code 1 when the result is not valid, or when the comparison fails or is inconclusive; the result is
-    still written. Exit code 2 for bad input. For several models, the exit code is the highest. A model that
-    is half already stays as it is, and is copied only with --output.
+    Exit code 1 when the result is not valid, or when the comparison fails or is inconclusive, except for
+    errors on synthetic inputs; the result is still written. Exit code 2 for bad input. For several models,
+    the exit code is the highest. A model that is half already stays as it is, and is copied only with
+    --output.
     """
     console = Console(quiet=quiet)
     if verbose:

@@ -17,7 +17,7 @@ from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.input_flags import naming_sizes
 from amp_rewrite.cli.outside_ranges import GivenInputs
 from amp_rewrite.cli.progress import counting, tell
-from amp_rewrite.coverage import measuring
+from amp_rewrite.coverage import counts
 from amp_rewrite.errors import (
     AmpRewriteError,
     FeedError,
@@ -44,9 +44,8 @@ from amp_rewrite.running.inputs.trials import of_source
 from amp_rewrite.running.observation import observe
 from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.tuning.found import Prefer, Step, Watch
-from amp_rewrite.tuning.tune import tune
-from amp_rewrite.tuning.tuned import Tuned
+from amp_rewrite.tuning.search import Prefer, Step, Watch
+from amp_rewrite.tuning.tune import Tuned, tune
 
 T = TypeVar("T")
 
@@ -234,7 +233,7 @@ class RewriteJob:
 
     def half_flops(self, result: Result[Any]) -> int:
         """The FLOPs of a result that are computed in half, at the sizes of synthetic inputs."""
-        counted = measuring.measure(result.model, feeds.open_sizes(self.model, self.data)).flops
+        counted = counts.measure(result.model, feeds.open_sizes(self.model, self.data)).flops
         return counted.half + counted.mixed
 
     def rewrite(self, settings: Settings) -> Result[Any]:

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from amp_rewrite import explanation_sources
 from amp_rewrite.advice.advice import Advice
-from amp_rewrite.cli import comparison_flags, exit_codes, hints_on_failure, next_commands, outcome_lines
+from amp_rewrite.cli import comparison_flags, exit_codes, next_steps, outcome_lines
 from amp_rewrite.cli.fields_as_flags import in_flags
-from amp_rewrite.cli.job_evidence import NOTHING_CHANGED, not_verified
+from amp_rewrite.cli.job_reports import NOTHING_CHANGED, not_verified
 from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.console import Console
-from amp_rewrite.coverage.assumptions import some
+from amp_rewrite.coverage.counts import some
 from amp_rewrite.errors import AmpRewriteError, ModelError, TimeLimitError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.files import staging
-from amp_rewrite.model import obsolete_data_files, writing
-from amp_rewrite.pipeline import Result
+from amp_rewrite.model import external_data, writing
 from amp_rewrite.placement.comparison import Comparison
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.repair import Outcome, Verification
@@ -30,7 +28,6 @@ from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running import sessions
 from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.tuning.found import Prefer
 
 
 def settle(job: RewriteJob, outcome: Outcome, json_: Path | None, placed: Comparison | None) -> Outcome:
@@ -85,7 +82,7 @@ def print_result(
     _print_files(console, files)
     bad = isinstance(verdict, Verdict) and bool(reason)
     loud = Console(stderr=True) if bad and console.quiet else console
-    terminal_rewrite.print_hints(loud, _hints(job, outcome, bad=bad))
+    terminal_rewrite.print_hints(loud, next_steps.after(job, outcome, is_bad=bad))
     comparison_flags.refuse_failed(verdict)
     is_open = not isinstance(verdict, Verdict) or verdict.is_made_up
     is_half = report.obstacle is None or report.obstacle.already
@@ -95,7 +92,7 @@ def print_result(
 
 def data_lines(model: Path) -> Iterator[SummaryLine]:
     """The files with the weights of a model that was written, which belongs beside them."""
-    if files := sorted(file.name for file in obsolete_data_files.referenced_by(model)):
+    if files := sorted(file.name for file in external_data.referenced_by(model)):
         yield SummaryLine("data", f"{some(files, _SHOWN)}: the weights, to be kept beside the model")
 
 
@@ -176,28 +173,3 @@ def print_plan(
         f"{plural(len(analysis.plan.casts), 'Cast')}; no model was written"
     )
     _print_files(console, (json_, *beside))
-
-
-def _hints(job: RewriteJob, outcome: Outcome, *, bad: bool) -> Iterator[str]:
-    """Commands and flags to run next."""
-    if bad:
-        assert isinstance(outcome.verification, Verdict), "what is bad was compared"
-        yield from hints_on_failure.hints(job, outcome, outcome.verification)
-    elif outcome.tuned is not None and outcome.is_tuned and outcome.tuned.is_float32:
-        if looser := hints_on_failure.looser(outcome.tuned):
-            yield f"{looser}   # the default plan is within that"
-        if job.tuning.prefer is Prefer.TIME and outcome.result.report.gated:
-            line = next_commands.tune(job.model, job.output, "--prefer", Prefer.FLOPS.value)
-            yield f"{line}   # as much in half as the error allows, whatever the time"
-    else:
-        yield from _why(job, outcome.result)
-
-
-def _why(job: RewriteJob, result: Result[Any]) -> Iterator[str]:
-    """The command that says why nodes stay float32, where any do: in part, a schema may ask for it."""
-    report = result.report
-    if report.nodes.full:
-        observed = bool(report.observed or report.faint or report.sensitive)
-        carried = report.changed and job.options.metadata
-        command = next_commands.explain(job.model, Path(result.model), carried=carried, observed=observed)
-        yield f"{command}   # why nodes stay float32"

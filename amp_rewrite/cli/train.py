@@ -32,7 +32,7 @@ from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.training import comparing, scaled_step, step_questions, steps
+from amp_rewrite.training import comparing, scaled_step, steps
 from amp_rewrite.training.comparing import StepComparison
 from amp_rewrite.training.spec import Asked, Implementation
 
@@ -99,7 +99,7 @@ def train(
         comparing.refuse_huge(model)
         sizes = feeds.given_sizes(model, data)
         pages, compared = PageMaker(sizes.dims), None
-        spec = step_questions.complete_spec(model, said, state_suffix)
+        spec = steps.complete_spec(model, said, state_suffix)
         options = replace(asked.options, certify=not no_certify, external_data=external_data, dims=sizes)
         job = steps.job(to, loss_scale, implementation, spec, options, skip_nonfinite=scaling.skip_nonfinite)
         if explain:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import comparison_flags as metric_flags
-from amp_rewrite.cli import exit_codes, hints_on_failure, model_order
-from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
+from amp_rewrite.cli import exit_codes, model_order, next_steps
+from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags, refuse_failed
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, choice
@@ -19,8 +18,8 @@ from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import loading, writing
-from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
+from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import terminal_rewrite
 from amp_rewrite.running.inputs.feeds import Data
@@ -72,14 +71,14 @@ def verify(
         verdict = comparing.with_blame(verdict, original, rewritten, data, by_effect=True)
     terminal_rewrite.print_lines(Console(), model_order.swapped("verify", original, rewritten))
     terminal_rewrite.print_verdict(Console(), verdict, per_node=comparing.per_node, hinted=False)
-    hints = hints_on_failure.of_comparison(verdict, original, rewritten)
+    hints = next_steps.of_comparison(verdict, original, rewritten)
     terminal_rewrite.print_hints(Console(), hints)
     if verdict.failed_run:
         mended = f"amp-rewrite restore {as_argument(rewritten)}   # a float32 model of it, which may run"
         terminal_rewrite.print_hints(Console(), [mended])
     if json_ is not None:
         writing.write_json(verdict.to_json(), json_)
-    metric_flags.refuse_failed(verdict)
+    refuse_failed(verdict)
     exit_codes.fail_unless(verdict.ok)
 
 

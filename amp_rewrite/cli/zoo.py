@@ -10,8 +10,9 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import exit_codes, next_commands
+from amp_rewrite.cli import exit_codes
 from amp_rewrite.cli.executor_flag import executor_flag
+from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.flag_builders import PATH, check_groups, number, switch
 from amp_rewrite.cli.progress import counting, shown_progress, tell
 from amp_rewrite.cli.rewrite import rewrite
@@ -80,7 +81,11 @@ def zoo(
     print_zoo(console, result)
     console.print(f"see {output / 'index.html'}")
     far = (row for row in result.rows if row.status is Status.FAR and row.result and row.name in contexts)
-    hints = (_search(contexts[row.name], output / row.result) for row in itertools.islice(far, 1))
+    hints = (
+        f"amp-rewrite tune {as_argument(contexts[row.name].params['model'][0])} "
+        f"-o {as_argument(output / str(row.result))}"
+        for row in itertools.islice(far, 1)
+    )
     terminal_rewrite.print_hints(console, hints)
     if quiet:
         print_failures(Console(stderr=True), result)
@@ -106,12 +111,6 @@ def _context(flags: Sequence[str], model: Path) -> click.Context:
             flag = f"--{name.strip('_').replace('_', '-')}"
             raise OptionError(f"{flag} is for one model", remedy="leave it out: the zoo has files of its own")
     return context
-
-
-def _search(context: click.Context, result: Path) -> str:
-    """What searches on for a plan for the model of a context, with its flags."""
-    with context.scope(cleanup=False):
-        return next_commands.tune(context.params["model"][0], result)
 
 
 def _of_all(context: click.Context) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ from amp_rewrite.analysis.idioms.idiom import Part, Spelled
 from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
 from amp_rewrite.colouring.pins import rulings
 from amp_rewrite.numerics.half import BFLOAT16
-from amp_rewrite.onnx_types import attribute_types
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Entry, Kind, OpLists
 from amp_rewrite.policy.options import Level, Options, Pins
@@ -181,7 +181,7 @@ def _hold(entries: list[Entry], unit: int, evidence: Evidence) -> None:
 
 def _tied_to_float32(unit: Unit, root: ir.Graph) -> Evidence | None:
     """Why the node itself ties this unit to float32; None where it does not."""
-    typed = attribute_types.of(unit.node)
+    typed = schema.of(unit.node)
     if typed is not None and typed.var == unit.var.name and not typed.settable:
         return Evidence(Authority.SCHEMA, Reason.TYPE_ATTRIBUTE, subject=typed.attribute)
     if unit.dense:

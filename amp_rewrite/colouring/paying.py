@@ -9,9 +9,8 @@ from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import classification, pruning, rules
 from amp_rewrite.colouring.classification import Findings
 from amp_rewrite.colouring.painting import Painting, Rule
-from amp_rewrite.costs import prices
-from amp_rewrite.costs.prediction import Prediction
-from amp_rewrite.costs.prices import Prices
+from amp_rewrite.costs import model_costs
+from amp_rewrite.costs.model_costs import Prediction, Prices
 from amp_rewrite.policy.options import Options
 
 
@@ -48,7 +47,7 @@ def settle(
     found = as_it_is if decided else pruned(graph, painting, options, unpruned=unpruned)
     if not any(found.painting.halves):
         return found
-    known = found.prices or prices.measure(graph, options)
+    known = found.prices or model_costs.measure_prices(graph, options)
     predicted = known.predict(found.painting.halves)
     found = replace(found, prices=known, prediction=predicted)
     if decided or not options.gate or not predicted.is_slower:
@@ -68,7 +67,7 @@ def pruned(
     """
     if not options.prunes or not any(painting.halves) or _is_guesswork(graph, options):
         return Priced(painting)
-    found = known or prices.measure(graph, options)
+    found = known or model_costs.measure_prices(graph, options)
     return Priced(pruning.prune(found, painting, unpruned), found)
 
 

@@ -22,10 +22,9 @@ from dataclasses import dataclass, replace
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
-from amp_rewrite.costs import islands, unpaid_parts
-from amp_rewrite.costs.islands import Island
-from amp_rewrite.costs.prediction import Prediction
-from amp_rewrite.costs.prices import Prices
+from amp_rewrite.costs import unpaid_parts
+from amp_rewrite.costs.model_costs import Prediction, Prices
+from amp_rewrite.costs.unpaid_parts import Island
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Entry, Kind
 
@@ -39,7 +38,9 @@ def prune(prices: Prices, painting: Painting, unpruned: Collection[int] = ()) ->
         return painting
     left = [is_half and unit not in cut.unpaid for unit, is_half in enumerate(_halves(painting))]
     costs = prices.costs.at(cut.larger)
-    return _without(prices, painting, islands.find(prices.graph, costs, prices.borders, left, cut.unpaid))
+    return _without(
+        prices, painting, unpaid_parts.find_islands(prices.graph, costs, prices.borders, left, cut.unpaid)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,9 @@ def find(prices: Prices, painting: Painting, unpruned: Collection[int] = ()) -> 
     ]
     has_half = any(kind.dtype == prices.costs.half.dtype for kind in prices.graph.types.values())
     for larger in _LARGER:
-        unpaid = unpaid_parts.find(prices.graph, prices.costs.at(larger), prices.borders, halves, kept)
+        unpaid = unpaid_parts.find_unpaid_parts(
+            prices.graph, prices.costs.at(larger), prices.borders, halves, kept
+        )
         left = [is_half and unit not in unpaid for unit, is_half in enumerate(halves)]
         if not unpaid or has_half or _has_allowed(painting.entries, left):
             return Cut(larger, unpaid)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.flops.type_protos import Shape
+from amp_rewrite.flops.node_inference import Shape
 from amp_rewrite.model import constants
 from amp_rewrite.policy.open_sizes import DEFAULT
 

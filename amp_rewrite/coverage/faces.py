@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 from xml.etree import ElementTree as ET
 
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.coverage.counts import Counts, Coverage, OperatorCoverage
-from amp_rewrite.coverage.measured_model import MeasuredModel
 from amp_rewrite.coverage.rules import RuleResult, percent
 from amp_rewrite.escaping import brief, visible
 from amp_rewrite.explaining.sentences import plural, size
+
+# A model whose coverage was measured and checked.
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredModel:
+    """The `title` of a model, its coverage, and the result of every rule."""
+
+    title: str
+    coverage: Coverage
+    checks: Sequence[RuleResult]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every rule holds."""
+        return all(check.ok for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        rules = [check.to_json() for check in self.checks]
+        return {"model": self.title, **self.coverage.to_json(), "rules": rules, "ok": self.ok}
+
 
 Writer = Callable[[int], str]
 

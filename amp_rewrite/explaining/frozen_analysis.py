@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -16,19 +17,91 @@ from amp_rewrite.colouring import classification, match_counts, paying, rules
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.colouring.paying import Priced
-from amp_rewrite.costs.prices import Prices
+from amp_rewrite.costs.model_costs import Prediction, Prices, RunTime
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import brief
-from amp_rewrite.explaining import causes, kept_by_runs, predictions, suggestions
+from amp_rewrite.explaining import causes, suggestions
 from amp_rewrite.explaining.causes import RootCause
+from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model.loading import Loaded
-from amp_rewrite.policy.evidence import Authority, Evidence
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.targets import ONNXRUNTIME_WEBGPU
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.rewriting import decisions, report
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.rewriting.result_checks import IOType, io_types
+
+# How much stays float32 by what runs showed: in this rewrite, and in an earlier one of the same model.
+
+
+def counted(report: Report, painting: Painting, before: Held) -> Report:
+    """The report with these counts; `before` is what the earlier rewrite saw."""
+    earlier = {id(evidence) for evidence in before.values()}
+    now = [entry.evidence for entry in painting.entries if id(entry.evidence) not in earlier]
+    reasons = Counter(evidence.reason for evidence in now)
+    faint = (evidence for evidence in now if evidence.reason is Reason.FAINT_OUTPUT)
+    return replace(
+        report,
+        observed=reasons[Reason.OBSERVED_OVERFLOW],
+        sensitive=reasons[Reason.SENSITIVE],
+        earlier=len(painting.entries) - len(now),
+        faint={evidence.subject: evidence.number or 0.0 for evidence in faint},
+    )
+
+
+# Predicted times, in words.
+
+PREDICTED = "predicted, not measured"
+
+
+def summary(found: Prediction) -> str:
+    """The speed of a result against float32 and against everything in half, with its launches and Casts."""
+    speeds = f"{found.speedup:.2f}x float32 and {found.of_everything:.2f}x everything in {found.half}"
+    return f"{speeds} on {found.device}{_at(found)}, {_launches(found.result)} ({PREDICTED})"
+
+
+def _launches(run: RunTime) -> str:
+    casts = "a Cast" if run.casts == 1 else "Casts"
+    return f"{plural(run.launches, 'launch')}, {run.casts:,} of them {casts}"
+
+
+def of_job(priced: Priced, options: Options) -> tuple[str, ...]:
+    """That half is predicted not to pay; of a browser's runtime only where --gate goes by that."""
+    if options.target is ONNXRUNTIME_WEBGPU and not options.gate:
+        return ()  # times are predicted for CUDA
+    return warnings(priced.prediction, gated=priced.gated)
+
+
+def warnings(found: Prediction | None, *, gated: bool) -> tuple[str, ...]:
+    """That half is predicted not to pay, where it is."""
+    if found is None or not found.is_slower:
+        return ()
+    remedy = _GATED if gated else _REMEDY
+    if not found.fast_half:
+        return (f"{found.device} is no faster in {found.half} than in float32; {remedy}",)
+    speed = f"predicted speed {found.speedup:.2f}x float32 on {found.device}{_at(found)}"
+    return (f"{speed}{_why(found)}; {remedy}",)
+
+
+_GATED = "the model stays as it is (`Options.gate`)"
+_REMEDY = "`Options.gate` leaves such a model as it is"
+
+
+def _at(found: Prediction) -> str:
+    if not found.sizes:
+        return ""
+    told = f"sizes {found.sizes_from}" if found.sizes_from else ""
+    left = f"{'other' if told else 'open'} sizes count as {found.open_size}" if found.open_size else ""
+    notes = ", ".join(filter(None, (told, left)))
+    return f" at {found.sizes} ({notes})" if notes else f" at {found.sizes}"
+
+
+def _why(found: Prediction) -> str:
+    """Where the time goes: Casts, as a rule."""
+    count = found.result.casts
+    return f": {plural(count, 'Cast')} {'is a launch' if count == 1 else 'are launches'}" if count else ""
 
 
 @dataclass(slots=True)
@@ -204,15 +277,13 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     The decisions, which few ask for, are made by the first call of `Analysis.decisions`.
     """
     graph, priced, plan, options = facts.graph, decided.priced, decided.plan, decided.options
-    painting, predicted = priced.painting, predictions.of_job(priced, options)
+    painting, predicted = priced.painting, of_job(priced, options)
     warnings = (*loaded.warnings, *prepared.warnings, *facts.warnings)
     if not decided.replayed:
         warnings = (*warnings, *match_counts.of_lists(graph, painting, options))
     asked = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
     matched = tuple(suggestions.with_effects(asked, graph, painting, options.half))
-    found = kept_by_runs.counted(
-        report.of_plan(plan, report.count_nodes(graph, painting)), painting, decided.before
-    )
+    found = counted(report.of_plan(plan, report.count_nodes(graph, painting)), painting, decided.before)
     proofs = (unit for unit, entry in enumerate(painting.entries) if entry.authority is Authority.PROOF)
     planned = replace(
         found,

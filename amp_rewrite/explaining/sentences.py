@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from amp_rewrite.bounds.given import InputRange, Source
+from amp_rewrite.bounds.unit_ranges import Knowledge, RangeCounts, UnitRange
 from amp_rewrite.colouring.painting import Colour, Rule
 from amp_rewrite.explaining.causes import RootCause, Suggestion
 from amp_rewrite.policy.evidence import FOUND, Authority
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.reasons import authority_in_words, in_words
+from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
+from amp_rewrite.rewriting.cast_sites import CastSite, Origin
 from amp_rewrite.rewriting.decisions import Decision, Decisions
 
 
@@ -135,7 +142,7 @@ def remedy(cause: RootCause) -> str:
         return found.why
     forced = cause.first.entry.authority in FOUND | {Authority.TARGET}
     said = f"leave out {drops}" if not flags else f"{flags} in place of {drops}" if drops else flags
-    return f"to {'force' if forced else 'allow'}: {said} (frees {_freed(found, _flops(cause))})"
+    return f"to {'force' if forced else 'allow'}: {said} (frees {_freed(found, _flops(cause))}; not compared)"
 
 
 def _flops(cause: RootCause) -> str:
@@ -160,3 +167,140 @@ def plural(count: int, noun: str) -> str:
     """`1 node`, `2 nodes`, `3 launches`."""
     ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
     return f"{count:,} {noun}{ending}"
+
+
+# What was changed of a model's form before anything was decided, in sentences.
+
+
+def summary(changes: Iterable[FormChange]) -> Iterator[str]:
+    """One sentence for each kind of change, with the number of nodes; opsets with their versions."""
+    counts = Counter(change.kind for change in changes if change.kind is not FormChangeKind.OPSET_RAISED)
+    yield from (of(change) for change in changes if change.kind is FormChangeKind.OPSET_RAISED)
+    for kind, text in _SUMMARIES.items():
+        if counts[kind]:
+            yield text.format(count=plural(counts[kind], _NOUNS[kind]))
+
+
+def of(change: FormChange) -> str:
+    """What became of the part of the model that was changed."""
+    return _SENTENCES[change.kind].format(change=change)
+
+
+_NOUNS = {
+    FormChangeKind.FOLDED: "node",
+    FormChangeKind.MERGED: "BatchNormalization",
+    FormChangeKind.MAX_AND_MIN: "Clip",
+    FormChangeKind.RECIPROCAL: "Reciprocal",
+    FormChangeKind.SQUARE: "square",
+    FormChangeKind.RANK: "weight",
+}
+_SUMMARIES = {
+    FormChangeKind.FOLDED: "{count} of stored values alone computed",
+    FormChangeKind.MERGED: "{count} merged into the weights before",
+    FormChangeKind.MAX_AND_MIN: "{count} written as Max and Min",
+    FormChangeKind.RECIPROCAL: "{count} written as Div",
+    FormChangeKind.SQUARE: "{count} written as Pow",
+    FormChangeKind.RANK: "{count} given the rank of the data",
+}
+_SENTENCES = {
+    FormChangeKind.OPSET_RAISED: "opset raised from {change.before} to {change.after} for its half kernels",
+    FormChangeKind.FOLDED: "computed beforehand in float32: it depends on stored values alone",
+    FormChangeKind.MERGED: "merged into the weights of '{change.into}', in float32",
+    FormChangeKind.MAX_AND_MIN: "written as '{change.into}' and a Max, which have half kernels at this opset",
+    FormChangeKind.RECIPROCAL: "written as a division, which runtimes fuse into the norm",
+    FormChangeKind.SQUARE: "written as a power of 2, which runtimes fuse into the norm",
+    FormChangeKind.RANK: "its stored weight has rank {change.after} in place of {change.before}, as the data",
+}
+
+
+# What is known of values, in sentences.
+
+
+def counts(found: RangeCounts, half: str) -> str:
+    """How many half units are known to fit, and how."""
+    parts = ((found.proven, "proven"), (found.observed, "observed"), (found.unknown, "unknown"))
+    told = ", ".join(f"{number:,} {word}" for number, word in parts)
+    return f"{plural(found.half_units, 'half unit')}: {told} to stay inside the range of {half}"
+
+
+def inputs(found: RangeCounts) -> Iterator[str]:
+    """The ranges of inputs that all bounds follow from, a line each."""
+    return (_input(each) for each in found.inputs)
+
+
+def assumed(found: RangeCounts) -> Iterator[str]:
+    """The same for those ranges that nobody declared, and that need not hold."""
+    return (_input(each) for each in found.inputs if each.source in (Source.IMAGE, Source.MASK))
+
+
+def _input(found: InputRange) -> str:
+    return f"input '{found.name}' is between {found.low:g} and {found.high:g} ({_SOURCES[found.source]})"
+
+
+_SOURCES = {
+    Source.DECLARED: "declared",
+    Source.IMAGE: "assumed for images",
+    Source.MASK: "assumed for masks",
+    Source.IDS: "the entries of its table",
+}
+
+
+def of_unit(found: UnitRange) -> str:
+    """What is known of the value of a unit of which least is known."""
+    value = f"'{found.value}'" if found.value else "every value"
+    if found.knowledge is Knowledge.OBSERVED:
+        return f"{value} was at most {found.bound:.3g}"
+    if math.isinf(found.bound):
+        return f"nothing bounds {value}"
+    return f"{value} is at most {found.bound:.3g}"
+
+
+# Why a Cast stands where it stands: what made the value, and what reads it in the other type.
+
+
+@dataclass(frozen=True, slots=True)
+class CastExplanation:
+    """A Cast of `value` to `dtype`; `added` says that the model did not have it.
+
+    `origin` says where the value comes from, `maker` why that has its colour (nothing when no unit makes
+    it), and each of `readers` why one that reads the result has its own. `leaves` holds when the result is
+    an output of the model; `again` is the name of the result where that is cast once more, else nothing.
+    """
+
+    value: str
+    dtype: str
+    added: bool
+    origin: Origin
+    producer: tuple[Step, ...]
+    consumers: tuple[tuple[Step, ...], ...]
+    is_output: bool
+    again: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        consumers = [[step.to_json() for step in steps] for steps in self.consumers]
+        producer = [step.to_json() for step in self.producer]
+        return {**asdict(self), "origin": self.origin.value, "producer": producer, "consumers": consumers}
+
+
+def about(decisions: Decisions, name: str) -> tuple[CastExplanation, ...]:
+    """The Casts of a value of that name, or that are called so, or that make it; none where none stands."""
+    found = [crossing for crossing in decisions.cast_sites if name in crossing.names]
+    cast = {next(iter(crossing.names), "") for crossing in decisions.cast_sites} if found else set[str]()
+    return tuple(_story(decisions, crossing, cast) for crossing in found)
+
+
+def _story(decisions: Decisions, crossing: CastSite, cast: Container[str]) -> CastExplanation:
+    """The story of one Cast; `cast` are the names of all values that are cast."""
+    _, *others = crossing.names or ("",)
+    again = others[-1] if others and not crossing.added and others[-1] in cast else ""
+    return CastExplanation(
+        value=next(iter(crossing.names), ""),
+        dtype=crossing.dtype,
+        added=crossing.added,
+        origin=crossing.origin,
+        producer=chain(decisions, crossing.producer) if crossing.producer is not None else (),
+        consumers=tuple(chain(decisions, reader) for reader in crossing.consumers),
+        is_output=crossing.is_output,
+        again=again,
+    )

@@ -56,3 +56,11 @@ def check(files: Iterable[SourceFile]) -> None:
     """ModelError for the first file that has changed."""
     for file in files:
         file.check()
+
+
+def is_same(one: Path, other: Path) -> bool:
+    """Whether two paths, resolved, are the same existing file."""
+    try:
+        return one.resolve().samefile(other.resolve())
+    except (OSError, RuntimeError, ValueError):  # a cycle of links is a RuntimeError
+        return False

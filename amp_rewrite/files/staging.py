@@ -12,8 +12,10 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import stat
 import tempfile
+import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,7 +25,6 @@ from typing import Any
 
 from amp_rewrite.files import locking
 from amp_rewrite.files.destination import resolve, unwritable
-from amp_rewrite.process.signals import delayed
 
 _PREFIX, _SUFFIX = ".amp-rewrite-", ".part"
 _NOTE = "published.json"
@@ -124,11 +125,6 @@ class Transaction:
         self._pending.pop(target, None)
         self._stages.pop(target, contextlib.ExitStack()).close()
 
-    def discard_all(self) -> None:
-        """Removes all that waits."""
-        for target in list(self._pending):
-            self.discard(target)
-
     def replaces(self, result: Any) -> bool:
         """Whether a result that waits here is to replace a file."""
         return any(result == file.staged and target.exists() for target, file in self._pending.items())
@@ -139,7 +135,7 @@ class Transaction:
         Returns the path that the user gave for a `result` that waits here, else the result. Raises
         OutputError.
         """
-        with delayed():
+        with signals_delayed():
             for target, file in list(self._pending.items()):
                 try:
                     file.move()
@@ -148,6 +144,24 @@ class Transaction:
                 result = file.path if result == file.staged else result
                 self.discard(target)
         return result
+
+
+@contextlib.contextmanager
+def signals_delayed() -> Generator[None]:
+    """Delays SIGINT and SIGTERM to the end of the context; without effect outside of the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda n, _: arrived.append(n)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+    for number in arrived:
+        signal.raise_signal(number)
 
 
 _OPEN: ContextVar[Mapping[Path, Transaction]] = ContextVar("_OPEN", default=MappingProxyType({}))
@@ -167,7 +181,8 @@ def transaction(targets: Iterable[Path]) -> Generator[Transaction]:
         yield own
     finally:
         _OPEN.reset(token)
-        own.discard_all()
+        for target in list(own._pending):
+            own.discard(target)
 
 
 def current() -> Transaction:

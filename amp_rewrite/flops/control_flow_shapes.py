@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.flops import type_protos
+from amp_rewrite.flops import node_inference
 from amp_rewrite.flops.node_inference import Array, KnownValue
 from amp_rewrite.onnx_types import control_flow
 
@@ -97,7 +97,7 @@ def _scanned(node: ir.Node, inputs: Sequence[KnownValue | None]) -> int | None:
     """The length of the sequences that a Scan iterates over; in Scan 8 times the batch."""
     first = _first_scanned(node)
     held = inputs[first] if first < len(inputs) else None
-    shape = type_protos.shape(held.type) if held is not None else None
+    shape = node_inference.proto_shape(held.type) if held is not None else None
     axis = _axis(node, "scan_input_axes", 0)
     if _has_batch(node):
         return None if shape is None or len(shape) < 2 else shape[0] * shape[1]
@@ -129,14 +129,14 @@ def inside(
         return outer.sequence_type.elem_type if outer.HasField("sequence_type") else outer
     if node.op_type != "Scan":
         return outer
-    dims = type_protos.dims(outer)
+    dims = node_inference.proto_dims(outer)
     if dims is None or not dims:
         return outer
     batch = 1 if _has_batch(node) else 0
     axes = (
         list(range(batch)) if binding.outputs else [*range(batch), _axis_of(node, binding, len(dims), batch)]
     )
-    return type_protos.tensor(_element(outer), [d for i, d in enumerate(dims) if i not in axes])
+    return node_inference.tensor_proto(_element(outer), [d for i, d in enumerate(dims) if i not in axes])
 
 
 def _axis_of(node: ir.Node, binding: control_flow.Binding, rank: int, batch: int) -> int:
@@ -156,14 +156,14 @@ def outside(
         sequence = onnx.TypeProto()
         sequence.sequence_type.elem_type.CopyFrom(found)
         return sequence
-    dims = type_protos.dims(found)
+    dims = node_inference.proto_dims(found)
     if node.op_type == "If" or binding.inputs or dims is None:
         return None if node.op_type == "Scan" and _has_batch(node) else found
     times = trip_counts.get(binding.leaves[0][0])
     position = binding.leaves[0][1] - (len(node.outputs) - _scans(node))
     axis = _axis(node, "scan_output_axes", position) if node.op_type == "Scan" else 0
     axis = axis % (len(dims) + 1)
-    return type_protos.tensor(_element(found), [*dims[:axis], times, *dims[axis:]])
+    return node_inference.tensor_proto(_element(found), [*dims[:axis], times, *dims[axis:]])
 
 
 def _scans(node: ir.Node) -> int:
@@ -182,7 +182,7 @@ def _larger(kinds: Sequence[onnx.TypeProto]) -> onnx.TypeProto | None:
 
 
 def _elements(kind: onnx.TypeProto) -> int | None:
-    shape = type_protos.shape(kind)
+    shape = node_inference.proto_shape(kind)
     return None if shape is None else math.prod(shape)
 
 

@@ -12,14 +12,216 @@ on LSTM, and does not know Attention; onnx-opcounter 0.0.4 has to run the whole 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-from amp_rewrite.flops import attention_formulas, contrib_shapes, elementwise_formulas, product_formulas
-from amp_rewrite.flops.port_shapes import Formula, PortShapes, UnknownShape
-from amp_rewrite.flops.type_protos import Shape
+from amp_rewrite.flops import node_inference
+from amp_rewrite.flops.flop_count import Formula, PortShapes, UnknownShape
+from amp_rewrite.flops.node_inference import Shape, matrix
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
+
+# FLOPs of ONNX's and onnxruntime's attention operators; masked scores count like all others.
+
+
+def attention(ports: PortShapes) -> int:
+    """ai.onnx Attention: the scores and the weighted sum of the values, 2 B H Sq Skv (Dqk + Dv).
+
+    The last axis of a 3D input holds all heads; past keys precede the new ones.
+    """
+    q, k, v = (ports.input(i) for i in range(3))
+    heads = q[1] if len(q) == 4 else schema.integer(ports.node, "q_num_heads")
+    kept = k[1] if len(k) == 4 else schema.integer(ports.node, "kv_num_heads")
+    queries, length = q[-2], k[-2] + (ports.input(4)[2] if ports.has(4) else 0)
+    size = q[-1] if len(q) == 4 else q[-1] // heads
+    value = v[-1] if len(v) == 4 else v[-1] // kept
+    return 2 * q[0] * heads * queries * length * (size + value)
+
+
+def projected_attention(past: int) -> Formula:
+    """com.microsoft Attention: the product with the weights of Q, K and V, then attention itself."""
+
+    def flops(ports: PortShapes) -> int:
+        (batch, length, _), weights = ports.input(0), ports.input(1)
+        q, _, v = ports.node.attributes.get_ints("qkv_hidden_sizes", (weights[1] // 3,) * 3)
+        keys = length + (ports.input(past)[3] if ports.has(past) else 0)
+        return 2 * batch * length * math.prod(weights) + 2 * batch * length * keys * (q + v)
+
+    return flops
+
+
+def multi_head(past: int) -> Formula:
+    """com.microsoft MultiHeadAttention: 3D inputs with all heads, or query, key and value packed in one."""
+
+    def flops(ports: PortShapes) -> int:
+        q = ports.input(0)
+        batch, queries = q[:2]
+        if len(q) == 5:
+            return 2 * batch * queries * queries * 2 * q[2] * q[4]
+        k = ports.input(1)
+        keys = k[2] if len(k) == 4 else k[1]
+        width = q[-1]
+        v = ports.input(2) if ports.has(2) else None
+        value = width if v is None else v[1] * v[3] if len(v) == 4 else v[-1]
+        keys += ports.input(past)[2] if ports.has(past) and len(k) != 4 else 0
+        return 2 * batch * queries * keys * (width + value)
+
+    return flops
+
+
+def grouped(ports: PortShapes) -> int:
+    """com.microsoft GroupQueryAttention: every query head attends to all keys, past ones included."""
+    batch, queries, width = ports.input(0)
+    heads, kept = schema.integer(ports.node, "num_heads"), schema.integer(ports.node, "kv_num_heads")
+    size = width // heads if ports.has(1) else width // (heads + 2 * kept)
+    keys = queries + (ports.input(3)[2] if ports.has(3) else 0)
+    return 2 * batch * heads * queries * keys * 2 * size
+
+
+# FLOPs of operators other than products: a constant for each element, and transforms.
+
+
+def per_output_element(ports: PortShapes) -> int:
+    """One for each element of the first output."""
+    return math.prod(ports.output())
+
+
+def per_read(times: int) -> Formula:
+    """`times` for each element of the first input."""
+    return lambda ports: times * math.prod(ports.input(0))
+
+
+def per_made(times: int) -> Formula:
+    """`times` for each element of the first output."""
+    return lambda ports: times * math.prod(ports.output())
+
+
+def pooled(ports: PortShapes) -> int:
+    """One for each element of each pooling window."""
+    kernel = ports.node.attributes["kernel_shape"].as_ints()
+    return math.prod(ports.output()) * math.prod(kernel)
+
+
+def local_norm(ports: PortShapes) -> int:
+    """LRN: a sum of squares over `size` channels for each element."""
+    return 2 * math.prod(ports.input(0)) * schema.integer(ports.node, "size")
+
+
+INTERPOLATED = 8
+"""FLOPs of an interpolated element: four neighbours, a multiply-add each."""
+
+
+def resize(ports: PortShapes) -> int:
+    """INTERPOLATED for each element; the mode `nearest` does no arithmetic."""
+    if ports.node.attributes.get_string("mode", "nearest") == "nearest":
+        return 0
+    return INTERPOLATED * math.prod(ports.output())
+
+
+def fourier(ports: PortShapes) -> int:
+    """The usual 5 n log2 n of a fast Fourier transform, for each signal (Cooley and Tukey; FFTW's count)."""
+    shape = ports.output()
+    axis = schema.integer(ports.node, "axis", -2)
+    length = ports.input(0)[axis]
+    signals = math.prod(shape) // max(shape[axis], 1) // shape[-1]
+    return _transform(length) * signals
+
+
+def short_fourier(ports: PortShapes) -> int:
+    """The output of STFT is batch x frames x bins x 2: one transform for each frame."""
+    batch, frames, bins, _ = ports.output()
+    two_sided = not schema.integer(ports.node, "onesided", 1)
+    return batch * frames * _transform(bins if two_sided else 2 * (bins - 1))
+
+
+def _transform(length: int) -> int:
+    return round(5 * length * math.log2(length)) if length > 1 else 0
+
+
+def determinant(ports: PortShapes) -> int:
+    """Gaussian elimination: two thirds of n cubed for each matrix."""
+    shape = ports.input(0)
+    return round(2 / 3 * math.prod(shape) * shape[-1])
+
+
+# FLOPs of matrix products, convolutions and recurrent cells. One multiply-add is two FLOPs.
+
+
+def convolution(weights: int) -> Formula:
+    """Each output element is a product with a filter (ONNX: W is M x C/group x k1 x k2 ...)."""
+    return lambda ports: 2 * math.prod(ports.output()) * math.prod(ports.input(weights)[1:])
+
+
+def transposed(ports: PortShapes) -> int:
+    """ConvTranspose: each input element is multiplied by a filter (ONNX: W is C x M/group x k1 x k2 ...)."""
+    return 2 * math.prod(ports.input(0)) * math.prod(ports.input(1)[1:])
+
+
+def product(first: int = 0, second: int = 1) -> Formula:
+    """Batches of M x K times K x N: 2 M N K; takes FusedMatMul's transposition flags into account."""
+
+    def flops(ports: PortShapes) -> int:
+        a, b = ports.input(first), ports.input(second)
+        return 2 * math.prod(matrix(a, b, ports.node)) * _inner(a, ports.node)
+
+    return flops
+
+
+def _inner(a: Shape, node: ir.Node) -> int:
+    """The contracted dimension of A."""
+    if len(a) == 1 or not schema.integer(node, "transA"):
+        return a[-1]
+    return a[0] if schema.integer(node, "transBatchA") else a[-2]
+
+
+def gemm(second: int = 1) -> Formula:
+    """2 M N K of a matrix product, either operand of which may be transposed."""
+
+    def flops(ports: PortShapes) -> int:
+        a, b = ports.input(0), ports.input(second)
+        return 2 * math.prod(a) * b[0 if schema.integer(ports.node, "transB") else 1]
+
+    return flops
+
+
+def packed(ports: PortShapes) -> int:
+    """Products by block-quantised weights, whose width is the attribute N."""
+    return 2 * math.prod(ports.input(0)) * schema.integer(ports.node, "N")
+
+
+def einsum(ports: PortShapes) -> int:
+    """One for each operand and each setting of all indices: 2 M N K for a matrix product.
+
+    Raises ValueError when equation and shapes do not match.
+    """
+    equation = ports.node.attributes["equation"].as_string()
+    terms = equation.replace(" ", "").split("->")[0].split(",")
+    sizes: dict[str | int, int] = {}
+    for i, term in zip(range(len(ports.node.inputs)), terms, strict=True):
+        shape = ports.input(i)
+        for label, size in zip(_labels(term, len(shape)), shape, strict=True):
+            sizes[label] = max(sizes.get(label, 1), size)  # a dimension of 1 is broadcast
+    return len(terms) * math.prod(sizes.values())
+
+
+_DOTS = "..."
+
+
+def _labels(term: str, rank: int) -> list[str | int]:
+    """A label for each dimension; those of an ellipsis are numbered from the last, as they broadcast."""
+    if _DOTS not in term:
+        return list(term)
+    before, _, after = term.partition(_DOTS)
+    hidden = rank - len(before) - len(after)
+    return [*before, *range(-hidden, 0), *after]
+
+
+def recurrent(ports: PortShapes) -> int:
+    """Each step multiplies input and state by the weights of all gates and directions (W and R)."""
+    steps, batch = ports.input(0)[:2]
+    return 2 * steps * batch * (math.prod(ports.input(1)) + math.prod(ports.input(2)))
 
 
 def of_node(
@@ -36,7 +238,7 @@ def of_node(
     if formula is None and (key in UNCOUNTED or node.domain not in ("", CONTRIB)):
         return None
     try:
-        return (formula or elementwise_formulas.per_output_element)(PortShapes(node, shape_of))
+        return (formula or per_output_element)(PortShapes(node, shape_of))
     except (UnknownShape, IndexError, ValueError, KeyError, TypeError, ZeroDivisionError):
         return None  # a shape is unknown, or has fewer dimensions than the operator requires
 
@@ -54,8 +256,8 @@ PER_ELEMENT: Mapping[str, int] = {
     "LogSoftmax": 5,
     "Hardmax": 1,
     "RotaryEmbedding": 3,
-    "GridSample": elementwise_formulas.INTERPOLATED,
-    "RoiAlign": elementwise_formulas.INTERPOLATED,
+    "GridSample": INTERPOLATED,
+    "RoiAlign": INTERPOLATED,
 }
 """FLOPs for each output element of operators that are not products."""
 
@@ -71,53 +273,53 @@ _CONTRIB_PER_ELEMENT = {
     "BiasSoftmax": 6,
     "RotaryEmbedding": 3,
     "GemmaRotaryEmbedding": 3,
-    "GridSample": elementwise_formulas.INTERPOLATED,
+    "GridSample": INTERPOLATED,
     "QLinearSoftmax": 5,
 }
 _ONNX: Mapping[str, Formula] = {
-    "MatMul": product_formulas.product(),
-    "MatMulInteger": product_formulas.product(),
-    "QLinearMatMul": product_formulas.product(0, 3),
-    "Gemm": product_formulas.gemm(),
-    "Conv": product_formulas.convolution(1),
-    "ConvInteger": product_formulas.convolution(1),
-    "DeformConv": product_formulas.convolution(1),
-    "QLinearConv": product_formulas.convolution(3),
-    "ConvTranspose": product_formulas.transposed,
-    "Einsum": product_formulas.einsum,
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), product_formulas.recurrent),
-    "Attention": attention_formulas.attention,
-    **dict.fromkeys(("AveragePool", "MaxPool", "LpPool"), elementwise_formulas.pooled),
-    "LRN": elementwise_formulas.local_norm,
-    "DFT": elementwise_formulas.fourier,
-    "STFT": elementwise_formulas.short_fourier,
-    "Det": elementwise_formulas.determinant,
-    **dict.fromkeys(_REDUCTIONS, elementwise_formulas.per_read(1)),
-    **{name: elementwise_formulas.per_made(times) for name, times in PER_ELEMENT.items()},
-    "Resize": elementwise_formulas.resize,
-    "Upsample": elementwise_formulas.resize,
+    "MatMul": product(),
+    "MatMulInteger": product(),
+    "QLinearMatMul": product(0, 3),
+    "Gemm": gemm(),
+    "Conv": convolution(1),
+    "ConvInteger": convolution(1),
+    "DeformConv": convolution(1),
+    "QLinearConv": convolution(3),
+    "ConvTranspose": transposed,
+    "Einsum": einsum,
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), recurrent),
+    "Attention": attention,
+    **dict.fromkeys(("AveragePool", "MaxPool", "LpPool"), pooled),
+    "LRN": local_norm,
+    "DFT": fourier,
+    "STFT": short_fourier,
+    "Det": determinant,
+    **dict.fromkeys(_REDUCTIONS, per_read(1)),
+    **{name: per_made(times) for name, times in PER_ELEMENT.items()},
+    "Resize": resize,
+    "Upsample": resize,
 }
 _CONTRIB: Mapping[str, Formula] = {
-    **dict.fromkeys((*contrib_shapes.MATMULS, "GemmFastGelu"), product_formulas.product()),
-    "FusedGemm": product_formulas.gemm(),
-    "GemmFloat8": product_formulas.gemm(),
-    "QGemm": product_formulas.gemm(3),
-    **dict.fromkeys(("FusedConv", "NhwcConv", "NhwcFusedConv"), product_formulas.convolution(1)),
-    "QLinearConv": product_formulas.convolution(3),
-    "ConvTransposeWithDynamicPads": product_formulas.transposed,
-    "MatMulNBits": product_formulas.packed,
-    "MatMulBnb4": product_formulas.packed,
-    "DynamicQuantizeLSTM": product_formulas.recurrent,
-    "Attention": attention_formulas.projected_attention(4),
-    "QAttention": attention_formulas.projected_attention(8),
-    "MultiHeadAttention": attention_formulas.multi_head(6),
-    "DecoderMaskedMultiHeadAttention": attention_formulas.multi_head(5),
-    "GroupQueryAttention": attention_formulas.grouped,
-    "QLinearAveragePool": elementwise_formulas.pooled,
-    "NhwcMaxPool": elementwise_formulas.pooled,
-    "QLinearGlobalAveragePool": elementwise_formulas.per_read(1),
-    "QLinearReduceMean": elementwise_formulas.per_read(1),
-    **{name: elementwise_formulas.per_made(times) for name, times in _CONTRIB_PER_ELEMENT.items()},
+    **dict.fromkeys((*node_inference.MATMULS, "GemmFastGelu"), product()),
+    "FusedGemm": gemm(),
+    "GemmFloat8": gemm(),
+    "QGemm": gemm(3),
+    **dict.fromkeys(("FusedConv", "NhwcConv", "NhwcFusedConv"), convolution(1)),
+    "QLinearConv": convolution(3),
+    "ConvTransposeWithDynamicPads": transposed,
+    "MatMulNBits": packed,
+    "MatMulBnb4": packed,
+    "DynamicQuantizeLSTM": recurrent,
+    "Attention": projected_attention(4),
+    "QAttention": projected_attention(8),
+    "MultiHeadAttention": multi_head(6),
+    "DecoderMaskedMultiHeadAttention": multi_head(5),
+    "GroupQueryAttention": grouped,
+    "QLinearAveragePool": pooled,
+    "NhwcMaxPool": pooled,
+    "QLinearGlobalAveragePool": per_read(1),
+    "QLinearReduceMean": per_read(1),
+    **{name: per_made(times) for name, times in _CONTRIB_PER_ELEMENT.items()},
 }
 FORMULAS: Mapping[tuple[str, str], Formula] = {
     **{("", name): formula for name, formula in _ONNX.items()},

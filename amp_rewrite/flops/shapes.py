@@ -10,9 +10,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.flops import contrib_shapes, control_flow_shapes, node_inference, type_protos
-from amp_rewrite.flops.node_inference import Array, KnownValue
-from amp_rewrite.flops.type_protos import Shape
+from amp_rewrite.flops import control_flow_shapes, node_inference
+from amp_rewrite.flops.node_inference import Array, KnownValue, Shape
 from amp_rewrite.model import constants
 from amp_rewrite.onnx_types import control_flow, element_types
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
@@ -54,7 +53,7 @@ def infer(model: ir.Model, types: element_types.Types, dims: Dims | None = None)
     known = {
         value: shape
         for value, proto in found.types.items()
-        if (shape := type_protos.shape(proto)) is not None
+        if (shape := node_inference.proto_shape(proto)) is not None
     }
     return ValueShapes(known, found.values, found.trip_counts, opened.assumed)
 
@@ -73,7 +72,7 @@ class _ShapePropagation:
         for value in model.graph.inputs:
             dims, kind = opened.of_input(value), value.type
             if dims is not None and isinstance(kind, ir.TensorType):
-                self.types[value] = type_protos.tensor(kind.dtype, dims)
+                self.types[value] = node_inference.tensor_proto(kind.dtype, dims)
 
     def graph(self, graph: ir.Graph) -> None:
         for value in graph.initializers.values():
@@ -86,13 +85,13 @@ class _ShapePropagation:
             self._node(node)
 
     def _store(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
-        self.types[value] = type_protos.tensor(tensor.dtype, tensor.shape.numpy())
+        self.types[value] = node_inference.tensor_proto(tensor.dtype, tensor.shape.numpy())
         if not (self._overridable and value.is_graph_input()) and _is_small(tensor.dtype, tensor.size):
             self.values[value] = constants.numbers(tensor)
 
     def _set(self, value: ir.Value, found: onnx.TypeProto | None) -> None:
-        declared = type_protos.declared(value, self._elements.get(value), self._opened.of_symbol)
-        refined = type_protos.refined(found, declared)
+        declared = node_inference.declared_proto(value, self._elements.get(value), self._opened.of_symbol)
+        refined = node_inference.refine_proto(found, declared)
         if refined is not None:
             self.types[value] = refined
 
@@ -116,17 +115,19 @@ class _ShapePropagation:
         return None if value is None else KnownValue(self.types.get(value), self.values.get(value))
 
     def _types(self, node: ir.Node, reads: Sequence[KnownValue | None]) -> Sequence[onnx.TypeProto | None]:
-        like = contrib_shapes.standard(node)
+        like = node_inference.standard(node)
         found = node_inference.types(node, reads, self._imports, like)
         if like or any(proto is not None for proto in found):
             return found
-        shapes = [None if read is None else type_protos.shape(read.type) for read in reads]
-        inferred = contrib_shapes.outputs(node, shapes)
+        shapes = [None if read is None else node_inference.proto_shape(read.type) for read in reads]
+        inferred = node_inference.outputs(node, shapes)
         return [self._tensor(value, shape) for value, shape in zip(node.outputs, inferred, strict=True)]
 
     def _tensor(self, value: ir.Value, shape: Shape | None) -> onnx.TypeProto | None:
         kind = self._elements.get(value)
-        return type_protos.tensor(kind.dtype, shape) if shape is not None and kind is not None else None
+        return (
+            node_inference.tensor_proto(kind.dtype, shape) if shape is not None and kind is not None else None
+        )
 
     def _compute(self, node: ir.Node, reads: Sequence[KnownValue | None]) -> None:
         if _is(node, "Shape", "Size"):
@@ -137,11 +138,11 @@ class _ShapePropagation:
             kind = self._elements.get(value)
             if array is not None and kind is not None and _is_small(kind.dtype, array.size):
                 self.values[value] = array
-                self.types[value] = type_protos.tensor(kind.dtype, array.shape)
+                self.types[value] = node_inference.tensor_proto(kind.dtype, array.shape)
 
     def _stand_in(self, read: KnownValue | None) -> KnownValue | None:
         """An array of the same shape that takes no memory, for Shape and Size, which read no elements."""
-        shape = type_protos.shape(read.type) if read is not None else None
+        shape = node_inference.proto_shape(read.type) if read is not None else None
         if read is None or shape is None:
             return read
         try:
@@ -155,7 +156,7 @@ class _ShapePropagation:
             return False
         if any(read is not None and read.data is None for read in reads):
             return False
-        shapes = [type_protos.shape(self.types.get(value)) for value in node.outputs if value.name]
+        shapes = [node_inference.proto_shape(self.types.get(value)) for value in node.outputs if value.name]
         return _is(node, *_DATA_DEPENDENT) or all(s is not None and math.prod(s) <= SMALL for s in shapes)
 
     def _control(self, node: ir.Node, bindings: tuple[control_flow.Binding, ...]) -> None:

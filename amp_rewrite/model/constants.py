@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.errors import EXPORT_AGAIN, ModelError
+from amp_rewrite.certificate.element_checks import Extent, WrittenTensors
+from amp_rewrite.errors import EXPORT_AGAIN, READABLE, ModelError
+from amp_rewrite.files import reading
+from amp_rewrite.files.file_identity import FileIdentity
+from amp_rewrite.numerics import half as halves
+from amp_rewrite.numerics.half import CHUNK, Fit, Half
 from amp_rewrite.onnx_types import control_flow
 
 CONSTANT_INPUTS_BELOW = 4
@@ -109,3 +118,151 @@ def stored_as(value: ir.Value | None) -> ir.TensorProtocol | None:
         return value.const_value
     node = value.producer()
     return constant(node) if node is not None else None
+
+
+# Stored tensors processed in blocks by several threads: memory use does not grow with their size.
+
+THREADS = min(4, os.cpu_count() or 1)
+"""Threads that read tensors, or convert and write them: disk reads and rounding overlap."""
+
+_SPAN = 1 << 24
+"""Values per task: 64 MiB of float32, so that several threads share one huge tensor."""
+
+Floats = NDArray[Any]
+Conversion = Callable[[Floats], NDArray[Any]]
+"""An elementwise conversion of stored values."""
+
+
+_WRITTEN = 1 << 19
+"""Values of a block that is converted and written: 2 MiB of float32. In half of that, threads do little
+at once and wait for each other: checks of what is written take twice the time.
+"""
+
+
+def read(
+    tensor: ir.TensorProtocol, start: int = 0, stop: int | None = None, block: int = 0
+) -> Iterator[Floats]:
+    """The values of a float32 or half tensor from flat index `start` to `stop`, in blocks of a size, or of
+    CHUNK: each stands only until the next is read.
+
+    An external file is read, not mapped: mapped pages count as memory, and truncating a mapped file kills the
+    process. Raises ModelError when the values cannot be read.
+    """
+    stop, block = tensor.size if stop is None else stop, block or CHUNK
+    if isinstance(tensor, ir.ExternalTensor):
+        yield from _from_file(tensor, start, stop, block)
+        return
+    if isinstance(tensor, ConvertedTensor):
+        yield from map(tensor.convert, read(tensor.source, start, stop, block))
+        return
+    flat = numbers(tensor).reshape(-1)
+    yield from (flat[at : min(at + block, stop)] for at in range(start, stop, block))
+
+
+def _from_file(tensor: ir.ExternalTensor, start: int, stop: int, count: int) -> Iterator[Floats]:
+    little = tensor.dtype.numpy().newbyteorder("<")  # on every machine
+    try:
+        with reading.open_regular(Path(tensor.path)) as file:
+            file.seek((tensor.offset or 0) + start * little.itemsize)
+            buffer = np.empty(min(count, stop - start), little)
+            for at in range(start, stop, count):
+                block = buffer[: stop - at]
+                if file.readinto(block.view(np.uint8).data) < block.nbytes:
+                    raise _unreadable(tensor, "it ends too early")
+                yield block
+    except OSError as error:
+        remedy = READABLE if isinstance(error, PermissionError) else _UNCHANGED
+        raise _unreadable(tensor, error.strerror or str(error), remedy) from error
+
+
+_UNCHANGED = "leave the file alone while it is rewritten"
+
+
+def _unreadable(tensor: ir.ExternalTensor, why: str, remedy: str = _UNCHANGED) -> ModelError:
+    return ModelError(f"the data of '{tensor.name}' cannot be read ({why})", where=tensor.path, remedy=remedy)
+
+
+def fits(tensors: Sequence[ir.TensorProtocol], half: Half) -> list[Fit]:
+    """How each of these float32 tensors fits into `half`: small ones many at once, a large one by several
+    threads.
+    """
+    sized = [(tensor, math.prod(dims(tensor))) for tensor in tensors]
+    small = _small_fits([(tensor, size) for tensor, size in sized if 0 < size <= _SMALL], half)
+    with ThreadPoolExecutor(THREADS) as pool:
+        parts = [[] if 0 < size <= _SMALL else _parts(tensor, size, half, pool) for tensor, size in sized]
+        return [halves.join([part() for part in found]) if found else next(small) for found in parts]
+
+
+_SMALL, _MANY = 1 << 8, 1 << 10
+"""The elements of a small tensor, which is less than a block, and how many of these are looked at at once."""
+
+
+def _small_fits(sized: Sequence[tuple[ir.TensorProtocol, int]], half: Half) -> Iterator[Fit]:
+    for at in range(0, len(sized), _MANY):
+        arrays = [next(read(tensor, 0, size)) for tensor, size in sized[at : at + _MANY]]
+        yield from halves.fit_each(arrays, half)
+
+
+def _parts(
+    tensor: ir.TensorProtocol, size: int, half: Half, pool: ThreadPoolExecutor
+) -> list[Callable[[], Fit]]:
+    """Functions that return the fits of the spans of a tensor: computed here if small, else by the pool.
+
+    Only external tensors are divided: the others copy all their values to return a part.
+    """
+    if size < CHUNK:
+        found = _fit(tensor, 0, size, half)
+        return [lambda: found]
+    span = _SPAN if isinstance(tensor, ir.ExternalTensor) else size
+    starts = range(0, size, span)
+    return [pool.submit(_fit, tensor, at, min(at + span, size), half).result for at in starts]
+
+
+def _fit(tensor: ir.TensorProtocol, start: int, stop: int, half: Half) -> Fit:
+    return halves.join([halves.fit(block, half) for block in read(tensor, start, stop)])
+
+
+class ConvertedTensor(ir.LazyTensor):
+    """A stored tensor of float32 or half in another type: converted when it is written, block by block.
+
+    `written` sees that, if it is set.
+    """
+
+    __slots__ = ("convert", "source", "written")
+
+    def __init__(
+        self, source: ir.TensorProtocol, convert: Conversion, dtype: ir.DataType, name: str | None
+    ) -> None:
+        self.source, self.convert = source, convert
+        self.written: WrittenTensors | None = None
+        super().__init__(
+            self._whole,
+            dtype=dtype,
+            shape=ir.Shape(source.shape.numpy()),
+            name=name,
+            doc_string=source.doc_string,
+            metadata_props=dict(source.metadata_props),
+        )
+
+    def _whole(self) -> ir.TensorProtocol:
+        whole = np.empty(self.size, self.dtype.numpy())
+        start = 0
+        for block in read(self.source):
+            whole[start : start + block.size] = self.convert(block)
+            start += block.size
+        return ir.Tensor(whole.reshape(self.shape.numpy()), dtype=self.dtype, name=self.name)
+
+    def tofile(self, file: Any) -> None:
+        """Writes the tensor's bytes to a binary file."""
+        source = read(self.source, block=_WRITTEN)
+        if self.written is not None and isinstance(self.source, ir.ExternalTensor):
+            self.written.write(file, self.dtype, _extent(self.source), source, self.convert)
+            return
+        little = self.dtype.numpy().newbyteorder("<")
+        for block in source:
+            file.write(self.convert(block).astype(little, copy=False).view(np.uint8))
+
+
+def _extent(tensor: ir.ExternalTensor) -> Extent:
+    identity = FileIdentity.of(Path(tensor.path).stat())
+    return Extent(identity, tensor.offset or 0, tensor.dtype, tensor.size)

@@ -14,7 +14,7 @@ from amp_rewrite.model import graph_edits
 from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.onnx_types import attributes, element_types, schema
+from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.policy.targets import Target
 
 _FUSED = ("com.microsoft", "FusedConv")
@@ -34,7 +34,7 @@ def decompose(model: ir.Model, target: Target, half: Half) -> None:
     found = [node for node in every_node(model.graph) if (node.domain, node.op_type) == _FUSED]
     names = UniqueNames(graphs(model.graph))
     for node in found:
-        if attributes.text(node, "activation") in _ACTIVATIONS:
+        if schema.text(node, "activation") in _ACTIVATIONS:
             parts = list(_parts(node, versions(""), names))
             graph_edits.replace(node, parts, parts[-1].outputs[0])
 
@@ -49,7 +49,7 @@ def _parts(node: ir.Node, opset: int, names: UniqueNames) -> Iterator[ir.Node]:
         add = _part("Add", [last, residual], [], node, names)
         yield add
         last = _output(add, node, "sum", names)
-    yield from _ACTIVATIONS[attributes.text(node, "activation")](node, last, opset, names)
+    yield from _ACTIVATIONS[schema.text(node, "activation")](node, last, opset, names)
 
 
 def _part(
@@ -77,9 +77,9 @@ def _plain(*parameters: str) -> Activate:
     """An activation of one node, with its parameters as attributes of these names."""
 
     def activate(node: ir.Node, last: ir.Value, _: int, names: UniqueNames) -> Iterator[ir.Node]:
-        given = zip(parameters, attributes.numbers(node, "activation_params"), strict=False)
+        given = zip(parameters, schema.numbers(node, "activation_params"), strict=False)
         own = [ir.AttrFloat32(*each) for each in given]
-        yield _part(attributes.text(node, "activation"), [last], own, node, names)
+        yield _part(schema.text(node, "activation"), [last], own, node, names)
 
     return activate
 
@@ -90,7 +90,7 @@ def _clip(node: ir.Node, last: ir.Value, opset: int, names: UniqueNames) -> Iter
         yield from _plain("min", "max")(node, last, opset, names)
         return
     bounds: list[ir.Value] = []
-    for name, value in zip(("min", "max"), attributes.numbers(node, "activation_params"), strict=False):
+    for name, value in zip(("min", "max"), schema.numbers(node, "activation_params"), strict=False):
         constant = names.constant(node.outputs[0], name, ir.tensor(value, ir.DataType.FLOAT))
         bounds.append(constant.outputs[0])
         yield constant

@@ -10,7 +10,7 @@ from onnx_ir.passes.common import InlinePass
 from amp_rewrite.model import traversal
 from amp_rewrite.model.loading import root_cause
 from amp_rewrite.model.unique_names import Numbering, UniqueNames
-from amp_rewrite.onnx_types import element_types, inlined_size, schema, version_changes
+from amp_rewrite.onnx_types import element_types, schema, version_changes
 
 
 def inline(model: ir.Model) -> str | None:
@@ -22,7 +22,7 @@ def inline(model: ir.Model) -> str | None:
     if not model.functions:
         return None
     named = [key for key in model.functions if _is_operator(key, model)]
-    inlined_size.refuse_too_many(model, named)
+    element_types.refuse_too_many(model, named)
     try:
         trial = _copy(model)
         _prepare(trial, named)

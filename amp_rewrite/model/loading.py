@@ -3,31 +3,180 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Generator
+import re
+from collections.abc import Collection, Container, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 
 from amp_rewrite.errors import EXPORT_AGAIN, MissingPackageError, ModelError
 from amp_rewrite.files import reading
 from amp_rewrite.files.file_identity import FileIdentity, SourceFile
-from amp_rewrite.model import (
-    contradictions,
-    foreign_formats,
-    preserved_fields,
-    proto_traversal,
-    topology,
-    unique_names,
-    utf8_names,
-)
 from amp_rewrite.model import external_data as external
+from amp_rewrite.model import preserved_fields, proto_traversal, traversal, unique_names
 from amp_rewrite.model.preserved_fields import PreservedFields
-from amp_rewrite.process import fork_safe
+from amp_rewrite.process import startup
+
+# What a model says twice, and otherwise the second time, so that nobody knows which of the two counts.
+#
+# onnxruntime 1.32 takes the first of two Constant values, the last of two small initializers, and the
+# first of large ones; onnx-ir and onnx's reference take the last of all.
+
+
+def refuse(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto], where: str | Path) -> None:
+    """Raises ModelError where a model, which has these graphs, contradicts itself."""
+    found = next(_contradictions(proto, graphs), None)
+    if found is not None:
+        raise ModelError(found, where=where, remedy=EXPORT_AGAIN)
+
+
+def _contradictions(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto]) -> Iterator[str]:
+    for graph in (*graphs, *proto_traversal.in_functions(proto)):
+        stored = [(tensor.name, tensor) for tensor in graph.initializer]
+        stored += [(tensor.values.name, tensor) for tensor in graph.sparse_initializer]
+        for name in _differing(stored):
+            yield f"stores '{name}' twice, with different values"
+    for name in _differing((f"{f.domain}.{f.name}:{f.overload}", f) for f in proto.functions):
+        yield f"has two functions '{name.removesuffix(':')}'"
+    for node in proto_traversal.every_node(proto):
+        if len(node.attribute) > 1:
+            for name in _differing((attribute.name, attribute) for attribute in node.attribute):
+                yield f"has a node {node.op_type} '{node.name}' with two attributes '{name}'"
+
+
+def _differing(named: Iterable[tuple[str, Message]]) -> Iterator[str]:
+    """The names of messages that differ from an earlier one of the same name."""
+    found: dict[str, Message] = {}
+    for name, message in named:
+        first = found.setdefault(name, message)
+        if first is not message and first.SerializeToString() != message.SerializeToString():
+            yield name
+
+
+# File formats that are often mistaken for ONNX, recognised by their first bytes.
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignFormat:
+    """What a file is instead of ONNX: `problem` completes a sentence that begins with its path."""
+
+    problem: str
+    remedy: str
+
+
+def recognise(data: bytes) -> ForeignFormat | None:
+    """The format of these bytes, if it is known and not ONNX."""
+    return next((known for pattern, known in _FORMATS if pattern.match(data)), None)
+
+
+_UNPACK = "unpack it, and give the model in it"
+_FORMATS = tuple(
+    (re.compile(pattern, re.DOTALL | re.IGNORECASE), ForeignFormat(problem, remedy))
+    for pattern, problem, remedy in (
+        (rb"version https://git-lfs", "is a Git LFS pointer, not the model", "fetch it with git lfs pull"),
+        (rb"\x1f\x8b", "is compressed with gzip", _UNPACK),
+        (
+            rb"PK\x03\x04",
+            "is a zip archive, or a PyTorch checkpoint",
+            "unpack it, or export the model to ONNX",
+        ),
+        (rb"....ORTM", "is in onnxruntime's own format", "give the ONNX model that it was made from"),
+        (rb"\s*<(!doctype|html)", "is a web page, not the model", "download the model itself"),
+        (
+            rb"\s*(<\s*ir_version|\{|ir_version:)",
+            "is text; models are read in ONNX's binary format",
+            "convert it with onnx.save(onnx.load(FILE), NEW_FILE)",
+        ),
+    )
+)
+
+
+# Names that are not valid UTF-8, decoded as Latin-1.
+
+
+def decode(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> bool:
+    """Decodes names that are not UTF-8, which some exporters write, as Latin-1; returns whether it did.
+
+    `graphs` are the model's graph and all graphs nested in it.
+    """
+    try:
+        "".join(_names(proto, graphs))
+    except TypeError:  # protobuf returns bytes for text that it cannot decode
+        _decode(proto)
+        return True
+    return False
+
+
+def _names(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> Iterator[str]:
+    yield from (proto.producer_name, proto.producer_version, proto.domain, proto.doc_string)
+    yield from (imported.domain for imported in proto.opset_import)
+    for entry in proto.metadata_props:
+        yield from (entry.key, entry.value)
+    for graph in graphs:
+        yield from (graph.name, graph.doc_string)
+        for info in proto_traversal.value_infos(graph):
+            yield info.name
+            yield from (dim.dim_param for dim in info.type.tensor_type.shape.dim)
+        yield from (tensor.name for tensor in graph.initializer)
+        yield from _names_of(graph.node)
+    for function in proto.functions:
+        yield from (function.name, function.domain)
+        yield from _names_of(function.node)
+
+
+def _names_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    for node in nodes:
+        yield from (node.name, node.op_type, node.domain, node.doc_string, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
+
+
+def _decode(message: Message) -> None:
+    for described, value in message.ListFields():
+        if described.type == FieldDescriptor.TYPE_MESSAGE:
+            for each in (value,) if isinstance(value, Message) else value:
+                _decode(each)
+        elif described.type == FieldDescriptor.TYPE_STRING:
+            if isinstance(value, bytes):
+                setattr(message, described.name, value.decode("latin-1"))
+            elif not isinstance(value, str):
+                value[:] = [each.decode("latin-1") if isinstance(each, bytes) else each for each in value]
+
+
+# The order of nodes: each after the nodes whose outputs it uses.
+
+
+def sort_nodes(model: ir.Model, where: str | Path, sparse: Container[str | None] = frozenset[str]()) -> None:
+    """Sorts the nodes of a model topologically, as runtimes do; a sorted model is not changed.
+
+    `sparse` names the sparse initializers, which onnx-ir does not know. Raises ModelError, with the model's
+    place `where`, for a value without a definition, and for cyclic dependencies.
+    """
+    graph, is_sorted = model.graph, True
+    defined: set[ir.Value] = set()
+    for node in traversal.nodes_inner_first(graph):  # a body may not use the outputs of its node
+        for value in node.inputs if node.op_type != "Constant" else ():  # a Constant's inputs are ignored
+            if value is None or value in defined:
+                continue
+            if value.producer() is not None:
+                is_sorted = False
+            elif not (value.is_graph_input() or value.is_initializer() or value.name in sparse):
+                problem = f"uses '{value.name}', which is not defined"
+                raise ModelError(problem, where=where, remedy=EXPORT_AGAIN)
+        defined.update(node.outputs)
+    if is_sorted:
+        return
+    try:
+        graph.sort()
+    except ValueError as error:
+        raise ModelError("has nodes with cyclic dependencies", where=where, remedy=EXPORT_AGAIN) from error
+
 
 ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Any
 """A path, serialised bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
@@ -65,13 +214,14 @@ def load(source: ModelSource) -> Loaded:
         loaded = _from_proto(_parse(source, "the given bytes"), len(source))
         return _refuse_external(loaded) if external.KEY in source else loaded
     if isinstance(source, onnx.ModelProto):
+        refuse_too_large(source, f"{SAVE}, or give onnx_ir.from_proto(model)")
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
         return _refuse_external(_from_proto(copy, source.ByteSize()))
     if isinstance(source, (str, os.PathLike)):
         return _from_path(Path(source))
     if is_surgeon(source):
-        proto = exported(source)
+        proto = refuse_too_large(exported(source))
         return _refuse_external(_from_proto(proto, proto.ByteSize()))
     raise ModelError(f"{type(source).__name__} is not a model", remedy=what_to_give(source))
 
@@ -96,10 +246,36 @@ def _from_ir(source: ir.Model) -> Loaded:
                 )
     external.check(source)
     model = source.clone()
-    topology.sort_nodes(model, _IN_MEMORY)
+    sort_nodes(model, _IN_MEMORY)
     renamed = unique_names.rename_twins(model)
     size, files = external.size_of(source), external.files(source)
     return Loaded(model, size, files, warnings=renamed, mended=bool(renamed))
+
+
+SAVE = "save it with onnx.save(model, path, save_as_external_data=True), and give the path"
+
+
+def refuse_too_large(proto: onnx.ModelProto, remedy: str = SAVE) -> onnx.ModelProto:
+    """The same model; ModelError where protobuf would fail to copy it, after having serialised most of it."""
+    size = sum(map(_bytes_of, proto.graph.initializer))
+    if size >= _LARGEST_FILE:
+        problem = f"has {size / 1e9:.1f} GB of tensors in memory, and protobuf copies no more than 2 GiB"
+        raise ModelError(problem, where=_IN_MEMORY, remedy=remedy)
+    return proto
+
+
+def _bytes_of(tensor: onnx.TensorProto) -> float:
+    """The bytes of a tensor, without reading its data: that copies them."""
+    if tensor.HasField("raw_data"):
+        return math.prod(tensor.dims) * _ITEM_SIZES.get(tensor.data_type, 0)
+    return 4 * len(tensor.float_data) + 8 * (len(tensor.double_data) + len(tensor.int64_data))
+
+
+_ITEM_SIZES = {
+    int(kind): kind.itemsize
+    for kind in ir.DataType
+    if kind not in (ir.DataType.UNDEFINED, ir.DataType.STRING)
+}
 
 
 def _refuse_external(loaded: Loaded) -> Loaded:
@@ -156,7 +332,7 @@ def is_surgeon(source: object) -> bool:
 def surgeon() -> Any:
     """The module onnx_graphsurgeon; MissingPackageError where it is not installed."""
     try:
-        return fork_safe.import_module("onnx_graphsurgeon")
+        return startup.import_module("onnx_graphsurgeon")
     except ImportError as error:
         raise MissingPackageError(
             "onnx-graphsurgeon", extra="graphsurgeon", purpose="a graphsurgeon graph"
@@ -206,7 +382,7 @@ def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
 
 def _not_onnx(data: bytes, problem: str, where: str | Path) -> ModelError:
     """The error for data that does not parse: it names the format, where that is recognised."""
-    known = foreign_formats.recognise(data)
+    known = recognise(data)
     if known is None:
         return ModelError(problem, where=where, remedy=_of_a_data_file(where) or EXPORT_AGAIN)
     return ModelError(known.problem, where=where, remedy=known.remedy)
@@ -223,8 +399,8 @@ def _of_a_data_file(where: str | Path) -> str:
 
 def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = _IN_MEMORY) -> Loaded:
     graphs = tuple(proto_traversal.graphs(proto.graph))
-    decoded = utf8_names.decode(proto, graphs)
-    contradictions.refuse(proto, graphs, where)
+    decoded = decode(proto, graphs)
+    refuse(proto, graphs, where)
     preserved = preserved_fields.take_out(proto, graphs)
     try:
         model = ir.from_proto(proto)
@@ -232,7 +408,7 @@ def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = _IN_MEMOR
         raise ModelError(
             f"cannot be understood ({root_cause(error)})", where=where, remedy=EXPORT_AGAIN
         ) from error
-    topology.sort_nodes(model, where, preserved.sparse_names)
+    sort_nodes(model, where, preserved.sparse_names)
     renamed = unique_names.rename_twins(model)
     warnings = (*([_DECODED] if decoded else ()), *renamed)
     return Loaded(model, size, preserved=preserved, warnings=warnings, mended=bool(renamed))

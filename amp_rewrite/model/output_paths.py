@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from amp_rewrite.errors import OptionError, OutputError
-from amp_rewrite.files import destination
+from amp_rewrite.files import destination, file_identity
 from amp_rewrite.model.loading import ModelSource, open_file
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.options import ExternalData, Options
@@ -52,7 +52,7 @@ def beside(
     format, and OutputError where no file can be written.
     """
     target = Path(output) if output is not None else unnamed
-    if is_same(target, given):
+    if file_identity.is_same(target, given):
         raise OptionError(f"{target} is the input itself", remedy=remedy)
     if output is None and target.is_symlink():  # the user has not named it
         raise OutputError(
@@ -76,16 +76,8 @@ def _refuse_other_format(target: Path) -> None:
 def refuse_data(target: Path, read: Iterable[Path]) -> None:
     """Raises OptionError if a result would replace a file with weights of its model."""
     for file in read:
-        if is_same(target, file):
+        if file_identity.is_same(target, file):
             raise OptionError(f"{target} holds weights of the input", remedy="choose another place")
-
-
-def is_same(one: Path, other: Path) -> bool:
-    """Whether two paths, resolved, are the same existing file."""
-    try:
-        return one.resolve().samefile(other.resolve())
-    except (OSError, RuntimeError, ValueError):  # a cycle of links is a RuntimeError
-        return False
 
 
 def default(path: Path, half: Half) -> Path:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.model import constants
-from amp_rewrite.onnx_types import attributes
+from amp_rewrite.onnx_types import schema
 
 Ranks = Mapping[ir.Value, int | None]
 """Values, each with its number of axes; None where it is unknown."""
@@ -147,7 +147,7 @@ def _rank_of_axes(node: ir.Node, before: int | None) -> int | None:
         return None
     if node.op_type == "Unsqueeze":
         return before + count
-    drops = not attributes.integer(node, "keepdims", 1)
+    drops = not schema.integer(node, "keepdims", 1)
     return before - count if drops or node.op_type == "Squeeze" else before
 
 
@@ -205,7 +205,7 @@ def turned_rank(node: ir.Node) -> int | None:
 
 def _perm(node: ir.Node) -> tuple[int, ...]:
     """The permutation of a Transpose; empty if it is missing or invalid."""
-    order = tuple(attributes.integers(node, "perm"))
+    order = tuple(schema.integers(node, "perm"))
     return order if sorted(order) == list(range(len(order))) else ()
 
 

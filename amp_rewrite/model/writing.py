@@ -13,13 +13,13 @@ from typing import Any, Protocol
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.certificate.written_tensors import WrittenTensors
+from amp_rewrite.certificate.element_checks import WrittenTensors
 from amp_rewrite.errors import OutputError
 from amp_rewrite.files import destination, file_identity, locking, staging
 from amp_rewrite.files.file_identity import SourceFile
 from amp_rewrite.files.staging import Stage, Transaction
 from amp_rewrite.model import external_data as external
-from amp_rewrite.model import external_data_writing, obsolete_data_files, serialization
+from amp_rewrite.model import serialization
 from amp_rewrite.model.loading import Loaded, ModelSource, open_file, surgeon
 from amp_rewrite.policy.options import Beside, ExternalData
 from amp_rewrite.process.stopwatch import Count
@@ -166,7 +166,7 @@ def save(
         if is_external:
             _refuse_link_elsewhere(path, stage.target)
             written = proof.written if proof else None
-            names = external_data_writing.write(loaded.model, stage, asked.largest, count, written)
+            names = external.write(loaded.model, stage, asked.largest, count, written)
         elif loaded.external:
             ir.external_data.load_to_model(loaded.model)
         data = serialization.to_proto(loaded).SerializeToString()
@@ -177,7 +177,7 @@ def save(
 def _staged(path: Path) -> Generator[Stage]:
     target = destination.resolve(path)
     try:
-        with staging.beside(target, lambda: obsolete_data_files.referenced_by(target)) as stage:
+        with staging.beside(target, lambda: external.referenced_by(target)) as stage:
             yield stage
     except OSError as error:
         raise destination.unwritable(path, error) from error
@@ -200,13 +200,13 @@ def _publish(
     staged.write_bytes(data)
     _prove(proof, staged)
     file_identity.check(read)
-    warnings = obsolete_data_files.find(stage.target, in_use).warnings
+    warnings = external.find(stage.target, in_use).warnings
     mode = next((file.path.stat().st_mode for file in read), None)
 
     def move() -> None:
         file_identity.check(read if path in {file.path for file in read} else ())
         with locking.held(stage.target.parent):
-            obsolete = obsolete_data_files.find(stage.target, in_use)
+            obsolete = external.find(stage.target, in_use)
             stage.publish(names, mode)
             obsolete.remove()
 

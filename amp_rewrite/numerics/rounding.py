@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import parser
 
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.process import fork_safe
+from amp_rewrite.process import startup
 
 Floats = NDArray[np.float32]
 
@@ -86,7 +86,7 @@ class CastConverter:
     """A Cast from float32 to a half type on the CPU, on the caller's thread; several threads may call it."""
 
     def __init__(self, half: Half) -> None:
-        runtime = fork_safe.import_module("onnxruntime")
+        runtime = startup.import_module("onnxruntime")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4  # fatal errors only

@@ -9,8 +9,9 @@ ALL = range(1 << 31)
 
 FIRST = range(1)
 
-_MOVING = """Compress DepthToSpace Expand Flatten Gather GatherElements GatherND Identity Neg ReduceMax ReduceMin
-    Reshape ReverseSequence Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze""".split()
+_MOVING = """Compress DepthToSpace Expand Flatten Gather GatherElements GatherND Identity Neg ReduceMax
+    ReduceMin Reshape ReverseSequence Slice SpaceToDepth Split Squeeze Tile Transpose Trilu
+    Unsqueeze""".split()
 MASK_CARRIERS: Mapping[str, range] = {
     **dict.fromkeys(_MOVING, FIRST),
     **dict.fromkeys(("Add", "Concat", "Max", "Min", "Sub", "Sum"), ALL),
@@ -20,8 +21,8 @@ MASK_CARRIERS: Mapping[str, range] = {
 """Operators of ONNX whose outputs hold what these inputs hold, or sums of it: a mask stays one."""
 
 LARGEST_MASK_SCALE = 64.0
-"""The largest number, and its reciprocal the least, by which a product leaves a mask a mask: half of float16's
-range divided by it is far beyond what a softmax tells from infinity.
+"""The largest number, and its reciprocal the least, by which a product leaves a mask a mask: half of
+float16's range divided by it is far beyond what a softmax tells from infinity.
 """
 
 SOFTMAX_PORTS: Mapping[tuple[str, str], int] = {
@@ -36,3 +37,27 @@ SOFTMAX_PORTS: Mapping[tuple[str, str], int] = {
 
 ATTENTION_RESULTS = 3
 """The first outputs of an attention; the ones behind are scores."""
+
+LINEAR_IN_THE_FIRST = """Identity Neg Reshape Flatten Squeeze Unsqueeze Transpose Expand Tile Slice Gather
+    GatherElements GatherND DepthToSpace SpaceToDepth ReduceSum ReduceMean CumSum Trilu AveragePool
+    GlobalAveragePool ReverseSequence Compress MaxUnpool Col2Im Dropout GridSample DFT Upsample""".split()
+"""Operators of ONNX whose first output is linear in their first input, by their documentation. Div and Split
+are as well, but for their divisor and their other outputs.
+"""
+
+LINEAR_IN_ALL = ("Add", "Sub", "Sum", "Mean", "Concat")
+
+LINEAR_GRADIENTS = """ReluGrad ConvGrad LayerNormalizationGrad SimplifiedLayerNormalizationGrad
+    InvertibleLayerNormalizationGrad SoftmaxGrad SoftmaxGrad_13 LogSoftmaxGrad LogSoftmaxGrad_13 GeluGrad
+    FastGeluGrad QuickGeluGrad BiasGeluGrad_dX BiasFastGeluGrad_dX SigmoidGrad TanhGrad LeakyReluGrad
+    DropoutGrad BitmaskDropoutGrad MaxPoolGrad AveragePoolGrad BatchNormalizationGrad GatherElementsGrad
+    SliceGrad""".split()
+"""Gradients of onnxruntime-training that are linear in their first input, dY
+(orttraining/orttraining/core/graph/training_op_defs.cc).
+"""
+
+KEEPING_ZERO = frozenset("Cast Expand Flatten Identity Neg Reshape Squeeze Tile Transpose Unsqueeze".split())
+"""Operators of ONNX that make zeros alone of a first input of zeros."""
+
+LARGEST_ZERO = 1 << 24
+"""Elements up to which a stored value is read to see whether it is zero."""

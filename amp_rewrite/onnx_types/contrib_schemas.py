@@ -13,7 +13,7 @@ from typing import Any
 
 import onnx
 
-from amp_rewrite.process import fork_safe
+from amp_rewrite.process import startup
 
 OperatorVersion = Mapping[str, Any]
 """One version of an operator: `since`, `inputs`, `outputs` (rows of type, option, homogeneous), `types`."""
@@ -51,7 +51,7 @@ def stored() -> OperatorVersions:
 def installed() -> OperatorVersions:
     """The operators of the installed onnxruntime; none if it is missing or does not work."""
     try:
-        state = fork_safe.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+        state = startup.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
         schemas = state.get_all_operator_schema()
     except (ImportError, AttributeError, OSError):
         return {}

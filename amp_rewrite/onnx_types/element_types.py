@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import graphlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.onnx_types import attribute_types, control_flow, schema
+from amp_rewrite.errors import ModelError
+from amp_rewrite.numerics.half import HALF_TYPES
+from amp_rewrite.onnx_types import control_flow, schema
 
 Type = ir.TypeProtocol
 Types = dict[ir.Value, Type]
@@ -105,7 +110,7 @@ class _Inference:
         if control_flow.may_have_bodies(node):
             self._with_bodies(node)
         elif node.op_type == "Constant":
-            dtype = attribute_types.of_constant(node)
+            dtype = schema.of_constant(node)
             self._set(node.outputs[0], tensor(dtype) if dtype else None)
         else:
             self._groups(node)
@@ -147,10 +152,10 @@ class _Inference:
         return self._of_container(node) or self._of_attribute(node, group)
 
     def _of_attribute(self, node: ir.Node, group: schema.Group) -> Type | None:
-        typed = attribute_types.of(node)
+        typed = schema.of(node)
         if typed is None or typed.var != group.var.name:
             return None
-        dtype = attribute_types.declared(node, typed)
+        dtype = schema.declared(node, typed)
         if dtype is None and typed.like is not None:
             dtype = self._of_variable(node, typed.like)
         dtype = dtype or typed.default
@@ -237,3 +242,145 @@ _CONTAINER_OUTPUTS: dict[str, Callable[[ir.Node, Type | None], Type | None]] = {
 
 CONTAINERS = frozenset((*_CONTAINER_OUTPUTS, "SequenceInsert"))
 """The operators that wrap values in sequences and optionals, or unwrap them."""
+
+
+# Values and nodes of a model that have two float types where ONNX wants one: no runtime loads such a
+# model.
+#
+# Converters leave them: a declaration of the type before, or a constant that was not converted with its
+# reader.
+
+_FLOATS = HALF_TYPES | {ir.DataType.FLOAT, ir.DataType.DOUBLE}
+
+
+def find(model: ir.Model) -> str:
+    """Returns the first conflict of a half type with another float type, in words; empty without one."""
+    types = infer(model)
+    return next(_of_declarations(types), "") or next(_of_nodes(model, types), "")
+
+
+def _of_declarations(types: Types) -> Iterator[str]:
+    for value, inferred in types.items():
+        if found := _conflict((inferred, value.type)):
+            yield f"'{value.name}' is {found[0]}, and declared {found[1]}"
+
+
+def _of_nodes(model: ir.Model, types: Types) -> Iterator[str]:
+    version = versions(model.graph.opset_imports)
+    for node in model.graph.all_nodes():
+        for values in _alike(node, version(node.domain)):
+            kinds = (types.get(value, value.type) for value in values if value is not None)
+            if found := _conflict(kinds):
+                name = node.name or next((value.name for value in node.outputs if value.name), "")
+                yield f"{node.op_type} '{name}' has {' and '.join(found)} where its schema has one type"
+
+
+def _alike(node: ir.Node, version: int) -> Iterator[list[ir.Value | None]]:
+    """The values at the ports of a node, and of its bodies, that have one type."""
+    bindings = control_flow.bindings(node) if control_flow.may_have_bodies(node) else None
+    for binding in bindings or ():
+        if not binding.mapped:
+            outer = [value for i in binding.inputs for value in node.inputs[i : i + 1]]
+            inner = [body.inputs[i] for body, i in binding.enters]
+            yield [*outer, *inner, *(body.outputs[i] for body, i in binding.leaves)]
+    layout = schema.layout(node.domain, node.op_type, version, len(node.inputs), len(node.outputs))
+    for group in layout or () if bindings is None else ():
+        yield [node.inputs[i] for i in group.inputs]
+
+
+def _conflict(kinds: Iterable[ir.TypeProtocol | None]) -> list[str]:
+    """The names of the float types of tensors, where these are several and one is half; else none."""
+    found = dict.fromkeys(kind.dtype for kind in kinds if isinstance(kind, ir.TensorType))
+    is_one = len(found) < 2 or HALF_TYPES.isdisjoint(found) or not _FLOATS.issuperset(found)
+    return [] if is_one else [element_type_name(dtype) for dtype in found]
+
+
+# The number of nodes of a model after inlining its functions, computed without inlining them.
+
+MOST_NODES = 1_000_000
+"""Nodes beyond which functions are not inlined: ten times the largest published models, some minutes of work
+and gigabytes of memory. The limit is needed, since the number is exponential in the depth of calls.
+"""
+
+
+def refuse_too_many(model: ir.Model, kept: Collection[ir.OperatorIdentifier] = ()) -> None:
+    """Raises ModelError if inlining all functions except `kept` results in more than MOST_NODES nodes.
+
+    A model that already has more nodes is accepted if inlining adds none, and so are recursive functions,
+    which cannot be inlined at all.
+    """
+    counted = _count(model, kept)
+    if counted is None or counted.nodes <= max(MOST_NODES, counted.written):
+        return
+    domain, name, _ = counted.worst
+    raise ModelError(
+        f"the model's functions come to {_shown(counted.nodes)} nodes when they are inlined, "
+        f"{schema.written(domain, name)} alone to {_shown(counted.most)}, and {MOST_NODES:,} are the limit",
+        remedy="rewrite it with `Options.keep_functions`, which leaves functions as they are",
+    )
+
+
+def node_count(model: ir.Model, kept: Collection[ir.OperatorIdentifier] = ()) -> int:
+    """The nodes of a model and its functions after inlining all but `kept`; as written if recursive."""
+    counted = _count(model, kept)
+    return sum(map(_size, (model.graph, *model.functions.values()))) if counted is None else counted.nodes
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """The number of nodes after inlining, and as written; the largest function after inlining."""
+
+    nodes: int
+    written: int
+    worst: ir.OperatorIdentifier
+    most: int
+
+
+def _count(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> _Count | None:
+    """None if functions are recursive.
+
+    Functions that are kept or never called count as well, with the calls in them inlined.
+    """
+    inlined = model.functions.keys() - set(kept)
+    calls = {key: _calls(function, inlined) for key, function in model.functions.items()}
+    try:
+        order = tuple(graphlib.TopologicalSorter(calls).static_order())
+    except graphlib.CycleError:
+        return None
+    own = {key: _size(function) for key, function in model.functions.items()}
+    sizes: dict[ir.OperatorIdentifier, int] = {}
+    for key in order:
+        sizes[key] = own[key] + _added(calls[key], sizes)
+    from_graph = _calls(model.graph, inlined)
+    reached = set(from_graph)
+    for key in reversed(order):  # callers first
+        reached.update(calls[key] if key in reached else ())
+    remaining = sum(size for key, size in sizes.items() if key not in reached)
+    worst = max(sizes, key=sizes.__getitem__, default=("", "", ""))
+    written = _size(model.graph)
+    nodes = written + _added(from_graph, sizes) + remaining
+    return _Count(nodes, written + sum(own.values()), worst, sizes.get(worst, 0))
+
+
+_Calls = Counter[ir.OperatorIdentifier]
+
+
+def _calls(holder: ir.Graph | ir.Function, of: Collection[ir.OperatorIdentifier]) -> _Calls:
+    return Counter(key for node in holder.all_nodes() if (key := node.op_identifier()) in of)
+
+
+def _added(calls: _Calls, sizes: dict[ir.OperatorIdentifier, int]) -> int:
+    """How many nodes inlining these calls adds: those of the function, less the call itself."""
+    return sum(count * (sizes[key] - 1) for key, count in calls.items())
+
+
+def _size(holder: ir.Graph | ir.Function) -> int:
+    return sum(1 for _ in holder.all_nodes())
+
+
+def _shown(count: int) -> str:
+    """The number as text; an enormous one as a power of two."""
+    return f"{count:,}" if count < _ENORMOUS else f"2^{count.bit_length() - 1} or more"
+
+
+_ENORMOUS = 10**15

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.onnx_types import element_types, inlined_size, worker, worker_process
+from amp_rewrite.onnx_types import element_types, worker, worker_process
 from amp_rewrite.onnx_types.element_types import Type, Types, tensor
 
 _LARGEST = 1 << 28
@@ -23,7 +23,7 @@ def types(model: ir.Model) -> Types:
 def _inferred(model: ir.Model) -> dict[str, Type]:
     """The types that onnx infers for the values of the main graph, by name; none if it fails."""
     size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)
-    if size > _LARGEST or (model.functions and inlined_size.node_count(model) > inlined_size.MOST_NODES):
+    if size > _LARGEST or (model.functions and element_types.node_count(model) > element_types.MOST_NODES):
         return {}
     data = ir.to_proto(model).SerializeToString()
     inferred = worker.call(worker_process.infer_model, data) or {}

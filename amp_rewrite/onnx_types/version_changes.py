@@ -1,21 +1,24 @@
 """Whether a node means the same at a newer version of ONNX, by number alone: nothing of it is rewritten.
 
 The schemas of both versions are compared as far as the node uses them; what they do not tell is in
-`meaning_changes`.
+`onnx_facts.versions`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import onnx_ir as ir
 from onnx.defs import OpSchema
 
+from amp_rewrite.onnx_facts.versions import CHANGES, NEUTRAL, Spared, Unless
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.element_types import Types
-from amp_rewrite.onnx_types.meaning_changes import CHANGES, NEUTRAL, RankOf
+
+RankOf = Callable[[ir.Value], "int | None"]
+"""The rank of a value; None where it is unknown."""
 
 OLDEST = 7
 """The oldest version that is compared: before 7 operators broadcast by other rules, and Cast names its type
@@ -35,7 +38,29 @@ def same(node: ir.Node, old: int, new: int, types: Types, rank_of: RankOf) -> bo
     if not _interface_kept(node.op_type, old, new, _usage(node, types)):
         return False
     changes = CHANGES.get(node.op_type, ())
-    return all(change.spares(node, rank_of) for change in changes if old < change.since <= new)
+    return all(_spares(change.spares, node, rank_of) for change in changes if old < change.since <= new)
+
+
+def _spares(spared: Unless | Spared, node: ir.Node, rank_of: RankOf) -> bool:
+    """Whether a node means what it meant before a change."""
+    if isinstance(spared, Unless):
+        attribute = node.attributes.get(spared.attribute)
+        return attribute is None or (not attribute.is_ref() and attribute.value in spared.values)
+    if spared is Spared.WITH_PARTS:
+        return len(node.inputs) > 1 and node.inputs[1] is not None
+    if spared is Spared.WITH_ONE_OUTPUT:
+        return not any(value.name for value in node.outputs[1:])
+    return spared is Spared.OF_LAST_AXIS and _normalises_last_axis(node, rank_of)
+
+
+def _normalises_last_axis(node: ir.Node, rank_of: RankOf) -> bool:
+    stated = node.attributes.get("axis")
+    if stated is not None and (stated.is_ref() or stated.type != ir.AttributeType.INT):
+        return False
+    axis = 1 if stated is None else stated.as_int()
+    value = node.inputs[0] if node.inputs else None
+    rank = rank_of(value) if value is not None else None
+    return (axis == -1 and stated is not None) or (rank is not None and axis == rank - 1)
 
 
 class _Usage(NamedTuple):

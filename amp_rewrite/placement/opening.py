@@ -17,10 +17,9 @@ from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.placement import stub_libraries
 from amp_rewrite.process import child_process
 from amp_rewrite.process.child_process import ChildProcess, CrashError
-from amp_rewrite.running import custom_ops, profiles, sessions
-from amp_rewrite.running.custom_ops import Libraries
-from amp_rewrite.running.profiles import Profile
-from amp_rewrite.running.sessions import Device, Feeds
+from amp_rewrite.running import latency, sessions
+from amp_rewrite.running.latency import Profile
+from amp_rewrite.running.sessions import Device, Feeds, Libraries
 
 # The process that opens sessions: no stub library and no crash of onnxruntime reaches the user's process.
 # It reads requests from its standard input and answers each; all else that is printed, onnxruntime's log
@@ -101,7 +100,7 @@ def _options(runtime: Any, request: Request) -> Any:
     options.log_severity_level = _VERBOSE
     options.intra_op_num_threads = 1
     options.optimized_model_filepath = str(request.optimised)
-    custom_ops.register(options, request.libraries)
+    sessions.register(options, request.libraries)
     for entry in _WEIGHTS_OUTSIDE:
         options.add_session_config_entry(*entry)
     if request.feeds is not None:
@@ -120,7 +119,7 @@ def _ran(session: Any, feeds: Feeds) -> Answer:
         sessions.run_session(session, feeds)
     except AmpRewriteError as error:
         return Answer(failed=error.problem)
-    return Answer(profile=profiles.read(Path(session.end_profiling())))
+    return Answer(profile=latency.read(Path(session.end_profiling())))
 
 
 def serve(*, stubs: bool) -> None:

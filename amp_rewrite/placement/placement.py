@@ -15,7 +15,7 @@ from amp_rewrite.model import proto_traversal
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.placement import saved_graph
 from amp_rewrite.placement.saved_graph import COPIES, FULL, HALVES, Executed
-from amp_rewrite.running.profiles import CPU, Profile
+from amp_rewrite.running.latency import CPU, Profile
 
 # onnxruntime's verbose log -> which provider each node is placed on, and why some are on the CPU.
 

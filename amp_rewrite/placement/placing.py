@@ -19,8 +19,7 @@ from amp_rewrite.placement.opening import Answer, Request, SessionProcess
 from amp_rewrite.placement.placement import CpuReason, OwnNodes, Placement, PlacementLog
 from amp_rewrite.placement.saved_graph import SavedGraph
 from amp_rewrite.running import run_arguments
-from amp_rewrite.running.custom_ops import Libraries
-from amp_rewrite.running.sessions import Device, Feeds
+from amp_rewrite.running.sessions import Device, Feeds, Libraries
 
 
 @dataclass(frozen=True, slots=True)

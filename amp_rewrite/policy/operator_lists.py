@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -29,10 +29,73 @@ from amp_rewrite import arguments
 from amp_rewrite.errors import ListError
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.policy import entries, operator_names, shipped_lists
+from amp_rewrite.policy import entries
 from amp_rewrite.policy.entries import Entry, Kind, Operator
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.policy.yaml_fields import Field, fields, near, parse, text
+from amp_rewrite.policy.yaml_fields import Field, fields, near, nearest, parse, text
+
+# The operator lists that come with the package: their names, and the folder that holds them.
+
+
+def names() -> tuple[str, ...]:
+    """The names of the shipped lists, in order; ListError if there are none."""
+    return _names_in(folder())
+
+
+def folder() -> Path:
+    """Where the shipped lists are: in an installed package, or beside it in a checkout.
+
+    Raises ListError when they are in neither place.
+    """
+    return _above(__file__)
+
+
+@functools.cache
+def _above(module: str) -> Path:
+    """Looked for once: a rewrite asks ten times, which was an eighth of the time of a small one."""
+    package = Path(module).resolve().parents[1]
+    places = (package / "oplists", package.parent / "oplists")
+    # A folder of that name beside an installed package may be anybody's.
+    for place in places:
+        if (place / "default.yaml").is_file():
+            return place
+    raise ListError(
+        f"the shipped operator lists are in neither {places[0]} nor {places[1]}",
+        remedy="install amp-rewrite again",
+    )
+
+
+@functools.cache
+def holds(file: Path) -> bool:
+    """Whether a file is one of the shipped lists."""
+    return file.resolve().parent == folder().resolve()
+
+
+@functools.cache
+def _names_in(place: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in place.glob("*.yaml")))
+
+
+# Names of operators as users write them: MatMul, or domain:MatMul.
+
+
+def split(text: str) -> Operator | None:
+    """The domain, in ONNX's own spelling, and the name; None for what is no name of an operator."""
+    domain, colon, name = text.rpartition(":")
+    if not name or any(map(str.isspace, text)) or (colon and not domain):
+        return None
+    return schema.canonical(domain), name
+
+
+def near_operator(key: Operator | None, known: Callable[[str], Iterable[str]]) -> str:
+    """What an operator that does not exist may have meant, as advice; `known` are those of a domain."""
+    if key is None:
+        return "write it as MatMul, or as domain:MatMul"
+    domain, name = key
+    if elsewhere := [d for d in ("", "com.microsoft") if name in known(d)]:
+        return f"did you mean {schema.written(elsewhere[0], name)}?"
+    meant = nearest(name, known(domain))
+    return f"did you mean {schema.written(domain, meant)}?" if meant else "operators are case-sensitive"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -100,7 +163,7 @@ class OpLists:
     @property
     def stands_alone(self) -> bool:
         """Whether this is a file of a user's that extends no other list."""
-        return len(self.files) == 1 and not shipped_lists.holds(self.files[0])
+        return len(self.files) == 1 and not holds(self.files[0])
 
     def moved_to(self, operator: str) -> Kind | None:
         """The list to which an operator was moved; None where it was not, or does not exist.
@@ -110,7 +173,7 @@ class OpLists:
             >>> load_lists("default").override("deny", "Conv").moved_to("Conv").value
             'deny'
         """
-        key = operator_names.split(operator)
+        key = split(operator)
         return self.entries[key].kind if key is not None and key in self.moved else None
 
     def put_back(self, operators: Iterable[str]) -> OpLists:
@@ -121,7 +184,7 @@ class OpLists:
             >>> load_lists("default").override("deny", "Conv").put_back(["Conv"]).find("", "Conv").kind.value
             'allow'
         """
-        keys = set(map(operator_names.split, operators))
+        keys = set(map(split, operators))
         before = {key: entry for key, entry in self.moved.items() if key in keys and entry is not None}
         others = {key: entry for key, entry in self.entries.items() if key not in keys & self.moved.keys()}
         moved = {key: entry for key, entry in self.moved.items() if key not in keys}
@@ -147,8 +210,8 @@ def load(name_or_path: str | Path) -> OpLists:
         >>> Options(half="bfloat16", lists=lists).operator_lists().name
         'bfloat16'
     """
-    if name_or_path in shipped_lists.names():
-        return _load_shipped(shipped_lists.folder() / f"{name_or_path}.yaml")
+    if name_or_path in names():
+        return _load_shipped(folder() / f"{name_or_path}.yaml")
     path = arguments.path("name_or_path", name_or_path)
     if not path.exists():
         raise ListError("there is no such list", file=path, remedy=_near_lists(str(path)))
@@ -168,8 +231,7 @@ _TOP_KEYS = ("name", "description", "half", "extends", *(kind.value for kind in 
 
 def _read(path: Path, trail: tuple[Path, ...]) -> OpLists:
     top = {
-        field.name: field
-        for field in fields(path, parse(path, _TOP_KEYS, trusted=shipped_lists.holds(path)), _TOP_KEYS)
+        field.name: field for field in fields(path, parse(path, _TOP_KEYS, trusted=holds(path)), _TOP_KEYS)
     }
     name = text(top["name"]) if "name" in top else path.stem
     base = _base(top["extends"], (*trail, path.resolve())) if "extends" in top else _NOTHING
@@ -197,11 +259,7 @@ _NOTHING = OpLists("", "", MappingProxyType({}))
 
 def _base(extends: Field, trail: tuple[Path, ...]) -> OpLists:
     name = text(extends)
-    path = (
-        shipped_lists.folder() / f"{name}.yaml"
-        if name in shipped_lists.names()
-        else extends.file.parent / name
-    )
+    path = folder() / f"{name}.yaml" if name in names() else extends.file.parent / name
     if not path.exists():
         raise extends.error(f"there is no list {name} to extend", _near_lists(name))
     if path.resolve() in trail:
@@ -211,28 +269,28 @@ def _base(extends: Field, trail: tuple[Path, ...]) -> OpLists:
 
 
 def _near_lists(name: str) -> str:
-    return f"{near(name, shipped_lists.names())}; anything else is the path of a file"
+    return f"{near(name, names())}; anything else is the path of a file"
 
 
 # ---- names of operators
 
 
 def _operator(field: Field) -> Operator:
-    key = operator_names.split(field.name)
+    key = split(field.name)
     # A shipped list may name operators that the installed onnx is too old for; a test reads those.
-    if key and (shipped_lists.holds(field.file) or _exists(key)):
+    if key and (holds(field.file) or _exists(key)):
         return key
-    raise field.error(f"there is no operator {field.name}", operator_names.near(key, _known))
+    raise field.error(f"there is no operator {field.name}", near_operator(key, _known))
 
 
 def _asked(text: str, kind: Kind) -> Operator:
-    key = operator_names.split(text)
+    key = split(text)
     if key and _exists(key):
         return key
     raise ListError(
         f"there is no operator {text}",
         file=f"`OpLists.override({kind.value})`",
-        remedy=operator_names.near(key, _known),
+        remedy=near_operator(key, _known),
     )
 
 

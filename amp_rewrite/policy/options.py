@@ -2,23 +2,147 @@
 
 from __future__ import annotations
 
+import enum
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike, Texts
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import FLOAT16, Half
-from amp_rewrite.policy import devices, open_sizes, shipped_lists, targets
-from amp_rewrite.policy import ranges as declared_ranges
-from amp_rewrite.policy.choices import Beside, ExternalData, IOTypes, Level, Pins
+from amp_rewrite.policy import devices, open_sizes, operator_lists, targets
 from amp_rewrite.policy.devices import H200, Device
 from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.open_sizes import NONE_GIVEN, Dims, GivenSizes
 from amp_rewrite.policy.operator_lists import OpLists, load
-from amp_rewrite.policy.ranges import Ranges
 from amp_rewrite.policy.targets import ONNXRUNTIME_CUDA, Target
+
+# The parts of what a user asks for: levels, types of inputs and outputs, where weights lie, and pins.
+
+
+class Level(enum.Enum):
+    """How far to go, with Grappler's names (`TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL`).
+
+    DEFAULT: the rules as they are. TENSOR_CORES_ONLY: only what is on the allow list. TREAT_INFER_AS_DENY:
+    INFER is DENY. UNSAFE_FORCE_ALL: whatever the types allow, whatever becomes of the numbers.
+
+    Examples:
+        >>> from amp_rewrite import Options
+        >>> Options(level="tensor-cores-only").level
+        <Level.TENSOR_CORES_ONLY: 'tensor-cores-only'>
+    """
+
+    DEFAULT = "default"
+    TENSOR_CORES_ONLY = "tensor-cores-only"
+    TREAT_INFER_AS_DENY = "treat-infer-as-deny"
+    UNSAFE_FORCE_ALL = "unsafe-force-all"
+
+
+class IOTypes(enum.Enum):
+    """Which type the model's float32 inputs and outputs have afterwards: KEEP theirs, or HALF.
+
+    Examples:
+        >>> from amp_rewrite import Options
+        >>> Options(io="half").io
+        <IOTypes.HALF: 'half'>
+    """
+
+    KEEP = "keep"
+    HALF = "half"
+
+
+class Beside(enum.Enum):
+    """When a result that is a file has its weights in files beside it.
+
+    AUTO: where the model had, and where one file cannot hold them (2 GiB). ALWAYS. NEVER.
+
+    Examples:
+        >>> from amp_rewrite import Options
+        >>> Options(external_data="always").external_data.beside
+        <Beside.ALWAYS: 'always'>
+    """
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalData:
+    """Where a result that is a file keeps its weights.
+
+    With `largest`, no data file has more bytes than that, but for one that holds a single larger tensor.
+    `beside` may be given by its value. Raises OptionError for what is neither, or no size.
+
+    Examples:
+        >>> from amp_rewrite.options import ExternalData
+        >>> ExternalData(largest=2 * 10**9).beside
+        <Beside.AUTO: 'auto'>
+    """
+
+    beside: Beside
+    largest: int | None
+
+    def __init__(self, beside: Beside | str = Beside.AUTO, largest: int | None = None) -> None:
+        hold = partial(object.__setattr__, self)
+        hold("beside", arguments.choice("ExternalData.beside", beside, Beside))
+        hold(
+            "largest", None if largest is None else arguments.whole("ExternalData.largest", largest, least=1)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """Nodes that the user decides, by name or by a regular expression that matches the whole name.
+
+    Each is one text or several. Raises OptionError for anything else.
+
+    Examples:
+        >>> from amp_rewrite import Pins
+        >>> Pins(keep_full=["head_.*", "rms_div"], force_half="gelu_erf").keep_full
+        ('head_.*', 'rms_div')
+    """
+
+    keep_full: tuple[str, ...]
+    force_half: tuple[str, ...]
+
+    def __init__(self, keep_full: Texts = (), force_half: Texts = ()) -> None:
+        hold = partial(object.__setattr__, self)
+        hold("keep_full", arguments.texts("Pins.keep_full", keep_full))
+        hold("force_half", arguments.texts("Pins.force_half", force_half))
+
+
+# Declared ranges of inputs: by name, the least and the greatest number that an element has.
+
+Ranges = Mapping[str, tuple[float, float]]
+"""The range of each input that is declared."""
+
+_EXAMPLE = '{"pixels": (0, 255)}'
+
+
+def checked(name: str, given: object) -> Ranges:
+    """The ranges of an argument; none for None. Raises OptionError for no pairs, NaN, and ends that cross."""
+    found = arguments.mapping(name, {} if given is None else given, _EXAMPLE)
+    return {key: _pair(f'{name}["{key}"]', ends) for key, ends in found.items()}
+
+
+def _pair(name: str, given: Any) -> tuple[float, float]:
+    ends = tuple(given) if isinstance(given, (tuple, list)) else ()
+    if len(ends) != 2 or not all(map(arguments.is_number, ends)):
+        raise arguments.refused(
+            name, f"{arguments.shown(given)} is not two numbers", f"write it as in {_EXAMPLE}"
+        )
+    low, high = map(float, ends)
+    if math.isnan(low) or math.isnan(high):
+        raise arguments.refused(name, "NaN is no end of a range", "give two numbers, the lower one first")
+    if low > high:
+        raise arguments.refused(name, f"{low:g} is above {high:g}", "give the lower number first")
+    return low, high
+
 
 _AS_IT_WAS = ExternalData()
 _NO_PINS = Pins()
@@ -127,7 +251,7 @@ class Options:
         hold("keep_softmax", arguments.flag("Options.keep_softmax", keep_softmax))
         hold("certify", arguments.flag("Options.certify", certify))
         hold("dims", open_sizes.given("Options.dims", dims))
-        hold("ranges", declared_ranges.checked("Options.ranges", ranges))
+        hold("ranges", checked("Options.ranges", ranges))
 
     @property
     def only_grappler(self) -> bool:
@@ -174,7 +298,7 @@ def _lists(given: OpLists | PathLike | None) -> OpLists | None:
     if given is None or isinstance(given, OpLists):
         return given
     if not arguments.is_path(given):
-        names = ", ".join(shipped_lists.names())
+        names = ", ".join(operator_lists.names())
         remedy = f"give an OpLists (amp_rewrite.load_lists), one of {names}, or the path of a file"
         raise arguments.refused("Options.lists", f"{arguments.shown(given)} is not an operator list", remedy)
     return load(given if isinstance(given, str) else Path(given))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from amp_rewrite.onnx_types import attribute_types, control_flow, element_types, schema
+from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.entries import Kind, Operator
@@ -67,7 +67,7 @@ class HalfPorts:
         layout = schema.layout(call.domain, call.operator, call.version, call.inputs, call.outputs)
         if signature is None or layout is None or (call.domain, call.operator) not in self._kinds:
             return frozenset()
-        if not call.domain and call.version < attribute_types.first_opset_with(self._half):
+        if not call.domain and call.version < schema.first_opset_with(self._half):
             return frozenset()
         support = self._target.support(call.domain, call.operator, signature, self._half.name)
         groups = (

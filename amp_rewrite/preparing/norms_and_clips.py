@@ -193,8 +193,8 @@ def _is_between(node: ir.Node, half: Collection[ir.Node]) -> bool:
 
 
 def _is_known(node: ir.Node, types: Types) -> bool:
-    """Whether a Clip has float32 data, and bounds that are absent, or stored scalars: of one that is NaN, which
-    a Clip ignores, Max and Min make NaN.
+    """Whether a Clip has float32 data, and bounds that are absent, or stored scalars: of one that is NaN,
+    which a Clip ignores, Max and Min make NaN.
     """
     data = node.inputs[0]
     if data is None or types.get(data) != FLOAT32:

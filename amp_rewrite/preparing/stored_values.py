@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.model import constants, graph_edits, tensor_blocks, traversal
+from amp_rewrite.model import constants, graph_edits, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types.element_types import tensor as tensor_type
@@ -82,7 +82,7 @@ def read(tensor: ir.TensorProtocol) -> NDArray[Any]:
     """The values of a stored tensor of numbers, in memory of their own: a file is read, not mapped."""
     whole = np.empty(tensor.size, tensor.dtype.numpy())
     start = 0
-    for block in tensor_blocks.read(tensor):
+    for block in constants.read(tensor):
         whole[start : start + block.size] = block
         start += block.size
     return whole.reshape(tensor.shape.numpy())

@@ -13,10 +13,10 @@ import onnx
 import onnx_ir as ir
 from onnx import AttributeProto, helper, numpy_helper
 
-from amp_rewrite.flops.contrib_shapes import LIKE_FIRST
+from amp_rewrite.flops.node_inference import LIKE_FIRST
 from amp_rewrite.model import constants, traversal
 from amp_rewrite.model.traversal import GraphNodes
-from amp_rewrite.onnx_types import attributes, control_flow, element_types, schema, worker, worker_process
+from amp_rewrite.onnx_types import control_flow, element_types, schema, worker, worker_process
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
@@ -69,10 +69,10 @@ def _embedding(node: ir.Node, name: Naming, like: str) -> Nodes:
 
 def _product(node: ir.Node, name: Naming, like: str) -> Nodes:
     one, other = _given(node, 0), _given(node, 1)
-    if one is None or other is None or any(attributes.integer(node, f"transBatch{side}") for side in "AB"):
+    if one is None or other is None or any(schema.integer(node, f"transBatch{side}") for side in "AB"):
         return
-    left = "ji" if attributes.integer(node, "transA") else "ij"
-    right = "kj" if attributes.integer(node, "transB") else "jk"
+    left = "ji" if schema.integer(node, "transA") else "ij"
+    right = "kj" if schema.integer(node, "transB") else "jk"
     equation = f"...{left},...{right}->...ik"
     yield helper.make_node("Einsum", [name(one), name(other)], [like], equation=equation)
 

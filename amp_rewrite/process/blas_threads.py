@@ -9,7 +9,7 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
-from amp_rewrite.process import fork_safe
+from amp_rewrite.process import startup
 
 
 @contextlib.contextmanager
@@ -36,13 +36,13 @@ class _Limit:
         self._limiter: Any = None
 
     def enter(self) -> None:
-        with fork_safe.LOCK:
+        with startup.LOCK:
             self._holders += 1
             if self._holders == 1:
                 self._limiter = _controller().limit(limits=1, user_api="blas")
 
     def leave(self) -> None:
-        with fork_safe.LOCK:
+        with startup.LOCK:
             self._holders -= 1
             if not self._holders:
                 self._limiter.restore_original_limits()

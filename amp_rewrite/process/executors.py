@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from amp_rewrite.errors import AmpRewriteError, MissingPackageError, OptionError, WorkerError
-from amp_rewrite.process import fork_safe, interruptible
+from amp_rewrite.process import interruptible, startup
 
 T = TypeVar("T")
 
@@ -134,7 +134,7 @@ def _ignore_interrupts() -> None:
 def _connected(address: str) -> Any:
     """A client of the scheduler at an address."""
     try:
-        distributed: Any = fork_safe.import_module("distributed")
+        distributed: Any = startup.import_module("distributed")
     except ImportError as error:
         raise MissingPackageError("distributed", extra="cluster", purpose="a Dask cluster") from error
     try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import contextlib
+import gc
 import importlib
 import io
+import logging
 import os
 import signal
 import sys
@@ -17,13 +20,56 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from amp_rewrite.errors import TRACEBACK
-from amp_rewrite.process import garbage_collection
+
+# Imports in the midst of a program, which a fork waits for.
+#
+# A fork copies a module that another thread is importing half initialised, and locked: the child would
+# wait for it forever. So late imports hold a lock that a fork takes first.
+
+LOCK = threading.RLock()
+"""What a fork takes first: nothing that is done under it is copied half done."""
+
+_FIRST = (logging, concurrent.futures.thread)
+"""Both register locks that a fork takes, in the reverse order of registration. A module under import may need
+them, and must not register them while a fork waits for our lock: so they are imported first.
+"""
+
+if hasattr(os, "register_at_fork"):  # there is no fork on Windows
+    os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
+
+
+def import_module(name: str) -> ModuleType:
+    """The module of that name, as `importlib.import_module` gives it."""
+    with LOCK:
+        return importlib.import_module(name)
+
+
+# Python's cyclic garbage collector, paused while large graphs are built.
+
+
+@contextlib.contextmanager
+def paused() -> Generator[None]:
+    """Pauses the collector, which would traverse a large graph again and again as it grows.
+
+    A pass over 100,000 nodes takes twice as long with it. Objects that were created meanwhile count as old
+    afterwards, so that the collector does not traverse them all at once.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            if not gc.get_freeze_count():  # what the host froze stays frozen
+                gc.freeze()
+                gc.unfreeze()
+            gc.enable()
 
 
 def load(name: str) -> ModuleType:
     """Imports a module of the command; ends the process with one line where a package prevents that."""
     try:
-        with _interrupts_end_it(), lazy_imports(), garbage_collection.paused():
+        with _interrupts_end_it(), lazy_imports(), paused():
             return importlib.import_module(name)
     except Exception as error:  # a broken or old package may raise anything
         if os.environ.get(TRACEBACK):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from amp_rewrite.model import tensor_blocks
+from amp_rewrite.model import constants
 from amp_rewrite.model.constants import StoredTensor
 
 Binades = Mapping[int, int]
@@ -37,6 +37,6 @@ def of_stored(stored: Iterable[StoredTensor]) -> Binades:
     """The binades of all stored numbers. Raises ModelError for a value that cannot be read."""
     found = np.zeros(EXPONENTS, np.int64)
     for held in stored:
-        for block in tensor_blocks.read(held.tensor):
+        for block in constants.read(held.tensor):
             found += exponents(block)
     return finite(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from amp_rewrite.explaining import range_sentences
+from amp_rewrite.explaining import sentences
 from amp_rewrite.reporting import pictures, verdict_text
 from amp_rewrite.reporting.drawn_graph import DrawnGraph
 from amp_rewrite.reporting.executed_graph import ExecutedGraph, PlacementView
@@ -44,7 +44,7 @@ def _plain_step(step: StepView) -> dict[str, Any]:
 def _plain_reason(reason: UnitReason) -> dict[str, Any]:
     """Why a unit has its colour, and for a half unit what is known of its values."""
     known = reason.range
-    told = known and {"knowledge": known.knowledge.value, "text": range_sentences.of_unit(known)}
+    told = known and {"knowledge": known.knowledge.value, "text": sentences.of_unit(known)}
     return {**reason.step.to_json(), "cause": reason.cause, "box": reason.box, "range": told}
 
 

@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 from amp_rewrite.errors import MissingPackageError, OptionError
 from amp_rewrite.files import staging
-from amp_rewrite.process import fork_safe
+from amp_rewrite.process import startup
 from amp_rewrite.reporting.pictures import Anchor, Dot, Drawable, Line, Picture, Rect, Text
 
 Drawing = Callable[[Picture], bytes]
@@ -93,7 +93,7 @@ def has_png() -> bool:
 def _matplotlib(module: str) -> Any:
     """A module of matplotlib; MissingPackageError where it is not installed."""
     try:
-        return fork_safe.import_module(f"matplotlib.{module}")
+        return startup.import_module(f"matplotlib.{module}")
     except ImportError as error:
         raise MissingPackageError("matplotlib", extra="plots", purpose="a PNG chart") from error
 

@@ -10,9 +10,9 @@ from importlib import metadata
 from amp_rewrite import version
 from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.colouring.match_counts import Matched
-from amp_rewrite.costs.prediction import Prediction
+from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.coverage.counts import Coverage
-from amp_rewrite.explaining import form_sentences, predictions, range_sentences
+from amp_rewrite.explaining import frozen_analysis, sentences
 from amp_rewrite.explaining.sentences import plural, size
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Report
@@ -40,7 +40,7 @@ def lines(report: Report) -> Iterator[SummaryLine]:
     yield from range_lines(report)
     yield from _stored(report)
     yield from _found_by_runs(report)
-    for text in form_sentences.summary(report.form_changes if report.changed else ()):
+    for text in sentences.summary(report.form_changes if report.changed else ()):
         yield SummaryLine("form", text)
     if report.certificate is not None:
         yield SummaryLine("proof", _proof(report.certificate))
@@ -60,8 +60,8 @@ def _proof(certificate: Certificate) -> str:
 def range_lines(report: Report) -> Iterator[SummaryLine]:
     """What is known of values, where it was asked for, and what is half for it."""
     if report.ranges is not None and report.ranges.half_units:
-        yield SummaryLine("ranges", range_sentences.counts(report.ranges, report.half))
-        yield from (SummaryLine("assumed", text) for text in range_sentences.assumed(report.ranges))
+        yield SummaryLine("ranges", sentences.counts(report.ranges, report.half))
+        yield from (SummaryLine("assumed", text) for text in sentences.assumed(report.ranges))
     if report.freed:
         proven = "which the list denies, and which bounds prove to fit"
         yield SummaryLine("freed", f"{plural(report.freed, 'unit')} in {report.half} {proven}")
@@ -99,7 +99,7 @@ def _found_by_runs(report: Report) -> Iterator[SummaryLine]:
 def prediction_lines(found: Prediction | None) -> Iterator[SummaryLine]:
     """The predicted speed, where there is any."""
     if found is not None:
-        yield SummaryLine("speed", predictions.summary(found))
+        yield SummaryLine("speed", frozen_analysis.summary(found))
 
 
 def observed_lines(seen: Observed | None) -> Iterator[SummaryLine]:

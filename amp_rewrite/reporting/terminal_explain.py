@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from amp_rewrite.bounds.unit_ranges import HalfRanges, Knowledge
 from amp_rewrite.colouring.painting import Colour
 from amp_rewrite.console import Console, Part, Styled
-from amp_rewrite.explaining import range_sentences
-from amp_rewrite.explaining.cast_explanations import CastExplanation
+from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.causes import RootCause
-from amp_rewrite.explaining.sentences import Step, first_step, of_cause, plural
+from amp_rewrite.explaining.sentences import CastExplanation, Step, first_step, of_cause, plural
 from amp_rewrite.rewriting.cast_sites import Origin
 from amp_rewrite.rewriting.decisions import Decisions
 
@@ -27,12 +26,12 @@ def print_ranges(console: Console, decisions: Decisions, known: HalfRanges, half
     """Prints what is known of the values of half units: first what it rests on, then unit by unit, those of
     which least is known first.
     """
-    for line in (*range_sentences.inputs(known.counts), range_sentences.counts(known.counts, half)):
+    for line in (*sentences.inputs(known.counts), sentences.counts(known.counts, half)):
         console.print(line)
     order = list(reversed(Knowledge))
     for unit, found in sorted(known.units.items(), key=lambda item: order.index(item[1].knowledge)):
         word = Styled(found.knowledge.value, _KNOWN_IN[found.knowledge])
-        console.print("  ", word, f"  {decisions.all[unit]}: {range_sentences.of_unit(found)}")
+        console.print("  ", word, f"  {decisions.all[unit]}: {sentences.of_unit(found)}")
 
 
 _KNOWN_IN = {Knowledge.PROVEN: "green", Knowledge.OBSERVED: "cyan", Knowledge.UNKNOWN: "yellow"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from amp_rewrite.model import tensor_blocks
+from amp_rewrite.model import constants
 from amp_rewrite.onnx_types.element_types import element_type_name
 from amp_rewrite.reporting import binades
 
@@ -70,7 +70,7 @@ def stored(tensor: ir.TensorProtocol | None) -> StoredNumbers:
     if tensor is None or tensor.dtype not in _FLOATS or not 0 < tensor.size <= _LARGEST:
         return StoredNumbers()
     least, most, found = np.inf, -np.inf, np.zeros(binades.EXPONENTS, np.int64)
-    for block in tensor_blocks.read(tensor):
+    for block in constants.read(tensor):
         least, most = min(least, float(np.min(block))), max(most, float(np.max(block)))
         found += binades.exponents(block)
     told = f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 
-from amp_rewrite.coverage.assumptions import some
+from amp_rewrite.coverage.counts import some
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.running.comparison import HalvedPort
 from amp_rewrite.running.metrics import SMALLEST
@@ -109,8 +109,10 @@ def _misfit(port: HalvedPort) -> str:
 
 def _not_judged(other: NotJudged) -> str:
     noise = f", noise {other.noise:.1e}" if other.noise is not None else ""
-    yours = "" if other.ok else ", which would fail: --data FILE.npz compares on images of yours"
-    return f"images in {other.images} instead: error {other.error:.1e}{noise}; not judged{yours}"
+    if other.ok:
+        return f"images in {other.images} instead: error {other.error:.1e}{noise}; not judged"
+    failed = f"made-up images in {other.images} fail, with an error of {other.error:.1e}{noise}"
+    return f"warning: {failed}; if yours are in that range, compare on them with --data FILE.npz"
 
 
 def in_vain(verdict: Verdict) -> Iterator[str]:

@@ -13,7 +13,7 @@ from amp_rewrite.model import inlining, loading, output_paths, serialization, wr
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.onnx_types import worker
 from amp_rewrite.policy.options import ExternalData
-from amp_rewrite.rewriting import result_checks, widened_model
+from amp_rewrite.rewriting import annotations, result_checks, widened_model
 from amp_rewrite.rewriting.widened_model import Edited
 
 
@@ -96,6 +96,8 @@ def restore(
         worker.start()
         kept = inlining.inline(loaded.model)
         edited = widened_model.widen(loaded.model, kept_io=() if io == "float" else None)
+        if target is not None:
+            annotations.mark_restored(loaded.model)
         nodes, beside = len(loaded.model.graph), external_data or ExternalData()
         with writing.transaction(target) as written:
             made = writing.write_result(model, loaded, target, changed=True, external_data=beside)

@@ -23,6 +23,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from amp_rewrite import version
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.painting import Paint, Painting
 from amp_rewrite.errors import ModelError
@@ -37,6 +38,9 @@ from amp_rewrite.rewriting.plan import Plan
 
 KEY = "amp_rewrite"
 """Under which the metadata of models and nodes holds what is ours."""
+
+RESTORED = "amp_rewrite.restored"
+"""The same of a model that was made float32 again: the version that did."""
 
 FORMAT = 2
 """The version of what stands there; another version is not read."""
@@ -72,6 +76,11 @@ def update(
     else:
         write(model, decisions.merged(before, decisions.of(graph, painting, plan, placed)))
     return warnings
+
+
+def mark_restored(model: ir.Model) -> None:
+    """Marks a model as made float32 again, by this version."""
+    model.metadata_props[RESTORED] = version.installed()
 
 
 def write(model: ir.Model, found: Decisions) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph, Use
-from amp_rewrite.onnx_types import attribute_types
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.element_types import element_type_name
 from amp_rewrite.rewriting.plan import PlannedCast
 
@@ -112,6 +112,6 @@ def _origin(graph: UnitGraph, value: ir.Value) -> Origin:
 
 def element(node: ir.Node) -> str:
     """The element type of a Cast's output; an empty string if it is not declared."""
-    typed = attribute_types.of(node)
-    dtype = None if typed is None else attribute_types.declared(node, typed)
+    typed = schema.of(node)
+    dtype = None if typed is None else schema.declared(node, typed)
     return "" if dtype is None else element_type_name(dtype)

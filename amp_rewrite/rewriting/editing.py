@@ -12,15 +12,21 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.ranges import fill_of
 from amp_rewrite.model import graph_edits
-from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, StoredTensor, dims, numbers
+from amp_rewrite.model.constants import (
+    CONSTANT_INPUTS_BELOW,
+    Conversion,
+    ConvertedTensor,
+    StoredTensor,
+    dims,
+    numbers,
+)
 from amp_rewrite.model.graph_edits import graph_of
-from amp_rewrite.model.tensor_blocks import Conversion, ConvertedTensor
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.onnx_types import attribute_types, control_flow
-from amp_rewrite.onnx_types.attribute_types import FIRST_TYPED_CAST
+from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.onnx_types.element_types import Types, element_type_name, tensor
+from amp_rewrite.onnx_types.schema import FIRST_TYPED_CAST
 from amp_rewrite.rewriting import cast_insertion
 from amp_rewrite.rewriting.cast_insertion import Placer, redirect
 from amp_rewrite.rewriting.plan import Plan, PlannedCast, Retyped, Storage, TensorChange
@@ -140,7 +146,7 @@ class _Editor:
     def set_attribute(self, retyped: Retyped) -> None:
         """Sets the attribute that determines the type of an output to the planned type, or removes it."""
         node, dtype = retyped.node, retyped.dtype
-        typed = attribute_types.of(node)
+        typed = schema.of(node)
         assert typed is not None, "only nodes with a type attribute are planned"
         if typed.attribute == "value":
             node.attributes["value"] = ir.AttrTensor("value", self._fill(retyped))

@@ -17,7 +17,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.model.constants import StoredTensor
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.onnx_types import attribute_types
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.options import IOTypes, Options
 
 
@@ -228,16 +228,16 @@ def _attributes(
     """The nodes with a type attribute where the type changes or must now be explicit, and those that fill a
     mask in float32 with a value outside the range of half.
     """
-    of_these = (graph.by_operator.get(operator, ()) for operator in attribute_types.OPERATORS)
+    of_these = (graph.by_operator.get(operator, ()) for operator in schema.OPERATORS)
     units = [graph.units[unit] for unit in sorted(itertools.chain.from_iterable(of_these))]
     halved = {(unit.node, unit.var.name) for unit in units if painting.is_half(unit.index)}
     for unit in units:
-        typed = attribute_types.of(unit.node)
+        typed = schema.of(unit.node)
         if typed is None or not typed.settable or unit.node.outputs[0] not in unit.defs:
             continue  # the target joined its variable with another, and the unit has that one's name
         fit = ranges.fits.get(unit.defs[0], halves.PERFECT)
         saturates = fit.overflowing if unit.defs[0] in masks else 0
-        said = attribute_types.declared(unit.node, typed) is not None
+        said = schema.declared(unit.node, typed) is not None
         half_by_input = (unit.node, typed.like) in halved
         if not painting.is_half(unit.index):
             if saturates or (half_by_input and not said):

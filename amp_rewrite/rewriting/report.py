@@ -14,7 +14,7 @@ from amp_rewrite.bounds.unit_ranges import RangeCounts
 from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
-from amp_rewrite.costs.prediction import Prediction
+from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.preparing.form_changes import FormChange
 from amp_rewrite.rewriting.plan import Plan, Storage
 

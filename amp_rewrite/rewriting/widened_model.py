@@ -15,7 +15,7 @@ from amp_rewrite.model import constants, traversal
 from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES
-from amp_rewrite.onnx_types import attribute_types, element_types, schema
+from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.preparing import preparing
 from amp_rewrite.rewriting import annotations, cast_insertion, container_casts, editing, widening
@@ -49,9 +49,9 @@ def has_half(model: ir.Model, halves: Halves = HALF_TYPES) -> bool:
         return True
     nodes = itertools.chain(*found.values(), *model.functions.values())
     return any(value.dtype in halves for value in model.graph.inputs) or any(
-        attribute_types.of_constant(node) in halves
+        schema.of_constant(node) in halves
         if node.op_type == "Constant"
-        else (typed := attribute_types.of(node)) and attribute_types.declared(node, typed) in halves
+        else (typed := schema.of(node)) and schema.declared(node, typed) in halves
         for node in nodes
     )
 

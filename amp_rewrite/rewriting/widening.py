@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.model import tensor_blocks
+from amp_rewrite.model import constants
 from amp_rewrite.numerics.half import HALF_TYPES
-from amp_rewrite.onnx_types import attribute_types
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.rewriting import editing
 
 
@@ -27,10 +27,10 @@ def widen_attributes(node: ir.Node, halves: Container[ir.DataType | None] = HALF
                 wide = editing.with_element(value_type, ir.DataType.FLOAT)
                 held = ir.TypeAndShape(wide, attribute.value.shape)
                 node.attributes[name] = ir.Attr(name, ir.AttributeType.TYPE_PROTO, held)
-    typed = attribute_types.of(node)
+    typed = schema.of(node)
     if typed is None or not typed.settable or node.op_type in ("Cast", "ConstantOfShape"):
         return
-    if attribute_types.declared(node, typed) in halves:
+    if schema.declared(node, typed) in halves:
         wide_type = int(ir.DataType.FLOAT)
         node.attributes[typed.attribute] = ir.AttrInt64(typed.attribute, wide_type)
 
@@ -41,7 +41,7 @@ def widened(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         return tensor
     if tensor.nbytes < editing.LAZY_FROM:
         return ir.Tensor(_to_float32(tensor.numpy()), name=tensor.name)
-    return tensor_blocks.ConvertedTensor(tensor, _to_float32, ir.DataType.FLOAT, tensor.name)
+    return constants.ConvertedTensor(tensor, _to_float32, ir.DataType.FLOAT, tensor.name)
 
 
 def _to_float32(array: NDArray[Any]) -> NDArray[np.float32]:

@@ -21,12 +21,11 @@ from amp_rewrite.model import external_data, inlining, loading, serialization
 from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.policy import node_patterns
-from amp_rewrite.policy.accumulation import Accumulation
+from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.preparing import preparing
 from amp_rewrite.running import emulation, metrics, sessions, witness_sessions
-from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.emulation import KEEP_ROUNDED, emulated, rounded_name
-from amp_rewrite.running.sessions import Device, Feeds, Runnable
+from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
 # The intermediate values of a model, from runs that output them in chunks, to bound the memory.
 

@@ -15,9 +15,8 @@ from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.running import metrics, sessions, witness_sessions
-from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.metrics import Channels, Metrics, Moments, is_float
-from amp_rewrite.running.sessions import Device, Feeds, Runnable
+from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
 
 class RewrittenRunError(Exception):

@@ -26,13 +26,12 @@ from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types import element_types
-from amp_rewrite.policy.accumulation import Accumulation
+from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.preparing import value_shapes
 from amp_rewrite.rewriting import cast_insertion, container_casts, editing, widened_model, widening
 from amp_rewrite.rewriting.cast_insertion import Placer, redirect
 from amp_rewrite.running import half_accumulation, sessions
-from amp_rewrite.running.custom_ops import Libraries
-from amp_rewrite.running.sessions import Device
+from amp_rewrite.running.sessions import Device, Libraries
 
 KEEP_ROUNDED = MOVERS | frozenset("Abs Constant ConstantOfShape MaxPool Neg Relu Sign".split())
 """Operators whose outputs are rounded if their inputs are: no Casts are needed behind them."""

@@ -2,20 +2,315 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
+import os
+import re
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
-from amp_rewrite.errors import FeedError
+from amp_rewrite.errors import FeedError, ModelError
 from amp_rewrite.model import loading
-from amp_rewrite.running import footprint, prepared_runs, sessions
-from amp_rewrite.running.footprint import Footprint
-from amp_rewrite.running.prepared_runs import PreparedRun, TimedModel
-from amp_rewrite.running.sessions import Device, Feeds
+from amp_rewrite.process import child_process, startup
+from amp_rewrite.process.child_process import ChildProcess, CrashError
+from amp_rewrite.running import run_arguments, sessions
+from amp_rewrite.running.sessions import Device, Feeds, Libraries
+
+# Queries to NVML, NVIDIA's management library, about the first visible CUDA device.
+
+Answer = TypeVar("Answer")
+
+
+def query(question: Callable[[Any, Any], Answer]) -> Answer | None:
+    """The result of `question`, which is called with the module `pynvml` and the handle of the device.
+
+    None without the package nvidia-ml-py, without a driver, or if NVML raises an error.
+    """
+    try:
+        nvml = startup.import_module("pynvml")
+        nvml.nvmlInit()
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+        if first.startswith("GPU-"):
+            return question(nvml, nvml.nvmlDeviceGetHandleByUUID(first))
+        return question(nvml, nvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdigit() else 0))
+    except Exception:  # NVML has its own errors, and nothing here may depend on it
+        return None
+
+
+# Memory in bytes: available to this process, its peak so far, and in use on a CUDA device.
+
+SOURCES = (
+    (Path("/proc/meminfo"), r"^MemAvailable:\s+(\d+) kB$", 1024),
+    (Path("/sys/fs/cgroup/memory.max"), r"^(\d+)$", 1),  # "max" without a limit
+    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), r"^(\d+)$", 1),  # cgroup v1
+)
+"""Limits of the available memory: file, pattern, and unit in bytes."""
+STATUS = Path("/proc/self/status")
+
+
+def available() -> int | None:
+    """Bytes that this process can allocate before the system runs short of memory or a container's limit
+    is reached; None if unknown.
+    """
+    return min(_limits(), default=None)
+
+
+def _limits() -> Iterator[int]:
+    for file, pattern, unit in SOURCES:
+        if (found := _read_number(file, pattern)) is not None:
+            yield found * unit
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # no such function, no such name
+        yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def in_use(device: Device) -> int | None:
+    """On CUDA what is in use on the device, by any process (with nvidia-ml-py); elsewhere the peak of this
+    process so far (Linux). None if unknown.
+    """
+    if device is Device.CUDA:
+        return query(lambda module, handle: int(module.nvmlDeviceGetMemoryInfo(handle).used))
+    peak = _read_number(STATUS, r"^VmHWM:\s+(\d+) kB$")  # getrusage includes the parent's, from before exec
+    return None if peak is None else peak * 1024
+
+
+def _read_number(file: Path, pattern: str) -> int | None:
+    try:
+        found = re.search(pattern, file.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) if found else None
+
+
+# Models prepared for repeated, timed runs: session open, inputs converted and on the device.
+
+PreparedRun = Callable[[], Any]
+"""Runs a model once, and returns when the outputs are complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedModel:
+    """A model to time: `name` is for display, `tf32` lets CUDA round float32 products to TF32, and
+    `libraries` are those of custom operators.
+    """
+
+    name: str
+    path: Path
+    tf32: bool = False
+    libraries: Libraries = ()
+
+
+def open_timed_session(model: TimedModel, device: Device, profile: Path | None = None) -> Any:
+    """A session; with `profile`, one that writes a profile to a file with that prefix.
+
+    Raises ModelError if onnxruntime rejects the model.
+    """
+    options = sessions.session_options(model.libraries)
+    options.add_session_config_entry(*_STOP_SPINNING)
+    if profile is not None:
+        options.enable_profiling, options.profile_file_prefix = True, str(profile)
+    return sessions.create(str(model.path), options, device, where=model.path, tf32=model.tf32)
+
+
+_STOP_SPINNING = ("session.force_spinning_stop", "1")
+"""Worker threads stop spinning at the end of a run, and leave the processor to the next model."""
+
+
+def prepare(
+    session: Any, feeds: Feeds, device: Device, where: str | Path = "", options: Any = None
+) -> PreparedRun:
+    """A function that runs a session on these inputs, and raises RunError at `where` if that fails.
+
+    Tensors are handed over once: on CUDA they are bound, so that they are on the device if the model reads
+    them there, and the outputs stay on it. Other inputs are handed over at each run. `options` are
+    onnxruntime's RunOptions.
+    """
+    types = {entry.name: entry.type for entry in session.get_inputs()}
+    arrays = {n: sessions.to_input_type(value, types[n]) for n, value in feeds.items() if n in types}
+    with sessions.run_errors(where):
+        run = _prepare(session, arrays, types, device, options)
+
+    def run_once() -> None:
+        with sessions.run_errors(where):
+            run()
+
+    return run_once
+
+
+def _prepare(
+    session: Any, arrays: Feeds, types: Mapping[str, str], device: Device, options: Any
+) -> PreparedRun:
+    entries = (*session.get_inputs(), *session.get_outputs())
+    if not all(e.type.startswith("tensor(") and e.type != "tensor(string)" for e in entries):
+        return partial(session.run, None, arrays, options)
+    make = sessions.onnxruntime().OrtValue
+    values = {name: sessions.to_ort_value(make, array, types[name]) for name, array in arrays.items()}
+    if device is Device.CUDA:
+        return partial(_call, arrays, session.run_with_iobinding, bind(session, values), options)
+    return partial(_call, arrays, session.run_with_ort_values, None, values, options)
+
+
+def _call(_arrays: Feeds, run: Callable[..., Any], *arguments: Any) -> None:
+    """Calls `run` with OrtValues that share the memory of `_arrays`, which must live as long as they do."""
+    run(*arguments)
+
+
+def bind(session: Any, values: Feeds) -> Any:
+    """An IOBinding; onnxruntime copies a bound input, once, to the device of the nodes that read it."""
+    binding = session.io_binding()
+    for name, value in values.items():
+        binding.bind_ortvalue_input(name, value)
+    for output in session.get_outputs():
+        binding.bind_output(output.name, "cuda")
+    binding.synchronize_inputs()
+    return binding
+
+
+# Which nodes ran where, from the profile that onnxruntime writes of a run.
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The nodes that one run executed, including subgraphs, after the runtime's own fusions.
+
+    `nodes` is their number, `on_cpu` the number of those on the CPU provider, and `cpu_operators` counts the
+    latter by operator. `casts` is the number of executions of Casts, the runtime's own included, `copies`
+    that of copies between devices; each iteration of a loop counts.
+    """
+
+    nodes: int
+    on_cpu: int
+    casts: int
+    copies: int
+    cpu_operators: tuple[tuple[str, int], ...]
+
+
+CPU = "CPUExecutionProvider"
+_RAN = "_kernel_time"
+"""Suffix of the events of executed nodes; older versions also write events of fences before and after."""
+_COPIES = frozenset(("MemcpyFromHost", "MemcpyToHost"))
+
+
+def read(path: Path) -> Profile:
+    """The profile of a session that ran once."""
+    text = path.read_text(errors="replace")
+    try:
+        return parse(json.loads(text))
+    except ValueError:
+        return parse(_valid_events(text))
+
+
+def _valid_events(text: str) -> Iterator[Mapping[str, Any]]:
+    """The events that are valid JSON: onnxruntime 1.30 writes one a line, and does not escape names."""
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            event = json.loads(line.rstrip(","))
+            if isinstance(event, dict):
+                yield event
+
+
+def parse(events: Iterable[Mapping[str, Any]]) -> Profile:
+    """The profile from the events of the file: a list of Chrome trace events."""
+    ran = [event for event in events if event.get("cat") == "Node" and event["name"].endswith(_RAN)]
+    nodes = {(event["name"], event["args"].get("node_index")): event["args"] for event in ran}
+    operators = Counter(event["args"].get("op_name", "") for event in ran)
+    cpu = Counter(node.get("op_name", "") for node in nodes.values() if node.get("provider") == CPU)
+    return Profile(
+        nodes=len(nodes),
+        on_cpu=cpu.total(),
+        casts=operators["Cast"],
+        copies=sum(operators[name] for name in _COPIES),
+        cpu_operators=tuple(sorted(cpu.items(), key=lambda entry: (-entry[1], entry[0]))),
+    )
+
+
+# The cost of a model besides run time: seconds to open a session, memory, nodes not on the device.
+#
+# Each model is measured in its own process, so that no measurement includes what another model left
+# behind.
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """The cost of a model besides run time.
+
+    `session_seconds` is the time to open a session. `memory` is the increase in memory, in bytes, by opening
+    it and a few runs: of the peak of the process, on CUDA of what is in use on the device; None if
+    unknown. `profile` is that of one run.
+    """
+
+    session_seconds: float
+    memory: int | None
+    profile: Profile
+
+
+RUNS = 3
+"""The number of runs after which onnxruntime's arenas have reached their size."""
+
+
+def measure_footprint(model: TimedModel, device: Device, feeds: Feeds) -> Footprint:
+    """The footprint of a model, from a child process. Raises ModelError and FeedError as a run does."""
+    child = ChildProcess(_CODE)
+    with tempfile.TemporaryDirectory() as folder:  # the child may be killed, and would not remove its own
+        try:
+            found = child.ask((model, device, feeds, Path(folder)))
+        except CrashError as error:
+            raise ModelError("the run crashes onnxruntime", where=model.path) from error
+        finally:
+            child.end()
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+_CODE = "from amp_rewrite.running import footprint; footprint.serve()"
+
+
+def serve() -> None:
+    """In that process: answers with the footprint, or with the error that the caller raises."""
+    child_process.serve(_answer)
+
+
+def _answer(request: tuple[TimedModel, Device, Feeds, Path]) -> Footprint | Exception:
+    try:
+        return _measure(*request)
+    except Exception as error:
+        return error
+
+
+def _measure(model: TimedModel, device: Device, feeds: Feeds, folder: Path) -> Footprint:
+    run_arguments.device(device)  # so that initialising it counts for no model
+    before, start = in_use(device), time.perf_counter()
+    session = open_timed_session(model, device)
+    seconds = time.perf_counter() - start
+    run = prepare(session, feeds, device, model.path)
+    for _ in range(RUNS):
+        run()
+    after = in_use(device)
+    grown = None if before is None or after is None else after - before
+    del session, run
+    return Footprint(seconds, grown, _profile(model, device, feeds, folder))
+
+
+def profile(model: TimedModel, device: Device, feeds: Feeds) -> Profile:
+    """The profile of one run, in this process. Raises ModelError and FeedError as a run does."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _profile(model, device, feeds, Path(folder))
+
+
+def _profile(model: TimedModel, device: Device, feeds: Feeds, folder: Path) -> Profile:
+    session = open_timed_session(model, device, folder / "profile")
+    prepare(session, feeds, device, model.path)()
+    return read(Path(session.end_profiling()))
+
 
 Clock = Callable[[], float]
 """A monotonic clock, in seconds."""
@@ -112,7 +407,7 @@ def measure(
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     sizes = [loading.load(model.path).size for model in models]
-    footprints = [footprint.measure(model, device, feeds[0]) for model in models]
+    footprints = [measure_footprint(model, device, feeds[0]) for model in models]
     rounds = time_rounds(models, feeds, device, budget or TimingBudget())
     columns = list(zip(*rounds, strict=True))
     rows = zip(models, columns, sizes, footprints, strict=True)
@@ -133,8 +428,8 @@ def time_rounds(
 
 def _cycling(model: TimedModel, device: Device, samples: Sequence[Feeds], options: Any) -> PreparedRun:
     """A function that runs the model on the next sample at each call, starting over after the last one."""
-    session = prepared_runs.open_timed_session(model, device)
-    runs = [prepared_runs.prepare(session, feeds, device, model.path, options) for feeds in samples]
+    session = open_timed_session(model, device)
+    runs = [prepare(session, feeds, device, model.path, options) for feeds in samples]
     cycle = itertools.cycle(runs)
 
     def run_next() -> None:

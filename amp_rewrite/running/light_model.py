@@ -16,7 +16,7 @@ from amp_rewrite.model import external_data, inlining, loading, proto_traversal,
 from amp_rewrite.model.loading import Loaded
 from amp_rewrite.onnx_types import element_types, shape_inference
 from amp_rewrite.policy.options import ExternalData
-from amp_rewrite.process import garbage_collection
+from amp_rewrite.process import startup
 from amp_rewrite.rewriting import plan_files, widened_model
 from amp_rewrite.running import reducible_values
 from amp_rewrite.running.reducible_values import FloatTypes
@@ -56,7 +56,7 @@ def light(model: Runnable) -> Generator[LightModel]:
     Raises ModelError if it cannot be read, and OutputError if there is no room for a temporary file.
     """
     with tempfile.TemporaryDirectory() as folder:
-        with garbage_collection.paused():
+        with startup.paused():
             read = _read(model, Path(folder))
         yield read
 

@@ -26,13 +26,12 @@ from amp_rewrite.running import (
     sessions,
 )
 from amp_rewrite.running.array_extremes import Floats
-from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.handed_out import HandedOut
 from amp_rewrite.running.light_model import LightModel
 from amp_rewrite.running.measurements import Measurement
 from amp_rewrite.running.measuring_sessions import Optimisation, Setting
 from amp_rewrite.running.reductions import Treat
-from amp_rewrite.running.sessions import Device, Feeds
+from amp_rewrite.running.sessions import Device, Feeds, Libraries
 from amp_rewrite.running.slots import Slot, Treatment
 from amp_rewrite.running.value_reductions import SINCE_COUNTS
 

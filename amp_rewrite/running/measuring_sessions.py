@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import onnx
 
 from amp_rewrite.running import sessions
-from amp_rewrite.running.custom_ops import Libraries
-from amp_rewrite.running.sessions import Device
+from amp_rewrite.running.sessions import Device, Libraries
 
 T = TypeVar("T")
 

@@ -22,12 +22,11 @@ from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.running import run_arguments
 from amp_rewrite.running.calibration_runs import CalibrationRuns, Named
-from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
 from amp_rewrite.running.light_model import light
 from amp_rewrite.running.measured_model import MeasuredModel
 from amp_rewrite.running.run_arguments import Samples
-from amp_rewrite.running.sessions import Device, Runnable
+from amp_rewrite.running.sessions import Device, Libraries, Runnable
 
 PART = 8
 """The samples that one task of an executor has."""

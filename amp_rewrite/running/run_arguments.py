@@ -14,9 +14,8 @@ from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError, OptionError
 from amp_rewrite.model import loading, serialization
-from amp_rewrite.running import custom_ops, sessions, webgpu_adapter
-from amp_rewrite.running.custom_ops import Libraries
-from amp_rewrite.running.sessions import Device, Feeds, Runnable
+from amp_rewrite.running import sessions, witness_sessions
+from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
 Samples = Feeds | Iterable[Feeds]
 """Mappings from input names to arrays; a single one need not be in a list."""
@@ -27,11 +26,11 @@ _ARRAYS = 'give arrays by the names of the inputs, as in [{"image": array}]'
 def model(name: str, given: loading.ModelSource) -> Runnable:
     """A model of any kind that `rewrite` takes, in a form that can be run; ModelError if it is not valid."""
     if isinstance(given, onnx.ModelProto):
-        return given
+        return loading.refuse_too_large(given)
     if arguments.is_path(given):
         return _checked_path(Path(given))
     if isinstance(given, (bytes, ir.Model)) or loading.is_surgeon(given):
-        return serialization.to_proto(loading.load(given))
+        return loading.refuse_too_large(serialization.to_proto(loading.load(given)))
     raise ModelError(
         f"{arguments.shown(given)} is not a model", where=name, remedy=loading.what_to_give(given)
     )
@@ -106,7 +105,7 @@ def libraries(given: PathLike | Iterable[PathLike]) -> Libraries:
         if not path.is_file():
             problem = "is not a file" if path.exists() else "does not exist"
             raise OptionError(f"the library {path} of custom operators {problem}", remedy="check the path")
-        custom_ops.refuse_crashing(path)
+        sessions.refuse_crashing(path)
     if found:
         sessions.session_options(found)
     return found
@@ -122,7 +121,7 @@ def device(given: Device | str | None) -> Device:
         return sessions.best_device()
     wanted = arguments.choice("device", given, Device)
     if wanted is Device.WEBGPU:
-        webgpu_adapter.require()
+        witness_sessions.require()
     if wanted is Device.CUDA and sessions.best_device() is not Device.CUDA:
         raise OptionError("CUDA does not work here", remedy=_OTHER_DEVICE)
     return wanted

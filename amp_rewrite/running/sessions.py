@@ -3,21 +3,300 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import enum
 import functools
-from collections.abc import Callable, Container, Iterable, Mapping
+import mmap
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import ml_dtypes
+import numpy as np
 import onnx
-from onnx import parser
+from numpy.typing import NDArray
+from onnx import helper, parser
 
-from amp_rewrite.errors import MissingPackageError, ModelError
-from amp_rewrite.model import loading
-from amp_rewrite.process import fork_safe, interruptible
-from amp_rewrite.running import custom_ops, repeatable, session_runs, webgpu
-from amp_rewrite.running.custom_ops import Libraries
+from amp_rewrite.errors import MissingPackageError, ModelError, OptionError, RunError
+from amp_rewrite.model import loading, proto_traversal
+from amp_rewrite.numerics.half import BY_NAME, Half
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.process import interruptible, startup
+from amp_rewrite.running import webgpu
+from amp_rewrite.running.inputs import model_inputs
+
+# Libraries of custom operators, which onnxruntime loads into the sessions of a model that has them.
+
+Libraries = tuple[Path, ...]
+"""The paths of shared libraries, each with a function RegisterCustomOps."""
+
+
+def register(options: Any, libraries: Libraries) -> None:
+    """Adds libraries to SessionOptions; OptionError for one that onnxruntime refuses."""
+    for path in libraries:
+        try:
+            options.register_custom_ops_library(str(path))
+        except Exception as error:  # onnxruntime's errors have no common base class
+            problem = f"onnxruntime refuses the library {path} of custom operators ({first_line(error)})"
+            raise OptionError(problem, remedy=_REMEDY) from error
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error message, shortened."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def refuse_crashing(path: Path) -> None:
+    """OptionError for a library whose loading ends the process, as of a file that is cut off; it is loaded
+    in one of its own. What fails otherwise is onnxruntime's to say.
+    """
+    load = [sys.executable, "-I", "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", str(path)]
+    if subprocess.run(load, check=False, capture_output=True).returncode < 0:
+        problem = f"loading the library {path} of custom operators crashes: it may be damaged"
+        raise OptionError(problem, remedy=_REMEDY)
+
+
+_REMEDY = "give the shared library that exports RegisterCustomOps, built for this machine"
+
+
+# Models that draw random numbers, made to draw the same in every run.
+#
+# onnxruntime seeds RandomNormal and the like by the position of the node, and draws others in the next
+# run, so that a model differs from its rewrite, and from itself, by what they draw. For runs that are
+# compared, each such node becomes a function of positions and of its name: the fractional part of
+# 43758.5453 sin(12.9898 k + phase) is uniform in 0..1, and two of these make a normal one (G. E. P. Box,
+# M. E. Muller: A note on the generation of random normal deviates, Annals of Mathematical Statistics 29,
+# 1958). Dropout in training mode and Bernoulli compare such uniform numbers with their probabilities.
+
+
+def may_draw(path: Path) -> bool:
+    """Whether a file has the name of an operator that draws random numbers somewhere in it."""
+    with path.open("rb") as file:
+        if not path.stat().st_size:
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
+            return any(held.find(name.encode()) >= 0 for name in ("Random", *_COMPARING))
+
+
+def repeatable(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """A copy that draws the same in every run; None where nothing can be replaced.
+
+    That takes opset 11, for Range, and 15, for CastLike, where a node does not name the type which it draws.
+    """
+    versions = {schema.canonical(entry.domain): entry.version for entry in model.opset_import}
+    opset = versions.get("", 1)
+    if opset < _FIRST_WITH_RANGE or not any(
+        _is_drawn(node, opset) for node in proto_traversal.every_node(model)
+    ):
+        return None
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    drawing = [node for node in proto_traversal.every_node(made) if _is_drawn(node, opset)]
+    drawn = [_replace(node, opset, count) for count, node in enumerate(drawing)]
+    for holder in (made, *made.functions):
+        holder.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
+    made.functions.extend(drawn)
+    made.ir_version = max(made.ir_version, _FIRST_IR_WITH_FUNCTIONS)
+    return made
+
+
+_DOMAIN = "amp_rewrite.random"
+_FIRST_WITH_RANGE, _FIRST_WITH_CAST_LIKE, _FIRST_IR_WITH_FUNCTIONS = 11, 15, 8
+_FILLING = frozenset({"RandomNormal", "RandomUniform"})
+_DRAWING = frozenset({*_FILLING, "RandomNormalLike", "RandomUniformLike"})
+_COMPARING = frozenset({"Bernoulli", "Dropout"})
+_RATIO, _TRAINING_MODE = 1, 2
+"""The inputs of a Dropout."""
+
+
+def _is_drawn(node: onnx.NodeProto, opset: int) -> bool:
+    if node.domain or node.op_type not in (*_DRAWING, *_COMPARING):
+        return False
+    if node.op_type == "Dropout":
+        return opset >= _FIRST_WITH_CAST_LIKE and bool([*node.input, "", ""][_TRAINING_MODE])
+    is_typed = node.op_type in _FILLING or any(entry.name == "dtype" for entry in node.attribute)
+    return is_typed or opset >= _FIRST_WITH_CAST_LIKE
+
+
+def _replace(node: onnx.NodeProto, opset: int, count: int) -> onnx.FunctionProto:
+    """Makes a node a call of the function that is returned."""
+    given = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+    name = f"Draw{count}"
+    lines = (_head(node, opset, name), *_shape(given), *_UNIFORM, *_drawn(node, given), "}")
+    numbers = {**_numbers(node.op_type, given), "phase": zlib.crc32((node.name or name).encode()) % 1000}
+    inputs = [value for value in node.input if value]
+    node.CopyFrom(helper.make_node(name, inputs, node.output, name=node.name, domain=_DOMAIN))
+    return parser.parse_function("\n".join(lines) % numbers)
+
+
+def _head(node: onnx.NodeProto, opset: int, name: str) -> str:
+    taken = zip(("like", "ratio", "training"), node.input, strict=False)
+    inputs = ", ".join(formal for formal, value in taken if value)
+    outputs = ", ".join(("result", "mask")[: len(node.output)])
+    imports = f'domain: "{_DOMAIN}", opset_import: ["" : {opset}]'
+    return f"<{imports}> {name} ({inputs}) => ({outputs}) {{"
+
+
+def _drawn(node: onnx.NodeProto, given: dict[str, Any]) -> Sequence[str]:
+    """The lines that make what a node gives of the uniform numbers `first`."""
+    if node.op_type == "Dropout":
+        return (*(() if node.input[_RATIO] else _USUAL_RATIO), *_DROPPED)
+    result = "result = Cast <to = %(dtype)d> (shaped)"
+    if "dtype" not in given and node.op_type not in _FILLING:
+        result = "result = CastLike (shaped, like)"
+    if node.op_type == "Bernoulli":
+        return (*_HIT, result)
+    drawn = _NORMAL if "Normal" in node.op_type else ("drawn = Identity (first)",)
+    return (*drawn, *_END, result)
+
+
+def _shape(given: dict[str, Any]) -> Sequence[str]:
+    if "shape" not in given:
+        return ("shape = Shape (like)",)
+    sizes = ", ".join(map(str, given["shape"]))
+    return (f"shape = Constant <value = int64[{len(given['shape'])}] {{{sizes}}}> ()",)
+
+
+def _numbers(operator: str, given: dict[str, Any]) -> dict[str, float]:
+    """What a number that was drawn is multiplied with, what is added, and the type that it then gets."""
+    dtype = given.get("dtype", onnx.TensorProto.FLOAT)
+    if "Normal" in operator:
+        return {"scale": given.get("scale", 1.0), "offset": given.get("mean", 0.0), "dtype": dtype}
+    low, high = given.get("low", 0.0), given.get("high", 1.0)
+    return {"scale": high - low, "offset": low, "dtype": dtype}
+
+
+_UNIFORM = (
+    "one = Constant <value = int64 {1}> () zero = Constant <value = int64 {0}> ()",
+    "count = ReduceProd <keepdims = 0> (shape) at = Range (zero, count, one) k = Cast <to = 11> (at)",
+    "rate = Constant <value = double {12.9898}> () phase = Constant <value = double {%(phase)d.0}> ()",
+    "turned = Mul (k, rate) angle = Add (turned, phase) sine = Sin (angle)",
+    "much = Constant <value = double {43758.5453}> () large = Mul (sine, much)",
+    "whole = Floor (large) first = Sub (large, whole)",
+)
+
+_NORMAL = (
+    "half = Constant <value = double {0.5}> () k2 = Add (k, half)",
+    "turned2 = Mul (k2, rate) angle2 = Add (turned2, phase) sine2 = Sin (angle2)",
+    "large2 = Mul (sine2, much) whole2 = Floor (large2) second = Sub (large2, whole2)",
+    "tiny = Constant <value = double {1e-12}> () above = Add (first, tiny) log = Log (above)",
+    "minus_two = Constant <value = double {-2.0}> () square = Mul (log, minus_two) radius = Sqrt (square)",
+    "circle = Constant <value = double {6.283185307179586}> () around = Mul (second, circle)",
+    "side = Sin (around) drawn = Mul (radius, side)",
+)
+
+_END = (
+    "scale = Constant <value = double {%(scale).9e}> () scaled = Mul (drawn, scale)",
+    "offset = Constant <value = double {%(offset).9e}> () moved = Add (scaled, offset)",
+    "shaped = Reshape (moved, shape)",
+)
+
+_HIT = ("wide = Cast <to = 11> (like) spread = Reshape (first, shape) shaped = Less (spread, wide)",)
+
+_USUAL_RATIO = ("ratio = Constant <value = float {0.5}> ()",)
+
+_DROPPED = (
+    "wide = Cast <to = 11> (ratio) spread = Reshape (first, shape) below = Less (spread, wide)",
+    "drops = And (below, training) mask = Not (drops) full = Constant <value = double {1.0}> ()",
+    "share = Sub (full, wide) divisor = Where (training, share, full) data = Cast <to = 11> (like)",
+    "larger = Div (data, divisor) none = Constant <value = double {0.0}> ()",
+    "kept = Where (mask, larger, none)",
+    "result = CastLike (kept, like)",
+)
+
+
+# NumPy arrays <-> onnxruntime's OrtValues; onnxruntime handles bfloat16 as raw bits only.
+
+BFLOAT16 = "tensor(bfloat16)"
+"""The type string of onnxruntime."""
+
+_FLOATS: Mapping[str, np.dtype[Any]] = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(float16)": np.dtype(np.float16),
+    BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+}
+_BFLOAT16_ENUM = 16
+"""TensorProto.BFLOAT16."""
+_REAL = "biufV"
+"""NumPy's codes for booleans, integers and floats; V includes ml_dtypes' bfloat16. Complex numbers are not
+converted: they would lose their imaginary part.
+"""
+
+
+def to_input_type(value: Any, input_type: str) -> Any:
+    """A numeric array, converted to the element type of a float input; everything else unchanged."""
+    wanted = _FLOATS.get(input_type)
+    if wanted is None or not isinstance(value, np.ndarray):
+        return value
+    if value.dtype == wanted or value.dtype.kind not in _REAL:
+        return value
+    with np.errstate(over="ignore"):
+        return value.astype(wanted)
+
+
+def to_ort_value(ort_value: Any, array: Any, input_type: str) -> Any:
+    """An array as an instance of onnxruntime's class `ort_value`, which may share the array's memory."""
+    if input_type == BFLOAT16:
+        return ort_value.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _BFLOAT16_ENUM)
+    return ort_value.ortvalue_from_numpy(np.asarray(array, order="C"))
+
+
+def from_ort_value(value: Any) -> NDArray[Any]:
+    """The array in an OrtValue that is in main memory."""
+    if value.data_type() != BFLOAT16:
+        return value.numpy()
+    bits = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return np.frombuffer(bits, np.uint16).reshape(value.shape()).view(ml_dtypes.bfloat16)
+
+
+# One run of a session of onnxruntime, as a function of its options.
+
+
+def prepared(
+    session: Any, feeds: Mapping[str, Any], wanted: Container[str] | None, where: str
+) -> Callable[[Any], dict[str, Any]]:
+    """A run that gives the outputs by name, or those in `wanted`; it is called with its RunOptions.
+
+    It raises RunError, at `where`, if it fails, and FeedError if that is since the feeds do not fit.
+    """
+    outputs = [o for o in session.get_outputs() if wanted is None or o.name in wanted]
+    names = [output.name for output in outputs]
+    types = {entry.name: entry.type for entry in session.get_inputs()}
+    inputs = {name: to_input_type(value, types.get(name, "")) for name, value in feeds.items()}
+    plain = BFLOAT16 not in (*types.values(), *(output.type for output in outputs))
+
+    def results(options: Any) -> list[Any]:
+        if plain:
+            return session.run(names, inputs, options)
+        make = startup.import_module("onnxruntime").OrtValue
+        values = {n: to_ort_value(make, array, types[n]) for n, array in inputs.items()}
+        found = session.run_with_ort_values(names, values, options)
+        return [from_ort_value(value) for value in found]
+
+    def run(options: Any) -> dict[str, Any]:
+        try:
+            with run_errors(where):
+                return dict(zip(names, results(options), strict=True))
+        except RunError:
+            model_inputs.refuse(session, inputs, where)
+            raise
+
+    return run
+
+
+@contextlib.contextmanager
+def run_errors(where: str | Path) -> Generator[None]:
+    """Turns what onnxruntime raises during a run into a RunError at `where`."""
+    try:
+        yield
+    except Exception as error:  # onnxruntime's errors have no common base class
+        problem = f"the run failed ({first_line(error)})"
+        raise RunError(problem, where=where, remedy="give inputs that fit with `samples`") from error
+
 
 T = TypeVar("T")
 
@@ -63,7 +342,7 @@ FATAL_ONLY = 4
 def onnxruntime() -> Any:
     """The module; MissingPackageError if it is not installed."""
     try:
-        return fork_safe.import_module("onnxruntime")
+        return startup.import_module("onnxruntime")
     except ImportError as error:
         raise MissingPackageError("onnxruntime", extra="cpu", purpose="running a model") from error
 
@@ -111,7 +390,7 @@ def open_session(model: Runnable, device: Device = Device.CPU, libraries: Librar
 def session_options(libraries: Libraries) -> Any:
     """SessionOptions with libraries of custom operators; OptionError for one that onnxruntime refuses."""
     options = onnxruntime().SessionOptions()
-    custom_ops.register(options, libraries)
+    register(options, libraries)
     return options
 
 
@@ -135,9 +414,9 @@ def opened(model: Runnable, device: Device, options: Any) -> Any:
 def _source(model: Runnable, options: Any) -> bytes | str:
     """The model as it is, or the bytes of one that draws the same random numbers in every run."""
     if isinstance(model, onnx.ModelProto):
-        return (repeatable.repeatable(model) or model).SerializeToString()
+        return (repeatable(model) or model).SerializeToString()
     path = _path(model)
-    made = repeatable.repeatable(loading.load_graph(Path(path))) if repeatable.may_draw(Path(path)) else None
+    made = repeatable(loading.load_graph(Path(path))) if may_draw(Path(path)) else None
     if made is None:
         return path
     options.add_session_config_entry(DATA_FOLDER, str(Path(path).parent.absolute()))
@@ -160,7 +439,7 @@ def create(
         with webgpu.without_notes() if device is Device.WEBGPU else contextlib.nullcontext():
             return onnxruntime().InferenceSession(model, options, **asked)
     except Exception as error:  # onnxruntime's errors have no common base class
-        problem = f"{REFUSED} ({custom_ops.first_line(error)})"
+        problem = f"{REFUSED} ({first_line(error)})"
         raise ModelError(problem, where=where) from error
 
 
@@ -184,7 +463,7 @@ def run_session(
 
     Raises RunError, at `where`, if the run fails, and FeedError if that is since the feeds do not fit.
     """
-    return run_interruptible(session_runs.prepared(session, feeds, wanted, where))
+    return run_interruptible(prepared(session, feeds, wanted, where))
 
 
 def run_side_by_side(
@@ -199,5 +478,26 @@ def run_side_by_side(
     def work(run: Callable[[Any], dict[str, Any]], feeds: Feeds) -> T:
         return then(feeds, run(options))
 
-    works = [partial(work, session_runs.prepared(session, f, None, where), f) for where, f in samples]
+    works = [partial(work, prepared(session, f, None, where), f) for where, f in samples]
     return interruptible.call_all(works, partial(setattr, options, "terminate", True))
+
+
+# The half type of a model, by its Casts, stored tensors and inputs.
+
+
+def half_of(model: Runnable) -> Half | None:
+    """The half type that a model has, the first one that is found; None for a model without half."""
+    proto = model if isinstance(model, onnx.ModelProto) else loading.load_graph(Path(model))
+    return next((_HALVES[dtype] for dtype in _element_types(proto) if dtype in _HALVES), None)
+
+
+_HALVES = {int(half.dtype): half for half in BY_NAME.values()}
+
+
+def _element_types(proto: onnx.ModelProto) -> Iterator[int]:
+    for node in proto_traversal.every_node(proto):
+        if node.op_type == "Cast":
+            yield from (attribute.i for attribute in node.attribute if attribute.name == "to")
+    for graph in (*proto_traversal.graphs(proto.graph), *proto_traversal.in_functions(proto)):
+        yield from (tensor.data_type for tensor in graph.initializer)
+        yield from (declared.type.tensor_type.elem_type for declared in graph.input)

@@ -174,9 +174,12 @@ class Verdict:
             replace(output, broken=(), is_undecided=bool(output.broken) or output.is_undecided)
             for output in self.outputs
         )
-        error, _, limit = broken.broken[0].removeprefix("error ").partition(" is above ")
-        is_error = limit and broken.broken[0].startswith("error ")
-        what = f"{float(error):.1e}, limit {_shortest(float(limit))}" if is_error else broken.broken[0]
+        first = broken.broken[0]
+        is_error, (_, number, *_, limit) = (
+            first.startswith("error "),
+            first.partition(" in channel ")[0].split(),
+        )
+        what = f"{float(number):.1e}, limit {_shortest(float(limit))}" if is_error else first
         question = f"inconclusive on made-up inputs ({what}): give --data"
         return replace(self, outputs=outputs, unproven=(*self.unproven, question), is_made_up=True)
 
@@ -234,7 +237,7 @@ Judge = Callable[[Sequence[SampleComparison]], Sequence[Output]]
 """The outputs of comparisons, with the bounds that they violate."""
 
 
-def outputs(before: Any, runs: Runs, judge: Judge) -> frozenset[str]:
+def changing_outputs(before: Any, runs: Runs, judge: Judge) -> frozenset[str]:
     """The names of the outputs of which another run on the same sample is too far from the first itself.
 
     None where it cannot run once more: no time may be left.

@@ -19,20 +19,18 @@ from amp_rewrite.errors import FeedError, ModelError
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.policy.accumulation import Accumulation
 from amp_rewrite.policy.options import IOTypes
+from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import (
     comparison,
     emulation,
-    half_types,
     metrics,
     run_arguments,
     sessions,
     tolerances,
     witness_sessions,
 )
-from amp_rewrite.running import verdict as changing
 from amp_rewrite.running.comparison import (
     Float32Noise,
     OutputComparison,
@@ -40,7 +38,6 @@ from amp_rewrite.running.comparison import (
     Runs,
     SampleComparison,
 )
-from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs import trials
 from amp_rewrite.running.inputs.feeds import Data
@@ -48,9 +45,18 @@ from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
 from amp_rewrite.running.inputs.trials import Trial
 from amp_rewrite.running.metrics import Channels, Spread
 from amp_rewrite.running.run_arguments import Samples
-from amp_rewrite.running.sessions import Device, Runnable
+from amp_rewrite.running.sessions import Device, Libraries, Runnable
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
-from amp_rewrite.running.verdict import Channel, NotJudged, Output, Undecided, Verdict
+from amp_rewrite.running.verdict import (
+    Channel,
+    NotJudged,
+    Output,
+    Undecided,
+    Verdict,
+    changing_outputs,
+    without_changing,
+    without_undecided,
+)
 from amp_rewrite.running.witness_sessions import WitnessSession
 
 # From two open sessions to a verdict: runs on every sample, the bounds, and float32's own noise.
@@ -204,10 +210,10 @@ def _explained(verdict: Verdict, judged: _Judged, far: Runs, pair: Pair) -> Verd
     def is_far(runs: Runs) -> bool:
         return any(output.broken for output in pair.judge([comparison.compare(runs, "")]))
 
-    names = changing.outputs(pair.before, far, pair.judge)
+    names = changing_outputs(pair.before, far, pair.judge)
     if names:
-        return changing.without_changing(verdict, names)
-    verdict = changing.without_undecided(verdict, judged.undecided)
+        return without_changing(verdict, names)
+    verdict = without_undecided(verdict, judged.undecided)
     if not verdict.is_far:
         return verdict
     found = comparison.misfits(pair.before, pair.after, far, pair.half, is_far)
@@ -360,7 +366,7 @@ def verify_trials(
                 warnings = (*filter(None, [found.note]), *wrong.values())
                 blank = replace(blank, signature=differences, warnings=warnings)
                 noise = Float32Noise(float32, sessions.reference(where), libraries)
-                half = half_types.half_of(runnable)
+                half = sessions.half_of(runnable)
                 if (settled := bounds.of(half)) != bounds and half is not None:
                     how = f"{blank.how}; an error of at most {settled.error:g}, as of {half.name}"
                     bounds, blank = settled, replace(blank, how=how)

@@ -13,7 +13,7 @@ from collections.abc import Generator
 from typing import Any
 
 from amp_rewrite.errors import MissingPackageError
-from amp_rewrite.process import fork_safe
+from amp_rewrite.process import startup
 
 PROVIDER = "WebGpuExecutionProvider"
 """Its name in sessions and profiles."""
@@ -56,7 +56,7 @@ def _registered(runtime: Any) -> list[Any]:
 
 def _register(runtime: Any) -> None:
     try:
-        package = fork_safe.import_module(_PACKAGE)
+        package = startup.import_module(_PACKAGE)
     except ImportError as error:
         purpose = "running a model on WebGPU"
         raise MissingPackageError("onnxruntime-ep-webgpu", extra="webgpu", purpose=purpose) from error

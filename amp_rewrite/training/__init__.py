@@ -8,10 +8,11 @@ from amp_rewrite.errors import SpecError
 from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.training.scaled_step import ScaleBorders, ScaledStep
 from amp_rewrite.training.spec import DynamicLossScale, FixedLossScale, Implementation, Pair, TrainSpec
-from amp_rewrite.training.step_questions import find_spec, initial_state
 from amp_rewrite.training.steps import (
     InsertResult,
     TrainResult,
+    find_spec,
+    initial_state,
     insert_loss_scale,
     rewrite_train_step,
 )

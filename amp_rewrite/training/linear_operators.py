@@ -15,7 +15,14 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.model import constants
-from amp_rewrite.onnx_types import attributes
+from amp_rewrite.onnx_facts.operators import (
+    KEEPING_ZERO,
+    LARGEST_ZERO,
+    LINEAR_GRADIENTS,
+    LINEAR_IN_ALL,
+    LINEAR_IN_THE_FIRST,
+)
+from amp_rewrite.onnx_types import schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +112,7 @@ def _scatter(site: Site) -> Collection[int] | None:
 
 def _pad(site: Site) -> Collection[int] | None:
     """What is padded with must be zero: an input from opset 11 on, an attribute before."""
-    mode, value = attributes.text(site.node, "mode", "constant"), site.node.attributes.get("value")
+    mode, value = schema.text(site.node, "mode", "constant"), site.node.attributes.get("value")
     pads_with_zero = site.is_zero(2) and (value is None or _number(value) == 0)
     return _first_output(site) if mode != "constant" or pads_with_zero else None
 
@@ -119,18 +126,9 @@ def _number(attribute: ir.Attr) -> float | None:
     return None if attribute.is_ref() else attribute.as_float()
 
 
-_FIRST_ALONE = """Identity Neg Reshape Flatten Squeeze Unsqueeze Transpose Expand Tile Slice Gather
-    GatherElements GatherND DepthToSpace SpaceToDepth ReduceSum ReduceMean CumSum Trilu AveragePool Div
-    GlobalAveragePool ReverseSequence Compress MaxUnpool Col2Im Dropout GridSample DFT Upsample""".split()
-_GRADIENTS_OF_THE_FIRST = """ReluGrad ConvGrad LayerNormalizationGrad SimplifiedLayerNormalizationGrad
-    InvertibleLayerNormalizationGrad SoftmaxGrad SoftmaxGrad_13 LogSoftmaxGrad LogSoftmaxGrad_13 GeluGrad
-    FastGeluGrad QuickGeluGrad BiasGeluGrad_dX BiasFastGeluGrad_dX SigmoidGrad TanhGrad LeakyReluGrad
-    DropoutGrad BitmaskDropoutGrad MaxPoolGrad AveragePoolGrad BatchNormalizationGrad GatherElementsGrad
-    SliceGrad""".split()
-
 _RULES: Mapping[tuple[str, str], Rule] = {
-    **{("", operator): _first_output for operator in _FIRST_ALONE},
-    **{("", operator): _together() for operator in ("Add", "Sub", "Sum", "Mean", "Concat")},
+    **{("", operator): _first_output for operator in (*LINEAR_IN_THE_FIRST, "Div")},
+    **{("", operator): _together() for operator in LINEAR_IN_ALL},
     **{("", operator): lambda _: _NOTHING for operator in ("Shape", "Size")},
     **{("", operator): _scatter for operator in ("Scatter", "ScatterElements", "ScatterND")},
     **{("", operator): _product(added=2) for operator in ("Gemm", "Conv", "ConvTranspose")},
@@ -145,20 +143,13 @@ _RULES: Mapping[tuple[str, str], Rule] = {
     ("", "Einsum"): lambda site: _FIRST if len(site.scaled) == 1 else None,
     ("com.microsoft", "FusedMatMul"): _product(),
     ("com.microsoft", "TransposeMatMul"): _product(),
-    **{("com.microsoft", operator): _in(0) for operator in _GRADIENTS_OF_THE_FIRST},
+    **{("com.microsoft", operator): _in(0) for operator in LINEAR_GRADIENTS},
     ("com.microsoft", "SoftmaxCrossEntropyLossGrad"): lambda site: (
         _FIRST if site.scaled == _ONLY_FIRST and site.is_zero(4) else None
     ),
     ("com.microsoft", "GatherGrad"): _in(2),
     ("com.microsoft", "GatherNDGrad"): _in(2),
 }
-
-
-_MOVES_ZERO = frozenset(
-    "Cast Concat Expand Flatten Identity Neg Reshape Squeeze Tile Transpose Unsqueeze".split()
-)
-_LARGEST_ZERO = 1 << 24
-"""Elements up to which a stored tensor is read to see whether it is zero."""
 
 
 def is_zero(value: ir.Value | None, *, overridable: bool) -> bool:
@@ -172,14 +163,16 @@ def is_zero(value: ir.Value | None, *, overridable: bool) -> bool:
         return False
     stored, node = constants.stored_as(value), value.producer()
     if stored is not None:
-        return stored.size <= _LARGEST_ZERO and _is_number(stored) and not constants.numbers(stored).any()
+        return stored.size <= LARGEST_ZERO and _is_number(stored) and not constants.numbers(stored).any()
     if node is None or node.domain:
         return False
     if node.op_type == "ConstantOfShape":
         fill = node.attributes.get("value")
         return fill is None or (not fill.is_ref() and not constants.numbers(fill.as_tensor()).any())
     moved = node.inputs if node.op_type == "Concat" else node.inputs[:1]
-    return node.op_type in _MOVES_ZERO and all(is_zero(each, overridable=overridable) for each in moved)
+    return node.op_type in KEEPING_ZERO | {"Concat"} and all(
+        is_zero(each, overridable=overridable) for each in moved
+    )
 
 
 def _is_number(tensor: ir.TensorProtocol) -> bool:

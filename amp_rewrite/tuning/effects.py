@@ -16,12 +16,10 @@ from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.policy import node_patterns
 from amp_rewrite.running import emulation
 from amp_rewrite.running.blame import Blame, NodeError, pins
-from amp_rewrite.running.custom_ops import Libraries
-from amp_rewrite.running.sessions import Feeds, Runnable
-from amp_rewrite.tuning import sensitivity
-from amp_rewrite.tuning.sensitivity import Group
-from amp_rewrite.tuning.switched_model import switched_emulation
-from amp_rewrite.tuning.switched_session import SwitchedSession, opened
+from amp_rewrite.running.sessions import Feeds, Libraries, Runnable
+from amp_rewrite.tuning import search
+from amp_rewrite.tuning.search import Group
+from amp_rewrite.tuning.switches import SwitchedSession, opened, switched_emulation
 
 MOST_RUNS = 64
 """Runs after which values that are not told apart share the error of their group."""
@@ -73,7 +71,7 @@ def _by_value(session: SwitchedSession, count: int) -> list[float]:
     fits = whole * _FITS if math.isfinite(whole) else 0.0
     groups = [Group(tuple(range(count)), whole)] if count else []
     found = [0.0] * count
-    for group in sensitivity.split(groups, added, fits, may_go_on):
+    for group in search.split(groups, added, fits, may_go_on):
         for site in group.sites:
             found[site] = group.of_each
     return found

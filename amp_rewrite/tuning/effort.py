@@ -1,12 +1,12 @@
-"""How many runs a search may take, and of these, and of a time limit, its parts.
+"""How many runs a search may take, and of these its parts.
 
-Runs are counted, and not timed: a search of its own accord comes to the same plan on every machine.
+Runs are counted, and not timed: without a time limit a search comes to the same plan on every machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import onnx_ir as ir
 
@@ -69,17 +69,11 @@ BEFORE = 2
 """The runs before a search: with no site rounded, and with those of the default plan."""
 
 
-class Share(NamedTuple):
-    """Of the runs that a search may take, and of its time."""
+ROUNDS = ((0.3, 0.5), (0.6, 0.75), (0.85, 0.95))
+"""The share of its runs up to which each round of a search measures groups of sites, and up to which choices."""
 
-    runs: float
-    time: float
+AGAIN = 1.0
+"""The share up to which a search for less frees parts again: what the earlier one left."""
 
-
-ROUNDS = tuple(
-    (Share(split, split), Share(tried, tried)) for split, tried in ((0.3, 0.5), (0.6, 0.75), (0.85, 0.95))
-)
-"""The share up to which each round measures groups of sites, and up to which choices."""
-
-AGAIN = Share(runs=1.0, time=1.0)
-"""The share up to which a search for less frees parts again: of the runs, what the earlier one left."""
+SEARCHED = 0.5
+"""The share of a time limit that a search may take; the rest is for confirming what it finds."""

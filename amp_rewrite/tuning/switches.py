@@ -4,17 +4,152 @@ consumers read it as it is, or rounded. Bodies read the vector from outside.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import functools
+import itertools
+import math
+import pickle
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
 import onnx_ir as ir
+from numpy.typing import NDArray
 
-from amp_rewrite.analysis.units import Use
+from amp_rewrite.analysis.operators import effective_op
+from amp_rewrite.analysis.propagation import reach
+from amp_rewrite.analysis.units import UnitGraph, Use
+from amp_rewrite.colouring.painting import Painting
+from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model.graph_edits import graph_of
-from amp_rewrite.model.traversal import graphs
+from amp_rewrite.model.loading import Loaded
+from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
-from amp_rewrite.onnx_types import element_types
-from amp_rewrite.rewriting.cast_insertion import Placer, redirect
+from amp_rewrite.numerics.half import HALF_TYPES, Half
+from amp_rewrite.onnx_types import control_flow, element_types
+from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.targets import Accumulation
+from amp_rewrite.process import executors
+from amp_rewrite.rewriting.cast_insertion import Placer, cast, redirect
+from amp_rewrite.running import comparison, emulation, half_accumulation, metrics, sessions
+from amp_rewrite.running.emulation import KEEP_ROUNDED
+from amp_rewrite.running.metrics import Moments
+from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
+
+# Where a plan rounds, and the sites by which a search knows it.
+#
+# A value is rounded for a reader where its producer or that reader is half: a place each. What only moves
+# values, or is monotonic on them, rounds nothing of its own, so a site is a value that no such node makes,
+# with all places behind it up to the next values that are made: what they add to the error is one number.
+
+
+class Place(NamedTuple):
+    """Readers of a value that read it rounded where any of `units` is half: units, or None for what belongs
+    to none, as the outputs of the model.
+    """
+
+    value: ir.Value
+    units: tuple[int, ...]
+    readers: tuple[int | None, ...]
+
+
+class Site(NamedTuple):
+    """A value, the units of which any in half has it rounded for a reader, and its places by position."""
+
+    value: ir.Value
+    units: tuple[int, ...]
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """All places and sites of a painting, for it and for those that have less in half."""
+
+    places: tuple[Place, ...]
+    sites: tuple[Site, ...]
+
+    def rounded(self, painting: Painting) -> list[int]:
+        """The positions of the places that a painting rounds."""
+        return [at for at, place in enumerate(self.places) if any(map(painting.is_half, place.units))]
+
+
+def find(graph: UnitGraph, painting: Painting) -> Rounding:
+    """The places and sites of a painting, in the order of the nodes; sequences and optionals have none."""
+    finder = _Finder(graph, painting)
+    return Rounding(tuple(finder.places), tuple(finder.sites()))
+
+
+class _Finder:
+    def __init__(self, graph: UnitGraph, painting: Painting) -> None:
+        self._graph, self._painting = graph, painting
+        self._carriers = [_carries(graph, unit) for unit in range(len(graph.units))]
+        values = (v for v in dict.fromkeys((*graph.uses, *graph.producer)) if _is_tensor(graph, v))
+        self._values = tuple(values)
+        self.places = [place for value in self._values for place in self._places(value)]
+
+    def _places(self, value: ir.Value) -> Iterator[Place]:
+        """What rounds a value: its producer, but a carrier makes what it was given, and each reader."""
+        producer = self._origin(value)
+        readers: dict[tuple[int, ...], dict[int | None, None]] = {}
+        for reader in (None, *(unit for unit, _ in self._graph.uses.get(value, ()))):
+            units = (unit for unit in (producer, reader) if unit is not None)
+            halves = tuple(dict.fromkeys(filter(self._painting.is_half, units)))
+            readers.setdefault(halves, {})[reader] = None
+        yield from (Place(value, units, tuple(found)) for units, found in readers.items() if units)
+
+    def _origin(self, value: ir.Value) -> int | None:
+        producer = self._graph.producer.get(value)
+        return None if producer is None or self._carriers[producer] else producer
+
+    def sites(self) -> Iterator[Site]:
+        """A place behind several values belongs to the first of them."""
+        made: dict[ir.Value, list[int]] = {}
+        for at, place in enumerate(self.places):
+            made.setdefault(place.value, []).append(at)
+        origins = (value for value in self._values if not self._is_carried(value))
+        touching = sorted(((value, self._touching(value)) for value in origins), key=_first_unit)
+        for value, units in touching:
+            behind = (v for unit in units if self._carriers[unit] for v in self._graph.units[unit].defs)
+            places = [at for each in (value, *behind) for at in made.pop(each, ())]
+            if places:
+                yield Site(value, units, tuple(places))
+
+    def _is_carried(self, value: ir.Value) -> bool:
+        producer = self._graph.producer.get(value)
+        return producer is not None and self._carriers[producer]
+
+    def _touching(self, value: ir.Value) -> tuple[int, ...]:
+        """The producer of a value, and all that reads it or what carriers make of it."""
+        graph, carriers = self._graph, self._carriers
+        readers = dict.fromkeys(unit for unit, _ in graph.uses.get(value, ()))
+        behind = reach(
+            [unit for unit in readers if carriers[unit]],
+            lambda unit: graph.successors[unit] if carriers[unit] else (),
+            lambda unit: graph.units[unit].dense,
+        )
+        producer = graph.producer.get(value)
+        return tuple(dict.fromkeys((*([] if producer is None else [producer]), *readers, *behind)))
+
+
+def _first_unit(found: tuple[ir.Value, tuple[int, ...]]) -> int:
+    return min(found[1])
+
+
+def _is_tensor(graph: UnitGraph, value: ir.Value) -> bool:
+    return isinstance(graph.types.get(value), ir.TensorType)
+
+
+def _carries(graph: UnitGraph, unit: int) -> bool:
+    """Whether what a unit makes is rounded as what it reads is."""
+    node, has_inputs = graph.units[unit].node, bool(graph.units[unit].uses)
+    moves = control_flow.may_have_bodies(node) or (effective_op(node) in KEEP_ROUNDED and not node.domain)
+    return has_inputs and moves
 
 
 class Switches:
@@ -90,3 +225,239 @@ class Switches:
 
 _FIRST_WITH_WHERE = 9
 """The opset that has Where; before it, an If does the same with copies."""
+
+
+# A float32 model with a switch for every place: one session emulates any choice of half units.
+#
+# While a switch is on, the readers of its place read the value rounded to half, as in the emulation
+# (running.emulation).
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchedModel:
+    """The model, the name of its additional input, and how many switches that has."""
+
+    loaded: Loaded
+    switches: str
+    count: int
+
+
+def switched(analysis: Analysis, places: Sequence[Place]) -> SwitchedModel:
+    """The model of an analysis, edited in place, with a switch for each of its places, in their order."""
+    analysis.state.is_edited = True
+    clamped = {change.stored.value for change in analysis.plan.tensors if change.saturates}
+    switches = Switches(analysis.graph.root, len(places))
+    of_value = itertools.groupby(enumerate(places), lambda found: found[1].value)
+    for value, found in of_value:
+        uses = _by_reader(analysis, switches, value)
+        rounded = _rounded(switches, value, analysis.options, clamped)
+        for at, place in found:
+            switches.choose(at, (use for reader in place.readers for use in uses[reader]), rounded, value)
+    return SwitchedModel(analysis.loaded, switches.name, len(places))
+
+
+def _by_reader(analysis: Analysis, switches: Switches, value: ir.Value) -> dict[int | None, list[Use]]:
+    """The uses of a value by the units that read it, and with None those by what belongs to none."""
+    units = {use: unit for unit, use in analysis.graph.uses.get(value, ())}
+    uses: defaultdict[int | None, list[Use]] = defaultdict(list)
+    for use in switches.uses(value):
+        uses[units.get(use)].append(use)
+    return uses
+
+
+def _rounded(
+    switches: Switches, value: ir.Value, options: Options, clamped: Collection[ir.Value]
+) -> ir.Value:
+    """The value, cast to half and back; stored ones that the plan clamps are clamped before.
+
+    Where the target adds up in half, it is what that comes to.
+    """
+    half = options.half
+    nodes = _clamp(switches, value, half) if value in clamped else []
+    exact = value
+    if options.target.accumulate is Accumulation.HALF:
+        value = half_accumulation.summed(value, half.dtype, switches.opset, switches.names)
+    for dtype in (half.dtype, ir.DataType.FLOAT):
+        made = cast(nodes[-1].outputs[0] if nodes else value, dtype, switches.names.of_node("Cast"))
+        made.outputs[0].name = switches.names.of_value(exact, "rounded")
+        nodes.append(made)
+    switches.placer.behind(nodes, value)
+    return nodes[-1].outputs[0]
+
+
+def _clamp(switches: Switches, value: ir.Value, half: Half) -> list[ir.Node]:
+    nodes: list[ir.Node] = []
+    for operator, bound in (("Max", -half.largest), ("Min", half.largest)):
+        limit = switches.stored(np.array(bound, np.float32), value)
+        nodes.append(switches.node(operator, (nodes[-1].outputs[0] if nodes else value, limit), value))
+    return nodes
+
+
+def switched_emulation(loaded: Loaded) -> tuple[SwitchedModel, list[ir.Value]]:
+    """An emulation (running.emulation), edited in place, with a switch for each value that a Cast to half and
+    one back round; and these values, in the order of their switches.
+    """
+    places = list(_places(loaded.model))
+    switches = Switches(loaded.model.graph, len(places))
+    for at, (exact, rounded) in enumerate(places):
+        switches.choose(at, switches.uses(rounded), rounded, exact)
+    return SwitchedModel(loaded, switches.name, len(places)), [exact for exact, _ in places]
+
+
+def _places(model: ir.Model) -> Iterator[tuple[ir.Value, ir.Value]]:
+    """What is rounded, and what it is then."""
+    types = element_types.infer(model)
+    for node in every_node(model.graph):
+        half = _cast_from(node)
+        exact = _cast_from(half.producer()) if half is not None else None
+        if exact is None or half is None or types[half].dtype not in HALF_TYPES:
+            continue
+        before = types.get(exact)  # None behind an operator of no known schema
+        if before is not None and before.dtype == types[node.outputs[0]].dtype == ir.DataType.FLOAT:
+            yield exact, node.outputs[0]
+
+
+def _cast_from(node: ir.Node | None) -> ir.Value | None:
+    return node.inputs[0] if node is not None and node.op_type == "Cast" and not node.domain else None
+
+
+# Runs of a model with switches: the error of the outputs with any sites rounded.
+
+
+class Target:
+    """The outputs of float32 for some samples, and how far others may be from them.
+
+    The error of a float output is that of a verdict: the RMS of the difference over the spread in all samples
+    (metrics.spread), at least metrics.SMALLEST; of others, it is the share of values that differ. Sequences
+    and maps are as many outputs as they have arrays.
+    """
+
+    def __init__(self, wanted: Sequence[Mapping[str, Any]], bound: float) -> None:
+        self._wanted, self._bound = [dict(comparison.arrays(outputs)) for outputs in wanted], bound
+        moments: defaultdict[str, list[Moments]] = defaultdict(list)
+        for name, value in (found for outputs in self._wanted for found in outputs.items()):
+            if metrics.is_float(value):
+                moments[name].append(metrics.moments(value))
+        self._spread = {name: metrics.spread(known) for name, known in moments.items()}
+
+    def squared(self, sample: int, outputs: Mapping[str, Any]) -> float:
+        """The squared error of the worst output of a sample, over the square of the bound."""
+        wanted, got = self._wanted[sample], dict(comparison.arrays(outputs))
+        found = [self._error(name, value, got[name]) for name, value in wanted.items() if name in got]
+        return (max(found, default=0.0) / self._bound) ** 2
+
+    def _error(self, name: str, wanted: NDArray[Any], got: NDArray[Any]) -> float:
+        if wanted.shape != got.shape:
+            return math.inf
+        if name not in self._spread:
+            return float(np.mean(wanted != got)) if wanted.size else 0.0
+        finite = np.isfinite(wanted)
+        if not np.isfinite(got[finite]).all():
+            return math.inf
+        spread = self._spread[name]
+        return spread.error(metrics.differences(wanted, got, (spread.axis,)), metrics.SMALLEST)[0]
+
+
+class SwitchedSession:
+    """What measures sites, and how often it did: `runs`, of all samples each.
+
+    `measure` gives the squared error of each sample with these sites rounded, over the square of the target.
+    """
+
+    def __init__(self, measure: Callable[[tuple[int, ...]], Iterable[float]]) -> None:
+        self._measure = measure
+        self.runs = 0
+        self._known: dict[tuple[int, ...], float] = {}
+
+    def squared(self, sites: Iterable[int]) -> float:
+        """The squared error with these sites on, in the worst sample, over the square of the target."""
+        known = tuple(sorted(sites))
+        if known not in self._known:
+            self.runs += 1
+            self._known[known] = max(self._measure(known), default=0.0)
+        return self._known[known]
+
+
+@dataclass(frozen=True, slots=True)
+class _Measuring:
+    """What a session runs: the name and length of its switches, the samples, what to compare with, and
+    libraries of custom operators.
+    """
+
+    switches: str
+    count: int
+    samples: Sequence[Feeds]
+    target: Target
+    libraries: Libraries
+
+    def squared(self, session: Any, at: int, sites: Sequence[int]) -> float:
+        """The squared error of a sample."""
+        switches = np.zeros(self.count, bool)
+        switches[list(sites)] = True
+        outputs = sessions.run_session(session, {**self.samples[at], self.switches: switches})
+        return self.target.squared(at, outputs)
+
+
+@contextlib.contextmanager
+def opened(
+    original: Runnable,
+    model: SwitchedModel,
+    samples: Sequence[Feeds],
+    bound: float,
+    executor: Executor | None = None,
+    libraries: Libraries = (),
+) -> Generator[SwitchedSession]:
+    """A session on the CPU, or one for each worker of an executor, which run a sample each; closed with the
+    context. The outputs of the original are computed here.
+
+    Raises ModelError and RunError if the original does not run.
+    """
+    with emulation.reference(original, Device.CPU, libraries) as found:
+        places = ((f"samples[{at}]", sample) for at, sample in enumerate(samples))
+        wanted = [sessions.run_session(found.session, sample, where=where) for where, sample in places]
+    measuring = _Measuring(model.switches, model.count, samples, Target(wanted, bound), libraries)
+    with emulation.runnable(model.loaded) as made:
+        if executor is None:
+            yield SwitchedSession(_here(sessions.open_session(made, Device.CPU, libraries), measuring))
+        else:
+            with _shared(made, measuring) as folder:
+                yield SwitchedSession(_by_workers(executor, folder, len(samples)))
+
+
+def _here(session: Any, measuring: _Measuring) -> Callable[[tuple[int, ...]], Iterable[float]]:
+    return lambda sites: (measuring.squared(session, at, sites) for at in range(len(measuring.samples)))
+
+
+def _by_workers(
+    executor: Executor, folder: Path, samples: int
+) -> Callable[[tuple[int, ...]], Iterable[float]]:
+    return lambda sites: executors.results(
+        executor, _measured, ((folder, at, sites) for at in range(samples))
+    )
+
+
+@contextlib.contextmanager
+def _shared(model: Runnable, measuring: _Measuring) -> Generator[Path]:
+    """A folder with all that a worker needs."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        if isinstance(model, onnx.ModelProto):
+            onnx.save(model, folder / _MODEL)
+            model = folder / _MODEL
+        (folder / _REST).write_bytes(pickle.dumps((Path(model).absolute(), measuring)))
+        yield folder
+
+
+_MODEL, _REST = "model.onnx", "measuring.pickle"
+
+
+def _measured(folder: Path, at: int, sites: Sequence[int]) -> float:
+    """In a worker: the squared error of a sample."""
+    session, measuring = _loaded(folder)
+    return measuring.squared(session, at, sites)
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(folder: Path) -> tuple[Any, _Measuring]:
+    model, measuring = pickle.loads((folder / _REST).read_bytes())
+    return sessions.open_session(model, Device.CPU, measuring.libraries), measuring

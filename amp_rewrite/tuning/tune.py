@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,26 +17,252 @@ from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import FeedError
 from amp_rewrite.explaining.frozen_analysis import Analysis
+from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.options import Options
+from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.plan_files import SavedPlan
+from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running import run_arguments, tolerances
-from amp_rewrite.running.custom_ops import Libraries
 from amp_rewrite.running.run_arguments import Samples
-from amp_rewrite.running.sessions import Device, Feeds
+from amp_rewrite.running.sessions import Device, Feeds, Libraries
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.running.verification import verify
-from amp_rewrite.tuning import confirming, effort, sites
-from amp_rewrite.tuning.found import Found, Prefer, Watch
-from amp_rewrite.tuning.search import Search, widest
-from amp_rewrite.tuning.sites import Site
-from amp_rewrite.tuning.switched_model import switched
-from amp_rewrite.tuning.switched_session import opened
-from amp_rewrite.tuning.tuned import Tuned
+from amp_rewrite.tuning import effort
+from amp_rewrite.tuning import switches as sites
+from amp_rewrite.tuning.search import Found, Point, Prefer, Search, Watch, widest
+from amp_rewrite.tuning.switches import Site, opened, switched
+
+# What a search for a plan came to.
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A plan, and what it rests on.
+
+    `verdict` is that of the model which the plan makes, on all samples. `target` is the error that the search
+    stayed within (Metrics.error), and `noise` what float32 differs from itself by, optimised in another way.
+    `kept` are the nodes that the search keeps in float32, and `sensitivity` the error that rounding adds at
+    nodes, by name, as far as it was measured apart. `runs` counts how often all samples were run for the
+    search, and `walked` has the plans that were measured, in their order: the default one first, with the
+    error of its result. `seconds` is the time that is predicted for the plan at large sizes, as those of
+    `walked` are, `half` the number of
+    its units in half, 0 where float32 itself is the answer, and `speedup` how many times as fast as float32
+    it is predicted to be at the sizes that the model has. `bound` names the tolerance that the target is of.
+
+    Examples:
+        >>> from amp_rewrite import tune
+        >>> from amp_rewrite.demo import feeds, network
+        >>> tuned = tune(network(), feeds(), max_error=1e-3)
+        >>> tuned.is_met, tuned.kept
+        (True, ())
+    """
+
+    plan: SavedPlan
+    verdict: Verdict
+    target: float
+    noise: float
+    kept: tuple[str, ...]
+    sensitivity: dict[str, float]
+    sites: int
+    runs: int
+    walked: tuple[Point, ...]
+    seconds: float
+    half: int
+    speedup: float
+    bound: str = "error"
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the target is met, on all samples."""
+        return self.verdict.ok
+
+    @property
+    def is_float32(self) -> bool:
+        """Whether nothing is half, as what is within the error is predicted to be no faster than float32."""
+        return not self.half
+
+    @property
+    def is_below_noise(self) -> bool:
+        """Whether no plan can meet the target: float32 itself misses it."""
+        return self.noise > self.target
+
+    def to_json(self) -> dict[str, Any]:
+        """This as JSON data, without the plan.
+
+        Examples:
+            >>> from amp_rewrite import tune
+            >>> from amp_rewrite.demo import feeds, network
+            >>> tune(network(), feeds()).to_json()["target"]
+            0.01
+        """
+        names = "is_met is_float32 target noise kept sensitivity sites runs seconds half speedup".split()
+        plain = {name: getattr(self, name) for name in names}
+        walked = [asdict(point) for point in self.walked]
+        return {**plain, "verdict": self.verdict.to_json(), "walked": walked}
+
+
+# From what a search emulates to what `verify` says of the real result.
+
+
+def confirm_plan(search: Search, confirm: Callable[[Found], Tuned], end: float, watch: Watch | None) -> Tuned:
+    """The first plan whose model passes, or the closest: the search is for less where a model fails. Float32
+    itself where the gate asks for it, all of that is predicted to be no faster, and float32 passes.
+    """
+    found = search.run(math.inf, watch)  # the default plan
+    best = tuned = confirm(found)
+    search.walked[0] = replace(search.walked[0], error=tuned.verdict.error)
+    share = _at_first(found, tuned)
+    for left in range(_CONFIRMATIONS, 0, -1):
+        if not _goes_on(tuned) or _is_over(search, share, end, left):
+            break
+        found = search.run(share**2, watch)
+        if found.is_refused:
+            break
+        tuned = confirm(found)
+        best = min(best, tuned, key=lambda each: (not each.is_met, each.verdict.error))
+        share = min(share, _next(found, tuned))
+    return _float32_or(search, found, best, confirm) if _goes_on(best) and found.is_refused else best
+
+
+def _goes_on(tuned: Tuned) -> bool:
+    """Whether a plan that is nearer would be better, and may be had."""
+    return not tuned.is_met and tuned.verdict.is_far and not tuned.is_below_noise
+
+
+def _float32_or(search: Search, found: Found, best: Tuned, confirm: Callable[[Found], Tuned]) -> Tuned:
+    """Float32 where that passes, in place of what is predicted no faster; else the closest of both."""
+    exact = confirm(search.float32(found))
+    return exact if exact.is_met else min(best, confirm(found), key=lambda each: each.verdict.error)
+
+
+def _is_over(search: Search, share: float, end: float, left: int) -> bool:
+    """Whether the time is, and no more is to be confirmed of what was measured by then; not before a search,
+    which takes few runs then.
+    """
+    is_first = left == _CONFIRMATIONS
+    is_late = left > _CONFIRMATIONS - _LATE
+    return time.monotonic() > end and not (is_first or (is_late and search.has_within(share**2)))
+
+
+_CONFIRMATIONS, _LATE = 6, 2
+"""How many plans are confirmed at most, and how many of them though the time is over."""
+
+_AT_FIRST = 0.97
+"""The share of the target to search for: most results were at most 3 % farther off than emulated."""
+
+_TIGHTER, _FAR_TIGHTER = 0.98, 0.5
+"""The share of an emulated error to search for, where the real one is above the target, and where it is not
+but the verdict fails for something else."""
+
+
+def _at_first(found: Found, tuned: Tuned) -> float:
+    """The share of the target to search for after the default plan: less by half, on a logarithmic scale, of
+    what that is farther off than emulated. What onnxruntime fuses differs by float32's noise, which takes
+    values over to the next number of half: of few outputs the errors differ by half for that.
+    """
+    emulated, real = math.sqrt(found.squared) * search_bound(tuned.target), tuned.verdict.error
+    if not (0 < emulated < math.inf and math.isfinite(real)):
+        return _AT_FIRST
+    return _AT_FIRST / math.sqrt(max(1.0, real / emulated))
+
+
+def _next(found: Found, tuned: Tuned) -> float:
+    """The share of the target to search for after a plan that failed: halfway to where the next plan would
+    be near enough if it were as much farther off than emulated as this one.
+    """
+    emulated, real = math.sqrt(found.squared), tuned.verdict.error / search_bound(tuned.target)
+    if not math.isfinite(emulated):
+        return 1.0
+    return emulated / math.sqrt(real) * _TIGHTER if 1 < real < math.inf else emulated * _FAR_TIGHTER
+
+
+def search_bound(target: float) -> float:
+    """The error that others are measured in: the target, or one that no rounding is within."""
+    return max(target, _NOTHING)
+
+
+_NOTHING = 1e-30
+"""What counts as an error of 0, whose square can be divided by."""
+
+
+# What a search for a plan came to, as a summary line.
+
+
+def lines(tuned: Tuned | None, report: Report) -> Iterator[SummaryLine]:
+    """What was found for a result, and what it costs; nothing where no search was needed."""
+    if tuned is not None:
+        yield SummaryLine("search", f"{_found(tuned, report)} ({_effort(tuned)})")
+
+
+def not_taken(tuned: Tuned) -> str:
+    """That a plan passed, and gives up more than inputs that nobody gave may decide."""
+    before = "more than a tenth of the predicted speed or of the FLOPs in half"
+    lost = "all that is half" if tuned.is_float32 else before
+    return f"the plan within {_target(tuned)} gives up {lost}, too much for made-up inputs ({_effort(tuned)})"
+
+
+def _found(tuned: Tuned, report: Report) -> str:
+    if tuned.is_below_noise:
+        off = f"float32 itself differs by {tuned.noise:.1e} when it is optimised differently"
+        return f"{off}, so no plan is within {_target(tuned)}"
+    if not tuned.sites and not tuned.is_met:
+        return "nothing but inputs and outputs is half"
+    if tuned.is_float32:
+        return f"{_slower(tuned) if report.gated else _none(tuned)}, so the model stays as it is"
+    if tuned.is_met:
+        first = tuned.walked[0]
+        before = f", with an error of {first.error:.1e}" if tuned.bound == "error" else ""
+        return (
+            f"within {_target(tuned)}, predicted {tuned.speedup:.2f} times as fast as float32; "
+            f"{first.speedup:.2f} times before the search{before}"
+        )
+    if report.sensitive:
+        return f"no plan was found within {_target(tuned)}; the nearest has {_reached(tuned)}"
+    return f"no plan was found that is nearer, with at most {_target(tuned)} as the target"
+
+
+def _slower(tuned: Tuned) -> str:
+    """That half does not pay within the target, with the fastest plan that was measured there."""
+    near = _near(tuned)
+    if not near:
+        return _none(tuned)
+    if max(near) > 1:  # as emulated, and not as it is
+        return f"no plan within {_target(tuned)} was found that is predicted to be faster than float32"
+    fastest = f"the fastest plan that was found within {_target(tuned)}"
+    return f"float32 is fastest: {fastest} is predicted to be {max(near):.2f} times as fast"
+
+
+def _none(tuned: Tuned) -> str:
+    """That nothing in half passes; where something is within the target, it fails for another bound."""
+    found = "nothing in half was found"
+    return f"{found} that passes" if _near(tuned) else f"{found} within {_target(tuned)}"
+
+
+def _near(tuned: Tuned) -> list[float]:
+    """The speeds of what has something in half and was measured within the target."""
+    return [point.speedup for point in tuned.walked if point.half and point.error <= tuned.target]
+
+
+def _target(tuned: Tuned) -> str:
+    """The bound, by its name unless it is that of the error."""
+    bound = f"{tuned.target:.1e}" if tuned.target else "0"
+    return bound if tuned.bound == "error" else f"{tuned.bound} {bound}"
+
+
+def _reached(tuned: Tuned) -> str:
+    if tuned.bound == "error":
+        return f"an error of {tuned.verdict.error:.1e}"
+    return f"{tuned.bound} {max(output.metrics.relative_l2 for output in tuned.verdict.outputs):.1e}"
+
+
+def _effort(tuned: Tuned) -> str:
+    return f"{plural(tuned.runs, 'run')} on {tuned.sites:,} values that half rounds"
+
 
 MOST_SAMPLES = 8
 """The samples that the search runs at most: each of its runs takes all of them."""
@@ -103,13 +329,13 @@ def tune(
     painting = widest(analysis, prefer)
     rounding = sites.find(analysis.graph, painting)
     switches = switched(twin, sites.find(twin.graph, widest(twin, prefer)).places)  # which edits the twin
-    bound = confirming.searched(_wanted(judged))
-    timed = budget is not None
-    work = 0.0 if timed else effort.work_of_run(analysis.loaded.model, analysis.graph.types, searched)
+    bound = search_bound(_wanted(judged))
+    graph = analysis.graph
+    work = effort.work_of_run(analysis.loaded.model, graph.types, searched) if budget is None else 0.0
     runs = effort.most_runs(len(rounding.sites), work)
     with opened(runnable, switches, searched, bound, executor, judges.libraries) as session:
         end = max(end, time.monotonic() + seconds / 2)  # a busy machine may take long to get here
-        search = Search(analysis, painting, rounding, session, bound, prefer, runs)
+        search = Search(analysis, painting, rounding, session, bound, prefer, runs, end)
 
         def confirm(found: Found) -> Tuned:
             plan = _saved(analysis, found)
@@ -130,7 +356,7 @@ def tune(
                 bound="relative_l2" if _is_relative(judged) else "error",
             )
 
-        best = confirming.confirmed(search, confirm, end, watch)
+        best = confirm_plan(search, confirm, end, watch)
         return replace(best, runs=session.runs, walked=tuple(search.walked))
 
 

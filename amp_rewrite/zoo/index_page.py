@@ -9,8 +9,32 @@ from urllib.parse import quote
 from amp_rewrite import version
 from amp_rewrite.escaping import visible
 from amp_rewrite.explaining.sentences import plural
-from amp_rewrite.zoo import cells
 from amp_rewrite.zoo.row import Row
+
+# The columns of a zoo, in a terminal and on its page.
+
+HEADER = ("model", "status", "half nodes", "Casts", "error", "predicted", "MB", "was", "seconds")
+
+
+def cells(row: Row) -> list[str]:
+    """The cells of a row; empty where a number is not known."""
+    before, after = row.sizes or (None, None)
+    return [
+        row.name,
+        row.status.value,
+        "" if row.half is None else f"{row.half:.0%}",
+        "" if row.casts is None else f"{row.casts:,}",
+        "" if row.error is None else f"{row.error:.1e}",
+        "" if row.speedup is None else f"{row.speedup:.2f}x",
+        _megabytes(after),
+        _megabytes(before),
+        f"{row.seconds:.1f}",
+    ]
+
+
+def _megabytes(size: int | None) -> str:
+    return "" if size is None else f"{size / 1e6:,.1f}"
+
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -53,13 +77,13 @@ def render(rows: Sequence[Row], counts: Mapping[str, int]) -> str:
         count=plural(len(rows), "model"),
         summary=", ".join(f"{count} {name}" for name, count in counts.items()),
         version=_text(version.installed()),
-        header="".join(f"<th>{name}</th>" for name in (*cells.HEADER, "files")),
+        header="".join(f"<th>{name}</th>" for name in (*HEADER, "files")),
         rows="\n".join(map(_row, rows)),
     )
 
 
 def _row(row: Row) -> str:
-    name, status, *numbers = map(_text, cells.cells(row))
+    name, status, *numbers = map(_text, cells(row))
     first = _link(row.page or row.report, name) if row.page or row.report else name
     links = {"report": row.report, "model": row.result}
     files = " ".join(_link(path, kind) for kind, path in links.items() if path)
@@ -68,7 +92,7 @@ def _row(row: Row) -> str:
     line = f'<tr><td>{first}</td><td class="{colour}">{status}</td>{others}</tr>'
     if not row.why:
         return line
-    return f'{line}\n<tr><td class="why" colspan="{len(cells.HEADER) + 1}">{_text(row.why)}</td></tr>'
+    return f'{line}\n<tr><td class="why" colspan="{len(HEADER) + 1}">{_text(row.why)}</td></tr>'
 
 
 def _link(path: str, text: str) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from amp_rewrite.console import Console, Styled
-from amp_rewrite.zoo import cells
+from amp_rewrite.zoo import index_page
 from amp_rewrite.zoo.row import Row
 from amp_rewrite.zoo.run import Zoo
 
 
 def print_zoo(console: Console, zoo: Zoo) -> None:
     """A line for each model, below the table what is wrong with any, and the counts."""
-    rows = ([row.name, _status(row), *cells.cells(row)[2:]] for row in zoo.rows)
-    console.numbers(cells.HEADER, rows, texts=2)
+    rows = ([row.name, _status(row), *index_page.cells(row)[2:]] for row in zoo.rows)
+    console.numbers(index_page.HEADER, rows, texts=2)
     console.print()
     for row in zoo.rows:
         if row.why:

@@ -21,7 +21,7 @@ from amp_rewrite.analysis.idioms.idiom import Idiom
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.onnx_types import attributes
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.entries import Operator
 
 SUM_OF_SQUARES: Operator = ("", "ReduceSumSquare")
@@ -66,7 +66,7 @@ def _contracted(einsum: ir.Node) -> SelfProduct | None:
         return None
     if patterns.origin(einsum.inputs[0]) is not patterns.origin(einsum.inputs[1]):
         return None
-    terms, _, result = attributes.text(einsum, "equation").replace(" ", "").partition("->")
+    terms, _, result = schema.text(einsum, "equation").replace(" ", "").partition("->")
     first, _, second = terms.partition(",")
     is_sum = (
         first == second and set(result) < set(first) and len(set(result)) == len(result.replace("...", "."))

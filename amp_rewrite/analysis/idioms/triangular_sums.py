@@ -22,7 +22,7 @@ from amp_rewrite.analysis.idioms.idiom import Idiom
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model.constants import dims, numbers, stored_as
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.onnx_types import attributes
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.entries import Operator
 
 CUMULATIVE_SUM: Operator = ("", "CumSum")
@@ -54,7 +54,7 @@ def find(graph: UnitGraph, _: Half) -> Iterator[Idiom]:
 
 def _is_summed(einsum: ir.Node, triangle: int) -> bool:
     """Whether one axis of the triangle is that of the sum, and the other one, new to the data, is left."""
-    terms, _, result = attributes.text(einsum, "equation").replace(" ", "").partition("->")
+    terms, _, result = schema.text(einsum, "equation").replace(" ", "").partition("->")
     axes, *data = terms.split(",")[:: -1 if triangle else 1]
     kept, added = set(axes) & set(result), set(axes) - set(result)
     is_sum = len(axes) == 2 and len(kept) == len(added) == len(data) == 1

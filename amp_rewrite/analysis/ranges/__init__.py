@@ -24,7 +24,7 @@ from amp_rewrite.analysis.ranges import (
 )
 from amp_rewrite.analysis.ranges.constant import Constant, Context, magnitude
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.model import tensor_blocks
+from amp_rewrite.model import constants
 from amp_rewrite.model.constants import StoredTensor, dims, numbers
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Fit, Half
@@ -57,7 +57,7 @@ def check(graph: UnitGraph, stored: Mapping[ir.Value, StoredTensor], half: Half)
     """How every stored value with uses fits into `half`, and the units that must stay float32."""
     read = [value for value in stored if graph.uses.get(value)]
     tensors = [stored[value].tensor for value in read]
-    fits = dict(zip(read, tensor_blocks.fits(tensors, half), strict=True))
+    fits = dict(zip(read, constants.fits(tensors, half), strict=True))
     found = _Found(_context(graph, fits, half), fits)
     for value, tensor in zip(read, tensors, strict=True):
         uses = (UnitUse(unit, site.port) for unit, site in graph.uses[value])

@@ -24,7 +24,7 @@ from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findin
 from amp_rewrite.analysis.units import UnitGraph, value_of
 from amp_rewrite.model.constants import dims, numbers, stored_as
 from amp_rewrite.numerics.half import Fit
-from amp_rewrite.onnx_types import attributes
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.evidence import Evidence, Reason
 
 _SUMS = frozenset(("Add", "Sub", "Sum"))
@@ -122,7 +122,7 @@ def _made(node: ir.Node) -> NDArray[Any]:
     array = _numbers(weight) if node.op_type in _BIASED | _CHANNEL.keys() else None
     if array is None or array.ndim <= channel:
         return _ONE
-    axis = channel if not attributes.integer(node, "transB") else 0
+    axis = channel if not schema.integer(node, "transB") else 0
     return np.sqrt(np.square(array).sum(axis=tuple(other for other in range(array.ndim) if other != axis)))
 
 

@@ -17,7 +17,7 @@ from amp_rewrite.analysis.operators import PRODUCTS, effective_op
 from amp_rewrite.analysis.propagation import UnitUse, propagate
 from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings, magnitude
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.onnx_types import attributes
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.evidence import Reason
 
 _STEPS = 64.0
@@ -72,7 +72,7 @@ def _made(use: UnitUse, context: Context) -> float | None:
         others = (value for port, value in enumerate(node.inputs) if port != use.port)
         return use.carried if _are_faint(others, context) else None
     if operator in _NORMS and use.port == 0:
-        epsilon = max(attributes.number(node, "epsilon", _EPSILON), context.half.smallest**2)
+        epsilon = max(schema.number(node, "epsilon", _EPSILON), context.half.smallest**2)
         return use.carried * _scale(epsilon**-0.5)
     return _multiplied(node, operator, use, context)
 
@@ -98,7 +98,7 @@ def _factor(value: ir.Value | None, context: Context) -> float:
 
 
 def _alpha(node: ir.Node) -> float:
-    return abs(attributes.number(node, "alpha", 1.0)) if node.op_type == "Gemm" else 1.0
+    return abs(schema.number(node, "alpha", 1.0)) if node.op_type == "Gemm" else 1.0
 
 
 def _scale(by: float) -> float:

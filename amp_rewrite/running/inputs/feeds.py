@@ -23,10 +23,10 @@ from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import FeedError
 from amp_rewrite.files import reading
 from amp_rewrite.model import loading
-from amp_rewrite.policy import ranges as declared_ranges
+from amp_rewrite.policy import options
 from amp_rewrite.policy.open_sizes import GivenSizes
-from amp_rewrite.policy.ranges import Ranges
-from amp_rewrite.running import memory
+from amp_rewrite.policy.options import Ranges
+from amp_rewrite.running import latency
 from amp_rewrite.running.inputs import model_inputs, synthetic
 from amp_rewrite.running.inputs.image_range import ImageRange
 from amp_rewrite.running.inputs.input_source import InputSource
@@ -103,7 +103,7 @@ _PARSERS = {
 
 def _refuse_huge(headers: Iterable[_Header], path: Path) -> None:
     """FeedError if the arrays, whose open dimensions can have any size, do not fit into memory."""
-    needed, free = sum(header.size for header in headers), memory.available()
+    needed, free = sum(header.size for header in headers), latency.available()
     if free is not None and needed > free:
         raise FeedError(
             f"would take {needed / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB of memory are free",
@@ -155,7 +155,7 @@ class Data:
         hold("seed", arguments.whole("Data.seed", seed))
         hold("samples", arguments.whole("Data.samples", samples, least=1))
         hold("images", arguments.choice("Data.images", images, ImageRange))
-        hold("ranges", declared_ranges.checked("Data.ranges", ranges))
+        hold("ranges", options.checked("Data.ranges", ranges))
 
 
 def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:

@@ -10,11 +10,6 @@ from amp_rewrite.running.inputs.input_spec import InputSpec
 from amp_rewrite.running.inputs.sizes import NodeInput
 
 
-def is_image(spec: InputSpec) -> bool:
-    """Whether an input has the shape of images: of rank 4, with one or three channels first or last."""
-    return len(spec.shape) == 4 and bool({spec.shape[1], spec.shape[3]} & {1, 3})
-
-
 def said_range(spec: InputSpec) -> ImageRange | None:
     """The range that the graph takes an image to have, by the first constant that it subtracts or scales by;
     None if it says nothing.

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from amp_rewrite.errors import FeedError
 from amp_rewrite.model import inlining
 from amp_rewrite.policy.open_sizes import refuse_wrong_sizes
-from amp_rewrite.policy.ranges import Ranges
+from amp_rewrite.policy.options import Ranges
 from amp_rewrite.running.inputs import model_inputs, said_ranges, synthetic_floats, synthetic_integers
 from amp_rewrite.running.inputs.image_range import ImageRange
 from amp_rewrite.running.inputs.input_spec import Array, InputSpec, Rule

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from amp_rewrite.bounds import given
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.running.inputs import positive_sums, said_ranges
 from amp_rewrite.running.inputs.input_spec import Array, InputSpec, Rule, node_inputs
@@ -78,7 +79,7 @@ def _declared(spec: InputSpec) -> Array | None:
 
 def _image(spec: InputSpec) -> Array | None:
     """An image in the range that the graph says; in `unsaid_images` where it says nothing."""
-    if not said_ranges.is_image(spec):
+    if not given.is_image(spec.input.value, spec.shape):
         return None
     images = said_ranges.said_range(spec) or spec.unsaid_images
     return spec.uniform(0.0, images.most)
@@ -95,4 +96,4 @@ RULES: tuple[Rule, ...] = (_past, _mask, _scales, _in_domain, _declared, _image,
 def is_image(spec: InputSpec) -> bool:
     """Whether an input is synthesised as an image."""
     before = RULES[: RULES.index(_image)]
-    return said_ranges.is_image(spec) and all(rule(spec) is None for rule in before)
+    return given.is_image(spec.input.value, spec.shape) and all(rule(spec) is None for rule in before)

@@ -1,0 +1,366 @@
+"""Licence: a value that depends on stored values alone, stored; it is computed anew, within limits.
+
+Small stored values that became half are compared many at a time: each alone costs more than its elements.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from math import isqrt, prod
+from typing import Any
+
+import numpy as np
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+    shape_inference,
+)
+
+from amp_rewrite.certificate import element_checks, stored_values, tensors, value_kinds
+from amp_rewrite.certificate.certificate import DifferentError, Licence
+from amp_rewrite.certificate.element_checks import HALVES, Array
+from amp_rewrite.certificate.numbered import MISSING, Node, attributes_of, without_graphs
+from amp_rewrite.certificate.proof import Proof
+from amp_rewrite.certificate.stored_values import Held
+from amp_rewrite.certificate.value_kinds import find_signature
+from amp_rewrite.process import startup
+
+MOST = 1 << 28
+"""The bytes of stored values that are computed with at most."""
+
+_VARYING = frozenset(
+    """
+    Bernoulli BitCast Dropout If Loop Multinomial RandomNormal RandomNormalLike RandomUniform
+    RandomUniformLike Scan
+    """.split()
+)
+"""What is not computed before a run, and what reads the bits of a float, which may be a half's."""
+
+_DIVISIONS = frozenset(("Div", "Mod"))
+_FRACTIONS = frozenset((value_kinds.FLOAT, int(TensorProto.DOUBLE)))
+
+
+_Folding = tuple[int, int, str]
+"""A value of the original, the stored one of the result, and the output that they are read for."""
+
+
+class Folded:
+    """The folded values of a proof; they are computed together at its end."""
+
+    def __init__(self, proof: Proof) -> None:
+        self._proof = proof
+        self._pairs: list[_Folding] = []
+        self._nodes: dict[int, Node] = {}
+        self._leaves: set[int] = set()
+        self._bytes = 0
+
+    def add(self, left: int, right: int, output: str) -> None:
+        """Notes a computed value that the result stores; DifferentError where it needs more than that."""
+        self._proof.same_kind(left, right)
+        waiting = [left]
+        while waiting:
+            number = waiting.pop()
+            node = self._proof.original.makers[number]
+            if number == MISSING or number in self._leaves:
+                continue
+            if node is None:
+                self._leaf(number)
+            elif node.first not in self._nodes:
+                self._nodes[node.first] = self._allowed(node)
+                waiting.extend(node.inputs)
+        self._pairs.append((left, right, output))
+
+    def _leaf(self, number: int) -> None:
+        tensor = self._proof.original.stored.get(number)
+        if not isinstance(tensor, TensorProto) or tensor.data_type == TensorProto.STRING:
+            raise DifferentError("the result stores what the original computes from its inputs")
+        self._bytes += 4 * prod(tensors.dims(tensor))
+        if self._bytes > MOST:
+            raise DifferentError("the result stores what the original computes from very large values")
+        self._leaves.add(number)
+
+    def _allowed(self, node: Node) -> Node:
+        is_known = find_signature(*node.operator, node.version) is not None
+        if node.operator[0] or node.operator[1] in _VARYING or node.bodies or not is_known:
+            raise DifferentError(
+                "the result stores what the original computes with more than plain operators"
+            )
+        if node.operator[1] in _DIVISIONS and self._may_trap(node):
+            raise DifferentError("the result stores quotients of integers that are not known to be any")
+        return node
+
+    def _may_trap(self, division: Node) -> bool:
+        """Whether a processor may end the program: it divides integers by 0, or the least of them by -1."""
+        original = self._proof.original
+        if original.kinds[division.first] in _FRACTIONS:
+            return False
+        divisor = original.stored.get(division.inputs[1])
+        if not isinstance(divisor, TensorProto) or 4 * prod(tensors.dims(divisor)) > MOST:
+            return True
+        return bool(np.isin(tensors.whole(divisor, original.folder), (0, -1)).any())
+
+    def prove(self) -> None:
+        """Computes all that was added, and compares it; raises DifferentError.
+
+        Either with the Casts of the original, which round what is computed as it does itself, or without.
+        """
+        failed = self._differing(self._pairs, casts=True) if self._pairs else {}
+        for error in self._differing(failed, casts=False).values() if failed else ():
+            raise error
+
+    def _differing(self, pairs: Collection[_Folding], *, casts: bool) -> Mapping[_Folding, DifferentError]:
+        """The pairs that are not what computing makes of the original; the others are counted."""
+        wanted, failed = [*dict.fromkeys(left for left, _, _ in pairs)], dict[_Folding, DifferentError]()
+        try:
+            arrays = dict(zip(wanted, compute_outputs(self._model(wanted, casts)), strict=True))
+        except DifferentError as error:
+            return dict.fromkeys(pairs, error)
+        for left, right, output in pairs:
+            held = Held(self._proof.rewritten.stored[right], self._proof.rewritten.folder)
+            found = stored_values.compare(Held(numpy_helper.from_array(arrays[left]), None), held)
+            if found.problem:
+                place = (left, right, output)
+                failed[place] = DifferentError(f"computed anew, {found.problem}", place)
+                continue
+            self._proof.count(found, (left, right))
+            self._proof.uses[Licence.FOLDED] += 1
+        return failed
+
+    def _model(self, wanted: Sequence[int], casts: bool) -> ModelProto:
+        """What computes values of the original; without its Casts between floats, all of them are float32."""
+        original, graph = self._proof.original, GraphProto(name="folded")
+        reached, versions, waiting = set[int](), set[int](), [(number, False) for number in wanted]
+        while waiting:
+            number, has_inputs = waiting.pop()
+            node = original.makers[number]
+            first = number if node is None else node.first
+            if has_inputs and node is not None:
+                graph.node.append(_renamed(node, original.read(node) if casts else node.inputs))
+                versions.add(node.version)
+            elif first not in reached and number != MISSING:
+                reached.add(first)
+                if node is None:
+                    graph.initializer.append(self._stored(number, casts))
+                else:
+                    read = original.read(node) if casts else node.inputs
+                    waiting += ((first, True), *((each, False) for each in read))
+        graph.output.extend(helper.make_empty_tensor_value_info(f"v{number}") for number in wanted)
+        if len(versions) > 1:
+            raise DifferentError("the result stores what operators of several versions compute")
+        opset = helper.make_opsetid("", versions.pop())
+        return helper.make_model(graph, opset_imports=[opset], ir_version=max(original.proto.ir_version, _IR))
+
+    def _stored(self, number: int, casts: bool) -> TensorProto:
+        """A stored value; of half it has the values in float32, where the Casts between are left out."""
+        original = self._proof.original
+        array = tensors.whole(original.stored[number], original.folder)
+        is_half = original.kinds[number] == value_kinds.FLOAT and not casts
+        return numpy_helper.from_array(array.astype("f4") if is_half else array, f"v{number}")
+
+
+_IR = 8
+"""The IR version of what is computed, where the original has an older one."""
+
+
+def _renamed(node: Node, read: Sequence[int]) -> NodeProto:
+    stated = without_graphs(attributes_of(node))
+    made = NodeProto(op_type=node.operator[1])
+    made.input.extend(f"v{number}" if number != MISSING else "" for number in read)
+    made.output.extend(f"v{node.first + port}" for port in range(node.count))
+    for name, attribute in stated.items():
+        copy = AttributeProto()
+        copy.CopyFrom(attribute)
+        copy.ClearField("ref_attr_name")
+        copy.MergeFrom(AttributeProto(name=name))
+        made.attribute.append(copy)
+    return made
+
+
+# ---- how much it costs to compute what is folded: a few small values may be expanded to any size
+
+
+MOST_BYTES = 1 << 28
+"""The bytes of all values that are computed for one model at most."""
+
+MOST_WORK = 1 << 36
+"""The products and sums of all of them: some seconds."""
+
+
+def refuse_costly(model: ModelProto) -> None:
+    """DifferentError for a model without inputs that would take long to compute, or much memory."""
+    try:
+        graph = shape_inference.infer_shapes(model, data_prop=True).graph
+    except Exception as error:  # of many kinds
+        raise DifferentError("the sizes of what is folded are not known") from error
+    sizes = {tensor.name: prod(tensor.dims) for tensor in graph.initializer}
+    infos = {info.name: info for info in (*graph.value_info, *graph.output)}
+    made = {name: _elements(info) for name, info in infos.items()}
+    if any(name not in made for node in graph.node for name in node.output if name):
+        raise DifferentError("the sizes of what is folded are not known")
+    size = sum(made[name] * _width(info) for name, info in infos.items())
+    sizes |= made
+    if size + _between(graph, sizes) > MOST_BYTES or _work(graph, sizes) > MOST_WORK:
+        raise DifferentError("what is folded is too large to compute anew")
+
+
+def _elements(info: ValueInfoProto) -> int:
+    kind = info.type.tensor_type
+    if not kind.HasField("shape") or not all(dim.HasField("dim_value") for dim in kind.shape.dim):
+        raise DifferentError("the sizes of what is folded are not known")
+    return prod(dim.dim_value for dim in kind.shape.dim)
+
+
+def _width(info: ValueInfoProto) -> int:
+    """The bytes of an element; 8 of one whose width is not known."""
+    try:
+        return helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).itemsize
+    except (KeyError, TypeError, ValueError):
+        return 8
+
+
+def _between(graph: GraphProto, sizes: Mapping[str, int]) -> int:
+    """The bytes that products of more than two factors may take on the way."""
+    products = (node for node in graph.node if node.op_type == "Einsum" and len(node.input) > _TWO)
+    return sum(8 * prod(sizes.get(name, 0) for name in node.input) for node in products)
+
+
+_TWO = 2
+
+
+def _work(graph: GraphProto, sizes: Mapping[str, int]) -> int:
+    return sum(_of_node(node, sizes) for node in graph.node)
+
+
+def _of_node(node: NodeProto, sizes: Mapping[str, int]) -> int:
+    read = [sizes.get(name, 0) for name in node.input]
+    made = sum(sizes.get(name, 0) for name in node.output)
+    if node.op_type in _PRODUCTS and len(read) > 1:
+        return max(isqrt(read[0] * read[1] * made), *read)  # of MK, KN and MN elements
+    return made * max(read, default=0) if node.op_type in _SUMS else made
+
+
+_PRODUCTS = frozenset("Einsum Gemm MatMul MatMulInteger QLinearMatMul".split())
+_SUMS = frozenset(
+    """
+    Attention AveragePool Col2Im Conv ConvInteger ConvTranspose DFT DeformConv Det GRU LRN LSTM LpPool
+    MaxPool MaxRoiPool NonMaxSuppression QLinearConv RNN RoiAlign STFT
+    """.split()
+)
+"""Operators that may read all elements of an input for each element that they make."""
+
+
+# ---- computing node by node, as a runtime folds in float32
+
+
+def compute_outputs(model: ModelProto) -> Sequence[Array]:
+    """The outputs of a model without inputs, in order; DifferentError where they cannot be computed."""
+    refuse_costly(model)
+    try:
+        run = _by_runtime if importlib.util.find_spec("onnxruntime") else _by_reference
+        return run(model)
+    except Exception as error:  # either raises errors of many kinds
+        raise DifferentError("what is stored in place of a computed value cannot be computed anew") from error
+
+
+def _by_runtime(model: ModelProto) -> Sequence[Array]:
+    runtime: Any = startup.import_module("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # fatal errors only
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, {})
+
+
+def _by_reference(model: ModelProto) -> Sequence[Array]:
+    reference: Any = startup.import_module("onnx.reference")
+    return reference.ReferenceEvaluator(model).run(None, {})
+
+
+# ---- small values
+
+
+_SMALL, _MANY = 1 << 14, 1 << 17
+"""The bytes of a small float32 value, and of those that are compared at once: too few for onnxruntime."""
+
+
+class SmallValues:
+    """The small values of a proof that are still to be compared."""
+
+    def __init__(self, proof: Proof) -> None:
+        self._proof = proof
+        self._waiting: list[tuple[int, int, str]] = []
+        self._old: list[bytes] = []
+        self._new: list[bytes] = []
+        self._bytes = 0
+
+    def add(self, left: int, right: int, output: str) -> bool:
+        """Whether a pair is a small float32 value and its half, which is compared later.
+
+        Raises DifferentError as `compare` does.
+        """
+        a, b = self._proof.original.stored[left], self._proof.rewritten.stored[right]
+        content = _content(a, b)
+        if content is None:
+            return False
+        old, new = content
+        self._proof.to_half(b.data_type, (left, right))
+        self._waiting.append((left, right, output))
+        self._old.append(old)
+        self._new.append(new)
+        self._bytes += len(old)
+        if self._bytes > _MANY:
+            self.compare()
+        return True
+
+    def first(self) -> DifferentError | None:
+        """What is wrong with the first value that waits and differs; None where none does."""
+        try:
+            self.compare()
+        except DifferentError as found:
+            return found
+        return None
+
+    def compare(self) -> None:
+        """Compares what waits, one by one where a licence is used; DifferentError for the first that
+        differs.
+        """
+        if not self._waiting:
+            return
+        _, right, _ = self._waiting[0]
+        half, uses = HALVES[self._proof.rewritten.stored[right].data_type], Counter[Licence]()
+        old = np.frombuffer(b"".join(self._old), "<f4")
+        new = np.frombuffer(b"".join(self._new), half.numpy)
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        self._old, self._new = [], []
+        if element_checks.rounded(old, new, uses, half) is None and not uses.total():
+            return
+        for left, right, output in waiting:
+            found = stored_values.compare(*self._proof.held(left, right))
+            if found.problem:
+                raise DifferentError(found.problem, (left, right, output))
+            self._proof.count(found, (left, right))
+
+
+def _content(a: object, b: object) -> tuple[bytes, bytes] | None:
+    """The bytes of a small float32 value and of its half; None where they are anything else."""
+    if not (isinstance(a, TensorProto) and isinstance(b, TensorProto)):
+        return None
+    if a.data_type != TensorProto.FLOAT or b.data_type not in HALVES:
+        return None
+    dims = a.dims[:]
+    size = 4 * prod(dims)
+    if size > _SMALL or dims != b.dims[:] or (dims and min(dims) < 0):
+        return None  # of which `compare` refuses a negative size
+    if not (tensors.is_raw(a) and tensors.is_raw(b)):
+        return None
+    old, new = a.raw_data, b.raw_data
+    return (old, new) if 0 < len(old) == size == 2 * len(new) else None

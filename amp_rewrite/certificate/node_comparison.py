@@ -1,0 +1,263 @@
+"""Whether two nodes of one operator have the same attributes, stated or by default, and mean the same at two
+versions.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from onnx import AttributeProto, TensorProto, defs, helper
+from onnx.defs import OpSchema
+
+from amp_rewrite.certificate import stored_values, value_kinds
+from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.numbered import (
+    MISSING,
+    Node,
+    Numbered,
+    attribute_content,
+    attributes_of,
+    has_graphs,
+    without_graphs,
+)
+from amp_rewrite.certificate.proof import Proof
+from amp_rewrite.certificate.stored_values import Held
+from amp_rewrite.certificate.value_kinds import find_schema
+from amp_rewrite.onnx_facts.versions import CHANGES, NEUTRAL, Spared, Unless
+
+FILL = ("", "ConstantOfShape")
+_ZERO = helper.make_attribute("value", TensorProto(dims=[1], data_type=TensorProto.FLOAT, raw_data=bytes(4)))
+"""What a ConstantOfShape without a value fills with, which its schema does not tell."""
+
+_FIXED = frozenset((("", "BitCast"), ("", "Multinomial"), FILL))
+"""Operators whose attribute for a type is not one for a float, or says more than the type."""
+
+
+def differing_attribute(proof: Proof, a: Node, b: Node) -> str | None:
+    """The name of the first attribute that differs, which may be empty; None where none does.
+
+    One that gives the type of an output, which is known to be a float of both, may be another.
+    """
+    if a.operator == BIT_CAST and not read_same_bits(proof, a, b):
+        return "to"
+    if a.scope.bound is None is b.scope.bound and state_the_same(a.proto, b.proto):
+        return None
+    before, after = (without_graphs(attributes_of(node)) for node in (a, b))
+    for name in sorted({*before, *after}, key=str):
+        one, other = _stated(before, a, name), _stated(after, b, name)
+        if one is None or other is None:
+            same = one is other or _is_type(proof, a, b, name)
+        else:
+            same = _is_same_attribute(proof, a, b, name, one, other)
+        if not same:
+            return name
+    return _unread_bodies(a, b)
+
+
+def _unread_bodies(a: Node, b: Node) -> str | None:
+    """The name of a body of an operator that has none; None where there is none."""
+    given = ((node, name, held) for node in (a, b) for name, held in attributes_of(node).items())
+    return next((n for node, n, held in given if not node.bodies and has_graphs(held)), None)
+
+
+def state_the_same(a: Any, b: Any) -> bool:
+    """Whether two nodes state the same attributes in one order, none of which holds a graph or a tensor."""
+    one, other = a.attribute, b.attribute
+    if len(one) != len(other):
+        return False
+    return all(x.type not in HOLDING and x == y for x, y in zip(one, other, strict=True))
+
+
+HOLDING = (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.TENSOR, AttributeProto.TENSORS)
+
+
+def _stated(given: Mapping[str, AttributeProto], node: Node, name: str) -> AttributeProto | None:
+    """An attribute as it is stated, else its default."""
+    if name in given:
+        return given[name]
+    if node.operator == FILL and name == "value":
+        return _ZERO
+    schema = find_schema(*node.operator, node.version)
+    if schema is None or name not in schema.attributes or schema.attributes[name].required:
+        return None
+    default = schema.attributes[name].default_value
+    return default if default.type else None
+
+
+def _is_same_attribute(
+    proof: Proof, a: Node, b: Node, name: str, one: AttributeProto, other: AttributeProto
+) -> bool:
+    if one.type == other.type == AttributeProto.TENSOR:
+        return _same_tensor(proof, a, b, name, one, other)
+    if one.type == other.type == AttributeProto.TENSORS and one.tensors:
+        pairs = zip(one.tensors, other.tensors, strict=False)
+        return len(one.tensors) == len(other.tensors) and all(_exact(proof, *pair) for pair in pairs)
+    return attribute_content(one) == attribute_content(other) or _is_type(proof, a, b, name)
+
+
+def _same_tensor(
+    proof: Proof, a: Node, b: Node, name: str, one: AttributeProto, other: AttributeProto
+) -> bool:
+    if a.operator != FILL or name != "value":
+        return _exact(proof, one.t, other.t)
+    found = stored_values.compare(Held(one.t, proof.original.folder), Held(other.t, proof.rewritten.folder))
+    if not found.problem:
+        proof.count(found, (a.first, b.first))
+        proof.uses[Licence.TYPED] += one.t.data_type != other.t.data_type
+    return not found.problem
+
+
+def _exact(proof: Proof, one: Any, other: Any) -> bool:
+    """Whether two tensors are the same, without a licence for what their elements are."""
+    found = stored_values.compare(Held(one, proof.original.folder), Held(other, proof.rewritten.folder))
+    return one.data_type == other.data_type and not found.problem and not found.uses.total()
+
+
+def _is_type(proof: Proof, a: Node, b: Node, name: str) -> bool:
+    """Whether an attribute does nothing but give the type of a float; the outputs are of one kind."""
+    if a.operator in _FIXED or value_kinds.TYPED.get(a.operator, (None,))[0] != name:
+        return False
+    kinds = proof.original.kinds[a.first], proof.rewritten.kinds[b.first]
+    if kinds[0] != kinds[1] or kinds[0] not in (value_kinds.FLOAT, (value_kinds.SEQUENCE, value_kinds.FLOAT)):
+        return False
+    proof.uses[Licence.TYPED] += 1
+    return True
+
+
+# ---- BitCast: float16 and bfloat16 are one kind, and have other bits
+
+
+BIT_CAST = ("", "BitCast")
+
+
+def read_same_bits(proof: Proof, a: Node, b: Node) -> bool:
+    """Whether what both read is known to have one element type, where it is a float."""
+    if proof.original.kinds[a.inputs[0]] != value_kinds.FLOAT:
+        return True
+    before, after = _element(proof.original, a), _element(proof.rewritten, b)
+    return before == after != TensorProto.UNDEFINED
+
+
+def _element(model: Numbered, node: Node) -> int:
+    """The float type whose bits a BitCast reads, UNDEFINED where it is not known."""
+    stated = attributes_of(node).get("to")
+    if stated is not None and stated.attribute.i in _AS_FLOAT32:
+        return TensorProto.FLOAT
+    name, scope = node.proto.input[0], node.scope
+    number = scope.find(name)
+    if number is None or scope.bound is not None:
+        return TensorProto.UNDEFINED  # what a function reads stands for what is before the Casts of its call
+    tensor, maker = model.stored.get(number), model.makers[number]
+    if isinstance(tensor, TensorProto):
+        return tensor.data_type
+    if maker is not None:
+        given = attributes_of(maker).get("to") if maker.operator == ("", "Cast") else None
+        return TensorProto.UNDEFINED if given is None else given.attribute.i
+    declared = (info.type.tensor_type.elem_type for info in model.proto.graph.input if info.name == name)
+    return next(declared, TensorProto.UNDEFINED)
+
+
+_AS_FLOAT32 = (TensorProto.FLOAT, TensorProto.INT32, TensorProto.UINT32)
+"""What has as many bits as float32 alone."""
+
+
+# ---- versions of operators
+
+
+RankOf = Callable[[int], "int | None"]
+
+
+def means_same(node: Node, other: int, rank_of: RankOf) -> bool:
+    """Whether a node means at version `other` of its domain what it means at its own."""
+    if max(node.version, other) > _NEWEST.get(node.operator[0], sys.maxsize):
+        return False
+    before = find_schema(*node.operator, node.version)
+    after = find_schema(*node.operator, other)
+    if before is None or after is None:
+        return before is after and not node.operator[0]  # one of onnxruntime's, which goes by its own schema
+    if before.since_version == after.since_version:
+        return True
+    if after.since_version < before.since_version:
+        before, after = after, before
+    stated = {name: held.attribute for name, held in attributes_of(node).items()}
+    return (
+        not after.deprecated
+        and _same_ports(before, after, node)
+        and _same_attributes(before, after, stated)
+        and _means_same(before, after, node, stated, rank_of)
+    )
+
+
+_NEWEST = {"": defs.onnx_opset_version(), "ai.onnx.ml": defs.onnx_ml_opset_version()}
+"""The newest versions: of later ones nobody knows what operators will mean."""
+
+_VARIADIC = OpSchema.FormalParameterOption.Variadic
+_SINGLE = OpSchema.FormalParameterOption.Single
+
+
+def _same_ports(before: OpSchema, after: OpSchema, node: Node) -> bool:
+    """Whether the ports that a node uses are in both, and none that it needs is left out."""
+    for formals, used in (
+        (before.inputs, len(node.inputs)),
+        (after.inputs, len(node.inputs)),
+        (before.outputs, node.count),
+        (after.outputs, node.count),
+    ):
+        if used > len(formals) and not (formals and formals[-1].option == _VARIADIC):
+            return False
+    needed = [i for x in (before, after) for i, formal in enumerate(x.inputs) if formal.option == _SINGLE]
+    if any(i >= len(node.inputs) or node.inputs[i] == MISSING for i in needed):
+        return False
+    came = {formal.name for formal in after.inputs[len(before.inputs) :]}
+    return came <= NEUTRAL.get(node.operator[1], frozenset())
+
+
+def _same_attributes(before: OpSchema, after: OpSchema, stated: Collection[str]) -> bool:
+    """Whether what is stated is in both, and what is not has one default, or none that matters."""
+    old, new = before.attributes, after.attributes
+    indifferent = NEUTRAL.get(before.name, frozenset())
+    for name in {*old, *new}:
+        both = name in old and name in new
+        if name in stated:
+            if not both or old[name].type != new[name].type:
+                return False
+        elif name not in indifferent and not (both and _default(old[name]) == _default(new[name])):
+            return False
+    return not any(attribute.required and name not in stated for name, attribute in new.items())
+
+
+def _default(attribute: OpSchema.Attribute) -> bytes:
+    return attribute.default_value.SerializeToString()
+
+
+_Stated = Mapping[str, AttributeProto]
+
+
+def _means_same(before: OpSchema, after: OpSchema, node: Node, stated: _Stated, rank_of: RankOf) -> bool:
+    changes = CHANGES.get(node.operator[1], ())
+    crossed = (
+        change.spares for change in changes if before.since_version < change.since <= after.since_version
+    )
+    return all(_is_spared(spared, node, stated, rank_of) for spared in crossed)
+
+
+def _is_spared(spared: Unless | Spared, node: Node, stated: _Stated, rank_of: RankOf) -> bool:
+    """Whether a node means what it meant before a change of its operator."""
+    if isinstance(spared, Unless):
+        said = stated.get(spared.attribute)
+        return said is None or _value(said) in spared.values
+    if spared is Spared.WITH_PARTS:
+        return len(node.inputs) > 1
+    if spared is Spared.WITH_ONE_OUTPUT:
+        return node.count == 1
+    if spared is not Spared.OF_LAST_AXIS or ("axis" in stated and stated["axis"].i == -1):
+        return spared is Spared.OF_LAST_AXIS
+    axis, rank = stated["axis"].i if "axis" in stated else 1, rank_of(node.inputs[0])
+    return rank is not None and axis == rank - 1
+
+
+def _value(attribute: AttributeProto) -> object:
+    """A number, or a text."""
+    return attribute.i if attribute.type == AttributeProto.INT else attribute.s.decode(errors="replace")

@@ -1,0 +1,223 @@
+"""What the parts of a proof share: the two models, what was used, how they differ, and what is a mask."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from onnx import TensorProto
+
+from amp_rewrite.certificate import stored_values, tensors
+from amp_rewrite.certificate.certificate import DifferentError, Licence
+from amp_rewrite.certificate.element_checks import Array
+from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
+from amp_rewrite.certificate.shapes import Ranks
+from amp_rewrite.certificate.stored_values import Comparison, Held
+from amp_rewrite.onnx_facts.operators import (
+    ALL,
+    ATTENTION_RESULTS,
+    FIRST,
+    LARGEST_MASK_SCALE,
+    MASK_CARRIERS,
+    SOFTMAX_PORTS,
+)
+
+Pair = tuple[int, int]
+"""A value of the original and one of the result that are to be equal."""
+
+
+_BROADCAST, _AS_NUMPY = frozenset(("Add", "Div", "Max", "Min", "Pow")), 7
+
+
+class Proof:
+    """Two numbered models, and the uses of licences so far."""
+
+    def __init__(self, original: Numbered, rewritten: Numbered) -> None:
+        self.original, self.rewritten = original, rewritten
+        self.uses: Counter[Licence] = Counter()
+        self._half: int | None = None
+        self._by_name: dict[str, int] | None = None
+        self.ranks, self.ranks_after = Ranks(original), Ranks(rewritten, believed=False)
+        self._masks = Masks(original)
+
+    def same_kind(self, left: int, right: int) -> None:
+        """DifferentError for values of different types; what nobody knows of one is as of the other."""
+        kinds = self.original.kinds[left], self.rewritten.kinds[right]
+        if kinds[0] != kinds[1] and None not in kinds:
+            raise DifferentError("the two are of different types", (left, right, ""))
+
+    def named(self, name: str) -> int:
+        """A value of the original that has a name, MISSING where there is none."""
+        if self._by_name is None:
+            self._by_name = {name: number for number, name in enumerate(self.original.names) if name}
+        return self._by_name.get(name, MISSING)
+
+    def held(self, left: int, right: int) -> tuple[Held, Held]:
+        """Two stored values."""
+        a, b = self.original, self.rewritten
+        return Held(a.stored[left], a.folder), Held(b.stored[right], b.folder)
+
+    def used(self) -> dict[Licence, int]:
+        """The licences that were used, and how often."""
+        return {licence: self.uses[licence] for licence in Licence if self.uses[licence]}
+
+    def count(self, found: Comparison, at: Pair | None) -> None:
+        """Counts what the comparison of a pair of values used; raises DifferentError where it failed, and for
+        a clamp of what is no mask, as a number by itself or the default of an input (None) never is.
+        """
+        place = None if at is None else (*at, "")
+        if found.problem:
+            raise DifferentError(found.problem, place)
+        if found.half is not None:
+            self.to_half(found.half, at)
+        if found.uses:
+            if found.uses[Licence.CLAMPED] and (at is None or not self._masks.is_mask(at[0])):
+                raise DifferentError("it is clamped, and more than a mask of a softmax", place)
+            self.uses.update(found.uses)
+
+    def to_half(self, half: int, at: Pair | None) -> None:
+        """Notes the half type of a value; DifferentError where another has another one."""
+        if self._half not in (None, half):
+            raise DifferentError("values are stored in two half types", None if at is None else (*at, ""))
+        self._half = half
+
+    def made(self, number: int, operator: str) -> Node:
+        """The node of the result that makes a value alone; DifferentError where it is another.
+
+        One of two operands broadcasts as NumPy does: before opset 7 an attribute said otherwise.
+        """
+        node = self.rewritten.makers[number]
+        if node is None or node.operator != ("", operator) or node.count != 1:
+            raise DifferentError(f"no {operator} stands in the place of the node")
+        is_plain = node.version >= _AS_NUMPY and not node.proto.attribute and len(node.inputs) == 2
+        if operator in _BROADCAST and not is_plain:
+            raise DifferentError(f"the {operator} in the place of the node may broadcast otherwise")
+        return node
+
+    def stored_number(self, number: int, expected: Array) -> None:
+        """Proves that the result stores these numbers, none of them clamped; DifferentError where it does
+        not.
+        """
+        tensor = self.rewritten.stored.get(number)
+        if not isinstance(tensor, TensorProto):
+            raise DifferentError("a number is not stored")
+        if np.isnan(expected).any():
+            raise DifferentError("a number is NaN, which operators treat differently")
+        self.count(stored_values.compare_array(expected, Held(tensor, self.rewritten.folder)), None)
+
+    def array(self, number: int) -> Array | None:
+        """A value that the original stores as float32; None where it does not."""
+        tensor = self.original.stored.get(number)
+        if not isinstance(tensor, TensorProto) or tensor.data_type != TensorProto.FLOAT:
+            return None
+        return tensors.whole(tensor, self.original.folder)
+
+
+# ---- masks
+
+
+_MOST_ELEMENTS = 1 << 20
+"""Elements up to which a stored factor is read."""
+
+_INTEGERS = frozenset(
+    int(getattr(TensorProto, name))
+    for name in ("BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
+)
+
+
+class Masks:
+    """The readers of the values of a model, followed to the softmaxes that they end in."""
+
+    def __init__(self, model: Numbered) -> None:
+        self._model = model
+
+    def is_mask(self, number: int) -> bool:
+        """Whether a value ends in softmaxes alone."""
+        waiting, reached, ends = [number], {number}, False
+        while waiting:
+            value = waiting.pop()
+            if value in self._leaving:
+                return False
+            for node, port in self._readers.get(value, ()):
+                if port == SOFTMAX_PORTS.get(node.operator) and node.count <= ATTENTION_RESULTS:
+                    ends = True
+                elif node.operator[1] not in ("Shape", "Size"):
+                    if node.operator[0] or not self._carries(node, port):
+                        return False
+                    made = {*range(node.first, node.first + node.count)} - reached
+                    reached |= made
+                    waiting += made
+        return ends
+
+    def _carries(self, node: Node, port: int) -> bool:
+        name, inputs = node.operator[1], node.inputs
+        if name == "Mul":
+            return self._is_scale(inputs[1 - port]) or self._is_whole(inputs[1 - port])
+        if name == "Div":
+            return port == 0 and self._is_scale(inputs[1])
+        return port in MASK_CARRIERS.get(name, ())
+
+    def _is_scale(self, number: int) -> bool:
+        """Whether a value is stored, and near 1."""
+        array = self._array(number)
+        if array is None:
+            return False
+        sizes = np.abs(array.astype(np.float32))
+        return bool(((sizes >= 1 / LARGEST_MASK_SCALE) & (sizes <= LARGEST_MASK_SCALE)).all())
+
+    def _is_whole(self, number: int) -> bool:
+        """Whether the elements of a value are integers by what makes them."""
+        model, waiting, reached = self._model, [number], {number}
+        while waiting:
+            value = waiting.pop()
+            node, name = model.makers[value], ""
+            if model.kinds[value] in _INTEGERS:
+                continue
+            if node is None:
+                array = self._array(value)
+                if array is None or not np.array_equal(array, np.rint(array.astype(np.float32))):
+                    return False
+                continue
+            name = node.operator[1]
+            ports = FIRST if name == "Cast" else ALL if name == "Mul" else MASK_CARRIERS.get(name)
+            if node.operator[0] or ports is None:
+                return False
+            before = {each for port, each in enumerate(node.inputs) if port in ports} - reached
+            reached |= before
+            waiting += before
+        return True
+
+    def _array(self, number: int) -> np.ndarray | None:
+        """A stored value of at most a million elements; None for any other."""
+        tensor = self._model.stored.get(number)
+        if not isinstance(tensor, TensorProto) or tensor.data_type == TensorProto.STRING:
+            return None
+        if np.prod(tensor.dims, dtype=float) > _MOST_ELEMENTS:
+            return None
+        return tensors.whole(tensor, self._model.folder)
+
+    @functools.cached_property
+    def _leaving(self) -> frozenset[int]:
+        """The values that leave the model or a body."""
+        roots = self._model.roots
+        bodies = (body for node in self._nodes() for body in node.bodies or ())
+        numbers = [number for _, number in self._model.outputs]
+        return frozenset(roots[each] for each in (*numbers, *(v for body in bodies for v in body.outputs)))
+
+    @functools.cached_property
+    def _readers(self) -> Mapping[int, list[tuple[Node, int]]]:
+        readers: dict[int, list[tuple[Node, int]]] = {}
+        for node in self._nodes():
+            for port, value in enumerate(node.inputs):
+                readers.setdefault(value, []).append((node, port))
+        return readers
+
+    def _nodes(self) -> Iterator[Node]:
+        """All nodes, each once, but for the Casts that values are read through."""
+        model = self._model
+        made = (number for number, root in enumerate(model.roots) if root == number)
+        return (
+            node for number in made if (node := model.makers[number]) is not None and node.first == number
+        )

@@ -1,0 +1,401 @@
+"""The ranks and sizes of values, as far as stored values, declarations, a few operators and onnx tell."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    helper,
+    shape_inference,
+)
+
+from amp_rewrite.certificate import tensors
+from amp_rewrite.certificate.certificate import DifferentError
+from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, attributes_of, graphs_of
+from amp_rewrite.certificate.value_kinds import find_schema
+
+
+class Ranks:
+    """The ranks of the values of a model; declarations of its main graph are read once they are needed.
+
+    What onnx infers from inputs comes first; what a model declares besides counts only if it is `believed`.
+    """
+
+    def __init__(self, model: Numbered, *, believed: bool = True) -> None:
+        self._model, self._believed = model, believed
+        self._known: dict[int, int | None] = {}
+
+    def of(self, number: int) -> int | None:
+        """The rank of a value; None where it is not known."""
+        known, waiting = self._known, [number]
+        while waiting:
+            top = waiting.pop()
+            if known.get(top) is not None:
+                continue
+            used = self._used(top)
+            if used and top not in known:
+                known[top] = None
+                waiting += (top, *(value for value in used if value not in known))
+            else:
+                known[top] = self._found(top, used)
+        return known[number]
+
+    def _used(self, number: int) -> list[int]:
+        """The inputs of its node that may tell the rank of a value."""
+        node = self._model.makers[number]
+        if node is None or number in self._model.stored or node.count != 1 or node.operator[0]:
+            return []
+        name = node.operator[1]
+        if name == "Reshape" and len(node.inputs) > 1:
+            return [*shapes_of_length(self._model, node.inputs[1])]
+        return node.inputs if name in _BROADCAST else node.inputs[: _INPUTS.get(name, 0)]
+
+    def _found(self, number: int, used: list[int]) -> int | None:
+        """The rank of a value by what makes it, by those of what it is made from, and by its declaration."""
+        stored, node = self._model.stored.get(number), self._model.makers[number]
+        if stored is not None:
+            return len(stored.dims)
+        found = self._by_operator(node) if node is not None else None
+        if found is None and node is not None and used:
+            found = _by_inputs(node.operator[1], [self._known.get(value) for value in used])
+            found = found if node.operator[1] != "Unsqueeze" else self._with_axes(node, found)
+        return self._by_name(number) if found is None else found
+
+    def _by_operator(self, node: Node) -> int | None:
+        if node.operator in (("", "Gemm"), ("", "Flatten")):
+            return 2
+        if node.operator == ("", "Transpose"):
+            perm = attributes_of(node).get("perm")
+            return None if perm is None else len(perm.attribute.ints) or None
+        if node.operator == ("", "Reshape") and len(node.inputs) > 1:
+            return length_of(self._model, node.inputs[1], self._known.get)
+        return None
+
+    def _with_axes(self, node: Node, rank: int | None) -> int | None:
+        """The rank of what an Unsqueeze makes of a value of this rank."""
+        stated = attributes_of(node).get("axes")
+        stored = self._model.stored.get(node.inputs[1]) if len(node.inputs) > 1 else None
+        if rank is not None and stated is not None:
+            return rank + len(stated.attribute.ints)
+        return rank + stored.dims[0] if rank is not None and stored and len(stored.dims) == 1 else None
+
+    def _by_name(self, number: int) -> int | None:
+        """The declared rank of a value of the main graph; those inside of functions may have its names."""
+        node, name = self._model.makers[number], self._model.names[number]
+        if (self._model.inputs.get(name) != number) if node is None else (node.scope.outer is not None):
+            return None
+        inferred = self._inferred.get(name)
+        return self._declared.get(name) if inferred is None and self._believed else inferred
+
+    @functools.cached_property
+    def _declared(self) -> dict[str, int]:
+        return _said(self._model.proto.graph)
+
+    @functools.cached_property
+    def _inferred(self) -> dict[str, int]:
+        return _said(infer_shapes(self._model.proto))
+
+
+def _said(graph: GraphProto) -> dict[str, int]:
+    """The ranks that a graph declares, by the names of its values."""
+    infos = (*graph.value_info, *graph.input, *graph.output)
+    kinds = ((info.name, info.type.tensor_type) for info in infos)
+    return {name: len(kind.shape.dim) for name, kind in kinds if kind.HasField("shape")}
+
+
+def _by_inputs(name: str, ranks: list[int | None]) -> int | None:
+    if None in ranks or name == "Reshape":
+        return None
+    known = [rank for rank in ranks if rank is not None]
+    if name in _BROADCAST:
+        return max(known)
+    if name == "MatMul":
+        return max(known) if min(known) > 1 else None
+    return known[0]
+
+
+_AS_FIRST = """Abs AveragePool BatchNormalization Cast Ceil Clip Conv ConvTranspose Dropout Elu Erf Exp Floor
+    GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish Hardmax Identity InstanceNormalization LRN LeakyRelu
+    Concat Log LogSoftmax MaxPool Neg PRelu Pad Reciprocal Relu Round Selu Sigmoid Sign Slice Softmax Softplus
+    Softsign Sqrt Tanh ThresholdedRelu Transpose Unsqueeze""".split()
+"""Operators whose only output has as many axes as their first input."""
+_BROADCAST = frozenset("Add And Div Equal Greater Less Max Mean Min Mod Mul Or Pow Sub Sum Where Xor".split())
+_INPUTS = {**dict.fromkeys(_AS_FIRST, 1), "MatMul": 2}
+"""How many of its inputs tell the rank of an operator's output."""
+
+
+# ---- how many elements a value of one axis has, such as the sizes that a Reshape is given
+
+
+Rank = Callable[[int], int | None]
+"""The rank of a value by its number; None where it is not known."""
+
+_DEEPEST = 16
+"""The nodes that are looked through, one behind the other: sizes are computed by a few."""
+
+_MOST = 1 << 10
+"""The values that are looked at for one length, so that many lengths of many parts take no time."""
+
+
+def shapes_of_length(model: Numbered, number: int) -> Iterator[int]:
+    """The values whose ranks tell the length of a value: those whose shapes it is made from."""
+    seen, level = {number}, [number]
+    for _ in range(_DEEPEST):
+        nodes = [node for value in level if (node := model.makers[value]) is not None]
+        nodes = [node for node in nodes if node.operator in _RULES]
+        yield from (node.inputs[0] for node in nodes if node.operator == ("", "Shape"))
+        inner = [node for node in nodes if node.operator not in (("", "Shape"), ("", "Unsqueeze"))]
+        if len(seen) + sum(len(node.inputs) for node in inner) > _MOST:
+            return
+        level = [*dict.fromkeys(value for node in inner for value in node.inputs if value not in seen)]
+        seen.update(level)
+
+
+def length_of(model: Numbered, number: int, rank: Rank) -> int | None:
+    """The elements of a value that has one axis; None where they are not known, or there are more axes."""
+    known: dict[tuple[int, int], int | None] = {}
+
+    def length(value: int, deepest: int) -> int | None:
+        if (value, deepest) not in known:
+            known[value, deepest] = found(value, deepest)
+        return known[value, deepest]
+
+    def found(value: int, deepest: int) -> int | None:
+        stored, node = model.stored.get(value), model.makers[value]
+        if stored is not None:
+            return stored.dims[0] if len(stored.dims) == 1 else None
+        if node is None or node.operator not in _RULES or not deepest:
+            return None
+        if len(known) + len(node.inputs) > _MOST:
+            return None
+        return _RULES[node.operator](model, node, rank, lambda each: length(each, deepest - 1))
+
+    return length(number, _DEEPEST)
+
+
+_Length = Callable[[int], int | None]
+_Rule = Callable[[Numbered, Node, Rank, _Length], int | None]
+
+
+def _of_shape(_: Numbered, node: Node, rank: Rank, __: _Length) -> int | None:
+    axes, given = rank(node.inputs[0]), attributes_of(node)
+    if axes is None:
+        return None
+    ends = (given[name].attribute.i if name in given else None for name in ("start", "end"))
+    return len(range(axes)[slice(*ends)])
+
+
+def _of_parts(_: Numbered, node: Node, __: Rank, length: _Length) -> int | None:
+    parts = [length(value) for value in node.inputs]
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def _length_of_first(_: Numbered, node: Node, __: Rank, length: _Length) -> int | None:
+    return length(node.inputs[0])
+
+
+def _of_indices(_: Numbered, node: Node, __: Rank, length: _Length) -> int | None:
+    return length(node.inputs[1])
+
+
+def _of_one(_: Numbered, __: Node, ___: Rank, ____: _Length) -> int:
+    return 1  # it has one axis, so that it is a number with an axis
+
+
+def _of_slice(model: Numbered, node: Node, _: Rank, length: _Length) -> int | None:
+    whole = length(node.inputs[0])
+    start, end, step = (_bound(model, node, *where) for where in _BOUNDS)
+    if whole is None or start is None or end is None or not step:
+        return None
+    return len(range(whole)[start:end:step])
+
+
+_BOUNDS = (("starts", 1, None), ("ends", 2, None), ("", 4, 1))
+"""Where a Slice says what to take: the attribute of old versions, the input of new ones, and the default."""
+
+
+def _bound(model: Numbered, node: Node, name: str, port: int, default: int | None) -> int | None:
+    given = attributes_of(node).get(name)
+    if given is not None:
+        return given.attribute.ints[0] if len(given.attribute.ints) == 1 else None
+    if port >= len(node.inputs) or node.inputs[port] == MISSING:
+        return default
+    tensor = model.stored.get(node.inputs[port])
+    if not isinstance(tensor, TensorProto) or list(tensor.dims) != [1]:
+        return None
+    return int(tensors.whole(tensor, model.folder)[0])
+
+
+_RULES: Mapping[tuple[str, str], _Rule] = {
+    ("", "Cast"): _length_of_first,
+    ("", "Concat"): _of_parts,
+    ("", "Gather"): _of_indices,
+    ("", "Identity"): _length_of_first,
+    ("", "Shape"): _of_shape,
+    ("", "Slice"): _of_slice,
+    ("", "Unsqueeze"): _of_one,
+}
+"""What exporters compute sizes with, on the way to one axis."""
+
+
+# ---- what onnx infers, whatever a model declares of what its nodes make
+
+
+_SMALL = 1 << 10
+"""The bytes of a stored value up to which its elements may be sizes."""
+
+
+def infer_shapes(model: ModelProto, unknown: Container[str] | None = None) -> GraphProto:
+    """The graph of a model, with the shapes that follow from its inputs, and from what it declares of values
+    that are not `unknown`; by default all are. Only inputs where onnx fails.
+    """
+    bare = ModelProto()
+    bare.CopyFrom(model)
+    _forget(bare.graph, unknown)
+    domains = {node.domain for node in bare.graph.node} - {entry.domain for entry in bare.opset_import}
+    bare.opset_import.extend(helper.make_opsetid(domain, 1) for domain in domains if domain)
+    try:
+        return shape_inference.infer_shapes(bare, data_prop=True).graph
+    except Exception:  # of many kinds
+        return GraphProto(input=model.graph.input) if unknown is None else infer_shapes(model)
+
+
+def _forget(graph: GraphProto, unknown: Container[str] | None) -> None:
+    """Takes from a graph what it declares of its values, but for inputs, and the elements of large ones."""
+    waiting = [graph]
+    while waiting:
+        held = waiting.pop()
+        known = [] if unknown is None else [info for info in held.value_info if info.name not in unknown]
+        del held.value_info[:]
+        held.value_info.extend(known)
+        for info in held.output if held is graph else (*held.input, *held.output):
+            if unknown is None or info.name in unknown:
+                info.type.tensor_type.ClearField("shape")
+        for tensor in held.initializer:
+            _empty(tensor)
+        for node in filter(_drops_axis, held.node):
+            node.domain = _UNKNOWN
+        for attribute in (each for node in held.node for each in node.attribute):
+            waiting.extend(graphs_of(attribute))
+            if attribute.type == AttributeProto.TENSOR:
+                _empty(attribute.t)
+
+
+_UNKNOWN = "unknown"
+"""A domain of whose operators onnx infers nothing."""
+
+
+def _drops_axis(node: NodeProto) -> bool:
+    """Whether onnx may give parts an axis that onnxruntime drops: it ignores `keepdims` beside a split."""
+    splits = node.op_type == "SplitToSequence" and len(node.input) > 1
+    return splits and any(each.name == "keepdims" and not each.i for each in node.attribute)
+
+
+def _empty(tensor: TensorProto) -> None:
+    if tensor.ByteSize() > _SMALL:
+        for field in ("raw_data", "float_data"):
+            tensor.ClearField(field)
+
+
+# ---- what a result declares: a runtime believes it where it cannot infer anything
+
+
+Declared = tuple[Any, int, int]
+"""What the result declares of a value, the value of the original that it is equal to, and its own number."""
+
+
+def declared_shapes(model: Numbered) -> Iterator[tuple[Any, int]]:
+    """What a model declares of the values that its nodes make, with their numbers."""
+    for graph, scope in model.scopes:
+        infos = [graph.value_info] if isinstance(graph, FunctionProto) else [graph.value_info, graph.output]
+        if scope.outer is not None and isinstance(graph, GraphProto):
+            infos.append(graph.input)
+        for each in infos:
+            for info in each:
+                number = scope.names.get(info.name)
+                if number is not None:
+                    yield info, number
+
+
+def refuse_other_shapes(
+    original: Numbered, rewritten: Numbered, ranks: Ranks, declared: Iterable[Declared]
+) -> None:
+    """DifferentError for a size or a rank that neither the original declares of an equal value nor onnx
+    infers from the inputs of the result. Of what an operator unknown to onnx makes, the original's
+    declaration counts, if there is one.
+    """
+    known: dict[int, list[Sequence[int | None]]] = {}
+    for info, number in declared_shapes(original):
+        if (dims := _dims(info.type)) is not None:
+            known.setdefault(original.roots[number], []).append(dims)
+    unknown = {}
+    for info, left, right in declared:
+        dims, sources = _dims(info.type), known.get(left, ())
+        is_opaque = not sources and _is_opaque(original.makers[left])
+        if dims is not None and not is_opaque and not _agrees(dims, sources):
+            unknown[info.name] = dims, left, right
+    inferred = _inferred_dims(rewritten, unknown) if unknown else {}
+    for name, (dims, left, right) in unknown.items():
+        sources = [*known.get(left, ()), *inferred.get(name, ())]
+        if sources and _agrees(dims, sources):
+            continue
+        rank = None if sources else ranks.of(left)
+        if rank is None or dims != [None] * rank:
+            raise DifferentError(
+                f"the shape that it declares, {_shown(dims)}, is not known", (left, right, "")
+            )
+
+
+def _is_opaque(node: Node | None) -> bool:
+    """Whether onnx knows nothing of the operator of a node; onnxruntime infers shapes of its own itself."""
+    return node is not None and find_schema(*node.operator, node.version) is None
+
+
+def _agrees(dims: Sequence[int | None], sources: Collection[Sequence[int | None]]) -> bool:
+    """Whether each size is one of the sources', and no rank is another."""
+    if dims in sources:
+        return True
+    if not sources or any(len(each) != len(dims) for each in sources):
+        return False
+    return all(size is None or size in sizes for size, *sizes in zip(dims, *sources, strict=True))
+
+
+def _inferred_dims(model: Numbered, unknown: Container[str]) -> dict[str, list[Sequence[int | None]]]:
+    found: dict[str, list[Sequence[int | None]]] = {}
+    waiting = [infer_shapes(model.proto, unknown)]
+    while waiting:
+        graph = waiting.pop()
+        for info in (*graph.value_info, *graph.input, *graph.output):
+            if (dims := _dims(info.type)) is not None:
+                found.setdefault(info.name, []).append(dims)
+        for node in graph.node:
+            waiting.extend(each.g for each in node.attribute if each.HasField("g"))
+    return found
+
+
+def _dims(declared: TypeProto) -> Sequence[int | None] | None:
+    """The sizes that a declaration states, None for one that is open, of what a sequence or an optional value
+    holds; None without any.
+    """
+    which = declared.WhichOneof("value")
+    while which in ("sequence_type", "optional_type"):
+        declared = getattr(declared, which).elem_type
+        which = declared.WhichOneof("value")
+    if which != "tensor_type" or not declared.tensor_type.HasField("shape"):
+        return None
+    dims = declared.tensor_type.shape.dim
+    return [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
+
+
+def _shown(dims: Sequence[int | None]) -> str:
+    return f"[{','.join('?' if size is None else str(size) for size in dims)}]"
