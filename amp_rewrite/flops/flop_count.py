@@ -2,54 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from amp_rewrite.flops import flop_formulas, shapes
-from amp_rewrite.flops.node_inference import Shape
 from amp_rewrite.flops.shapes import ValueShapes
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.open_sizes import Dims
-
-# The shapes of one node's inputs and outputs, as FLOP formulas use them.
-
-
-class UnknownShape(Exception):  # noqa: N818 - not an error: the FLOPs of the node are unknown
-    """A shape that a formula needs is unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class PortShapes:
-    """The shapes of a node's inputs and outputs; `input` and `output` raise UnknownShape."""
-
-    node: ir.Node
-    shape_of: Callable[[ir.Value | None], Shape | None]
-
-    def input(self, port: int) -> Shape:
-        """The shape of an input."""
-        return self._known(self.node.inputs[port] if self.has(port) else None)
-
-    def output(self, port: int = 0) -> Shape:
-        """The shape of an output."""
-        return self._known(self.node.outputs[port] if port < len(self.node.outputs) else None)
-
-    def has(self, port: int) -> bool:
-        """Whether the node has this input."""
-        return port < len(self.node.inputs) and self.node.inputs[port] is not None
-
-    def _known(self, value: ir.Value | None) -> Shape:
-        shape = self.shape_of(value)
-        if shape is None:
-            raise UnknownShape
-        return shape
-
-
-Formula = Callable[[PortShapes], int]
-"""FLOPs of a node; raises UnknownShape when it needs a shape that is unknown."""
-
 
 Flops = Mapping[ir.Node, int | None]
 """The floating-point operations of nodes in one run of their model; None where unknown."""
