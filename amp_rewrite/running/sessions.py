@@ -332,9 +332,7 @@ def providers(device: Device, *, tf32: bool = False) -> list[Any]:
     return [*([cuda] if device is Device.CUDA else []), "CPUExecutionProvider"]
 
 
-REFUSED = "onnxruntime refuses the model"
-"""How an error begins that says so."""
-
+REFUSED = "onnxruntime refuses the model"  # how an error begins that says so
 FATAL_ONLY = 4
 """onnxruntime's log level that prints only errors which end the process."""
 
