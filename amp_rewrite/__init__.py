@@ -92,7 +92,7 @@ _PLACES = {
     "certify": "certificate.certifying:certify",
     "emulate": "running.emulation:emulate",
     "load_lists": "policy.operator_lists:load",
-    "measure_coverage": "coverage.measuring:measure",
+    "measure_coverage": "coverage.counts:measure",
     "measure_placement": "placement.placing:place",
     "observe": "running.observation:observe",
     "restore": "restoring.restore:restore",

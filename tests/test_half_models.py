@@ -10,6 +10,7 @@ import amp_rewrite
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.demo import network
 from amp_rewrite.errors import ModelError
+from amp_rewrite.policy.operator_lists import Kind, load
 from amp_rewrite.policy.options import Options
 from amp_rewrite.rewriting.editing import LAZY_FROM
 from tests import text
@@ -192,3 +193,22 @@ def test_that_the_original_does_not_load_is_said_first(tmp_path):
         done = run(tmp_path / "m.onnx", *flags)
         assert done.exit_code == 0
         assert done.output.startswith("not compared with the original, which does not load: onnxruntime")
+
+
+@pytest.mark.parametrize(
+    ("name", "operator", "why"),
+    [
+        ("04_custom_plugins", "autoware:SparseVoxelPlugin", "no flag changes what a schema does not say"),
+        ("71_qdq", "QuantizeLinear", "the schema has float16 from 19 on; raise the opset first"),
+        ("71_qdq", "DequantizeLinear", "the schema has float16 from 19 on; raise the opset first"),
+    ],
+)
+def test_an_allowed_operator_that_stays_float32_says_why(name, operator, why):
+    """And what would change that, where a flag matches nodes of which none becomes half."""
+    report = amp_rewrite.analyze(
+        case(name), Options(lists=load("default").override(Kind.ALLOW, [operator]))
+    ).report()
+    (matched,) = report.matched
+    assert why in matched.why
+    assert f"none of which is half: {matched.why}" in run(case(name), "--dry-run", "--allow", operator).stdout
+    assert "it can only be float32 here" not in run("explain", case("71_qdq")).stdout

@@ -26,7 +26,6 @@ from amp_rewrite.reporting import summary, terminal_rewrite
 from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Report
-from amp_rewrite.running import sessions
 from amp_rewrite.running.verdict import Verdict
 
 
@@ -96,7 +95,7 @@ def data_lines(model: Path) -> Iterator[SummaryLine]:
         yield SummaryLine("data", f"{some(files, _SHOWN)}: the weights, to be kept beside the model")
 
 
-_KEPT = ("matched", "warning", "BROKEN")
+_KEPT = ("matched", "observed", "tuned", "earlier", "faint", "warning", "BROKEN")
 """The lines of a summary that hold for a model that was half already."""
 
 _SHOWN = 3
@@ -119,7 +118,7 @@ def _print_first(loud: Console, job: RewriteJob, outcome: Outcome) -> None:
 
 
 def _is_refused(verdict: Verification) -> bool:
-    return isinstance(verdict, ModelError) and verdict.problem.startswith(sessions.REFUSED)
+    return isinstance(verdict, ModelError) and verdict.problem.startswith("onnxruntime refuses the model")
 
 
 def _told(advice: Advice, placed: Comparison | None, seen: Observed | None) -> dict[str, object]:

@@ -24,13 +24,15 @@ class Matched:
     """A pattern or an operator, and how many nodes it matches.
 
     `by` says what it is: `keep_full` and `force_half` for pins, or the list on which an operator was put.
-    Where it matches none, `near` are operators of the model that are called nearly so.
+    Where it matches none, `near` are operators of the model that are called nearly so; where what it matches
+    was to be half, and none of it is, `why` says why, and what would change that.
     """
 
     by: str
     pattern: str
     nodes: int
     near: tuple[str, ...] = ()
+    why: str = ""
 
 
 def find(graph: UnitGraph, lists: OpLists, pins: Pins) -> tuple[Matched, ...]:

@@ -281,7 +281,8 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     warnings = (*loaded.warnings, *prepared.warnings, *facts.warnings)
     if not decided.replayed:
         warnings = (*warnings, *match_counts.of_lists(graph, painting, options))
-    matched = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
+    asked = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
+    matched = tuple(suggestions.with_effects(asked, graph, painting, options.half))
     found = counted(report.of_plan(plan, report.count_nodes(graph, painting)), painting, decided.before)
     proofs = (unit for unit, entry in enumerate(painting.entries) if entry.authority is Authority.PROOF)
     planned = replace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.units import Unit, UnitGraph
 from amp_rewrite.colouring import classification
 from amp_rewrite.colouring import pin_patterns as naming
+from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting, Rule
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.explaining.causes import Change, RootCause, Suggestion
@@ -21,37 +23,8 @@ from amp_rewrite.policy import node_patterns
 from amp_rewrite.policy.evidence import FOUND, Authority
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Level, Options
+from amp_rewrite.policy.reasons import authority_in_words, in_words
 from amp_rewrite.rewriting.report import extents
-
-# Whether a newer opset would let a node be half that its schema keeps in float32.
-
-NEWEST = 24
-"""The newest opset that is looked at: by a newer one, no operator gains a half type."""
-
-
-def remedy(cause: RootCause, graph: UnitGraph, half: Half) -> str:
-    """That nothing helps at the opset of the model, and which opset would; empty where none does, and where
-    it is not the schema that keeps the nodes in float32.
-    """
-    if cause.first.entry.authority is not Authority.SCHEMA:
-        return ""
-    unit, imported = graph.units[cause.roots[0]], graph.root.opset_imports
-    opset = imported.get("", imported.get("ai.onnx"))
-    first = None if unit.node.domain or opset is None else _first_with(unit, opset, half)
-    return "" if first is None else f"nothing at opset {opset}: the schema has {half.name} from {first} on"
-
-
-def _first_with(unit: Unit, opset: int, half: Half) -> int | None:
-    newer = range(opset + 1, NEWEST + 1)
-    return next((version for version in newer if half.tensor in _allowed(unit, version)), None)
-
-
-def _allowed(unit: Unit, version: int) -> frozenset[str]:
-    """The types that the schema of an opset lets the variable of a unit take."""
-    node = unit.node
-    groups = schema.layout(node.domain, node.op_type, version, len(node.inputs), len(node.outputs)) or ()
-    return next((group.allowed for group in groups if group.var == unit.var), frozenset())
-
 
 PINNED = 3
 """Up to so many nodes are named one by one first; for more, the flag of their operator is shorter."""
@@ -96,6 +69,63 @@ def tried(found: Iterable[RootCause], subject: Subject) -> Iterator[RootCause]:
 def options_that_free(cause: RootCause, node: ir.Node, subject: Subject) -> RootCause:
     """The cause with the mildest flags that bring one of the nodes that it holds into half."""
     return replace(cause, suggestion=_Trials(subject).remedy(cause, {node}))
+
+
+def with_effects(
+    matched: Iterable[Matched], graph: UnitGraph, painting: Painting, half: Half
+) -> Iterator[Matched]:
+    """Yields what was matched; of operators that were to be half, none of whose nodes is, why, and what would
+    change that.
+    """
+    for one in matched:
+        units = [u for u in graph.units if one.by in _TO_HALF and schema.written(*_of(u)) == one.pattern]
+        if not units or any(painting.is_half(unit.index) for unit in units):
+            yield one
+            continue
+        index = units[0].index
+        entry = painting.entries[index]
+        pin = node_patterns.pinned_as(units[0].node)
+        would = _newer_opset(index, graph, half) or "no flag changes what a schema does not say"
+        if half.tensor in units[0].allowed and Authority.PIN.outranks(entry.authority) and pin:
+            would = f"--force-half {shlex.quote(pin)} would"
+        yield replace(one, why=f"{in_words(entry.evidence)} ({authority_in_words(entry)}); {would}")
+
+
+_TO_HALF = (Kind.ALLOW.value, Kind.INFER.value, Kind.CLEAR.value)
+"""The lists whose operators are half, or may be."""
+
+
+def _of(unit: Unit) -> tuple[str, str]:
+    return unit.node.domain, classification.listed_as(unit.node)
+
+
+def _newer_opset(index: int, graph: UnitGraph, half: Half) -> str:
+    """Returns which opset lets a unit be half that its schema keeps in float32; empty where none does."""
+    unit, imported = graph.units[index], graph.root.opset_imports
+    opset = imported.get("", imported.get("ai.onnx"))
+    if unit.node.domain or opset is None:
+        return ""
+    newer = range(opset + 1, NEWEST + 1)
+    first = next((version for version in newer if half.tensor in _allowed(unit, version)), None)
+    told = f"nothing at opset {opset}: the schema has {half.name} from {first} on"
+    return "" if first is None else f"{told}; raise the opset first (onnx.version_converter)"
+
+
+NEWEST = 24
+"""The newest opset that is looked at: by a newer one, no operator gains a half type."""
+
+
+def _allowed(unit: Unit, version: int) -> frozenset[str]:
+    """The types that the schema of an opset allows at the first port of a unit: there its type may be fixed,
+    and have no variable of this name.
+    """
+    node = unit.node
+    groups = schema.layout(node.domain, node.op_type, version, len(node.inputs), len(node.outputs)) or ()
+    if unit.defs and unit.defs[0] in node.outputs:
+        at = node.outputs.index(unit.defs[0])
+        return next((group.allowed for group in groups if at in group.outputs), frozenset())
+    at = unit.uses[0].port if unit.uses else -1
+    return next((group.allowed for group in groups if at in group.inputs), frozenset())
 
 
 def untried(found: Iterable[RootCause]) -> Iterator[RootCause]:
@@ -163,7 +193,9 @@ class _Trials:
 
     def remedy(self, cause: RootCause, wanted: Collection[ir.Node] = ()) -> Suggestion:
         """What helps against a cause, for one of the `wanted` nodes if there are any; or why nothing does."""
-        newer = remedy(cause, self._subject.graph, self._subject.options.half)
+        newer = ""
+        if cause.first.entry.authority is Authority.SCHEMA:
+            newer = _newer_opset(cause.roots[0], self._subject.graph, self._subject.options.half)
         if hopeless := newer or _without_trying(cause):
             return Suggestion(why=hopeless)
         held = set(wanted) or {self._subject.graph.units[unit].node for unit in cause.held}

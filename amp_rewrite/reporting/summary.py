@@ -118,7 +118,8 @@ def match_lines(found: Iterable[Matched]) -> Iterator[SummaryLine]:
         flag = f"--{matched.by.replace('_', '-')} {matched.pattern}"
         near = f"; did you mean {' or '.join(matched.near)}?" if matched.near else ""
         if matched.nodes:
-            yield SummaryLine("matched", f"{flag}: {plural(matched.nodes, 'node')}")
+            why = f", none of which is half: {matched.why}" if matched.why else ""
+            yield SummaryLine("matched", f"{flag}: {plural(matched.nodes, 'node')}{why}")
         else:
             yield SummaryLine("warning", f"{flag} matches no node{near}", is_whole=True)
 

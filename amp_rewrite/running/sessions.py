@@ -332,9 +332,6 @@ def providers(device: Device, *, tf32: bool = False) -> list[Any]:
     return [*([cuda] if device is Device.CUDA else []), "CPUExecutionProvider"]
 
 
-REFUSED = "onnxruntime refuses the model"
-"""How an error begins that says so."""
-
 FATAL_ONLY = 4
 """onnxruntime's log level that prints only errors which end the process."""
 
@@ -439,7 +436,7 @@ def create(
         with webgpu.without_notes() if device is Device.WEBGPU else contextlib.nullcontext():
             return onnxruntime().InferenceSession(model, options, **asked)
     except Exception as error:  # onnxruntime's errors have no common base class
-        problem = f"{REFUSED} ({first_line(error)})"
+        problem = f"onnxruntime refuses the model ({first_line(error)})"
         raise ModelError(problem, where=where) from error
 
 
