@@ -151,7 +151,7 @@ def is_part(target):
     return ast.unparse(target.value) != "self"
 
 
-LONGEST = 250
+LONGEST = 500
 
 
 @each_module

@@ -7,7 +7,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from amp_rewrite.analysis.facts import Facts
-from amp_rewrite.bounds import bounding, declared, taken_from_1, tame
+from amp_rewrite.bounds import bounding, declared, tame
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.policy.evidence import Evidence
@@ -32,7 +32,6 @@ def decided(facts: Facts, root: ir.Graph, proven: Proven, options: Options) -> F
         return facts
     found = declared.find(facts, root, proven, options.half)
     freed = tame.find(facts, proven, options.half) if _frees(options) else {}
-    found = {**taken_from_1.find(facts.graph, freed), **found}
     held = {unit: each for unit, each in found.items() if _counts(facts, unit, each)}
     return replace(facts, findings={**facts.findings, **held}, freed=freed)
 

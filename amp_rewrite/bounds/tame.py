@@ -26,15 +26,20 @@ _DEGREES = (1.0, 4.0)
 
 
 def candidates(facts: Facts) -> Iterator[int]:
-    """The units of these operators that stand for themselves, or for a sum of squares, and that nothing found
-    holds in float32.
+    """The units of these operators that stand for themselves, or for a sum of squares, and whose range
+    no finding holds in float32.
     """
     for operator in _LIMITS:
         for unit in facts.graph.by_operator.get(operator, ()):
-            if unit not in facts.findings and _is_free(facts.graph.spelled.get(unit), operator):
+            if _is_open(facts.findings.get(unit)) and _is_free(facts.graph.spelled.get(unit), operator):
                 node = facts.graph.units[unit].node
                 if not node.domain and (operator != "Mul" or _is_square(node)):
                     yield unit
+
+
+def _is_open(finding: Evidence | None) -> bool:
+    """Whether a unit may be tame: nothing holds it, or what holds it says nothing of its range."""
+    return finding is None or finding.reason in (Reason.CANCELLATION, Reason.NEAR_1)
 
 
 def _is_free(spelled: Spelled | None, operator: str) -> bool:
