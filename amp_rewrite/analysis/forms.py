@@ -208,7 +208,7 @@ class Forms:
         return form._replace(terms=terms, number=None, normalised=False)
 
     def scale(self, form: Form, by: float) -> Form | None:
-        """The form of a multiple; None for a part of a sum with a position, from which it takes little away."""
+        """The form of a multiple; None for a part of a sum that has a position as a term."""
         is_mixed = not self.is_position(form) and any(
             len(term) == 1 and self.kinds[term[0]] in _POSITIONS for term in form.terms
         )
