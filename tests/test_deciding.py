@@ -122,7 +122,7 @@ def test_what_is_taken_from_1_is_float32(nodes):
     """
     found, is_half = entry(between(nodes))
     assert (found.kind, found.unheld, is_half) == (Kind.FIXED, Kind.INFER, False)
-    assert found.evidence.reason is Reason.TAKEN_FROM_1
+    assert found.evidence.reason is Reason.NEAR_1
     assert entry(between(nodes.replace("Sub (o", "Add (o").replace("Neg (q)", "Relu (q)")))[1]
 
 

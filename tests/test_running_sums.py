@@ -6,7 +6,7 @@ import pytest
 from amp_rewrite import verify
 from tests.text import RUNS, in_half, kept, model, rewritten
 
-REASON = "a loop adds it up step by step, and half would round it in every step"
+REASON = "it is added up step by step, and half would round it in every step"
 SUMS = {
     "a sum": "r = Add (s, v)",
     "a count": "r = Add (one, s)",
@@ -88,6 +88,21 @@ def test_a_gate_of_another_state_makes_a_layer():
             => (float[64] k, float[64] d) { v = MatMul (h, u) w = Add (v, i) f = Sigmoid (w)
             m = Mul (c, f) g = Tanh (i) d = Add (m, g) k = Tanh (d) }> (h0, c0, x) }"""
     assert kept(text) == {}
+
+
+@pytest.mark.skipif(not RUNS, reason="needs onnxruntime")
+@pytest.mark.parametrize("frames", [64, 600, 3000])
+def test_a_phase_is_as_exact_as_what_adds_it_up(frames: int):
+    """What a layer gives to a CumSum is float32 from the layer on, as is the sum: a source of a vocoder."""
+    text = """g (float[1,T,16] h) => (float[1,T,16] y) <float[16,1] f, float[16,16] w, int64 axis = {1},
+        float rate = {0.01}, float one = {1}, float turn = {6.2831855}> {
+        a = MatMul (h, f) b = Relu (a) c = Mul (b, rate) d = Mod <fmod = 1> (c, one) s = CumSum (d, axis)
+        p = Mul (s, turn) q = Sin (p) e = Add (h, q) y = MatMul (e, w) }"""
+    assert {"b", "c", "d"} <= kept(text).keys()
+    assert "y" in in_half(text)
+    proto = model(text)
+    feeds = {"h": np.random.default_rng(0).normal(2, 0.1, (1, frames, 16)).astype(np.float32)}
+    assert verify(proto, rewritten(proto).model, feeds).error < 1e-2
 
 
 @pytest.mark.skipif(not RUNS, reason="needs onnxruntime")

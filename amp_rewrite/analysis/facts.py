@@ -10,9 +10,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis import (
     angles,
-    differences,
-    displacements,
-    distances,
+    cancellation,
     faint_outputs,
     final_softmax,
     gaussians,
@@ -20,17 +18,14 @@ from amp_rewrite.analysis import (
     integer_values,
     long_sums,
     moving_averages,
-    near_one,
     observed,
     quantised,
     ranges,
     refused,
     running_sums,
     runtime_bugs,
-    small_rests,
     spectra,
     unit_building,
-    variances,
 )
 from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.held import Held
@@ -116,13 +111,8 @@ def _findings(
         found.findings,
         integer_values.check(graph, found.fits, options.half),
         angles.check(graph, found.fits),
-        differences.check(graph, found.fits),
-        displacements.check(graph, found.fits),
-        distances.check(graph),
+        cancellation.check(graph, found.fits),
         gaussians.check(graph, found.fits),
-        variances.check(graph),
-        near_one.check(graph),
-        small_rests.check(graph),
         running_sums.check(graph),
         moving_averages.check(graph, options.half),
         spectra.check(graph, found.fits),

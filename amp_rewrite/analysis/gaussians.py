@@ -8,15 +8,15 @@ has steps of 1/4 for both. Positions that a layer makes are what they are in hal
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis import long_sums, near_one
+from amp_rewrite.analysis import long_sums
 from amp_rewrite.analysis.derived import Derived
 from amp_rewrite.analysis.from_inputs import FromInputs, read_by
 from amp_rewrite.analysis.idioms import patterns
-from amp_rewrite.analysis.operators import ARITHMETIC, MOVERS, PRODUCTS, effective_op
+from amp_rewrite.analysis.operators import ARITHMETIC, BOUNDS, LIMITS, MOVERS, PRODUCTS, effective_op
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.ranges.constant import magnitude
 from amp_rewrite.analysis.units import UnitGraph
@@ -50,7 +50,7 @@ def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit]) -> Mapping[int, Eviden
     ends = [unit for unit in differences if unit in multiplied and _is_in_gaussian(graph, unit)]
     before = reach(ends, graph.predecessors.__getitem__, lambda unit: _carries(graph.units[unit].node))
     way = FromInputs(graph, fits, before.__contains__).units if ends else ()
-    scaled = {node for unit in ends for value in read_by(graph, unit) for node in near_one.made(value)}
+    scaled = {node for unit in ends for value in read_by(graph, unit) for node in _scaling(value)}
     return dict.fromkeys((*ends, *way, *graph.of_nodes(scaled)), Evidence(Authority.RANGE, Reason.GAUSSIAN))
 
 
@@ -90,3 +90,20 @@ def _is_in_gaussian(graph: UnitGraph, unit: int) -> bool:
 
 def _multiplies(node: ir.Node, values: set[ir.Value]) -> bool:
     return patterns.is_default(node, "Mul") and values.issuperset(patterns.operands(node))
+
+
+def _scaling(value: ir.Value) -> Iterator[ir.Node]:
+    """The nodes that move, scale, bound or square a value on its way, up to what saturates."""
+    while (
+        (node := value.producer()) is not None
+        and node.op_type in _SCALES | _MOVE | LIMITS.keys()
+        and not node.domain
+    ):
+        yield node
+        computed = [each for each in patterns.operands(node) if patterns.scalar(each) is None]
+        if node.op_type in LIMITS or (node.op_type in _SCALES and len(computed) != 1):
+            return
+        value = computed[0]
+
+
+_SCALES = BOUNDS | {"Abs", "Add", "Cast", "Div", "Mul", "Neg", "Pow"}

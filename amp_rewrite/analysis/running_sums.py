@@ -22,6 +22,8 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.carried_values import CarriedValues
 from amp_rewrite.analysis.idioms import patterns
+from amp_rewrite.analysis.operators import ARITHMETIC, AVERAGES, CONTROL_FLOW, MOVERS, effective_op
+from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
@@ -42,7 +44,20 @@ def check(graph: UnitGraph) -> Mapping[int, Evidence]:
     loops = dict.fromkeys(graph.units[u].node for name in _LOOPS for u in graph.by_operator.get(name, ()))
     held = {node for loop in loops for node in _Step(graph, loop).sums()}
     evidence = Evidence(Authority.RANGE, Reason.RUNNING_SUM)
-    return dict.fromkeys(graph.of_nodes(held), evidence)
+    return dict.fromkeys((*graph.of_nodes(held), *_accumulated(graph)), evidence)
+
+
+def _accumulated(graph: UnitGraph) -> Mapping[int, int]:
+    """The units that make what a CumSum adds up, from the input or the layer on."""
+    sums = (unit for unit in graph.by_operator.get("CumSum", ()) if not graph.units[unit].node.domain)
+    return reach(sums, graph.predecessors.__getitem__, lambda unit: _carries(graph.units[unit].node))
+
+
+def _carries(node: ir.Node) -> bool:
+    return not node.domain and effective_op(node) in _CARRY
+
+
+_CARRY = MOVERS - CONTROL_FLOW | ARITHMETIC | AVERAGES | {"Cast", "Relu", "Resize"}
 
 
 class _Step:

@@ -17,7 +17,7 @@ from amp_rewrite.analysis.idioms.self_products import SUM_OF_SQUARES
 from amp_rewrite.analysis.observed import HEADROOM
 from amp_rewrite.analysis.operators import MOVERS, PRODUCTS, effective_op
 from amp_rewrite.analysis.propagation import reach
-from amp_rewrite.bounds import bounding, declared, taken_from_1
+from amp_rewrite.bounds import bounding, declared
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
@@ -31,15 +31,20 @@ _DEGREES = (1.0, 4.0)
 
 
 def tame_candidates(facts: Facts) -> Iterator[int]:
-    """The units of these operators that stand for themselves, or for a sum of squares, and that nothing found
-    holds in float32.
+    """The units of these operators that stand for themselves, or for a sum of squares, and whose range no
+    finding holds in float32.
     """
     for operator in _LIMITS:
         for unit in facts.graph.by_operator.get(operator, ()):
-            if unit not in facts.findings and _is_free(facts.graph.spelled.get(unit), operator):
+            if _is_open(facts.findings.get(unit)) and _is_free(facts.graph.spelled.get(unit), operator):
                 node = facts.graph.units[unit].node
                 if not node.domain and (operator != "Mul" or _is_square(node)):
                     yield unit
+
+
+def _is_open(finding: Evidence | None) -> bool:
+    """Whether a unit may be tame: nothing holds it, or what holds it says nothing of its range."""
+    return finding is None or finding.reason in (Reason.CANCELLATION, Reason.NEAR_1)
 
 
 def _is_free(spelled: Spelled | None, operator: str) -> bool:
@@ -133,7 +138,6 @@ def decided(facts: Facts, root: ir.Graph, proven: Proven, options: Options) -> F
         return facts
     found = declared.find(facts, root, proven, options.half)
     freed = prove_tame(facts, proven, options.half) if _frees(options) else {}
-    found = {**taken_from_1.find(facts.graph, freed), **found}
     held = {unit: each for unit, each in found.items() if _counts(facts, unit, each)}
     return replace(facts, findings={**facts.findings, **held}, freed=freed)
 

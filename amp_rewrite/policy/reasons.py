@@ -98,18 +98,14 @@ _WORDS: Mapping[Reason, str] = {
     Reason.TO_INTEGER: "ends as an integer, and half is exact for integers to {limit} only",
     Reason.TO_PIXEL_COORDINATES: "ends as pixel coordinates, and half is exact for integers to {limit} only",
     Reason.TO_ANGLE: "it makes the angle of a Sin or Cos from inputs of the model, and half would round that",
-    Reason.DIFFERENCE: "it takes inputs of the model from each other, and half would round away what is left",
-    Reason.DISPLACEMENT: "it adds to a grid that is taken away again, and half would round what is left",
-    Reason.DISTANCE: "it makes a squared distance of much larger squares, and half would round those",
+    Reason.CANCELLATION: "its terms may be much larger than their sum, and half would round off what is left",
     Reason.GAUSSIAN: "it makes how far positions of a Gaussian are from a grid, and half would round those",
-    Reason.VARIANCE: "it makes a variance of much larger squares, and half would round those",
     Reason.SPECTRUM: (
         "it makes the logarithm of a spectrum of inputs of the model, and half would lose what is faint there"
     ),
-    Reason.RUNNING_SUM: "a loop adds it up step by step, and half would round it in every step",
+    Reason.RUNNING_SUM: "it is added up step by step, and half would round it in every step",
     Reason.MOVING_AVERAGE: "it is a step of a moving average, and half would round away what that adds",
-    Reason.TAKEN_FROM_1: "an exponential is taken from 1, and half would round away what is left near 1",
-    Reason.NEAR_1: "how far from 1 something is counts here, and half would round that away",
+    Reason.NEAR_1: "how far from 0 or 1 something is counts here, and half would round that away",
     Reason.QUANTISED_REGION: "works on quantised data, between DequantizeLinear and QuantizeLinear",
     Reason.SENSITIVE: (
         "rounding it adds about {number:.2g} to the error of the outputs, which may be {limit:.2g}"

@@ -11,7 +11,6 @@ from amp_rewrite.analysis.idioms import (
     activations,
     exponential_gates,
     group_normalisation,
-    logarithms,
     normalisation,
     patterns,
     self_products,
@@ -36,7 +35,6 @@ RECOGNISED: tuple[Recognise, ...] = (
     activations.find,
     exponential_gates.find,
     softmax.find,
-    logarithms.find,
     self_products.find,
     triangular_sums.find,
 )

@@ -1,0 +1,333 @@
+"""Sums that are much smaller than their terms, and what needs the digits that are left.
+
+    mean(x * x) - mean(x) ** 2,  |a|^2 + |b|^2 - 2ab       terms that share atoms, with opposite signs
+    (grid + flow) - grid,  x - mean(x)                     positions: inputs of the model, grids, sizes
+    1 - sigmoid(x + 8),  1 - prod(1 - p),  1 - cos(a, b)   what is known to be near 1
+    sqrt(1 - tanh(x)**2),  log(1 + x),  atanh(tanh(x))     what may be near 1, where the rest is needed
+    log(softmax(x)),  log(sigmoid(x) - sigmoid(z))         what may be near 0, where that is needed
+
+Half has steps of 1/2048 at 1 and of 1/2 at 1000, and a rest is seldom larger. What makes such a sum is
+float32 from its atoms on, and what is left is so up to what needs its relative size: a logarithm, a divisor,
+a root, an inverse function. What merely adds or weighs what is left is half. `form_rules` finds the sums;
+needs are carried back here, in one pass over the nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis import form_rules
+from amp_rewrite.analysis.form_rules import added_before, addition_before
+from amp_rewrite.analysis.forms import CLOSE, SURE, Form, Forms, Rest
+from amp_rewrite.analysis.idioms import patterns
+from amp_rewrite.analysis.operators import (
+    AVERAGES,
+    BOUNDS,
+    DIVISORS,
+    EXTREMES,
+    INVERSES,
+    JOINS,
+    LIMITS,
+    PRODUCTS,
+    REARRANGES,
+    SELECTS,
+    rearranges,
+)
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.numerics.half import Fit
+from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+
+_NEAR_0, _NEAR_1, _IF_UNBOUNDED = 1, 2, 4
+"""Needs of a value: how far it is from 0, how far from 1, and how far from 0 unless it is bounded."""
+_LAYERS = frozenset("Conv ConvTranspose Gemm MatMul Tanh".split())
+"""Layers, and what a Mish takes of a softplus."""
+_MOVES = REARRANGES | SELECTS | {"Neg"}
+_PASSES = _MOVES | EXTREMES | BOUNDS | JOINS.keys() | {"Abs"}
+_SCALES = frozenset(("Add", "Div", "Mul", "Pow", "Sub"))
+"""Operators that pass on the digits of a value beside a number."""
+
+
+def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit]) -> Mapping[int, Evidence]:
+    """The units that make sums which cancel, from the atoms of these to what needs what is left."""
+    if not _may_cancel(graph, fits):
+        return {}
+    forms = form_rules.read(graph, fits)
+    found = dict.fromkeys(_Needs(forms).held(), Reason.NEAR_1)
+    found |= dict.fromkeys(_cancelling(forms), Reason.CANCELLATION)
+    evidence = {reason: Evidence(Authority.RANGE, reason) for reason in set(found.values())}
+    return {unit: evidence[found[graph.units[unit].node]] for unit in graph.of_nodes(found)}
+
+
+_STARTS = ("Log", "Neg", "Sub", *INVERSES)
+
+
+def _may_cancel(graph: UnitGraph, fits: Mapping[ir.Value, Fit]) -> bool:
+    """Whether anything in a model takes numbers from each other, outside of idioms, or needs those near 1."""
+    units = (unit for operator in _STARTS for unit in graph.by_operator.get(operator, ()))
+    if any(unit not in graph.spelled for unit in units):
+        return True
+    if any(fit.high < 0 for fit in fits.values()):
+        return True
+    todo, found = list(graph.root.inputs), set[ir.Value]()
+    while todo:
+        value = todo.pop()
+        for node, port in value.uses():
+            if node.op_type == "MatMul":
+                return True
+            if port == 0 and node.op_type in REARRANGES | SELECTS | AVERAGES and node.outputs[0] not in found:
+                found.add(node.outputs[0])
+                todo.append(node.outputs[0])
+    return False
+
+
+def _cancelling(forms: Forms) -> Iterator[ir.Node]:
+    """The nodes whose terms take each other away, and those that make these terms of their atoms."""
+    atoms = frozenset[int]().union(*forms.cancelling.values())
+
+    def makes(node: ir.Node, value: ir.Value) -> bool:
+        del node
+        return value in forms.graph.producer and any(
+            forms.is_part(value, term, atoms) for term in forms.of(value).terms
+        )
+
+    yield from _back(forms.cancelling, makes)
+
+
+def _back(starts: Iterable[ir.Node], through: Callable[[ir.Node, ir.Value], bool]) -> dict[ir.Node, None]:
+    """The nodes from which the starts are reached by values for which `through` holds, with the starts."""
+    found = dict.fromkeys(starts)
+    todo = list(found)
+    while todo:
+        node = todo.pop()
+        for value in _read(node):
+            maker = value.producer()
+            if maker is not None and maker not in found and through(node, value):
+                found[maker] = None
+                todo.append(maker)
+    return found
+
+
+def _read(node: ir.Node) -> Iterator[ir.Value]:
+    """The inputs of a node, and what its branches leave."""
+    yield from (value for value in node.inputs if value is not None)
+    if node.op_type == "If":
+        yield from (value for body in control_flow.bodies(node) for value in body.outputs)
+
+
+class _Needs:
+    """What needs the digits that are left of values near 0 or 1, and what makes these."""
+
+    def __init__(self, forms: Forms) -> None:
+        self._forms = forms
+        self._needs: dict[ir.Value, int] = {}
+        self._ends: dict[ir.Node, ir.Value] = {}
+        by_operator = forms.graph.by_operator
+        if forms.rests or not by_operator.keys().isdisjoint({"Log", *INVERSES}):
+            for node in reversed(forms.order):
+                self._carry(node)
+
+    def held(self) -> dict[ir.Node, None]:
+        """The nodes that stay float32."""
+        rests = [node for node in self._forms.rests if self._is_small(node)]
+        ends = [node for node, value in self._ends.items() if self._is_saturated(node, value)]
+        found = _back((*rests, *ends), self._makes) | self._behind(rests)
+        taken = [node for node in rests if self._is_exponential(node)]
+        kept = _back(taken, self._makes)
+        return {node: None for node in found if node.op_type != "Exp" or node in kept}
+
+    def _is_exponential(self, node: ir.Node) -> bool:
+        """Whether an exponential that may be near 1 is taken from that."""
+        rest = self._forms.rests[node]
+        return rest.may and self._forms.is_exponential(rest.value)
+
+    def _carry(self, node: ir.Node) -> None:
+        """Carries what is needed of the outputs of a node to its inputs."""
+        if node.domain or not node.outputs:
+            return
+        if node.op_type == "If":
+            self._enter(node)
+        own = self._own(node)
+        value = node.inputs[DIVISORS.get(node.op_type, 0)] if own else None
+        if value is not None:
+            self._ends[node] = value
+            self._need(value, own)
+        need = self._needs.get(node.outputs[0], 0)
+        for passed, left in self._passed(node, need) if need else ():
+            self._need(passed, left)
+
+    def _need(self, value: ir.Value, need: int) -> None:
+        if need:
+            self._needs[value] = self._needs.get(value, 0) | need
+
+    def _enter(self, node: ir.Node) -> None:
+        for body in control_flow.bodies(node):
+            for value, output in zip(body.outputs, node.outputs, strict=False):
+                self._need(value, self._needs.get(output, 0))
+
+    def _own(self, node: ir.Node) -> int:
+        """What a node itself needs of its input."""
+        if node.op_type in INVERSES:
+            return _NEAR_1
+        graph = self._forms.graph
+        port = DIVISORS.get(node.op_type)
+        if (
+            port is None
+            or len(node.inputs) <= port
+            or graph.producer.get(node.outputs[0], -1) in graph.spelled
+        ):
+            return 0
+        if node.op_type == "Log":
+            return _NEAR_0 if self._is_activation(node) else _NEAR_0 | _NEAR_1
+        if node.op_type == "Pow":
+            exponent = patterns.scalar(node.inputs[1])
+            return 0 if exponent is None or (exponent >= 0 and exponent.is_integer()) else _NEAR_0
+        return _IF_UNBOUNDED if node.op_type == "Div" and _is_logit(node) else _NEAR_0
+
+    def _passed(self, node: ir.Node, need: int) -> Iterator[tuple[ir.Value, int]]:
+        """The inputs on whose digits those of the output depend, with the need of each; none at a rest."""
+        if node in self._forms.rests:
+            return
+        operator, given = node.op_type, patterns.operands(node)
+        if operator in _PASSES:
+            ports = JOINS.get(operator, (0,))
+            values = (
+                given
+                if ports is None or operator in BOUNDS
+                else [node.inputs[at] for at in ports if at < len(node.inputs)]
+            )
+            left = need & ~_IF_UNBOUNDED if operator in BOUNDS else need
+            yield from ((value, left) for value in values if value is not None)
+        elif operator in _SCALES:
+            computed = [value for value in given if self._forms.of(value).number is None]
+            if len(computed) == 1 and (operator not in ("Div", "Pow") or computed[0] is given[0]):
+                yield computed[0], need & ~_NEAR_1
+            elif operator == "Div" and need & _NEAR_1 and self._is_atanh(given):
+                yield from ((value, _NEAR_1) for value in given)
+
+    def _is_atanh(self, given: tuple[ir.Value, ...]) -> bool:
+        """Whether two values are what one is added to 1 and taken from it."""
+        forms = self._forms
+        rests = [
+            forms.rests.get(maker) for value in given if (maker := _source(value).producer()) is not None
+        ]
+        values = [forms.of(rest.value).terms for rest in rests if rest is not None]
+        return len(values) == 2 and values[0] == values[1]
+
+    def _is_activation(self, log: ir.Node) -> bool:
+        """Whether a node is the logarithm in a softplus that layers read, as max(x, 0) + log(1 + exp(-|x|)):
+        what that loses near zero is nothing to a layer.
+        """
+        total = addition_before(log)
+        rest = self._forms.rests.get(total) if total is not None else None
+        if rest is None or not self._forms.is_exponential(rest.value):
+            return False
+        readers = _readers(log.outputs[0])
+        behind = _readers(readers[0].outputs[0]) if len(readers) == 1 and readers[0].op_type == "Add" else ()
+        return bool(behind) and all(node.op_type in _LAYERS for node in behind)
+
+    def _is_small(self, node: ir.Node) -> bool:
+        """Whether a rest is known to be small, or may be and is needed."""
+        rest, need = self._forms.rests[node], self._needs.get(node.outputs[0], 0)
+        if need & _NEAR_1 or (rest.must and not self._weighs(node, rest)):
+            return True
+        if not rest.may:
+            return False
+        is_bounded = self._forms.of(rest.value).bounded
+        return bool(need & (_NEAR_0 if is_bounded else _NEAR_0 | _IF_UNBOUNDED)) or self._is_exponential(node)
+
+    def _weighs(self, node: ir.Node, rest: Rest) -> bool:
+        """Whether a rest weighs one value and what it was taken from another: what the one lacks the other
+        makes up for.
+        """
+        gate = self._forms.of(rest.value)
+        products = _readers(node.outputs[0])
+        return bool(products) and all(self._is_beside(product, gate) for product in products)
+
+    def _is_beside(self, product: ir.Node, gate: Form) -> bool:
+        totals = _readers(product.outputs[0]) if product.op_type == "Mul" else ()
+        if len(totals) != 1 or totals[0].op_type != "Add":
+            return False
+        makers = (_source(value).producer() for value in patterns.operands(totals[0]))
+        others = [
+            maker for maker in makers if maker is not None and maker is not product and maker.op_type == "Mul"
+        ]
+        return any(
+            self._forms.of(value).terms == gate.terms
+            for maker in others
+            for value in patterns.operands(maker)
+        )
+
+    def _is_saturated(self, end: ir.Node, value: ir.Value) -> bool:
+        """Whether a value saturates where a node needs its digits: at 1 for an inverse, at 0 for a Log."""
+        near = self._forms.known_near(value)
+        if near is None or self._forms.of(value).number is not None:
+            return False
+        if end.op_type in INVERSES:
+            return any(abs(abs(point) - 1) <= CLOSE for point in near)
+        return end.op_type == "Log" and 0.0 in near
+
+    def _makes(self, node: ir.Node, value: ir.Value) -> bool:
+        """Whether what makes a value for a held node is held: up to what saturates, or as far as the value is
+        moved, scaled, bounded or squared.
+        """
+        if node.op_type in PRODUCTS:
+            return False
+        if node.op_type in LIMITS:
+            return (added_before(node) or 0.0) >= SURE
+        maker = value.producer()
+        if self._forms.known_near(value) is not None or maker is None:
+            return True
+        computed = {each for each in patterns.operands(maker) if self._forms.of(each).number is None}
+        is_scaled = maker.op_type in _SCALES | BOUNDS and len(computed) == 1
+        return not maker.domain and (is_scaled or maker.op_type in _MOVES)
+
+    def _behind(self, rests: Iterable[ir.Node]) -> dict[ir.Node, None]:
+        """The nodes from small rests on to what needs their digits."""
+        found, passed = dict[ir.Node, None](), dict[ir.Node, None]()
+        todo = [node.outputs[0] for node in rests]
+        while todo:
+            value = todo.pop()
+            if value in self._forms.leaving:
+                todo.append(self._forms.leaving[value])
+            for reader, _ in value.uses():
+                if self._ends.get(reader) is value:
+                    found[reader] = None
+                if reader not in passed and self._passes(reader, value):
+                    found[reader] = passed[reader] = None
+                    todo.append(reader.outputs[0])
+        return found
+
+    def _passes(self, reader: ir.Node, value: ir.Value) -> bool:
+        need = self._needs.get(reader.outputs[0], 0) if reader.outputs else 0
+        return bool(need) and any(passed is value and left for passed, left in self._passed(reader, need))
+
+
+def _is_logit(quotient: ir.Node) -> bool:
+    """Whether only the logarithm of a quotient counts."""
+    return [node.op_type for node in _readers(quotient.outputs[0])] == ["Log"]
+
+
+def _source(value: ir.Value) -> ir.Value:
+    """The value of which this one is rearranged."""
+    while (maker := value.producer()) is not None and rearranges(maker) and maker.inputs[0] is not None:
+        value = maker.inputs[0]
+    return value
+
+
+def _readers(value: ir.Value) -> tuple[ir.Node, ...]:
+    """The nodes that read a value, rearranged or not; none where it is an output of a graph."""
+    found: dict[ir.Node, None] = {}
+    todo = [value]
+    while todo:
+        value = todo.pop()
+        if value.is_graph_output():
+            return ()
+        for node, _ in value.uses():
+            if rearranges(node):
+                todo.append(node.outputs[0])
+            else:
+                found[node] = None
+    return tuple(found)

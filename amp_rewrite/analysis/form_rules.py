@@ -1,0 +1,373 @@
+"""The form of each operator's output, from those of its inputs; one pass over the nodes of all graphs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis.forms import CLOSE, SURE, Form, Forms, Rest, negated
+from amp_rewrite.analysis.idioms.idiom import Part
+from amp_rewrite.analysis.idioms.normalisation import SUM
+from amp_rewrite.analysis.idioms.patterns import scalar
+from amp_rewrite.analysis.operators import (
+    AVERAGES,
+    BOUNDS,
+    CONTROL_FLOW,
+    EXTREMES,
+    JOINS,
+    LIMITS,
+    PRODUCTS,
+    REARRANGES,
+    SELECTS,
+    effective_op,
+    rearranges,
+)
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model.constants import dims, numbers, stored_as
+from amp_rewrite.numerics.half import Fit
+from amp_rewrite.onnx_types import control_flow
+
+_HELD_BY_HALF = frozenset((ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.UINT8))
+"""Types of inputs of which half holds all numbers."""
+_COMPARED = 1 << 20
+"""The most elements of indices that are compared with others."""
+
+Rule = Callable[[Forms, ir.Node], "Form | None"]
+"""Gives the form of the first output of a node; None where that is an atom of its own."""
+
+
+def read(graph: UnitGraph, fits: Mapping[ir.Value, Fit]) -> Forms:
+    """The forms of the values of a model with these stored values."""
+    forms = Forms(graph, fits)
+    waiting: list[tuple[Iterator[ir.Node], ir.Node | None]] = [(iter(graph.nodes[graph.root]), None)]
+    while waiting:
+        nodes, holder = waiting[-1]
+        for node in nodes:
+            bodies = control_flow.bodies(node) if control_flow.may_have_bodies(node) else ()
+            if bodies:
+                _enter(forms, node)
+                waiting.append((iter(()), node))
+                waiting += [(iter(graph.nodes[body]), None) for body in reversed(bodies)]
+                break
+            _read_node(forms, node)
+        else:
+            waiting.pop()
+            if holder is not None:
+                _leave(forms, holder)
+    return forms
+
+
+def _read_node(forms: Forms, node: ir.Node) -> None:
+    forms.order.append(node)
+    if node.domain or not node.outputs:
+        return
+    graph, output = forms.graph, node.outputs[0]
+    spelled = graph.spelled.get(graph.producer.get(output, -1)) if graph.spelled else None
+    if spelled is not None and spelled.part is not Part.OUTER:
+        if spelled.part is Part.RESULT and spelled.operator == SUM:
+            forms.forms[output] = forms.fresh(output)._replace(normalised=True)
+        return
+    rule = _RULES.get(effective_op(node), _made)
+    if rule is not None and (form := rule(forms, node)) is not None:
+        forms.forms[output] = form
+
+
+def _enter(forms: Forms, node: ir.Node) -> None:
+    """Gives what a Scan takes apart the form of elements of that."""
+    for one in (control_flow.bindings(node) or ()) if node.op_type == "Scan" else ():
+        outer = node.inputs[one.inputs[0]] if one.inputs and not one.leaves else None
+        for body, at in one.enters if outer is not None else ():
+            assert outer is not None
+            forms.forms[body.inputs[at]] = forms.select(forms.of(outer), ("Scan", body))
+
+
+def _leave(forms: Forms, node: ir.Node) -> None:
+    """Gives the outputs of an If the joined forms of its branches."""
+    forms.order.append(node)
+    for one in (control_flow.bindings(node) or ()) if node.op_type == "If" else ():
+        output = node.outputs[one.outputs[0]]
+        left = [body.outputs[at] for body, at in one.leaves]
+        forms.leaving.update(dict.fromkeys(left, output))
+        if left:
+            forms.forms[output] = forms.join([forms.of(value) for value in left], output)
+
+
+def _made(forms: Forms, node: ir.Node) -> Form | None:
+    """Of sizes alone, or what comes close to its limits."""
+    inputs = node.inputs
+    if node.op_type in ("Shape", "Size"):
+        return forms.of_sizes()
+    if (
+        inputs
+        and inputs[0] is not None
+        and forms.is_scale(forms.of(inputs[0]))
+        and all(value is None or forms.is_scale(forms.of(value)) for value in inputs)
+    ):
+        return forms.of_sizes()
+    near = LIMITS.get(node.op_type)
+    if near is None:
+        return None
+    shift = added_before(node)
+    if shift is not None and abs(shift) >= SURE:
+        near = frozenset((1.0 if shift > 0 else 0.0,))
+    return forms.fresh(node.outputs[0], near)
+
+
+def added_before(node: ir.Node) -> float | None:
+    """The number that is added to what a sigmoid reads; None where there is none."""
+    if node.op_type != "Sigmoid" or node.inputs[0] is None:
+        return None
+    total = addition_before(node)
+    if total is None:
+        return None
+    one, other = (scalar(value) for value in total.inputs[:2])
+    if total.op_type == "Sub":
+        return -other if other is not None else None
+    return other if other is not None else one
+
+
+def addition_before(node: ir.Node) -> ir.Node | None:
+    """The Add or Sub of which a node reads what is rearranged; None for another node."""
+    value = node.inputs[0]
+    while value is not None and (maker := value.producer()) is not None and not maker.domain:
+        if maker.op_type in ("Add", "Sub") and len(maker.inputs) == 2:
+            return maker
+        if not rearranges(maker):
+            return None
+        value = maker.inputs[0]
+    return None
+
+
+def _rearranged(forms: Forms, node: ir.Node) -> Form | None:
+    value = node.inputs[0] if node.inputs else None
+    if value is None:
+        return None
+    if value in forms.inputs and value.dtype in _HELD_BY_HALF:
+        return None
+    return forms.of(value)
+
+
+def _negative(forms: Forms, node: ir.Node) -> Form | None:
+    value = node.inputs[0]
+    return negated(forms.of(value)) if value is not None else None
+
+
+def _selected(forms: Forms, node: ir.Node) -> Form | None:
+    value = node.inputs[0] if node.inputs else None
+    if value is None:
+        return None
+    form = forms.of(value)
+    if rearranges(node) or form.number is not None or forms.is_position(form):
+        return form
+    how = _selection(node)
+    for at, output in enumerate(node.outputs[1:], 1):
+        forms.forms[output] = forms.select(form, (how, at))
+    return forms.select(form, (how, 0))
+
+
+def _selection(node: ir.Node) -> object:
+    """The same for nodes that select the same."""
+    chosen = tuple(
+        value
+        if (tensor := stored_as(value)) is None or tensor.size > _COMPARED
+        else numbers(tensor).tobytes()
+        for value in node.inputs[1:]
+    )
+    return (
+        node.op_type,
+        chosen,
+        tuple(sorted((name, str(each.value)) for name, each in node.attributes.items())),
+    )
+
+
+def _extreme(forms: Forms, node: ir.Node) -> Form | None:
+    value = node.inputs[0]
+    form = forms.of(value) if value is not None else None
+    if form is None:
+        return None
+    return form if forms.is_position(form) else forms.fresh(node.outputs[0], form.near)
+
+
+def _bounded(forms: Forms, node: ir.Node) -> Form | None:
+    given = [forms.of(value) for value in node.inputs if value is not None]
+    computed = [form for form in given if form.number is None]
+    if len(computed) == 1:
+        return computed[0]._replace(bounded=True, number=None)
+    form = forms.join(given, node.outputs[0])
+    is_place = bool(computed) and all(map(forms.is_position, computed))
+    return form if is_place else forms.fresh(node.outputs[0], form.near)
+
+
+def _joined(forms: Forms, node: ir.Node) -> Form | None:
+    ports = JOINS[node.op_type]
+    values = node.inputs if ports is None else [node.inputs[at] for at in ports if at < len(node.inputs)]
+    given = [forms.of(value) for value in values if value is not None]
+    if len(given) == 1:
+        return given[0]
+    form = forms.join(given, node.outputs[0]) if given else None
+    if form is None or node.op_type == "Concat":
+        return form
+    computed = [each for each in given if each.number is None]
+    return form if all(map(forms.is_position, computed)) else forms.fresh(node.outputs[0], form.near)
+
+
+def _averaged(forms: Forms, node: ir.Node) -> Form | None:
+    value = node.inputs[0]
+    if value is None:
+        return None
+    form = forms.of(value)
+    if form.normalised or form.near is not None:
+        form = form._replace(near=None, normalised=False)
+    return form._replace(sums=form.sums + 1)
+
+
+def _sum_of_squares(forms: Forms, node: ir.Node) -> Form | None:
+    value = node.inputs[0]
+    return forms.times(node, forms.of(value), forms.of(value), summed=True) if value is not None else None
+
+
+def _length(forms: Forms, node: ir.Node) -> Form | None:
+    value = node.inputs[0]
+    if value is not None:
+        forms.lengths[forms.atom(node.outputs[0])] = forms.of(value).terms
+    return forms.fresh(node.outputs[0])
+
+
+def _root(forms: Forms, node: ir.Node) -> Form | None:
+    value = node.inputs[0]
+    form = forms.of(value) if value is not None else None
+    if form is None or forms.is_scale(form):
+        return _made(forms, node)
+    squares = [term for term in form.terms if term]
+    if form.sums and not form.inner and all(len(term) == 2 and term[0] == term[1] for term in squares):
+        forms.lengths[forms.atom(node.outputs[0])] = {(term[0],): 1 for term in squares}
+    return forms.fresh(node.outputs[0])
+
+
+def _normalised(forms: Forms, node: ir.Node) -> Form | None:
+    return forms.fresh(node.outputs[0])._replace(normalised=True)
+
+
+def _multiplied(forms: Forms, node: ir.Node) -> Form | None:
+    given = forms.given(node, 2)
+    if given is None:
+        return None
+    one, other = given
+    if one.number is not None and other.number is not None:
+        number = one.number * other.number
+        return Form({(): 1 if number >= 0 else -1}, frozenset((number,)), number)
+    for scale, form in ((one, other), (other, one)):
+        if scale.number is not None:
+            return forms.scale(form, scale.number)
+        if forms.is_scale(scale):
+            return form._replace(near=None, normalised=False)
+    return forms.times(node, one, other)
+
+
+def _divided(forms: Forms, node: ir.Node) -> Form | None:
+    given = forms.given(node, 2)
+    if given is None:
+        return None
+    one, other = given
+    if other.number is not None and one.number is None:
+        return forms.scale(one, 1 / other.number) if other.number else None
+    if forms.is_scale(other):
+        return one._replace(near=None, number=None) if not forms.is_scale(one) else forms.of_sizes()
+    lengths = (forms.lengths.get(term[0]) for term in other.terms if len(term) == 1)
+    if any(length == one.terms for length in lengths if length):
+        return _normalised(forms, node)
+    return None
+
+
+def _power(forms: Forms, node: ir.Node) -> Form | None:
+    given = forms.given(node, 2)
+    if given is None:
+        return None
+    if given[1].number == 2:
+        return forms.times(node, given[0], given[0])
+    return _root(forms, node) if given[1].number == 0.5 else _made(forms, node)
+
+
+def _added(forms: Forms, node: ir.Node) -> Form | None:
+    given = [forms.of(value) for value in node.inputs if value is not None]
+    if len(given) < 2:
+        return given[0] if given else None
+    if len(given) == 2:
+        _rest(forms, node, given)
+    form = given[0]
+    for other in given[1:]:
+        form = forms.add(node, form, negated(other) if node.op_type == "Sub" else other)
+    return form
+
+
+def _rest(forms: Forms, node: ir.Node, given: list[Form]) -> None:
+    """Notes a node that adds something to 1, or takes one of the two from the other."""
+    if forms.graph.producer.get(node.outputs[0]) is None:
+        return
+    for at, number in enumerate(form.number for form in given):
+        value, form = node.inputs[1 - at], given[1 - at]
+        if number is None or abs(number) != 1 or value is None:
+            continue
+        sign = -number if node.op_type == "Sub" else number
+        near = _signs_of_square(form) if form.near is None else form.near
+        rests = [abs(1 + sign * point) for point in near]
+        forms.rests[node] = Rest(value, any(r <= CLOSE for r in rests), bool(rests) and max(rests) <= CLOSE)
+
+
+def _signs_of_square(form: Form) -> frozenset[float]:
+    """0, and the sign of a square of anything; nothing for another form, and for a sum of squares."""
+    if form.sums or len(form.terms) != 1:
+        return frozenset()
+    ((term, sign),) = form.terms.items()
+    is_square = len(term) > 1 and all(count % 2 == 0 for count in Counter(term).values())
+    return frozenset((0.0, float(sign))) if is_square else frozenset()
+
+
+def _convolved(forms: Forms, node: ir.Node) -> Form | None:
+    """An average of windows, each channel by itself; any other Conv is a layer."""
+    value, kernel = node.inputs[0], stored_as(node.inputs[1]) if len(node.inputs) == 2 else None
+    if value is None or kernel is None or dims(kernel)[1:2] != (1,):
+        return None
+    form = forms.of(value)
+    return form._replace(sums=form.sums + 1, near=None, number=None, normalised=False)
+
+
+def _positive(forms: Forms, node: ir.Node) -> Form | None:
+    value = node.inputs[0]
+    near = forms.known_near(value) if value is not None else None
+    if near is None:
+        return _made(forms, node)
+    points = (abs(point) if node.op_type == "Abs" else max(point, 0.0) for point in near)
+    return forms.fresh(node.outputs[0], frozenset(points))
+
+
+def _multiplied_up(forms: Forms, node: ir.Node) -> Form | None:
+    value = node.inputs[0]
+    return forms.fresh(node.outputs[0], forms.known_near(value)) if value is not None else None
+
+
+_RULES: Mapping[str, Rule | None] = {
+    **dict.fromkeys(PRODUCTS | CONTROL_FLOW | {"Constant"}),
+    **dict.fromkeys(REARRANGES, _rearranged),
+    **dict.fromkeys(SELECTS, _selected),
+    **dict.fromkeys(EXTREMES, _extreme),
+    **dict.fromkeys(BOUNDS, _bounded),
+    **dict.fromkeys(JOINS, _joined),
+    **dict.fromkeys(AVERAGES, _averaged),
+    **dict.fromkeys(("Add", "Sub", "Sum"), _added),
+    **dict.fromkeys(("Einsum", "Gemm", "MatMul"), Forms.product),
+    **dict.fromkeys(("Abs", "Relu"), _positive),
+    "Conv": _convolved,
+    "Div": _divided,
+    "LpNormalization": _normalised,
+    "Mul": _multiplied,
+    "Neg": _negative,
+    "Pow": _power,
+    "ReduceL2": _length,
+    "ReduceProd": _multiplied_up,
+    "ReduceSumSquare": _sum_of_squares,
+    "Sqrt": _root,
+}
+"""The rule of each operator; `_made` for others."""
