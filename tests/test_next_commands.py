@@ -30,14 +30,18 @@ def model(tmp_path):
     return tmp_path / "my model.onnx"
 
 
-def followed(output, node):
-    """The output of the commands on the line `next`, the last one about a node."""
+def followed(output, node, flags=()):
+    """The output of the commands on the line `next`, with these flags where it asks for them; the last one is
+    about a node.
+    """
     (line,) = (line for line in output.splitlines() if line.startswith("next "))
     words = shlex.split(line.removeprefix("next").strip(), comments=True)
+    more = tuple(flags) if line.endswith("; with the other flags of this command") else ()
     *before, last = " ".join(map(shlex.quote, words)).split(" '&&' ")
     for command in before:
-        assert run(*shlex.split(command)[1:]).exit_code == 0
-    return run(*shlex.split(last)[1:], node).output
+        assert run(*shlex.split(command)[1:], *more).exit_code == 0
+    decided = () if before else [flag for flag in more if flag != "--no-metadata"]
+    return run(*shlex.split(last)[1:], node, *decided).output
 
 
 @pytest.mark.parametrize(
@@ -55,15 +59,16 @@ def test_flags_that_decided_are_said_again(model, flags, reason):
     """The result says it, or the model with the same flags where the result says nothing."""
     result = run(model, "--no-verify", *flags)
     assert result.exit_code == 0, result.output
-    assert reason in followed(result.output, "first")
+    assert reason in followed(result.output, "first", flags)
 
 
 def test_what_a_run_showed_is_said_of_a_result_that_stays(model):
     """Nothing becomes half, so that the result carries no reasons: a plan has them."""
     pytest.importorskip("onnxruntime")
-    result = run(model, "--data", model.with_name("large.npz"))
+    given = ("--data", model.with_name("large.npz"))
+    result = run(model, *given)
     assert "nothing changed" in result.output
-    assert "was seen" in followed(result.output, "first")
+    assert "was seen" in followed(result.output, "first", map(str, given))
 
 
 @pytest.mark.parametrize(
@@ -146,6 +151,6 @@ def test_a_pin_that_a_search_could_not_mend_is_left(model, monkeypatch):
     result = run(*given, "--force-half", ".*")
     assert result.exit_code == 1, result.output
     (line,) = (line for line in result.output.splitlines() if line.startswith("next "))
-    assert line.endswith("# a search, without --force-half")
-    again = run(*shlex.split(line.removeprefix("next").partition("#")[0])[1:])
+    assert line.endswith("# a search, without --force-half; with the other flags of this command")
+    again = run(*shlex.split(line.removeprefix("next").partition("#")[0])[1:], *given[1:])
     assert again.exit_code == 0, again.output
