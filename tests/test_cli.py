@@ -394,7 +394,9 @@ def test_verbose_has_versions_and_the_time_of_each_stage(tmp_path):
     said = run(path, "--no-verify", "--verbose").output
     assert re.search(r"^versions +amp-rewrite \S+, Python \d[\d.]+, onnx \d", said, re.MULTILINE)
     assert re.search(
-        r"^seconds +load \d+\.\d\d, widen \d+\.\d\d, prepare \d.*; \d+\.\d\d in all$", said, re.MULTILINE
+        r"^seconds +inputs \d+\.\d\d, load \d+\.\d\d, widen \d+\.\d\d, prepare \d.*; \d+\.\d\d in all$",
+        said,
+        re.MULTILINE,
     )
     assert "--verbose has no effect with --quiet" in failure(path, "-v", "-q")
 

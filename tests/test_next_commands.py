@@ -1,6 +1,5 @@
 """What is printed to be run next leads to the decisions of the command that printed it."""
 
-import itertools
 import shlex
 
 import numpy as np
@@ -9,9 +8,6 @@ import pytest
 from onnx import numpy_helper, parser
 
 from amp_rewrite import repair
-from amp_rewrite.cli import next_commands
-from amp_rewrite.cli.rewrite import rewrite
-from amp_rewrite.cli.tune import tune
 from tests import text
 from tests.commands import run
 
@@ -34,14 +30,18 @@ def model(tmp_path):
     return tmp_path / "my model.onnx"
 
 
-def followed(output, node):
-    """The output of the commands on the line `next`, the last one about a node."""
+def followed(output, node, flags=()):
+    """The output of the commands on the line `next`, with these flags where it asks for them; the last one is
+    about a node.
+    """
     (line,) = (line for line in output.splitlines() if line.startswith("next "))
     words = shlex.split(line.removeprefix("next").strip(), comments=True)
+    more = tuple(flags) if line.endswith("; with the other flags of this command") else ()
     *before, last = " ".join(map(shlex.quote, words)).split(" '&&' ")
     for command in before:
-        assert run(*shlex.split(command)[1:]).exit_code == 0
-    return run(*shlex.split(last)[1:], node).output
+        assert run(*shlex.split(command)[1:], *more).exit_code == 0
+    decided = () if before else [flag for flag in more if flag != "--no-metadata"]
+    return run(*shlex.split(last)[1:], node, *decided).output
 
 
 @pytest.mark.parametrize(
@@ -59,57 +59,16 @@ def test_flags_that_decided_are_said_again(model, flags, reason):
     """The result says it, or the model with the same flags where the result says nothing."""
     result = run(model, "--no-verify", *flags)
     assert result.exit_code == 0, result.output
-    assert reason in followed(result.output, "first")
+    assert reason in followed(result.output, "first", flags)
 
 
 def test_what_a_run_showed_is_said_of_a_result_that_stays(model):
     """Nothing becomes half, so that the result carries no reasons: a plan has them."""
     pytest.importorskip("onnxruntime")
-    result = run(model, "--data", model.with_name("large.npz"))
-    assert "nothing became float16" in result.stderr
-    assert "was seen" in followed(result.output, "first")
-
-
-def test_a_search_after_a_failure_is_for_the_same_job(model, monkeypatch):
-    """The output, the inputs, the bound, pins, lists, the type and files of reports are said again."""
-    pytest.importorskip("onnxruntime")
-    monkeypatch.chdir(model.parent)
-    given = ("-o", "my half.onnx", "--data", "large.npz", "--json", "r.json", "--to", "bfloat16")
-    pins = ("--keep-full", "first", "--force-half", "second")
-    flags = ("--tolerance", "error=1e-5", "--deny", "Sub", *pins)
-    result = run(model.name, *given, *flags, "--observe", "never", "--external-data", "2GB")
-    assert result.exit_code == 1, result.output
-    (line,) = (line for line in result.output.splitlines() if line.startswith("next "))
-    command, _, note = line.removeprefix("next").partition("#")
-    words = shlex.split(command)
-    assert words[:5] == ["amp-rewrite", "tune", model.name, "-o", "my half.onnx"]
-    said = [pair for pair in itertools.pairwise(words[5:]) if pair[0].startswith("--")]
-    asked = list(zip((*given[2::2], *flags[::2]), (*given[3::2], *flags[1::2]), strict=True))
-    assert sorted(said) == sorted([*asked, ("--external-data", "2000000kB"), ("--budget", "10m")])
-    assert note == " a search"
-    again = run(*words[1:])
-    assert again.exit_code == 1, again.output  # the pin in half holds
-    assert "--budget 20m" in again.output
-
-
-def test_a_search_starts_from_what_calibration_saw(model):
-    """It is saved first, where it was not."""
-    pytest.importorskip("onnxruntime")
-    flags = ("--calibrate", model.with_name("large.npz"), "--tolerance", "error=1e-9", "--observe", "never")
-    result = run(model, *flags, "--force-half", "first", "--force-half", "second", "--dim", "n=8")
-    assert result.exit_code == 1, result.output
-    (line,) = (line for line in result.output.splitlines() if " tune " in line)
-    first, second = line.removeprefix("next").partition("#")[0].split("&&")
-    assert "--save-observed" in first
-    assert "--observed" in second
-    assert run(*shlex.split(first)[1:]).exit_code == 0
-    assert run(*shlex.split(second)[1:]).exit_code in (0, 1)
-
-
-def test_what_is_said_again_is_known_to_tune():
-    """All other flags of the main job are flags of `tune` as well."""
-    of_rewrite, of_tune = ({param.name for param in command.params} for command in (rewrite, tune))
-    assert of_rewrite - next_commands.NOT_TUNED <= of_tune
+    given = ("--data", model.with_name("large.npz"))
+    result = run(model, *given)
+    assert "nothing changed" in result.output
+    assert "was seen" in followed(result.output, "first", map(str, given))
 
 
 @pytest.mark.parametrize(
@@ -192,6 +151,6 @@ def test_a_pin_that_a_search_could_not_mend_is_left(model, monkeypatch):
     result = run(*given, "--force-half", ".*")
     assert result.exit_code == 1, result.output
     (line,) = (line for line in result.output.splitlines() if line.startswith("next "))
-    assert line.endswith("# a search, without --force-half")
-    again = run(*shlex.split(line.removeprefix("next").partition("#")[0])[1:])
+    assert line.endswith("# a search, without --force-half; with the other flags of this command")
+    again = run(*shlex.split(line.removeprefix("next").partition("#")[0])[1:], *given[1:])
     assert again.exit_code == 0, again.output

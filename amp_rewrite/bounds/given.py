@@ -28,10 +28,10 @@ _OTHER = re.compile(
 """Names of inputs of rank 4 that are no images."""
 
 _READERS = frozenset(
-    "Conv ConvInteger ConvTranspose DeformConv FusedConv QLinearConv Resize Upsample".split()
+    "Conv ConvInteger ConvTranspose DeformConv FusedConv ImageScaler QLinearConv Resize Upsample".split()
 )
 _CARRIERS = (MOVERS - {"If", "Loop", "Scan"}) | frozenset(
-    "BatchNormalization Cast CastLike Clip DequantizeLinear Neg QuantizeLinear".split()
+    "BatchNormalization Cast CastLike Clip DequantizeLinear InstanceNormalization Neg QuantizeLinear".split()
 )
 _SHIFTS = frozenset("Add Div Mul Sub".split())
 """Operators that read an image by their first input; that move, cast or normalise it; and that normalise it

@@ -164,7 +164,7 @@ def _changing(found: Explanation, unit: int, remedy: NodeRemedy) -> list[str]:
     if remedy.pin is None or (remedy.cause is not None and remedy.pin in remedy.cause.suggestion.adds):
         return freeing
     colour = "float32" if found.decisions.all[unit].is_half else found.half
-    return [*freeing, f"this node in {colour}: {remedy.pin.flag} (not compared)"]
+    return [*freeing, f"this node in {colour} (not compared): {remedy.pin.flag}"]
 
 
 def _units_of(found: Explanation, name: str) -> list[int]:

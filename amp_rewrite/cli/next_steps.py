@@ -38,20 +38,20 @@ def after(job: RewriteJob, outcome: Outcome, *, is_bad: bool) -> Iterator[str]:
             yield f"{bound}   # the default plan is within that"
         if job.tuning.prefer is Prefer.TIME and outcome.result.report.gated:
             prefer = f"--prefer {Prefer.FLOPS.value}"
-            yield f"{tune(job.model, prefer)}   # as much in half as the error allows, whatever the time"
+            yield tune(job.model, prefer, why="as much in half as the error allows, whatever the time")
     elif outcome.result.report.nodes.full:
-        yield f"{_explain(job, outcome.result)}   # why nodes stay float32"
+        yield _explain(job, outcome.result)
 
 
-def tune(model: Path, *flags: str) -> str:
-    """The search for a plan for a model, as a command with what has to be added."""
-    return " ".join(("amp-rewrite tune", as_argument(model), *flags, _like_this()))
+def tune(model: Path, *flags: str, why: str) -> str:
+    """The search for a plan for a model, as a command with what has to be added, and a note."""
+    return f"{' '.join(('amp-rewrite tune', as_argument(model), *flags))}   # {why}{_like_this()}"
 
 
 def _like_this() -> str:
     context = click.get_current_context(silent=True)
     flags = written(context, (param.name or "" for param in context.command.params)) if context else {}
-    return "with the other flags of this command" if any(name != "model" for name in flags) else ""
+    return "; with the other flags of this command" if any(name != "model" for name in flags) else ""
 
 
 _DECIDING = frozenset(
@@ -68,13 +68,14 @@ def _explain(job: RewriteJob, result: Result[Any]) -> str:
     report, context = result.report, click.get_current_context(silent=True)
     observed = bool(report.observed or report.faint or report.sensitive)
     decided = observed or bool(context and written(context, _DECIDING))
+    why = "   # why nodes stay float32"
     if report.changed and job.options.metadata:
-        return f"amp-rewrite explain {as_argument(Path(result.model) if decided else job.model)}"
+        return f"amp-rewrite explain {as_argument(Path(result.model) if decided else job.model)}{why}"
     if not observed:
-        return f"amp-rewrite explain {as_argument(job.model)} {_like_this()}".rstrip()
+        return f"amp-rewrite explain {as_argument(job.model)}{why}{_like_this()}"
     plan = as_argument(Path(result.model).with_suffix(".plan.json"))
     again = f"amp-rewrite {as_argument(job.model)} --observe always --dry-run --save-plan {plan}"
-    return f"{again} {_like_this()}".rstrip() + f", and amp-rewrite explain {plan}"
+    return f"{again} && amp-rewrite explain {plan}{why}{_like_this()}"
 
 
 def _after_failure(job: RewriteJob, outcome: Outcome, verdict: Verdict) -> Iterator[str]:
@@ -126,7 +127,7 @@ def _further(job: RewriteJob, outcome: Outcome, verdict: Verdict) -> str:
     ports = (word for port in verdict.misfits for word in (_KEEP_IO, shlex.quote(port.name)))
     flags = ("--io", IOTypes.HALF.value, *ports) if verdict.misfits else ()
     minutes = max(_MINUTES, 2 * (job.tuning.budget or 0.0) / 60)
-    return f"{tune(job.model, *flags, '--budget', f'{minutes:.12g}m')}   # {_note(job, outcome)}"
+    return tune(job.model, *flags, "--budget", f"{minutes:.12g}m", why=_note(job, outcome))
 
 
 def _note(job: RewriteJob, outcome: Outcome) -> str:
