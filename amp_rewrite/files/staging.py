@@ -125,6 +125,11 @@ class Transaction:
         self._pending.pop(target, None)
         self._stages.pop(target, contextlib.ExitStack()).close()
 
+    def discard_all(self) -> None:
+        """Removes all that waits."""
+        for target in list(self._pending):
+            self.discard(target)
+
     def replaces(self, result: Any) -> bool:
         """Whether a result that waits here is to replace a file."""
         return any(result == file.staged and target.exists() for target, file in self._pending.items())
@@ -181,8 +186,7 @@ def transaction(targets: Iterable[Path]) -> Generator[Transaction]:
         yield own
     finally:
         _OPEN.reset(token)
-        for target in list(own._pending):
-            own.discard(target)
+        own.discard_all()
 
 
 def current() -> Transaction:
