@@ -86,7 +86,7 @@ _PLACES = {
     "Restored": "restoring.restore:Restored",
     "Result": "pipeline:Result",
     "Tolerances": "running.tolerances:Tolerances",
-    "Tuned": "tuning.tuned:Tuned",
+    "Tuned": "tuning.tune:Tuned",
     "Verdict": "running.verdict:Verdict",
     "analyze": "pipeline:analyze",
     "certify": "certificate.certifying:certify",

@@ -26,10 +26,9 @@ from amp_rewrite.bounds import deciding
 from amp_rewrite.escaping import brief
 from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
 from amp_rewrite.model import loading, output_paths, serialization, writing
-from amp_rewrite.onnx_types import worker
 from amp_rewrite.policy.options import Options
 from amp_rewrite.preparing import preparing
-from amp_rewrite.process import startup
+from amp_rewrite.process import startup, worker
 from amp_rewrite.process.stopwatch import Progress, Stopwatch, count_of
 from amp_rewrite.rewriting import observed_before, plan_files, result_checks
 from amp_rewrite.rewriting.observations import Observed

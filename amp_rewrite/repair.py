@@ -177,6 +177,7 @@ def repair(work: Work, options: Options, policy: ObservePolicy, known: Seen | No
     best = latest = _make(work, Settings(options, seen))
     if policy is ObservePolicy.NEVER or best.has_misfits:
         return best
+    half_flops: int | None = None
     for attempt in ATTEMPTS:
         settings = attempt.settings(work, best) if attempt.when(best) else None
         if settings is None:
@@ -185,10 +186,12 @@ def repair(work: Work, options: Options, policy: ObservePolicy, known: Seen | No
             best = replace(best, settings=settings)
             continue
         has_price = best.is_made_up and not (attempt.is_range or best.loses_values)
-        half_flops = work.half_flops(best.result) if has_price else 0
+        if has_price and half_flops is None:
+            half_flops = work.half_flops(best.result)  # before the next result takes the place of its file
         latest = _make(work, settings, best)
-        if attempt.is_better(best, latest) and not (has_price and _is_dear(work, best, latest, half_flops)):
-            best = latest
+        is_dear = has_price and _is_dear(work, best, latest, half_flops or 0)
+        if attempt.is_better(best, latest) and not is_dear:
+            best, half_flops = latest, None
         else:
             best = replace(best, settings=replace(best.settings, search=settings.search))
     if latest.settings.decisive != best.settings.decisive:

@@ -49,7 +49,7 @@ HEADING = """# Precision coverage of real models
 
 Each model is rewritten to float16 at the defaults and measured by `amp-rewrite coverage`
 ([what is counted](coverage-rules.md#what-is-counted)). Open dimensions have the sizes of each model's own
-inputs, or 1 if it has none. Shares are of floats; FLOPs on integers are listed separately. The cause is the
+inputs, or 64 if it has none. Shares are of floats; FLOPs on integers are listed separately. The cause is the
 one that keeps most FLOPs in float32 according to `amp-rewrite explain`, with its share of all FLOPs.
 
 {networks} of the {all} models are networks: most of their arithmetic is in products (matrices,

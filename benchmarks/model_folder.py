@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
-from amp_rewrite.running.inputs.feeds import Data, feeds, known_sizes
+from amp_rewrite.running.inputs.feeds import Data, feeds, given_sizes
 from amp_rewrite.running.sessions import Feeds
 
 ABOUT = "FOLDER is any folder of models, with inputs beside them (`model.npz` for `model.onnx`)"
@@ -44,7 +44,7 @@ class Model:
 
     def dims(self) -> dict[str, int]:
         """The sizes of open dimensions in the first sample, as `input:axis`; none without a sample."""
-        return dict(known_sizes(self.path, Data(self.data))) if self.runs else {}
+        return dict(given_sizes(self.path, Data(self.data)).dims) if self.runs else {}
 
 
 def models(folder: Path) -> list[Model]:

@@ -23,6 +23,8 @@ HUGE = (*MOVERS, "Add", "Neg", "Sub")
 MASK = (*HUGE, "Div", "Mul", "Sum")
 EPSILON = (*MOVERS, "Add", "Abs", "Clip", "Mul", "Sqrt", "Sub", "Sum")
 BOUND = (*MOVERS, "Add", "Abs", "Clip", "Sqrt", "Sum")
+KEEPS = (*MOVERS, "Clip", "Div", "Mul", "Neg", "Relu")
+BESIDE = 16
 TINY = 1e-300
 FATAL = (("Div", 1), ("Reciprocal", 0), ("Log", 0), ("Pow", 0))
 
@@ -89,6 +91,7 @@ class _Look:
         elif self.overflows and not self.mask():
             yield from (path[-1].output for path in self.unbounded(HUGE))
         yield from self.absorbed()
+        yield from self.offset()
         yield from self.scaled()
         yield from self.guarded()
         yield from self.quotients()
@@ -167,6 +170,43 @@ class _Look:
         if same_sign and abs(self.array).min() >= INTEGERS and not self.overflows:
             yield from self._read_by("Add", "Sub", "Sum")
 
+    def offset(self) -> Iterator[str]:
+        """The sums at the end of the model with a constant that is large beside the other summand."""
+        if self.overflows or not self.array.any():
+            return
+        for path in self.paths(lambda use: use.operator == "Identity"):
+            others = [read for port, read in enumerate(path[-1].node.input) if port != path[-1].port]
+            if path[-1].operator not in ("Add", "Sub", "Sum") or len(others) != 1:
+                continue
+            offset = abs(self.stored.get(self.name, np.ones(1)))
+            if (offset >= BESIDE * self._size(others[0])).any() and self._at_end(path[-1].output):
+                yield path[-1].output
+
+    def _size(self, name: str) -> NDArray[np.float32]:
+        """How large a value is: the stored number that scales it last, and else 1."""
+        made = self._maker(self._origin(name))
+        scales = list(made.input)[made.op_type == "Div" :] if made and made.op_type in ("Div", "Mul") else []
+        stored = [abs(self.stored[each]).astype(float) for each in scales if each in self.stored]
+        if not made or not stored:
+            return np.ones(1)
+        return stored[0] if made.op_type == "Mul" else 1 / stored[0]
+
+    def _maker(self, name: str) -> onnx.NodeProto | None:
+        return next((node for node in self.model.graph.node if name in node.output), None)
+
+    def _at_end(self, name: str) -> bool:
+        """Whether a path of movement, bounds and stored factors leads from a value to an output."""
+        return name in {info.name for info in self.model.graph.output} or any(
+            use.operator in KEEPS and self._is_only(use) and self._at_end(use.output)
+            for use in self.uses(name)
+        )
+
+    def _is_only(self, use: Use) -> bool:
+        """Whether a factor or a divisor is the only one that is not constant."""
+        fills = [node.output[0] for node in self.model.graph.node if node.op_type == "ConstantOfShape"]
+        read = [each for each in use.node.input if each not in self.stored and each not in fills]
+        return use.operator not in ("Div", "Mul") or len(read) == 1
+
     def scaled(self) -> Iterator[str]:
         if self.array.size == 1 and 0 < abs(self.array.item()) < NORMAL:
             number = self.array.item()
@@ -210,7 +250,7 @@ class _Look:
         return first == second
 
     def _origin(self, name: str) -> str:
-        made = next((node for node in self.model.graph.node if name in node.output), None)
+        made = self._maker(name)
         return self._origin(made.input[0]) if made is not None and made.op_type == "Identity" else name
 
     def _exponent(self, use: Use) -> float:

@@ -4,7 +4,8 @@ from functools import partial
 
 import pytest
 
-from tests.text import agree, becomes, model, nodes, rewritten
+from amp_rewrite import rewrite
+from tests.text import agree, becomes, complaints, model, nodes, rewritten
 
 PLACES = {
     # A Cast directly follows its value's producer, and all consumers of that type share it.
@@ -176,25 +177,6 @@ NAMES = {
             [y__float32] y = Cast <to = 1> (y__float16)
         }""",
     ),
-    # Nodes are compared by identity: a repeated or missing name is not changed.
-    "duplicate node names and unnamed nodes are no trouble": partial(
-        becomes,
-        """g (float[4,4] x) => (float[4,4] y) <float[4,4] w> {
-            [same] a = MatMul (x, w)
-            [same] b = Exp (a)
-            c = Neg (b)
-            y = Neg (c)
-        }""",
-        """g (float[4,4] x) => (float[4,4] y) <float16[4,4] w> {
-            [x__float16] x__float16 = Cast <to = 10> (x)
-            [same] a = MatMul (x__float16, w)
-            [a__float32] a__float32 = Cast <to = 1> (a)
-            [same] b = Exp (a__float32)
-            c = Neg (b)
-            y = Neg (c)
-        }""",
-        runs=False,  # onnxruntime refuses two nodes of one name
-    ),
 }
 
 
@@ -202,6 +184,30 @@ NAMES = {
 def test_what_casts_are_called(holds):
     """A Cast and its output are named after the value and its type, and each name is unique."""
     holds()
+
+
+def test_a_repeated_node_name_is_told_and_numbered():
+    """onnxruntime refuses two nodes of one name, so that a warning names it; nodes may have no name."""
+    result = rewrite(
+        model("""g (float[4,4] x) => (float[4,4] y) <float[4,4] w> {
+            [same] a = MatMul (x, w)
+            [same] b = Exp (a)
+            c = Neg (b)
+            y = Neg (c)
+        }""")
+    )
+    (warning,) = complaints(result)
+    assert "('same')" in warning
+    assert "'same_2'" in warning
+    names = [(node.op_type, node.name) for node in result.model.graph.node]
+    assert names == [
+        ("Cast", "x__float16"),
+        ("MatMul", "same"),
+        ("Cast", "a__float32"),
+        ("Exp", "same_2"),
+        ("Neg", ""),
+        ("Neg", ""),
+    ]
 
 
 def test_names_of_stored_tensors_are_taken_too():

@@ -191,7 +191,11 @@ def test_a_newer_opset_that_would_help_is_named():
     source = "g (float[1, 4, 8, 8] x, float[4, 4, 1, 1] w) => (float[1, 4, 8, 8] y) { y = Conv (x, w) }"
     options = Options(half="bfloat16", keep_opset=True)
     (cause,) = analyze(parse_model(f"{text.HEADER} {source}"), options).causes()
-    assert of_cause(cause).suggestion == "nothing at opset 17: the schema has bfloat16 from 22 on"
+    suggestion = (
+        "nothing at opset 17: the schema has bfloat16 from 22 on; "
+        "raise the opset first (onnx.version_converter)"
+    )
+    assert of_cause(cause).suggestion == suggestion
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,8 @@ def test_the_sizes_of_the_data_count(tmp_path, flags):
     source = "g (float[n, 4] x, float[n, m] z) => (float[n, n] y, float[n, m] u) <float[4, 4] w> {"
     body = "a = MatMul(x, w)  b = Transpose <perm = [1, 0]> (x)  y = MatMul(a, b)  u = Relu(z) }"
     onnx.save(text.model(source + body), path)
-    np.savez(data, x=np.ones((8, 4), np.float32), z=np.ones((8, 3), np.float32))
+    x, z = (np.random.default_rng(0).random(size, np.float32) for size in ((8, 4), (8, 3)))
+    np.savez(data, x=x, z=z)
     page = tmp_path / "r.html"
     assert run(path, *flags, "--html", page).exit_code == 0
     assert "count as 64 (n, m)" in data_of(page)["coverage"]["assumptions"][0]

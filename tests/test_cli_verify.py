@@ -405,7 +405,7 @@ def test_in_place_over_external_data_is_compared(tmp_path):
     path = tmp_path / "model.onnx"
     made = parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
         g (float[n,64] x) => (float[n,64] y) { y = MatMul (x, w) }""")
-    weights = np.full((64, 64), 0.1, np.float32)
+    weights = np.random.default_rng(0).random((64, 64), np.float32)
     made.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
     onnx.save(made, path, save_as_external_data=True, location="model.data", size_threshold=0)
     result = run(path, "--in-place", "--require-verify")

@@ -6,12 +6,12 @@ import pytest
 
 from amp_rewrite import pipeline
 from amp_rewrite.model import loading, serialization
-from amp_rewrite.onnx_types import worker_process
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Options, Pins
 from amp_rewrite.preparing import constant_folding
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
+from amp_rewrite.process import worker_process
 from tests import text
 
 SCALE = """g (float[4,4] x) => (float[4,4] y) <float[4] w, float[4] lo> {

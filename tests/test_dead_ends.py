@@ -52,7 +52,7 @@ def folder(tmp_path, monkeypatch):
         ),
         ("m.onnx --list default --list alone.yaml", "--list names two: default and alone.yaml; name one"),
         ("m.onnx --save-observed s.json", "--save-observed has nothing to save: it takes what --calibrate"),
-        ("m.onnx --save-observed s.json --data m.npz", "holds; add --calibrate m.npz"),
+        ("m.onnx --save-observed s.json --data m.npz", "m.npz: there is no such file"),
         (
             "m.onnx --keep-full matmul*",
             "float32; a regular expression matches a whole name: .*matmul.* matches first_matmul_1, last_m",
@@ -174,7 +174,9 @@ def test_the_page_says_what_failed(changes, said):
     assert verdict_text.in_short(replace(verdict, **changes)) == said
 
 
-@pytest.mark.parametrize(("ok", "said"), [(True, "not judged"), (False, "--data FILE.npz compares")])
+@pytest.mark.parametrize(
+    ("ok", "said"), [(True, "not judged"), (False, "compare on them with --data FILE.npz")]
+)
 def test_a_range_of_images_that_would_fail_is_no_riddle(ok, said):
     """What was not judged, and would have failed, says how to have one's own images judged."""
     verdict = amp_rewrite.verify(demo.network(), demo.network(), demo.feeds(), device="cpu")

@@ -116,7 +116,11 @@ def test_a_faint_output_is_brought_nearer():
 
 @pytest.mark.parametrize(
     "options",
-    [Options(half=BFLOAT16), Options(pins=Pins(keep_full="last")), Options(pins=Pins(force_half=".*"))],
+    [
+        Options(half=BFLOAT16),
+        Options(pins=Pins(keep_full="last|shape|bounded")),
+        Options(pins=Pins(force_half=".*")),
+    ],
 )
 def test_nothing_is_mended_in_vain(options):
     """Not where half has the range, where the output is float32, and where the user forces it into half."""

@@ -32,8 +32,9 @@ SUGGESTS = {
     "explaining/sentences.py",
     "reporting/terminal_rewrite.py",
     "reporting/verdict_text.py",
+    "running/verdict.py",
     "advice/advice_text.py",
-    "coverage/assumptions.py",
+    "coverage/counts.py",
 }
 # Runs a compiler, which has flags of its own.
 COMPILES = {"placement/stub_libraries.py"}

@@ -38,7 +38,7 @@ HOSTILE = "</script><script>window.pwned=1</script><!--&\"'\u2028\u202e"
 def made(proto, evidence=None):
     """The page of a model."""
     analysis = analyze(proto)
-    found = explanation_sources.of_analysis(analysis, {})
+    found = explanation_sources.of_analysis(analysis)
     planned = graph_drawing.changes(analysis.graph, found.decisions, analysis.plan)
     drawn = graph_drawing.build(
         analysis.graph.root, analysis.graph.types, found.decisions, planned, found.counted.flops
@@ -102,7 +102,7 @@ def test_what_holds_nodes_back_is_what_explain_says():
     """The causes have the same order and text, each with the boxes of its nodes."""
     proto = demo.network()
     data = html_json.plain(made(proto))
-    causes = explanation_sources.of_analysis(analyze(proto), {}).causes
+    causes = explanation_sources.of_analysis(analyze(proto)).causes
     assert [(cause["weight"], cause["suggestion"]) for cause in data["causes"]] == [
         (of_cause(cause).weight, of_cause(cause).suggestion) for cause in causes
     ]
@@ -138,16 +138,16 @@ def test_without_a_run_the_page_says_so():
 @needs_runs
 def test_an_output_that_holds_nothing_to_compare_is_neither_good_nor_bad():
     """A mask of -inf in both models has no numbers and no colour; an inconclusive comparison is a fault."""
-    proto = model("""g (float[2] x) => (float[2] y, float[2] mask) {
-        s = Sub (x, x) mask = Log (s) y = Relu (x) }""")
+    proto = model("""g (float[2] x) => (float[2] y, float[2] z, float[2] mask) {
+        s = Sub (x, x) mask = Log (s) y = Relu (x) z = Neg (x) }""")
     fine = amp_rewrite.verify(proto, proto, [{"x": np.float32([1, 2])}])
     shown = html_json.plain(made(demo.network(), Evidence(fine)))["verification"]
-    assert (shown["ok"], [row["ok"] for row in shown["rows"]]) == (True, [True, None])
-    assert [cell for cell in shown["rows"][1]["cells"] if cell] == ["mask", "not compared"]
+    assert (shown["ok"], [row["ok"] for row in shown["rows"]]) == (True, [True, True, None])
+    assert [cell for cell in shown["rows"][2]["cells"] if cell] == ["mask", "not compared"]
     odd = amp_rewrite.verify(proto, proto, [{"x": np.float32([np.nan, np.nan])}])
     shown = html_json.plain(made(demo.network(), Evidence(odd)))["verification"]
     assert shown["ok"] is False
-    assert len(shown["faults"]) == 2
+    assert len(shown["faults"]) == 3
 
 
 def test_nothing_of_a_model_ends_the_script():

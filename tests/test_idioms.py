@@ -153,7 +153,7 @@ def test_a_weight_before_the_quotient_is_no_part_of_its_bound(quotient, is_bound
 @pytest.mark.parametrize(
     ("options", "half"),
     [
-        (Options(pins=Pins(keep_full="n")), {"a", "y"}),
+        (Options(pins=Pins(keep_full="n")), {"a", "z", "y"}),
         (Options(pins=Pins(keep_full="z")), {"a", "y"}),
         (Options(level="tensor-cores-only"), {"a", "y"}),
         (Options(lists="tensorflow", follow=False), {"a", "y"}),

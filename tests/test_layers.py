@@ -19,7 +19,7 @@ ORDER = """
 ASKING = {
     "certificate/folding.py",
     "onnx_types/contrib_schemas.py",
-    "onnx_types/worker_process.py",
+    "process/worker_process.py",
     "numerics/rounding.py",
 }
 """What imports onnxruntime besides `running`, in functions."""

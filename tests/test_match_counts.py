@@ -43,12 +43,17 @@ def test_pins_say_how_many_nodes_they_name():
     )
 
 
+UNKNOWN = (
+    "the operator, or a part of it, is unknown here (schema); no flag changes what a schema does not say"
+)
+
+
 def test_operators_say_how_many_nodes_they_are():
     """In bodies too, squares and what has no list included."""
     assert matched(deny=["Mul", "MatMul"], infer=["com.acme:Norm"]) == (
         Matched("deny", "MatMul", 1),
         Matched("deny", "Mul", 2),
-        Matched("infer", "com.acme:Norm", 1),
+        Matched("infer", "com.acme:Norm", 1, why=UNKNOWN),
     )
     assert matched(deny=["Mul(x,x)"]) == (Matched("deny", "Mul(x,x)", 1),)
 
@@ -91,7 +96,7 @@ def test_the_command_says_it(command, more):
     shown = run(model, *ASKED, "--no-verify", "--no-check", "--json", model.with_name("r.json"), *more)
     assert set(SAID) <= set(shown.splitlines())
     report = json.loads(model.with_name("r.json").read_text())
-    assert report["matched"][0] == {"by": "keep_full", "pattern": "s.*", "nodes": 1, "near": []}
+    assert report["matched"][0] == {"by": "keep_full", "pattern": "s.*", "nodes": 1, "near": [], "why": ""}
 
 
 def test_explain_says_it(command):

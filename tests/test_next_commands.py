@@ -67,7 +67,7 @@ def test_what_a_run_showed_is_said_of_a_result_that_stays(model):
     pytest.importorskip("onnxruntime")
     given = ("--data", model.with_name("large.npz"))
     result = run(model, *given)
-    assert "nothing changed" in result.output
+    assert "nothing became float16" in result.output
     assert "was seen" in followed(result.output, "first", map(str, given))
 
 

@@ -447,7 +447,7 @@ def test_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> 
     (tmp_path / place).mkdir(parents=True)
     _written(tmp_path / place, "allow:\n  Exp: only here\n", "default.yaml")
     monkeypatch.setattr(
-        operator_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "shipped_lists.py")
+        operator_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "operator_lists.py")
     )
     assert operator_lists.folder() == tmp_path / place
     assert operator_lists.names() == ("default",)
@@ -460,7 +460,7 @@ def test_the_package_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (tmp_path / place).mkdir(parents=True)
         _written(tmp_path / place, "name: x\n", "default.yaml")
     monkeypatch.setattr(
-        operator_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "shipped_lists.py")
+        operator_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "operator_lists.py")
     )
     assert operator_lists.folder() == tmp_path / "amp_rewrite" / "oplists"
 
@@ -469,7 +469,7 @@ def test_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without lists anywhere both places are told; a stranger's `oplists` is not taken for ours."""
     (tmp_path / "oplists").mkdir()
     monkeypatch.setattr(
-        operator_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "shipped_lists.py")
+        operator_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "operator_lists.py")
     )
     with pytest.raises(ListError, match=r"are in neither .*amp_rewrite/oplists nor .*; install"):
         operator_lists.load("default")

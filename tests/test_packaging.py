@@ -19,10 +19,10 @@ DATA = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "amp_rewrite
 PROBE = """
 from pathlib import Path
 import amp_rewrite
-from amp_rewrite.policy import operator_lists, shipped_lists
+from amp_rewrite.policy import operator_lists
 print(Path(amp_rewrite.__file__).parents[1])
-print(shipped_lists.folder())
-print(*(f"{operator_lists.load(name).name}.yaml" for name in shipped_lists.names()))
+print(operator_lists.folder())
+print(*(f"{operator_lists.load(name).name}.yaml" for name in operator_lists.names()))
 """
 
 

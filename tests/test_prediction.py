@@ -278,16 +278,17 @@ def test_the_gate_says_what_it_did(path, tmp_path):
     """The output is the original, the exit code is 0, and both are said."""
     done = run(path, "--gate", "-o", tmp_path / "o.onnx", "--json", tmp_path / "r.json")
     assert done.exit_code == 0
-    assert "the result is the original, as --gate asks where float16 does not pay" in done.output
+    line = f"{tmp_path / 'o.onnx'} is a copy, because --gate asks for that where float16 does not pay\n"
+    assert f"nothing became float16: {line}" in done.output
     assert (tmp_path / "o.onnx").read_bytes() == path.read_bytes()
     assert json.loads((tmp_path / "r.json").read_text())["gated"] is True
 
 
 def test_the_gate_says_that_no_border_is_half(path, tmp_path):
     """Whoever asks for half inputs, and gets the original, reads it: the exit code is 0."""
-    told = "as --gate asks where bfloat16 does not pay"
+    told = "because --gate asks for that where bfloat16 does not pay"
     flags = (path, "--gate", "-o", tmp_path / "o.onnx", "--to", "bfloat16", "--device", "t4")
-    assert f"{told}, so --io half has no effect on inputs and outputs\n" in run(*flags, "--io", "half").output
+    assert f"{told}; --io half has no effect then\n" in run(*flags, "--io", "half").output
     assert f"{told}\n" in run(*flags).output
 
 

@@ -225,7 +225,7 @@ def test_a_requested_search_is_as_free_on_made_up_inputs(cancels):
 
 def test_values_that_are_lost_on_made_up_inputs_are_mended(path):
     """What overflows is observed, whatever that costs."""
-    code, told, output = report(path, "--range", "x=0.9:1")
+    code, told, output = report(path, "--range", "x=-1:1")
     assert (code, told["verified"]) == (0, True), output
     assert told["observed"]
 

@@ -329,9 +329,11 @@ def test_an_integer_power_has_any_base():
 
 @pytest.mark.parametrize("size", ["1, 3, 8, 8", "1, 8, 8, 3", "1, 1, 8, 8"])
 def test_images_are_between_0_and_1(size):
-    """An input of rank 4 with one or three channels is an image."""
-    array = made(f"g (float[{size}] x) => (float[{size}] y) {{ y = Relu (x) }}")["x"]
+    """An input of rank 4 with one or three channels, first or last, that a convolution reads is an image."""
+    text = "g (float[{0}] x) => (float[a, b, c, d] y) <float[1, 3, 1, 1] w> {{ {1} }}"
+    array = made(text.format(size, "c = Neg (x) y = Conv (c, w)"))["x"]
     assert 0 <= array.min() < array.max() <= 1
+    assert made(text.format(size, "y = Relu (x)"))["x"].min() < 0
 
 
 def test_float_masks_mask_nothing():

@@ -32,16 +32,19 @@ from amp_rewrite.running.tolerances import Tolerances
 from amp_rewrite.tuning.switches import opened, switched
 from amp_rewrite.tuning.tune import tune
 
-OFFSET = """g (float[8, 64] x) => (float[8, 64] y) <float[64, 64] w, float[64, 64] v, float[64] offset> {
+OFFSET = """g (float[8, 64] x) => (float[8, 64] y)
+<float[64, 64] w, float[64, 64] v, float[64] offset, float[8, 8] average> {
   [front] a = MatMul (x, w)
   [shift] b = Add (a, offset)
-  [mean] c = ReduceMean <axes = [0]> (b)
+  [mean] c = MatMul (average, b)
   [centre] d = Sub (b, c)
   [middle] e = MatMul (d, v)
   [squash] f = Tanh (e)
   [back] y = MatMul (f, v)
 }"""
-"""Half loses what is beside an offset of 40 that is subtracted again; all else is exact enough."""
+"""Half loses what is beside an offset of 40 that is subtracted again; all else is exact enough. The mean is a
+product, which no rule looks through.
+"""
 
 LOST = """g (float[8, 64] x) => (float[8, 64] y)
 <float[64, 64] w, float many = {2000}, float few = {0.0005}> {
@@ -67,6 +70,7 @@ def offset(width=64):
         "w": (draw.normal(size=(width, width)) / width).astype(np.float32),
         "v": (draw.normal(size=(width, width)) / width**0.5).astype(np.float32),
         "offset": np.full(width, 40.0, np.float32),
+        "average": np.full((8, 8), 1 / 8, np.float32),
     }
     sample = {"x": draw.normal(size=(8, width)).astype(np.float32)}
     return text.model(OFFSET.replace("64", str(width)), weights), sample
@@ -316,7 +320,7 @@ PRUNED = """g (float[8, 64] x) => (float[8, 64] y) <float[64, 64] w, float[64, 6
   [shift] c = Add (b, offset)
   [grown] d = Exp (b)
   [sum] e = Add (c, d)
-  [mean] f = ReduceMean <axes = [0]> (e)
+  [largest] f = ReduceMax <axes = [0]> (e)
   [centre] y = Sub (e, f)
 }"""
 """A shift that does not pay in half, and would lose nearly all there."""
@@ -538,10 +542,10 @@ def test_where_half_does_not_pay_by_default_it_need_not_after_a_search():
 
 @pytest.mark.slow
 def test_float32_as_the_answer_in_place(tmp_path):
-    """The file holds the original again."""
+    """Where the gate makes it that, the file holds the original again."""
     files = saved(tmp_path, JUST_PAYS)
     before = (files / "m.onnx").read_bytes()
-    flags = ("--data", files / "in.npz", "--tolerance", "error=5e-4", *DEVICE)
+    flags = ("--data", files / "in.npz", "--tolerance", "error=5e-4", *DEVICE, "--gate")
     done = run(files / "m.onnx", "--in-place", *flags)
     assert done.exit_code == 0, done.output
     assert (files / "m.onnx").read_bytes() == before

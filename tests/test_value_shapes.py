@@ -6,8 +6,9 @@ import pytest
 
 from amp_rewrite import pipeline
 from amp_rewrite.model import loading
-from amp_rewrite.onnx_types import shape_inference, worker
+from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.preparing import value_shapes
+from amp_rewrite.process import worker
 from tests import text
 
 PRODUCT = """g (float[n,4] x) => (float[n,4] y) <float[4,4] w> {

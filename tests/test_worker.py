@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from amp_rewrite import rewrite
-from amp_rewrite.onnx_types import worker, worker_process
+from amp_rewrite.process import worker, worker_process
 from tests import text
 from tests.commands import FORK_BESIDE_THREADS
 
@@ -155,7 +155,7 @@ def test_a_fork_while_another_thread_waits():
 FORKS = """
 import os, pickle, signal, sys, threading
 sys.path.insert(0, {root!r})
-from amp_rewrite.onnx_types import worker, worker_process
+from amp_rewrite.process import worker, worker_process
 call = lambda: worker.call(worker_process.complaint, {valid!r}, full=True)
 call()
 process = worker.own().process

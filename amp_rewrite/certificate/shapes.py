@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from typing import Any
 
 from onnx import (
+    IR_VERSION,
     AttributeProto,
     FunctionProto,
     GraphProto,
@@ -15,13 +16,13 @@ from onnx import (
     TensorProto,
     TypeProto,
     helper,
-    shape_inference,
 )
 
 from amp_rewrite.certificate import tensors
 from amp_rewrite.certificate.certificate import DifferentError
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, attributes_of, graphs_of
 from amp_rewrite.certificate.value_kinds import find_schema
+from amp_rewrite.process import worker, worker_process
 
 
 class Ranks:
@@ -102,7 +103,8 @@ class Ranks:
 
     @functools.cached_property
     def _inferred(self) -> dict[str, int]:
-        return _said(infer_shapes(self._model.proto))
+        inferred = infer_shapes(self._model.proto)
+        return _said(inferred or GraphProto(input=self._model.proto.graph.input))
 
 
 def _said(graph: GraphProto) -> dict[str, int]:
@@ -255,19 +257,20 @@ _SMALL = 1 << 10
 """The bytes of a stored value up to which its elements may be sizes."""
 
 
-def infer_shapes(model: ModelProto, unknown: Container[str] | None = None) -> GraphProto:
+def infer_shapes(model: ModelProto, unknown: Container[str] | None = None) -> GraphProto | None:
     """The graph of a model, with the shapes that follow from its inputs, and from what it declares of values
-    that are not `unknown`; by default all are. Only inputs where onnx fails.
+    that are not `unknown`; by default all are. None where onnx fails or crashes.
     """
     bare = ModelProto()
     bare.CopyFrom(model)
     _forget(bare.graph, unknown)
     domains = {node.domain for node in bare.graph.node} - {entry.domain for entry in bare.opset_import}
     bare.opset_import.extend(helper.make_opsetid(domain, 1) for domain in domains if domain)
-    try:
-        return shape_inference.infer_shapes(bare, data_prop=True).graph
-    except Exception:  # of many kinds
-        return GraphProto(input=model.graph.input) if unknown is None else infer_shapes(model)
+    bare.ir_version = bare.ir_version or IR_VERSION  # onnx infers nothing without one
+    inferred = worker.call(worker_process.infer_graph, bare.SerializeToString())  # some models crash onnx
+    if inferred:
+        return GraphProto.FromString(inferred)
+    return None if unknown is None else infer_shapes(model)
 
 
 def _forget(graph: GraphProto, unknown: Container[str] | None) -> None:
@@ -332,19 +335,35 @@ def refuse_other_shapes(
 ) -> None:
     """DifferentError for a size or a rank that neither the original declares of an equal value nor onnx
     infers from the inputs of the result. Of what an operator unknown to onnx makes, the original's
-    declaration counts, if there is one.
+    declaration counts, if there is one; so it does of all values where onnx fails on both models.
     """
     known: dict[int, list[Sequence[int | None]]] = {}
     for info, number in declared_shapes(original):
         if (dims := _dims(info.type)) is not None:
             known.setdefault(original.roots[number], []).append(dims)
-    unknown = {}
+    unknown: _Unknown = {}
     for info, left, right in declared:
         dims, sources = _dims(info.type), known.get(left, ())
         is_opaque = not sources and _is_opaque(original.makers[left])
         if dims is not None and not is_opaque and not _agrees(dims, sources):
             unknown[info.name] = dims, left, right
     inferred = _inferred_dims(rewritten, unknown) if unknown else {}
+    if inferred is None and infer_shapes(original.proto) is None:
+        unknown = _with_sources(unknown, known)
+    inferred = inferred or {}
+    _refuse_unknown(unknown, known, inferred, ranks)
+
+
+_Unknown = dict[str, tuple[Sequence[int | None], int, int]]
+_Dims = Mapping[Any, Sequence[Sequence[int | None]]]
+
+
+def _with_sources(unknown: _Unknown, known: _Dims) -> _Unknown:
+    """The values that the original declares shapes of."""
+    return {name: each for name, each in unknown.items() if known.get(each[1])}
+
+
+def _refuse_unknown(unknown: _Unknown, known: _Dims, inferred: _Dims, ranks: Ranks) -> None:
     for name, (dims, left, right) in unknown.items():
         sources = [*known.get(left, ()), *inferred.get(name, ())]
         if sources and _agrees(dims, sources):
@@ -370,9 +389,12 @@ def _agrees(dims: Sequence[int | None], sources: Collection[Sequence[int | None]
     return all(size is None or size in sizes for size, *sizes in zip(dims, *sources, strict=True))
 
 
-def _inferred_dims(model: Numbered, unknown: Container[str]) -> dict[str, list[Sequence[int | None]]]:
+def _inferred_dims(model: Numbered, unknown: Container[str]) -> dict[str, list[Sequence[int | None]]] | None:
+    graph = infer_shapes(model.proto, unknown)
+    if graph is None:
+        return None
     found: dict[str, list[Sequence[int | None]]] = {}
-    waiting = [infer_shapes(model.proto, unknown)]
+    waiting = [graph]
     while waiting:
         graph = waiting.pop()
         for info in (*graph.value_info, *graph.input, *graph.output):

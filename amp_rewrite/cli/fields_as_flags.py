@@ -28,12 +28,12 @@ FLAGS = {
     "Pins.force_half": "--force-half",
     "Pins.keep_full": "--keep-full",
     "Observed.save": "--save-observed",
-    "baselines.save": "--update",
     "dims": "--dim",
     "in_place=True": "--in-place",
     "loss": "--loss",
     "output": "-o",
     "plan_files.dump": "--save-plan",
+    "rules.save_baseline": "--update",
     "samples": "--data",
     "skip_nonfinite": "--skip-nonfinite",
 }

@@ -83,10 +83,10 @@ def print_result(
     loud = Console(stderr=True) if bad and console.quiet else console
     terminal_rewrite.print_hints(loud, next_steps.after(job, outcome, is_bad=bad))
     comparison_flags.refuse_failed(verdict)
-    is_open = not isinstance(verdict, Verdict) or verdict.is_made_up
+    passed = verdict.ok if isinstance(verdict, Verdict) and not verdict.is_made_up else None
     is_half = report.obstacle is None or report.obstacle.already
     valid = report.ok and (is_half or not job.needs_half)
-    exit_codes.end_rewrite(valid=valid, passed=None if is_open else verdict.ok, required=job.required)
+    exit_codes.end_rewrite(valid=valid, passed=passed, required=job.required)
 
 
 def data_lines(model: Path) -> Iterator[SummaryLine]:

@@ -119,7 +119,7 @@ def train(
                 progress=progress,
             )
             report, written = result.report, result.model
-            advise = partial(explanation_sources.advise, written, report.half, options.dims.dims)
+            advise = partial(explanation_sources.advise, Path(written), report.half, sizes.dims)
             if not no_verify:
                 tell(progress, "verify")
                 compared = _compared(model, Path(written), job, data, limit)
@@ -133,7 +133,7 @@ def train(
         ReportFiles(html, None, placement=False).write(page)
     written = staging.current().commit(written)
     if written is not None:
-        advise = partial(explanation_sources.advise, written, report.half)
+        advise = partial(explanation_sources.advise, Path(written), report.half, sizes.dims)
         terminal_rewrite.print_summary(console, report, str(written))
         terminal_rewrite.print_lines(console, rewrite_output.data_lines(Path(written)))
     terminal_rewrite.print_lines(console, scaled_step.lines(step))

@@ -164,8 +164,8 @@ _ESCAPES = {c: f"\\{c}" for c in "\\`*_[]"} | {c: f"&#{ord(c)};" for c in "<>|&#
 """Characters with a meaning in Markdown, HTML or GitHub."""
 
 
-# The format of JUnit XML is that of Jenkins' xunit plug-in (junit-10.xsd): a suite for each model, with a test case for
-# each rule.
+# The format of JUnit XML is that of Jenkins' xunit plug-in (junit-10.xsd): a suite for each model, with a
+# test case for each rule.
 
 
 def junit(models: Sequence[MeasuredModel]) -> bytes:

@@ -223,7 +223,7 @@ def _against(coverage: Coverage, baseline: Baseline, tolerance: float) -> Iterat
         raise OptionError(
             f"counted with other dimensions ({_dims(baseline.dims)}) than now ({_dims(coverage.dims)})",
             where=baseline.where,
-            remedy="give the same `dims`, or write a new one with `baselines.save`",
+            remedy="give the same `dims`, or write a new one with `rules.save_baseline`",
         )
     for what, before in baseline.shares.items():
         note = f", {percent(before)} before"
@@ -371,7 +371,7 @@ _READERS: Mapping[str, Callable[[Field], Any]] = {
 
 # Baselines: the coverage in a committed file that later ones are compared with.
 
-_UPDATE = "write it with `baselines.save`"
+_UPDATE = "write it with `rules.save_baseline`"
 
 
 def load_baseline(path: Path) -> Baseline:

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from onnx import defs
 
 from amp_rewrite.onnx_types import schema as schemas
-from amp_rewrite.onnx_types import worker, worker_process
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
-from amp_rewrite.process import startup
+from amp_rewrite.process import startup, worker, worker_process
 
 # Conversions between shapes and onnx's TypeProto messages.
 

@@ -92,7 +92,7 @@ def of_constant(node: ir.Node) -> ir.DataType | None:
     """The element type of a Constant node's output, whichever attribute holds its value."""
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.TENSOR:
-            return attribute.value.dtype
+            return None if attribute.is_ref() else attribute.value.dtype
         if attribute.name in _CONSTANTS:
             return _CONSTANTS[attribute.name]
     return None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.onnx_types import element_types, worker, worker_process
+from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Type, Types, tensor
+from amp_rewrite.process import worker, worker_process
 
 _LARGEST = 1 << 28
 """Bytes beyond which onnx's shape inference is not used: it would copy the model several times."""

@@ -22,11 +22,12 @@ from onnx import helper, numpy_helper
 
 from amp_rewrite.model import graph_edits, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
-from amp_rewrite.onnx_types import control_flow, worker, worker_process
+from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.preparing import stored_values
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.preparing.stored_values import StoredValues
+from amp_rewrite.process import worker, worker_process
 
 # The shapes and the values of nodes that depend on stored values alone. The worker process computes them:
 # with onnxruntime's CPU kernels where it is installed, node by node, as the runtime itself folds a float32

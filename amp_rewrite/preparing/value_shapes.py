@@ -16,11 +16,12 @@ from onnx import AttributeProto, helper, numpy_helper
 from amp_rewrite.flops.node_inference import LIKE_FIRST
 from amp_rewrite.model import constants, traversal
 from amp_rewrite.model.traversal import GraphNodes
-from amp_rewrite.onnx_types import control_flow, element_types, schema, worker, worker_process
+from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
 from amp_rewrite.preparing import stored_values
+from amp_rewrite.process import worker, worker_process
 
 # Operators of ONNX whose outputs have the shapes of onnxruntime's own, which onnx cannot infer. They keep
 # sizes that are open, and their names; `flops.contrib_shapes` says the same of sizes that are all numbers.

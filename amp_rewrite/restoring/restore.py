@@ -11,8 +11,8 @@ from amp_rewrite import argument_checks, arguments
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import inlining, loading, output_paths, serialization, writing
 from amp_rewrite.model.loading import ModelSource
-from amp_rewrite.onnx_types import worker
 from amp_rewrite.policy.options import ExternalData
+from amp_rewrite.process import worker
 from amp_rewrite.rewriting import annotations, result_checks, widened_model
 from amp_rewrite.rewriting.widened_model import Edited
 

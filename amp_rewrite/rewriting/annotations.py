@@ -153,7 +153,7 @@ def _write(
     casts = {site.node: site for site in sites}
     nodes = [node for node in model.graph.all_nodes() if node in of_node or node in casts]
     order = [position for node in nodes for position in of_node.get(node, ())]
-    numbers = {position: number for number, position in enumerate(order)}
+    numbers: dict[int | None, int] = {position: number for number, position in enumerate(order)}
     content = {
         "format": FORMAT,
         "entries": entries.table,

@@ -13,8 +13,8 @@ import onnx_ir as ir
 from amp_rewrite.errors import EXPORT_AGAIN, AmpRewriteError, CertificateError, ModelError
 from amp_rewrite.model.loading import root_cause
 from amp_rewrite.model.serialization import Checkable
-from amp_rewrite.onnx_types import worker, worker_process
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.process import worker, worker_process
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,7 +271,7 @@ def measure_footprint(model: TimedModel, device: Device, feeds: Feeds) -> Footpr
     return found
 
 
-_CODE = "from amp_rewrite.running import footprint; footprint.serve()"
+_CODE = "from amp_rewrite.running import latency; latency.serve()"
 
 
 def serve() -> None:

@@ -211,13 +211,25 @@ class Tolerances:
             object.__setattr__(self, "error", self.error if self.relative_l2 is None else None)
 
     def of(self, half: Half | None) -> Tolerances:
-        """These bounds for a result in a half type: what nobody asked for follows its unit roundoff."""
+        """These bounds for a result in a half type: what nobody asked for follows its unit roundoff.
+
+        Examples:
+            >>> from amp_rewrite import Tolerances
+            >>> from amp_rewrite.numerics.half import BFLOAT16
+            >>> Tolerances().of(BFLOAT16).error
+            0.08
+        """
         coarser = FLOAT16.integers / half.integers if half is not None else 1
         return replace(self, error=self.error * coarser) if isinstance(self.error, _Default) else self
 
     def removed(self, *, is_float: bool) -> tuple[str, ...]:
         """The bounds of such an output that were removed: what has a default, and bounds nothing now. An
         error of more than 1 has another output, too.
+
+        Examples:
+            >>> from amp_rewrite import Tolerances
+            >>> Tolerances(error=None).removed(is_float=True)
+            ('error',)
         """
         errors = min(math.inf if bound is None else bound for bound in (self.error, self.relative_l2))
         lacking = {"error": errors > 1, "non_finite": self.non_finite is None}

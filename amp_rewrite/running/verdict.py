@@ -62,7 +62,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class NotJudged:
-    """A comparison that does not count: the range of its images, and what it came to."""
+    """A comparison that does not count: the range of its images, what it came to, and whether it passes."""
 
     images: str
     error: float

@@ -262,7 +262,7 @@ def _is_better(verdict: Verdict, chosen: Verdict) -> bool:
 
 def _not_judged(verdict: Verdict) -> NotJudged:
     images = verdict.inputs.images.value if verdict.inputs.images else ""
-    return NotJudged(images, verdict.error, verdict.noise, verdict.ok)
+    return NotJudged(images, verdict.error, verdict.noise, not verdict.is_far)
 
 
 def verify(

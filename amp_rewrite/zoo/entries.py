@@ -59,7 +59,7 @@ def _in_folder(folder: Path, results: Path) -> Iterator[Entry]:
 
 def data_beside(model: Path) -> Path | None:
     """The file of inputs beside a model, which has its name: m.npz for m.onnx; None where there is none."""
-    data = model.with_suffix(".npz")
+    data = model.parent / f"{model.stem}.npz"
     return data if data.is_file() else None
 
 

@@ -33,6 +33,15 @@ def infer_model(model: bytes, *, propagates_data: bool = False) -> dict[str, byt
     return {info.name: info.type.SerializeToString() for info in inferred.graph.value_info}
 
 
+def infer_graph(model: bytes) -> bytes:
+    """The graph of a model with the types that onnx infers, following known integers; empty if it fails."""
+    try:
+        proto = onnx.ModelProto.FromString(model)
+        return shape_inference.infer_shapes(proto, data_prop=True).graph.SerializeToString()
+    except Exception:  # as above
+        return b""
+
+
 def infer_values(model: bytes) -> list[bytes]:
     """For each graph of a model, outer before inner, a graph with the types that onnx infers for values.
 
@@ -126,7 +135,8 @@ Call = tuple[str, tuple[Any, ...], Mapping[str, Any]]
 """The name of a function, and its arguments."""
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    function.__name__: function for function in (complaint, infer_model, infer_values, infer_node, evaluate)
+    function.__name__: function
+    for function in (complaint, infer_model, infer_graph, infer_values, infer_node, evaluate)
 }
 
 

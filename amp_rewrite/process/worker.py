@@ -16,8 +16,8 @@ import threading
 from collections.abc import Callable
 from typing import IO, Any, ParamSpec, TypeVar
 
-from amp_rewrite.onnx_types import worker_process
-from amp_rewrite.onnx_types.worker_process import Call
+from amp_rewrite.process import worker_process
+from amp_rewrite.process.worker_process import Call
 
 P = ParamSpec("P")
 T = TypeVar("T")
