@@ -366,7 +366,7 @@ def _with_sources(unknown: _Unknown, known: _Dims) -> _Unknown:
 def _refuse_unknown(unknown: _Unknown, known: _Dims, inferred: _Dims, ranks: Ranks) -> None:
     for name, (dims, left, right) in unknown.items():
         sources = [*known.get(left, ()), *inferred.get(name, ())]
-        if sources and _agrees(dims, sources):
+        if _agrees(dims, sources) if left != MISSING else _is_possible(dims, sources):
             continue
         rank = None if sources else ranks.of(left)
         if rank is None or dims != [None] * rank:
@@ -378,6 +378,15 @@ def _refuse_unknown(unknown: _Unknown, known: _Dims, inferred: _Dims, ranks: Ran
 def _is_opaque(node: Node | None) -> bool:
     """Whether onnx knows nothing of the operator of a node; onnxruntime infers shapes of its own itself."""
     return node is not None and find_schema(*node.operator, node.version) is None
+
+
+def _is_possible(dims: Sequence[int | None], sources: Iterable[Sequence[int | None]]) -> bool:
+    """Whether no source has another rank or another size: all that is asked of what has no equal."""
+    return all(
+        len(source) == len(dims)
+        and all(None in pair or pair[0] == pair[1] for pair in zip(dims, source, strict=True))
+        for source in sources
+    )
 
 
 def _agrees(dims: Sequence[int | None], sources: Collection[Sequence[int | None]]) -> bool:
