@@ -351,6 +351,10 @@ def refuse_other_shapes(
     if inferred is None and infer_shapes(original.proto) is None:
         unknown = _with_sources(unknown, known)
     inferred = inferred or {}
+    if any(
+        map(_is_opaque, rewritten.makers)
+    ):  # behind an operator that it does not know, onnx infers nothing
+        unknown = {name: each for name, each in unknown.items() if known.get(each[1]) or inferred.get(name)}
     _refuse_unknown(unknown, known, inferred, ranks)
 
 
