@@ -48,7 +48,7 @@ def table(tmp_path):
 def test_every_model_has_a_row(table):
     """What has inputs is measured and names its worst node; what fails says why; the rest is left out."""
     heading, rows = table
-    assert "4 of 6" in heading
+    assert "3 of 6" in heading  # half makes zeros of all that too_small computes: inconclusive
     assert set(rows) == {*GREATEST, "alone", "odd/", "killed"}
     assert rows["close"][0] == "2 of 2"
     assert rows["close"][-1] in ("MatMul `first`", "MatMul `second`")

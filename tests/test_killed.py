@@ -107,7 +107,7 @@ def _prepared(kind):
     _plant_decoys(folder / "work")
     shutil.copytree(folder / "work", folder / "pristine", symlinks=True)
     flags = KINDS[kind]
-    return folder / "work", flags if "--in-place" in flags else ("-o", "out.onnx", *flags)
+    return folder / "work", flags if "--in-place" in flags else ("-o", "out.onnx", "--force", *flags)
 
 
 def _model(products, value):
