@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from amp_rewrite import analyze, verify
-from amp_rewrite.cli import tuning_step
+from amp_rewrite.cli import rewrite_job
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.options import Options, Pins
 from amp_rewrite.pipeline import rewrite
@@ -188,7 +188,8 @@ def test_what_is_freed_goes_back_where_the_result_is_too_far(tmp_path, place):
     assert freed.report.freed == 1
     samples = [{"x": np.random.default_rng(0).standard_normal((4, 4), np.float32)}]
     assert not verify(between(TINY), freed.model, samples).ok
-    result = run(tmp_path / "m.onnx", "--json", tmp_path / "r.json", *place)
+    np.savez(tmp_path / "in.npz", **samples[0])
+    result = run(tmp_path / "m.onnx", "--data", tmp_path / "in.npz", "--json", tmp_path / "r.json", *place)
     assert result.exit_code == 0, result.output
     assert json.loads((tmp_path / "r.json").read_text())["freed"] == 0
 
@@ -197,7 +198,9 @@ def test_what_went_back_is_not_freed_by_a_second_rewrite(tmp_path):
     """The list denies it again, though nothing runs then; a pin counts all the same."""
     proto = between(TINY.replace("Tanh", "Sin"))  # float32 before a square that is, and bounded again
     onnx.save(proto, tmp_path / "m.onnx")
-    assert run(tmp_path / "m.onnx", "-o", tmp_path / "once.onnx").exit_code == 0
+    np.savez(tmp_path / "in.npz", x=np.random.default_rng(0).standard_normal((4, 4), np.float32))
+    given = ("--data", tmp_path / "in.npz")
+    assert run(tmp_path / "m.onnx", "-o", tmp_path / "once.onnx", *given).exit_code == 0
     once = onnx.load(tmp_path / "once.onnx")
     assert entry(proto)[0].kind is Kind.INFER
     assert entry(once)[0].kind is Kind.DENY
@@ -208,14 +211,15 @@ def test_what_went_back_is_not_freed_by_a_second_rewrite(tmp_path):
 def tuned_with(monkeypatch, path, *flags):
     """The options with which the main job tunes first."""
     asked = []
-    monkeypatch.setattr(tuning_step, "tune", lambda _, __, options, *___, **____: asked.append(options))
+    monkeypatch.setattr(rewrite_job, "tune", lambda _, __, options, *___, **____: asked.append(options))
     run(path, *flags)
     return asked[0]
 
 
 def test_what_went_back_is_not_freed_by_a_search(tmp_path, monkeypatch):
     """A search starts from what failed last: without what was freed, else with the options as they are."""
-    near = ("--tolerance", "error=1e-6", "--range", "x=-8:8")
+    np.savez(tmp_path / "in.npz", x=np.random.default_rng(0).standard_normal((4, 4), np.float32))
+    near = ("--tolerance", "error=1e-6", "--range", "x=-8:8", "--data", tmp_path / "in.npz")
     onnx.save(between(TINY), tmp_path / "m.onnx")
     options = tuned_with(monkeypatch, tmp_path / "m.onnx", *near)
     assert (options.free, options.ranges) == (False, {"x": (-8.0, 8.0)})

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from amp_rewrite.cli.tuning_step import Tuning
 
 from amp_rewrite import certified, demo
 from amp_rewrite.cli import rewrite_output
@@ -70,7 +69,6 @@ STAGES = {
         "verdict",
     ),
     "tune, comparison": (TUNE, ComparisonFlags, "verdict"),
-    "tune, search": (TUNE, Tuning, "run"),
     "restore, check": (RESTORE, result_checks, "validate"),
     "restore, comparison": (RESTORE, ComparisonFlags, "verdict"),
     "train, proof": (TRAIN, certified.Proof, "__call__"),
@@ -91,7 +89,7 @@ def test_an_interrupt_leaves_every_file_as_it_was(folder, monkeypatch, stage):
     assert [path for path in folder.iterdir() if path.is_dir()] == [folder / "many"]
 
 
-@pytest.mark.parametrize("stage", ["rewrite, comparison", "tune, search", "restore, comparison"])
+@pytest.mark.parametrize("stage", ["rewrite, comparison", "tune, comparison", "restore, comparison"])
 def test_a_fault_leaves_every_file_as_it_was(folder, monkeypatch, stage):
     """An error that nobody expects is no other end than an interrupt."""
     command, owner, name = STAGES[stage]
