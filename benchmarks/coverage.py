@@ -20,7 +20,7 @@ from pathlib import Path
 
 from model_folder import Model, models
 
-from amp_rewrite import analyze, rewrite
+from amp_rewrite import Options, analyze, rewrite
 from amp_rewrite.coverage.counts import Coverage, Precision, measure
 from amp_rewrite.coverage.faces import flops
 from amp_rewrite.coverage.rules import percent
@@ -96,8 +96,9 @@ class Measured:
 def measured(folder: Path, model: Model) -> Measured:
     """One model: analysed for the causes, rewritten, counted."""
     try:
-        analysis, dims = analyze(model.path), model.dims()
-        explained = of_analysis(analysis, dims)
+        dims = model.dims()
+        analysis = analyze(model.path, Options(dims=dims))
+        explained = of_analysis(analysis)
         with tempfile.TemporaryDirectory() as scratch:
             result = rewrite(model.path, output=Path(scratch) / "rewritten.onnx")
             coverage = measure(result.model, dims)
