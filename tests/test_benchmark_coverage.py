@@ -51,7 +51,7 @@ def rows(page):
 def test_a_network_is_counted_at_the_size_of_its_inputs(rows):
     """Three rows as its input has; one without inputs counts one."""
     assert rows["network"][:5] == ["100 %", "144", "100 %", "n/a", "2"]
-    assert rows["still"][1] == "16"
+    assert rows["still"][1] == "65.5 k"
 
 
 def test_what_holds_a_model_back_is_named(rows):
