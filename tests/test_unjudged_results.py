@@ -13,6 +13,7 @@ from amp_rewrite import certified, demo
 from amp_rewrite.cli import rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.html_and_plots import ReportFiles
+from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.errors import TimeLimitError
 from amp_rewrite.files import staging
 from amp_rewrite.rewriting import result_checks
@@ -36,6 +37,9 @@ def folder(tmp_path, monkeypatch):
     onnx.save(text.model(GRAPH), "m.onnx")
     onnx.save(demo.train_step(), "step.onnx")
     np.savez("in.npz", x=np.full((1, 64), 9, np.float32))
+    chance = np.random.default_rng(0)
+    onnx.save(text.model(GRAPH, {"w": chance.standard_normal((64, 64), np.float32)}), "varied.onnx")
+    np.savez("varied.npz", x=chance.standard_normal((1, 64), np.float32))
     for model, to in (("m.onnx", "old.onnx"), ("m.onnx", "half.onnx"), ("m.onnx", "many/m.onnx")):
         Path(to).parent.mkdir(exist_ok=True)
         assert run(model, "-o", to, "--no-verify", *BESIDE).exit_code == 0
@@ -53,6 +57,7 @@ OUTPUT = ("-o", "old.onnx", *BESIDE)
 REWRITE = ("m.onnx", *OUTPUT, *REPORTS, "--data", "in.npz")
 FAILING = (*REWRITE, "--level", "unsafe-force-all")
 TUNE = ("tune", "m.onnx", *OUTPUT, *REPORTS, "--data", "in.npz", "--max-error", "1e-9")
+SEARCHED = ("tune", "varied.onnx", *OUTPUT, *REPORTS, "--data", "varied.npz", "--max-error", "1e-9")
 RESTORE = ("restore", "half.onnx", *OUTPUT, "--json", "r.json")
 TRAIN = ("train", "step.onnx", "-o", "old.onnx", "--json", "r.json", "--html", "r.html")
 STAGES = {
@@ -69,6 +74,7 @@ STAGES = {
         "verdict",
     ),
     "tune, comparison": (TUNE, ComparisonFlags, "verdict"),
+    "tune, search": (SEARCHED, RewriteJob, "tune"),
     "restore, check": (RESTORE, result_checks, "validate"),
     "restore, comparison": (RESTORE, ComparisonFlags, "verdict"),
     "train, proof": (TRAIN, certified.Proof, "__call__"),
@@ -89,7 +95,7 @@ def test_an_interrupt_leaves_every_file_as_it_was(folder, monkeypatch, stage):
     assert [path for path in folder.iterdir() if path.is_dir()] == [folder / "many"]
 
 
-@pytest.mark.parametrize("stage", ["rewrite, comparison", "tune, comparison", "restore, comparison"])
+@pytest.mark.parametrize("stage", ["rewrite, comparison", "tune, search", "restore, comparison"])
 def test_a_fault_leaves_every_file_as_it_was(folder, monkeypatch, stage):
     """An error that nobody expects is no other end than an interrupt."""
     command, owner, name = STAGES[stage]
