@@ -165,7 +165,10 @@ MODELS = {
     "mask": """g (float[4, 8] x) => (float[4, 8] y) <float[8, 8] w, float[8] far> { a = MatMul (x, w)
         b = Add (a, far) c = Softmax (b) y = MatMul (c, w) }""",
 }
-STORED = {"far": np.array([0, 0, 0, -3.4e38] * 2, np.float32)}
+STORED = {
+    "far": np.array([0, 0, 0, -3.4e38] * 2, np.float32),
+    "average": np.full((8, 8), 1 / 8, np.float32),
+}
 
 
 @pytest.mark.parametrize("name", MODELS)
