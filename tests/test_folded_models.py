@@ -46,8 +46,12 @@ def test_computed_beforehand(entry):
 
 @pytest.mark.parametrize("entry", INDEX, ids=name_of)
 def test_merged(entry):
-    """Folded weights differ from those that the runtime folds itself by float32's rounding."""
+    """Folded weights differ from those that the runtime folds itself by float32's rounding.
+
+    At ORT_ENABLE_BASIC, where it folds them: further levels choose kernels by the processor, whose order of
+    additions alone makes 1.1e-6 of a difference in ppocr_cls_v2 on some.
+    """
     before, after = changed(entry, lambda model: batch_norm_folding.fold(model, FLOAT16, ()))
     given = feeds(entry)
-    for a, b in zip(*(outputs(m, given, "ORT_ENABLE_ALL") for m in (before, after)), strict=True):
+    for a, b in zip(*(outputs(m, given, "ORT_ENABLE_BASIC") for m in (before, after)), strict=True):
         assert np.linalg.norm(a - b) <= 1e-6 * np.linalg.norm(a)
