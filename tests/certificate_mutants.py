@@ -90,9 +90,14 @@ def is_float_cast(node):
     return node.op_type == "Cast" and node.attribute[0].i in FLOATS
 
 
+def passes_on(node):
+    """Whether a node gives what it reads, but for precision: a Cast to a float, or an Identity."""
+    return node.op_type == "Identity" or is_float_cast(node)
+
+
 def origins(model):
-    """For each value, the value behind the Casts to floats that make it."""
-    made = {node.output[0]: node.input[0] for _, node in live_nodes(model) if is_float_cast(node)}
+    """For each value, the value behind the Casts to floats and Identities that make it."""
+    made = {node.output[0]: node.input[0] for _, node in live_nodes(model) if passes_on(node)}
 
     def origin(name):
         while name in made:
@@ -169,7 +174,7 @@ def attribute(model, random):
 
 def dropped(model, random):
     """A node is left out: what reads it reads its input."""
-    found = [(h, n) for h, n in live_nodes(model) if n.input and n.input[0] and not is_float_cast(n)]
+    found = [(h, n) for h, n in live_nodes(model) if n.input and n.input[0] and not passes_on(n)]
     found = [(h, n) for h, n in found if n.op_type != "Constant"]
     _, node = pick(random, found)
     name, kept = node.output[0], node.input[0]
