@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from amp_rewrite.advice import advice
-from amp_rewrite.advice.advice import Advice
-from amp_rewrite.advice.compute_capability import Capability, of_this_machine
+from amp_rewrite.advice import Advice, Capability, advise
 from amp_rewrite.bounds.unit_ranges import HalfRanges
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.coverage.counts import assumptions
@@ -82,7 +80,7 @@ class Explanation:
         """How it could run faster on a device of that capability; OptionError for a plan alone."""
         if self.counted is None:
             raise OptionError("a plan alone has no shapes", remedy="ask for advice on the model, with --plan")
-        return advice.give(self.counted, self.decisions, self.half, capability)
+        return advise(self.counted, self.decisions, self.half, capability)
 
 
 def of_plan(path: Path) -> Explanation:
@@ -135,18 +133,18 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
     return Explanation(DecisionSource.METADATA, _half(counted.types), found, untried, counted, rests)
 
 
-def advise(path: Path, half: str, dims: Dims) -> Advice:
+def advise_model(path: Path, half: str, dims: Dims) -> Advice:
     """Advice on a model as it stands, for the device of this machine if it has one; ModelError as `load`."""
     with result_checks.blaming(lambda: str(path)):
         model = loading.load(path).model
         counted = flop_count.count(model, shape_inference.types(model), dims)
-        return advice.give(counted, Decisions(()), half, of_this_machine())
+        return advise(counted, Decisions(()), half, Capability.of_this_machine())
 
 
 def advise_planned(made: Analysis) -> Advice:
     """Advice on what an analysis decided, for the device of this machine if it has one."""
     counted = flop_count.count(made.loaded.model, made.graph.types, made.options.dims.dims)
-    return advice.give(counted, made.decisions(), made.options.half.name, of_this_machine())
+    return advise(counted, made.decisions(), made.options.half.name, Capability.of_this_machine())
 
 
 def _half(types: Types) -> str:

@@ -1,13 +1,12 @@
-"""Advice on Tensor Cores: dimensions that are not multiples of 8, padding costs, a device's gain."""
+"""Advice on Tensor Cores: dimensions that are not multiples of 8, and a device's gain."""
 
 import json
 
 import onnx
 import pytest
 
-from amp_rewrite import analyze, explanation_sources, rewrite
-from amp_rewrite.advice import advice, advice_text, compute_capability
-from amp_rewrite.advice.compute_capability import Capability, parse, shortfall
+from amp_rewrite import analyze, rewrite
+from amp_rewrite.advice import Capability, advise, explain_shortfall
 from amp_rewrite.errors import OptionError
 from amp_rewrite.flops import flop_count
 from amp_rewrite.model import loading
@@ -21,80 +20,65 @@ from tests import commands, text
 
 
 def paddings(source, dims=None, options=None):
-    """The padding advice for a model: (operator, {dimension: (size, padded)}, FLOPs, bytes)."""
+    """The padding advice for a model: (operator, {dimension: (size, padded)})."""
     made = analyze(text.model(source), options)
     counted = flop_count.count(made.loaded.model, made.graph.types, dims or {})
-    given = advice.give(counted, made.decisions(), "float16")
+    given = advise(counted, made.decisions(), "float16")
     return [
-        (
-            found.operator,
-            {d.name: (d.size, d.padded) for d in found.dimensions},
-            round(found.extra_flops, 6),
-            round(found.extra_bytes, 6),
-        )
-        for found in given.paddings
+        (padding.operator, {d.name: (d.size, d.padded) for d in padding.dimensions})
+        for padding in given.paddings
     ]
 
 
 CASES = {
     "a product": (
         "g (float[16, 12] x) => (float[16, 20] y) <float[12, 20] w> { y = MatMul(x, w) }",
-        ("MatMul", {"inner dimension": (12, 16), "columns": (20, 24)}, 16 * 24 / 240 - 1, 16 * 24 / 240 - 1),
+        ("MatMul", {"inner dimension": (12, 16), "columns": (20, 24)}),
     ),
     "rows": (
         "g (float[12, 16] x) => (float[12, 16] y) <float[16, 16] w> { y = MatMul(x, w) }",
-        ("MatMul", {"rows": (12, 16)}, 16 / 12 - 1, 0.0),
+        ("MatMul", {"rows": (12, 16)}),
     ),
     "Gemm, transposed": (
         "g (float[12, 16] x) => (float[16, 9] y) <float[9, 12] w> { y = Gemm <transA=1, transB=1> (x, w) }",
-        ("Gemm", {"inner dimension": (12, 16), "columns": (9, 16)}, 256 / 108 - 1, 256 / 108 - 1),
+        ("Gemm", {"inner dimension": (12, 16), "columns": (9, 16)}),
     ),
     "Conv": (
         """g (float[1, 3, 8, 8] x) => (float[1, 20, 8, 8] y) <float[20, 3, 3, 3] w> {
              y = Conv <pads = [1, 1, 1, 1]> (x, w) }""",
-        ("Conv", {"input channels": (3, 8), "output channels": (20, 24)}, 192 / 60 - 1, 192 / 60 - 1),
+        ("Conv", {"input channels": (3, 8), "output channels": (20, 24)}),
     ),
     "Conv in groups": (
         "g (float[1,24,4,4] x) => (float[1,24,4,4] y) <float[24,12,1,1] w> { y = Conv <group = 2> (x, w) }",
-        ("Conv", {"input channels": (12, 16), "output channels": (12, 16)}, 256 / 144 - 1, 256 / 144 - 1),
+        ("Conv", {"input channels": (12, 16), "output channels": (12, 16)}),
     ),
     "ConvTranspose": (
         "g (float[1,8,4,4] x) => (float[1,3,4,4] y) <float[8,3,1,1] w> { y = ConvTranspose(x, w) }",
-        ("ConvTranspose", {"output channels": (3, 8)}, 5 / 3, 5 / 3),
+        ("ConvTranspose", {"output channels": (3, 8)}),
     ),
     "LSTM": (
         """g (float[5, 12, 10] x) => (float[5, 1, 12, 20] y)
            <float[1, 80, 10] w, float[1, 80, 20] r> { y = LSTM <hidden_size = 20> (x, w, r) }""",
-        (
-            "LSTM",
-            {"hidden size": (20, 24), "input size": (10, 16), "batch": (12, 16)},
-            round(16 * 24 * (16 + 24) / (12 * 20 * (10 + 20)) - 1, 6),
-            round(24 * (16 + 24) / (20 * (10 + 20)) - 1, 6),
-        ),
+        ("LSTM", {"hidden size": (20, 24), "input size": (10, 16), "batch": (12, 16)}),
     ),
     "FusedMatMul": (
         """g (float[12, 16] x) => (float[16, 10] y) <float[12, 10] w> {
              y = com.microsoft.FusedMatMul <transA = 1> (x, w) }""",
-        (
-            "com.microsoft:FusedMatMul",
-            {"inner dimension": (12, 16), "columns": (10, 16)},
-            256 / 120 - 1,
-            256 / 120 - 1,
-        ),
+        ("com.microsoft:FusedMatMul", {"inner dimension": (12, 16), "columns": (10, 16)}),
     ),
     "MultiHeadAttention": (
         """g (float[2, 16, 40] q, float[2, 16, 40] k, float[2, 16, 40] v) => (float[2, 16, 40] y) {
              y = com.microsoft.MultiHeadAttention <num_heads = 2> (q, k, v) }""",
-        ("com.microsoft:MultiHeadAttention", {"head size": (20, 24)}, 0.2, 0.2),
+        ("com.microsoft:MultiHeadAttention", {"head size": (20, 24)}),
     ),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_dimensions_and_costs(case):
-    """Dimensions that are not multiples of 8 are named with the next multiple; costs are as by hand."""
-    source, (operator, dims, flops, size) = CASES[case]
-    assert paddings(source) == [(operator, dims, round(flops, 6), round(size, 6))]
+def test_dimensions(case):
+    """Dimensions that are not multiples of 8 are named with the next multiple."""
+    source, padding = CASES[case]
+    assert paddings(source) == [padding]
 
 
 @pytest.mark.parametrize(
@@ -130,9 +114,7 @@ OPEN = """g (float[batch, seq, 16] x, float[16, 16] w) => (float[batch, seq, seq
 def test_open_dimensions_are_not_guessed():
     """A size that depends on an open dimension is not examined unless the dimension is given."""
     assert paddings(OPEN) == []
-    assert paddings(OPEN, {"seq": 12, "batch": 1}) == [
-        ("MatMul", {"rows": (12, 16), "columns": (12, 16)}, round(256 / 144 - 1, 6), round(16 / 12 - 1, 6))
-    ]
+    assert paddings(OPEN, {"seq": 12, "batch": 1}) == [("MatMul", {"rows": (12, 16), "columns": (12, 16)})]
 
 
 def test_sums_with_open_dimensions_are_not_guessed():
@@ -151,13 +133,12 @@ def test_alike_products_are_one_line():
       <float[8, 10] w> { a = MatMul(x, v)  y = MatMul(a, v)  z = MatMul(u, w) }"""
     made = analyze(text.model(source))
     counted = flop_count.count(made.loaded.model, made.graph.types, {})
-    given = advice.give(counted, made.decisions(), "float16")
+    given = advise(counted, made.decisions(), "float16")
     assert [len(found.nodes) for found in given.paddings] == [2, 1]
     flops = 2 * (2 * 16 * 12 * 12), 2 * 16 * 8 * 10
     assert [found.flop_share for found in given.paddings] == [part / sum(flops) for part in flops]
-    title, costs = list(advice_text.lines(given))[1:3]
-    assert title == "2 nodes, 78% of FLOPs: MatMul 'a' and 1 more"
-    assert costs.startswith("  inner dimension 12 -> 16, columns 12 -> 16; padded: 78% more FLOPs, 78% more")
+    sizes = "inner dimension 12 -> 16, columns 12 -> 16"
+    assert next(given.lines()) == f"2 nodes, 78% of FLOPs: MatMul 'a' and 1 more: {sizes}"
 
 
 def test_a_half_model_of_anybody():
@@ -165,7 +146,7 @@ def test_a_half_model_of_anybody():
     source = "g (float16[16, 12] x, float16[12, 16] w) => (float16[16, 16] y) { y = MatMul(x, w) }"
     model = loading.load(text.model(source)).model
     counted = flop_count.count(model, shape_inference.types(model), {})
-    (found,) = advice.give(counted, Decisions(()), "float16").paddings
+    (found,) = advise(counted, Decisions(()), "float16").paddings
     assert [d.name for d in found.dimensions] == ["inner dimension"]
 
 
@@ -173,8 +154,7 @@ def test_a_half_model_of_anybody():
     ("written", "half", "says"),
     [
         ("5.0", "float16", "they came with 7.0"),
-        ("6.0", "float16", "twice as fast as float32"),
-        ("6.1", "float16", "1/64 of float32's rate"),
+        ("6.1", "float16", "they came with 7.0"),
         ("6.1", "bfloat16", "they came with 8.0"),
         ("7.5", "bfloat16", "they came with 8.0"),
         ("7.0", "float16", None),
@@ -186,7 +166,7 @@ def test_a_half_model_of_anybody():
 )
 def test_what_a_device_gains(written, half, says):
     """No gain in float16 below 7.0, and in bfloat16 below 8.0."""
-    found = shortfall(parse(written), half)
+    found = explain_shortfall(Capability.parse(written), half)
     assert says in found if says else found == ""
 
 
@@ -194,7 +174,7 @@ def test_what_a_device_gains(written, half, says):
 def test_what_is_no_capability(written):
     """Anything but two numbers and a point is rejected."""
     with pytest.raises(OptionError, match=r"write it as in 7\.5"):
-        parse(written)
+        Capability.parse(written)
 
 
 class FakeNvml:
@@ -217,13 +197,13 @@ def test_the_capability_of_this_machine(monkeypatch):
     """With nvidia-ml-py and a device the capability is read; otherwise it is unknown."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(latency.startup, "import_module", lambda _: FakeNvml())
-    assert compute_capability.of_this_machine() == Capability(6, 1)
+    assert Capability.of_this_machine() == Capability(6, 1)
 
     def missing(name):
         raise ImportError(name)
 
     monkeypatch.setattr(latency.startup, "import_module", missing)
-    assert compute_capability.of_this_machine() is None
+    assert Capability.of_this_machine() is None
 
 
 SOURCE = "g (float[16, 12] x) => (float[16, 16] y) <float[12, 16] w> { [p] y = MatMul(x, w) }"
@@ -232,8 +212,7 @@ SOURCE = "g (float[16, 12] x) => (float[16, 16] y) <float[12, 16] w> { [p] y = M
 @pytest.fixture
 def path(tmp_path, monkeypatch):
     """A model in a folder, on a machine without a device."""
-    monkeypatch.setattr(explanation_sources, "of_this_machine", lambda: None)
-    monkeypatch.setattr("amp_rewrite.cli.explain_answers.of_this_machine", lambda: None)
+    monkeypatch.setattr(Capability, "of_this_machine", lambda: None)
     onnx.save(text.model(SOURCE), tmp_path / "m.onnx")
     return tmp_path / "m.onnx"
 
@@ -249,10 +228,7 @@ def test_explain_gives_advice(path):
     """`--advice` prints it, for a model and for its result alike, and only advises."""
     before = path.read_bytes()
     lines = run("explain", path, "--advice")
-    assert lines[1:] == [
-        "1 node, 100% of FLOPs: MatMul 'p'",
-        "  inner dimension 12 -> 16; padded: 33% more FLOPs, 33% more bytes in their second operand",
-    ]
+    assert lines[0] == "1 node, 100% of FLOPs: MatMul 'p': inner dimension 12 -> 16"
     assert path.read_bytes() == before
     assert run("explain", rewrite(path).model, "--advice") == lines
 
@@ -281,4 +257,3 @@ def test_advice_in_the_reports(path, tmp_path):
     (padding,) = first["paddings"]
     assert padding["nodes"] == ["p"]
     assert padding["dimensions"] == [{"name": "inner dimension", "size": 12, "padded": 16}]
-    assert padding["extra_flops"] == pytest.approx(1 / 3)

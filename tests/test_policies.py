@@ -4,10 +4,7 @@ import onnx
 import pytest
 
 from amp_rewrite import Options, analyze, rewrite, training
-from amp_rewrite.advice import device_check
-from amp_rewrite.advice.advice import Advice
-from amp_rewrite.advice.compute_capability import Capability, shortfall
-from amp_rewrite.advice.padding import Dimension, Padding
+from amp_rewrite.advice import Advice, Capability, Dimension, Padding, explain_shortfall
 from amp_rewrite.errors import OptionError
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.options import Policy
@@ -73,22 +70,20 @@ def test_a_train_step_takes_a_policy():
 
 def advice(capability=None, paddings=(), dims=()):
     """Advice as it comes of a model."""
-    told = "" if capability is None else shortfall(capability, "float16")
-    return Advice("float16", capability, told, paddings, dims)
+    shortfall = "" if capability is None else explain_shortfall(capability, "float16")
+    return Advice("float16", capability, shortfall, paddings, dims)
 
 
 def test_the_device_check():
     """It says whether there is a device that gains, and which sizes do not fit."""
-    assert list(device_check.lines(advice())) == [
+    assert list(advice().hints()) == [
         "no CUDA device here; float16 gains speed from compute capability 7.0 on"
     ]
-    assert list(device_check.lines(advice(Capability(9, 0)))) == [
-        "compute capability 9.0 has Tensor Cores for float16"
-    ]
-    (old,) = device_check.lines(advice(Capability(6, 1)))
+    assert list(advice(Capability(9, 0)).hints()) == ["compute capability 9.0 has Tensor Cores for float16"]
+    (old,) = advice(Capability(6, 1)).hints()
     assert old.startswith("compute capability 6.1 has no Tensor Cores for float16")
-    padding = Padding("MatMul", ("a", "b"), (Dimension("inner dimension", 30, 32),), None, 0.1, 0.1)
-    assert list(device_check.lines(advice(paddings=(padding,), dims=("batch",))))[1:] == [
+    padding = Padding("MatMul", ("a", "b"), (Dimension("inner dimension", 30, 32),), None)
+    assert list(advice(paddings=(padding,), dims=("batch",)).hints())[1:] == [
         "2 products with dimensions that are no multiples of 8: 30 -> 32",
         "open dimensions (batch), the batch as well, are best as multiples of 8",
     ]

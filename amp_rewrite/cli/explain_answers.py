@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from amp_rewrite.advice import advice_text
-from amp_rewrite.advice.compute_capability import of_this_machine, parse
+from amp_rewrite.advice import Capability
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
 from amp_rewrite.escaping import LONGEST_NAME
@@ -92,9 +91,9 @@ _NO_FLAG_TRIED = {
 
 
 def _answer_advice(console: Console, found: Explanation, asked: str | None) -> Answer:
-    capability = parse(asked) if asked is not None else of_this_machine()
+    capability = Capability.parse(asked) if asked is not None else Capability.of_this_machine()
     advice = found.advice(capability)
-    for line in advice_text.lines(advice):
+    for line in advice.lines():
         console.print(line)
     for line in found.assumptions if advice.paddings else ():
         console.print(Styled(line, "dim"))

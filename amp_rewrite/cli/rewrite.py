@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from amp_rewrite import explanation_sources
-from amp_rewrite.cli import device_hint, rewrite_output
+from amp_rewrite.cli import rewrite_output
 from amp_rewrite.cli.calibration_flags import CalibrationFlags, calibration_flags
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
@@ -155,12 +155,14 @@ def rewrite(
             done = rewrite_output.settle(job, done, json_, placed)
     beside = (save_plan, report_files.html, report_files.plots, calibration.save)
     if isinstance(done, Analysis):
-        device_hint.show(console, asked.policy, lambda: explanation_sources.advise_planned(done))
+        terminal_rewrite.print_device_check(
+            console, asked.policy, lambda: explanation_sources.advise_planned(done)
+        )
         rewrite_output.print_plan(console, done, json_, placed, seen, beside)
     else:
         result = done.result
-        advise = partial(explanation_sources.advise, result.model, result.report.half, sizes.dims)
-        device_hint.show(console, asked.policy, advise)
+        advise = partial(explanation_sources.advise_model, result.model, result.report.half, sizes.dims)
+        terminal_rewrite.print_device_check(console, asked.policy, advise)
         if verbose:
             terminal_rewrite.print_lines(console, summary.seconds(result.report))
         rewrite_output.print_result(console, job, done, (json_, *beside))

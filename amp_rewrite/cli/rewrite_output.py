@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from amp_rewrite import explanation_sources
-from amp_rewrite.advice.advice import Advice
+from amp_rewrite.advice import Advice
 from amp_rewrite.cli import comparison_flags, exit_codes, next_steps, outcome_lines
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.job_reports import NOTHING_CHANGED, not_verified
@@ -37,7 +37,7 @@ def settle(job: RewriteJob, outcome: Outcome, json_: Path | None, placed: Compar
     report, verdict = outcome.result.report, outcome.verification
     refuse_unjudged(job.limit, verdict, outcome.result.model)
     if json_ is not None:
-        advice = explanation_sources.advise(outcome.result.model, report.half, job.options.dims.dims)
+        advice = explanation_sources.advise_model(outcome.result.model, report.half, job.options.dims.dims)
         tuned = {"tuning": outcome.tuned.to_json()} if outcome.tuned else {}
         reason = not_verified(job, verdict)
         _write_json(json_, report, verdict, reason, {**_told(advice, placed, job.seen), **tuned})

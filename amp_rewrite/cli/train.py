@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from amp_rewrite import explanation_sources, pipeline
-from amp_rewrite.cli import device_hint, exit_codes, rewrite_output
+from amp_rewrite.cli import exit_codes, rewrite_output
 from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
@@ -119,7 +119,7 @@ def train(
                 progress=progress,
             )
             report, written = result.report, result.model
-            advise = partial(explanation_sources.advise, Path(written), report.half, sizes.dims)
+            advise = partial(explanation_sources.advise_model, Path(written), report.half, sizes.dims)
             if not no_verify:
                 tell(progress, "verify")
                 compared = _compared(model, Path(written), job, data, limit)
@@ -133,13 +133,13 @@ def train(
         ReportFiles(html, None, placement=False).write(page)
     written = staging.current().commit(written)
     if written is not None:
-        advise = partial(explanation_sources.advise, Path(written), report.half, sizes.dims)
+        advise = partial(explanation_sources.advise_model, Path(written), report.half, sizes.dims)
         terminal_rewrite.print_summary(console, report, str(written))
         terminal_rewrite.print_lines(console, rewrite_output.data_lines(Path(written)))
     terminal_rewrite.print_lines(console, scaled_step.lines(step))
     _print_compared(console, compared)
     policy = asked.policy or Policy(f"mixed_{asked.options.half.name}")
-    device_hint.show(console, policy, advise)
+    terminal_rewrite.print_device_check(console, policy, advise)
     if explain:
         terminal_rewrite.print_lines(console, scaled_step.details(step))
     passed = compared.ok if isinstance(compared, StepComparison) else None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from rich.table import Column
 
+from amp_rewrite.advice import Advice
 from amp_rewrite.console import Console, Part, Styled
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.onnx_types.element_types import element_type_name
+from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.reporting.summary import SummaryLine, lines
 from amp_rewrite.reporting.verdict_text import COLUMNS, cells, describe, hints, in_vain, notes
 from amp_rewrite.rewriting.plan import Plan
@@ -31,6 +33,12 @@ def print_lines(console: Console, shown: Iterable[SummaryLine]) -> None:
             console.whole(f"{line.name:<9}{line.text}")
         else:
             console.print(Styled(f"{line.name:<9}", "dim"), line.text)
+
+
+def print_device_check(console: Console, policy: Policy | None, advise: Callable[[], Advice]) -> None:
+    """Prints the compatibility check of a precision policy; nothing without one, or where it is float32."""
+    if policy is not None and policy.compute is not None and not console.quiet:
+        print_lines(console, (SummaryLine("device", hint) for hint in advise().hints()))
 
 
 def print_hints(console: Console, found: Iterable[str]) -> None:

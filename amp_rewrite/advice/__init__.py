@@ -1,1 +1,0 @@
-"""What would make half faster on a device."""
