@@ -25,7 +25,7 @@ from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.preparing.form_changes import FormChange
-from amp_rewrite.rewriting import annotations, plan_files, result_checks, saved_decisions
+from amp_rewrite.rewriting import annotations, plan_files, result_checks
 from amp_rewrite.rewriting.decisions import Decisions
 
 
@@ -86,10 +86,10 @@ class Explanation:
 def of_plan(path: Path) -> Explanation:
     """What a saved plan says without its model; PlanError when it is missing or damaged."""
     plan = plan_files.load(path)
-    saved = saved_decisions.of(plan)
-    found = suggestions.untried(causes.find(saved.decisions, saved.flops))
+    decisions, flops = plan.decisions()
+    untried = tuple(suggestions.untried(causes.find(decisions, flops)))
     half, assumed = plan.half.name, plan.assumptions
-    return Explanation(DecisionSource.PLAN, half, saved.decisions, tuple(found), assumptions=assumed)
+    return Explanation(DecisionSource.PLAN, half, decisions, untried, assumptions=assumed)
 
 
 def of_analysis(made: Analysis) -> Explanation:

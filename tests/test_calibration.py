@@ -190,21 +190,24 @@ def with_value(**changed):
 
 
 BROKEN = {
-    "truncated": (json.dumps(GOOD)[:40], "is not valid JSON"),
-    "nested": ("[" * 100_000, "is not valid JSON"),
+    "truncated": (json.dumps(GOOD)[:40], "not valid JSON"),
+    "nested": ("[" * 100_000, "not valid JSON"),
     "a list": ("[]", "the top level is not an object"),
     "another format": (json.dumps({**GOOD, "format": 2}), "format 2, and 1 is read here"),
-    "no format": (json.dumps({k: v for k, v in GOOD.items() if k != "format"}), "it has no 'format'"),
-    "no values": (json.dumps({**GOOD, "values": []}), "values is [], and must be an object"),
-    "NaN": (with_value(low=math.nan), "low is nan, and must be a finite number"),
-    "infinity": (with_value(high=math.inf), "high is inf, and must be a finite number"),
-    "a huge integer": (with_value(high=10**400), "must be a finite number"),
+    "no format": (
+        json.dumps({k: v for k, v in GOOD.items() if k != "format"}),
+        "missing required field format",
+    ),
+    "no values": (json.dumps({**GOOD, "values": []}), "values: expected object, got array"),
+    "NaN": (with_value(low=math.nan), "low: expected float >= -3.4"),
+    "infinity": (with_value(high=math.inf), "high: expected float <= 3.4"),
+    "a huge integer": (with_value(high=10**400), "high: number out of range"),
     "too many digits": ('{"format": ' + "1" * 10_000 + "}", ""),
-    "a huge count": (with_value(counted=1 << 63), "must be a number from 0 to 2^63"),
-    "a bool": (with_value(samples=True), "samples is True"),
+    "a huge count": (with_value(counted=1 << 63), "counted: expected int <= 9223372036854775807"),
+    "a bool": (with_value(samples=True), "samples: expected int, got bool"),
     "crossed": (with_value(low=2), "has a low above its high"),
     "more than all": (with_value(beyond=3, flushed=2), "counts more elements than it has"),
-    "a field too many": (with_value(mean=0), "does not have the fields"),
+    "a field too many": (with_value(mean=0), "unknown field mean"),
 }
 
 

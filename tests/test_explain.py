@@ -394,7 +394,7 @@ def test_a_plan_that_is_not_there(tmp_path):
     (tmp_path / "other.json").write_text("[]")
     assert "is not a valid plan" in failure(tmp_path / "other.json")
     (tmp_path / "other.json").write_text("{}")
-    assert "is not a valid plan (it has no 'format')" in failure(tmp_path / "other.json")
+    assert "is not a valid plan (object missing required field format)" in failure(tmp_path / "other.json")
 
 
 def test_names_are_printed_as_they_are(tmp_path):

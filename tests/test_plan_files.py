@@ -293,11 +293,11 @@ def test_an_odd_cause(model, saved, cause):
     refused(model, saved(model, lambda content: content["units"][0].update(cause=cause)))
 
 
-@pytest.mark.parametrize("number", [10**400, -(1 << 63), "7"], ids=["huge", "low", "text"])
+@pytest.mark.parametrize("number", [10**400, "7"], ids=["huge", "text"])
 def test_an_odd_number(model, saved, number):
     """A number of the evidence is one that a float holds: JSON has integers of any length."""
     said = refused(model, saved(model, lambda content: content["units"][0].update(number=number)))
-    assert "(units[0].number is" in said
+    assert "(units[0].number: " in said
     refused(model, saved(model, lambda content: content["units"][0].update(limit=number)))
 
 
@@ -334,8 +334,9 @@ def test_whatever_stands_in_a_plan(model, tmp_path):
             rewrite(model, Options(check=False), replay=load(path))
         except (PlanError, OptionError) as error:  # keep_io may name what the model lacks
             refusals.add(str(error).partition("is not a valid plan ")[2])
-    assert any(
-        "(casts[0].consumers is -1, and must be a list of units' positions)" in said for said in refusals
-    )
-    assert any("(units[1].rule is 'x', and must be one of allow, deny" in said for said in refusals)
-    assert any("(it has no 'units[1].rule')" in said for said in refusals)
+    for problem in (
+        "casts[0].consumers: expected array, got int",
+        "units[1].rule: invalid enum value 'x'",
+        "units[1]: object missing required field rule",
+    ):
+        assert any(problem in refusal for refusal in refusals)

@@ -22,6 +22,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import msgspec
 import onnx_ir as ir
 
 from amp_rewrite import version
@@ -30,26 +31,11 @@ from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.policy.operator_lists import Entry
-from amp_rewrite.rewriting import cast_sites, decision_records, decisions, json_fields
+from amp_rewrite.rewriting import cast_sites, decisions, records
 from amp_rewrite.rewriting.cast_sites import CastSite, Origin
-from amp_rewrite.rewriting.decision_records import Record
 from amp_rewrite.rewriting.decisions import Decision, Decisions
-from amp_rewrite.rewriting.json_fields import (
-    COUNT,
-    COUNTS,
-    FLAG,
-    INTEGER,
-    INTEGERS,
-    LIST,
-    OBJECT,
-    TEXT,
-    TEXTS,
-    JsonFields,
-    list_of,
-    one_of,
-    or_null,
-)
 from amp_rewrite.rewriting.plan import Plan
+from amp_rewrite.rewriting.records import Count, EntryRecord, Integer
 
 KEY = "amp_rewrite"
 """Under which the metadata of a model holds what is ours."""
@@ -60,46 +46,62 @@ RESTORED = "amp_rewrite.restored"
 FORMAT = 3
 """The version of what stands there; another version is not read."""
 
-PAINT: JsonFields = {"colour": one_of(Colour), "rule": one_of(Rule), "entry": COUNT}
-"""A row of `paints`."""
 
-NODES: JsonFields = {
-    "names": OBJECT,
-    "counts": COUNTS,
-    "variables": OBJECT,
-    "paints": COUNTS,
-    "causes": list_of(or_null(INTEGER), "a list of whole numbers and nulls"),
-    "casts": LIST,
-}
-"""The columns of `nodes`.
+class _PaintRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    colour: Colour
+    rule: Rule
+    entry: Count
 
-`names` and `counts` have an element for each node that has a record: what it goes by (its first output), and
-the number of its units. The next three have one for each unit: its type variable, the position of its paint,
-and the number of the unit that caused it, less its own. `casts` are rows of CAST.
-"""
 
-TEXT_COLUMNS: JsonFields = {
-    "templates": list_of(TEXTS, "a list of lists of texts"),
-    "positions": COUNTS,
-    "numbers": INTEGERS,
-}
-"""Texts as columns: the texts between numbers, by position in `templates`, and the numbers in them, each less
-the one at the same place in the text before. Numbered names compress to a tenth of a byte.
-"""
+class _Table(msgspec.Struct):
+    """The top level."""
 
-CAST: JsonFields = {
-    "node": COUNT,
-    "added": FLAG,
-    "origin": one_of(Origin),
-    "producer": or_null(INTEGER),
-    "consumers": INTEGERS,
-    "is_output": FLAG,
-}
-"""A row of a Cast: the position of its node, whether it was added, and why it stands.
+    format: int
+    entries: list[EntryRecord]
+    paints: list[_PaintRow]
+    nodes: str
 
-The position is less that of the Cast before; `producer` and the first of `consumers` are less the number of
-units before the node, and other consumers less the one before.
-"""
+
+class _Texts(msgspec.Struct):
+    """Texts as columns: the texts between numbers, by position in `templates`, and the numbers in them, each
+    less the one at the same place in the text before. Numbered names compress to a tenth of a byte.
+    """
+
+    templates: list[list[str]]
+    positions: list[Count]
+    numbers: list[Integer]
+
+
+class _CastRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """The position of a Cast's node, less that of the Cast before; whether it was added, and why it stands.
+
+    `producer` and the first of `consumers` are less the number of units before the node, and other consumers
+    less the one before.
+    """
+
+    node: Count
+    added: bool
+    origin: Origin
+    producer: Integer | None
+    consumers: list[Integer]
+    is_output: bool
+
+
+class _Columns(msgspec.Struct):
+    """The columns of `nodes`.
+
+    `names` and `counts` have an element for each node that has a record: what it goes by (its first output),
+    and the number of its units. The next three have one for each unit: its type variable, the position of its
+    paint, and the number of the unit that caused it, less its own.
+    """
+
+    names: _Texts
+    counts: list[Count]
+    variables: _Texts
+    paints: list[Count]
+    causes: list[Integer | None]
+    casts: list[_CastRow]
+
 
 LIMIT = 1 << 28
 """The bytes of `nodes` above which it is not decompressed: no model of one protobuf has as many names."""
@@ -188,7 +190,7 @@ class _Entries:
     """A table of entries, and the position of each."""
 
     def __init__(self) -> None:
-        self.table: list[Record] = []
+        self.table: list[dict[str, Any]] = []
         self._positions: dict[Entry, int] = {}
         self._by_identity: dict[int, int] = {}
 
@@ -199,7 +201,7 @@ class _Entries:
             bare = replace(entry, unheld=None)  # a record does not have it
             position = self._by_identity[id(entry)] = self._positions.setdefault(bare, len(self.table))
             if position == len(self.table):
-                self.table.append(decision_records.of_entry(bare))
+                self.table.append(records.describe_entry(bare))
         return position
 
 
@@ -235,8 +237,8 @@ _NUMBER = re.compile("((?<![0-9])(?:0|[1-9][0-9]{0,17})(?![0-9]))")
 """A number in a text that can be written again from its value."""
 
 
-def _columns(texts: Iterable[str]) -> Record:
-    """Texts as TEXT_COLUMNS."""
+def _columns(texts: Iterable[str]) -> dict[str, Any]:
+    """Texts as columns (_Texts)."""
     templates: _Positions[tuple[str, ...]] = _Positions()
     positions, differences, last = list[int](), list[int](), list[int]()
     for text in texts:
@@ -248,32 +250,28 @@ def _columns(texts: Iterable[str]) -> Record:
     return {"templates": list(templates), "positions": positions, "numbers": differences}
 
 
-def _texts(path: str, columns: Record) -> Iterator[str]:
-    """The texts in TEXT_COLUMNS; ValueError where these do not fit together."""
-    json_fields.check(path, columns, TEXT_COLUMNS)
-    differences, last = iter(columns["numbers"]), list[int]()
-    for position in columns["positions"]:
-        first, *others = _at(columns["templates"], position, "template") or [""]
+def _read_texts(columns: _Texts) -> Iterator[str]:
+    """The texts in columns; ValueError where these do not fit together."""
+    differences, last = iter(columns.numbers), list[int]()
+    for position in columns.positions:
+        first, *others = _at(columns.templates, position, "template") or [""]
         here = itertools.islice(differences, len(others))
         last = list(map(operator.add, here, itertools.chain(last, itertools.repeat(0))))
         yield first + "".join(f"{number}{part}" for number, part in zip(last, others, strict=True))
 
 
-def _compressed(columns: Record) -> str:
+def _compressed(columns: dict[str, Any]) -> str:
     text = json.dumps(columns, separators=(",", ":"), ensure_ascii=False)
     return base64.b64encode(zlib.compress(text.encode())).decode()
 
 
-def _decompressed(text: str) -> Record:
+def _decompressed(text: str) -> _Columns:
     stream = zlib.decompressobj()
     try:
         content = json.loads(stream.decompress(base64.b64decode(text), LIMIT))
     except zlib.error as error:
         raise ValueError(str(error)) from error
-    if not OBJECT.holds(content):
-        raise ValueError("nodes is not an object")
-    json_fields.check("nodes.", content, NODES)
-    return content
+    return records.convert(content, _Columns, "nodes")
 
 
 def remove(model: ir.Model) -> None:
@@ -302,26 +300,21 @@ def read(model: ir.Model) -> Decisions | None:
 
 class _Reader:
     def __init__(self, model: ir.Model, text: str) -> None:
-        content = json.loads(text)
-        version = content.get("format") if OBJECT.holds(content) else None
-        if version != FORMAT:
-            raise ValueError(f"format {version}, and {FORMAT} is read here")
-        json_fields.check("", content, {"entries": LIST, "paints": LIST, "nodes": TEXT})
-        json_fields.check_rows("entries", content["entries"], decision_records.ENTRY_FIELDS)
-        entries = [decision_records.entry(record) for record in content["entries"]]
-        self._paints = [_paint(row, entries) for row in content["paints"]]
-        self._columns = _decompressed(content["nodes"])
+        table = records.parse(text, _Table, FORMAT)
+        entries = [record.entry for record in table.entries]
+        self._paints = [(row.colour, row.rule, _at(entries, row.entry, "entry")) for row in table.paints]
+        self._columns = _decompressed(table.nodes)
         by_name: dict[str, deque[ir.Node]] = {}
         for node in model.graph.all_nodes():
             by_name.setdefault(_name(node), deque()).append(node)
-        recorded = map(by_name.get, _texts("nodes.names.", self._columns["names"]))
-        self._variables = list(_texts("nodes.variables.", self._columns["variables"]))
+        recorded = map(by_name.get, _read_texts(self._columns.names))
+        self._variables = list(_read_texts(self._columns.variables))
         self._nodes = [waiting.popleft() if waiting else None for waiting in recorded]
 
     def decisions(self) -> Decisions:
         """The decisions on the nodes that are in the model, in the order in which they were written."""
-        counts = self._columns["counts"]
-        lengths = {len(self._columns["paints"]), len(self._columns["causes"]), len(self._variables)}
+        counts = self._columns.counts
+        lengths = {len(self._columns.paints), len(self._columns.causes), len(self._variables)}
         if len(counts) != len(self._nodes) or lengths != {sum(counts)}:
             raise ValueError("the columns of nodes do not fit together")
         owners = [node for node, count in zip(self._nodes, counts, strict=True) for _ in range(count)]
@@ -335,45 +328,34 @@ class _Reader:
         self, node: ir.Node | None, number: int, outputs: Mapping[ir.Node, tuple[str, ...]]
     ) -> Decision:
         assert node is not None, "only nodes that are in the model are asked for"
-        colour, rule, entry = _at(self._paints, self._columns["paints"][number], "paint")
-        cause = self._columns["causes"][number]
+        colour, rule, entry = _at(self._paints, self._columns.paints[number], "paint")
+        cause = self._columns.causes[number]
         paint = Paint(colour, rule, None if cause is None else self._positions.get(number + cause))
         return decisions.about(node, outputs[node], self._variables[number], paint, entry)
 
     def _cast_sites(self, before: Sequence[int]) -> Iterator[CastSite]:
         position = 0
-        for row in self._columns["casts"]:
-            record = _record("casts: ", row, CAST)
-            position += record["node"]
+        for row in self._columns.casts:
+            position += row.node
             node, base = _at(self._nodes, position, "node"), before[position]
             if node is not None:
-                yield self._cast_site(record, node, base)
+                yield self._cast_site(row, node, base)
 
-    def _cast_site(self, record: Record, node: ir.Node, base: int) -> CastSite:
+    def _cast_site(self, row: _CastRow, node: ir.Node, base: int) -> CastSite:
         if not node.inputs or not node.outputs:
             raise ValueError(f"node {node.name!r} is not a Cast")
-        producer = None if record["producer"] is None else self._positions.get(base + record["producer"])
-        numbers = itertools.islice(itertools.accumulate(record["consumers"], initial=base), 1, None)
-        consumers = [self._positions[number] for number in numbers if number in self._positions]
-        absolute = {**record, "producer": producer, "consumers": consumers}
-        names = cast_sites.names(node.inputs[0], node, node.outputs[0])
-        return decision_records.cast_site(
-            absolute, node, names, cast_sites.element(node), added=record["added"]
+        producer = None if row.producer is None else self._positions.get(base + row.producer)
+        numbers = itertools.islice(itertools.accumulate(row.consumers, initial=base), 1, None)
+        return CastSite(
+            node=node,
+            names=cast_sites.names(node.inputs[0], node, node.outputs[0]),
+            dtype=cast_sites.element(node),
+            origin=row.origin,
+            producer=producer,
+            consumers=tuple(self._positions[number] for number in numbers if number in self._positions),
+            is_output=row.is_output,
+            added=row.added,
         )
-
-
-def _paint(row: object, entries: Sequence[Entry]) -> tuple[Colour, Rule, Entry]:
-    record = _record("paints: ", row, PAINT)
-    entry = _at(entries, record["entry"], "entry")
-    return Colour(record["colour"]), Rule(record["rule"]), entry
-
-
-def _record(where: str, row: object, fields: JsonFields) -> Record:
-    if not isinstance(row, list) or len(row) != len(fields):
-        raise ValueError(f"{where}{row!r} is not {', '.join(fields)}"[:100])
-    record = dict(zip(fields, row, strict=True))
-    json_fields.check(where, record, fields)
-    return record
 
 
 def _at(sequence: Sequence[_T], position: int, noun: str) -> _T:

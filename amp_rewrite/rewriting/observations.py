@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from amp_rewrite import arguments
 from amp_rewrite.analysis.observed import Extremes, Seen
@@ -12,8 +14,8 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.files import reading
 from amp_rewrite.model import writing
 from amp_rewrite.numerics.half import FLOAT16
-from amp_rewrite.rewriting import json_fields
-from amp_rewrite.rewriting.json_fields import COUNT, OBJECT, TEXT, JsonField, JsonFields
+from amp_rewrite.rewriting import records
+from amp_rewrite.rewriting.records import Count
 
 FORMAT = 1
 """The version of the file format; a file of another version is refused."""
@@ -111,19 +113,15 @@ class Observed(Mapping[str, Extremes]):
         """
         file = arguments.path("path", path)
         try:
-            content = json.loads(reading.read(file).decode())
+            content = records.parse(reading.read(file), _File, FORMAT)
+            values = {name: _extremes(name, row) for name, row in content.values.items()}
         except OSError as error:
             raise OptionError(reading.problem(error), where=file, remedy=reading.remedy(error)) from error
-        except (ValueError, RecursionError) as error:
-            raise OptionError(f"is not valid JSON ({error})", where=file, remedy=_AGAIN) from error
-        try:
-            _check(content)
         except ValueError as error:
             raise OptionError(
                 f"does not hold observed values ({error})", where=file, remedy=_AGAIN
             ) from error
-        values = {name: Extremes(**row) for name, row in content["values"].items()}
-        return cls(content["model"], content["samples"], values, str(file))
+        return cls(content.model, content.samples, values, str(file))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -167,8 +165,8 @@ def _joined(one: Extremes | None, other: Extremes | None) -> Extremes:
 
 
 def _row(extremes: Extremes) -> dict[str, Any]:
-    counts = {name: getattr(extremes, name) for name in _VALUE}
-    return {**counts, "low": _canonical(extremes.low), "high": _canonical(extremes.high)}
+    ends = {"low": _canonical(extremes.low), "high": _canonical(extremes.high)}
+    return {**dataclasses.asdict(extremes), **ends}
 
 
 def _canonical(number: float) -> float:
@@ -176,46 +174,33 @@ def _canonical(number: float) -> float:
     return float(number) + 0.0
 
 
-def _check(content: object) -> None:
-    """ValueError, which says what is wrong, where content is not what `save` writes."""
-    if not isinstance(content, dict):
-        raise ValueError("the top level is not an object")
-    if "format" in content and content["format"] != FORMAT:
-        version = content["format"] if type(content["format"]) is int else "another"
-        raise ValueError(f"format {version}, and {FORMAT} is read here")
-    json_fields.check("", content, _TOP)
-    for name, row in content["values"].items():
-        path = f"values[{name!r}]"
-        if not isinstance(row, dict) or row.keys() != _VALUE.keys():
-            raise ValueError(f"{path} does not have the fields {', '.join(_VALUE)}")
-        json_fields.check(f"{path}.", row, _VALUE)
-        if row["low"] > row["high"]:
-            raise ValueError(f"{path} has a low above its high")
-        if row["beyond"] + row["flushed"] + row["not_finite"] > row["counted"]:
-            raise ValueError(f"{path} counts more elements than it has")
-
-
-def _is_finite(value: object) -> bool:
-    return type(value) in (int, float) and abs(value) <= _LARGEST  # pyright: ignore[reportArgumentType]
+def _extremes(name: str, row: _Row) -> Extremes:
+    """The extremes in a row; ValueError for numbers that contradict each other."""
+    if row.low > row.high:
+        raise ValueError(f"values[{name!r}] has a low above its high")
+    if row.beyond + row.flushed + row.not_finite > row.counted:
+        raise ValueError(f"values[{name!r}] counts more elements than it has")
+    return Extremes(**{field.name: getattr(row, field.name) for field in dataclasses.fields(Extremes)})
 
 
 _LARGEST = 3.4028235e38
-"""The largest number of float32, rounded up; NaN is not below it either."""
+"""The largest number of float32, rounded up."""
 
-_FINITE = JsonField(_is_finite, "a finite number of float32")
-_SMALL_COUNT = JsonField(lambda value: COUNT.holds(value) and value < 1 << 63, "a number from 0 to 2^63")
-_TOP: JsonFields = {
-    "format": COUNT,
-    "model": TEXT,
-    "samples": _SMALL_COUNT,
-    "values": OBJECT,
-}
-_VALUE: JsonFields = {
-    "low": _FINITE,
-    "high": _FINITE,
-    "samples": _SMALL_COUNT,
-    "counted": _SMALL_COUNT,
-    "beyond": _SMALL_COUNT,
-    "flushed": _SMALL_COUNT,
-    "not_finite": _SMALL_COUNT,
-}
+_Finite = Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
+
+
+class _Row(msgspec.Struct, forbid_unknown_fields=True):
+    low: _Finite
+    high: _Finite
+    samples: Count
+    counted: Count
+    beyond: Count
+    flushed: Count
+    not_finite: Count
+
+
+class _File(msgspec.Struct):
+    format: Count
+    model: str
+    samples: Count
+    values: dict[str, _Row]

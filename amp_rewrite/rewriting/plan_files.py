@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,67 @@ from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.policy.reasons import in_words
 from amp_rewrite.policy.targets import Target
-from amp_rewrite.rewriting import cast_sites, decision_records, form_records, plan_schema
-from amp_rewrite.rewriting.plan import Plan, PlannedCast
+from amp_rewrite.rewriting import cast_sites, records
+from amp_rewrite.rewriting.cast_sites import CastSite
+from amp_rewrite.rewriting.decisions import Decision, Decisions
+from amp_rewrite.rewriting.plan import Plan, PlannedCast, Storage
+from amp_rewrite.rewriting.records import CastSiteRecord, Count, EntryRecord, PaintRecord
+
+FORMAT = 4
+"""The version of the file format; a file of another version is refused."""
+
+
+@dataclass(frozen=True)
+class _UnitRecord(EntryRecord, PaintRecord):
+    """The decision on a unit: what identifies it, its paint and its entry."""
+
+    node: str | None
+    operator: str
+    variable: str
+    defs: tuple[str, ...]
+    flops: Count | None
+
+
+@dataclass(frozen=True)
+class _CastRecord(CastSiteRecord):
+    value: str | None
+    to: str
+    uses: Count
+
+
+@dataclass(frozen=True)
+class _StoredRecord:
+    value: str | None
+    form: Storage
+    saturates: Count
+    flushes: Count
+
+
+@dataclass(frozen=True)
+class _FormRecord:
+    """The fields of a form that stand nowhere else in a plan."""
+
+    fold: bool
+    raise_opset: bool
+    idioms: bool
+    kept_nodes: tuple[str, ...]
+    kept_operators: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _PlanRecord:
+    format: int
+    model: str
+    half: str
+    target: str
+    io: IOTypes
+    keep_io: tuple[str, ...]
+    keep_functions: bool
+    form: _FormRecord
+    assumptions: tuple[str, ...]
+    units: tuple[_UnitRecord, ...]
+    casts: tuple[_CastRecord, ...]
+    stored: tuple[_StoredRecord, ...]
 
 
 def dump(
@@ -48,15 +107,22 @@ def dump(
     may be edited. `casts` and `stored` say what follows from them; they are for the reader, as are the `why`
     of a unit, its `defs` and its `flops`.
     """
+    form = options.form
     content = {
-        "format": plan_schema.FORMAT,
+        "format": FORMAT,
         "model": fingerprint(graph.root),
         "half": plan.half.name,
         "target": options.target.name,
         "io": options.io.value,
         "keep_io": list(options.keep_io),
         "keep_functions": options.keep_functions,
-        "form": form_records.of(options.form),
+        "form": {
+            "fold": form.fold,
+            "raise_opset": form.raise_opset,
+            "idioms": form.idioms,
+            "kept_nodes": list(form.kept_nodes),
+            "kept_operators": [schema.written(*operator) for operator in form.kept_operators],
+        },
         "assumptions": list(assumptions),
         "units": [_unit(unit, painting, (flops or {}).get(unit.node)) for unit in graph.units],
         "casts": [_cast(graph, cast) for cast in plan.casts],
@@ -74,8 +140,16 @@ def dump(
 
 
 def _cast(graph: UnitGraph, cast: PlannedCast) -> dict[str, Any]:
-    why = decision_records.of_cast_site(cast_sites.planned(graph, cast))
-    return {"value": cast.value.name, "to": element_type_name(cast.dtype), "uses": len(cast.uses), **why}
+    site = cast_sites.planned(graph, cast)
+    return {
+        "value": cast.value.name,
+        "to": element_type_name(cast.dtype),
+        "uses": len(cast.uses),
+        "origin": site.origin.value,
+        "producer": site.producer,
+        "consumers": list(site.consumers),
+        "is_output": site.is_output,
+    }
 
 
 def _unit(unit: Unit, painting: Painting, flops: int | None) -> dict[str, Any]:
@@ -84,8 +158,10 @@ def _unit(unit: Unit, painting: Painting, flops: int | None) -> dict[str, Any]:
         "node": unit.node.name,
         "operator": _operator(unit.node),
         "variable": str(unit.var),
-        **decision_records.of_paint(paint),
-        **decision_records.of_entry(entry),
+        "colour": paint.colour.value,
+        "rule": paint.rule.value,
+        "cause": paint.cause,
+        **records.describe_entry(entry),
         "why": in_words(entry.evidence),
         "defs": [value.name for value in unit.node.outputs if value.name],
         "flops": flops,
@@ -120,8 +196,8 @@ def _structure(root: ir.Graph) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class SavedPlan:
-    """A plan that was read back: the run it was made in (see Options), the model it belongs to, and a row
-    for every unit.
+    """A plan that was read back: the run it was made in (see Options), the model it belongs to, and a record
+    of every unit and Cast.
     """
 
     half: Half
@@ -130,8 +206,8 @@ class SavedPlan:
     keep_io: tuple[str, ...]
     form: Form
     model: str
-    units: tuple[Mapping[str, Any], ...]
-    casts: tuple[Mapping[str, Any], ...]
+    units: tuple[_UnitRecord, ...]
+    casts: tuple[_CastRecord, ...]
     where: str
     assumptions: tuple[str, ...]
 
@@ -159,13 +235,23 @@ class SavedPlan:
                 where=self.where,
                 remedy="make a new one with `plan_files.dump`",
             )
-        return tuple(map(decision_records.entry, rows))
+        return tuple(row.entry for row in rows)
 
     def painting(self, graph: UnitGraph, entries: tuple[Entry, ...]) -> Painting:
         """The saved colours of this model's units; PlanError when they cannot be."""
-        painting = Painting(tuple(map(decision_records.paint, self.units)), entries)
+        painting = Painting(tuple(row.paint for row in self.units), entries)
         self._refuse_impossible(graph, painting)
         return painting
+
+    def decisions(self) -> tuple[Decisions, Mapping[Hashable, int]]:
+        """The decisions, for a reader without the model, and the FLOPs of their nodes by Decision.node.
+
+        There are no FLOPs for nodes of which the plan does not have them.
+        """
+        rows = list(zip(_number_nodes(self.units), self.units, strict=True))
+        units = tuple(_decision(node, row) for node, row in rows)
+        flops = {node: row.flops for node, row in rows if row.flops is not None}
+        return Decisions(units, tuple(map(_cast_site, self.casts))), flops
 
     def _refuse_impossible(self, graph: UnitGraph, painting: Painting) -> None:
         for unit in graph.units:
@@ -186,9 +272,38 @@ class SavedPlan:
                 )
 
 
-def _is_of(row: Mapping[str, Any], unit: Unit) -> bool:
-    named = row["node"], row["operator"], row["variable"]
+def _is_of(row: _UnitRecord, unit: Unit) -> bool:
+    named = row.node, row.operator, row.variable
     return named == (unit.node.name, _operator(unit.node), str(unit.var))
+
+
+def _number_nodes(rows: tuple[_UnitRecord, ...]) -> Iterator[Hashable]:
+    """A number for the node of each row: the units of one stand together, each with another variable."""
+    number, variables, last = 0, set[str](), None
+    for row in rows:
+        identity = row.node, row.operator, row.defs
+        if identity != last or row.variable in variables:
+            number, variables = number + 1, set()
+        last = identity
+        variables.add(row.variable)
+        yield number
+
+
+def _decision(node: Hashable, row: _UnitRecord) -> Decision:
+    return Decision(
+        node=node,
+        operator=row.operator,
+        name=row.node or "",
+        defs=row.defs,
+        variable=row.variable,
+        paint=row.paint,
+        entry=row.entry,
+    )
+
+
+def _cast_site(row: _CastRecord) -> CastSite:
+    value = row.value or ""
+    return row.site(None, (value, f"{value}__{row.to}"), row.to, added=True)
 
 
 def load(path: str | Path) -> SavedPlan:
@@ -204,12 +319,7 @@ def load(path: str | Path) -> SavedPlan:
 def parse(text: bytes | str, where: str | Path) -> SavedPlan:
     """The plan in a JSON text, as `dump` returns it; PlanError, at `where`, as for `load`."""
     try:
-        content = json.loads(text if isinstance(text, str) else text.decode())
-    except (ValueError, RecursionError) as error:
-        raise PlanError(f"is not valid JSON ({error})", where=where, remedy=_AGAIN) from error
-    try:
-        plan_schema.check(content)
-        return _saved(content, str(where))
+        return _saved(records.parse(text, _PlanRecord, FORMAT), str(where))
     except (ValueError, OptionError) as error:
         raise PlanError(f"is not a valid plan ({error})", where=where, remedy=_AGAIN) from error
 
@@ -217,17 +327,32 @@ def parse(text: bytes | str, where: str | Path) -> SavedPlan:
 _AGAIN = "make it again with `plan_files.dump`"
 
 
-def _saved(content: Mapping[str, Any], where: str) -> SavedPlan:
-    half, target = halves.named(content["half"]), targets.named(content["target"])
+def _saved(content: _PlanRecord, where: str) -> SavedPlan:
+    count = len(content.units)
+    for number, unit in enumerate(content.units):
+        records.refuse_dangling([unit.cause], count, f"units[{number}].cause")
+    for number, cast in enumerate(content.casts):
+        records.refuse_dangling([cast.producer, *cast.consumers], count, f"casts[{number}]")
+    half, target = halves.named(content.half), targets.named(content.target)
+    form = Form(
+        half=half,
+        target=target,
+        keep_functions=content.keep_functions,
+        fold=content.form.fold,
+        raise_opset=content.form.raise_opset,
+        idioms=content.form.idioms,
+        kept_nodes=content.form.kept_nodes,
+        kept_operators=tuple(map(schema.parse, content.form.kept_operators)),
+    )
     return SavedPlan(
         half=half,
         target=target,
-        io=IOTypes(content["io"]),
-        keep_io=tuple(content["keep_io"]),
-        form=form_records.form(content["form"], half, target, keep_functions=content["keep_functions"]),
-        model=content["model"],
-        units=tuple(content["units"]),
-        casts=tuple(content["casts"]),
+        io=content.io,
+        keep_io=content.keep_io,
+        form=form,
+        model=content.model,
+        units=content.units,
+        casts=content.casts,
         where=where,
-        assumptions=tuple(content["assumptions"]),
+        assumptions=content.assumptions,
     )

@@ -1,0 +1,119 @@
+"""Decisions as JSON records: the one form that saved plans and the metadata of results share.
+
+msgspec reads and checks them by their annotations; what is wrong is named by its path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import onnx_ir as ir
+
+from amp_rewrite.colouring.painting import Colour, Paint, Rule
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+from amp_rewrite.policy.operator_lists import Entry, Kind
+from amp_rewrite.rewriting.cast_sites import CastSite, Origin
+
+T = TypeVar("T")
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Integer = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+
+def parse(text: bytes | str, kind: type[T], version: int) -> T:
+    """Parses a JSON object of a format version as a record of `kind`; ValueError for anything else."""
+    try:
+        content = json.loads(text if isinstance(text, str) else text.decode())
+        json.dumps(content, ensure_ascii=False).encode()  # JSON can hold half of a character
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError("the top level is not an object")
+    if "format" in content and content["format"] != version:
+        other = content["format"] if isinstance(content["format"], int) else "another"
+        raise ValueError(f"format {other}, and {version} is read here")
+    return convert(content, kind)
+
+
+def convert(content: object, kind: type[T], where: str = "") -> T:
+    """A record of `kind` from plain data; ValueError, which names the field below `where`, for other data."""
+    try:
+        return msgspec.convert(content, kind)
+    except msgspec.ValidationError as error:
+        problem, _, path = str(error).partition(" - at `$")
+        place = f"{where}{path.rstrip('`')}".lstrip(".")
+        words = problem[:1].lower() + problem[1:].replace("`", "")
+        raise ValueError(f"{place}: {words}" if place else words) from None
+
+
+def refuse_dangling(positions: Iterable[int | None], count: int, where: str) -> None:
+    """ValueError for a position that is not one of `count` units."""
+    for position in positions:
+        if position is not None and position >= count:
+            raise ValueError(f"{where}: there is no unit {position}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaintRecord:
+    """A paint; `cause` is the position of a unit, or null."""
+
+    colour: Colour
+    rule: Rule
+    cause: Count | None
+
+    @property
+    def paint(self) -> Paint:
+        """The paint of the record."""
+        return Paint(self.colour, self.rule, self.cause)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryRecord:
+    """An entry with its evidence (policy.evidence)."""
+
+    kind: Kind
+    follow: bool
+    authority: Authority
+    reason: Reason
+    subject: str = ""
+    number: float | None = None
+    limit: float | None = None
+    half: str = ""
+    text: str = ""
+    nodes: Count | None = None
+    casts: Count | None = None
+
+    @property
+    def entry(self) -> Entry:
+        """The entry of the record."""
+        return Entry(self.kind, Evidence(**{name: getattr(self, name) for name in _EVIDENCE}), self.follow)
+
+
+_EVIDENCE = tuple(field.name for field in dataclasses.fields(Evidence))
+
+
+def describe_entry(entry: Entry) -> dict[str, Any]:
+    """The fields of an EntryRecord, without those that the evidence does not have."""
+    details = {name: getattr(entry.evidence, name) for name in _EVIDENCE}
+    details |= {"authority": entry.authority.value, "reason": entry.evidence.reason.value}
+    present = {name: value for name, value in details.items() if value not in ("", None)}
+    return {"kind": entry.kind.value, "follow": entry.follow, **present}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CastSiteRecord:
+    """The reason for a Cast, with units by position."""
+
+    origin: Origin
+    producer: Count | None
+    consumers: tuple[Count, ...]
+    is_output: bool
+
+    def site(self, node: ir.Node | None, names: tuple[str, ...], dtype: str, *, added: bool) -> CastSite:
+        """The site of the Cast `node`, which `names` name, to `dtype`."""
+        return CastSite(node, names, dtype, self.origin, self.producer, self.consumers, self.is_output, added)
