@@ -34,6 +34,7 @@ from amp_rewrite.analysis.operators import (
     REARRANGES,
     SELECTS,
     rearranges,
+    source,
 )
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.numerics.half import Fit
@@ -210,9 +211,7 @@ class _Needs:
     def _is_atanh(self, given: tuple[ir.Value, ...]) -> bool:
         """Whether two values are what one is added to 1 and taken from it."""
         forms = self._forms
-        rests = [
-            forms.rests.get(maker) for value in given if (maker := _source(value).producer()) is not None
-        ]
+        rests = [forms.rests.get(maker) for value in given if (maker := source(value).producer()) is not None]
         values = [forms.of(rest.value).terms for rest in rests if rest is not None]
         return len(values) == 2 and values[0] == values[1]
 
@@ -250,7 +249,7 @@ class _Needs:
         totals = _readers(product.outputs[0]) if product.op_type == "Mul" else ()
         if len(totals) != 1 or totals[0].op_type != "Add":
             return False
-        makers = (_source(value).producer() for value in patterns.operands(totals[0]))
+        makers = (source(value).producer() for value in patterns.operands(totals[0]))
         others = [
             maker for maker in makers if maker is not None and maker is not product and maker.op_type == "Mul"
         ]
@@ -308,13 +307,6 @@ class _Needs:
 def _is_logit(quotient: ir.Node) -> bool:
     """Whether only the logarithm of a quotient counts."""
     return [node.op_type for node in _readers(quotient.outputs[0])] == ["Log"]
-
-
-def _source(value: ir.Value) -> ir.Value:
-    """The value of which this one is rearranged."""
-    while (maker := value.producer()) is not None and rearranges(maker) and maker.inputs[0] is not None:
-        value = maker.inputs[0]
-    return value
 
 
 def _readers(value: ir.Value) -> tuple[ir.Node, ...]:

@@ -50,6 +50,17 @@ PRODUCTS = frozenset(
 AVERAGES = frozenset("AveragePool GlobalAveragePool ReduceMean ReduceSum".split())
 """Operators that add up elements of the first input with one weight for all."""
 
+TRANSFORMS = frozenset(("DFT", "STFT"))
+COORDINATES: Mapping[str, tuple[int, ...]] = {
+    "CropAndResize": (1,),
+    "GridSample": (1,),
+    "MaxRoiPool": (1,),
+    "NonMaxSuppression": (0,),
+    "Resize": (1, 2),
+    "RoiAlign": (1,),
+}
+"""Operators that read pixel coordinates, and these inputs: half cannot tell pixels beyond 2048 apart."""
+
 LIMITS: Mapping[str, frozenset[float]] = {
     **dict.fromkeys(("Cos", "Erf", "Sin", "Tanh"), frozenset((-1.0, 0.0, 1.0))),
     **dict.fromkeys(("Exp", "HardSigmoid", "Sigmoid", "Softmax"), frozenset((0.0, 1.0))),
@@ -72,6 +83,16 @@ def rearranges(node: ir.Node) -> bool:
     if starts is None or ends is None:
         return False
     return not numbers(starts).any() and bool((numbers(ends) >= _LAST).all())
+
+
+def source(value: ir.Value, *, selected: bool = False) -> ir.Value:
+    """The value of which this one is rearranged, or of which it is `selected` as well."""
+    while (maker := value.producer()) is not None and not maker.domain and maker.inputs:
+        first = maker.inputs[0]
+        if first is None or not (rearranges(maker) or (selected and maker.op_type in SELECTS)):
+            break
+        value = first
+    return value
 
 
 _LAST = 2**31 - 1

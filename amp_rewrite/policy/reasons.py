@@ -103,8 +103,7 @@ _WORDS: Mapping[Reason, str] = {
     Reason.SPECTRUM: (
         "it makes the logarithm of a spectrum of inputs of the model, and half would lose what is faint there"
     ),
-    Reason.RUNNING_SUM: "it is added up step by step, and half would round it in every step",
-    Reason.MOVING_AVERAGE: "it is a step of a moving average, and half would round away what that adds",
+    Reason.ACCUMULATED: "it is added up step by step, and half would round it in every step",
     Reason.NEAR_1: "how far from 0 or 1 something is counts here, and half would round that away",
     Reason.QUANTISED_REGION: "works on quantised data, between DequantizeLinear and QuantizeLinear",
     Reason.SENSITIVE: (

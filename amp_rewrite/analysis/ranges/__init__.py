@@ -22,7 +22,7 @@ from amp_rewrite.analysis.ranges import (
     reciprocal_overflow,
     rests,
 )
-from amp_rewrite.analysis.ranges.constant import Constant, Context, magnitude
+from amp_rewrite.analysis.ranges.constant import Constant, Context
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import constants
 from amp_rewrite.model.constants import StoredTensor, dims, numbers
@@ -75,7 +75,7 @@ def fill_of(node: ir.Node) -> NDArray[np.float32]:
 
 
 def _context(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Context:
-    dividends = {value: magnitude(fits[value]) for value in _dividends(graph, fits)}
+    dividends = {value: fits[value].magnitude for value in _dividends(graph, fits)}
     largest = max(1.0, *dividends.values()) if dividends else 1.0
     exponents = (patterns.scalar(graph.units[u].node.inputs[1]) for u in graph.by_operator.get("Pow", ()))
     highest = max((-each for each in exponents if each is not None), default=0.0)

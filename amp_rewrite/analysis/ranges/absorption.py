@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.operators import MOVERS
 from amp_rewrite.analysis.propagation import UnitUse, propagate
-from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings, magnitude
+from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings
 from amp_rewrite.analysis.units import UnitGraph, value_of
 from amp_rewrite.model.constants import dims, numbers, stored_as
 from amp_rewrite.numerics.half import Fit
@@ -47,7 +47,7 @@ def find(constant: Constant, context: Context) -> Findings:
     with one that is large beside what it is added to, in any channel.
     """
     fit, half = constant.fit, context.half
-    if fit.overflowing or not magnitude(fit):
+    if fit.overflowing or not fit.magnitude:
         return NONE
     least = max(fit.low, -fit.high)
     uses = propagate(context.graph, constant.uses, lambda use: 0.0 if _moves(use, context) else None).uses

@@ -54,8 +54,3 @@ class Context:
     def node(self, unit: int) -> ir.Node:
         """The node of a unit."""
         return self.graph.units[unit].node
-
-
-def magnitude(fit: Fit) -> float:
-    """Of the largest finite number."""
-    return max(-fit.low, fit.high)

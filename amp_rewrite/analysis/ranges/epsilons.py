@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from amp_rewrite.analysis.operators import MOVERS, effective_op
 from amp_rewrite.analysis.propagation import UnitUse, propagate
-from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings, magnitude
+from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings
 from amp_rewrite.policy.evidence import Reason
 
 CARRY_EPSILON = MOVERS | {"Add", "Abs", "Clip", "Mul", "Sqrt", "Sub", "Sum"}
@@ -20,7 +20,7 @@ def find(constant: Constant, context: Context) -> Findings:
     fit, half = constant.fit, context.half
     if not fit.flushed:
         return NONE
-    tiny = fit.low * fit.high > 0 and magnitude(fit) < half.smallest
+    tiny = fit.low * fit.high > 0 and fit.magnitude < half.smallest
 
     def after(use: UnitUse) -> float | None:
         return 0.0 if tiny and effective_op(context.node(use.unit)) in CARRY_EPSILON else None

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.operators import PRODUCTS, effective_op
 from amp_rewrite.analysis.propagation import UnitUse, propagate
-from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings, magnitude
+from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.evidence import Reason
@@ -41,7 +41,7 @@ def find(constant: Constant, context: Context) -> Findings:
     numbers.
     """
     fit, half = constant.fit, context.half
-    if fit.exact or not 0 < magnitude(fit) < half.smallest * _STEPS:
+    if fit.exact or not 0 < fit.magnitude < half.smallest * _STEPS:
         return NONE
     normal = _normal(half)
 
@@ -49,9 +49,9 @@ def find(constant: Constant, context: Context) -> Findings:
         made = _made(use, context)
         return made if made is not None and made < normal else None
 
-    found = propagate(context.graph, [use._replace(carried=magnitude(fit)) for use in constant.uses], after)
+    found = propagate(context.graph, [use._replace(carried=fit.magnitude) for use in constant.uses], after)
     ends = [use for use in found.uses if (_made(use, context) or 0.0) >= normal]
-    evidence = constant.evidence(Reason.FAINT_FACTOR, half, magnitude(fit), half.smallest)
+    evidence = constant.evidence(Reason.FAINT_FACTOR, half, fit.magnitude, half.smallest)
     return {use.unit: evidence for use in found.on_paths_to(ends)} if ends else NONE
 
 
@@ -94,7 +94,7 @@ def _multiplied(node: ir.Node, operator: str, use: UnitUse, context: Context) ->
 def _factor(value: ir.Value | None, context: Context) -> float:
     """The largest number of a stored factor; 1 for data."""
     fit = context.fits.get(value) if value is not None else None
-    return (magnitude(fit) or 1.0) if fit is not None else 1.0
+    return (fit.magnitude or 1.0) if fit is not None else 1.0
 
 
 def _alpha(node: ir.Node) -> float:
@@ -108,4 +108,4 @@ def _scale(by: float) -> float:
 def _are_faint(values: Iterable[ir.Value | None], context: Context) -> bool:
     """Whether all of these are stored and faint."""
     fits = [context.fits.get(value) for value in values if value is not None]
-    return all(fit is not None and magnitude(fit) < context.half.smallest * _STEPS for fit in fits)
+    return all(fit is not None and fit.magnitude < context.half.smallest * _STEPS for fit in fits)

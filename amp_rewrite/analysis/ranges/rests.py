@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.operators import MOVERS, effective_op
 from amp_rewrite.analysis.propagation import UnitUse, propagate, uses_of
-from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings, magnitude
+from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings
 from amp_rewrite.analysis.ranges.epsilons import CARRY_EPSILON, is_fatal
 from amp_rewrite.policy.evidence import Reason
 
@@ -25,7 +25,7 @@ def find(constant: Constant, context: Context) -> Findings:
     """The units on any path from such a bound to a division by the rest, what saturates before the bound, and
     where the quotient overflows its readers.
     """
-    bound = magnitude(constant.fit)
+    bound = constant.fit.magnitude
     rest = 1 - bound
     if constant.size != 1 or not 0 < rest <= 0.5 / context.half.integers:
         return NONE
@@ -57,4 +57,4 @@ def _operator(unit: int, context: Context) -> str:
 def _is_1(context: Context, value: ir.Value) -> bool:
     """Whether a value is stored as 1 or -1, whatever its shape."""
     fit = context.fits.get(value)
-    return fit is not None and fit.low == fit.high and magnitude(fit) == 1
+    return fit is not None and fit.low == fit.high and fit.magnitude == 1
