@@ -105,6 +105,21 @@ def test_a_number_that_may_differ_is_no_reason(text: str):
     assert kept(text) == {}
 
 
+@pytest.mark.parametrize(
+    ("high", "options", "stays"),
+    [
+        (0.9998, None, True),
+        (0.9997, None, False),
+        (0.999, None, False),
+        (0.999, Options(half=BFLOAT16), True),
+    ],
+)
+def test_a_bound_that_half_tells_from_1_bounds(high: float, options: Options | None, *, stays: bool):
+    """float16 has no number between 1 - 2^-11 and 1, and bfloat16 has fewer there."""
+    text = FAMILIES["near one"].text("a logit of what is bounded")
+    assert ("r" in kept(text.replace("{0.99999}", f"{{{high}}}"), options)) is stays
+
+
 def test_a_sine_of_coordinates_holds_no_layer_behind_it():
     """A sine as an activation is half, unless it is that of a point."""
     text = """g (float[N,3] x) => (float[N,64] y) <float[3,64] f, float[64,64] w, float[64,64] v> {

@@ -37,7 +37,7 @@ from amp_rewrite.analysis.operators import (
     source,
 )
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.numerics.half import Fit
+from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
@@ -51,11 +51,11 @@ _SCALES = frozenset(("Add", "Div", "Mul", "Pow", "Sub"))
 """Operators that pass on the digits of a value beside a number."""
 
 
-def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit]) -> Mapping[int, Evidence]:
+def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping[int, Evidence]:
     """The units that make sums which cancel, from the atoms of these to what needs what is left."""
     if not _may_cancel(graph, fits):
         return {}
-    forms = form_rules.read(graph, fits)
+    forms = form_rules.read(graph, fits, half)
     found = dict.fromkeys(_Needs(forms).held(), Reason.NEAR_1)
     found |= dict.fromkeys(_cancelling(forms), Reason.CANCELLATION)
     evidence = {reason: Evidence(Authority.RANGE, reason) for reason in set(found.values())}

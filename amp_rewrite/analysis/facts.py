@@ -106,7 +106,7 @@ def _findings(
         runtime_bugs.check(graph) if has_faults else {},
         found.findings,
         flows.check(graph, found.fits, options.half),
-        cancellation.check(graph, found.fits),
+        cancellation.check(graph, found.fits, options.half),
         accumulators.check(graph, options.half),
         quantised.check(graph, fused=has_faults),
         observed.check(graph, seen, found, options.half),

@@ -88,7 +88,6 @@ class Reason(enum.Enum):
     # values
     OVERFLOW = "overflow"
     VANISHING_DIVISOR = "vanishing divisor"
-    VANISHING_REST = "vanishing rest"
     RECIPROCAL_OVERFLOW = "reciprocal overflow"
     INEXACT_FACTOR = "inexact factor"
     FAINT_FACTOR = "faint factor"

@@ -82,9 +82,6 @@ _WORDS: Mapping[Reason, str] = {
     Reason.BATCH_OF_ONE: "onnxruntime runs it as a function, which fails in half for a batch of one",
     Reason.OVERFLOW: "{number:.6g} in {value} is beyond {half}'s {limit:.6g}",
     Reason.VANISHING_DIVISOR: "{number:.3g} in {value} becomes 0 in {half}, and is divided by",
-    Reason.VANISHING_REST: (
-        "{number:.7g} in {value} becomes 1 in {half}, and what it leaves of 1 is divided by"
-    ),
     Reason.RECIPROCAL_OVERFLOW: "{number:.6g} / {limit:.3g}, which {value} admits, is beyond {half}",
     Reason.INEXACT_FACTOR: "{number:.3g} in {value} becomes {limit:.3g} in {half}",
     Reason.FAINT_FACTOR: (
