@@ -19,9 +19,8 @@ import onnx_ir as ir
 
 from amp_rewrite import argument_checks, arguments, certified, stages
 from amp_rewrite.analysis.facts import gather
-from amp_rewrite.analysis.faint_outputs import Faint
-from amp_rewrite.analysis.held import Held
-from amp_rewrite.analysis.observed import Seen
+from amp_rewrite.analysis.observed import Held, Seen
+from amp_rewrite.analysis.outputs import Faint
 from amp_rewrite.bounds import deciding
 from amp_rewrite.escaping import brief
 from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze

@@ -10,8 +10,7 @@ from amp_rewrite.policy.reasons import in_words
 from tests.text import agree, becomes, in_half, kept, model, rewritten
 
 BF16 = Options(half=BFLOAT16)
-FROM = "comes from an integer that may exceed 2048, where half is no longer exact"
-TO = "ends as an integer, and half is exact for integers to 2048 only"
+WHY = "it carries whole numbers or pixel coordinates, and float16 is exact to 2048 only"
 
 
 def test_positions_stay_up_to_their_sines():
@@ -66,7 +65,7 @@ def test_products_on_the_way_to_an_angle_stay(case):
     }}"""
     found = kept(text)
     assert {"f", "a", "s"} <= found.keys()
-    assert set(found.values()) == {FROM}
+    assert set(found.values()) == {WHY}
     assert in_half(text) == {"m"}
 
 
@@ -77,7 +76,7 @@ def test_a_product_that_leads_to_no_angle_is_a_product():
         a = MatMul (f, v)
         y = MatMul (a, w)
     }"""
-    assert kept(text) == {"f": FROM}
+    assert kept(text) == {"f": WHY}
     assert in_half(text) == {"a", "y"}
     proto = model(text)
     agree(proto, rewritten(proto).model)
@@ -104,7 +103,7 @@ def test_a_sine_of_features_is_no_angle():
         t = Tanh (a)
         y = Sin (t)
     }"""
-    assert kept(text) == {"f": FROM}
+    assert kept(text) == {"f": WHY}
 
 
 def test_a_range_of_floats_counts():
@@ -134,7 +133,7 @@ def test_what_is_small_by_its_type(kind, small):
         n = Mul (m, f)
         y = MatMul (n, w)
     }}"""
-    assert kept(text) == ({} if small else {"f": FROM})
+    assert kept(text) == ({} if small else {"f": WHY})
     assert ("f" in in_half(text)) == small
     assert "n" in in_half(text)
 
@@ -161,7 +160,7 @@ def test_what_is_small_by_its_makers(shape, made, small):
         f = Cast <to = 1> (d)
         y = Sqrt (f)
     }}"""
-    assert kept(text) == ({} if small else {"f": FROM, "y": FROM})
+    assert kept(text) == ({} if small else {"f": WHY, "y": WHY})
 
 
 def test_bfloat16_counts_to_256():
@@ -173,7 +172,7 @@ def test_bfloat16_counts_to_256():
         y = Sqrt (f)
     }"""
     assert kept(text) == {}
-    assert kept(text, BF16)["f"].startswith("comes from an integer that may exceed 256,")
+    assert kept(text, BF16)["f"].endswith("bfloat16 is exact to 256 only")
 
 
 @pytest.mark.parametrize(
@@ -191,7 +190,7 @@ def test_a_stored_table_of_integers(values, stays):
         m = MatMul (x, w)
         y = Mul (m, t)
     }}"""
-    assert kept(text) == ({"y": FROM} if stays else {})
+    assert kept(text) == ({"y": WHY} if stays else {})
 
 
 def test_what_becomes_an_integer_stays_along_the_way():
@@ -214,7 +213,7 @@ def test_what_becomes_an_integer_stays_along_the_way():
         }""",
         close=1.0,
     )
-    assert kept(text) == {"a": TO, "b": TO, "y": TO}
+    assert kept(text) == {"a": WHY, "b": WHY, "y": WHY}
 
 
 def test_sizes_computed_in_float():
@@ -280,7 +279,7 @@ def test_rotary_angles_stay_float32_however_the_frequencies_come(name):
     found = analyze(onnx.parser.parse_model(ROPE.format(ROPES[name])))
     (unit,) = [unit for unit in found.graph.units if unit.node.name == "product"]
     assert not found.painting.is_half(unit.index)
-    assert "may exceed" in in_words(found.painting.entries[unit.index].evidence)
+    assert "whole numbers" in in_words(found.painting.entries[unit.index].evidence)
 
 
 def test_a_range_that_goes_down_is_as_large_as_one_that_goes_up():
@@ -293,8 +292,8 @@ def test_a_range_that_goes_down_is_as_large_as_one_that_goes_up():
         {unit.node.name: in_words(found.painting.entries[unit.index].evidence) for unit in found.graph.units}
         for found in (large, small)
     ]
-    assert "may exceed" in reasons[0]["scale"]
-    assert "may exceed" not in reasons[1]["scale"]
+    assert "whole numbers" in reasons[0]["scale"]
+    assert "whole numbers" not in reasons[1]["scale"]
 
 
 def test_places_in_an_image_are_computed_in_float32():
@@ -324,4 +323,4 @@ def test_a_scatter_that_adds_carries_what_becomes_an_integer():
         s = ScatterND <reduction = "add"> (q, i, u)
         y = Cast <to = 7> (s)
     }"""
-    assert kept(text)["q"] == TO
+    assert kept(text)["q"] == WHY

@@ -43,6 +43,10 @@ def find(constant: Constant, context: Context) -> Findings:
     if fit.overflowing or not fit.magnitude:
         return NONE
     least = max(fit.low, -fit.high)
+    if least < half.integers and not any(
+        u.unit in context.ending or _moves(u, context) for u in constant.uses
+    ):
+        return NONE
     uses = propagate(context.graph, constant.uses, lambda use: 0.0 if _moves(use, context) else None).uses
     offsets = {
         use.unit: _offset(use, constant, context.node(use.unit)) for use in uses if use.unit in context.ending

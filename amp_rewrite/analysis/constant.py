@@ -36,10 +36,10 @@ class Constant:
     uses: tuple[UnitUse, ...]
 
     def evidence(
-        self, reason: Reason, half: Half, number: float | None, limit: float | None = None
+        self, reason: Reason, half: Half, number: float | None, limit: float, text: str = ""
     ) -> Evidence:
         """What holds a unit in float32 because of this constant."""
-        return Evidence(Authority.RANGE, reason, self.value.name or "", number, limit, half.name)
+        return Evidence(Authority.RANGE, reason, self.value.name or "", number, limit, half.name, text)
 
 
 class Context:

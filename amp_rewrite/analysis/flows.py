@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -54,7 +54,8 @@ _SCALE = BOUNDS | (MOVERS - CONTROL_FLOW) | {"Abs", "Add", "Cast", "Div", "Mul",
 _ANGLES = ("Cos", "Sin")
 _BOUNDED = LIMITS.keys() - {"Exp"} | {"Sign"}
 _POINT = 4
-"""The terms of a product that moves a point in space, in time or with a 1; those of features are more."""
+"""The terms of a product that moves a point with a 1; one that makes angles of a point has fewer, and those
+of features are more."""
 _GRID = 32.0
 """The least that a stored grid reaches: from there on, half has steps of 1/32."""
 _FLOOR = 2.0**-10
@@ -64,7 +65,7 @@ _EXACT = (ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.UIN
 _SIZES = {ir.DataType.BOOL: 1.0, ir.DataType.UINT8: 255.0, ir.DataType.INT8: 128.0}
 _COUNTED = 2**24
 """Up to here float32 is exact for integers; beyond, every float32 is an integer, which says nothing."""
-_LAYER, _PRODUCT, _SQUARE, _FLOORED = 1, 2, 4, 8
+_LAYER, _PRODUCT, _SQUARE, _FLOORED, _PROJECTED = 1, 2, 4, 8, 16
 """What a value of inputs went through, as bits."""
 
 
@@ -73,14 +74,14 @@ def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping
     flows = _Flows(graph, fits, half)
     found: dict[int, Evidence] = {}
     for reason, flow in (
-        (Reason.TO_INTEGER, flows.to_integers),
-        (Reason.TO_PIXEL_COORDINATES, flows.to_pixels),
-        (Reason.FROM_INTEGER, flows.from_integers),
+        (Reason.INTEGER, flows.to_integers),
+        (Reason.INTEGER, flows.to_pixels),
+        (Reason.INTEGER, flows.from_integers),
         (Reason.TO_ANGLE, flows.to_angles),
         (Reason.GAUSSIAN, flows.of_gaussians),
         (Reason.SPECTRUM, flows.of_spectra),
     ):
-        evidence = Evidence(Authority.RANGE, reason, limit=half.integers)
+        evidence = Evidence(Authority.RANGE, reason, limit=half.integers, half=half.name)
         found = {**dict.fromkeys(flow(), evidence), **found}
     return found
 
@@ -92,7 +93,6 @@ class _Flows:
         self._graph = graph
         self._fits = fits
         self._limit = half.integers
-        self._operators = [effective_op(unit.node) for unit in graph.units]
         self._integers = _Integers(graph)
 
     def to_integers(self) -> Iterable[int]:
@@ -126,7 +126,7 @@ class _Flows:
         says.
         """
         ends = set(self._of(*_ANGLES))
-        way = reach(ends, self._graph.predecessors.__getitem__, self._is_of_points) if ends else ()
+        way = reach(ends, self._graph.predecessors.__getitem__, self._is_of_a_point) if ends else ()
         return (*way, *(unit for each in way for unit in self._graph.successors[each] if unit in ends))
 
     def of_gaussians(self) -> Iterable[int]:
@@ -155,6 +155,11 @@ class _Flows:
         logs = [unit for unit in self._of("Log") if unit not in self._graph.spelled]
         ends = [unit for unit in logs if before[unit] and self._is_power(before[unit])]
         return (*ends, *reach(ends, before.__getitem__, self._of_inputs.__contains__))
+
+    @functools.cached_property
+    def _operators(self) -> Sequence[str]:
+        """The operator of each unit."""
+        return [effective_op(unit.node) for unit in self._graph.units]
 
     def _of(self, *operators: str) -> list[int]:
         """The units of these operators."""
@@ -243,7 +248,9 @@ class _Flows:
         """The bits of what a unit makes of values with these."""
         node, operator = self._graph.units[unit].node, self._operators[unit]
         if operator in PRODUCTS | TRANSFORMS:
-            before |= _PRODUCT | (0 if _is_of_few(node) else _LAYER)
+            terms = long_sums.terms(node) if "Conv" not in node.op_type else None
+            is_layer = terms is None or terms > _POINT
+            before |= _PRODUCT | (_LAYER if is_layer else _PROJECTED if terms == _POINT else 0)
         elif operator in _SQUARES or patterns.square_of(node) is not None:
             before |= _SQUARE | (_LAYER if operator in _SQUARES else 0)
         elif operator in AVERAGES:
@@ -256,6 +263,9 @@ class _Flows:
     def _is_of_points(self, unit: int) -> bool:
         """Whether a unit computes coordinates of inputs."""
         return not self._of_inputs.get(unit, _LAYER) & _LAYER
+
+    def _is_of_a_point(self, unit: int) -> bool:
+        return not self._of_inputs.get(unit, _LAYER) & (_LAYER | _PROJECTED)
 
     def _is_power(self, units: Collection[int]) -> bool:
         """Whether all these are of inputs, something before is transformed and squared, and nothing hides
@@ -315,12 +325,6 @@ def _casts_to_integer(node: ir.Node) -> bool:
     typed = schema.of(node)
     to = schema.declared(node, typed) if typed is not None else None
     return to is not None and to.is_integer()
-
-
-def _is_of_few(node: ir.Node) -> bool:
-    """Whether a product has few terms, as that of a point and a matrix."""
-    terms = long_sums.terms(node)
-    return terms is not None and terms <= _POINT and "Conv" not in node.op_type
 
 
 def _scaling(value: ir.Value) -> Iterator[ir.Node]:

@@ -80,7 +80,8 @@ def _look_at(constant: Constant, context: Context, found: Ranges) -> None:
         else:
             _keep(overflow(constant, context), found)
     for find in _RULES:
-        _keep(find(constant, context), found)
+        if findings := find(constant, context):
+            _keep(findings, found)
 
 
 def _keep(findings: Mapping[int, Evidence], found: Ranges) -> None:

@@ -68,7 +68,7 @@ def vanishing_divisor(constant: Constant, context: Context) -> Findings:
 
     found = propagate(context.graph, constant.uses, after)
     ends = [use for use in found.uses if _divides(use, context)]
-    evidence = constant.evidence(Reason.VANISHING_DIVISOR, half, fit.high if tiny else None)
+    evidence = constant.evidence(Reason.ROUNDED, half, fit.high if tiny else None, 0.0, ", and is divided by")
     return {use.unit: evidence for use in found.on_paths_to(ends)}
 
 
@@ -105,7 +105,7 @@ def large_quotient(constant: Constant, context: Context) -> Findings:
     marked = [use.unit for use in found.on_paths_to(ends)]
     readers = [use.unit for end in ends for use in uses_of(graph, end.unit)]
     dividend, divisor = max(ends.values(), key=lambda quotient: quotient[0] / quotient[1])
-    evidence = constant.evidence(Reason.RECIPROCAL_OVERFLOW, context.half, dividend, divisor)
+    evidence = constant.evidence(Reason.QUOTIENT_OVERFLOW, context.half, dividend, divisor)
     return dict.fromkeys((*marked, *readers), evidence)
 
 
@@ -130,7 +130,7 @@ def inexact_factor(constant: Constant, context: Context) -> Findings:
     becomes = float(rounding.convert(np.array([fit.low], np.float32), half).astype(np.float32)[0])
     if abs(becomes - fit.low) <= abs(fit.low) * _ROUNDOFFS / half.integers:
         return NONE
-    evidence = constant.evidence(Reason.INEXACT_FACTOR, half, fit.low, becomes)
+    evidence = constant.evidence(Reason.ROUNDED, half, fit.low, becomes)
     return {use.unit: evidence for use in constant.uses if context.node(use.unit).op_type in _SCALES}
 
 
