@@ -17,9 +17,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.analysis.constant import NONE, Constant, Context, Findings
-from amp_rewrite.analysis.operators import REARRANGES, SELECTS, source
+from amp_rewrite.analysis.operators import source
 from amp_rewrite.analysis.propagation import UnitUse, propagate
 from amp_rewrite.model.constants import dims, numbers, stored_as
+from amp_rewrite.onnx_facts.operators import REARRANGES, SELECTS
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.evidence import Evidence, Reason
 

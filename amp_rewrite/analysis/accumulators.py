@@ -21,7 +21,12 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from amp_rewrite.analysis.idioms import patterns
-from amp_rewrite.analysis.operators import (
+from amp_rewrite.analysis.operators import effective_op, source
+from amp_rewrite.analysis.propagation import reach
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model.constants import stored_as
+from amp_rewrite.numerics.half import Half
+from amp_rewrite.onnx_facts.operators import (
     ARITHMETIC,
     AVERAGES,
     BOUNDS,
@@ -31,13 +36,7 @@ from amp_rewrite.analysis.operators import (
     MOVERS,
     REARRANGES,
     SELECTS,
-    effective_op,
-    source,
 )
-from amp_rewrite.analysis.propagation import reach
-from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.model.constants import stored_as
-from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 

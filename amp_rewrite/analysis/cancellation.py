@@ -22,7 +22,10 @@ from amp_rewrite.analysis import form_rules
 from amp_rewrite.analysis.form_rules import added_before, addition_before
 from amp_rewrite.analysis.forms import CLOSE, SURE, Form, Forms, Rest
 from amp_rewrite.analysis.idioms import patterns
-from amp_rewrite.analysis.operators import (
+from amp_rewrite.analysis.operators import rearranges, source
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.numerics.half import Fit, Half
+from amp_rewrite.onnx_facts.operators import (
     AVERAGES,
     BOUNDS,
     DIVISORS,
@@ -33,11 +36,7 @@ from amp_rewrite.analysis.operators import (
     PRODUCTS,
     REARRANGES,
     SELECTS,
-    rearranges,
-    source,
 )
-from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 

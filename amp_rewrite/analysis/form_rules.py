@@ -12,7 +12,11 @@ from amp_rewrite.analysis.forms import CLOSE, SURE, Form, Forms, Rest, negated
 from amp_rewrite.analysis.idioms.idiom import Part
 from amp_rewrite.analysis.idioms.normalisation import SUM
 from amp_rewrite.analysis.idioms.patterns import scalar
-from amp_rewrite.analysis.operators import (
+from amp_rewrite.analysis.operators import effective_op, rearranges
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model.constants import dims, numbers, stored_as
+from amp_rewrite.numerics.half import Fit, Half
+from amp_rewrite.onnx_facts.operators import (
     AVERAGES,
     BOUNDS,
     CONTROL_FLOW,
@@ -22,12 +26,7 @@ from amp_rewrite.analysis.operators import (
     PRODUCTS,
     REARRANGES,
     SELECTS,
-    effective_op,
-    rearranges,
 )
-from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.model.constants import dims, numbers, stored_as
-from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_types import control_flow
 
 _HELD_BY_HALF = frozenset((ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.UINT8))

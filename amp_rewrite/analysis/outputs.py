@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.operators import CONTROL_FLOW, MOVERS
 from amp_rewrite.analysis.units import Unit, UnitGraph, read_by, value_of
 from amp_rewrite.errors import OptionError
 from amp_rewrite.numerics.half import Half
+from amp_rewrite.onnx_facts.operators import CONTROL_FLOW, MOVERS
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import IOTypes, Options
 
