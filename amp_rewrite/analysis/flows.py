@@ -256,7 +256,8 @@ class _Flows:
         elif operator in AVERAGES:
             before |= _LAYER
         if operator in ("Add", "Clip", "Max"):  # the third input of a Clip bounds from above
-            is_high = any((patterns.scalar(value) or 0) >= _FLOOR for value in node.inputs[:2])
+            fits = (self._fits.get(value) for value in patterns.operands(node)[:2])
+            is_high = any(fit is not None and fit.low >= _FLOOR for fit in fits)
             return before | (_FLOORED if is_high else 0)
         return before if operator in REARRANGES | SELECTS | {"Min"} else before & ~_FLOORED
 
