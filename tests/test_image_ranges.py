@@ -12,9 +12,9 @@ from tests import text
 from tests.commands import run
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.running.inputs import feeds, trials
+from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.inputs.image_range import ImageRange
+from amp_rewrite.running.inputs.values import ImageRange
 
 UNIT, BYTES = ImageRange.UNIT, ImageRange.BYTES
 
@@ -54,12 +54,12 @@ def graph(body, weights=""):
 def test_the_graph_says_the_range_or_both_are_tried(body, weights, ranges):
     """By the first constant that it applies; the images are in that range."""
     model = graph(body, weights)
-    found = trials.trials(model, Data())
+    found = feeds.trials(model, Data())
     assert [trial.source.images for trial in found] == ranges
     for trial, images in zip(found, ranges, strict=True):
         (sample,) = trial.samples
         assert images.most / 2 < sample["x"].max() <= images.most
-        (again,) = feeds.feeds(model, trials.of_source(Data(), trial.source))
+        (again,) = feeds.feeds(model, feeds.of_source(Data(), trial.source))
         assert np.array_equal(sample["x"], again["x"])
 
 
@@ -73,7 +73,7 @@ def test_what_is_no_synthetic_image_is_tried_once(tmp_path):
         "g () => (float y) { y = Constant <value = float {1}> () }": Data(),
     }
     for body, data in cases.items():
-        (trial,) = trials.trials(text.model(body), data)
+        (trial,) = feeds.trials(text.model(body), data)
         assert trial.source.images is None
 
 
@@ -97,7 +97,7 @@ def test_images_have_channels_and_go_into_a_convolution_or_a_resize(declared, st
     model = text.model(f"g ({declared}) => (float[a,b,c,d] y) <{stored}> {{ {body} }}")
     ranges = analyze(model).ranges().counts.inputs
     assert [each.source.value for each in ranges] == (["image"] if expected else [])
-    assert (trials.trials(model, Data())[0].source.images is not None) == expected
+    assert (feeds.trials(model, Data())[0].source.images is not None) == expected
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 255), (-1, 1), (3, 3)])
@@ -105,7 +105,7 @@ def test_a_declared_range_is_kept(low, high):
     """Images, and other floats, are anywhere in it; there is nothing to try."""
     model = text.model("""g (float[1,3,8,8] x, float[8,8] v) => (float[1,3,8,8] y) {
         a = Add (x, v) y = Relu (a) }""")
-    (trial,) = trials.trials(model, Data(ranges={"x": (low, high), "v": (low, high)}))
+    (trial,) = feeds.trials(model, Data(ranges={"x": (low, high), "v": (low, high)}))
     (sample,) = trial.samples
     assert trial.source.images is None
     for array in sample.values():
@@ -115,7 +115,7 @@ def test_a_declared_range_is_kept(low, high):
 
 def test_what_half_does_not_hold_is_not_drawn():
     """Whatever reads it stays float32, and numbers of that size would tell nothing of the rest."""
-    (first, _) = trials.trials(graph("a = Identity (x)"), Data(ranges={"x": (0, 3e38)}))
+    (first, _) = feeds.trials(graph("a = Identity (x)"), Data(ranges={"x": (0, 3e38)}))
     (sample,) = first.samples
     assert sample["x"].max() <= 1
 
@@ -142,7 +142,7 @@ def test_images_of_two_ranges_have_what_the_graph_says():
     model = text.model("""g (float[1,3,8,8] p, float[1,3,8,8] q) => (float[1,3,8,8] y)
         <float[3,3,1,1] w, float c = {255}, float d = {0.5}> {
         a = Div (p, c) b = Sub (q, d) e = Conv (a, w) f = Conv (b, w) y = Add (e, f) }""")
-    (trial,) = trials.trials(model, Data())
+    (trial,) = feeds.trials(model, Data())
     (sample,) = trial.samples
     assert (trial.source.images, sample["p"].max() > 200, sample["q"].max() <= 1) == (None, True, True)
 

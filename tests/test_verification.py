@@ -24,7 +24,7 @@ pytest.importorskip("onnxruntime")
 from amp_rewrite.running import sessions, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.inputs import feeds as feeds_
-from amp_rewrite.running.inputs.input_source import InputSource
+from amp_rewrite.running.inputs.feeds import InputSource
 from amp_rewrite.running.sessions import Device
 
 FORCED = Options(level=Level.UNSAFE_FORCE_ALL)

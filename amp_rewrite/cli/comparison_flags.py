@@ -20,8 +20,7 @@ from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.running import run_arguments, tolerances, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.inputs import feeds
-from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.inputs.trials import Trial, of_source, trials
+from amp_rewrite.running.inputs.feeds import Data, Trial, of_source, trials
 from amp_rewrite.running.sessions import Libraries, Runnable
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import Verdict

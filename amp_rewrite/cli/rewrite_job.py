@@ -39,8 +39,7 @@ from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running import emulation, run_arguments, sessions
 from amp_rewrite.running.inputs import feeds
-from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.inputs.trials import of_source
+from amp_rewrite.running.inputs.feeds import Data, of_source
 from amp_rewrite.running.observation import observe
 from amp_rewrite.running.sessions import Runnable
 from amp_rewrite.running.verdict import Verdict

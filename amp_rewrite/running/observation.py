@@ -22,7 +22,7 @@ from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.running import run_arguments
 from amp_rewrite.running.calibration_runs import CalibrationRuns, Named
-from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
+from amp_rewrite.running.inputs.feeds import FROM_CALLER, InputSource
 from amp_rewrite.running.light_model import light
 from amp_rewrite.running.measured_model import MeasuredModel
 from amp_rewrite.running.run_arguments import Samples

@@ -14,7 +14,7 @@ from amp_rewrite.rewriting.report import NodeCounts
 from amp_rewrite.running import comparison, sessions
 from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.comparison import Float32Noise, HalvedPort, Runs, SampleComparison
-from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
+from amp_rewrite.running.inputs.feeds import FROM_CALLER, InputSource
 from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.tolerances import Measured

@@ -39,10 +39,8 @@ from amp_rewrite.running.comparison import (
     SampleComparison,
 )
 from amp_rewrite.running.emulation import emulated
-from amp_rewrite.running.inputs import trials
-from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.inputs.input_source import FROM_CALLER, InputSource
-from amp_rewrite.running.inputs.trials import Trial
+from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.inputs.feeds import FROM_CALLER, Data, InputSource, Trial
 from amp_rewrite.running.metrics import Channels, Spread
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sessions import Device, Libraries, Runnable
@@ -329,7 +327,7 @@ def verify(
 def _trials(original: ModelSource, samples: Samples | None, inputs: InputSource) -> tuple[Trial, ...]:
     """The samples that were given, and else synthetic ones."""
     if samples is None:
-        return trials.trials(run_arguments.model("original", original), Data())
+        return feeds.trials(run_arguments.model("original", original), Data())
     return (Trial(run_arguments.samples(samples), inputs),)
 
 

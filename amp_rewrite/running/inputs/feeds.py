@@ -27,10 +27,17 @@ from amp_rewrite.policy import options
 from amp_rewrite.policy.open_sizes import GivenSizes
 from amp_rewrite.policy.options import Ranges
 from amp_rewrite.running import latency
-from amp_rewrite.running.inputs import model_inputs, synthetic
-from amp_rewrite.running.inputs.image_range import ImageRange
-from amp_rewrite.running.inputs.input_source import InputSource
-from amp_rewrite.running.inputs.model_inputs import Input, Structure, coerce, refuse_unknown
+from amp_rewrite.running.inputs import synthetic
+from amp_rewrite.running.inputs.declared import (
+    Input,
+    Structure,
+    check_declared,
+    coerce,
+    inputs_of,
+    refuse_unknown,
+    refuse_wrong_names,
+)
+from amp_rewrite.running.inputs.values import ImageRange
 from amp_rewrite.running.sessions import Feeds
 
 # NumPy's .npz archives: the declared arrays are checked against a model's inputs before any is read.
@@ -49,11 +56,13 @@ def read(path: Path, inputs: Mapping[str, Input]) -> dict[str, NDArray[Any]]:
     try:
         with reading.open_regular(path) as file, zipfile.ZipFile(file) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            model_inputs.refuse_unknown(members, inputs, path)
-            headers = [_header(archive, member) for member in members.values()]
-            for name, header in zip(members, headers, strict=True):
-                model_inputs.check_declared(inputs[name], header.shape, header.dtype, path)
-            _refuse_huge(headers, path)
+            refuse_unknown(members, inputs, path)
+            needed = 0
+            for name, member in members.items():
+                shape, dtype = _header(archive, member)
+                check_declared(inputs[name], shape, dtype, path)
+                needed += math.prod(shape) * dtype.itemsize
+            _refuse_huge(needed, path)
             return {name: _array(archive, member) for name, member in members.items()}
     except FeedError:
         raise
@@ -64,20 +73,8 @@ def read(path: Path, inputs: Mapping[str, Input]) -> dict[str, NDArray[Any]]:
         raise FeedError(f"cannot be read ({problem})", where=path, remedy=SAVE) from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
+def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """The shape and element type that a member declares."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    @property
-    def size(self) -> int:
-        """The size of the array in bytes."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-
-def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Header:
     if member.flag_bits & _ENCRYPTED:
         raise ValueError("it is encrypted")
     with archive.open(member) as file:
@@ -85,10 +82,9 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Header:
         follows = member.file_size - file.tell()
     if dtype.hasobject:
         raise ValueError("it holds Python objects")
-    header = _Header(shape, dtype)
-    if min(shape, default=0) < 0 or header.size != follows:
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != follows:
         raise ValueError(f"{member.filename} does not have the size of its shape")
-    return header
+    return shape, dtype
 
 
 _ENCRYPTED = 1
@@ -101,9 +97,9 @@ _PARSERS = {
 }
 
 
-def _refuse_huge(headers: Iterable[_Header], path: Path) -> None:
-    """FeedError if the arrays, whose open dimensions can have any size, do not fit into memory."""
-    needed, free = sum(header.size for header in headers), latency.available()
+def _refuse_huge(needed: int, path: Path) -> None:
+    """FeedError if arrays of so many bytes, as open dimensions can have any size, do not fit into memory."""
+    free = latency.available()
     if free is not None and needed > free:
         raise FeedError(
             f"would take {needed / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB of memory are free",
@@ -119,6 +115,49 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
 
 _LONGEST = 200
 """Characters of a library's error message that are shown: it may quote file contents."""
+
+
+# Where samples come from.
+
+
+@dataclass(frozen=True, slots=True)
+class InputSource:
+    """Synthesised with `seed`, or read from `paths`, or else passed by the caller.
+
+    `files` has the file or folder of each sample that was read, in order; `images` is the range of synthetic
+    images, None if there are none, or several ranges.
+    """
+
+    seed: int | None = None
+    paths: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    images: ImageRange | None = None
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether the inputs are synthetic."""
+        return self.seed is not None
+
+    def sample(self, index: int) -> str:
+        """The display name of a sample, counted from 0; empty for synthetic ones, which are all alike.
+
+        The caller's are named as in Python: `samples[0]`.
+        """
+        if self.is_synthetic:
+            return ""
+        return self.files[index] if index < len(self.files) else f"samples[{index}]"
+
+    def to_json(self) -> dict[str, Any]:
+        """This as JSON data, without the names of single samples."""
+        return {
+            "synthetic": self.is_synthetic,
+            "seed": self.seed,
+            "paths": list(self.paths),
+            "images": self.images.value if self.images else None,
+        }
+
+
+FROM_CALLER = InputSource()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,17 +208,16 @@ def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
     loaded = loading.load(model).model
     model_path = "" if isinstance(model, onnx.ModelProto) else str(model)
     if not data.paths:
-        given = (data.dims, data.seed, data.samples, model_path, data.images, data.ranges)
-        return synthetic.synthesise(loaded, *given)
-    inputs = {declared.name: declared for declared in model_inputs.of(loaded, model_path)}
+        return synthetic.synthesise(
+            loaded, data.dims, data.seed, data.samples, model_path, data.images, data.ranges
+        )
+    inputs = {declared.name: declared for declared in inputs_of(loaded, model_path)}
     return (read(inputs) for read in _all_readers(data))
 
 
 def partial_feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
     """The samples in files, which may lack inputs of the model; raises as `feeds`."""
-    inputs = model_inputs.of(
-        loading.load(model).model, "" if isinstance(model, onnx.ModelProto) else str(model)
-    )
+    inputs = inputs_of(loading.load(model).model, "" if isinstance(model, onnx.ModelProto) else str(model))
     optional = {declared.name: replace(declared, has_default=True) for declared in inputs}
     return (read(optional) for read in _all_readers(data))
 
@@ -201,14 +239,14 @@ def given_sizes(model: str | Path, data: Data, others: Iterable[Path] = ()) -> G
         return GivenSizes(data.dims)
     first = next(partial_feeds(model, data), {})
     shapes = {name: array.shape for name, array in first.items() if hasattr(array, "shape")}
-    found = {
+    sampled = {
         f"{declared.name}:{axis}": shapes[declared.name][axis]
-        for declared in model_inputs.of(loading.load(model).model, str(model))
+        for declared in inputs_of(loading.load(model).model, str(model))
         for axis, dim in enumerate(declared.dims or ())
         if declared.name in shapes and not isinstance(dim, int) and dim not in data.dims
     }
-    origins = (found and f"of {Path(input_source(data).files[0]).name}", data.dims and "given by name")
-    return GivenSizes({**found, **data.dims}, " and ".join(map(str, filter(None, origins))))
+    origins = (sampled and f"of {Path(input_source(data).files[0]).name}", data.dims and "given by name")
+    return GivenSizes({**sampled, **data.dims}, " and ".join(map(str, filter(None, origins))))
 
 
 def open_sizes(model: onnx.ModelProto | str | Path, data: Data) -> dict[str, int]:
@@ -323,8 +361,36 @@ _FORMATS: dict[Structure, _Format] = {
 
 def _coerced(inputs: Mapping[str, Input], values: Mapping[str, Any], where: Path) -> Feeds:
     """The values in the declared types; FeedError for one that is missing, unknown or does not fit."""
-    refuse_unknown(values, inputs, where)
-    for name, declared in inputs.items():
-        if name not in values and not declared.has_default:
-            raise declared.error("is missing", where=where, remedy=f"add it, as {declared.type_text}")
+    refuse_wrong_names(values, inputs, where)
     return {name: coerce(inputs[name], value, where) for name, value in values.items()}
+
+
+# What two models are compared on: given samples, or synthetic ones, with images in each possible range.
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Samples, and their source."""
+
+    samples: Iterable[Feeds]
+    source: InputSource
+
+
+def trials(model: onnx.ModelProto | str | Path, data: Data) -> tuple[Trial, ...]:
+    """The samples for a model, as `feeds` has them; where images are synthetic and the graph does not say
+    their range, once for each range. Raises what `feeds` raises.
+    """
+    source = input_source(data)
+    if not source.is_synthetic:
+        return (Trial(feeds(model, data), source),)
+    stated = synthetic.image_ranges(loading.load(model).model, data.dims, data.ranges)
+    images = tuple(ImageRange) if None in stated else tuple(stated)
+    is_mixed = None not in stated and len(stated) > 1  # images of both ranges
+    sources = [source] if is_mixed or not images else [replace(source, images=one) for one in images]
+    return tuple(Trial(feeds(model, of_source(data, one)), one) for one in sources)
+
+
+def of_source(data: Data, source: InputSource) -> Data:
+    """The data from which a trial with this source has its samples."""
+    seed = data.seed if source.seed is None else source.seed
+    return replace(data, images=source.images or data.images, seed=seed)

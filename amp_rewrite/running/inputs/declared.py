@@ -1,10 +1,10 @@
-"""The inputs that a model declares."""
+"""The inputs that a model or a session declares, and values converted to their types."""
 
 from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ class Input:
         return FeedError(f"input '{self.name}'{model} {problem}", where=where, remedy=remedy)
 
 
-def of(model: ir.Model, model_path: str = "") -> tuple[Input, ...]:
+def inputs_of(model: ir.Model, model_path: str = "") -> tuple[Input, ...]:
     """The inputs of a model in order.
 
     Below IR version 4 initializers are listed as inputs, but cannot be set; from then on they are defaults.
@@ -140,6 +140,14 @@ def refuse_unknown(names: Iterable[str], inputs: Mapping[str, Input], where: str
         if name not in inputs:
             known = ", ".join(inputs) or "no inputs"
             raise FeedError(f"the model has no input '{name}'", where=where, remedy=f"it has {known}")
+
+
+def refuse_wrong_names(names: Collection[str], inputs: Mapping[str, Input], where: str | Path) -> None:
+    """FeedError for a name that is not an input, and for an input without a default that is missing."""
+    refuse_unknown(names, inputs, where)
+    for name, declared in inputs.items():
+        if name not in names and not declared.has_default:
+            raise declared.error("is missing", where=where, remedy=f"add it, as {declared.type_text}")
 
 
 def check_declared(declared: Input, shape: tuple[int, ...], dtype: np.dtype[Any], where: str | Path) -> None:
@@ -211,45 +219,36 @@ _TENSOR = re.compile(r"^tensor\((\w+)\)$")
 
 def refuse(session: Any, feeds: Mapping[str, Any], where: str) -> None:
     """FeedError for an input that is unknown, missing, no array, or of another type or shape."""
-    inputs = {declared.name: declared for declared in _declared(session)}
-    refuse_unknown(feeds, inputs, where)
-    for name, declared in inputs.items():
-        if name in feeds:
-            _refuse_value(declared, feeds[name], where)
-        elif not declared.has_default:
-            raise declared.error("is missing", where=where, remedy=f"add it, as {declared.type_text}")
+    entries = ((session.get_inputs(), False), (session.get_overridable_initializers(), True))
+    inputs = {
+        entry.name: _input_of_session(entry, has_default=has_default)
+        for listed, has_default in entries
+        for entry in listed
+    }
+    refuse_wrong_names(feeds, inputs, where)
+    for name, value in feeds.items():
+        declared = inputs[name]
+        if declared.structure is not Structure.TENSOR:
+            continue
+        if not isinstance(value, (np.ndarray, np.generic)):
+            problem = f"is {declared.type_text}, but {shown(value)} was given, which is no NumPy array"
+            remedy = "give a numpy.ndarray (tensor.numpy() of a tensor)"
+            raise declared.error(problem, where=where, remedy=remedy)
+        try:
+            coerce(declared, value, where)
+        except FeedError as error:
+            remedy = "give it in that type and shape"
+            raise FeedError(error.problem, where=error.where, remedy=remedy) from error
 
 
-def _refuse_value(declared: Input, value: Any, where: str) -> None:
-    if declared.structure is not Structure.TENSOR:
-        return
-    if not isinstance(value, (np.ndarray, np.generic)):
-        problem = f"is {declared.type_text}, but {shown(value)} was given, which is no NumPy array"
-        raise declared.error(problem, where=where, remedy="give a numpy.ndarray (tensor.numpy() of a tensor)")
-    try:
-        coerce(declared, value, where)
-    except FeedError as error:
-        remedy = "give it in that type and shape"
-        raise FeedError(error.problem, where=error.where, remedy=remedy) from error
-
-
-def _declared(session: Any) -> Iterator[Input]:
-    """The inputs of a session of onnxruntime, those with a default last."""
-    for entry in session.get_inputs():
-        yield _input(entry, has_default=False)
-    for entry in session.get_overridable_initializers():
-        yield _input(entry, has_default=True)
-
-
-def _input(entry: Any, *, has_default: bool) -> Input:
-    found = _TENSOR.match(entry.type)
-    name = "FLOAT" if found is None else found[1].upper()
-    dtype = ir.DataType[name] if name in ir.DataType.__members__ else None
+def _input_of_session(entry: Any, *, has_default: bool) -> Input:
+    tensor = _TENSOR.match(entry.type)
+    name = "FLOAT" if tensor is None else tensor[1].upper()
     return Input(
         value=ir.Value(name=entry.name),
         name=entry.name,
-        structure=Structure.OTHER if found is None else Structure.TENSOR,
-        dtype=dtype,
+        structure=Structure.OTHER if tensor is None else Structure.TENSOR,
+        dtype=ir.DataType[name] if name in ir.DataType.__members__ else None,
         dims=tuple(entry.shape) if entry.shape else None,
         has_default=has_default,
     )

@@ -1,0 +1,453 @@
+"""The values of synthetic inputs, by rules on their names and on the node inputs that they reach; the first
+rule that applies gives the values.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from amp_rewrite.bounds import given
+from amp_rewrite.model.constants import stored_as
+from amp_rewrite.numerics.half import FLOAT16
+from amp_rewrite.running.inputs.declared import Input
+from amp_rewrite.running.inputs.sizes import CHANNELS, Consumers, NodeInput, Shape, name_words
+
+Array = NDArray[Any]
+
+
+class ImageRange(enum.Enum):
+    """The range of an image's values."""
+
+    UNIT = "0..1"
+    BYTES = "0..255"
+
+    @property
+    def most(self) -> float:
+        """The largest value; the smallest is 0."""
+        return 1.0 if self is ImageRange.UNIT else 255.0
+
+
+BRANCHES = 2
+"""The branches of an If."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """An input to synthesise: its shape, the node inputs that it reaches, and its random number generator.
+
+    `all_shapes` has the shapes of all inputs of the model, `unsaid_images` is the range of images for which
+    the graph does not say one, `declared` the range that the user declared, `sample` the position of the
+    sample that it is for.
+    """
+
+    input: Input
+    shape: Shape
+    uses: tuple[NodeInput, ...]
+    all_shapes: Mapping[ir.Value, Shape]
+    consumers: Consumers
+    random: np.random.Generator = field(default_factory=np.random.default_rng)
+    unsaid_images: ImageRange = ImageRange.UNIT
+    declared: tuple[float, float] | None = None
+    sample: int = 0
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """The element type."""
+        return self.input.dtype or ir.DataType.UNDEFINED
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The words of the input's name."""
+        return name_words(self.input.name)
+
+    @property
+    def length(self) -> int:
+        """The size of the first axis; 1 for a scalar."""
+        return self.shape[0] if self.shape else 1
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it has exactly one element."""
+        return all(size == 1 for size in self.shape)
+
+    @property
+    def others(self) -> list[Shape]:
+        """The shapes of the other inputs."""
+        return [shape for value, shape in self.all_shapes.items() if value is not self.input.value]
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it is the truth value that chooses the branch of an If."""
+        return self.dtype == ir.DataType.BOOL and self.reaches(_node_inputs("If", 0))
+
+    def full(self, value: float) -> Array:
+        """An array filled with `value`."""
+        return np.full(self.shape, value)
+
+    def uniform(self, low: float, high: float) -> Array:
+        """Uniformly distributed random numbers."""
+        return self.random.uniform(low, high, self.shape)
+
+    def reaches(self, inputs: frozenset[tuple[str, int]]) -> bool:
+        """Whether it reaches one of these node inputs, directly or moved and cast."""
+        return any(use.key in inputs for use in self.uses)
+
+    def shape_of(self, value: ir.Value | None) -> Shape:
+        """The shape of another value, also through Cast and DequantizeLinear; empty if unknown."""
+        if value is None or value in self.all_shapes:
+            return () if value is None else self.all_shapes[value]
+        stored = stored_as(value)
+        if stored is not None:
+            return tuple(stored.shape.numpy())
+        if value.shape is not None and value.shape.is_static():
+            return tuple(value.shape.numpy())
+        node = value.producer()
+        passes = node is not None and node.op_type in ("Cast", "DequantizeLinear", "Identity")
+        return self.shape_of(node.inputs[0]) if node is not None and passes else ()
+
+
+Rule = Callable[[InputSpec], Array | None]
+"""Returns values for the inputs that it applies to, and None for all others."""
+
+
+def rules(dtype: ir.DataType) -> tuple[Rule, ...]:
+    """The rules for an element type, of which the last one always applies; empty for other types."""
+    if dtype == ir.DataType.BOOL:
+        return (lambda spec: spec.full(not spec.chooses or spec.sample % BRANCHES == 0),)
+    if dtype == ir.DataType.STRING:
+        return (lambda spec: np.full(spec.shape, "hello world"),)
+    if dtype.is_integer():
+        return _INTEGERS
+    return _FLOATS if dtype.is_floating_point() else ()
+
+
+def tensor(spec: InputSpec) -> Array:
+    """The values of an input, in its type; of one element of a sequence."""
+    values = next(values for rule in rules(spec.dtype) if (values := rule(spec)) is not None)
+    return np.asarray(values).astype(spec.dtype.numpy())
+
+
+def _node_inputs(operators: str, *indices: int) -> frozenset[tuple[str, int]]:
+    """The keys of the inputs at these indices, for operators separated by spaces."""
+    return frozenset((operator, index) for operator in operators.split() for index in indices)
+
+
+def _is_past(name: str, shape: Shape) -> bool:
+    """Whether it is state from previous steps, by its name; caches of cosine tables have fewer axes."""
+    return bool(name_words(name) & {"past", "cache"}) and len(shape) >= 3
+
+
+def _stored_number(value: ir.Value | None) -> int | None:
+    """The only element of a stored value."""
+    stored = stored_as(value)
+    return None if stored is None or stored.size != 1 else int(np.ravel(stored.numpy())[0])
+
+
+# Integers: ids within their tables, positions, masks, lengths and operands that determine shapes.
+
+SIDE = 4
+"""The height and width in a synthetic shape: small, but enough to compute with."""
+TRIP_COUNT = 3
+"""The number of iterations of a loop whose trip count is an input."""
+
+_MASKED = _node_inputs("Sub", 1) | _node_inputs("Equal", 0, 1) | _node_inputs("Where Not", 0)
+_COUNTS = _node_inputs("Loop", 0) | _node_inputs("Less LessOrEqual Greater GreaterOrEqual", 0, 1)
+"""Trip counts, and what a loop's condition compares its counter with."""
+_DIVISORS = _node_inputs("Div Mod", 1)
+
+
+def _position(spec: InputSpec) -> Array | None:
+    """Ascending positions that follow those of the past, modulo the size of their table."""
+    if not spec.words & {"position", "positions", "pos"}:
+        return None
+    pasts = (s[2] for v, s in spec.all_shapes.items() if len(s) == 4 and _is_past(v.name or "", s))
+    past, last = max(pasts, default=0), spec.shape[-1] if spec.shape else 1
+    ascending = np.arange(past, past + last) % (_bound(spec) or past + last or 1)
+    return np.broadcast_to(ascending if spec.shape else ascending[0], spec.shape)
+
+
+def _by_name(spec: InputSpec) -> Array | None:
+    """0 for token types and the past, and 1 for a mask."""
+    if spec.words >= {"token", "type"} or "segment" in spec.words or _is_past(spec.input.name, spec.shape):
+        return spec.full(0)
+    return spec.full(1) if "mask" in spec.words else None
+
+
+def _index(spec: InputSpec) -> Array | None:
+    bound = _bound(spec)
+    return None if bound is None else spec.random.integers(0, max(bound, 1), spec.shape)
+
+
+def _bound(spec: InputSpec) -> int | None:
+    """The number of entries of the smallest table that the input indexes; None if it indexes none."""
+    bounds = (_entries(spec, use) for use in spec.uses)
+    return min((size for size in bounds if size is not None), default=None)
+
+
+def _entries(spec: InputSpec, use: NodeInput) -> int | None:
+    """The number of entries that this use indexes; an index tuple is to be valid in every axis."""
+    if use.key == ("OneHot", 0):
+        return _stored_number(use.input_at(1))
+    if use.key not in _TABLES:
+        return None
+    shape = spec.shape_of(use.input_at(_TABLES[use.key]))
+    if use.operator in ("GatherND", "ScatterND"):
+        return min(shape, default=None)
+    axis = use.attribute("axis", use.attribute("gather_axis"))
+    return shape[axis] if -len(shape) <= axis < len(shape) else None
+
+
+_TABLES: dict[tuple[str, int], int] = {
+    **dict.fromkeys(_node_inputs("Gather GatherElements ScatterElements GatherND ScatterND", 1), 0),
+    ("com.microsoft:GatherBlockQuantized", 1): 0,
+    ("com.microsoft:EmbedLayerNormalization", 0): 2,
+    ("com.microsoft:EmbedLayerNormalization", 1): 4,
+    ("com.microsoft:EmbedLayerNormalization", 8): 3,
+}
+"""Node inputs that are indices, and where the node has their table."""
+
+
+def _length(spec: InputSpec) -> Array | None:
+    """The full length of the data, in the axis that a recurrent layer or ReverseSequence goes along."""
+    for use in spec.uses:
+        if use.key in _LENGTHS and (data := spec.shape_of(use.input_at(0))):
+            return spec.full(data[use.attribute("time_axis")])
+    others = [shape for shape in spec.others if len(shape) > 1]
+    is_length = spec.words & {"len", "lens", "length", "lengths"}
+    return spec.full(others[0][1]) if is_length and others else None
+
+
+_LENGTHS = _node_inputs("LSTM GRU RNN", 4) | _node_inputs("ReverseSequence", 1)
+
+
+def _compared(spec: InputSpec) -> Array | None:
+    """The constant that the input is compared with, such as a sampling rate; 0 and 1 are truth values."""
+    others = (use.input_at(1 - use.index) for use in spec.uses if use.operator == "Equal")
+    numbers = (number for other in others if (number := _stored_number(other)) not in (None, 0, 1))
+    number = next(numbers, None)
+    return None if number is None else spec.full(number)
+
+
+def _by_use(spec: InputSpec) -> Array | None:
+    """1 for masks of several axes, and small counts for loops."""
+    if spec.reaches(_MASKED) and len(spec.shape) > 1:
+        return spec.full(1)
+    return spec.full(TRIP_COUNT) if spec.is_single and spec.reaches(_COUNTS) else None
+
+
+def _operand(spec: InputSpec) -> Array | None:
+    """The value for the first operator that reads the input as an operand that determines shapes.
+
+    A single number may be moved on its way; of several, only a part may arrive. Where the input has another
+    length than the numbers, their minimum is in all elements.
+    """
+    for use in spec.uses:
+        is_whole = spec.is_single or use.input_at(use.index) is spec.input.value
+        if use.key in _OPERANDS and is_whole:
+            numbers = _OPERANDS[use.key](spec, use, spec.shape_of(use.input_at(0)))
+            if numbers:
+                fits = spec.shape == (len(numbers),)
+                return np.array(numbers) if fits else spec.full(min(numbers))
+    return None
+
+
+def _ends(spec: InputSpec, use: NodeInput, data: Shape) -> Sequence[int]:
+    """The sizes of the sliced axes, so that nothing is cut off."""
+    stored = stored_as(use.input_at(3))
+    axes = np.ravel(stored.numpy()) if stored is not None else range(spec.length)
+    return [data[axis] for axis in axes if -len(data) <= axis < len(data)]
+
+
+def _parts(spec: InputSpec, use: NodeInput, data: Shape) -> Sequence[int]:
+    """Equal parts, with the remainder in the last one."""
+    axis = use.attribute("axis")
+    if not -len(data) <= axis < len(data) or not spec.shape:
+        return ()
+    part, left = divmod(data[axis], spec.length)
+    return [*[part] * (spec.length - 1), part + left]
+
+
+_Operand = Callable[[InputSpec, NodeInput, Shape], Sequence[int]]
+_OPERANDS: dict[tuple[str, int], _Operand] = {
+    ("Resize", 3): lambda _spec, _use, data: [*data[:2], *(2 * size for size in data[2:])],
+    ("Reshape", 1): lambda spec, _use, _data: [-1, *[1] * (spec.length - 1)],
+    **dict.fromkeys(_node_inputs("Split SplitToSequence", 1), _parts),
+    **dict.fromkeys(
+        [("Slice", 1), ("CumSum", 1), ("CumProd", 1), ("Pad", 1)],
+        lambda spec, _use, _data: [0] * spec.length,
+    ),
+    ("Slice", 2): _ends,
+    **dict.fromkeys([("Slice", 3), ("Unsqueeze", 1)], lambda spec, _use, _data: range(spec.length)),
+}
+"""Node inputs that determine shapes, and valid values; empty if the shape of the data is unknown."""
+
+
+def _small(spec: InputSpec) -> Array:
+    """A shape, by the name; 1 for a divisor; any bytes; and 0 and 1 for all others."""
+    if spec.words & {"size", "sizes", "shape"} and len(spec.shape) == 1:
+        batch = next((shape[0] for shape in spec.others if shape), 1)
+        return np.array([batch, CHANNELS, *[SIDE] * spec.length][: spec.length])
+    if spec.reaches(_DIVISORS) or len(spec.shape) <= 1:
+        return spec.full(1)
+    if spec.dtype in (ir.DataType.UINT8, ir.DataType.INT8):
+        limits = np.iinfo(spec.dtype.numpy())
+        return spec.random.integers(limits.min, limits.max + 1, spec.shape)
+    return spec.random.integers(0, 2, spec.shape)
+
+
+_INTEGERS: tuple[Rule, ...] = (
+    _position,
+    _by_name,
+    _index,
+    _length,
+    _compared,
+    _by_use,
+    _operand,
+    _small,
+)
+
+
+# Floats: normally distributed, except for masks, images, positive operands, and what has a declared range.
+
+_POSITIVE = (0.1, 1.0)
+_DOMAINS = (
+    (_node_inputs("Acosh", 0), (1.1, 2.0)),
+    (
+        _node_inputs("Acos Asin Atanh", 0)
+        | _node_inputs("NonMaxSuppression", 3, 4)
+        | _node_inputs("Dropout", 1),
+        (0.1, 0.9),
+    ),
+    (
+        _node_inputs("Sqrt Log Reciprocal", 0)
+        | _node_inputs("Div", 1)
+        | _node_inputs("BatchNormalization", 4),
+        _POSITIVE,
+    ),
+)
+"""Node inputs with a restricted domain, and bounds within it: ratios, variances, denominators."""
+_ADDED_MASKS = _node_inputs("Attention", 3) | _node_inputs(
+    "com.microsoft:Attention com.microsoft:MultiHeadAttention", 5
+)
+_SCALES = _node_inputs("Resize", 2) | _node_inputs("Upsample", 1)
+
+
+def _mask(spec: InputSpec) -> Array | None:
+    """0 for the past, and for a mask that is added before a softmax; 1 for one that is multiplied."""
+    if _is_past(spec.input.name, spec.shape) or spec.reaches(_ADDED_MASKS):
+        return spec.full(0)
+    if "mask" not in spec.words:
+        return None
+    sums = (use.node.outputs[0] for use in spec.uses if use.operator == "Add")
+    behind = (use for total in sums for use in spec.consumers.of(total))
+    return spec.full(0 if any(use.operator == "Softmax" for use in behind) else 1)
+
+
+def _scales(spec: InputSpec) -> Array | None:
+    """Scales of 2 for all axes but batch and channels."""
+    if not spec.reaches(_SCALES) or len(spec.shape) != 1:
+        return None
+    return np.where(np.arange(spec.length) < 2, 1.0, 2.0)
+
+
+def _in_domain(spec: InputSpec) -> Array | None:
+    """Numbers in the domain of the functions that they or their sums reach; the narrowest domain first."""
+    for inputs, (low, high) in _DOMAINS:
+        if spec.reaches(inputs):
+            return spec.uniform(low, high)
+    positive = any(_needs_positive(spec.consumers, use, _MOST_SUMS) for use in spec.uses)
+    return spec.uniform(*_POSITIVE) if positive else None
+
+
+_MOST_SUMS = 4
+"""The most sums one behind the other: the degrees of an adjacency matrix are one or two."""
+_FEW = 1 << 16
+"""The most weights of a product that is taken for a sum; more are those of a layer."""
+
+
+def _needs_positive(consumers: Consumers, use: NodeInput, left: int) -> bool:
+    """Whether what this use reads is a radicand, or a sum of it is, or what is reduced a divisor."""
+    if use.key in _node_inputs("Sqrt Log", 0):
+        return True
+    if use.key == ("Pow", 0):
+        exponent = stored_as(use.input_at(1))
+        return exponent is None or bool(np.any(exponent.numpy() % 1) or np.any(exponent.numpy() < 0))
+    if not left or not _is_added_up(use):
+        return False
+    sums = consumers.of(use.node.outputs[0])
+    is_reduced = use.operator != "Add"
+    divides = is_reduced and any(after.key in (("Reciprocal", 0), ("Div", 1)) for after in sums)
+    return divides or any(_needs_positive(consumers, after, left - 1) for after in sums)
+
+
+def _is_added_up(use: NodeInput) -> bool:
+    """Whether a node adds up what it reads there, alone or to something else, with no negative weight."""
+    if use.operator == "MatMul":
+        weights = stored_as(use.input_at(1 - use.index))
+        return weights is not None and weights.size <= _FEW and bool(np.all(weights.numpy() >= 0))
+    if use.operator == "Einsum":
+        return len(use.node.inputs) == 1
+    return use.operator == "Add" or use.key in _node_inputs("ReduceSum ReduceMean", 0)
+
+
+def _declared(spec: InputSpec) -> Array | None:
+    """Numbers in the range that the user declared, where half holds them: what it does not stays float32."""
+    if spec.declared is None or not max(map(abs, spec.declared)) <= FLOAT16.largest:
+        return None
+    return spec.uniform(*spec.declared)
+
+
+def _image(spec: InputSpec) -> Array | None:
+    """An image in the range that the graph says; in `unsaid_images` where it says nothing."""
+    if not given.is_image(spec.input.value, spec.shape):
+        return None
+    return spec.uniform(0.0, (stated_range(spec) or spec.unsaid_images).most)
+
+
+_FLOATS: tuple[Rule, ...] = (
+    _mask,
+    _scales,
+    _in_domain,
+    _declared,
+    _image,
+    lambda spec: spec.random.standard_normal(spec.shape),
+)
+
+
+def is_image(spec: InputSpec) -> bool:
+    """Whether an input is synthesised as an image."""
+    before = _FLOATS[: _FLOATS.index(_image)]
+    return given.is_image(spec.input.value, spec.shape) and all(rule(spec) is None for rule in before)
+
+
+def stated_range(spec: InputSpec) -> ImageRange | None:
+    """The range that the graph takes an image to have, by the first constant that it subtracts or scales by;
+    None if it says nothing.
+
+    A mean, a divisor or a bound of more than two is for 0..255, and so is a factor of less than 0.1:
+    1/255, 1/127.5 and the inverse of its usual standard deviations (57 to 59) are.
+    """
+    for use in spec.uses:
+        at = _CONSTANTS.get(use.key)
+        stored = None if at is None else stored_as(use.input_at(at))
+        size = 0.0 if stored is None else float(np.abs(stored.numpy().astype(np.float64)).max(initial=0.0))
+        if size and np.isfinite(size):
+            is_bytes = size < 0.1 if use.operator == "Mul" else size > 2.0
+            return ImageRange.BYTES if is_bytes else ImageRange.UNIT
+    return None
+
+
+_CONSTANTS = {
+    **dict.fromkeys(_node_inputs("Add Div Min Mul Sub", 0), 1),
+    **dict.fromkeys(_node_inputs("Add Mul Sub", 1), 0),
+    ("BatchNormalization", 0): 3,
+    ("Clip", 0): 2,
+}
+"""For the node inputs that read an image: where the node has its constant."""
