@@ -183,6 +183,7 @@ class _Runs:
         )
         options.execution_order = runtime.ExecutionOrder.PRIORITY_BASED
         options.enable_mem_pattern = False  # from the second run on it takes memory beside that of the first
+        options.add_session_config_entry(_SPINNING, "0")  # reductions have one thread: others need not wait
         options.add_session_config_entry(_NO_QUANTISED, "1")  # it takes a DequantizeLinear for each reader
         if self._model.folder is not None:
             options.add_session_config_entry(sessions.DATA_FOLDER, str(self._model.folder))
@@ -202,6 +203,7 @@ class _Runs:
         return values, further
 
 
+_SPINNING = "session.intra_op.allow_spinning"
 _NO_QUANTISED = "session.disable_quant_qdq"
 
 
