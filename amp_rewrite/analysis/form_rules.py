@@ -12,7 +12,7 @@ from amp_rewrite.analysis.forms import CLOSE, SURE, Form, Forms, Rest, negated
 from amp_rewrite.analysis.idioms.idiom import Part
 from amp_rewrite.analysis.idioms.normalisation import SUM
 from amp_rewrite.analysis.idioms.patterns import scalar
-from amp_rewrite.analysis.operators import effective_op, rearranges
+from amp_rewrite.analysis.operators import effective_op, rearranges, source
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model.constants import dims, numbers, stored_as
 from amp_rewrite.numerics.half import Fit, Half
@@ -129,14 +129,10 @@ def added_before(node: ir.Node) -> float | None:
 
 def addition_before(node: ir.Node) -> ir.Node | None:
     """The Add or Sub of which a node reads what is rearranged; None for another node."""
-    value = node.inputs[0]
-    while value is not None and (maker := value.producer()) is not None and not maker.domain:
-        if maker.op_type in ("Add", "Sub") and len(maker.inputs) == 2:
-            return maker
-        if not rearranges(maker):
-            return None
-        value = maker.inputs[0]
-    return None
+    maker = source(node.inputs[0]).producer() if node.inputs[0] is not None else None
+    if maker is None or maker.domain or maker.op_type not in ("Add", "Sub") or len(maker.inputs) != 2:
+        return None
+    return maker
 
 
 def _rearranged(forms: Forms, _: ir.Node, first: ir.Value) -> Form | None:
