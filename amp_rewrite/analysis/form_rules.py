@@ -9,8 +9,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.forms import CLOSE, SURE, Form, Forms, Rest, negated
 from amp_rewrite.analysis.idioms.idiom import Part
-from amp_rewrite.analysis.idioms.normalisation import SUM
-from amp_rewrite.analysis.idioms.patterns import scalar
+from amp_rewrite.analysis.idioms.norms import SUM
 from amp_rewrite.analysis.operators import (
     AVERAGES,
     BOUNDS,
@@ -26,6 +25,7 @@ from amp_rewrite.analysis.operators import (
 )
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model.constants import dims, numbers, stored_as
+from amp_rewrite.model.patterns import scalar
 from amp_rewrite.numerics.half import Fit
 from amp_rewrite.onnx_types import control_flow
 

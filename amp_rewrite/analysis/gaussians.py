@@ -15,11 +15,11 @@ import onnx_ir as ir
 from amp_rewrite.analysis import long_sums
 from amp_rewrite.analysis.derived import Derived
 from amp_rewrite.analysis.from_inputs import FromInputs, read_by
-from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.operators import ARITHMETIC, BOUNDS, LIMITS, MOVERS, PRODUCTS, effective_op
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.ranges.constant import magnitude
 from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model import patterns
 from amp_rewrite.numerics.half import Fit
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason

@@ -11,12 +11,8 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from amp_rewrite.model.constants import numbers, stored_as
+from amp_rewrite.onnx_facts.operators import REARRANGES
 
-REARRANGES = frozenset(
-    "Cast DepthToSpace Dropout Expand Flatten Identity Reshape SpaceToDepth Squeeze Tile Transpose "
-    "Unsqueeze".split()
-)
-"""Operators whose first output holds all elements of the first input, in whatever order and shape."""
 SELECTS = frozenset(
     "Compress Gather GatherElements GatherND Pad ReverseSequence SequenceAt Slice Split Trilu".split()
 )

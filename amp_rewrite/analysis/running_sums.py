@@ -21,10 +21,10 @@ from itertools import chain
 import onnx_ir as ir
 
 from amp_rewrite.analysis.carried_values import CarriedValues
-from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.operators import ARITHMETIC, AVERAGES, CONTROL_FLOW, MOVERS, effective_op
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model import patterns
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 _LOOPS = ("Loop", "Scan")

@@ -13,10 +13,10 @@ from collections.abc import Container, Mapping
 import onnx_ir as ir
 
 from amp_rewrite.analysis.from_inputs import FromInputs
-from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.operators import ARITHMETIC, MOVERS, PRODUCTS, effective_op
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model import patterns
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 _TRANSFORMS = PRODUCTS | {"DFT", "STFT"}

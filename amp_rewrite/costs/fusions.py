@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.idioms.idiom import Part
 from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.preparing import norms_and_clips

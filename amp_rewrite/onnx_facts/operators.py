@@ -9,6 +9,12 @@ ALL = range(1 << 31)
 
 FIRST = range(1)
 
+REARRANGES = frozenset(
+    "Cast DepthToSpace Dropout Expand Flatten Identity Reshape SpaceToDepth Squeeze Tile Transpose "
+    "Unsqueeze".split()
+)
+"""Operators whose first output holds all elements of the first input, in whatever order and shape."""
+
 _MOVING = """Compress DepthToSpace Expand Flatten Gather GatherElements GatherND Identity Neg ReduceMax
     ReduceMin Reshape ReverseSequence Slice SpaceToDepth Split Squeeze Tile Transpose Trilu
     Unsqueeze""".split()

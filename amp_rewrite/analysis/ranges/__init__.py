@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.propagation import UnitUse, uses_of
 from amp_rewrite.analysis.ranges import (
     absorption,
@@ -24,7 +23,7 @@ from amp_rewrite.analysis.ranges import (
 )
 from amp_rewrite.analysis.ranges.constant import Constant, Context, magnitude
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.model import constants
+from amp_rewrite.model import constants, patterns
 from amp_rewrite.model.constants import StoredTensor, dims, numbers
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Fit, Half

@@ -17,11 +17,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.operators import MOVERS
 from amp_rewrite.analysis.propagation import UnitUse, propagate
 from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings, magnitude
 from amp_rewrite.analysis.units import UnitGraph, value_of
+from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import dims, numbers, stored_as
 from amp_rewrite.numerics.half import Fit
 from amp_rewrite.onnx_types import schema

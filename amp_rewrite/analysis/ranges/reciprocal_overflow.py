@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.propagation import UnitUse, propagate, uses_of
 from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings
 from amp_rewrite.analysis.ranges.epsilons import CARRY_EPSILON
+from amp_rewrite.model import patterns
 from amp_rewrite.policy.evidence import Evidence, Reason
 
 _CARRY_BOUND = CARRY_EPSILON - {"Mul", "Sub"}
