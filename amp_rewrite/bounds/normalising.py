@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms import norms
-from amp_rewrite.analysis.idioms.norms import Norm
+from amp_rewrite.analysis.idioms.idiom import Norm
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.bounds import site as exact_copies
 from amp_rewrite.bounds.bound import (
@@ -232,7 +231,7 @@ def bound_written_out_norms(graph: UnitGraph, known: Known) -> Mapping[ir.Node, 
 
 
 def _found(graph: UnitGraph, known: Known) -> Iterator[tuple[ir.Node, Bound]]:
-    for norm in norms.norms(graph):
+    for norm in graph.norms:
         squares = all(node is norm.reduction or node.op_type in ("Mul", "Pow") for node in norm.power)
         if squares and norm.reduction.op_type in (_MEAN, *_SUMS) and _is_consistent(norm, known):
             reduction = Site(norm.reduction, known)

@@ -62,15 +62,10 @@ def origin(value: ir.Value, moves: tuple[str, ...] = _PASSED, most: int = _DEPTH
     return value
 
 
-def readers(value: ir.Value) -> tuple[ir.Node, ...]:
-    """The nodes that read a value, each once; none where it is also an output of a graph."""
-    return () if value.is_graph_output() else tuple(dict.fromkeys(node for node, _ in value.uses()))
-
-
 def only_reader(value: ir.Value) -> ir.Node | None:
     """The one node that reads a value; None where there are others, or it is also an output of a graph."""
-    found = readers(value)
-    return found[0] if len(found) == 1 else None
+    found = {node for node, _ in value.uses()}
+    return found.pop() if len(found) == 1 and not value.is_graph_output() else None
 
 
 def scalar(value: ir.Value | None) -> float | None:
@@ -294,6 +289,15 @@ def steps(step: Step, over: Pattern, *, alone: bool = True) -> Pattern:
             value, nodes = step(node), (*nodes, node)
 
     return matches
+
+
+def moved(pattern: Pattern) -> Pattern:
+    """A value that is cut or rearranged, whoever else reads it."""
+    return steps(_first_of_moved, pattern, alone=False)
+
+
+def _first_of_moved(node: ir.Node) -> ir.Value | None:
+    return node.inputs[0] if node.op_type == "Slice" or node.op_type in REARRANGES else None
 
 
 def computed(name: str, is_step: Callable[[ir.Node], bool], most: int) -> Pattern:

@@ -109,9 +109,8 @@ def _is_fused_in_float32(core: str, found: Match) -> bool:
 def find_activations(graph: UnitGraph, half: Half) -> Iterator[Idiom]:
     """The written-out activations of a model."""
     for operator, most, pattern in _ACTIVATIONS:
-        for unit in dict.fromkeys(graph.by_operator.get(operator, ())):
-            node = graph.units[unit].node
-            ends = [*patterns.ends_behind(node, most)] if not node.domain else []
+        for node in graph.nodes_of(operator):
+            ends = [*patterns.ends_behind(node, most)]
             tried = (_activation(node, end, pattern, half) for end in reversed(ends))
             yield from [found for found in tried if found is not None][:1]
 
@@ -147,8 +146,7 @@ def find_softmaxes(graph: UnitGraph, half: Half) -> Iterator[Idiom]:
 
     In bfloat16, whose steps of 3 % are too coarse for a difference, one that has one result is float32.
     """
-    for unit in dict.fromkeys(graph.by_operator.get("Exp", ())):
-        node = graph.units[unit].node
+    for node in graph.nodes_of("Exp"):
         found = patterns.match(_BELOW, node.outputs[0])
         if found is None or _is_longer(found.values["x"], half.largest):
             continue

@@ -20,6 +20,7 @@ def mark(graph: UnitGraph, options: Options) -> UnitGraph:
 
     A unit that is part of several idioms is the first of INNER, RESULT and OUTER that it is in any.
     """
+    graph = replace(graph, norms=tuple(norms.find(graph)))
     idioms = [*_find(graph, options.half)]
     return _Marking(graph, idioms, options).marked() if idioms else graph
 
@@ -28,7 +29,7 @@ def _find(graph: UnitGraph, half: Half) -> Iterator[Idiom]:
     """The idioms of a model that is to become that half type; linear in the nodes, and the same whatever the
     order of independent nodes.
     """
-    yield from norms.find(graph, half)
+    yield from norms.idioms(graph.norms, graph, half)
     yield from sums.find_shares(graph, norms.SUM)
     yield from norms.find_groups(graph)
     yield from gates.find_activations(graph, half)

@@ -12,18 +12,17 @@ degree 0 is at most the square root of the number of elements, or 1 with a sum.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
 from amp_rewrite.analysis import long_sums
-from amp_rewrite.analysis.idioms.idiom import Idiom
+from amp_rewrite.analysis.idioms.idiom import Idiom, Norm
 from amp_rewrite.analysis.idioms.sums import self_product, square
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import stored_as
-from amp_rewrite.model.patterns import Match, Pattern, either, fits, op, part, steps, var, when
+from amp_rewrite.model.patterns import Match, Pattern, either, fits, moved, op, part, steps, var, when
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.onnx_facts.operators import REARRANGES
 from amp_rewrite.onnx_types import element_types
@@ -91,20 +90,6 @@ def _has_degree_0(found: Match) -> bool:
     return degree == (1 if quotient.op_type == "Div" else -1)
 
 
-_PARAMETERS = frozenset("Add Cast Identity Reshape Squeeze Transpose Unsqueeze".split())
-
-
-def is_parameter(value: ir.Value | None, depth: int = 4) -> bool:
-    """Whether a value is stored, given, or made of such by a few nodes that shape or add."""
-    if value is None:
-        return False
-    node = value.producer()
-    if node is None or stored_as(value) is not None:
-        return True
-    known = depth > 0 and patterns.is_default(node, *_PARAMETERS)
-    return known and all(is_parameter(operand, depth - 1) for operand in patterns.operands(node))
-
-
 def _norm(data: Pattern, spelled: Pattern | None = None, dividend: Pattern | None = None) -> Pattern:
     """Data divided by a root of their power mean, which may be spelled in another way."""
     squared = op("ReduceMean ReduceSum", square(data))
@@ -113,10 +98,16 @@ def _norm(data: Pattern, spelled: Pattern | None = None, dividend: Pattern | Non
     return when(op("Div Mul", dividend or data, chain), _has_degree_0)
 
 
+def _is_given(value: ir.Value) -> bool:
+    return value.producer() is None or stored_as(value) is not None
+
+
+_GIVEN = moved(fits(_is_given))
+_PARAMETER = either(_GIVEN, op("Add", _GIVEN, _GIVEN))
 _X = var("x")
 _DATA_MEAN = when(steps(_shapes_a_mean, op("ReduceMean ReduceSum", _X), alone=False), _is_mean)
 _LEFT = part("centring", op("Sub", _X, _DATA_MEAN))
-_WEIGHTED = either(_LEFT, op("Mul", _LEFT, fits(is_parameter)))
+_WEIGHTED = either(_LEFT, op("Mul", _LEFT, _PARAMETER))
 _MEAN_OF_SQUARES = part("power", op("ReduceMean ReduceSum", square(_X)))
 _VARIANCE = op(
     "Sub",
@@ -127,48 +118,28 @@ _NORM = either(_norm(_LEFT, dividend=_WEIGHTED), _norm(_X), _norm(_X, _VARIANCE,
 _GROUPED = op("Reshape", op("InstanceNormalization", op("Reshape", _X)))
 
 
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """The nodes that centre data, those that add their powers up, those from there on, and the quotient."""
+def _idiom(norm: Norm, opset: int, half: Half) -> Idiom:
+    operator = CENTRED if norm.centring else _REDUCTIONS[norm.reduction.op_type]
+    outer = tuple(_weights(norm.result.outputs[0]))
+    return Idiom(
+        operator, norm.data, norm.inner, norm.result, outer, _typed_as(norm, operator, outer, opset, half)
+    )
 
-    data: ir.Value
-    centring: tuple[ir.Node, ...]
-    power: tuple[ir.Node, ...]
-    chain: tuple[ir.Node, ...]
-    result: ir.Node
 
-    @property
-    def inner(self) -> tuple[ir.Node, ...]:
-        """All of these."""
-        return (*self.centring, *self.power, *self.chain, self.result)
+def _typed_as(
+    norm: Norm, operator: Operator, outer: tuple[ir.Node, ...], opset: int, half: Half
+) -> ir.Value | None:
+    """The value whose type onnxruntime wants the weights to have, once it has fused them with the norm.
 
-    @property
-    def reduction(self) -> ir.Node:
-        """The node that adds the powers up."""
-        return next(node for node in reversed(self.power) if node.op_type in _REDUCTIONS)
-
-    def idiom(self, opset: int, half: Half) -> Idiom:
-        """The norm as an idiom, at this opset."""
-        operator = CENTRED if self.centring else _REDUCTIONS[self.reduction.op_type]
-        outer = tuple(_weights(self.result.outputs[0]))
-        typed_as = self._typed_as(operator, outer, opset, half)
-        return Idiom(operator, self.data, self.inner, self.result, outer, typed_as)
-
-    def _typed_as(
-        self, operator: Operator, outer: tuple[ir.Node, ...], opset: int, half: Half
-    ) -> ir.Value | None:
-        """The value whose type onnxruntime wants the weights to have, once it has fused them with the norm.
-
-        A norm of one type takes the data for it. In bfloat16 it has no kernel of two types for any, and
-        where it finds no LayerNormalization in a centred norm, what is centred is data of a simplified one.
-        """
-        weighted = any(node.op_type == "Mul" for node in outer)
-        if not weighted or operator == SUM:
-            return None
-        if operator == CENTRED and half is not FLOAT16 and not _has_vectors(outer):
-            return self.centring[-1].outputs[0]
-        is_picky = half is not FLOAT16 or (operator == CENTRED and opset >= _ONE_TYPE)
-        return self.data if is_picky else None
+    A norm of one type takes the data for it. In bfloat16 it has no kernel of two types for any, and where it
+    finds no LayerNormalization in a centred norm, what is centred is data of a simplified one.
+    """
+    if operator == SUM or not any(node.op_type == "Mul" for node in outer):
+        return None
+    if operator == CENTRED and half is not FLOAT16 and not _has_vectors(outer):
+        return norm.centring[-1].outputs[0]
+    is_picky = half is not FLOAT16 or (operator == CENTRED and opset >= _ONE_TYPE)
+    return norm.data if is_picky else None
 
 
 def _has_vectors(outer: tuple[ir.Node, ...]) -> bool:
@@ -180,14 +151,12 @@ def _has_vectors(outer: tuple[ir.Node, ...]) -> bool:
 _WEIGHT_AND_BIAS = 2
 
 
-def norms(graph: UnitGraph) -> Iterator[Norm]:
+def find(graph: UnitGraph) -> Iterator[Norm]:
     """The written-out norms of a model."""
-    for operator in _REDUCTIONS:
-        for unit in dict.fromkeys(graph.by_operator.get(operator, ())):
-            node = graph.units[unit].node
-            norm = _of(node) if not node.domain else None
-            if norm is not None:
-                yield norm
+    for node in graph.nodes_of(*_REDUCTIONS):
+        norm = _of(node)
+        if norm is not None:
+            yield norm
 
 
 def _of(reduction: ir.Node) -> Norm | None:
@@ -198,7 +167,11 @@ def _of(reduction: ir.Node) -> Norm | None:
             if found is not None and reduction in found.parts["power"]:
                 centring = found.of("centring")[::-1]
                 power = tuple(node for node in found.of("power")[::-1] if node not in centring)
-                norm = Norm(found.values["x"], centring, power, found.but(*centring, *power, end), end)
+                chain, sums = (
+                    found.but(*centring, *power, end),
+                    [n for n in power if n.op_type in _REDUCTIONS],
+                )
+                norm = Norm(found.values["x"], centring, power, sums[-1], chain, end)
                 return norm if patterns.are_closed(norm.inner, end) else None
     return None
 
@@ -209,7 +182,8 @@ def _weights(value: ir.Value) -> Iterator[ir.Node]:
         node = patterns.only_reader(value)
         if node is None or not patterns.is_default(node, operator):
             continue
-        if is_parameter(patterns.other(node, value)):
+        weight = patterns.other(node, value)
+        if weight is not None and patterns.match(_PARAMETER, weight):
             yield node
             value = node.outputs[0]
 
@@ -218,15 +192,15 @@ def find_groups(graph: UnitGraph) -> Iterator[Idiom]:
     """GroupNormalizations as exporters write them: groups as the channels of an InstanceNormalization, whose
     kernel computes mean and variance in float32 whatever its type: all of these have one colour.
     """
-    for unit in graph.by_operator.get("InstanceNormalization", ()):
-        *_, end = patterns.ends_behind(graph.units[unit].node, 2)
+    for node in graph.nodes_of("InstanceNormalization"):
+        *_, end = patterns.ends_behind(node, 2)
         found = patterns.match(_GROUPED, end.outputs[0])
         if found is not None and patterns.are_closed(found.nodes, end):
             weights = _weights(end.outputs[0])
             yield Idiom(GROUPS, found.values["x"], outer=(*found.but(), *weights))
 
 
-def find(graph: UnitGraph, half: Half) -> Iterator[Idiom]:
+def idioms(norms: Iterable[Norm], graph: UnitGraph, half: Half) -> Iterator[Idiom]:
     """The norms of a model as idioms."""
     opset = element_types.default_opset(graph.root.opset_imports)
-    yield from (norm.idiom(opset, half) for norm in norms(graph))
+    yield from (_idiom(norm, opset, half) for norm in norms)

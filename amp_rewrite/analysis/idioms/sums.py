@@ -39,10 +39,12 @@ from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import dims, numbers, stored_as
 from amp_rewrite.model.patterns import (
+    Match,
     Pattern,
     either,
     fits,
     maker,
+    moved,
     number,
     op,
     origin,
@@ -115,16 +117,9 @@ _X = var("x")
 _SUM_OF_SQUARES = self_product(_X)
 
 
-def _nodes(graph: UnitGraph, operators: str) -> Iterator[ir.Node]:
-    """The nodes of these operators that have units, each once."""
-    for operator in operators.split():
-        for unit in dict.fromkeys(graph.by_operator.get(operator, ())):
-            yield graph.units[unit].node
-
-
 def find_squares(graph: UnitGraph) -> Iterator[Idiom]:
     """The sums of squares of a model that are written as products."""
-    for node in _nodes(graph, "Einsum MatMul ReduceSum"):
+    for node in graph.nodes_of("Einsum", "MatMul", "ReduceSum"):
         found = patterns.match(_SUM_OF_SQUARES, node.outputs[0])
         if found is not None and found.nodes[0] is node:
             products = (part for part in found.but() if part.op_type not in REARRANGES)
@@ -140,14 +135,52 @@ _FIRST = 64
 """The numbers that are looked at before all others: few weights begin with so many ones and zeros."""
 
 
+def _is_stored_triangle(value: ir.Value) -> bool:
+    tensor = stored_as(value)
+    shape = dims(tensor) if tensor is not None else ()
+    rows = shape[-1] if shape else 0
+    if tensor is None or shape[-2:] != (rows, rows) or tensor.size != rows**2:
+        return False
+    if not _FEWEST <= rows <= _LARGEST:
+        return False
+    matrix = numbers(tensor).reshape(rows, rows)
+    if not np.isin(matrix.reshape(-1)[:_FIRST], (0, 1)).all():
+        return False
+    ones = np.ones_like(matrix)
+    return any(np.array_equal(matrix, triangle(ones, k)) for triangle, k in _TRIANGLES)
+
+
+def _holds_ones(tensor: ir.TensorProtocol | None) -> bool:
+    return tensor is not None and tensor.size <= _LARGEST**2 and bool((numbers(tensor) == 1).all())
+
+
+def _fills_with_ones(filling: ir.Node) -> bool:
+    fill = filling.attributes.get("value")
+    return fill is not None and not fill.is_ref() and _holds_ones(fill.as_tensor())
+
+
+def _counts(value: ir.Value) -> bool:
+    """Whether stored numbers count from 0 on."""
+    tensor = stored_as(value)
+    few = tensor is not None and _FEWEST <= tensor.size <= _LARGEST
+    return few and np.array_equal(numbers(tensor).reshape(-1), np.arange(tensor.size))
+
+
+_STORED_ONES = fits(lambda value: _holds_ones(stored_as(value)))
+_ONES = moved(either(_STORED_ONES, op("ConstantOfShape", where=_fills_with_ones)))
+_COUNT = moved(either(fits(_counts), op("Range")))
+_COMPARISON = op("Greater GreaterOrEqual Less LessOrEqual", _COUNT, _COUNT)
+_TRIANGLE = moved(either(fits(_is_stored_triangle), op("Trilu", _ONES), _COMPARISON))
+
+
 def find_running_sums(graph: UnitGraph) -> Iterator[Idiom]:
     """The cumulative sums of a model that are written as products."""
-    is_triangle = functools.cache(_is_triangle)  # layers share one
-    for node in _nodes(graph, "Einsum Gemm MatMul"):
+    is_triangle = functools.cache(lambda value: patterns.match(_TRIANGLE, value) is not None)  # layers share
+    for node in graph.nodes_of("Einsum", "Gemm", "MatMul"):
         first, second, *_others = *node.inputs, None, None
-        if first is None or second is None or node.domain:
+        if first is None or second is None:
             continue
-        which = [is_triangle(_source(value)) for value in (first, second)]
+        which = [is_triangle(first), is_triangle(second)]
         if sum(which) == 1 and (node.op_type != "Einsum" or _is_summed(node, which.index(True))):
             yield Idiom(CUMULATIVE_SUM, second if which[0] else first, outer=(node,))
 
@@ -159,59 +192,6 @@ def _is_summed(einsum: ir.Node, triangle: int) -> bool:
     kept, added = set(axes) & set(result), set(axes) - set(result)
     is_sum = len(axes) == 2 and len(kept) == len(added) == len(data) == 1
     return is_sum and added <= set(data[0]) and not kept & set(data[0])
-
-
-def _source(value: ir.Value) -> ir.Value:
-    """The value that nodes rearrange, cut or cast to this one."""
-    while (node := value.producer()) is not None and not node.domain:
-        if (node.op_type != "Slice" and node.op_type not in REARRANGES) or node.inputs[0] is None:
-            break
-        value = node.inputs[0]
-    return value
-
-
-def _is_triangle(source: ir.Value) -> bool:
-    """Whether a value that nothing moves is a triangle of ones, with its diagonal or without."""
-    node, tensor = source.producer(), stored_as(source)
-    if tensor is not None:
-        return _is_stored_triangle(tensor)
-    if node is None or node.domain:
-        return False
-    if node.op_type == "Trilu":
-        return _is_ones(node.inputs[0])
-    compares = node.op_type in ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
-    return compares and all(map(_is_range, node.inputs))
-
-
-def _is_stored_triangle(tensor: ir.TensorProtocol) -> bool:
-    shape = dims(tensor)
-    rows = shape[-1] if shape else 0
-    if shape[-2:] != (rows, rows) or not _FEWEST <= rows <= _LARGEST or tensor.size != rows**2:
-        return False
-    matrix = numbers(tensor).reshape(rows, rows)
-    if not np.isin(matrix.reshape(-1)[:_FIRST], (0, 1)).all():
-        return False
-    ones = np.ones_like(matrix)
-    return any(np.array_equal(matrix, triangle(ones, k)) for triangle, k in _TRIANGLES)
-
-
-def _is_ones(value: ir.Value | None) -> bool:
-    """Whether a value is made of stored ones alone."""
-    source = _source(value) if value is not None else None
-    filling = maker(source, "ConstantOfShape")
-    fill = filling.attributes.get("value") if filling is not None else None
-    tensor = fill.as_tensor() if fill is not None and not fill.is_ref() else stored_as(source)
-    return tensor is not None and tensor.size <= _LARGEST**2 and bool((numbers(tensor) == 1).all())
-
-
-def _is_range(value: ir.Value | None) -> bool:
-    """Whether a value counts from 0 on, as a Range does or a stored one."""
-    source = _source(value) if value is not None else None
-    tensor = stored_as(source)
-    if tensor is None:
-        return maker(source, "Range") is not None
-    few = _FEWEST <= tensor.size <= _LARGEST
-    return few and np.array_equal(numbers(tensor).reshape(-1), np.arange(tensor.size))
 
 
 # Shares.
@@ -250,24 +230,21 @@ _SHARE = op("Div", _X, steps(_passes_on, op("ReduceMean ReduceSum", _X, where=_a
 
 def find_shares(graph: UnitGraph, operator: Operator) -> Iterator[Idiom]:
     """The written-out shares of a model, as what this operator makes."""
-    for node in _nodes(graph, "ReduceMean ReduceSum"):
-        *_, end = _until(node, "Div")
-        found = patterns.match(_SHARE, end.outputs[0]) if patterns.is_default(end, "Div") else None
-        data = found.values["x"] if found is not None else None
-        if found is None or data is None or node not in found.nodes or maker(data, "Exp"):  # a Softmax
-            continue
-        norm = maker(data, "ReduceL1", "ReduceL2")
-        inner = (*([norm] if norm is not None else []), *found.but())
-        source = inner[0].inputs[0]
-        if (norm or is_nowhere_negative(data)) and source and patterns.are_closed(inner, end):
-            yield Idiom(operator, source, inner, end)
+    for node in graph.nodes_of("ReduceMean", "ReduceSum"):
+        for end in patterns.ends_behind(node, _LONGEST):
+            found = patterns.match(_SHARE, end.outputs[0]) if end.op_type == "Div" else None
+            if found is not None and node in found.nodes:
+                yield from _share(found, end, operator)
 
 
-def _until(node: ir.Node, operator: str) -> Iterator[ir.Node]:
-    for each in patterns.ends_behind(node, _LONGEST):
-        yield each
-        if each.op_type == operator:
-            return
+def _share(found: Match, end: ir.Node, operator: Operator) -> Iterator[Idiom]:
+    data = found.values["x"]
+    norm = maker(data, "ReduceL1", "ReduceL2")
+    inner = (*([norm] if norm is not None else []), *found.but())
+    is_share = maker(data, "Exp") is None and is_nowhere_negative(data)  # else a Softmax
+    source = inner[0].inputs[0]
+    if is_share and source is not None and patterns.are_closed(inner, end):
+        yield Idiom(operator, source, inner, end)
 
 
 def is_nowhere_negative(value: ir.Value | None, depth: int = 6) -> bool:
@@ -284,15 +261,10 @@ def is_nowhere_negative(value: ir.Value | None, depth: int = 6) -> bool:
         return all(is_nowhere_negative(given, depth - 1) for given in patterns.operands(node))
     if node.op_type in _FIRST_OF:
         return is_nowhere_negative(node.inputs[0], depth - 1)
-    return node.op_type in _NEVER_NEGATIVE or _is_rest(node)
+    return node.op_type in _NEVER_NEGATIVE or patterns.match(_REST, value) is not None
 
 
-def _is_rest(node: ir.Node) -> bool:
-    """Whether a node takes something that is at most 1 from 1."""
-    return patterns.match(_REST, node.outputs[0]) is not None
-
-
-_REST = op("Sub", number(1.0), op("HardSigmoid Sigmoid Softmax"))
+_REST = op("Sub", number(1.0), op("HardSigmoid Sigmoid Softmax"))  # of 1 without something that is at most 1
 _NEVER_NEGATIVE = frozenset(
     "Abs Exp HardSigmoid ReduceL1 ReduceL2 ReduceSumSquare Relu Sigmoid Softmax Softplus Sqrt".split()
 )
