@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.operators import effective_op, source
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_facts.operators import (
