@@ -11,11 +11,11 @@ from amp_rewrite import version
 from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.costs.model_costs import Prediction
-from amp_rewrite.coverage.counts import Coverage
+from amp_rewrite.coverage.counts import Counts, Coverage
 from amp_rewrite.explaining import frozen_analysis, sentences
 from amp_rewrite.explaining.sentences import plural, size
 from amp_rewrite.rewriting.observations import Observed
-from amp_rewrite.rewriting.report import Report
+from amp_rewrite.rewriting.report import NodeCounts, Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,7 @@ class SummaryLine:
 
 def lines(report: Report) -> Iterator[SummaryLine]:
     """What a rewrite did; lines without content are omitted."""
-    nodes = report.nodes
-    mixed = f", {nodes.mixed:,} in both" if nodes.mixed else ""
-    others = f", {nodes.other:,} without float32" if nodes.other else ""
-    yield SummaryLine("nodes", f"{nodes.half:,} in {report.half}{mixed}, {nodes.full:,} in float32{others}")
+    yield _nodes(report.nodes, report.half, "float32")
     removed = f", {report.casts_removed:,} removed" if report.casts_removed else ""
     yield SummaryLine("Casts", f"{report.casts_added:,} added{removed}")
     yield SummaryLine("size", _sizes(report))
@@ -49,6 +46,13 @@ def lines(report: Report) -> Iterator[SummaryLine]:
         yield SummaryLine("warning", warning)
     for fault in report.broken:
         yield SummaryLine("BROKEN", fault)
+
+
+def _nodes(nodes: NodeCounts | Counts, half: str, what: str) -> SummaryLine:
+    """How many nodes are in which precision; `what` the others are without."""
+    mixed = f", {nodes.mixed:,} in both" if nodes.mixed else ""
+    others = f", {nodes.other:,} without {what}" if nodes.other else ""
+    return SummaryLine("nodes", f"{nodes.half:,} in {half}{mixed}, {nodes.full:,} in float32{others}")
 
 
 def _proof(certificate: Certificate) -> str:
@@ -69,31 +73,27 @@ def range_lines(report: Report) -> Iterator[SummaryLine]:
 
 def _stored(report: Report) -> Iterator[SummaryLine]:
     """What became of stored values that half cannot hold."""
-    if report.saturated:
-        clamped = f"{plural(report.saturated, 'stored value')} clamped to {report.half}'s range"
-        yield SummaryLine("masks", clamped)
-    if report.flushed:
-        flushed = f"{plural(report.flushed, 'stored value')} too small for {report.half} flushed to 0"
-        yield SummaryLine("tiny", flushed)
+    for count, name, fate in (
+        (report.saturated, "masks", f"clamped to {report.half}'s range"),
+        (report.flushed, "tiny", f"too small for {report.half} flushed to 0"),
+    ):
+        if count:
+            yield SummaryLine(name, f"{plural(count, 'stored value')} {fate}")
 
 
 def _found_by_runs(report: Report) -> Iterator[SummaryLine]:
     """What stays float32 by what runs showed."""
-    if report.observed:
-        beyond = f"in float32 because a run showed values too large for {report.half}"
-        yield SummaryLine("observed", f"{plural(report.observed, 'unit')} {beyond}")
-    if report.sensitive:
-        far = "in float32 because rounding there moves the outputs too far"
-        yield SummaryLine("tuned", f"{plural(report.sensitive, 'unit')} {far}")
-    if report.earlier:
-        seen = "in float32 for what an earlier rewrite of this model saw in runs"
-        yield SummaryLine("earlier", f"{plural(report.earlier, 'unit')} {seen}")
+    for count, name, why in (
+        (report.observed, "observed", f"because a run showed values too large for {report.half}"),
+        (report.sensitive, "tuned", "because rounding there moves the outputs too far"),
+        (report.earlier, "earlier", "for what an earlier rewrite of this model saw in runs"),
+    ):
+        if count:
+            yield SummaryLine(name, f"{plural(count, 'unit')} in float32 {why}")
     for output, cost in report.faint.items():
         end = f"the last products before '{output}' stay float32"
-        yield SummaryLine(
-            "faint",
-            f"{end}: rounding that output alone to {report.half} makes a relative error of {cost:.1e}",
-        )
+        rounding = f"rounding that output alone to {report.half} makes a relative error of {cost:.1e}"
+        yield SummaryLine("faint", f"{end}: {rounding}")
 
 
 def prediction_lines(found: Prediction | None) -> Iterator[SummaryLine]:
@@ -126,10 +126,7 @@ def match_lines(found: Iterable[Matched]) -> Iterator[SummaryLine]:
 
 def coverage_lines(coverage: Coverage) -> Iterator[SummaryLine]:
     """The summary of a model that was rewritten earlier."""
-    nodes = coverage.nodes
-    mixed = f", {nodes.mixed:,} in both" if nodes.mixed else ""
-    others = f", {nodes.other:,} without float arithmetic" if nodes.other else ""
-    yield SummaryLine("nodes", f"{nodes.half:,} in half{mixed}, {nodes.full:,} in float32{others}")
+    yield _nodes(coverage.nodes, "half", "float arithmetic")
     yield SummaryLine("Casts", f"{len(coverage.casts):,} between half and float32")
 
 
