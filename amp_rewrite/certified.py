@@ -18,28 +18,26 @@ from amp_rewrite.model import external_data, serialization
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.process.stopwatch import Stopwatch
 
-Proofs = list[Certificate]
-"""The certificate of a result, once there is one; that of the original with itself, where even that fails."""
-
 
 @dataclass(slots=True)
 class Proof:
-    """Proves a result, a path, bytes or a ModelProto, to be `source` but for precision, and adds the
-    certificate to `found`; `written` is what was seen of its tensors while they were written.
+    """Proves a result, a path, bytes or a ModelProto, to be `source` but for precision.
 
-    It raises CertificateError for a result that is not proved. A model that is not even proved equal to
-    itself, as one in memory with tensors in the files of several folders, adds what says so. The proof is a
-    stage of `timed`.
+    `certificate` is that of the result, once it is proved. CertificateError is raised for a result that is
+    not proved. Of a model that is not even proved equal to itself, as one in memory with tensors in the files
+    of several folders, `certificate` says so. The proof is a stage of `timed`; `written` has the tensors that
+    were proved while they were written.
     """
 
     source: ModelSource
-    found: Proofs
     timed: Stopwatch = field(default_factory=Stopwatch)
+    certificate: Certificate | None = None
     written: WrittenTensors = field(default_factory=WrittenTensors)
 
     def __call__(self, result: Any) -> None:
         """Proves it."""
-        certificate, itself = self.timed.run("prove", self._certificates, result)
+        with self.timed.stage("prove"):
+            certificate, itself = self._certificates(result)
         if itself.proved and not certificate.proved:
             is_path = isinstance(self.source, (str, os.PathLike))
             raise CertificateError(
@@ -47,7 +45,7 @@ class Proof:
                 where=str(self.source) if is_path else "the given model",
                 remedy=_REPORT,
             )
-        self.found.append(itself)  # what cannot be proved equal to itself says nothing of a rewrite
+        self.certificate = itself  # what cannot be proved equal to itself says nothing of a rewrite
 
     def _certificates(self, result: Any) -> tuple[Certificate, Certificate]:
         """The certificate of the result, and of the source with itself where the first proves nothing."""

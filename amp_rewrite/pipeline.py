@@ -3,40 +3,55 @@
     load, widen, prepare, analyse, bound, classify, colour, predict, plan, freeze    nothing is edited before
     edit, tidy, annotate, write, check                                               what was decided is done
 
-Each stage is a function of the room that it is named for, or of `stages`; here stands only the order.
+Each stage is a call of the room that it is named for, and the condition on which it is made.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
-import onnx
 import onnx_ir as ir
 
-from amp_rewrite import argument_checks, arguments, certified, stages
+from amp_rewrite import argument_checks, arguments, certified
 from amp_rewrite.analysis.facts import gather
 from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.held import Held
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.bounds import deciding
+from amp_rewrite.bounds import bounding, deciding
+from amp_rewrite.colouring import classification, paying, rules
+from amp_rewrite.errors import ModelError
 from amp_rewrite.escaping import brief
+from amp_rewrite.explaining import causes, sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
-from amp_rewrite.model import loading, output_paths, serialization, writing
-from amp_rewrite.policy.options import Options
+from amp_rewrite.flops import flop_count
+from amp_rewrite.model import inlining, loading, output_paths, serialization, writing
+from amp_rewrite.numerics.half import HALF_TYPES
+from amp_rewrite.onnx_types import element_types
+from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.preparing import preparing
 from amp_rewrite.process import startup, worker
 from amp_rewrite.process.stopwatch import Progress, Stopwatch, count_of
-from amp_rewrite.rewriting import observed_before, plan_files, result_checks
+from amp_rewrite.rewriting import (
+    annotations,
+    editing,
+    observed_before,
+    plan_files,
+    result_checks,
+    tidy,
+    widened_model,
+)
+from amp_rewrite.rewriting import plan as planning
 from amp_rewrite.rewriting.observations import Observed
-from amp_rewrite.rewriting.report import Report
+from amp_rewrite.rewriting.plan import Plan
+from amp_rewrite.rewriting.report import Obstacle, Report
 
 M = TypeVar("M", covariant=True)
-Whole = TypeVar("Whole", onnx.ModelProto, ir.Model, bytes)
-"""A model that is given and returned as a whole, where a path is one that is written."""
+Whole = TypeVar("Whole")
+"""A model in memory (loading.ModelSource), of which a new one is returned, where a path is written."""
 
 
 First = Callable[[ir.Model], Held]
@@ -102,20 +117,6 @@ def analyze(
 
 @overload
 def rewrite(
-    source: Whole,
-    options: Options | None = None,
-    *,
-    replay: plan_files.SavedPlan | None = None,
-    seen: Seen | None = None,
-    faint: Faint | None = None,
-    first: First | None = None,
-    on_plan: Callable[[Analysis], None] | None = None,
-    progress: Progress | None = None,
-) -> Result[Whole]: ...
-
-
-@overload
-def rewrite(
     source: str | os.PathLike[str],
     options: Options | None = None,
     *,
@@ -132,7 +133,7 @@ def rewrite(
 
 @overload
 def rewrite(
-    source: Any,
+    source: Whole,
     options: Options | None = None,
     *,
     output: str | os.PathLike[str] | None = None,
@@ -143,7 +144,7 @@ def rewrite(
     first: First | None = None,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
-) -> Result[Any]: ...
+) -> Result[Whole]: ...
 
 
 def rewrite(
@@ -191,7 +192,7 @@ def rewrite(
     with startup.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
         analysis = _decide(source, options, replay, seen or {}, faint or {}, first, timed)
         changed = bool(analysis.plan) or first is not None or analysis.loaded.mended
-        obstacle = stages.obstacle(analysis)
+        obstacle = _find_obstacle(analysis)
         if obstacle is not None and obstacle.already and not changed and output is None and not in_place:
             target = None  # what is half already needs no copy of another name
         if target is not None and not in_place:
@@ -199,28 +200,45 @@ def rewrite(
         if on_plan is not None:
             on_plan(analysis)
             analysis.decisions()  # made before the edit, for whoever keeps the analysis
-        placed = timed.run("edit", stages.edit, analysis)
-        removed = timed.run("tidy", stages.tidy, analysis)
-        warnings = timed.run("annotate", stages.annotate, analysis, placed)
-        proofs: certified.Proofs = []
-        count = count_of(progress)
+        placed: tuple[ir.Node, ...] = ()
+        removed, warnings = 0, tuple[str, ...]()
+        if analysis.plan:
+            model, graph = analysis.loaded.model, analysis.graph
+            with timed.stage("edit"):
+                analysis.state.is_edited = True
+                placed = editing.apply(analysis.plan, model, graph.nodes, graph.types)
+            with timed.stage("tidy"):
+                removed = tidy.run(graph.root, graph.nodes, graph.types)
+            with timed.stage("annotate"):
+                warnings = _annotate(analysis, placed)
+        proof = certified.Proof(source, timed=timed) if options.certify else None
         with writing.transaction(target) as written:
-            made = timed.run("write", stages.write, analysis, source, target, changed, proofs, timed, count)
-            checked = timed.run("check", stages.check, analysis, source, made, changed)
-            model = written.commit(made.model)
+            with timed.stage("write"):
+                result = writing.write_result(
+                    source,
+                    analysis.loaded,
+                    target,
+                    changed=changed,
+                    external_data=options.external_data,
+                    proof=proof,
+                    count=count_of(progress),
+                )
+            with timed.stage("check"):
+                validity = _check(analysis, source, result) if changed else result_checks.Validity()
+            output_model = written.commit(result.model)
     report = replace(
         analysis.report(),
         changed=changed,
         obstacle=obstacle,
         form_changes=analysis.report().form_changes if changed else (),
         casts_removed=removed,
-        warnings=(*analysis.warnings, *warnings, *made.warnings, *checked.warnings, *analysis.predicted),
-        broken=checked.broken,
-        size_after=made.size,
-        certificate=next(iter(proofs), None),
+        warnings=(*analysis.warnings, *warnings, *result.warnings, *validity.warnings, *analysis.predicted),
+        broken=validity.broken,
+        size_after=result.size,
+        certificate=proof.certificate if proof is not None else None,
         seconds=timed.seconds,
     )
-    return Result(model, report)
+    return Result(output_model, report)
 
 
 def _decide(
@@ -233,23 +251,108 @@ def _decide(
     timed: Stopwatch,
 ) -> Analysis:
     """All that comes before the first edit of what was decided."""
-    loaded = timed.run("load", loading.load, source)
+    with timed.stage("load"):
+        loaded = loading.load(source)
+    model = loaded.model
     if isinstance(seen, Observed):
-        seen.refuse_other(plan_files.fingerprint(loaded.model.graph))
-    before = observed_before.find(loaded.model)
-    timed.run("widen", stages.widen, source, loaded, options)
-    kept = {**before, **timed.run("insert", first, loaded.model)} if first is not None else before
-    prepared = timed.run("prepare", preparing.prepare, loaded.model, (replay or options).form, kept)
-    facts = timed.run("analyse", gather, prepared, options, seen, faint, kept)
-    proven = timed.run("bound", stages.bound, prepared.model, facts, options) if replay is None else None
-    if proven is not None:
-        facts = deciding.decided(facts, prepared.model.graph, proven, options)
-    entries = timed.run("classify", stages.classify, facts, options, replay)
-    painting = timed.run("colour", stages.colour, facts, entries, options, replay)
-    priced = timed.run("predict", stages.price, facts, painting, options, replay)
-    planned = timed.run("plan", stages.plan, facts, priced, options)
-    decided = Decided(priced, planned, options, replay is not None, proven, seen, before)
-    return timed.run("freeze", freeze, loaded, prepared, facts, decided)
+        seen.refuse_other(plan_files.fingerprint(model.graph))
+    kept = before = observed_before.find(model)
+    with timed.stage("widen"):
+        if widened_model.has_half(model):
+            _widen_other_halves(source, model, options)
+    if first is not None:
+        with timed.stage("insert"):
+            kept = {**before, **first(model)}
+    with timed.stage("prepare"):
+        prepared = preparing.prepare(model, (replay or options).form, kept)
+    with timed.stage("analyse"):
+        facts = gather(prepared, options, seen, faint, kept)
+    proven = None
+    if replay is None:
+        with timed.stage("bound"):  # of values that it decides nothing about, when somebody asks for it
+            if deciding.needs(facts, options):
+                proven = bounding.bound_model(prepared.model, facts, options)
+                facts = deciding.decided(facts, prepared.model.graph, proven, options)
+    graph = facts.graph
+    with timed.stage("classify"):
+        entries = (
+            replay.entries(graph)
+            if replay is not None
+            else classification.classify(graph, facts.findings, options, facts.freed)
+        )
+    with timed.stage("colour"):
+        painting = (
+            replay.painting(graph, entries)
+            if replay is not None
+            else rules.paint(graph, entries, follow=options.follow, level=options.level)
+        )
+    with timed.stage("predict"):
+        unpruned: Collection[int] = ()
+        if replay is None:
+            painting, unpruned = paying.beside_pins(graph, facts.findings, facts.freed, painting, options)
+        priced = paying.settle(graph, painting, options, unpruned, decided=replay is not None)
+    with timed.stage("plan"):
+        plan = planning.make(facts, priced.painting, options)  # which refuses names that have no effect
+        if priced.gated:
+            plan = Plan(options.half)  # inputs and outputs stay as they are too
+    with timed.stage("freeze"):
+        decided = Decided(priced, plan, options, replay is not None, proven, seen, before)
+        return freeze(loaded, prepared, facts, decided)
+
+
+def _widen_other_halves(source: loading.ModelSource, model: ir.Model, options: Options) -> None:
+    """Has a model with values of the other half type compute them in float32, so that the other stages take
+    it as they take any float32 model. What keeps its type as an input or output keeps that.
+
+    Raises ModelError where values of any half type contradict others.
+    """
+    if not options.keep_functions:
+        inlining.inline(model)
+    if conflict := element_types.find(model):
+        where = Path(source) if isinstance(source, (str, os.PathLike)) else "the given model"
+        restore = f"amp-rewrite restore {where}" if isinstance(where, Path) else "amp_rewrite.restore(model)"
+        raise ModelError(f"is not a valid model: {conflict}", where=where, remedy=f"mend it first: {restore}")
+    others = HALF_TYPES - {options.half.dtype}
+    if widened_model.has_half(model, others):
+        kept_io = None if options.io is IOTypes.KEEP else options.keep_io
+        widened_model.widen(model, others, kept_io=kept_io)
+
+
+def _find_obstacle(analysis: Analysis) -> Obstacle | None:
+    """Returns why nothing becomes half, with the cause of the most float32 arithmetic; None where something
+    does.
+    """
+    if any(analysis.painting.halves):
+        return None
+    model, options = analysis.loaded.model, analysis.options
+    flops = flop_count.count(model, analysis.graph.types).flops
+    arithmetic = (cause for cause in causes.find(analysis.decisions(), flops) if cause.operators != ("Cast",))
+    sentence = next(map(sentences.of_cause, arithmetic), None)
+    why = "" if sentence is None else f"{sentence.origin} ({sentence.weight}): {sentence.reason}"
+    return Obstacle(why, widened_model.has_half(model, (options.half.dtype,)))
+
+
+def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
+    """Leaves the decisions in the result, if that is asked for; returns what to warn of."""
+    model = analysis.loaded.model
+    if not analysis.options.metadata:
+        annotations.remove(model)
+        return ()
+    return annotations.update(model, analysis.graph, analysis.painting, analysis.plan, placed)
+
+
+def _check(
+    analysis: Analysis, source: loading.ModelSource, result: writing.WrittenResult
+) -> result_checks.Validity:
+    """Checks a result with onnx's checker, and that its inputs and outputs kept their types."""
+    model, types, options = analysis.loaded.model, analysis.graph.types, analysis.options
+    keeps_io = options.io is IOTypes.KEEP
+    broken = result_checks.broken_io(analysis.io, result_checks.io_types(model, types)) if keeps_io else ()
+    if not options.check:
+        return result_checks.Validity(broken=broken)
+    nodes = element_types.node_count(model) if model.functions else analysis.report().nodes.total
+    validity = result_checks.validate(result.checkable, lambda: serialization.checkable(source), nodes)
+    return replace(validity, broken=(*broken, *validity.broken))
 
 
 def _settled(options: Options | None, replay: plan_files.SavedPlan | None) -> Options:

@@ -12,7 +12,7 @@ ORDER = """
     numerics onnx_facts certificate onnx_types policy model flops
     preparing analysis bounds costs colouring rewriting explaining
     running placement coverage advice reporting
-    argument_checks certified stages pipeline training restoring
+    argument_checks certified pipeline training restoring
     explanation_sources tuning repair
     testing onnx_ir_pass demo options half zoo cli __init__ __main__
 """.split()

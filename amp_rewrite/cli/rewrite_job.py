@@ -126,7 +126,8 @@ class RewriteJob:
     def _stage(self, name: str, work: Callable[[], T]) -> T:
         """What `work` returns, as a stage that is shown and timed."""
         tell(self.progress, name)
-        return self.timed.run(name, work)
+        with self.timed.stage(name):
+            return work()
 
     @contextlib.contextmanager
     def elsewhere(self) -> Generator[RewriteJob]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from typing import ParamSpec, Protocol, TypeVar, runtime_checkable
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Protocol, runtime_checkable
 
 Progress = Callable[[str], None]
 """Is called with the name of each stage as it begins."""
@@ -41,14 +39,15 @@ class Stopwatch:
         self._taken: dict[str, float] = {}
         self._within = 0.0
 
-    def run(self, name: str, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """What `work` returns, timed as a stage; the times of a stage that occurs twice add up."""
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Times its body as a stage; the times of a stage that occurs twice add up."""
         if self._progress is not None:
             self._progress(name)
         self._taken.setdefault(name, 0.0)
         before, self._within, start = self._within, 0.0, time.perf_counter()
         try:
-            return work(*args, **named)
+            yield
         finally:
             taken = time.perf_counter() - start
             self._taken[name] += taken - self._within
