@@ -36,12 +36,12 @@ def _power(error: float) -> float:
 
 
 def _height(power: float, highest: int) -> float:
-    """Where a power of ten stands on a scale that ends at the highest one."""
+    """The height of a power of ten on a scale that ends at the highest one."""
     return _HEIGHT * (highest - min(power, highest)) / (highest - _LOWEST)
 
 
 def _across(share: float) -> float:
-    """Where a share of the width is, from the scale to the right edge."""
+    """The position of a share of the width, from the scale to the right edge."""
     return _LEFT + share * (WIDTH - _LEFT - _RIGHT)
 
 
@@ -137,7 +137,7 @@ class _Axis:
 
     @property
     def step(self) -> int:
-        """From one label to the next."""
+        """The distance from one label to the next."""
         return 8 if self.half.largest < _WIDE else 32
 
     @property
@@ -274,7 +274,7 @@ def latencies(bench: Bench) -> Picture:
     longest = max((latency.p90 for latency in bench.latencies), default=0.0) or 1.0
     scale = (WIDTH - _NOTE) / longest
     bars = ((bench.title(latency), latency) for latency in bench.latencies)
-    shapes = (shape for row, (title, found) in enumerate(bars) for shape in _bar(title, found, row, scale))
+    shapes = (shape for row, (title, bar) in enumerate(bars) for shape in _bar(title, bar, row, scale))
     title = f"Latency on {bench.device.value} in ms: median, whisker to p90"
     return Picture(title, WIDTH, max(_BAR_ROW * len(bench.latencies) - _BAR // 2, 1), tuple(shapes))
 

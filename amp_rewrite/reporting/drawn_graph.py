@@ -106,7 +106,7 @@ class DrawnGraph:
 
 @dataclass(frozen=True, slots=True)
 class PlannedChanges:
-    """What a plan will change: the values and the uses that become half, and the added Casts."""
+    """The changes of a plan: the values and the uses that become half, and the added Casts."""
 
     values: frozenset[ir.Value] = frozenset()
     uses: frozenset[Use] = frozenset()
@@ -148,7 +148,7 @@ class _GraphOutput:
 
 
 _Item = ir.Node | ir.Value | PlannedCast | _GraphOutput
-"""What a box stands for: a node, an input, an added Cast, or an output."""
+"""The subject of a box: a node, an input, an added Cast, or an output."""
 
 
 def _with_titles(graph: ir.Graph, title: str) -> Iterator[tuple[ir.Graph, str]]:
@@ -186,7 +186,7 @@ def _in_order(graph: ir.Graph, casts: Sequence[PlannedCast]) -> list[_Item]:
 
 
 def _is_constant(node: ir.Node | None) -> bool:
-    """Whether a node is a Constant, which has no box: it is shown where it is read."""
+    """True if a node is a Constant, which has no box: it is shown where it is read."""
     return node is not None and node.op_type == "Constant" and not node.domain
 
 
@@ -282,7 +282,7 @@ class _Drawer:
         return () if value is None else (self._value(value, half=self._is_half(use, value)),)
 
     def _is_half(self, use: Use, value: ir.Value) -> bool:
-        """Whether a use gets half: the colour of its unit, or for graph outputs the type of the value."""
+        """True if a use gets half: the colour of its unit, or for graph outputs the type of the value."""
         if use in self._planned.uses or type(use.holder) is ir.Node:
             return use in self._planned.uses
         cast = self._casts.get(use)

@@ -28,7 +28,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ExecutedNode:
-    """What is to be known of an executed node beside its box.
+    """The facts about an executed node beside its box.
 
     It stands for `origins`, none where onnxruntime inserted it; `is_fused` where it has another operator than
     the first of them. `why_cpu` says why it is on the CPU provider, empty where it is not.
@@ -75,7 +75,7 @@ def build(execution: Execution, result: ir.Model, planned: Iterable[Box]) -> Exe
 
 @dataclass(frozen=True, slots=True)
 class PlacementView:
-    """What the HTML report shows of a result's placement; `executed` is None where it does not load."""
+    """The placement of a result in the HTML report; `executed` is None where it does not load."""
 
     compared: Comparison
     executed: ExecutedGraph | None

@@ -53,7 +53,7 @@ def render(report: HtmlReport) -> bytes:
 def embedded(data: Any) -> str:
     """JSON that is safe inside a script element: ASCII without `<`, `>` and `&`."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 _UNSAFE = re.compile("[<>&]")
@@ -102,7 +102,7 @@ def _lines(lines: Iterable[SummaryLine]) -> list[list[str]]:
 
 
 def _plain_reason(reason: UnitReason) -> dict[str, Any]:
-    """Why a unit has its colour, and for a half unit what is known of its values."""
+    """The reason of a unit's colour, and for a half unit the knowledge of its values."""
     known = reason.range
     shown = known and {"knowledge": known.knowledge.value, "text": sentences.of_unit(known)}
     return {**reason.step.to_json(), "cause": reason.cause, "box": reason.box, "range": shown}
@@ -118,7 +118,7 @@ def _plain_graph(graph: DrawnGraph) -> dict[str, Any]:
 
 
 def _plain_placement(view: PlacementView) -> dict[str, Any]:
-    """What got worse is marked; `executed` is the graph that is executed, with what its boxes stand for."""
+    """The placement; `executed` is the graph that is executed, with the nodes that its boxes stand for."""
     compared, original, executed = view.compared, view.compared.original, view.executed
     drawn = _plain_graph(executed.drawn) if executed else None
     if drawn and executed:
@@ -166,16 +166,16 @@ def _plain_output(output: Output) -> dict[str, Any]:
 
 def _plain_error(box_error: BoxError) -> dict[str, Any]:
     """Errors as text, and `size` as a number for the colour scale: JSON has no infinity."""
-    found = box_error.found
+    error = box_error.error
     return {
         "box": box_error.box,
-        "value": found.value,
-        "error": f"{found.error:.1e}",
-        "added": f"{found.added:.1e}",
-        "effect": None if found.effect is None else f"{found.effect:.1e}",
-        "size": min(found.error, _WORST),
-        "non_finite": found.non_finite,
-        "reads": None if found.low is None or found.high is None else f"{found.low:.3g} to {found.high:.3g}",
+        "value": error.value,
+        "error": f"{error.error:.1e}",
+        "added": f"{error.added:.1e}",
+        "effect": None if error.effect is None else f"{error.effect:.1e}",
+        "size": min(error.error, _WORST),
+        "non_finite": error.non_finite,
+        "reads": None if error.low is None or error.high is None else f"{error.low:.3g} to {error.high:.3g}",
     }
 
 

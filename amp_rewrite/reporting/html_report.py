@@ -136,7 +136,7 @@ class BoxError:
     """The error of an output of a box of the main graph."""
 
     box: int
-    found: NodeError
+    error: NodeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +190,13 @@ class HtmlReport:
     def _errors(self) -> Iterator[Point]:
         """The errors of compared nodes along the graph, each named as it was compared."""
         last = self._last
-        for error in sorted(self.errors, key=lambda each: each.box):
-            label = f"{error.found.operator} {error.found.node}"
-            yield Point(error.box / last, error.found.error, bool(error.found.non_finite), label)
+        for at in sorted(self.errors, key=lambda each: each.box):
+            label = f"{at.error.operator} {at.error.node}"
+            yield Point(at.box / last, at.error.error, bool(at.error.non_finite), label)
 
     def _sensitivities(self) -> Iterator[Point]:
-        """What rounding adds at the nodes of the main graph, as a search found it, or the comparison."""
-        effects = {error.found.node: error.found.effect for error in self.errors if error.found.effect}
+        """The error that rounding adds at nodes of the main graph, by a search, or by the comparison."""
+        effects = {at.error.node: at.error.effect for at in self.errors if at.error.effect}
         named, last = self.evidence.search.sensitivity or effects, self._last
         for at, box in enumerate(self.decided.graph.boxes):
             if not box.graph and box.name in named:
@@ -234,7 +234,7 @@ def decision_view(
     return DecisionView(half, drawn, tuple(reasons), tuple(drawn_causes), stored, card)
 
 
-def _box_errors(boxes: Sequence[Box], found: Iterable[NodeError]) -> Iterator[BoxError]:
+def _box_errors(boxes: Sequence[Box], errors: Iterable[NodeError]) -> Iterator[BoxError]:
     """The errors of values that are outputs of nodes of the main graph, where names are unique."""
     producers = {
         value.name: i
@@ -242,6 +242,6 @@ def _box_errors(boxes: Sequence[Box], found: Iterable[NodeError]) -> Iterator[Bo
         if not box.graph and box.shade not in (Shade.CAST, Shade.BORDER)
         for value in box.outputs
     }
-    for error in found:
+    for error in errors:
         if error.value in producers:
             yield BoxError(producers[error.value], error)

@@ -25,7 +25,7 @@ class Tone(Enum):
 
 
 class Anchor(Enum):
-    """Which part of a text is at its position."""
+    """The part of a text that is at its position."""
 
     START = "start"
     MIDDLE = "middle"

@@ -28,7 +28,7 @@ class SummaryLine:
 
 
 def lines(report: Report) -> Iterator[SummaryLine]:
-    """What a rewrite did; lines without content are omitted."""
+    """The summary of a rewrite; lines without content are omitted."""
     yield _nodes(report.nodes, report.half, "float32")
     removed = f", {report.casts_removed:,} removed" if report.casts_removed else ""
     yield SummaryLine("Casts", f"{report.casts_added:,} added{removed}")
@@ -36,7 +36,7 @@ def lines(report: Report) -> Iterator[SummaryLine]:
     yield from prediction_lines(report.prediction)
     yield from range_lines(report)
     yield from _stored(report)
-    yield from _found_by_runs(report)
+    yield from _run_lines(report)
     for text in sentences.summary(report.form_changes if report.changed else ()):
         yield SummaryLine("form", text)
     if report.certificate is not None:
@@ -49,7 +49,7 @@ def lines(report: Report) -> Iterator[SummaryLine]:
 
 
 def _nodes(nodes: NodeCounts | Counts, half: str, what: str) -> SummaryLine:
-    """How many nodes are in which precision; `what` the others are without."""
+    """The counts of nodes by precision; `what` the others are without."""
     mixed = f", {nodes.mixed:,} in both" if nodes.mixed else ""
     others = f", {nodes.other:,} without {what}" if nodes.other else ""
     return SummaryLine("nodes", f"{nodes.half:,} in {half}{mixed}, {nodes.full:,} in float32{others}")
@@ -62,7 +62,7 @@ def _proof(certificate: Certificate) -> str:
 
 
 def range_lines(report: Report) -> Iterator[SummaryLine]:
-    """What is known of values, where it was asked for, and what is half for it."""
+    """The knowledge of values, if it was requested, and the units that are half for it."""
     if report.ranges is not None and report.ranges.half_units:
         yield SummaryLine("ranges", sentences.counts(report.ranges, report.half))
         yield from (SummaryLine("assumed", text) for text in sentences.assumed(report.ranges))
@@ -72,7 +72,7 @@ def range_lines(report: Report) -> Iterator[SummaryLine]:
 
 
 def _stored(report: Report) -> Iterator[SummaryLine]:
-    """What became of stored values that half cannot hold."""
+    """The counts of stored values that half cannot represent, by their fate."""
     for count, name, fate in (
         (report.saturated, "masks", f"clamped to {report.half}'s range"),
         (report.flushed, "tiny", f"too small for {report.half} flushed to 0"),
@@ -81,8 +81,8 @@ def _stored(report: Report) -> Iterator[SummaryLine]:
             yield SummaryLine(name, f"{plural(count, 'stored value')} {fate}")
 
 
-def _found_by_runs(report: Report) -> Iterator[SummaryLine]:
-    """What stays float32 by what runs showed."""
+def _run_lines(report: Report) -> Iterator[SummaryLine]:
+    """The units that stay float32 because of runs."""
     for count, name, why in (
         (report.observed, "observed", f"because a run showed values too large for {report.half}"),
         (report.sensitive, "tuned", "because rounding there moves the outputs too far"),
@@ -96,25 +96,25 @@ def _found_by_runs(report: Report) -> Iterator[SummaryLine]:
         yield SummaryLine("faint", f"{end}: {rounding}")
 
 
-def prediction_lines(found: Prediction | None) -> Iterator[SummaryLine]:
+def prediction_lines(prediction: Prediction | None) -> Iterator[SummaryLine]:
     """The predicted speed, where there is any."""
-    if found is not None:
-        yield SummaryLine("speed", frozen_analysis.summary(found))
+    if prediction is not None:
+        yield SummaryLine("speed", frozen_analysis.summary(prediction))
 
 
-def observed_lines(seen: Observed | None) -> Iterator[SummaryLine]:
-    """What was observed before the rewrite, where anything was."""
-    if seen is None:
+def observed_lines(observed: Observed | None) -> Iterator[SummaryLine]:
+    """The observations before the rewrite, if there are any."""
+    if observed is None:
         return
-    counts = seen.counts
+    counts = observed.counts
     runs = f"{plural(counts['values'], 'value')} on {plural(counts['samples'], 'sample')}"
     flushed = f"{counts['flushed']:,} with elements that it flushes to 0"
     yield SummaryLine("seen", f"{runs}: {counts['beyond']:,} beyond float16's range, {flushed}")
 
 
-def match_lines(found: Iterable[Matched]) -> Iterator[SummaryLine]:
-    """How many nodes each pattern or operator flag matched."""
-    for matched in found:
+def match_lines(matches: Iterable[Matched]) -> Iterator[SummaryLine]:
+    """The number of nodes that each pattern or operator flag matched."""
+    for matched in matches:
         flag = f"--{matched.by.replace('_', '-')} {matched.pattern}"
         near = f"; did you mean {' or '.join(matched.near)}?" if matched.near else ""
         if matched.nodes:
@@ -143,10 +143,10 @@ _PACKAGES = ("onnx", "onnx-ir", "numpy", "onnxruntime", "onnxruntime-gpu")
 
 def versions() -> Iterator[SummaryLine]:
     """The versions of amp-rewrite, Python and the packages that decide about a result."""
-    found = (f"{name} {number}" for name in _PACKAGES if (number := _version(name)))
+    packages = (f"{name} {number}" for name in _PACKAGES if (number := _version(name)))
     yield SummaryLine(
         "versions",
-        f"amp-rewrite {version.installed()}, Python {platform.python_version()}, {', '.join(found)}",
+        f"amp-rewrite {version.installed()}, Python {platform.python_version()}, {', '.join(packages)}",
     )
 
 
@@ -159,5 +159,5 @@ def _version(name: str) -> str:
 
 def seconds(report: Report) -> Iterator[SummaryLine]:
     """The wall time of every stage of the last rewrite."""
-    told = ", ".join(f"{stage} {taken:.2f}" for stage, taken in report.seconds)
-    yield SummaryLine("seconds", f"{told}; {sum(taken for _, taken in report.seconds):.2f} in all")
+    stages = ", ".join(f"{stage} {taken:.2f}" for stage, taken in report.seconds)
+    yield SummaryLine("seconds", f"{stages}; {sum(taken for _, taken in report.seconds):.2f} in all")

@@ -52,11 +52,11 @@ def print_device_check(console: Console, policy: Policy | None, advise: Callable
         print_lines(console, (SummaryLine("device", hint) for hint in advise().hints()))
 
 
-def print_hints(console: Console, found: Iterable[str]) -> None:
+def print_hints(console: Console, shown: Iterable[str]) -> None:
     """Prints what to do next, one hint per line, if there is any; called last. Flags alone are to be added
     to the command that ran.
     """
-    for name, hint in zip(itertools.chain(["next"], itertools.repeat("")), found, strict=False):
+    for name, hint in zip(itertools.chain(["next"], itertools.repeat("")), shown, strict=False):
         added = "add " if hint.startswith("--") else ""
         console.whole(Styled(f"{name:<9}{added}{hint}", "cyan"))
 
@@ -79,7 +79,7 @@ def _changes(plan: Plan) -> Iterator[tuple[str, str, str]]:
 
 
 SHOWN = 5
-"""How many of the nodes that add most error are listed."""
+"""The number of nodes that are listed, those that add most error first."""
 
 
 def print_verdict(console: Console, verdict: Verdict, *, per_node: bool = False, hinted: bool = True) -> None:
@@ -134,7 +134,7 @@ def _choice(choice: Choice) -> str:
 
 
 def _errors(error: NodeError) -> str:
-    """What rounding there adds to the outputs, where that was measured; else what the node adds itself."""
+    """The error that a node adds to the outputs, if that was measured; else to its own values."""
     if error.effect is None:
         return f"error {error.error:.1e}, adds {error.added:.1e}"
     return f"adds {error.effect:.1e} to the outputs; its own error {error.error:.1e}"
@@ -168,9 +168,9 @@ def print_ranges(console: Console, decisions: Decisions, known: HalfRanges, half
     for line in (*sentences.inputs(known.counts), sentences.counts(known.counts, half)):
         console.print(line)
     order = list(reversed(Knowledge))
-    for unit, found in sorted(known.units.items(), key=lambda item: order.index(item[1].knowledge)):
-        word = Styled(found.knowledge.value, _KNOWN_IN[found.knowledge])
-        console.print("  ", word, f"  {decisions.all[unit]}: {sentences.of_unit(found)}")
+    for unit, values in sorted(known.units.items(), key=lambda item: order.index(item[1].knowledge)):
+        word = Styled(values.knowledge.value, _KNOWN_IN[values.knowledge])
+        console.print("  ", word, f"  {decisions.all[unit]}: {sentences.of_unit(values)}")
 
 
 _KNOWN_IN = {Knowledge.PROVEN: "green", Knowledge.OBSERVED: "cyan", Knowledge.UNKNOWN: "yellow"}
@@ -203,7 +203,7 @@ def print_chain(console: Console, steps: Sequence[Step]) -> None:
 
 
 LINKS = 20
-"""How many steps of a chain are shown before the last one."""
+"""The number of steps of a chain that are shown before the last one."""
 
 
 def _print_ends(console: Console, steps: Sequence[Step]) -> None:
@@ -225,7 +225,7 @@ def _coloured(step: Step) -> Styled:
 
 
 READERS = 5
-"""How many of the consumers of a Cast are shown."""
+"""The number of consumers of a Cast that are shown."""
 
 
 def print_cast(console: Console, story: CastExplanation) -> None:
@@ -305,7 +305,7 @@ def _figures(bench: Bench, latency: Latency) -> dict[str, str]:
 
 
 _SHOWN = 5
-"""How many of the operators that ran on the CPU are named."""
+"""The number of operators that ran on the CPU that are named."""
 
 
 def _print_cpu_operators(console: Console, bench: Bench, letter: str, latency: Latency) -> None:
