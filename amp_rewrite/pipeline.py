@@ -18,9 +18,8 @@ import onnx_ir as ir
 
 from amp_rewrite import argument_checks, arguments, certified
 from amp_rewrite.analysis.facts import gather
-from amp_rewrite.analysis.faint_outputs import Faint
-from amp_rewrite.analysis.held import Held
-from amp_rewrite.analysis.observed import Seen
+from amp_rewrite.analysis.observed import Held, Seen
+from amp_rewrite.analysis.outputs import Faint
 from amp_rewrite.bounds import bounding, deciding
 from amp_rewrite.colouring import classification, paying, rules
 from amp_rewrite.errors import ModelError

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from amp_rewrite.analysis import faint_outputs
-from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.observed import Seen
+from amp_rewrite.analysis.outputs import Faint, faint_limit
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import Level, Options, Pins
@@ -243,7 +242,7 @@ def _float32_outputs(_: Work, outcome: Outcome) -> Settings | None:
     """The outputs to which rounding them alone makes most of an error above the limit, in float32."""
     if not isinstance(outcome.verification, Verdict):
         return None
-    limit = faint_outputs.limit(outcome.settings.options.half)
+    limit = faint_limit(outcome.settings.options.half)
     outputs = (output for output in outcome.verification.outputs if output.floor and _is_rounded(output))
     faint = {output.name: output.floor for output in outputs if limit < (output.floor or 0) < math.inf}
     return replace(outcome.settings, faint=faint) if faint else None

@@ -17,10 +17,10 @@ from pathlib import Path
 import onnx_ir as ir
 
 from amp_rewrite import pipeline
-from amp_rewrite.analysis import varying
 from amp_rewrite.bounds import bounding, unit_ranges
 from amp_rewrite.bounds.unit_ranges import Knowledge
 from amp_rewrite.explaining.frozen_analysis import Analysis
+from amp_rewrite.model.traversal import varying_values
 from amp_rewrite.policy.options import Options
 
 
@@ -68,7 +68,7 @@ def measure(path: Path) -> Row:
 
 def _varying(analysis: Analysis) -> list[int]:
     """The units that make a value that varies with the inputs."""
-    changing = varying.find(analysis.graph.nodes)
+    changing = varying_values(analysis.graph.nodes)
     return [unit.index for unit in analysis.graph.units if not changing.isdisjoint(unit.defs)]
 
 

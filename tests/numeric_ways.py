@@ -221,6 +221,13 @@ NEAR_ONE = Family(
         "a deviation": """k = Abs (h) m = Neg (k) e = Exp (m) c = Add (e, one) q = Log (c) r0 = Relu (h) s
             = Add (r0, q) l = Div (g0, s)""",
         "a decay": """k = Abs (h) m = Neg (k) t = Exp (m) b = Pow (t, two) c = Sub (one, b) l = Sqrt (c)""",
+        "a logit of what is bounded": """t = Sigmoid (h) c = Clip (t, tiny, high) r = Sub (one, c) d =
+            Div (c, r) l = Log (d)""",
+        "a logit of a layer": """c = Clip (h, tiny, high) r = Sub (one, c) d = Div (c, r) l = Log (d)""",
+        "an atanh of what is bounded": """t = Sigmoid (h) c = Min (t, high) p = Add (c, one) r = Sub (one, c)
+            d = Div (p, r) l = Log (d)""",
+        "an inverse of what is bounded": """t = Sigmoid (h) c = Min (high, t) m = Neg (c) r = Add (m, one)
+            d = Reciprocal (r) l = Log (d)""",
         "noise of a step": "b = Gather (table, step) c = Sub (one, b) r = Sqrt (c) l = Mul (r, h)",
     },
     others={
@@ -233,6 +240,7 @@ NEAR_ONE = Family(
             (b, d) l = Log (q)""",
         "a softplus": """k = Abs (h) m = Neg (k) t = Exp (m) c = Add (t, one) q = Log (c) r = Relu (h) l =
             Add (r, q)""",
+        "a bounded weight": "t = Sigmoid (h) b = Min (t, high) c = Sub (one, b) l = Mul (c, h)",
         "a whole power": "t = Sigmoid (h) c = Sub (one, t) l = Mul (c, h)",
         "a logarithm of another sum": "b = Relu (h) c = Add (b, two) l = Log (c)",
     },

@@ -33,7 +33,7 @@ SUGGESTS = {
     "reporting/terminal_rewrite.py",
     "reporting/verdict_text.py",
     "running/verdict.py",
-    "advice/advice_text.py",
+    "advice.py",
     "coverage/counts.py",
 }
 # Runs a compiler, which has flags of its own.

@@ -3,7 +3,8 @@
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite.analysis.operators import MOVERS, effective_op
+from amp_rewrite.analysis.operators import effective_op
+from amp_rewrite.onnx_facts.operators import MOVERS
 
 
 def node(operator, **attributes):

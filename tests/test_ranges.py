@@ -7,7 +7,7 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite import Pins, Tolerances
-from amp_rewrite.analysis.ranges import reciprocal_overflow
+from amp_rewrite.analysis import small_constants
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.options import Options
 from tests.text import agree, becomes, in_half, kept, model, rewritten, stored
@@ -528,7 +528,7 @@ def test_no_bound_is_followed_that_no_dividend_could_overflow(monkeypatch):
     def refuse(*_):
         raise AssertionError("followed")
 
-    monkeypatch.setattr(reciprocal_overflow, "propagate", refuse)
+    monkeypatch.setattr(small_constants, "propagate", refuse)
     text = """g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float e = {0.5}, float one = {1}> {
         m = MatMul (x, w) a = Add (m, e) r = Div (one, a) q = Add (r, one) y = MatMul (q, w) }"""
     assert kept(text) == {}

@@ -86,7 +86,7 @@ def test_what_is_refused_stays_float32(source, name):
     is_half = found.painting.is_half(op.index) or found.painting.paints[op.index].rule is Rule.PRUNE
     assert is_half != bool(name)
     assert (entry.authority is Authority.TARGET) == bool(name)
-    assert not name or f"refuses it for its {name}," in in_words(entry.evidence)
+    assert not name or f"kernel for its {name}," in in_words(entry.evidence)
 
 
 @pytest.mark.parametrize("source", [source for source, _ in CASES])

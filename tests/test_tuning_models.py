@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import amp_rewrite
-from amp_rewrite.analysis import spectra
+from amp_rewrite.analysis import flows
 from amp_rewrite.policy.options import Options, Pins
 
 pytest.importorskip("onnxruntime")
@@ -43,7 +43,7 @@ def test_a_search_mends_what_single_pins_do_not(basic_pitch, tmp_path, monkeypat
 
     The rule that keeps such front ends is switched off for it.
     """
-    monkeypatch.setattr(spectra, "check", lambda *_: {})
+    monkeypatch.setattr(flows, "check", lambda *_: {})
     path, sample = basic_pitch
     kept, errors = (), []
     for _ in range(PINS):

@@ -153,7 +153,7 @@ def test_explain_says_how_many_terms(tmp_path):
     path = tmp_path / "m.onnx"
     onnx.save(model(SUMS["MatMul"][0].format(4096), w=np.full((4096, 3), 0.01, np.float32)), path)
     said = CliRunner().invoke(main, ["explain", str(path), "--target", "onnxruntime-webgpu"]).output
-    assert "onnxruntime-webgpu adds up its 4096 terms in float16, which 1024 at most bear" in " ".join(
+    assert "onnxruntime-webgpu adds up its 4096 terms in float16, which 1024 terms at most bear" in " ".join(
         said.split()
     )
 

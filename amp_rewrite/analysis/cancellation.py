@@ -22,7 +22,10 @@ from amp_rewrite.analysis import form_rules
 from amp_rewrite.analysis.form_rules import added_before, addition_before
 from amp_rewrite.analysis.forms import CLOSE, SURE, Form, Forms, Rest
 from amp_rewrite.analysis.idioms import patterns
-from amp_rewrite.analysis.operators import (
+from amp_rewrite.analysis.operators import rearranges, source
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.numerics.half import Fit, Half
+from amp_rewrite.onnx_facts.operators import (
     AVERAGES,
     BOUNDS,
     DIVISORS,
@@ -33,10 +36,7 @@ from amp_rewrite.analysis.operators import (
     PRODUCTS,
     REARRANGES,
     SELECTS,
-    rearranges,
 )
-from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.numerics.half import Fit
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
@@ -50,11 +50,11 @@ _SCALES = frozenset(("Add", "Div", "Mul", "Pow", "Sub"))
 """Operators that pass on the digits of a value beside a number."""
 
 
-def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit]) -> Mapping[int, Evidence]:
+def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping[int, Evidence]:
     """The units that make sums which cancel, from the atoms of these to what needs what is left."""
     if not _may_cancel(graph, fits):
         return {}
-    forms = form_rules.read(graph, fits)
+    forms = form_rules.read(graph, fits, half)
     found = dict.fromkeys(_Needs(forms).held(), Reason.NEAR_1)
     found |= dict.fromkeys(_cancelling(forms), Reason.CANCELLATION)
     evidence = {reason: Evidence(Authority.RANGE, reason) for reason in set(found.values())}
@@ -210,9 +210,7 @@ class _Needs:
     def _is_atanh(self, given: tuple[ir.Value, ...]) -> bool:
         """Whether two values are what one is added to 1 and taken from it."""
         forms = self._forms
-        rests = [
-            forms.rests.get(maker) for value in given if (maker := _source(value).producer()) is not None
-        ]
+        rests = [forms.rests.get(maker) for value in given if (maker := source(value).producer()) is not None]
         values = [forms.of(rest.value).terms for rest in rests if rest is not None]
         return len(values) == 2 and values[0] == values[1]
 
@@ -250,7 +248,7 @@ class _Needs:
         totals = _readers(product.outputs[0]) if product.op_type == "Mul" else ()
         if len(totals) != 1 or totals[0].op_type != "Add":
             return False
-        makers = (_source(value).producer() for value in patterns.operands(totals[0]))
+        makers = (source(value).producer() for value in patterns.operands(totals[0]))
         others = [
             maker for maker in makers if maker is not None and maker is not product and maker.op_type == "Mul"
         ]
@@ -308,13 +306,6 @@ class _Needs:
 def _is_logit(quotient: ir.Node) -> bool:
     """Whether only the logarithm of a quotient counts."""
     return [node.op_type for node in _readers(quotient.outputs[0])] == ["Log"]
-
-
-def _source(value: ir.Value) -> ir.Value:
-    """The value of which this one is rearranged."""
-    while (maker := value.producer()) is not None and rearranges(maker) and maker.inputs[0] is not None:
-        value = maker.inputs[0]
-    return value
 
 
 def _readers(value: ir.Value) -> tuple[ir.Node, ...]:

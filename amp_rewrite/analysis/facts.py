@@ -9,28 +9,19 @@ from types import MappingProxyType
 import onnx_ir as ir
 
 from amp_rewrite.analysis import (
-    angles,
+    accumulators,
     cancellation,
-    faint_outputs,
-    final_softmax,
-    gaussians,
-    held,
-    integer_values,
+    flows,
     long_sums,
-    moving_averages,
     observed,
-    quantised,
+    outputs,
     ranges,
-    refused,
-    running_sums,
-    runtime_bugs,
-    spectra,
+    runtimes,
     unit_building,
 )
-from amp_rewrite.analysis.faint_outputs import Faint
-from amp_rewrite.analysis.held import Held
 from amp_rewrite.analysis.idioms import marking
-from amp_rewrite.analysis.observed import Seen
+from amp_rewrite.analysis.observed import Held, Seen
+from amp_rewrite.analysis.outputs import Faint
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import constants
 from amp_rewrite.model.constants import StoredTensor
@@ -76,7 +67,7 @@ def gather(
     """
     model = prepared.model
     observed.refuse_foreign(model.graph, seen)
-    faint_outputs.refuse_foreign(model.graph, faint)
+    outputs.refuse_foreign(model.graph, faint)
     graph = unit_building.build(model, prepared.types, options.target, options.half)
     graph = replace(graph, sized=value_shapes.sized(model, prepared.types, options.dims.dims))
     if prepared.form.idioms:
@@ -106,22 +97,18 @@ def _findings(
     has_faults = options.target.has_faults
     merged: dict[int, Evidence] = {}
     for findings in (
-        held.check(graph, kept),
-        runtime_bugs.check(graph) if has_faults else {},
+        observed.held(graph, kept),
+        runtimes.faults(graph) if has_faults else {},
         found.findings,
-        integer_values.check(graph, found.fits, options.half),
-        angles.check(graph, found.fits),
-        cancellation.check(graph, found.fits),
-        gaussians.check(graph, found.fits),
-        running_sums.check(graph),
-        moving_averages.check(graph, options.half),
-        spectra.check(graph, found.fits),
-        quantised.check(graph, fused=has_faults),
+        flows.check(graph, found.fits, options.half),
+        cancellation.check(graph, found.fits, options.half),
+        accumulators.check(graph, options.half),
+        runtimes.quantised(graph, fused=has_faults),
         observed.check(graph, seen, found, options.half),
-        faint_outputs.check(graph, faint, options),
-        refused.check(graph, options.target),
+        outputs.faint_outputs(graph, faint, options),
+        runtimes.refused(graph, options.target, options.half),
         long_sums.check(graph, options),
-        final_softmax.check(graph) if options.keep_softmax else {},
+        outputs.final_softmaxes(graph) if options.keep_softmax else {},
     ):
         for unit, evidence in findings.items():
             if unit not in merged or evidence.authority.outranks(merged[unit].authority):

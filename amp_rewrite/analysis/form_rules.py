@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
@@ -11,7 +12,11 @@ from amp_rewrite.analysis.forms import CLOSE, SURE, Form, Forms, Rest, negated
 from amp_rewrite.analysis.idioms.idiom import Part
 from amp_rewrite.analysis.idioms.normalisation import SUM
 from amp_rewrite.analysis.idioms.patterns import scalar
-from amp_rewrite.analysis.operators import (
+from amp_rewrite.analysis.operators import effective_op, rearranges
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model.constants import dims, numbers, stored_as
+from amp_rewrite.numerics.half import Fit, Half
+from amp_rewrite.onnx_facts.operators import (
     AVERAGES,
     BOUNDS,
     CONTROL_FLOW,
@@ -21,12 +26,7 @@ from amp_rewrite.analysis.operators import (
     PRODUCTS,
     REARRANGES,
     SELECTS,
-    effective_op,
-    rearranges,
 )
-from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.model.constants import dims, numbers, stored_as
-from amp_rewrite.numerics.half import Fit
 from amp_rewrite.onnx_types import control_flow
 
 _HELD_BY_HALF = frozenset((ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.UINT8))
@@ -38,9 +38,9 @@ Rule = Callable[[Forms, ir.Node], "Form | None"]
 """Gives the form of the first output of a node; None where that is an atom of its own."""
 
 
-def read(graph: UnitGraph, fits: Mapping[ir.Value, Fit]) -> Forms:
+def read(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Forms:
     """The forms of the values of a model with these stored values."""
-    forms = Forms(graph, fits)
+    forms = Forms(graph, fits, half.integers)
     waiting: list[tuple[Iterator[ir.Node], ir.Node | None]] = [(iter(graph.nodes[graph.root]), None)]
     while waiting:
         nodes, holder = waiting[-1]
@@ -194,10 +194,19 @@ def _bounded(forms: Forms, node: ir.Node) -> Form | None:
     given = [forms.of(value) for value in node.inputs if value is not None]
     computed = [form for form in given if form.number is None]
     if len(computed) == 1:
-        return computed[0]._replace(bounded=True, number=None)
+        near, rounded = computed[0].near, _rounded_to_1(forms, given)
+        near = near or (rounded or None)
+        return computed[0]._replace(near=near, bounded=not rounded, number=None)
     form = forms.join(given, node.outputs[0])
     is_place = bool(computed) and all(map(forms.is_position, computed))
     return form if is_place else forms.fresh(node.outputs[0], form.near)
+
+
+def _rounded_to_1(forms: Forms, given: list[Form]) -> frozenset[float]:
+    """1 or -1 where a bound is so close to it that half makes no difference."""
+    bounds = (form.number for form in given if form.number is not None)
+    steps = 0.5 / forms.integers
+    return frozenset(math.copysign(1.0, bound) for bound in bounds if 0 < 1 - abs(bound) <= steps)
 
 
 def _joined(forms: Forms, node: ir.Node) -> Form | None:

@@ -95,11 +95,12 @@ class Forms:
 
     `cancelling` maps the nodes that take terms from each other to the atoms of these; `rests` maps those that
     add something to 1, or take one of the two from the other, to what is known of that. `leaving` maps what
-    a branch leaves to the output of the If.
+    a branch leaves to the output of the If. Half is exact for `integers` up to this one.
     """
 
     graph: UnitGraph
     fits: Mapping[ir.Value, Fit]
+    integers: int
     order: list[ir.Node] = field(default_factory=list[ir.Node])
     leaving: dict[ir.Value, ir.Value] = field(default_factory=dict[ir.Value, ir.Value])
     cancelling: dict[ir.Node, frozenset[Atom]] = field(default_factory=dict[ir.Node, frozenset[int]])

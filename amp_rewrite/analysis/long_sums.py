@@ -28,11 +28,12 @@ def check(graph: UnitGraph, options: Options) -> Mapping[int, Evidence]:
             if is_open or (count is not None and count > target.longest_sum):
                 found[unit] = Evidence(
                     Authority.TARGET,
-                    Reason.OPEN_SUM if count is None else Reason.LONG_SUM,
+                    Reason.LONG_SUM,
                     subject=target.name,
                     number=count or 0,
                     limit=target.longest_sum,
                     half=options.half.name,
+                    text="an open size" if count is None else f"its {count} terms",
                 )
     return found
 

@@ -71,6 +71,16 @@ NOTHING = Extremes(math.inf, -math.inf, samples=0)
 
 Seen = Mapping[str, Extremes]
 """The observed extremes of the values of a model, by name."""
+Held = Mapping[str, Evidence]
+"""The evidence of a caller for float32, by the names of values that nodes output."""
+
+
+def held(graph: UnitGraph, names: Held) -> Mapping[int, Evidence]:
+    """The units of the nodes that output what is held; names that the model does not have count for nothing,
+    as what is folded is gone.
+    """
+    outputs = ((u.index, value.name or "") for u in graph.units for value in u.node.outputs) if names else ()
+    return {index: names[name] for index, name in outputs if name in names}
 
 
 def refuse_foreign(graph: ir.Graph, seen: Seen) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis import idle_dropouts
+from amp_rewrite.analysis import runtimes
 from amp_rewrite.analysis.port_groups import OPAQUE, PortGroups
 from amp_rewrite.analysis.units import Unit, UnitGraph, Use, value_of
 from amp_rewrite.numerics.half import FLOAT16, Half
@@ -72,7 +72,7 @@ class _Builder:
             if uses or defs:
                 typed = len(uses) == len(group.typed) or self._is_typed(node, group.typed)
                 allowed = group.allowed if typed and not sealed else frozenset[str]()
-                runs = group.runs or idle_dropouts.needs_no_kernel(node)
+                runs = group.runs or runtimes.needs_no_kernel(node)
                 self._add(node, group.var, uses, defs, allowed, runs=runs)
 
     def _is_typed(self, node: ir.Node, ports: Iterable[int]) -> bool:

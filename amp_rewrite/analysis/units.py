@@ -6,7 +6,7 @@ can change, so units exist for float32 alone; ports of every other type belong t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -88,3 +88,8 @@ def value_of(use: Use) -> ir.Value | None:
     holder, port = use
     # isinstance takes twenty times as long: onnx-ir's classes are protocols
     return holder.inputs[port] if type(holder) is ir.Node else holder.outputs[port]
+
+
+def read_by(graph: UnitGraph, unit: int) -> Iterator[ir.Value]:
+    """The values that a unit reads, optional ones that are left out apart."""
+    return (value for use in graph.units[unit].uses if (value := value_of(use)) is not None)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis import operators
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.bounds import elementwise, given, moving, normalising, products, stored_bounds
@@ -18,6 +17,7 @@ from amp_rewrite.bounds.known import WIDE, Known
 from amp_rewrite.bounds.site import Rule, Site
 from amp_rewrite.model.constants import constant
 from amp_rewrite.numerics.half import Half
+from amp_rewrite.onnx_facts import operators
 from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.policy.options import Options
 

@@ -8,18 +8,19 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis import varying
 from amp_rewrite.analysis.facts import Facts
-from amp_rewrite.analysis.from_inputs import read_by
 from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.idioms.idiom import Part, Spelled
 from amp_rewrite.analysis.idioms.self_products import SUM_OF_SQUARES
 from amp_rewrite.analysis.observed import HEADROOM
-from amp_rewrite.analysis.operators import MOVERS, PRODUCTS, effective_op
+from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.propagation import reach
+from amp_rewrite.analysis.units import read_by
 from amp_rewrite.bounds import bounding, declared
 from amp_rewrite.bounds.bounding import Proven
+from amp_rewrite.model.traversal import varying_values
 from amp_rewrite.numerics.half import FLOAT16, Half
+from amp_rewrite.onnx_facts.operators import MOVERS, PRODUCTS
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Level, Options
 
@@ -60,7 +61,7 @@ def _is_square(node: ir.Node) -> bool:
 
 def prove_tame(facts: Facts, proven: Proven, half: Half) -> Mapping[int, Evidence]:
     """The candidates that half holds whatever the inputs, each with the bound that proves it."""
-    changing = varying.find(facts.graph.nodes)
+    changing = varying_values(facts.graph.nodes)
     found: dict[int, Evidence] = {}
     for unit in tame_candidates(facts):
         node = facts.graph.units[unit].node

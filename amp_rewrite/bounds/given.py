@@ -11,11 +11,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.operators import MOVERS
 from amp_rewrite.bounds import stored_bounds
 from amp_rewrite.bounds.bound import UNKNOWN, Bound, interval
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, stored_as
+from amp_rewrite.onnx_facts.operators import MOVERS
 from amp_rewrite.policy.options import Ranges
 
 _PIXEL = 255.0

@@ -10,6 +10,7 @@ from amp_rewrite.bounds.bound import UNKNOWN, Bound, hull, interval, loosened
 from amp_rewrite.bounds.elementwise import with_norms
 from amp_rewrite.bounds.known import Dims
 from amp_rewrite.bounds.site import NOTHING, Rule, Site
+from amp_rewrite.onnx_facts.operators import EXTREMES, REARRANGES, SELECTS
 
 
 def _same(site: Site) -> Bound:
@@ -210,9 +211,8 @@ def _sampled(site: Site) -> Bound:
     return _averaged(site) if known else UNKNOWN
 
 
-_MOVED = "Compress DepthToSpace Flatten GatherElements GatherND ReverseSequence SpaceToDepth Tile TopK"
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys((*_MOVED.split(), "ReduceMax", "ReduceMin", "GlobalMaxPool"), _same),
+    **dict.fromkeys((REARRANGES | SELECTS | EXTREMES) - {"Cast", "SequenceAt"} | {"GlobalMaxPool"}, _same),
     **dict.fromkeys(("AveragePool", "GlobalAveragePool", "RoiAlign"), _averaged),
     **dict.fromkeys(("ScatterElements", "ScatterND", "Scatter"), _scatter),
     **dict.fromkeys(("Slice", "Split"), _below),

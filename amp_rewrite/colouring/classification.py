@@ -17,6 +17,7 @@ from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Entry, Kind, OpLists
 from amp_rewrite.policy.options import Level, Options, Pins
+from amp_rewrite.policy.reasons import in_words
 
 Findings = Mapping[int, Evidence]
 """What analyses know of units, by position: why they must stay float32."""
@@ -106,7 +107,9 @@ def _no_kernel(options: Options) -> Evidence:
     """
     forced = options.level is Level.UNSAFE_FORCE_ALL and options.half is BFLOAT16
     if forced and options.target.has_faults:
-        return Evidence(Authority.RUNTIME_BUG, Reason.NO_KERNEL_AT_ALL)
+        return Evidence(
+            Authority.RUNTIME_BUG, Reason.NO_KERNEL, subject="onnxruntime", half=options.half.name
+        )
     return Evidence(Authority.TARGET, Reason.NO_KERNEL, subject=options.target.name, half=options.half.name)
 
 
@@ -133,22 +136,26 @@ def _entry(lists: OpLists, domain: str, name: str) -> Entry | None:
 def _tensor_cores_only(entry: Entry, _: str) -> Entry:
     if entry.kind in (Kind.ALLOW, Kind.FIXED):
         return entry
-    return Entry(Kind.FIXED, Evidence(Authority.LEVEL, Reason.ALLOW_LIST_ONLY))
+    return Entry(Kind.FIXED, Evidence(Authority.LEVEL, Reason.LEVEL, text=_ALLOW_LIST_ONLY))
 
 
 def _infer_as_deny(entry: Entry, _: str) -> Entry:
     if entry.kind is not Kind.INFER:
         return entry
-    listed = entry.evidence
-    return Entry(Kind.DENY, replace(listed, authority=Authority.LEVEL, reason=Reason.INFER_AS_DENY))
+    text = f"infer is treated as deny ({in_words(entry.evidence)})"
+    return Entry(
+        Kind.DENY, replace(entry.evidence, authority=Authority.LEVEL, reason=Reason.LEVEL, text=text)
+    )
 
 
 def _force_all(entry: Entry, op_type: str) -> Entry:
     if op_type in _CASTS or not Authority.FORCE_ALL.outranks(entry.authority):
         return entry
-    return Entry(Kind.ALLOW, Evidence(Authority.FORCE_ALL, Reason.EVERYTHING_FORCED))
+    return Entry(Kind.ALLOW, Evidence(Authority.FORCE_ALL, Reason.LEVEL, text=_ALL_FORCED))
 
 
+_ALLOW_LIST_ONLY = "not on the allow list, and only that is asked for"
+_ALL_FORCED = "everything that the types allow is forced"
 _CASTS = frozenset(("Cast", "CastLike", "BitCast"))
 _LEVELS: Mapping[Level, Callable[[Entry, str], Entry]] = {
     Level.DEFAULT: lambda entry, _: entry,
@@ -183,14 +190,17 @@ def _tied_to_float32(unit: Unit, root: ir.Graph) -> Evidence | None:
     """Why the node itself ties this unit to float32; None where it does not."""
     typed = schema.of(unit.node)
     if typed is not None and typed.var == unit.var.name and not typed.settable:
-        return Evidence(Authority.SCHEMA, Reason.TYPE_ATTRIBUTE, subject=typed.attribute)
+        text = f"the attribute {typed.attribute} sets this type, and means more than a type"
+        return Evidence(Authority.SCHEMA, Reason.KEEPS_TYPE, text=text)
     if unit.dense:
         return None
     if unit.node.op_type == "Optional" and "type" in unit.node.attributes:
-        return Evidence(Authority.SCHEMA, Reason.TYPE_PROTO_ATTRIBUTE)
+        text = "the attribute type spells the element type out"
+        return Evidence(Authority.SCHEMA, Reason.KEEPS_TYPE, text=text)
     values = (*unit.defs, *map(value_of, unit.uses))
     if any(value in root.outputs or value in root.inputs for value in values):
-        return Evidence(Authority.SCHEMA, Reason.CONTAINER_IO)
+        text = "a sequence or optional that is an input or output of the model keeps its type"
+        return Evidence(Authority.SCHEMA, Reason.KEEPS_TYPE, text=text)
     return None
 
 
@@ -198,8 +208,8 @@ def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
     """A pin holds for the nodes that it names, and for all that stands in their bodies."""
     free = [unit for unit, entry in enumerate(entries) if Authority.PIN.outranks(entry.authority)]
     for unit, ruling in rulings(graph, pins, entries, free).items():
-        reason = Reason.FORCED if ruling.forces else Reason.KEPT
-        evidence = Evidence(Authority.PIN, reason, subject=ruling.pattern)
+        text = "forced" if ruling.forces else "kept"
+        evidence = Evidence(Authority.PIN, Reason.PINNED, subject=ruling.pattern, text=text)
         if ruling.forces:
             entries[unit] = Entry(Kind.ALLOW, evidence)
         else:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis import varying as values_that_vary
 from amp_rewrite.analysis.idioms.idiom import Part
 from amp_rewrite.analysis.units import UnitGraph, value_of
+from amp_rewrite.model.traversal import varying_values
 from amp_rewrite.policy.operator_lists import Entry, Kind
 
 _OPEN = (Kind.CLEAR, Kind.INFER)
@@ -29,9 +29,7 @@ def find(graph: UnitGraph, entries: Sequence[Entry]) -> frozenset[int]:
             and found.issuperset(graph.predecessors[unit.index])
             and entering.isdisjoint(map(value_of, unit.uses))
         ):
-            varying = (
-                values_that_vary.find(graph.nodes) if varying is None else varying
-            )  # few models come this far
+            varying = varying_values(graph.nodes) if varying is None else varying  # few models come this far
             if not varying.isdisjoint(unit.node.outputs):
                 found.add(unit.index)
     return frozenset(found)

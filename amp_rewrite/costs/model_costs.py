@@ -14,12 +14,12 @@ from typing import Any
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis import varying
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.costs import fusions, kernels
 from amp_rewrite.costs.fusions import Fusion
 from amp_rewrite.costs.kernels import Kernel
 from amp_rewrite.costs.sizes import Sizes
+from amp_rewrite.model.traversal import varying_values
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.devices import Device
 from amp_rewrite.policy.open_sizes import DEFAULT
@@ -125,7 +125,7 @@ class ModelCosts:
 def measure_costs(graph: UnitGraph, device: Device, half: Half) -> ModelCosts:
     """The costs of a model that is not edited yet; linear in its nodes and ports."""
     sizes = Sizes(graph)
-    vary = varying.find(graph.nodes)
+    vary = varying_values(graph.nodes)
     joined = tuple(fusions.find_fusions(graph, vary))
     inside = {fusion.value for fusion in joined}
     idioms, runs = fusions.find_fused_idioms(graph), kernels.body_runs(graph.nodes)

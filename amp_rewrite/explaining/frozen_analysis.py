@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from amp_rewrite.analysis.facts import Facts
-from amp_rewrite.analysis.held import Held
-from amp_rewrite.analysis.observed import Seen
+from amp_rewrite.analysis.observed import Held, Seen
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.bounds import bounding, unit_ranges
 from amp_rewrite.bounds.bounding import Proven

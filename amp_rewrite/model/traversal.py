@@ -45,3 +45,24 @@ def nodes_inner_first(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
         for body in control_flow.bodies(node):
             yield from nodes_inner_first(body)
         yield node
+
+
+def varying_values(nodes: GraphNodes) -> set[ir.Value | None]:
+    """All values that depend on an input of the model or of a body, and not on known sizes of it alone; a
+    runtime computes all others once.
+    """
+    found: set[ir.Value | None] = set()
+    for graph, held in nodes.items():
+        found.update(value for value in graph.inputs if value.const_value is None)
+        for node in held:
+            if not found.isdisjoint(node.inputs) and not _asks_for_known_sizes(node):
+                found.update(node.outputs)
+    return found
+
+
+def _asks_for_known_sizes(node: ir.Node) -> bool:
+    """Whether it is the shape of a value whose sizes are all known: onnxruntime computes that once."""
+    if node.domain or node.op_type not in ("Shape", "Size"):
+        return False
+    shape = None if node.inputs[0] is None else node.inputs[0].shape
+    return shape is not None and shape.is_static()

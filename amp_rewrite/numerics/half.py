@@ -93,6 +93,11 @@ class Fit:
     whole: bool
     nan: bool
 
+    @property
+    def magnitude(self) -> float:
+        """That of the largest finite number."""
+        return max(-self.low, self.high)
+
 
 PERFECT = Fit(0.0, 0.0, 0, 0, True, True, nan=False)
 

@@ -1,19 +1,81 @@
-"""Operators by what they do with the numbers that they read."""
+"""Facts about ONNX's operators that no schema states, each once: which inputs an operator moves, scales or
+averages, which numbers its outputs come close to, and which digits of its inputs it needs.
+
+All are facts about the default domain; the source is the description of the operator, unless one is named.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+
+REARRANGES = frozenset(
+    "Cast DepthToSpace Dropout Expand Flatten Identity Reshape SpaceToDepth Squeeze Tile Transpose "
+    "Unsqueeze".split()
+)
+"""Operators whose first output holds all elements of the first input, in whatever order and shape."""
+SELECTS = frozenset(
+    "Compress Gather GatherElements GatherND Pad ReverseSequence SequenceAt Slice Split Trilu".split()
+)
+"""Operators whose outputs hold some elements of the first input, and zeros."""
+EXTREMES = frozenset("ReduceMax ReduceMin TopK".split())
+"""Operators that select elements of the first input by their size."""
+BOUNDS = frozenset("Clip Max Min".split())
+"""Operators that select the larger or the smaller of elements of their inputs."""
+JOINS: Mapping[str, tuple[int, ...] | None] = {
+    "Concat": None,
+    "ConcatFromSequence": None,
+    "ScatterElements": (0, 2),
+    "ScatterND": (0, 2),
+    "SequenceConstruct": None,
+    "SequenceInsert": (0, 1),
+    "Where": (1, 2),
+}
+"""Operators whose output holds elements of several inputs, and these inputs, None for all of them; scatters
+may also add (`effective_op`)."""
+CONTROL_FLOW = frozenset("If Loop Scan".split())
+MOVERS = (REARRANGES - {"Cast"}) | SELECTS | EXTREMES | {"Max", "Min"} | JOINS.keys() | CONTROL_FLOW
+"""Operators whose outputs hold values of their inputs and no others, in their type."""
+
+ARITHMETIC = frozenset(
+    "Abs Add Ceil Clip Div Floor Max Min Mod Mul Neg Pow Range Round Sign Sqrt Sub Sum".split()
+)
+PRODUCTS = frozenset(
+    "Attention Conv ConvTranspose DeformConv Einsum FusedConv FusedGemm FusedMatMul GRU Gemm LSTM MatMul "
+    "MatMulNBits MultiHeadAttention RNN".split()
+)
+AVERAGES = frozenset("AveragePool GlobalAveragePool ReduceMean ReduceSum".split())
+"""Operators that add up elements of the first input with one weight for all."""
+
+TRANSFORMS = frozenset(("DFT", "STFT"))
+COORDINATES: Mapping[str, tuple[int, ...]] = {
+    "CropAndResize": (1,),
+    "GridSample": (1,),
+    "MaxRoiPool": (1,),
+    "NonMaxSuppression": (0,),
+    "Resize": (1, 2),
+    "RoiAlign": (1,),
+}
+"""Operators that read pixel coordinates, and these inputs: half cannot tell pixels beyond 2048 apart."""
+
+LIMITS: Mapping[str, frozenset[float]] = {
+    **dict.fromkeys(("Cos", "Erf", "Sin", "Tanh"), frozenset((-1.0, 0.0, 1.0))),
+    **dict.fromkeys(("Exp", "HardSigmoid", "Sigmoid", "Softmax"), frozenset((0.0, 1.0))),
+}
+"""Numbers that outputs come arbitrarily close to without being them; an exponential where it is at most 1."""
+DIVISORS: Mapping[str, int] = {"Div": 1, "Log": 0, "Pow": 0, "Reciprocal": 0, "Sqrt": 0}
+"""Operators whose result depends on the relative size of an input however small it is, and that input; of a
+Pow, where the exponent is negative or no integer."""
+INVERSES = frozenset("Acos Acosh Asin Atanh".split())
+"""Operators whose slope is infinite where the input is 1."""
 
 ALL = range(1 << 31)
 """Every port of a variadic operator."""
 
 FIRST = range(1)
 
-_MOVING = """Compress DepthToSpace Expand Flatten Gather GatherElements GatherND Identity Neg ReduceMax
-    ReduceMin Reshape ReverseSequence Slice SpaceToDepth Split Squeeze Tile Transpose Trilu
-    Unsqueeze""".split()
+_OTHERS = {"Cast", "Dropout", "Pad", "SequenceAt", "TopK"}
 MASK_CARRIERS: Mapping[str, range] = {
-    **dict.fromkeys(_MOVING, FIRST),
+    **dict.fromkeys((REARRANGES | SELECTS | EXTREMES) - _OTHERS | {"Neg"}, FIRST),
     **dict.fromkeys(("Add", "Concat", "Max", "Min", "Sub", "Sum"), ALL),
     **dict.fromkeys(("Pad", "ScatterElements", "ScatterND"), range(0, 3, 2)),
     "Where": range(1, 3),
@@ -38,9 +100,10 @@ SOFTMAX_PORTS: Mapping[tuple[str, str], int] = {
 ATTENTION_RESULTS = 3
 """The first outputs of an attention; the ones behind are scores."""
 
-LINEAR_IN_THE_FIRST = """Identity Neg Reshape Flatten Squeeze Unsqueeze Transpose Expand Tile Slice Gather
-    GatherElements GatherND DepthToSpace SpaceToDepth ReduceSum ReduceMean CumSum Trilu AveragePool
-    GlobalAveragePool ReverseSequence Compress MaxUnpool Col2Im Dropout GridSample DFT Upsample""".split()
+LINEAR_IN_THE_FIRST = tuple(
+    (REARRANGES | SELECTS | AVERAGES) - {"Cast", "Pad", "SequenceAt", "Split"}
+    | {"Col2Im", "CumSum", "DFT", "GridSample", "MaxUnpool", "Neg", "Upsample"}
+)
 """Operators of ONNX whose first output is linear in their first input, by their documentation. Div and Split
 are as well, but for their divisor and their other outputs.
 """
@@ -56,7 +119,7 @@ LINEAR_GRADIENTS = """ReluGrad ConvGrad LayerNormalizationGrad SimplifiedLayerNo
 (orttraining/orttraining/core/graph/training_op_defs.cc).
 """
 
-KEEPING_ZERO = frozenset("Cast Expand Flatten Identity Neg Reshape Squeeze Tile Transpose Unsqueeze".split())
+KEEPING_ZERO = REARRANGES | {"Neg"}
 """Operators of ONNX that make zeros alone of a first input of zeros."""
 
 LARGEST_ZERO = 1 << 24

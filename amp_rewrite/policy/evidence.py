@@ -64,44 +64,29 @@ class Reason(enum.Enum):
     # the schema
     UNKNOWN_OPERATOR = "unknown operator"
     NO_HALF_TYPE = "no half type"
-    TYPE_ATTRIBUTE = "type attribute"
-    TYPE_PROTO_ATTRIBUTE = "type proto attribute"
-    CONTAINER_IO = "sequence or optional as input or output"
+    KEEPS_TYPE = "keeps its type"
     OPSET_WITHOUT_HALF = "opset without half"
     # the user
-    KEPT = "kept"
-    FORCED = "forced"
+    PINNED = "pinned"
     ASKED = "asked for"
     # train steps
     LOSS_REGION = "loss region"
     SCALING = "scaling"
     OPTIMISER = "optimiser"
     # faults of runtimes
-    UNEQUAL_RANKS = "unequal ranks"
-    HALF_REDUCTION = "half reduction"
-    FLOAT32_FUNCTION = "float32 function"
-    MASKED_SCORES = "masked scores"
-    CLASHING_CAST = "clashing cast"
-    NO_KERNEL_AT_ALL = "no kernel at all"
-    NO_CPU_KERNEL = "no cpu kernel"
-    BATCH_OF_ONE = "batch of one"
+    FAULT = "fault"
     # values
     OVERFLOW = "overflow"
-    VANISHING_DIVISOR = "vanishing divisor"
-    VANISHING_REST = "vanishing rest"
-    RECIPROCAL_OVERFLOW = "reciprocal overflow"
-    INEXACT_FACTOR = "inexact factor"
+    ROUNDED = "rounded"
+    QUOTIENT_OVERFLOW = "quotient overflow"
     FAINT_FACTOR = "faint factor"
     ABSORPTION = "absorption"
-    FROM_INTEGER = "from an integer"
-    TO_INTEGER = "to an integer"
-    TO_PIXEL_COORDINATES = "to pixel coordinates"
+    INTEGER = "integer"
     TO_ANGLE = "to an angle"
     CANCELLATION = "cancellation"
     GAUSSIAN = "gaussian"
     SPECTRUM = "spectrum"
-    RUNNING_SUM = "running sum"
-    MOVING_AVERAGE = "moving average"
+    ACCUMULATED = "accumulated"
     NEAR_1 = "near 1"
     QUANTISED_REGION = "quantised region"
     OBSERVED_OVERFLOW = "observed overflow"
@@ -110,15 +95,11 @@ class Reason(enum.Enum):
     DECLARED_OVERFLOW = "declared overflow"
     PROVEN_TAME = "proven tame"
     # levels, targets, lists
-    ALLOW_LIST_ONLY = "allow list only"
+    LEVEL = "level"
     FINAL_SOFTMAX = "final softmax"
-    INFER_AS_DENY = "infer as deny"
-    EVERYTHING_FORCED = "everything forced"
     NO_KERNEL = "no kernel"
     WRITTEN_OUT = "written out"
-    REFUSED_ATTRIBUTE = "refused attribute"
     LONG_SUM = "long sum"
-    OPEN_SUM = "open sum"
     CAST = "cast"
     NOT_LISTED = "not listed"
     LISTED = "listed"
@@ -133,7 +114,7 @@ class Evidence:
 
     `subject` names what it is about: a value, a pattern, an attribute, a list, a target or a device. `number`
     is the number that was found and `limit` the one it is held against. `half` names the half type, and
-    `text` is the sentence of a list, or the attribute that a target refuses. `nodes` and `casts` count those
+    `text` is the sentence of a list, a runtime or a level. `nodes` and `casts` count those
     of a part of the model.
     """
 

@@ -1,4 +1,4 @@
-"""Evidence in words: the only place that has them, for terminal, JSON, plans and pages alike."""
+"""Evidence in words, for terminal, JSON, plans and pages alike."""
 
 from __future__ import annotations
 
@@ -54,12 +54,9 @@ def authority_in_words(entry: Entry) -> str:
 _WORDS: Mapping[Reason, str] = {
     Reason.UNKNOWN_OPERATOR: "the operator, or a part of it, is unknown here",
     Reason.NO_HALF_TYPE: "the schema has no {half} here",
-    Reason.TYPE_ATTRIBUTE: "the attribute {subject} sets this type, and means more than a type",
-    Reason.TYPE_PROTO_ATTRIBUTE: "the attribute type spells the element type out",
-    Reason.CONTAINER_IO: "a sequence or optional that is an input or output of the model keeps its type",
+    Reason.KEEPS_TYPE: "{text}",
     Reason.OPSET_WITHOUT_HALF: "{half} needs opset {limit}, and the model has {number}",
-    Reason.KEPT: "kept by {subject!r}",
-    Reason.FORCED: "forced by {subject!r}",
+    Reason.PINNED: "{more} by {subject!r}",
     Reason.ASKED: "asked for by the user",
     Reason.LOSS_REGION: (
         "no product is between it and {value}: the numbers where a loss ends and its gradients begin are too "
@@ -67,26 +64,10 @@ _WORDS: Mapping[Reason, str] = {
     ),
     Reason.SCALING: "it applies the loss scale, or checks what that gives, in float32",
     Reason.OPTIMISER: "it follows the gradients: optimiser and state, the master weights, stay float32",
-    Reason.UNEQUAL_RANKS: (
-        "onnxruntime fails on a Cast between a Transpose of the first axis and a MatMul of operands that are "
-        "not known to have the same rank"
-    ),
-    Reason.HALF_REDUCTION: "it sums into its data, for which onnxruntime's CPU provider has no half kernel",
-    Reason.FLOAT32_FUNCTION: "onnxruntime runs it as a function with float32 constants, and refuses half",
-    Reason.MASKED_SCORES: "it outputs its masked scores, and fills them with the lowest number of the type",
-    Reason.CLASHING_CAST: (
-        "onnxruntime's CPU provider inserts a Cast that clashes with its attribute output_datatype"
-    ),
-    Reason.NO_KERNEL_AT_ALL: "onnxruntime has no half kernel for it at all",
-    Reason.NO_CPU_KERNEL: "onnxruntime's CPU provider has no half kernel for it, and no input of it to cast",
-    Reason.BATCH_OF_ONE: "onnxruntime runs it as a function, which fails in half for a batch of one",
     Reason.OVERFLOW: "{number:.6g} in {value} is beyond {half}'s {limit:.6g}",
-    Reason.VANISHING_DIVISOR: "{number:.3g} in {value} becomes 0 in {half}, and is divided by",
-    Reason.VANISHING_REST: (
-        "{number:.7g} in {value} becomes 1 in {half}, and what it leaves of 1 is divided by"
-    ),
-    Reason.RECIPROCAL_OVERFLOW: "{number:.6g} / {limit:.3g}, which {value} admits, is beyond {half}",
-    Reason.INEXACT_FACTOR: "{number:.3g} in {value} becomes {limit:.3g} in {half}",
+    Reason.ROUNDED: "{number:.3g} in {value} becomes {limit:.3g} in {half}{more}",
+    Reason.FAULT: "{text}",
+    Reason.QUOTIENT_OVERFLOW: "{number:.6g} / {limit:.3g}, which {value} admits, is beyond {half}",
     Reason.FAINT_FACTOR: (
         "{value} has numbers up to {number:.2g}, where {half} has steps of {limit:.2g}, and what they make "
         "is multiplied up"
@@ -94,17 +75,12 @@ _WORDS: Mapping[Reason, str] = {
     Reason.ABSORPTION: (
         "{number:.6g} in {value} absorbs what it is added to: {half} has steps of {limit:g} there"
     ),
-    Reason.FROM_INTEGER: "comes from an integer that may exceed {limit}, where half is no longer exact",
-    Reason.TO_INTEGER: "ends as an integer, and half is exact for integers to {limit} only",
-    Reason.TO_PIXEL_COORDINATES: "ends as pixel coordinates, and half is exact for integers to {limit} only",
-    Reason.TO_ANGLE: "it makes the angle of a Sin or Cos from inputs of the model, and half would round that",
+    Reason.INTEGER: "it carries whole numbers or pixel coordinates, and {half} is exact to {limit} only",
+    Reason.TO_ANGLE: "angle of a Sin or Cos from inputs of the model: half would lose fractions of a turn",
     Reason.CANCELLATION: "its terms may be much larger than their sum, and half would round off what is left",
-    Reason.GAUSSIAN: "it makes how far positions of a Gaussian are from a grid, and half would round those",
-    Reason.SPECTRUM: (
-        "it makes the logarithm of a spectrum of inputs of the model, and half would lose what is faint there"
-    ),
-    Reason.RUNNING_SUM: "it is added up step by step, and half would round it in every step",
-    Reason.MOVING_AVERAGE: "it is a step of a moving average, and half would round away what that adds",
+    Reason.GAUSSIAN: "distance to a grid inside a Gaussian: half would lose the sub-pixel part",
+    Reason.SPECTRUM: "logarithm of a spectrum of inputs of the model: half would lose what is faint",
+    Reason.ACCUMULATED: "it is added up step by step, and half would round it in every step",
     Reason.NEAR_1: "how far from 0 or 1 something is counts here, and half would round that away",
     Reason.QUANTISED_REGION: "works on quantised data, between DequantizeLinear and QuantizeLinear",
     Reason.SENSITIVE: (
@@ -117,15 +93,11 @@ _WORDS: Mapping[Reason, str] = {
     ),
     Reason.DECLARED_OVERFLOW: "{value} is declared to reach {number:.6g}, and {half} ends at {limit:.6g}",
     Reason.PROVEN_TAME: "{value} is proven to be at most {number:.4g}, where {half} bears {limit:.4g}",
-    Reason.ALLOW_LIST_ONLY: "not on the allow list, and only that is asked for",
+    Reason.LEVEL: "{text}",
     Reason.FINAL_SOFTMAX: "it makes output {value}, and the policy keeps a final softmax in float32",
-    Reason.INFER_AS_DENY: "infer is treated as deny ({text})",
-    Reason.EVERYTHING_FORCED: "everything that the types allow is forced",
-    Reason.NO_KERNEL: "{subject} has no {half} kernel",
+    Reason.NO_KERNEL: "{subject} has no {half} kernel{more}",
     Reason.WRITTEN_OUT: "part of a written-out {subject}, whose kernels compute this in float32",
-    Reason.REFUSED_ATTRIBUTE: "{subject} refuses it for its {text}, and runs it on the CPU",
-    Reason.LONG_SUM: "{subject} adds up its {number:.0f} terms in {half}, which {limit:.0f} at most bear",
-    Reason.OPEN_SUM: "{subject} adds up in {half}, which {limit:.0f} terms at most bear, over an open size",
+    Reason.LONG_SUM: "{subject} adds up {more} in {half}, which {limit:.0f} terms at most bear",
     Reason.CAST: "a Cast takes the types that are beside it",
     Reason.NOT_LISTED: "the operator is on no list of {subject}",
     Reason.LISTED: "{text}",

@@ -103,7 +103,7 @@ class Target:
     `table` names the table of its kernels (kernel_tables/); without one it has every kernel that the schemas
     allow. `together` are, by domain and operator, variables that are to have one type though there are
     kernels for two. `has_faults` says that the runtime is onnxruntime, whose known faults
-    (analysis.runtime_bugs) a result must not run into. `refusals` say, by operator, which nodes it refuses
+    (analysis.runtimes) a result must not run into. `refusals` say, by operator, which nodes it refuses
     though it has a kernel. `accumulate` is how its half kernels add up, which is emulated in comparisons,
     and `longest_sum` the most terms that they add up well.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
@@ -40,7 +40,7 @@ class Stopwatch:
         self._within = 0.0
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def stage(self, name: str) -> Generator[None]:
         """Times its body as a stage; the times of a stage that occurs twice add up."""
         if self._progress is not None:
             self._progress(name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.held import Held
+from amp_rewrite.analysis.observed import Held
 from amp_rewrite.errors import ModelError
 from amp_rewrite.policy.entries import Entry, Kind
 from amp_rewrite.policy.evidence import Authority

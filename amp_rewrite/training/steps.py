@@ -13,8 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite import arguments, pipeline
-from amp_rewrite.analysis.held import Held
-from amp_rewrite.analysis.observed import Seen
+from amp_rewrite.analysis.observed import Held, Seen
 from amp_rewrite.errors import OptionError, SpecError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model import inlining, loading, output_paths, serialization, writing

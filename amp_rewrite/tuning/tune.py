@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from amp_rewrite import arguments, pipeline
-from amp_rewrite.analysis.faint_outputs import Faint
 from amp_rewrite.analysis.observed import Seen
+from amp_rewrite.analysis.outputs import Faint
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import FeedError
 from amp_rewrite.explaining.frozen_analysis import Analysis

@@ -12,10 +12,10 @@ from functools import partial
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.operators import MOVERS
 from amp_rewrite.errors import FeedError
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.model.traversal import every_node
+from amp_rewrite.onnx_facts.operators import MOVERS
 from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.policy.open_sizes import refuse_wrong_sizes
 from amp_rewrite.running.inputs.declared import Dim, Input

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis.constant import CARRY_HUGE, Constant, Context, harmed
 from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.propagation import UnitUse, propagate
-from amp_rewrite.analysis.ranges import overflow
-from amp_rewrite.analysis.ranges.constant import Constant, Context
 from amp_rewrite.model import constants
 from amp_rewrite.onnx_facts.operators import (
     ALL,
@@ -23,7 +22,7 @@ from amp_rewrite.onnx_facts.operators import (
 _SOFTMAX = frozenset(name for _, name in SOFTMAX_PORTS) - {"Exp"} | {"LogSoftmax"}
 _COMPARE = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual IsInf IsNaN".split())
 _READ_NO_ELEMENT = frozenset(("Shape", "Size"))
-_CARRY_MASK = overflow.CARRY_HUGE | {"Div", "Mul", "Sum"}
+_CARRY_MASK = CARRY_HUGE | {"Div", "Mul", "Sum"}
 _AS_THE_MASK_SAYS = 0
 """The sign after a product with 0 and 1, or 0 and -1: not positive, by the design of the model."""
 
@@ -46,8 +45,7 @@ def find(constant: Constant, context: Context) -> Mask:
     if constant.value in context.leaving or (fit.low < -largest and fit.high > largest):
         return Mask()
     sign = -1 if fit.low < -largest else 1
-    starts = constant.uses if overflow.harmed(constant, context) else ()
-    starts = [use._replace(carried=sign) for use in starts]
+    starts = [use._replace(carried=sign) for use in constant.uses] if any(harmed(constant, context)) else ()
     uses = propagate(context.graph, starts, lambda use: _sign_after(use, context)).uses
     if not all(_masks(use, context) for use in uses) or not any(_is_softmax(use, context) for use in uses):
         return Mask()

@@ -1,4 +1,4 @@
-"""Outputs that half stores badly however well they are computed: what makes them stays float32."""
+"""Outputs that half stores badly however well they are computed, and softmaxes that a policy keeps."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.operators import MOVERS
-from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
+from amp_rewrite.analysis.units import Unit, UnitGraph, read_by, value_of
 from amp_rewrite.errors import OptionError
 from amp_rewrite.numerics.half import Half
+from amp_rewrite.onnx_facts.operators import CONTROL_FLOW, MOVERS
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import IOTypes, Options
 
@@ -20,7 +20,7 @@ MOST = 16
 """The most units that are the end of a graph: more are no short way from its last products."""
 
 
-def limit(half: Half) -> float:
+def faint_limit(half: Half) -> float:
     """The error of rounding an output alone above which it is faint: 9.8e-4 for float16.
 
     That is twice half's unit roundoff, which is the most that rounding costs where numbers are normal; above
@@ -37,7 +37,7 @@ def refuse_foreign(graph: ir.Graph, faint: Faint) -> None:
             raise OptionError(f"the model has no output '{name}'", where="faint", remedy="name its outputs")
 
 
-def check(graph: UnitGraph, faint: Faint, options: Options) -> dict[int, Evidence]:
+def faint_outputs(graph: UnitGraph, faint: Faint, options: Options) -> dict[int, Evidence]:
     """The units from the last products, reductions and norms before each output to the output itself.
 
     Not of outputs that are half themselves. What stands between works element by element, and keeps the
@@ -53,7 +53,7 @@ def check(graph: UnitGraph, faint: Faint, options: Options) -> dict[int, Evidenc
             Reason.FAINT_OUTPUT,
             subject=output.name or "",
             number=cost,
-            limit=limit(options.half),
+            limit=faint_limit(options.half),
             half=options.half.name,
         )
         found |= dict.fromkeys(_end(graph, output), evidence)
@@ -80,8 +80,26 @@ def _followed(unit: Unit) -> Iterator[ir.Value]:
 
 
 _DOMAINS = frozenset(("", "com.microsoft"))
-_ELEMENT_BY_ELEMENT = (MOVERS - {"If", "Loop", "Scan"}) | frozenset(
+_ELEMENT_BY_ELEMENT = (MOVERS - CONTROL_FLOW) | frozenset(
     """Abs Add AveragePool BatchNormalization BiasGelu Clip Cos Div Dropout Elu Erf Exp FastGelu Gelu
     GlobalMaxPool HardSigmoid HardSwish LeakyRelu Log MaxPool Mean Mish Mul Neg PRelu Pow QuickGelu Reciprocal
     Relu Resize Selu Sigmoid Sin Softplus Softsign Sqrt Sub Sum Swish Tanh ThresholdedRelu Upsample""".split()
 )
+
+
+def final_softmaxes(graph: UnitGraph) -> Mapping[int, Evidence]:
+    """The units of softmaxes whose results reach an output of the model, at most moved on the way."""
+    found: dict[int, Evidence] = {}
+    for output in graph.root.outputs:
+        seen, todo = set[int](), [output]
+        while todo:
+            index = graph.producer.get(todo.pop())
+            if index is None or index in seen:
+                continue
+            seen.add(index)
+            node = graph.units[index].node
+            if node.op_type in ("LogSoftmax", "Softmax") and not node.domain:
+                found[index] = Evidence(Authority.POLICY, Reason.FINAL_SOFTMAX, subject=output.name or "")
+            elif node.op_type in MOVERS and not node.domain:
+                todo += read_by(graph, index)
+    return found

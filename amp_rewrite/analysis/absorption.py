@@ -10,20 +10,17 @@ offset away again, and what it absorbed is missing.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.analysis.idioms import patterns
-from amp_rewrite.analysis.operators import MOVERS
+from amp_rewrite.analysis.constant import NONE, Constant, Context, Findings
+from amp_rewrite.analysis.operators import source
 from amp_rewrite.analysis.propagation import UnitUse, propagate
-from amp_rewrite.analysis.ranges.constant import NONE, Constant, Context, Findings, magnitude
-from amp_rewrite.analysis.units import UnitGraph, value_of
 from amp_rewrite.model.constants import dims, numbers, stored_as
-from amp_rewrite.numerics.half import Fit
+from amp_rewrite.onnx_facts.operators import REARRANGES, SELECTS
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.evidence import Evidence, Reason
 
@@ -31,9 +28,6 @@ _SUMS = frozenset(("Add", "Sub", "Sum"))
 _BIASED = frozenset("Conv ConvTranspose FusedConv FusedGemm Gemm".split())
 _NORMS = frozenset("BatchNormalization GroupNormalization InstanceNormalization LayerNormalization".split())
 """Operators with a bias at port 2; what a norm adds it to is as large as its input 1."""
-_KEEPS = MOVERS - {"If", "Loop", "Scan"} | frozenset("Cast Clip Div LeakyRelu Mul Neg Relu".split())
-"""What leaves an offset as large beside the rest as it was: Mul and Div by what is stored."""
-_MOVED = tuple("Cast Expand Flatten Identity Reshape Slice Squeeze Transpose Unsqueeze".split())
 _BESIDE = 16.0
 """How many times as large as the rest an offset is that leaves it 128 of float16's 2,048 steps: the error of
 the output about its mean is then half of what a verdict allows, in any half type.
@@ -47,9 +41,13 @@ def find(constant: Constant, context: Context) -> Findings:
     with one that is large beside what it is added to, in any channel.
     """
     fit, half = constant.fit, context.half
-    if fit.overflowing or not magnitude(fit):
+    if fit.overflowing or not fit.magnitude:
         return NONE
     least = max(fit.low, -fit.high)
+    if least < half.integers and not any(
+        u.unit in context.ending or _moves(u, context) for u in constant.uses
+    ):
+        return NONE
     uses = propagate(context.graph, constant.uses, lambda use: 0.0 if _moves(use, context) else None).uses
     offsets = {
         use.unit: _offset(use, constant, context.node(use.unit)) for use in uses if use.unit in context.ending
@@ -61,26 +59,8 @@ def find(constant: Constant, context: Context) -> Findings:
     return found
 
 
-def at_end(graph: UnitGraph, stored: Mapping[ir.Value, Fit]) -> frozenset[int]:
-    """The units of which an output of the model has all that they add up: nothing follows but movement,
-    bounds, and factors that are stored.
-    """
-    found: set[int] = set()
-    todo = list(graph.root.outputs)
-    while todo:
-        unit = graph.producer.get(todo.pop())
-        if unit is None or unit in found:
-            continue
-        found.add(unit)
-        node = graph.units[unit].node
-        read = [value for use in graph.units[unit].uses if (value := value_of(use)) and value not in stored]
-        if node.op_type in _KEEPS and (node.op_type not in ("Div", "Mul") or len(read) == 1):
-            todo += read
-    return frozenset(found)
-
-
 def _moves(use: UnitUse, context: Context) -> bool:
-    return use.port == 0 and context.node(use.unit).op_type in _MOVED
+    return use.port == 0 and context.node(use.unit).op_type in REARRANGES | SELECTS
 
 
 def _evidence(constant: Constant, context: Context, number: float) -> Evidence:
@@ -105,7 +85,7 @@ def _offset(use: UnitUse, constant: Constant, node: ir.Node) -> float:
 
 def _size(value: ir.Value) -> NDArray[Any]:
     """How large a value is, by channel: what is stored and scales it last, and else what makes it."""
-    node = patterns.origin(value, _MOVED).producer()
+    node = source(value, selected=True).producer()
     if node is None or node.op_type not in ("Div", "Mul"):
         return _ONE if node is None else _made(node)
     scales = [each for each in node.inputs[node.op_type == "Div" :] if stored_as(each) is not None]

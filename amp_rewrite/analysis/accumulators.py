@@ -1,0 +1,211 @@
+"""Accumulators: sums that go on from step to step, of which half would round each step.
+
+    n' = n + 1                          counts, means and variances of a stream (Welford)
+    s' = where(valid, s + x, s)         sums of what is not padding
+    s' = exp(a * x) * s + x             states of selective scans
+    s' = max(s + x) + y                 scores of a best path (Viterbi, time warping)
+    s' = concat(s, s[-1] + x)           sums in a table, as a CumSum makes them within a node
+    s' = 0.999 * s + 0.001 * x          moving averages, one step of them outside of loops as well
+
+Half has steps of 2 at 2048, and a count ends there. What feeds a CumSum is as exact as the sum. Where what is
+added is computed from the sum by more than a movement or a scale (a residual), or what scales it depends on
+what the loop carries (a gated cell), it is a layer. Outside of loops, what a step begins with is given,
+stored, or made by a step of the same weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis.idioms import patterns
+from amp_rewrite.analysis.operators import effective_op, source
+from amp_rewrite.analysis.propagation import reach
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model.constants import stored_as
+from amp_rewrite.numerics.half import Half
+from amp_rewrite.onnx_facts.operators import (
+    ARITHMETIC,
+    AVERAGES,
+    BOUNDS,
+    CONTROL_FLOW,
+    EXTREMES,
+    JOINS,
+    MOVERS,
+    REARRANGES,
+    SELECTS,
+)
+from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+
+_LOOPS = ("Loop", "Scan")
+_SUMS = frozenset(("Add", "Sub", "Sum"))
+_SCALES = frozenset(("Div", "Mul"))
+_CHOICES = BOUNDS | JOINS.keys() - {"Where"}
+_MOVES = REARRANGES | SELECTS | EXTREMES | {"Relu"}
+_FEED = MOVERS - CONTROL_FLOW | ARITHMETIC | AVERAGES | {"Cast", "Relu", "Resize"}
+_ROUNDOFFS = 32
+"""The most that a step outside of loops may weigh, in unit roundoffs of half: a state that is rounded off by
+one in each step is 3 % of itself away from where it would be.
+"""
+_EXACT = 1e-6
+"""How far from 1 both weights may be together, or weights of two steps from each other."""
+
+
+def check(graph: UnitGraph, half: Half) -> Mapping[int, Evidence]:
+    """The units that add to an accumulator, that move or scale it for that, or feed a CumSum."""
+    units = (unit for name in _LOOPS for unit in graph.by_operator.get(name, ()))
+    loops = dict.fromkeys(graph.units[unit].node for unit in units)
+    nodes = {node for loop in loops for node in _Step(graph, loop).sums()}
+    nodes.update(_averages(graph, _ROUNDOFFS / half.integers))
+    sums = [unit for unit in graph.by_operator.get("CumSum", ()) if not graph.units[unit].node.domain]
+    fed = reach(sums, graph.predecessors.__getitem__, lambda unit: _feeds(graph.units[unit].node))
+    return dict.fromkeys((*graph.of_nodes(nodes), *fed), Evidence(Authority.RANGE, Reason.ACCUMULATED))
+
+
+def _feeds(node: ir.Node) -> bool:
+    return not node.domain and effective_op(node) in _FEED
+
+
+class _Step:
+    """What a loop does to the values that it carries, in one step.
+
+    Sets of carried values are the bits of a number: a search for each takes quadratic time where a loop
+    carries thousands.
+    """
+
+    def __init__(self, graph: UnitGraph, loop: ir.Node) -> None:
+        carried = [
+            one for one in control_flow.bindings(loop) or () if len(one.enters) == len(one.leaves) == 1
+        ]
+        ends = (one.enters + one.leaves for one in carried)
+        self._ends = {body.inputs[entered]: body.outputs[left] for (body, entered), (_, left) in ends}
+        self._graph = graph
+        self._bits = {value: 1 << at for at, value in enumerate(self._ends)}
+        for body in control_flow.bodies(loop) if self._ends else ():
+            self._spread(body)
+
+    def sums(self) -> Iterator[ir.Node]:
+        """The nodes that make running sums of what the loop carries."""
+        for carried, left in self._ends.items():
+            nodes = self._way(left, carried)
+            if any(self._adds(node, carried) for node in nodes):
+                yield from nodes
+
+    def _spread(self, body: ir.Graph) -> None:
+        """Gives each value of a body, and of those within, the bits of the carried values before it."""
+        for node in self._graph.nodes[body]:
+            before = 0
+            for value in node.inputs:
+                before |= self._before(value)
+            for inner in control_flow.bodies(node):
+                self._bits.update(dict.fromkeys(inner.inputs, before))
+                self._spread(inner)
+                for value in inner.outputs:
+                    before |= self._before(value)
+            if before:
+                self._bits.update(dict.fromkeys(node.outputs, before))
+
+    def _before(self, value: ir.Value | None) -> int:
+        return self._bits.get(value, 0) if value is not None else 0
+
+    def _adds(self, node: ir.Node, carried: ir.Value) -> bool:
+        """Whether a node adds something that does not depend on a carried value, as doubling does not."""
+        terms = patterns.operands(node) if patterns.is_default(node, *_SUMS) else ()
+        return any(not self._before(value) & self._bits[carried] for value in terms)
+
+    def _way(self, left: ir.Value, carried: ir.Value) -> Mapping[ir.Node, None]:
+        """The nodes that add to a carried value, and move or scale it, up to this one; none for another."""
+        found, todo = dict[ir.Node, None](), [left]
+        while todo:
+            value = todo.pop()
+            node = value.producer()
+            if value is carried or node in found:
+                continue
+            passed = self._passed(node, carried) if node is not None and not node.domain else ()
+            if node is None or not passed:
+                return {}
+            found[node] = None
+            todo += passed
+        return found
+
+    def _passed(self, node: ir.Node, carried: ir.Value) -> tuple[ir.Value, ...]:
+        """The inputs that a node moves, chooses from, adds to or scales, of those that depend on a carried
+        value.
+        """
+        values = patterns.operands(node)
+        if node.op_type == "Where":
+            return values[1:]
+        if node.op_type in _MOVES:
+            return values[:1]
+        depending = tuple(value for value in values if self._before(value) & self._bits[carried])
+        if node.op_type in _CHOICES | _SUMS:
+            return depending
+        is_gated = any(self._before(value) for value in values if value not in depending)
+        is_scaled = node.op_type in _SCALES and len(depending) == 1 and not is_gated
+        return depending if is_scaled else ()
+
+
+class _Weighed(NamedTuple):
+    """A node that multiplies a value by a number."""
+
+    node: ir.Node
+    value: ir.Value
+    weight: float
+
+
+class _Average(NamedTuple):
+    """The nodes of a step, the state that they begin with, and the weight of what is new."""
+
+    nodes: tuple[ir.Node, ...]
+    state: ir.Value
+    weight: float
+
+
+def _averages(graph: UnitGraph, most: float) -> Iterator[ir.Node]:
+    """The nodes of the steps of moving averages, outside of loops, in which what is new weighs no more."""
+    totals = (graph.units[unit].node for unit in graph.by_operator.get("Add", ()))
+    in_root = (node for node in totals if node.graph is graph.root)
+    steps = {node: step for node in in_root if (step := _average(node, most)) is not None}
+    for step in steps.values():
+        state = source(step.state, selected=True)
+        maker = state.producer()
+        before = steps.get(maker) if maker is not None else None
+        is_next = before is not None and abs(before.weight - step.weight) <= _EXACT
+        if is_next or maker is None or stored_as(state) is not None:
+            yield from step.nodes
+
+
+def _average(total: ir.Node, most: float) -> _Average | None:
+    """The step of a moving average that ends in a sum; None for any other."""
+    terms = patterns.operands(total)
+    if total.domain or len(terms) != 2:
+        return None
+    one, other = map(_weighed, terms)
+    if one is not None and other is not None and abs(one.weight + other.weight - 1) <= _EXACT:
+        new, state = sorted((one, other), key=lambda each: each.weight)
+        if 0 < new.weight <= most:
+            return _Average((new.node, state.node, total), state.value, new.weight)
+    for step, state in ((one, terms[1]), (other, terms[0])):
+        taken = source(step.value).producer() if step and 0 < step.weight <= most else None
+        if step and taken is not None and _takes(taken, source(state)):
+            return _Average((taken, step.node, total), state, step.weight)
+    return None
+
+
+def _takes(node: ir.Node, value: ir.Value) -> bool:
+    """Whether a node takes a value from another."""
+    return patterns.is_default(node, "Sub") and source(patterns.operands(node)[1]) is value
+
+
+def _weighed(value: ir.Value) -> _Weighed | None:
+    node = source(value).producer()
+    if node is None or not patterns.is_default(node, "Mul"):
+        return None
+    for port, weight in enumerate(map(patterns.scalar, node.inputs)):
+        other = node.inputs[1 - port]
+        if weight is not None and other is not None:
+            return _Weighed(node, other, weight)
+    return None

@@ -1,0 +1,123 @@
+"""A stored value with its uses, what else rules of stored values go by, and values beyond half's range."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis.idioms import patterns
+from amp_rewrite.analysis.operators import effective_op
+from amp_rewrite.analysis.propagation import UnitUse, reach
+from amp_rewrite.analysis.units import UnitGraph, read_by
+from amp_rewrite.numerics.half import Fit, Half
+from amp_rewrite.onnx_facts.operators import CONTROL_FLOW, MOVERS
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+
+Findings = Mapping[int, Evidence]
+"""The units that must stay float32, and why."""
+
+NONE: Findings = {}
+CARRY_HUGE = MOVERS | {"Add", "Neg", "Sub"}
+_KEEP_OFFSET = MOVERS - CONTROL_FLOW | frozenset("Cast Clip Div LeakyRelu Mul Neg Relu".split())
+"""Operators that leave an offset as large beside the rest as it was: Mul and Div by what is stored."""
+_SQUARES = 8.0
+"""The power that squares of squares make."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A value with known elements, `size` of them, and its uses."""
+
+    value: ir.Value
+    fit: Fit
+    size: int
+    uses: tuple[UnitUse, ...]
+
+    def evidence(
+        self, reason: Reason, half: Half, number: float | None, limit: float, text: str = ""
+    ) -> Evidence:
+        """What holds a unit in float32 because of this constant."""
+        return Evidence(Authority.RANGE, reason, self.value.name or "", number, limit, half.name, text)
+
+
+class Context:
+    """The graph, the half type, and how the stored values fit into it."""
+
+    def __init__(self, graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> None:
+        self.graph = graph
+        self.fits = fits
+        self.half = half
+        self.leaving = frozenset(graph.root.outputs)
+
+    def node(self, unit: int) -> ir.Node:
+        """The node of a unit."""
+        return self.graph.units[unit].node
+
+    @functools.cached_property
+    def dividends(self) -> Mapping[ir.Value, float]:
+        """The largest magnitude of each stored value that is a dividend."""
+        return {
+            value: fit.magnitude
+            for value, fit in self.fits.items()
+            if any(site.port == 0 and self.node(u).op_type == "Div" for u, site in self.graph.uses[value])
+        }
+
+    @functools.cached_property
+    def least_harmless_divisor(self) -> float:
+        """A number over which no stored dividend, or 1, overflows, and no power of which does."""
+        largest = max((1.0, *self.dividends.values()))
+        exponents = (patterns.scalar(self.node(u).inputs[1]) for u in self.graph.by_operator.get("Pow", ()))
+        powers = max((_SQUARES, *(-each for each in exponents if each is not None)))
+        return (largest / self.half.largest) ** (1 / powers) if largest < self.half.largest else float("inf")
+
+    @functools.cached_property
+    def ending(self) -> frozenset[int]:
+        """The units of which an output of the model has all that they add up: nothing follows but movement,
+        bounds, and factors that are stored.
+        """
+        found, todo = set[int](), list(self.graph.root.outputs)
+        while todo:
+            unit = self.graph.producer.get(todo.pop())
+            if unit is None or unit in found:
+                continue
+            found.add(unit)
+            operator = self.node(unit).op_type
+            read = [value for value in read_by(self.graph, unit) if value not in self.fits]
+            if operator in _KEEP_OFFSET and (operator not in ("Div", "Mul") or len(read) == 1):
+                todo += read
+        return frozenset(found)
+
+
+def overflow(constant: Constant, context: Context) -> Findings:
+    """The units that read a constant that overflows, or values that are as large because of it."""
+    readers = [use.unit for use in harmed(constant, context)]
+
+    def edges(unit: int) -> Iterable[int]:
+        carries = effective_op(context.node(unit)) in CARRY_HUGE
+        return context.graph.successors[unit] if carries else ()
+
+    found = reach(readers, edges, lambda _: True)
+    return dict.fromkeys((*readers, *found), beyond(constant, context))
+
+
+def beyond(constant: Constant, context: Context) -> Evidence:
+    """Which number of a constant is too large, and what the limit is."""
+    fit, half = constant.fit, context.half
+    worst = fit.low if -fit.low > fit.high else fit.high
+    return constant.evidence(Reason.OVERFLOW, half, worst, half.largest)
+
+
+def harmed(constant: Constant, context: Context) -> Iterator[UnitUse]:
+    """The uses of a constant that overflows, except those for which infinity bounds other values as well, as
+    in Max(x, -3.4e38).
+    """
+    largest = context.half.largest
+    for use in constant.uses:
+        bound = (context.node(use.unit).op_type, use.port)
+        below = bound[0] == "Max" or bound == ("Clip", 1)
+        above = bound[0] == "Min" or bound == ("Clip", 2)
+        if not (below and constant.fit.high < -largest) and not (above and constant.fit.low > largest):
+            yield use

@@ -1,0 +1,89 @@
+"""Stored values that half does not represent well, and the units that must stay float32 for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from amp_rewrite.analysis import absorption, masks, small_constants
+from amp_rewrite.analysis.constant import Constant, Context, beyond, overflow
+from amp_rewrite.analysis.propagation import UnitUse, uses_of
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model import constants
+from amp_rewrite.model.constants import StoredTensor, dims, numbers
+from amp_rewrite.numerics import half as halves
+from amp_rewrite.numerics.half import Fit, Half
+from amp_rewrite.policy.evidence import Evidence
+
+_RULES = (
+    absorption.find,
+    small_constants.vanishing_divisor,
+    small_constants.inexact_factor,
+    small_constants.faint_factor,
+    small_constants.large_quotient,
+)
+"""The rules besides overflow, by precedence: the first that finds something for a unit counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """How each stored value fits into half (`fits`), and the units that must stay float32 (`findings`).
+
+    A mask is a huge negative fill that reaches a softmax: `masks` maps its value to the units on that path.
+    """
+
+    fits: dict[ir.Value, Fit]
+    findings: dict[int, Evidence]
+    masks: dict[ir.Value, tuple[int, ...]]
+
+
+def check(graph: UnitGraph, stored: Mapping[ir.Value, StoredTensor], half: Half) -> Ranges:
+    """How every stored value with uses fits into `half`, and the units that must stay float32."""
+    read = [value for value in stored if graph.uses.get(value)]
+    tensors = [stored[value].tensor for value in read]
+    fits = dict(zip(read, constants.fits(tensors, half), strict=True))
+    context, found = Context(graph, dict(fits), half), Ranges(fits, {}, {})
+    for value, tensor in zip(read, tensors, strict=True):
+        uses = tuple(UnitUse(unit, site.port) for unit, site in graph.uses[value])
+        _look_at(Constant(value, fits[value], prod(dims(tensor)), uses), context, found)
+    for unit in graph.by_operator.get("ConstantOfShape", ()):
+        node = graph.units[unit].node
+        if not node.domain:
+            value = node.outputs[0]
+            fits[value] = fit = halves.fit(fill_of(node), half)
+            constant = Constant(value, fit, 1, tuple(uses_of(graph, unit)))
+            _look_at(constant, context, found)
+            if fit.overflowing and value not in found.masks:
+                _keep({unit: beyond(constant, context)}, found)
+    return found
+
+
+def fill_of(node: ir.Node) -> NDArray[np.float32]:
+    """The fill value of a ConstantOfShape node of float32."""
+    attribute = node.attributes.get("value")
+    return numbers(attribute.as_tensor()) if attribute is not None else np.zeros(1, np.float32)
+
+
+def _look_at(constant: Constant, context: Context, found: Ranges) -> None:
+    """Adds what a constant rules out."""
+    if constant.fit.overflowing:
+        mask = masks.find(constant, context)
+        if mask.may_be_clamped:
+            found.masks[constant.value] = mask.units
+        elif mask.units:
+            _keep(dict.fromkeys(mask.units, beyond(constant, context)), found)
+        else:
+            _keep(overflow(constant, context), found)
+    for find in _RULES:
+        if findings := find(constant, context):
+            _keep(findings, found)
+
+
+def _keep(findings: Mapping[int, Evidence], found: Ranges) -> None:
+    for unit, finding in findings.items():
+        found.findings.setdefault(unit, finding)

@@ -1,0 +1,184 @@
+"""What runtimes fail on in half, refuse, fuse by its types, or take out before they look for kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis.operators import effective_op
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model import transposed_operands
+from amp_rewrite.model.constants import stored_as
+from amp_rewrite.numerics.half import Half
+from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+from amp_rewrite.policy.targets import Target
+
+
+def faults(graph: UnitGraph) -> Mapping[int, Evidence]:
+    """The units that must stay float32 so that no known runtime fails on the result."""
+    found: dict[int, Evidence] = {}
+    for operator, fault in _FAULTS.items():
+        for unit in graph.by_operator.get(operator, ()):
+            node = graph.units[unit].node
+            if node.domain == "" and (text := fault(node, graph.types)):
+                found[unit] = Evidence(Authority.RUNTIME_BUG, Reason.FAULT, text=text)
+    evidence = Evidence(Authority.RUNTIME_BUG, Reason.FAULT, text=_UNEQUAL_RANKS)
+    return {**found, **dict.fromkeys(graph.of_nodes(_unequal_ranks(graph)), evidence)}
+
+
+_UNEQUAL_RANKS = (
+    "onnxruntime fails on a Cast between a Transpose of the first axis and a MatMul of operands that are "
+    "not known to have the same rank"
+)
+_MASKED_SCORES = "it outputs its masked scores, and fills them with the lowest number of the type"
+_BATCH_OF_ONE = "onnxruntime runs it as a function, which fails in half for a batch of one"
+_SUMS = "it sums into its data, for which onnxruntime's CPU provider has no half kernel"
+
+
+def _unequal_ranks(graph: UnitGraph) -> frozenset[ir.Node]:
+    """The products that onnxruntime fails on if a Cast stands between them and a Transpose, as their operands
+    are not known to have the same rank; and all that stands between.
+    """
+    nodes = (node for held in graph.nodes.values() for node in held)
+    ranks = transposed_operands.transposed(nodes)
+    failing = [product for product in transposed_operands.products(ranks) if not product.is_fused]
+    waiting, seen = [product.operand for product in failing], set[ir.Value]()
+    while waiting:
+        value = waiting.pop()
+        if value not in seen:
+            seen.add(value)
+            waiting.extend(read for read in transposed_operands.sources(value) if read in ranks)
+    between = {node for value in seen if (node := value.producer()) is not None}
+    return frozenset(between | {product.node for product in failing})
+
+
+def _attention(node: ir.Node, types: Types) -> str | None:
+    """The fourth output may be the scores after masking: -3.4e38 in float32 would be -65504 in half."""
+    outputs = node.outputs
+    shown = len(outputs) > 3 and bool(outputs[3].uses() or outputs[3].is_graph_output())
+    masked = _says(node, "qk_matmul_output_mode") not in _UNMASKED and _fills(node, types)
+    return _MASKED_SCORES if shown and masked else None
+
+
+_UNMASKED = (0, 3)
+"""The modes of that output without masking: the raw product and the softmax. Others vary by opset."""
+
+
+def _fills(node: ir.Node, types: Types) -> bool:
+    """Whether an Attention masks scores itself: by causality, a boolean mask, or padding."""
+    mask, *more = *node.inputs[3:], None
+    hides = mask is not None and types[mask].dtype == ir.DataType.BOOL
+    return hides or _says(node, "is_causal") != 0 or any(value is not None for value in more[2:])
+
+
+def _says(node: ir.Node, name: str) -> int:
+    """An integer attribute with the default 0; -1 for a reference to a function's attribute."""
+    attribute = node.attributes.get(name)
+    if attribute is None:
+        return 0
+    return -1 if attribute.is_ref() else attribute.as_int()
+
+
+def _affine_grid(node: ir.Node, _: Types) -> str | None:
+    """Seen with onnxruntime 1.31.1: a grid in the plane for theta of the shape [1, 2, 3]."""
+    theta = node.inputs[0]
+    shape = None if theta is None else theta.shape
+    if shape is None or len(shape) != _MATRICES:
+        return _BATCH_OF_ONE
+    images, rows = shape[0], shape[1]
+    several = isinstance(images, int) and images > 1
+    return None if several or rows == _ROWS_IN_SPACE else _BATCH_OF_ONE
+
+
+_MATRICES, _ROWS_IN_SPACE = 3, 3
+"""The rank of theta, and the rows of a matrix that places points in space; in the plane it has two."""
+
+
+def _scatter(node: ir.Node, _: Types) -> str | None:
+    return None if effective_op(node) == node.op_type else _SUMS
+
+
+_NO_CPU_KERNEL = "onnxruntime's CPU provider has no half kernel for it, and no input of it to cast"
+_FAULTS: Mapping[str, Callable[[ir.Node, Types], str | None]] = {
+    "AffineGrid": _affine_grid,
+    "Attention": _attention,
+    "EyeLike": lambda *_: "onnxruntime has no half kernel for it at all",
+    "MeanVarianceNormalization": lambda *_: (
+        "onnxruntime runs it as a function with float32 constants, and refuses half"
+    ),
+    "MelWeightMatrix": lambda *_: (
+        "onnxruntime's CPU provider inserts a Cast that clashes with its attribute output_datatype"
+    ),
+    "RandomNormal": lambda *_: _NO_CPU_KERNEL,
+    "RandomUniform": lambda *_: _NO_CPU_KERNEL,
+    "ScatterElements": _scatter,
+    "ScatterND": _scatter,
+}
+"""What fails in half, by operator: the reason to stay float32, or None."""
+
+
+def refused(graph: UnitGraph, target: Target, half: Half) -> Mapping[int, Evidence]:
+    """The units that the target has a half kernel for, and refuses for an attribute or an input."""
+    found: dict[int, Evidence] = {}
+    for operator, names in target.refusals.items():
+        for unit in graph.by_operator.get(operator, ()):
+            node = graph.units[unit].node
+            name = next(names(node), None) if node.domain == "" else None
+            if name is not None:
+                text = f" for its {name}, and runs it on the CPU"
+                found[unit] = Evidence(
+                    Authority.TARGET, Reason.NO_KERNEL, target.name, half=half.name, text=text
+                )
+    return found
+
+
+def needs_no_kernel(node: ir.Node) -> bool:
+    """Whether it is a Dropout at inference whose mask nobody reads, which onnxruntime takes out.
+
+    Of version 22, which JAX's exporter leaves behind, CUDA has no kernel (onnxruntime's `EliminateDropout`).
+    """
+    if node.op_type != "Dropout" or node.domain:
+        return False
+    mode = node.inputs[2] if len(node.inputs) > 2 else None
+    stored = stored_as(mode)
+    trains = mode is not None and (stored is None or mode.is_graph_input() or stored.numpy().any())
+    return not trains and all(not mask.uses() and not mask.is_graph_output() for mask in node.outputs[1:])
+
+
+_REGION = Evidence(Authority.QUANTISED, Reason.QUANTISED_REGION)
+_ENCLOSED = Evidence(Authority.RUNTIME_BUG, Reason.QUANTISED_REGION)
+_BORDERS = ("DequantizeLinear", "QuantizeLinear")
+
+
+def quantised(graph: UnitGraph, *, fused: bool = False) -> Mapping[int, Evidence]:
+    """The units whose first operand comes from a DequantizeLinear, or whose result goes to a QuantizeLinear.
+
+    A runtime fuses DequantizeLinear, Conv and QuantizeLinear into one integer kernel: a Cast between
+    them would cost that. Dequantised weights alone do not make a region. With `fused`, a region that both
+    enclose cannot even be forced, nor can they: onnxruntime 1.31.1 fuses it in half too, and then refuses its
+    own integer kernel for half scales.
+    """
+    reads: set[int] = set()
+    gives: set[int] = set()
+    for unit in graph.by_operator.get("DequantizeLinear", ()):
+        for value in graph.units[unit].defs:
+            reads.update(reader for reader, use in graph.uses.get(value, ()) if use.port == 0)
+    for unit in graph.by_operator.get("QuantizeLinear", ()):
+        gives.update(graph.predecessors[unit])
+    found = dict.fromkeys(sorted(reads | gives), _REGION)
+    if fused:
+        found.update(dict.fromkeys(_enclosed(graph, reads, gives), _ENCLOSED))
+    return found
+
+
+def _enclosed(graph: UnitGraph, reads: Collection[int], gives: Collection[int]) -> Iterator[int]:
+    """Units between the two, alone or with an activation behind, and the two around them."""
+    behind = {reader for unit in reads for reader in graph.successors[unit]}
+    for last in sorted(unit for unit in gives if unit in reads or unit in behind):
+        first = [unit for unit in graph.predecessors[last] if unit in reads]
+        for inner in (last, *first):
+            around = (*graph.predecessors[inner], *graph.successors[inner])
+            yield inner
+            yield from (unit for unit in around if graph.units[unit].node.op_type in _BORDERS)
