@@ -28,7 +28,7 @@ from amp_rewrite.policy.open_sizes import GivenSizes
 from amp_rewrite.policy.options import Ranges
 from amp_rewrite.running import latency
 from amp_rewrite.running.inputs import synthetic
-from amp_rewrite.running.inputs.declared import (
+from amp_rewrite.running.inputs.declared_inputs import (
     Input,
     Structure,
     check_declared,

@@ -18,7 +18,7 @@ from amp_rewrite.model.traversal import every_node
 from amp_rewrite.onnx_facts.operators import MOVERS
 from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.policy.open_sizes import refuse_wrong_sizes
-from amp_rewrite.running.inputs.declared import Dim, Input
+from amp_rewrite.running.inputs.declared_inputs import Dim, Input
 
 Shape = tuple[int, ...]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from amp_rewrite.bounds import given
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.numerics.half import FLOAT16
-from amp_rewrite.running.inputs.declared import Input
+from amp_rewrite.running.inputs.declared_inputs import Input
 from amp_rewrite.running.inputs.sizes import CHANNELS, Consumers, NodeInput, Shape, name_words
 
 Array = NDArray[Any]
