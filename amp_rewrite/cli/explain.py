@@ -27,7 +27,7 @@ from amp_rewrite.reporting import summary
 from amp_rewrite.reporting.executed_graph import PlacementView
 from amp_rewrite.reporting.html_report import HtmlReport
 from amp_rewrite.reporting.summary import SummaryLine
-from amp_rewrite.reporting.terminal_rewrite import print_lines
+from amp_rewrite.reporting.terminal import print_lines
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data

@@ -16,7 +16,7 @@ from amp_rewrite.explaining.sentences import chain, first_step
 from amp_rewrite.explaining.suggestions import NodeRemedy
 from amp_rewrite.explanation_sources import DecisionSource, Explanation
 from amp_rewrite.model.traversal import every_node
-from amp_rewrite.reporting import terminal_explain
+from amp_rewrite.reporting import terminal
 
 Answer = dict[str, Any]
 """An answer as plain data."""
@@ -60,20 +60,20 @@ class Query:
 
 
 def _answer_all(console: Console, found: Explanation) -> Answer:
-    terminal_explain.print_units(console, found.decisions)
+    terminal.print_units(console, found.decisions)
     units = range(len(found.decisions.all))
     return {"units": [first_step(found.decisions, unit).to_json() for unit in units]}
 
 
 def _answer_ranges(console: Console, found: Explanation) -> Answer:
     known = found.ranges()
-    terminal_explain.print_ranges(console, found.decisions, known, found.half)
+    terminal.print_ranges(console, found.decisions, known, found.half)
     units = [{"unit": str(found.decisions.all[unit]), **each.to_json()} for unit, each in known.units.items()]
     return {"ranges": {**known.counts.to_json(), "units": units}}
 
 
 def _answer_causes(console: Console, found: Explanation) -> Answer:
-    terminal_explain.print_causes(console, found.causes)
+    terminal.print_causes(console, found.causes)
     assumptions = list(found.assumptions)
     untried = any(not cause.suggestion.is_tried for cause in found.causes)
     about_flags = [_NO_FLAG_TRIED[found.source]] if untried else []
@@ -105,7 +105,7 @@ def _answer_cast(console: Console, found: Explanation, name: str) -> Answer:
     if not explanations:
         raise _no_cast(found, name)
     for cast in explanations:
-        terminal_explain.print_cast(console, cast)
+        terminal.print_cast(console, cast)
     return {"casts": [cast.to_json() for cast in explanations]}
 
 
@@ -137,7 +137,7 @@ def _answer_node(console: Console, found: Explanation, name: str) -> Answer:
     chains = [chain(found.decisions, unit) for unit in units]
     remedies = _remedies(found, units)
     for steps, lines in zip(chains, remedies, strict=True):
-        terminal_explain.print_chain(console, steps)
+        terminal.print_chain(console, steps)
         for line in lines:
             console.whole(Styled(f"  {line}", "cyan"))
     rests = found.assumptions if any("FLOPs" in line for lines in remedies for line in lines) else ()

@@ -21,8 +21,8 @@ from amp_rewrite.pipeline import Result
 from amp_rewrite.placement.comparison import Comparison
 from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.repair import Outcome, Verification
+from amp_rewrite.reporting.charts import Plan, Search
 from amp_rewrite.reporting.html_report import Evidence, HtmlReport
-from amp_rewrite.reporting.search_chart import Plan, Search
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.running import latency, run_arguments
 from amp_rewrite.running.inputs import feeds

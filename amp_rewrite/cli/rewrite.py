@@ -28,7 +28,7 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.repair import ObservePolicy
-from amp_rewrite.reporting import summary, terminal_rewrite
+from amp_rewrite.reporting import summary, terminal
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
@@ -116,7 +116,7 @@ def rewrite(
     """
     console = Console(quiet=quiet)
     if verbose:
-        terminal_rewrite.print_lines(console, summary.versions())
+        terminal.print_lines(console, summary.versions())
     policy = _policy(asked, observe)
     comparing.refuse_missing()
     _refuse_latency(latency, report_files, in_place=in_place, dry_run=dry_run)
@@ -155,16 +155,14 @@ def rewrite(
             done = rewrite_output.settle(job, done, json_, placed)
     beside = (save_plan, report_files.html, report_files.plots, calibration.save)
     if isinstance(done, Analysis):
-        terminal_rewrite.print_device_check(
-            console, asked.policy, lambda: explanation_sources.advise_planned(done)
-        )
+        terminal.print_device_check(console, asked.policy, lambda: explanation_sources.advise_planned(done))
         rewrite_output.print_plan(console, done, json_, placed, seen, beside)
     else:
         result = done.result
         advise = partial(explanation_sources.advise_model, result.model, result.report.half, sizes.dims)
-        terminal_rewrite.print_device_check(console, asked.policy, advise)
+        terminal.print_device_check(console, asked.policy, advise)
         if verbose:
-            terminal_rewrite.print_lines(console, summary.seconds(result.report))
+            terminal.print_lines(console, summary.seconds(result.report))
         rewrite_output.print_result(console, job, done, (json_, *beside))
 
 
