@@ -156,6 +156,8 @@ def test_a_result_without_half_says_so(command, flags, code):
     (line,) = done.stderr.splitlines()
     assert line.startswith("nothing became float16: full.onnx is a copy, because ")
     assert line.endswith("denied: asked for by the user (--deny)")
+    there = run("full.onnx", "--in-place", "--deny", "MatMul").stderr
+    assert there.startswith("nothing became float16: full.onnx stays as it is, because ")
     assert Path("full.onnx").exists()
     report = amp_rewrite.rewrite(onnx.load("m.onnx"), Options(gate=True, device="t4")).report
     assert (report.obstacle is None) is bool(report.nodes.half)

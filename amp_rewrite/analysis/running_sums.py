@@ -22,7 +22,15 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.carried_values import CarriedValues
 from amp_rewrite.analysis.idioms import patterns
-from amp_rewrite.analysis.operators import ARITHMETIC, AVERAGES, CONTROL_FLOW, MOVERS, effective_op
+from amp_rewrite.analysis.operators import (
+    ARITHMETIC,
+    AVERAGES,
+    CONTROL_FLOW,
+    DIVISORS,
+    LIMITS,
+    MOVERS,
+    effective_op,
+)
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
@@ -57,7 +65,8 @@ def _carries(node: ir.Node) -> bool:
     return not node.domain and effective_op(node) in _CARRY
 
 
-_CARRY = MOVERS - CONTROL_FLOW | ARITHMETIC | AVERAGES | {"Cast", "Relu", "Resize"}
+_ACTIVATIONS = LIMITS.keys() | DIVISORS.keys() | {"LeakyRelu", "Relu", "Softplus"}
+_CARRY = MOVERS - CONTROL_FLOW | ARITHMETIC | AVERAGES | _ACTIVATIONS | {"Cast", "Resize"}
 
 
 class _Step:

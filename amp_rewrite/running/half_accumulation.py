@@ -31,9 +31,18 @@ RULES: Mapping[str, Rule] = {
     "SimplifiedLayerNormalization": half_norms.simplified_layer_norm,
     "Softmax": half_reductions.softmax,
 }
-"""By operator, as lists write it. All others compute an element from few others, which rounding the result
-is nearly all of, or stay with sums in float32.
+"""By operator, as lists write it. All others but UNKNOWN compute an element from few others, which rounding the
+result is nearly all of.
 """
+
+UNKNOWN = frozenset(
+    "Attention CumSum Einsum GRU GlobalLpPool GroupNormalization LSTM LogSoftmax LpNormalization LpPool "
+    "MeanVarianceNormalization RMSNormalization RNN ReduceL1 ReduceLogSum ReduceLogSumExp "
+    "com.microsoft:Attention com.microsoft:FusedGemm com.microsoft:FusedMatMul "
+    "com.microsoft:GroupQueryAttention com.microsoft:MultiHeadAttention "
+    "com.microsoft:SkipLayerNormalization com.microsoft:SkipSimplifiedLayerNormalization".split()
+)
+"""Operators that sum in an order that no rule knows, as lists write them."""
 
 
 def apply(halves: Iterable[tuple[ir.Node, ir.DataType]], opset: int, names: UniqueNames) -> list[ir.Node]:
@@ -52,12 +61,14 @@ def apply(halves: Iterable[tuple[ir.Node, ir.DataType]], opset: int, names: Uniq
 
 
 def sums(node: ir.Node) -> bool:
-    """Whether there is a rule for a node."""
-    return schema.written(node.domain, node.op_type) in RULES
+    """Whether a node adds up values."""
+    operator = schema.written(node.domain, node.op_type)
+    return operator in RULES or operator in UNKNOWN
 
 
 def _made(steps: Steps) -> ir.Value | None:
-    return RULES[schema.written(steps.node.domain, steps.node.op_type)](steps)
+    rule = RULES.get(schema.written(steps.node.domain, steps.node.op_type))
+    return None if rule is None else rule(steps)
 
 
 def summed(value: ir.Value, half: ir.DataType, opset: int, names: UniqueNames) -> ir.Value:
