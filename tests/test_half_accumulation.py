@@ -261,6 +261,12 @@ def test_verify_says_what_is_not_summed_in_half():
     )
 
 
+def test_sums_that_no_rule_knows_are_not_said_to_be_half():
+    """An Einsum adds up as a product does, and nothing emulates the order in which it does."""
+    model, feeds = node_model("Einsum", [normal(4, 8), normal(8, 4)], fed=2, equation="ij,jk->ik")
+    assert verify(model, model, feeds, accumulate="half", device="cpu").how.endswith("but those of 1 node")
+
+
 PRODUCT = """
 <ir_version: 8, opset_import: ["": 17]>
 g (float[3, 3] x) => (float[3, 3] y) { y = MatMul (x, x) }

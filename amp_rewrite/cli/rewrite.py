@@ -19,7 +19,7 @@ from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.job_reports import JobReports
 from amp_rewrite.cli.many_models import ManyModelsCommand, models_argument
-from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
+from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag, require_half_flag
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, watching
 from amp_rewrite.console import Console
@@ -67,9 +67,7 @@ from amp_rewrite.running.inputs.feeds import Data
     "Exit with code 1 also if the result could not be compared with the model, or on synthetic inputs alone "
     "and is too far off there.",
 )
-@switch(
-    "--require-half", "Exit with code 1 also if nothing in the result is half; it is written all the same."
-)
+@require_half_flag
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the versions, and how long each stage took.")
 @decision_flags

@@ -19,7 +19,7 @@ from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
 from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.job_reports import JobReports
-from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
+from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag, require_half_flag
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, watching
 from amp_rewrite.console import Console
@@ -75,6 +75,7 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
 @executor_flag("What runs the samples of the search")
 @json_flag("report")
 @external_data_flag
+@require_half_flag
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @free_decision_flags
 @input_flags
@@ -91,6 +92,7 @@ def tune(
     executor: str | None,
     json_: Path | None,
     external_data: ExternalData,
+    require_half: bool,
     quiet: bool,
     asked: DecisionFlags,
     data: Data,
@@ -126,6 +128,7 @@ def tune(
             data=replace(data, ranges=asked.options.ranges),
             comparing=comparing,
             required=True,
+            needs_half=require_half,
             limit=limit,
             on_plan=functools.partial(reports.record, ranges=json_ is not None, quick_ranges=True),
             progress=progress,
