@@ -342,9 +342,7 @@ def _sum_by_lanes(steps: _Steps, value: ir.Value, axis: int, size: int) -> ir.Va
 
     def term(inner: _Steps, turn: ir.Value) -> ir.Value:
         place = inner.op("Add", inner.op("Mul", turn, inner.constant([width])), lanes)
-        apart = inner.op(
-            "Abs", inner.op("Sub", place, count)
-        )  # for Min, which integers have from opset 12 on
+        apart = inner.op("Abs", inner.op("Sub", place, count))  # for Min: of integers from opset 12 on
         twice = inner.op("Sub", inner.op("Add", place, count), apart)
         return inner.op("Gather", ended, inner.op("Div", twice, inner.constant([2])), axis=axis)
 
@@ -433,7 +431,12 @@ def _softmax(steps: _Steps) -> ir.Value | None:
     else:
         highest = steps.op("ReduceMax", value, steps.constant([last]))
     powers = steps.rounded(steps.op("Exp", steps.rounded(steps.op("Sub", value, highest))))
-    return steps.op("Div", powers, _sum_by_lanes(steps, powers, last, dims[-1] or 0))
+    terms, size = powers, dims[-1] or 0
+    if size and size % _FOUR == 0:  # lanes add four elements at a time where these fill the row
+        size //= _FOUR
+        fours = steps.shaped(powers, [*[0] * last, size, _FOUR])
+        terms = steps.shaped(_sum_in_order(steps, fours, last + 1), [*[0] * last, size])
+    return steps.op("Div", powers, _sum_by_lanes(steps, terms, last, size))
 
 
 # Norms: a mean that is large beside the deviation costs digits.
