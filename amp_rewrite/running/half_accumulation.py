@@ -439,11 +439,8 @@ def _softmax(steps: _Steps) -> ir.Value | None:
     return steps.op("Div", powers, _sum_by_lanes(steps, terms, last, size))
 
 
-# Norms: a mean that is large beside the deviation costs digits.
-
-
 def _layer_norm(steps: _Steps) -> ir.Value | None:
-    """LayerNormalization; None where its statistics are outputs."""
+    """LayerNormalization, whose mean costs digits where it is large; None where its statistics are outputs."""
     if len(steps.node.outputs) > 1:
         return None
     value, scale, bias = steps.input(0), steps.input(1), steps.bias
