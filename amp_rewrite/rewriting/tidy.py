@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
@@ -21,22 +21,39 @@ def run(root: ir.Graph, nodes: GraphNodes, types: Types) -> int:
     """
     if not any(node.op_type == "Cast" for held in nodes.values() for node in held):
         return 0
-    removed: list[ir.Node] = []
+    replacements: dict[ir.Value, ir.Value] = {}
+    idle: list[ir.Node] = []
     for node in _casts(nodes):
-        source = _source(node, types)
-        if source is None:
+        source, output = _source(node, types, replacements), node.outputs[0]
+        if source is None or (output.is_graph_output() and not _may_be_output(source, output.graph, root)):
             continue
-        output = node.outputs[0]
-        if not output.is_graph_output() or _may_be_output(source, output.graph, root):
+        idle.append(node)
+        replacements[output] = source
+        if output.is_graph_output():
             output.replace_all_uses_with(source, replace_graph_outputs=True)
-        before = node.inputs[0]
-        if not _is_used(output):
-            removed.append(_detached(node))
-        producer = None if before is None or _is_used(before) else before.producer()
-        if producer is not None and producer.op_type == "Cast":
-            removed.append(_detached(producer))
+    graph_edits.replace_uses({output: _followed(output, replacements) for output in replacements})
+    removed = [*idle, *_left(idle)]
     graph_edits.remove(removed)
     return len(removed)
+
+
+def _followed(value: ir.Value, replacements: Mapping[ir.Value, ir.Value]) -> ir.Value:
+    """The value that is read in the place of one."""
+    while value in replacements:
+        value = replacements[value]
+    return value
+
+
+def _left(idle: Iterable[ir.Node]) -> list[ir.Node]:
+    """The Casts that nothing reads without these, which read nothing any more."""
+    left: list[ir.Node] = []
+    for node in idle:
+        before = node.inputs[0]
+        node.replace_input_with(0, None)
+        producer = None if before is None or _is_used(before) else before.producer()
+        if producer is not None and producer.op_type == "Cast":
+            left.append(producer)
+    return left
 
 
 def _casts(held: Iterable[ir.Graph]) -> list[ir.Node]:
@@ -44,19 +61,21 @@ def _casts(held: Iterable[ir.Graph]) -> list[ir.Node]:
     return [node for node in casts if node.domain == "" and node.inputs[0] is not None]
 
 
-def _source(node: ir.Node, types: Types) -> ir.Value | None:
-    """The value that equals the output of a Cast; None if the Cast is needed."""
-    value = node.inputs[0]
-    target = _element(node.outputs[0], types)
-    if value is None or target not in HALF_TYPES:
+def _source(node: ir.Node, types: Types, replacements: Mapping[ir.Value, ir.Value]) -> ir.Value | None:
+    """The value that equals the output of a Cast, with what is replaced; None if the Cast is needed."""
+    read, target = node.inputs[0], _element(node.outputs[0], types)
+    if read is None or target not in HALF_TYPES:
         return None
+    value = _followed(read, replacements)
     if _element(value, types) == target:
         return value
     producer = value.producer()
     if producer is None or producer.op_type != "Cast" or _element(value, types) != ir.DataType.FLOAT:
         return None
     origin = producer.inputs[0]
-    return origin if origin is not None and _element(origin, types) == target else None
+    if origin is None or _element(origin, types) != target:
+        return None
+    return _followed(origin, replacements)
 
 
 def _may_be_output(value: ir.Value, graph: object, root: ir.Graph) -> bool:
@@ -75,9 +94,3 @@ def _element(value: ir.Value, types: Types) -> ir.DataType | None:
 
 def _is_used(value: ir.Value) -> bool:
     return bool(value.uses()) or value.is_graph_output()
-
-
-def _detached(node: ir.Node) -> ir.Node:
-    """The Cast, which reads nothing any more."""
-    node.replace_input_with(0, None)
-    return node
