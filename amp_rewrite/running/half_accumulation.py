@@ -440,7 +440,7 @@ def _softmax(steps: _Steps) -> ir.Value | None:
 
 
 def _layer_norm(steps: _Steps) -> ir.Value | None:
-    """LayerNormalization, whose mean costs digits where it is large; None where its statistics are outputs."""
+    """LayerNormalization, a large mean of which costs digits; None where its statistics are outputs."""
     if len(steps.node.outputs) > 1:
         return None
     value, scale, bias = steps.input(0), steps.input(1), steps.bias
