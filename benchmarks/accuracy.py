@@ -31,7 +31,8 @@ produces it). If a tolerance is exceeded, values are observed and the model is r
 by a search if that does not help, as by `amp-rewrite MODEL`. "observed" counts the units
 in float32 for that reason. Where float16 cannot store an output well, the last product before it stays
 float32. {good} of {all} models are within the default tolerances; the errors of others are bold, 0 where all
-outputs are constant, which proves nothing. The error of an output is the RMS of the difference divided by the spread of the output, as docs/verification.md says. The
+outputs are constant, which proves nothing. The error of an output is the RMS of the difference divided by
+the spread of the output, as docs/verification.md says. The
 floor is the error of rounding the output alone, and the noise is the difference between float32 with and
 without onnxruntime's optimisation. The last column names the node to look at: the first that produces an
 infinite value, or else the one that adds most error.
