@@ -31,8 +31,8 @@ RULES: Mapping[str, Rule] = {
     "SimplifiedLayerNormalization": half_norms.simplified_layer_norm,
     "Softmax": half_reductions.softmax,
 }
-"""By operator, as lists write it. All others but UNKNOWN compute an element from few others, which rounding the
-result is nearly all of.
+"""By operator, as lists write it. All others but UNKNOWN compute an element from few others, which rounding
+the result is nearly all of.
 """
 
 UNKNOWN = frozenset(
