@@ -7,10 +7,11 @@
     s' = concat(s, s[-1] + x)           sums in a table, as a CumSum makes them within a node
     s' = 0.999 * s + 0.001 * x          moving averages, one step of them outside of loops as well
 
-Half has steps of 2 at 2048, and a count ends there. What feeds a CumSum is as exact as the sum. Where what is
-added is computed from the sum by more than a movement or a scale (a residual), or what scales it depends on
-what the loop carries (a gated cell), it is a layer. Outside of loops, what a step begins with is given,
-stored, or made by a step of the same weight.
+Half has steps of 2 at 2048, and a count ends there. What feeds a CumSum is as exact as the sum, from the
+input or the layer on: the sum takes up what a rounded weight adds in each step. Where what is added is
+computed from the sum by more than a movement or a scale (a residual), or what scales it depends on what the
+loop carries (a gated cell), it is a layer. Outside of loops, what a step begins with is given, stored, or
+made by a step of the same weight.
 """
 
 from __future__ import annotations
@@ -65,7 +66,12 @@ def check(graph: UnitGraph, half: Half) -> Mapping[int, Evidence]:
     nodes.update(_averages(graph, _ROUNDOFFS / half.integers))
     sums = [unit for unit in graph.by_operator.get("CumSum", ()) if not graph.units[unit].node.domain]
     fed = reach(sums, graph.predecessors.__getitem__, lambda unit: _feeds(graph.units[unit].node))
-    return dict.fromkeys((*graph.of_nodes(nodes), *fed), Evidence(Authority.RANGE, Reason.ACCUMULATED))
+    layers = {
+        unit for feeding in (*sums, *fed) for unit in graph.predecessors[feeding] if _is_layer(graph, unit)
+    }
+    return dict.fromkeys(
+        (*graph.of_nodes(nodes), *fed, *layers), Evidence(Authority.RANGE, Reason.ACCUMULATED)
+    )
 
 
 def _feeds(node: ir.Node) -> bool:
