@@ -1,5 +1,7 @@
 """Activations and softmaxes that are written out: one colour, in half where their data are."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -172,3 +174,26 @@ def test_bfloat16_loads_on_cuda(opset):
             before = text.model(source)
             original, result = place(before), place(rewrite(before, Options(half="bfloat16")).model)
             assert (result.refused, result.fused) == ("", original.fused), source
+
+
+MOVED = {
+    "Identity": "{b} = Identity ({a})",
+    "Reshape": "{b} = Reshape ({a}, shape)",
+    "Transpose": "{t} = Transpose <perm = [1, 0, 2]> ({a}) {b} = Transpose <perm = [1, 0, 2]> ({t})",
+}
+
+
+@pytest.mark.parametrize("kind", MOVED)
+def test_what_moves_between_two_nodes_changes_nothing(kind):
+    """Behind any node of an activation, every ninth Gelu and all others."""
+    names = [*list(activations.GELUS)[::9], *(name for name in activations.GATES if "Clip" not in name)]
+    bodies = [activations.ACTIVATIONS[name] for name in names]
+    for body in bodies:
+        nodes = re.findall(r"\w+ = \w+(?: <[^>]*>)? \([^)]*\)", body)
+        for at, node in enumerate(nodes[:-1]):
+            value = node.split()[0]
+            between = MOVED[kind].format(a=value, b="moved", t="turned")
+            after = " ".join(re.sub(rf"([(,] ?){value}\b", r"\1moved", each) for each in nodes[at + 1 :])
+            source = activations.between_products(f"{' '.join(nodes[: at + 1])} {between} {after}")
+            source = source.replace("float[8, 8] v,", "float[8, 8] v, int64[3] shape = {2, 4, 8},")
+            assert colours(source) == {True}, source

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -151,7 +151,10 @@ _COMMUTE = frozenset("Add Max Min Mul Sum".split())
 
 def match(pattern: Pattern, value: ir.Value, passed: frozenset[str] = REARRANGES) -> Match | None:
     """The first way in which a pattern matches a value; None where there is none."""
-    return next(pattern(value, Match(passed=passed)), None)
+    return next(pattern(value, _NOTHING if passed is REARRANGES else Match(passed=passed)), None)
+
+
+_NOTHING = Match()
 
 
 def var(name: str) -> Pattern:
@@ -205,12 +208,21 @@ def number(wanted: float | None = None) -> Pattern:
 
 def either(*patterns: Pattern) -> Pattern:
     """One of several spellings, the first that matches first."""
+    heads = [(pattern, _HEADS.get(pattern)) for pattern in patterns]
 
     def matches(value: ir.Value, found: Match) -> Iterator[Match]:
-        for pattern in patterns:
-            yield from pattern(value, found)
+        node = value.producer()
+        operator = node.op_type if node is not None else ""
+        is_passed = operator in found.passed
+        for pattern, names in heads:
+            if names is None or is_passed or operator in names:
+                yield from pattern(value, found)
 
     return matches
+
+
+_HEADS: dict[Pattern, frozenset[str]] = {}
+"""The operators with which patterns begin, as far as these are known: most alternatives end there."""
 
 
 def op(operators: str, *inputs: Pattern, where: Callable[[ir.Node], bool] | None = None) -> Pattern:
@@ -227,6 +239,7 @@ def op(operators: str, *inputs: Pattern, where: Callable[[ir.Node], bool] | None
         for order in (given, given[::-1]) if swaps and given[0] is not given[1] else (given,):
             yield from _all(inputs, order, within)
 
+    _HEADS[matches] = names
     return matches
 
 
@@ -246,7 +259,7 @@ def _maker(
     return None, []
 
 
-def _all(patterns: tuple[Pattern, ...], values: tuple[ir.Value | None, ...], found: Match) -> Iterator[Match]:
+def _all(patterns: tuple[Pattern, ...], values: Sequence[ir.Value | None], found: Match) -> Iterator[Match]:
     if not patterns:
         yield found
     elif values[-1] is not None:
@@ -273,6 +286,8 @@ def when(pattern: Pattern, check: Callable[[Match], bool]) -> Pattern:
             if check(each):
                 yield each._replace(nodes=(*found.nodes, *each.nodes))
 
+    if pattern in _HEADS:
+        _HEADS[matches] = _HEADS[pattern]
     return matches
 
 
@@ -322,8 +337,11 @@ def computed(name: str, is_step: Callable[[ir.Node], bool], most: int) -> Patter
 
 
 def ends_behind(node: ir.Node, most: int) -> Iterator[ir.Node]:
-    """A node and those behind it, each of which alone reads what the one before makes; at most so many."""
+    """A node and those behind it, each of which alone reads what the one before makes; at most so many, but
+    for those that only rearrange.
+    """
     following: ir.Node | None = node
     while following is not None and most:
         yield following
-        following, most = only_reader(following.outputs[0]) if following.outputs else None, most - 1
+        most -= following.op_type not in REARRANGES
+        following = only_reader(following.outputs[0]) if following.outputs else None

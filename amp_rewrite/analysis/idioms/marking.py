@@ -20,12 +20,13 @@ def mark(graph: UnitGraph, options: Options) -> UnitGraph:
 
     A unit that is part of several idioms is the first of INNER, RESULT and OUTER that it is in any.
     """
-    graph = replace(graph, norms=tuple(norms.find(graph)))
-    idioms = [*_find(graph, options.half)]
+    squares = [*sums.find_squares(graph)]
+    graph = replace(graph, norms=tuple(norms.find(graph, squares)))
+    idioms = [*_find(graph, squares, options.half)]
     return _Marking(graph, idioms, options).marked() if idioms else graph
 
 
-def _find(graph: UnitGraph, half: Half) -> Iterator[Idiom]:
+def _find(graph: UnitGraph, squares: Iterable[Idiom], half: Half) -> Iterator[Idiom]:
     """The idioms of a model that is to become that half type; linear in the nodes, and the same whatever the
     order of independent nodes.
     """
@@ -34,7 +35,7 @@ def _find(graph: UnitGraph, half: Half) -> Iterator[Idiom]:
     yield from norms.find_groups(graph)
     yield from gates.find_activations(graph, half)
     yield from gates.find_softmaxes(graph, half)
-    yield from sums.find_squares(graph)
+    yield from squares
     yield from sums.find_running_sums(graph)
 
 

@@ -37,8 +37,6 @@ _REDUCTIONS = {
     "ReduceSum": SUM,
     "ReduceSumSquare": SUM,
     "ReduceL2": SUM,
-    "Einsum": MEAN,
-    "MatMul": MEAN,
 }
 """What makes the power mean or sum: a product of data with themselves is one that is scaled behind it."""
 _LONGEST = 12
@@ -119,7 +117,7 @@ _GROUPED = op("Reshape", op("InstanceNormalization", op("Reshape", _X)))
 
 
 def _idiom(norm: Norm, opset: int, half: Half) -> Idiom:
-    operator = CENTRED if norm.centring else _REDUCTIONS[norm.reduction.op_type]
+    operator = CENTRED if norm.centring else _REDUCTIONS.get(norm.reduction.op_type, MEAN)
     outer = tuple(_weights(norm.result.outputs[0]))
     return Idiom(
         operator, norm.data, norm.inner, norm.result, outer, _typed_as(norm, operator, outer, opset, half)
@@ -151,9 +149,10 @@ def _has_vectors(outer: tuple[ir.Node, ...]) -> bool:
 _WEIGHT_AND_BIAS = 2
 
 
-def find(graph: UnitGraph) -> Iterator[Norm]:
-    """The written-out norms of a model."""
-    for node in graph.nodes_of(*_REDUCTIONS):
+def find(graph: UnitGraph, products: Iterable[Idiom]) -> Iterator[Norm]:
+    """The written-out norms of a model with these sums of squares that are products."""
+    sums = (*graph.nodes_of(*_REDUCTIONS), *(product.outer[-1] for product in products))
+    for node in dict.fromkeys(sums):
         norm = _of(node)
         if norm is not None:
             yield norm
@@ -167,11 +166,8 @@ def _of(reduction: ir.Node) -> Norm | None:
             if found is not None and reduction in found.parts["power"]:
                 centring = found.of("centring")[::-1]
                 power = tuple(node for node in found.of("power")[::-1] if node not in centring)
-                chain, sums = (
-                    found.but(*centring, *power, end),
-                    [n for n in power if n.op_type in _REDUCTIONS],
-                )
-                norm = Norm(found.values["x"], centring, power, sums[-1], chain, end)
+                chain = found.but(*centring, *power, end)
+                norm = Norm(found.values["x"], centring, power, reduction, chain, end)
                 return norm if patterns.are_closed(norm.inner, end) else None
     return None
 
@@ -193,9 +189,9 @@ def find_groups(graph: UnitGraph) -> Iterator[Idiom]:
     kernel computes mean and variance in float32 whatever its type: all of these have one colour.
     """
     for node in graph.nodes_of("InstanceNormalization"):
-        *_, end = patterns.ends_behind(node, 2)
-        found = patterns.match(_GROUPED, end.outputs[0])
-        if found is not None and patterns.are_closed(found.nodes, end):
+        end = patterns.only_reader(node.outputs[0])
+        found = patterns.match(_GROUPED, end.outputs[0]) if end is not None and end.outputs else None
+        if end is not None and found is not None and patterns.are_closed(found.nodes, end):
             weights = _weights(end.outputs[0])
             yield Idiom(GROUPS, found.values["x"], outer=(*found.but(), *weights))
 

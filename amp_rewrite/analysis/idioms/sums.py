@@ -50,6 +50,7 @@ from amp_rewrite.model.patterns import (
     origin,
     steps,
     var,
+    when,
 )
 from amp_rewrite.onnx_facts.operators import REARRANGES
 from amp_rewrite.onnx_types import schema
@@ -71,7 +72,7 @@ def self_product(data: Pattern) -> Pattern:
     return either(
         op("Einsum", data, data, where=_is_contraction),
         op("MatMul", data, data, where=_is_row_by_column),
-        op("MatMul", square(data), fits(_adds_up)),
+        when(op("MatMul", square(data)), lambda found: _adds_up(found.nodes[0].inputs[1])),
         op("ReduceSum", op("Mul", op("MatMul", data, data), fits(_is_identity))),
     )
 
@@ -93,7 +94,7 @@ def _is_row_by_column(product: ir.Node) -> bool:
     return (len(row) == 1 or row[-2] == 1) and (len(column) == 1 or column[-1] == 1)
 
 
-def _adds_up(matrix: ir.Value) -> bool:
+def _adds_up(matrix: ir.Value | None) -> bool:
     """Whether a value is a stored matrix, or a vector, of one positive number and zeros."""
     tensor = stored_as(matrix)
     if tensor is None or not 0 < len(tensor.shape) <= 2 or max(tensor.shape.numpy()) > _LARGEST:
@@ -121,7 +122,7 @@ def find_squares(graph: UnitGraph) -> Iterator[Idiom]:
     """The sums of squares of a model that are written as products."""
     for node in graph.nodes_of("Einsum", "MatMul", "ReduceSum"):
         found = patterns.match(_SUM_OF_SQUARES, node.outputs[0])
-        if found is not None and found.nodes[0] is node:
+        if found is not None:
             products = (part for part in found.but() if part.op_type not in REARRANGES)
             yield Idiom(SUM_OF_SQUARES, found.values["x"], outer=tuple(products))
 
@@ -162,8 +163,9 @@ def _fills_with_ones(filling: ir.Node) -> bool:
 def _counts(value: ir.Value) -> bool:
     """Whether stored numbers count from 0 on."""
     tensor = stored_as(value)
-    few = tensor is not None and _FEWEST <= tensor.size <= _LARGEST
-    return few and np.array_equal(numbers(tensor).reshape(-1), np.arange(tensor.size))
+    if tensor is None or not _FEWEST <= tensor.size <= _LARGEST:
+        return False
+    return np.array_equal(numbers(tensor).reshape(-1), np.arange(tensor.size))
 
 
 _STORED_ONES = fits(lambda value: _holds_ones(stored_as(value)))
