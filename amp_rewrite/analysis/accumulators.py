@@ -66,12 +66,10 @@ def check(graph: UnitGraph, half: Half) -> Mapping[int, Evidence]:
     nodes.update(_averages(graph, _ROUNDOFFS / half.integers))
     sums = [unit for unit in graph.by_operator.get("CumSum", ()) if not graph.units[unit].node.domain]
     fed = reach(sums, graph.predecessors.__getitem__, lambda unit: _feeds(graph.units[unit].node))
-    layers = {
-        unit for feeding in (*sums, *fed) for unit in graph.predecessors[feeding] if _is_layer(graph, unit)
-    }
-    return dict.fromkeys(
-        (*graph.of_nodes(nodes), *fed, *layers), Evidence(Authority.RANGE, Reason.ACCUMULATED)
-    )
+    before = {unit for feeding in (*sums, *fed) for unit in graph.predecessors[feeding]}
+    layers = [unit for unit in before if effective_op(graph.units[unit].node) in PRODUCTS]
+    accumulating = (*graph.of_nodes(nodes), *fed, *sorted(layers))
+    return dict.fromkeys(accumulating, Evidence(Authority.RANGE, Reason.ACCUMULATED))
 
 
 def _feeds(node: ir.Node) -> bool:
