@@ -30,8 +30,7 @@ def bounds(analysis: Analysis) -> dict[str, Bound]:
     model, graph = analysis.loaded.model, analysis.graph
     entering = given.bounds(model, given.ranges(model, analysis.options.ranges))
     calls = frozenset(model.functions)
-    half = analysis.options.half
-    found = bounding.propagate(graph, entering, given.variable(model), half, functions=calls).bounds
+    found = bounding.propagate(graph, entering, given.variable(model), functions=calls).bounds
     made = (value for node in model.graph for value in node.outputs)
     return {value.name or "": found.get(value, UNKNOWN) for value in made}
 

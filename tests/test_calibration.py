@@ -14,7 +14,7 @@ from amp_rewrite import Observed
 from amp_rewrite.analysis.observed import Extremes
 from amp_rewrite.errors import FeedError, OptionError
 from amp_rewrite.policy.evidence import Authority
-from amp_rewrite.running import calibration_runs, light_model
+from amp_rewrite.running import light_model, observation
 from tests import commands
 from tests.text import model
 
@@ -55,7 +55,7 @@ def test_extremes_and_counts_are_those_of_the_values():
     seen = amp_rewrite.observe(model(CHAIN), samples, device="cpu")
     arrays = [(s["x"] + s["m"]) * np.float32([1, 2, 3, 4]) for s in samples]
     low, high = (pick(map(pick, (a.ravel().tolist() for a in arrays))) for pick in (min, max))
-    counted = np.concatenate([np.abs(a).ravel() for a in arrays[: calibration_runs.COUNTED]])
+    counted = np.concatenate([np.abs(a).ravel() for a in arrays[: observation.COUNTED]])
     expected = Extremes(
         pytest.approx(low),
         pytest.approx(high),
@@ -120,13 +120,13 @@ def by(made, unit):
     return made.painting.entries[unit.index].authority
 
 
-def test_as_many_samples_are_drawn_as_are_run_side_by_side():
-    """A generator is read one sample ahead, and on_sample counts."""
+def test_samples_are_drawn_one_at_a_time():
+    """A generator is read as its samples are run, and on_sample counts."""
     drawn, done = [], []
 
     def samples():
         for seed in range(5):
-            assert len(drawn) - len(done) == seed % 2
+            assert len(drawn) == len(done)
             drawn.append(seed)
             yield feeds(seed=seed)
 

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 
@@ -207,32 +206,6 @@ def test_an_error_is_that_of_the_work():
     assert caught.value is error
 
 
-def test_works_are_done_side_by_side():
-    """Each waits for the others; the results are in their order, and so is the error that is raised."""
-    meeting = threading.Barrier(3, timeout=60)
-
-    def work(error, at):
-        meeting.wait()
-        if error is not None:
-            raise error(at)
-        return at
-
-    def done(*errors):
-        return interruptible.call_all([partial(work, error, at) for at, error in enumerate(errors)], bool)
-
-    assert done(None, None, None) == [0, 1, 2]
-    with pytest.raises(KeyError, match="1"):
-        done(None, KeyError, IndexError)
-
-
-def test_all_works_are_told_to_stop():
-    """Within a limit for all of them."""
-    stop = threading.Event()
-    with interruptible.TimeLimit(0.2).running(), pytest.raises(TimeLimitError):
-        interruptible.call_all([stop.wait, stop.wait, bool], stop.set)
-    assert not interruptible.is_left_behind()
-
-
 def test_what_does_not_stop_is_left_behind(monkeypatch):
     """Who waited goes on; the process then knows that it has to end without the work."""
     monkeypatch.setattr(interruptible, "GRACE", 0.01)
@@ -250,8 +223,6 @@ def test_a_run_that_is_told_to_stop_is_no_bad_input(endless):
     session = sessions.open_session(endless)
     with interruptible.TimeLimit(0.2).running(), pytest.raises(TimeLimitError):
         sessions.run_session(session, SAMPLES[0])
-    with interruptible.TimeLimit(0.2).running(), pytest.raises(TimeLimitError):
-        sessions.run_side_by_side(session, [("a", SAMPLES[0]), ("b", SAMPLES[0])], max)
     assert not interruptible.is_left_behind()
 
 

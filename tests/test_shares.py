@@ -3,8 +3,7 @@
 import pytest
 
 from amp_rewrite import analyze, rewrite
-from amp_rewrite.analysis.idioms import shares
-from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
+from amp_rewrite.analysis.idioms import norms, sums
 from amp_rewrite.policy.options import Options
 from tests import text
 
@@ -48,7 +47,9 @@ def full(model, options=None):
 
 def found(model):
     """The operators of each share that is found."""
-    return [[node.op_type for node in idiom.inner] for idiom in shares.find(analyze(model).graph, FLOAT16)]
+    return [
+        [node.op_type for node in idiom.inner] for idiom in sums.find_shares(analyze(model).graph, norms.SUM)
+    ]
 
 
 @pytest.mark.parametrize("total", TOTAL)
@@ -99,4 +100,4 @@ def test_tensorflow_decides_alone():
     """Under its lists and rules nothing is an idiom: what is downstream of the norm stays float32."""
     model = text.model(RESPONSE)
     assert "scale" in full(model, Options(lists="tensorflow", follow=False))
-    assert list(shares.find(analyze(model).graph, BFLOAT16))
+    assert list(sums.find_shares(analyze(model).graph, norms.SUM))

@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.operators import effective_op, source
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_facts.operators import (
@@ -77,10 +77,8 @@ class _Step:
     """
 
     def __init__(self, graph: UnitGraph, loop: ir.Node) -> None:
-        carried = [
-            one for one in control_flow.bindings(loop) or () if len(one.enters) == len(one.leaves) == 1
-        ]
-        ends = (one.enters + one.leaves for one in carried)
+        states = [one for one in control_flow.bindings(loop) or () if len(one.enters) == len(one.leaves) == 1]
+        ends = (one.enters + one.leaves for one in states)
         self._ends = {body.inputs[entered]: body.outputs[left] for (body, entered), (_, left) in ends}
         self._graph = graph
         self._bits = {value: 1 << at for at, value in enumerate(self._ends)}
@@ -118,18 +116,18 @@ class _Step:
 
     def _way(self, left: ir.Value, carried: ir.Value) -> Mapping[ir.Node, None]:
         """The nodes that add to a carried value, and move or scale it, up to this one; none for another."""
-        found, todo = dict[ir.Node, None](), [left]
+        nodes, todo = dict[ir.Node, None](), [left]
         while todo:
             value = todo.pop()
             node = value.producer()
-            if value is carried or node in found:
+            if value is carried or node in nodes:
                 continue
             passed = self._passed(node, carried) if node is not None and not node.domain else ()
             if node is None or not passed:
                 return {}
-            found[node] = None
+            nodes[node] = None
             todo += passed
-        return found
+        return nodes
 
     def _passed(self, node: ir.Node, carried: ir.Value) -> tuple[ir.Value, ...]:
         """The inputs that a node moves, chooses from, adds to or scales, of those that depend on a carried
@@ -189,9 +187,9 @@ def _average(total: ir.Node, most: float) -> _Average | None:
         if 0 < new.weight <= most:
             return _Average((new.node, state.node, total), state.value, new.weight)
     for step, state in ((one, terms[1]), (other, terms[0])):
-        taken = source(step.value).producer() if step and 0 < step.weight <= most else None
-        if step and taken is not None and _takes(taken, source(state)):
-            return _Average((taken, step.node, total), state, step.weight)
+        difference = source(step.value).producer() if step and 0 < step.weight <= most else None
+        if step and difference is not None and _takes(difference, source(state)):
+            return _Average((difference, step.node, total), state, step.weight)
     return None
 
 

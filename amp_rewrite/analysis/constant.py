@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.propagation import UnitUse, reach
 from amp_rewrite.analysis.units import UnitGraph, read_by
+from amp_rewrite.model import patterns
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_facts.operators import CONTROL_FLOW, MOVERS
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
@@ -78,17 +78,17 @@ class Context:
         """The units of which an output of the model has all that they add up: nothing follows but movement,
         bounds, and factors that are stored.
         """
-        found, todo = set[int](), list(self.graph.root.outputs)
+        units, todo = set[int](), list(self.graph.root.outputs)
         while todo:
             unit = self.graph.producer.get(todo.pop())
-            if unit is None or unit in found:
+            if unit is None or unit in units:
                 continue
-            found.add(unit)
+            units.add(unit)
             operator = self.node(unit).op_type
             read = [value for value in read_by(self.graph, unit) if value not in self.fits]
             if operator in _KEEP_OFFSET and (operator not in ("Div", "Mul") or len(read) == 1):
                 todo += read
-        return frozenset(found)
+        return frozenset(units)
 
 
 def overflow(constant: Constant, context: Context) -> Findings:
@@ -99,8 +99,8 @@ def overflow(constant: Constant, context: Context) -> Findings:
         carries = effective_op(context.node(unit)) in CARRY_HUGE
         return context.graph.successors[unit] if carries else ()
 
-    found = reach(readers, edges, lambda _: True)
-    return dict.fromkeys((*readers, *found), beyond(constant, context))
+    behind = reach(readers, edges, lambda _: True)
+    return dict.fromkeys((*readers, *behind), beyond(constant, context))
 
 
 def beyond(constant: Constant, context: Context) -> Evidence:

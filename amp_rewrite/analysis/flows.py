@@ -20,10 +20,10 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.analysis import long_sums
-from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph, read_by
+from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import constant, numbers
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_facts.operators import (
@@ -72,7 +72,7 @@ _LAYER, _PRODUCT, _SQUARE, _FLOORED, _PROJECTED = 1, 2, 4, 8, 16
 def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping[int, Evidence]:
     """The units on such flows; of several reasons the first counts."""
     flows = _Flows(graph, fits, half)
-    found: dict[int, Evidence] = {}
+    findings: dict[int, Evidence] = {}
     for reason, flow in (
         (Reason.INTEGER, flows.to_integers),
         (Reason.INTEGER, flows.to_pixels),
@@ -82,8 +82,8 @@ def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping
         (Reason.SPECTRUM, flows.of_spectra),
     ):
         evidence = Evidence(Authority.RANGE, reason, limit=half.integers, half=half.name)
-        found = {**dict.fromkeys(flow(), evidence), **found}
-    return found
+        findings = {**dict.fromkeys(flow(), evidence), **findings}
+    return findings
 
 
 class _Flows:
@@ -107,7 +107,7 @@ class _Flows:
             for unit in self._of(operator)
             for port in ports
         )
-        makers = (self._maker(given[port]) for given, port in uses if port < len(given))
+        makers = (self._maker(inputs[port]) for inputs, port in uses if port < len(inputs))
         return self._back(unit for unit in makers if unit is not None and self._operators[unit] in _CARRY)
 
     def from_integers(self) -> Iterable[int]:
@@ -140,12 +140,10 @@ class _Flows:
             return ()
         way = reach(self._of("Exp"), graph.predecessors.__getitem__, self._leads_to_exponential)
         squares = self._squares(way, ends)
-        squared = ends & reach(squares, graph.predecessors.__getitem__, way.__contains__).keys()
-        scaled = {
-            node: None for unit in squared for value in read_by(graph, unit) for node in _scaling(value)
-        }
-        made = reach(squared, graph.predecessors.__getitem__, self._is_of_points)
-        return (*squared, *made, *graph.of_nodes(scaled))
+        positions = ends & reach(squares, graph.predecessors.__getitem__, way.__contains__).keys()
+        scales = _scaling(value for unit in positions for value in read_by(graph, unit))
+        points = reach(positions, graph.predecessors.__getitem__, self._is_of_points)
+        return (*positions, *points, *graph.of_nodes(scales))
 
     def of_spectra(self) -> Iterable[int]:
         """The units that make the logarithm of a power of inputs, where nothing that hides faint numbers is
@@ -175,45 +173,45 @@ class _Flows:
         return (*ends, *reach(ends, before, lambda unit: self._operators[unit] in _CARRY))
 
     def _spread(
-        self, found: dict[int, None], sources: Collection[ir.Value], carries: Callable[[int], bool]
+        self, units: dict[int, None], sources: Collection[ir.Value], carries: Callable[[int], bool]
     ) -> dict[int, None]:
         """The units that are found, and those that compute from these, sources and constants alone, each
         behind those that it reads from.
         """
         graph = self._graph
-        todo = [other for unit in found for other in graph.successors[unit]]
+        todo = [other for unit in units for other in graph.successors[unit]]
         todo += [unit for value in sources for unit, _ in graph.uses.get(value, ())]
         while todo:
             unit = todo.pop()
-            if unit not in found and carries(unit) and self._reads_only(unit, found, sources):
-                found[unit] = None
+            if unit not in units and carries(unit) and self._reads_only(unit, units, sources):
+                units[unit] = None
                 todo += graph.successors[unit]
-        return found
+        return units
 
-    def _reads_only(self, unit: int, made: Collection[int], sources: Collection[ir.Value] = ()) -> bool:
+    def _reads_only(self, unit: int, units: Collection[int], sources: Collection[ir.Value] = ()) -> bool:
         return all(
-            self._graph.producer.get(value) in made or value in sources or value in self._constants
+            self._graph.producer.get(value) in units or value in sources or value in self._constants
             for value in read_by(self._graph, unit)
         )
 
-    def _with_ends(self, found: dict[int, None], operators: Collection[str]) -> Iterable[int]:
+    def _with_ends(self, units: dict[int, None], operators: Collection[str]) -> Iterable[int]:
         """These units, and those of some operators that read nothing else but constants."""
-        behind = {other for unit in found for other in self._graph.successors[unit]} - found.keys()
+        behind = {other for unit in units for other in self._graph.successors[unit]} - units.keys()
         ends = (unit for unit in behind if self._operators[unit] in operators)
-        return (*found, *(unit for unit in ends if self._reads_only(unit, found)))
+        return (*units, *(unit for unit in ends if self._reads_only(unit, units)))
 
     @functools.cached_property
     def _constants(self) -> Collection[ir.Value]:
         """All values that are computed from stored tensors and shapes alone."""
-        found = set(self._fits)
+        values = set(self._fits)
         for nodes in self._graph.nodes.values():
             for node in nodes:
                 if node.op_type in _CONSTANT or (
                     node.op_type in _KEEP_CONSTANT
-                    and all(v is None or v in found or _is_stored(v) for v in node.inputs)
+                    and all(v is None or v in values or _is_stored(v) for v in node.inputs)
                 ):
-                    found.update(node.outputs)
-        return found
+                    values.update(node.outputs)
+        return values
 
     @functools.cached_property
     def _before_angles(self) -> Collection[int]:
@@ -226,23 +224,23 @@ class _Flows:
         """The units that compute from inputs of the model, those without a default, and what these went
         through; a Cast of an input of which half may not hold all makes an input (half, 16-bit audio).
         """
-        given = [value for value in self._graph.root.inputs if not value.is_initializer()]
+        inputs = [value for value in self._graph.root.inputs if not value.is_initializer()]
         casts = (
             node.outputs[0]
-            for value in given
+            for value in inputs
             if value.dtype not in _EXACT
             for node, _ in value.uses()
             if node.op_type == "Cast"
         )
-        sources = dict.fromkeys((*given, *casts))
+        sources = dict.fromkeys((*inputs, *casts))
         units = self._spread({}, sources, lambda unit: self._operators[unit] in _OF_INPUTS)
-        found: dict[int, int] = {}
+        traits: dict[int, int] = {}
         for unit in units:
             before = 0
             for each in self._graph.predecessors[unit]:
-                before |= found.get(each, 0)
-            found[unit] = self._went_through(unit, before)
-        return found
+                before |= traits.get(each, 0)
+            traits[unit] = self._went_through(unit, before)
+        return traits
 
     def _went_through(self, unit: int, before: int) -> int:
         """The bits of what a unit makes of values with these."""
@@ -287,20 +285,20 @@ class _Flows:
 
     def _squares(self, way: Iterable[int], differences: Collection[int]) -> list[int]:
         """The units that multiply what one difference leaves by what it leaves, scaled or not."""
-        found, origins = list[int](), dict[int, int]()
+        squares, origins = list[int](), dict[int, int]()
         for unit in sorted(way):
             makers = [self._maker(value) for value in read_by(self._graph, unit)]
             before = [origins.get(maker) if maker is not None else None for maker in makers]
-            known = {origin for origin in before if origin is not None}
-            if unit in differences or len(known) > 1:
+            labels = {origin for origin in before if origin is not None}
+            if unit in differences or len(labels) > 1:
                 origins[unit] = unit
-            elif known:
-                origins[unit] = known.pop()
+            elif labels:
+                origins[unit] = labels.pop()
                 node = self._graph.units[unit].node
                 is_product = self._operators[unit] == "Mul" and None not in before
                 if is_product or patterns.square_of(node) is not None:
-                    found.append(unit)
-        return found
+                    squares.append(unit)
+        return squares
 
     def _counting(self) -> Iterator[int]:
         """The units that read integers of which half may not hold all."""
@@ -328,17 +326,18 @@ def _casts_to_integer(node: ir.Node) -> bool:
     return to is not None and to.is_integer()
 
 
-def _scaling(value: ir.Value) -> Iterator[ir.Node]:
-    """The nodes that move, scale, bound or square a value on its way, up to what saturates."""
-    while (
-        (node := value.producer()) is not None and node.op_type in _SCALE | LIMITS.keys() and not node.domain
-    ):
-        yield node
-        computed = [each for each in patterns.operands(node) if patterns.scalar(each) is None]
-        is_moved = node.op_type in REARRANGES | SELECTS
-        if node.op_type in LIMITS or (len(computed) != 1 and not is_moved):
-            return
-        value = computed[0]
+def _scaling(values: Iterable[ir.Value]) -> Collection[ir.Node]:
+    """The nodes that move, scale, bound or square values on their way, up to what saturates."""
+    nodes, todo = dict[ir.Node, None](), list(values)
+    while todo:
+        node = todo.pop().producer()
+        if node is None or node in nodes or node.domain or node.op_type not in _SCALE | LIMITS.keys():
+            continue
+        nodes[node] = None
+        operands = [each for each in patterns.operands(node) if patterns.scalar(each) is None]
+        if node.op_type not in LIMITS and (len(operands) == 1 or node.op_type in REARRANGES | SELECTS):
+            todo += operands[:1]
+    return nodes
 
 
 class _Integers:
@@ -350,13 +349,13 @@ class _Integers:
 
     def make_large(self, node: ir.Node, limit: float) -> bool:
         """Whether a Cast from an integer or a Range may exceed a limit."""
-        given = [value for value in node.inputs[:2] if value is not None]
+        inputs = [value for value in node.inputs[:2] if value is not None]
         if node.op_type == "Cast":
-            kind = self._types.get(given[0])
+            kind = self._types.get(inputs[0])
             dtype = kind.dtype if kind is not None else ir.DataType.UNDEFINED
             if not dtype.is_integer() and dtype != ir.DataType.BOOL:
                 return False
-        return any(self._bound(value) > limit for value in given)
+        return any(self._bound(value) > limit for value in inputs)
 
     def _bound(self, value: ir.Value) -> float:
         todo = [value]
@@ -368,12 +367,12 @@ class _Integers:
             bound = self._direct(at)
             node = at.producer()
             if bound is None and node is not None:
-                given = patterns.operands(node)
-                missing = [each for each in given if each not in self._bounds]
+                operands = patterns.operands(node)
+                missing = [each for each in operands if each not in self._bounds]
                 if missing:
                     todo += missing
                     continue
-                bound = _LARGEST[node.op_type](node, [self._bounds[each] for each in given])
+                bound = _LARGEST[node.op_type](node, [self._bounds[each] for each in operands])
             self._bounds[at] = math.inf if bound is None else bound
         return self._bounds[value]
 
@@ -396,8 +395,10 @@ class _Integers:
 
 def _longest(node: ir.Node, _bounds: list[float]) -> float:
     shape = node.inputs[0].shape if node.inputs[0] is not None else None
-    known = shape is not None and all(isinstance(dim, int) for dim in shape)
-    return max((int(dim) for dim in shape or () if isinstance(dim, int)), default=0) if known else math.inf
+    is_static = shape is not None and all(isinstance(dim, int) for dim in shape)
+    return (
+        max((int(dim) for dim in shape or () if isinstance(dim, int)), default=0) if is_static else math.inf
+    )
 
 
 _LARGEST: Mapping[str, Callable[[ir.Node, list[float]], float]] = {

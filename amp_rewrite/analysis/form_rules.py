@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.forms import CLOSE, SURE, Form, Forms, Rest, negated
 from amp_rewrite.analysis.idioms.idiom import Part
-from amp_rewrite.analysis.idioms.normalisation import SUM
-from amp_rewrite.analysis.idioms.patterns import scalar
-from amp_rewrite.analysis.operators import effective_op, rearranges
+from amp_rewrite.analysis.idioms.norms import SUM
+from amp_rewrite.analysis.operators import effective_op, rearranges, source
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model.constants import dims, numbers, stored_as
+from amp_rewrite.model.patterns import scalar
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_facts.operators import (
     AVERAGES,
@@ -34,8 +34,10 @@ _HELD_BY_HALF = frozenset((ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.UINT8
 _COMPARED = 1 << 20
 """The most elements of indices that are compared with others."""
 
-Rule = Callable[[Forms, ir.Node], "Form | None"]
-"""Gives the form of the first output of a node; None where that is an atom of its own."""
+Rule = Callable[[Forms, ir.Node, ir.Value], "Form | None"]
+"""Gives the form of the first output of a node that has this first input; None where that is an atom of its
+own.
+"""
 
 
 def read(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Forms:
@@ -61,7 +63,8 @@ def read(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Forms:
 
 def _read_node(forms: Forms, node: ir.Node) -> None:
     forms.order.append(node)
-    if node.domain or not node.outputs:
+    first = node.inputs[0] if node.inputs else None
+    if node.domain or not node.outputs or first is None:
         return
     graph, output = forms.graph, node.outputs[0]
     spelled = graph.spelled.get(graph.producer.get(output, -1)) if graph.spelled else None
@@ -70,7 +73,7 @@ def _read_node(forms: Forms, node: ir.Node) -> None:
             forms.forms[output] = forms.fresh(output)._replace(normalised=True)
         return
     rule = _RULES.get(effective_op(node), _made)
-    if rule is not None and (form := rule(forms, node)) is not None:
+    if rule is not None and (form := rule(forms, node, first)) is not None:
         forms.forms[output] = form
 
 
@@ -94,16 +97,12 @@ def _leave(forms: Forms, node: ir.Node) -> None:
             forms.forms[output] = forms.join([forms.of(value) for value in left], output)
 
 
-def _made(forms: Forms, node: ir.Node) -> Form | None:
+def _made(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
     """Of sizes alone, or what comes close to its limits."""
-    inputs = node.inputs
     if node.op_type in ("Shape", "Size"):
         return forms.of_sizes()
-    if (
-        inputs
-        and inputs[0] is not None
-        and forms.is_scale(forms.of(inputs[0]))
-        and all(value is None or forms.is_scale(forms.of(value)) for value in inputs)
+    if forms.is_scale(forms.of(first)) and all(
+        value is None or forms.is_scale(forms.of(value)) for value in node.inputs
     ):
         return forms.of_sizes()
     near = LIMITS.get(node.op_type)
@@ -130,35 +129,22 @@ def added_before(node: ir.Node) -> float | None:
 
 def addition_before(node: ir.Node) -> ir.Node | None:
     """The Add or Sub of which a node reads what is rearranged; None for another node."""
-    value = node.inputs[0]
-    while value is not None and (maker := value.producer()) is not None and not maker.domain:
-        if maker.op_type in ("Add", "Sub") and len(maker.inputs) == 2:
-            return maker
-        if not rearranges(maker):
-            return None
-        value = maker.inputs[0]
-    return None
-
-
-def _rearranged(forms: Forms, node: ir.Node) -> Form | None:
-    value = node.inputs[0] if node.inputs else None
-    if value is None:
+    maker = source(node.inputs[0]).producer() if node.inputs[0] is not None else None
+    if maker is None or maker.domain or maker.op_type not in ("Add", "Sub") or len(maker.inputs) != 2:
         return None
-    if value in forms.inputs and value.dtype in _HELD_BY_HALF:
-        return None
-    return forms.of(value)
+    return maker
 
 
-def _negative(forms: Forms, node: ir.Node) -> Form | None:
-    value = node.inputs[0]
-    return negated(forms.of(value)) if value is not None else None
+def _rearranged(forms: Forms, _: ir.Node, first: ir.Value) -> Form | None:
+    return None if first in forms.inputs and first.dtype in _HELD_BY_HALF else forms.of(first)
 
 
-def _selected(forms: Forms, node: ir.Node) -> Form | None:
-    value = node.inputs[0] if node.inputs else None
-    if value is None:
-        return None
-    form = forms.of(value)
+def _negative(forms: Forms, _: ir.Node, first: ir.Value) -> Form | None:
+    return negated(forms.of(first))
+
+
+def _selected(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
+    form = forms.of(first)
     if rearranges(node) or form.number is not None or forms.is_position(form):
         return form
     how = _selection(node)
@@ -182,20 +168,17 @@ def _selection(node: ir.Node) -> object:
     )
 
 
-def _extreme(forms: Forms, node: ir.Node) -> Form | None:
-    value = node.inputs[0]
-    form = forms.of(value) if value is not None else None
-    if form is None:
-        return None
+def _extreme(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
+    form = forms.of(first)
     return form if forms.is_position(form) else forms.fresh(node.outputs[0], form.near)
 
 
-def _bounded(forms: Forms, node: ir.Node) -> Form | None:
+def _bounded(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
     given = [forms.of(value) for value in node.inputs if value is not None]
     computed = [form for form in given if form.number is None]
     if len(computed) == 1:
-        near, rounded = computed[0].near, _rounded_to_1(forms, given)
-        near = near or (rounded or None)
+        rounded = _rounded_to_1(forms, given)
+        near = computed[0].near or rounded or None
         return computed[0]._replace(near=near, bounded=not rounded, number=None)
     form = forms.join(given, node.outputs[0])
     is_place = bool(computed) and all(map(forms.is_position, computed))
@@ -209,7 +192,7 @@ def _rounded_to_1(forms: Forms, given: list[Form]) -> frozenset[float]:
     return frozenset(math.copysign(1.0, bound) for bound in bounds if 0 < 1 - abs(bound) <= steps)
 
 
-def _joined(forms: Forms, node: ir.Node) -> Form | None:
+def _joined(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
     ports = JOINS[node.op_type]
     values = node.inputs if ports is None else [node.inputs[at] for at in ports if at < len(node.inputs)]
     given = [forms.of(value) for value in values if value is not None]
@@ -222,44 +205,37 @@ def _joined(forms: Forms, node: ir.Node) -> Form | None:
     return form if all(map(forms.is_position, computed)) else forms.fresh(node.outputs[0], form.near)
 
 
-def _averaged(forms: Forms, node: ir.Node) -> Form | None:
-    value = node.inputs[0]
-    if value is None:
-        return None
-    form = forms.of(value)
+def _averaged(forms: Forms, _: ir.Node, first: ir.Value) -> Form | None:
+    form = forms.of(first)
     if form.normalised or form.near is not None:
         form = form._replace(near=None, normalised=False)
     return form._replace(sums=form.sums + 1)
 
 
-def _sum_of_squares(forms: Forms, node: ir.Node) -> Form | None:
-    value = node.inputs[0]
-    return forms.times(node, forms.of(value), forms.of(value), summed=True) if value is not None else None
+def _sum_of_squares(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
+    return forms.times(node, forms.of(first), forms.of(first), summed=True)
 
 
-def _length(forms: Forms, node: ir.Node) -> Form | None:
-    value = node.inputs[0]
-    if value is not None:
-        forms.lengths[forms.atom(node.outputs[0])] = forms.of(value).terms
+def _length(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
+    forms.lengths[forms.atom(node.outputs[0])] = forms.of(first).terms
     return forms.fresh(node.outputs[0])
 
 
-def _root(forms: Forms, node: ir.Node) -> Form | None:
-    value = node.inputs[0]
-    form = forms.of(value) if value is not None else None
-    if form is None or forms.is_scale(form):
-        return _made(forms, node)
+def _root(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
+    form = forms.of(first)
+    if forms.is_scale(form):
+        return _made(forms, node, first)
     squares = [term for term in form.terms if term]
     if form.sums and not form.inner and all(len(term) == 2 and term[0] == term[1] for term in squares):
         forms.lengths[forms.atom(node.outputs[0])] = {(term[0],): 1 for term in squares}
     return forms.fresh(node.outputs[0])
 
 
-def _normalised(forms: Forms, node: ir.Node) -> Form | None:
+def _normalised(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
     return forms.fresh(node.outputs[0])._replace(normalised=True)
 
 
-def _multiplied(forms: Forms, node: ir.Node) -> Form | None:
+def _multiplied(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
     given = forms.given(node, 2)
     if given is None:
         return None
@@ -275,7 +251,7 @@ def _multiplied(forms: Forms, node: ir.Node) -> Form | None:
     return forms.times(node, one, other)
 
 
-def _divided(forms: Forms, node: ir.Node) -> Form | None:
+def _divided(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
     given = forms.given(node, 2)
     if given is None:
         return None
@@ -286,20 +262,20 @@ def _divided(forms: Forms, node: ir.Node) -> Form | None:
         return one._replace(near=None, number=None) if not forms.is_scale(one) else forms.of_sizes()
     lengths = (forms.lengths.get(term[0]) for term in other.terms if len(term) == 1)
     if any(length == one.terms for length in lengths if length):
-        return _normalised(forms, node)
+        return _normalised(forms, node, first)
     return None
 
 
-def _power(forms: Forms, node: ir.Node) -> Form | None:
+def _power(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
     given = forms.given(node, 2)
     if given is None:
         return None
     if given[1].number == 2:
         return forms.times(node, given[0], given[0])
-    return _root(forms, node) if given[1].number == 0.5 else _made(forms, node)
+    return _root(forms, node, first) if given[1].number == 0.5 else _made(forms, node, first)
 
 
-def _added(forms: Forms, node: ir.Node) -> Form | None:
+def _added(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
     given = [forms.of(value) for value in node.inputs if value is not None]
     if len(given) < 2:
         return given[0] if given else None
@@ -334,27 +310,25 @@ def _signs_of_square(form: Form) -> frozenset[float]:
     return frozenset((0.0, float(sign))) if is_square else frozenset()
 
 
-def _convolved(forms: Forms, node: ir.Node) -> Form | None:
+def _convolved(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
     """An average of windows, each channel by itself; any other Conv is a layer."""
-    value, kernel = node.inputs[0], stored_as(node.inputs[1]) if len(node.inputs) == 2 else None
-    if value is None or kernel is None or dims(kernel)[1:2] != (1,):
+    kernel = stored_as(node.inputs[1]) if len(node.inputs) == 2 else None
+    if kernel is None or dims(kernel)[1:2] != (1,):
         return None
-    form = forms.of(value)
+    form = forms.of(first)
     return form._replace(sums=form.sums + 1, near=None, number=None, normalised=False)
 
 
-def _positive(forms: Forms, node: ir.Node) -> Form | None:
-    value = node.inputs[0]
-    near = forms.known_near(value) if value is not None else None
+def _positive(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
+    near = forms.known_near(first)
     if near is None:
-        return _made(forms, node)
+        return _made(forms, node, first)
     points = (abs(point) if node.op_type == "Abs" else max(point, 0.0) for point in near)
     return forms.fresh(node.outputs[0], frozenset(points))
 
 
-def _multiplied_up(forms: Forms, node: ir.Node) -> Form | None:
-    value = node.inputs[0]
-    return forms.fresh(node.outputs[0], forms.known_near(value)) if value is not None else None
+def _multiplied_up(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
+    return forms.fresh(node.outputs[0], forms.known_near(first))
 
 
 _RULES: Mapping[str, Rule | None] = {
@@ -366,7 +340,7 @@ _RULES: Mapping[str, Rule | None] = {
     **dict.fromkeys(JOINS, _joined),
     **dict.fromkeys(AVERAGES, _averaged),
     **dict.fromkeys(("Add", "Sub", "Sum"), _added),
-    **dict.fromkeys(("Einsum", "Gemm", "MatMul"), Forms.product),
+    **dict.fromkeys(("Einsum", "Gemm", "MatMul"), lambda forms, node, _: forms.product(node)),
     **dict.fromkeys(("Abs", "Relu"), _positive),
     "Conv": _convolved,
     "Div": _divided,

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms.patterns import scalar
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model.constants import dims, numbers, stored_as
+from amp_rewrite.model.patterns import scalar
 from amp_rewrite.numerics.half import Fit
 
 CLOSE = 2.0**-6

@@ -44,23 +44,23 @@ class Ranges:
 
 def check(graph: UnitGraph, stored: Mapping[ir.Value, StoredTensor], half: Half) -> Ranges:
     """How every stored value with uses fits into `half`, and the units that must stay float32."""
-    read = [value for value in stored if graph.uses.get(value)]
-    tensors = [stored[value].tensor for value in read]
-    fits = dict(zip(read, constants.fits(tensors, half), strict=True))
-    context, found = Context(graph, dict(fits), half), Ranges(fits, {}, {})
-    for value, tensor in zip(read, tensors, strict=True):
+    values = [value for value in stored if graph.uses.get(value)]
+    tensors = [stored[value].tensor for value in values]
+    fits = dict(zip(values, constants.fits(tensors, half), strict=True))
+    context, result = Context(graph, dict(fits), half), Ranges(fits, {}, {})
+    for value, tensor in zip(values, tensors, strict=True):
         uses = tuple(UnitUse(unit, site.port) for unit, site in graph.uses[value])
-        _look_at(Constant(value, fits[value], prod(dims(tensor)), uses), context, found)
+        _look_at(Constant(value, fits[value], prod(dims(tensor)), uses), context, result)
     for unit in graph.by_operator.get("ConstantOfShape", ()):
         node = graph.units[unit].node
         if not node.domain:
             value = node.outputs[0]
             fits[value] = fit = halves.fit(fill_of(node), half)
             constant = Constant(value, fit, 1, tuple(uses_of(graph, unit)))
-            _look_at(constant, context, found)
-            if fit.overflowing and value not in found.masks:
-                _keep({unit: beyond(constant, context)}, found)
-    return found
+            _look_at(constant, context, result)
+            if fit.overflowing and value not in result.masks:
+                _keep({unit: beyond(constant, context)}, result)
+    return result
 
 
 def fill_of(node: ir.Node) -> NDArray[np.float32]:
@@ -69,21 +69,21 @@ def fill_of(node: ir.Node) -> NDArray[np.float32]:
     return numbers(attribute.as_tensor()) if attribute is not None else np.zeros(1, np.float32)
 
 
-def _look_at(constant: Constant, context: Context, found: Ranges) -> None:
+def _look_at(constant: Constant, context: Context, result: Ranges) -> None:
     """Adds what a constant rules out."""
     if constant.fit.overflowing:
         mask = masks.find(constant, context)
         if mask.may_be_clamped:
-            found.masks[constant.value] = mask.units
+            result.masks[constant.value] = mask.units
         elif mask.units:
-            _keep(dict.fromkeys(mask.units, beyond(constant, context)), found)
+            _keep(dict.fromkeys(mask.units, beyond(constant, context)), result)
         else:
-            _keep(overflow(constant, context), found)
+            _keep(overflow(constant, context), result)
     for find in _RULES:
         if findings := find(constant, context):
-            _keep(findings, found)
+            _keep(findings, result)
 
 
-def _keep(findings: Mapping[int, Evidence], found: Ranges) -> None:
+def _keep(findings: Mapping[int, Evidence], result: Ranges) -> None:
     for unit, finding in findings.items():
-        found.findings.setdefault(unit, finding)
+        result.findings.setdefault(unit, finding)

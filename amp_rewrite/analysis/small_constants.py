@@ -17,9 +17,9 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.analysis.constant import NONE, Constant, Context, Findings
-from amp_rewrite.analysis.idioms import patterns
 from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.propagation import UnitUse, propagate, uses_of
+from amp_rewrite.model import patterns
 from amp_rewrite.numerics import rounding
 from amp_rewrite.onnx_facts.operators import DIVISORS, MOVERS, PRODUCTS, REARRANGES, SELECTS
 from amp_rewrite.onnx_types import schema
@@ -60,10 +60,10 @@ def vanishing_divisor(constant: Constant, context: Context) -> Findings:
     def after(use: UnitUse) -> float | None:
         return 0.0 if tiny and effective_op(context.node(use.unit)) in _CARRY_ZERO else None
 
-    found = propagate(context.graph, constant.uses, after)
-    ends = [use for use in found.uses if _divides(use, context)]
+    paths = propagate(context.graph, constant.uses, after)
+    ends = [use for use in paths.uses if _divides(use, context)]
     evidence = constant.evidence(Reason.ROUNDED, half, fit.high if tiny else None, 0.0, ", and is divided by")
-    return {use.unit: evidence for use in found.on_paths_to(ends)}
+    return {use.unit: evidence for use in paths.on_paths_to(ends)}
 
 
 def _divides(use: UnitUse, context: Context) -> bool:
@@ -91,12 +91,12 @@ def large_quotient(constant: Constant, context: Context) -> Findings:
             return None
         return use.carried**0.5 if operator == "Sqrt" else use.carried
 
-    found = propagate(graph, [use._replace(carried=bound) for use in constant.uses], after)
-    quotients = {use: _quotient(use, context) for use in found.uses}
+    paths = propagate(graph, [use._replace(carried=bound) for use in constant.uses], after)
+    quotients = {use: _quotient(use, context) for use in paths.uses}
     ends = {use: each for use, each in quotients.items() if each[0] > each[1] * context.half.largest}
     if not ends:
         return NONE
-    marked = [use.unit for use in found.on_paths_to(ends)]
+    marked = [use.unit for use in paths.on_paths_to(ends)]
     readers = [use.unit for end in ends for use in uses_of(graph, end.unit)]
     dividend, divisor = max(ends.values(), key=lambda quotient: quotient[0] / quotient[1])
     evidence = constant.evidence(Reason.QUOTIENT_OVERFLOW, context.half, dividend, divisor)
@@ -141,10 +141,10 @@ def faint_factor(constant: Constant, context: Context) -> Findings:
         by = _gain(use, context)
         return use.carried * by if by is not None and use.carried * by < normal else None
 
-    found = propagate(context.graph, [use._replace(carried=fit.magnitude) for use in constant.uses], after)
-    ends = [use for use in found.uses if use.carried * (_gain(use, context) or 0.0) >= normal]
+    paths = propagate(context.graph, [use._replace(carried=fit.magnitude) for use in constant.uses], after)
+    ends = [use for use in paths.uses if use.carried * (_gain(use, context) or 0.0) >= normal]
     evidence = constant.evidence(Reason.FAINT_FACTOR, half, fit.magnitude, half.smallest)
-    return {use.unit: evidence for use in found.on_paths_to(ends)}
+    return {use.unit: evidence for use in paths.on_paths_to(ends)}
 
 
 def _gain(use: UnitUse, context: Context) -> float | None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms.idiom import Alike, Spelled
+from amp_rewrite.analysis.idioms.idiom import Alike, Norm, Spelled
 from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.onnx_types.schema import TypeVar
@@ -56,7 +56,8 @@ class UnitGraph:
     `root` and of all graphs nested in it, outer graphs first, as they are before any edit.
 
     `spelled` says which units are parts of idioms, and `alike` which types a runtime wants to be one; with
-    idioms there is also an edge from the producer of the data of each to its result. `sized` are the shapes
+    idioms there is also an edge from the producer of the data of each to its result. `norms` are those that
+    are written out. `sized` are the shapes
     of values at the sizes that were given to open dimensions (Options.dims).
     """
 
@@ -72,11 +73,18 @@ class UnitGraph:
     nodes: GraphNodes
     spelled: Mapping[int, Spelled] = field(default_factory=dict[int, Spelled])
     alike: tuple[Alike, ...] = ()
+    norms: tuple[Norm, ...] = ()
     sized: Mapping[ir.Value, ir.Shape] = field(default_factory=dict[ir.Value, ir.Shape])
 
     def shape(self, value: ir.Value | None) -> ir.Shape | None:
         """The shape of a value at the sizes that were given, else as it is known; None where it is not."""
         return None if value is None else self.sized.get(value, value.shape)
+
+    def nodes_of(self, *operators: str) -> Iterator[ir.Node]:
+        """The nodes of these operators of ONNX's that have units, each once."""
+        for operator in operators:
+            nodes = dict.fromkeys(self.units[unit].node for unit in self.by_operator.get(operator, ()))
+            yield from (node for node in nodes if not node.domain)
 
     def of_nodes(self, nodes: Collection[ir.Node]) -> tuple[int, ...]:
         """The units of these nodes, in their order; a node may have several."""

@@ -16,7 +16,6 @@ from amp_rewrite.bounds.given import InputRange
 from amp_rewrite.bounds.known import WIDE, Known
 from amp_rewrite.bounds.site import Rule, Site
 from amp_rewrite.model.constants import constant
-from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_facts import operators
 from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.policy.options import Options
@@ -45,7 +44,6 @@ def propagate(
     graph: UnitGraph,
     given: Bounds,
     variable: frozenset[ir.Value],
-    half: Half,
     measured: Known | None = None,
     functions: frozenset[ir.OperatorIdentifier] = frozenset(),
 ) -> Known:
@@ -59,7 +57,7 @@ def propagate(
     if measured is not None:
         known = replace(measured, bounds=dict(given))
     else:
-        known.quotients = normalising.bound_written_out_norms(graph, known, half)
+        known.quotients = normalising.bound_written_out_norms(graph, known)
     _Walk(known, given, functions).graph(graph.root)
     return known
 
@@ -186,7 +184,7 @@ def bound_model(model: ir.Model, facts: Facts, options: Options) -> Proven:
     inputs = given.ranges(model, options.ranges)
     entering, variable = given.bounds(model, inputs), given.variable(model)
     calls = frozenset(model.functions)
-    known = propagate(facts.graph, entering, variable, options.half, functions=calls)
+    known = propagate(facts.graph, entering, variable, functions=calls)
     return Proven(inputs, known, known)
 
 
@@ -197,5 +195,5 @@ def with_clamped_masks(model: ir.Model, facts: Facts, options: Options, found: P
         return found
     entering = given.bounds(model, found.inputs) | dict.fromkeys(masks, symmetric(options.half.fill))
     calls = frozenset(model.functions)
-    again = propagate(facts.graph, entering, found.known.variable, options.half, found.known, functions=calls)
+    again = propagate(facts.graph, entering, found.known.variable, found.known, functions=calls)
     return replace(found, clamped=again)

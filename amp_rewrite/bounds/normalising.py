@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms import normalisation, patterns
-from amp_rewrite.analysis.idioms.idiom import Idiom
+from amp_rewrite.analysis.idioms.idiom import Norm
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.bounds import site as exact_copies
 from amp_rewrite.bounds.bound import (
@@ -27,7 +26,7 @@ from amp_rewrite.bounds.bound import (
 from amp_rewrite.bounds.elementwise import dip, total, with_norms
 from amp_rewrite.bounds.known import WIDE, Known
 from amp_rewrite.bounds.site import Rule, Site, root
-from amp_rewrite.numerics.half import Half
+from amp_rewrite.model import patterns
 
 
 def _layer_norm(site: Site) -> Bound:
@@ -226,35 +225,33 @@ _MEAN = "ReduceMean"
 _SUMS = ("ReduceSum", "ReduceSumSquare", "ReduceL2")
 
 
-def bound_written_out_norms(graph: UnitGraph, known: Known, half: Half) -> Mapping[ir.Node, Bound]:
+def bound_written_out_norms(graph: UnitGraph, known: Known) -> Mapping[ir.Node, Bound]:
     """The bound of the quotient of every written-out norm whose size is known."""
-    return dict(_found(graph, known, half))
+    return dict(_found(graph, known))
 
 
-def _found(graph: UnitGraph, known: Known, half: Half) -> Iterator[tuple[ir.Node, Bound]]:
-    for idiom in normalisation.find(graph, half):
-        if idiom.result is None or not _is_consistent(idiom, known):
-            continue
-        parts = [node for node in idiom.inner if node is not idiom.result and not _is_centring(node, idiom)]
-        at = [index for index, node in enumerate(parts) if node.op_type in (_MEAN, *_SUMS)]
-        squares = all(node.op_type in ("Mul", "Pow") for node in parts[: at[0]]) if at else False
-        if len(at) == 1 and squares:
-            reduction, chain = Site(parts[at[0]], known), parts[at[0] + 1 :]
-            bound = _bound(reduction) if _is_root(chain) and _is_aligned(reduction, chain) else None
+def _found(graph: UnitGraph, known: Known) -> Iterator[tuple[ir.Node, Bound]]:
+    for norm in graph.norms:
+        squares = all(node is norm.reduction or node.op_type in ("Mul", "Pow") for node in norm.power)
+        if squares and norm.reduction.op_type in (_MEAN, *_SUMS) and _is_consistent(norm, known):
+            reduction = Site(norm.reduction, known)
+            is_known = _is_root(norm.chain) and _is_aligned(reduction, norm.chain)
+            bound = _bound(reduction) if is_known else None
             if bound is not None:
-                yield idiom.result, bound
+                yield norm.result, bound
 
 
-def _is_consistent(idiom: Idiom, known: Known) -> bool:
+def _is_consistent(norm: Norm, known: Known) -> bool:
     """Whether all of it is computed in one type of 32 or 64 bits, and one mean is taken from all data."""
-    read = (value for node in idiom.inner for value in node.inputs if value is not None)
+    read = (value for node in norm.inner for value in node.inputs if value is not None)
     copies = all(
         patterns.origin(value) in (value, exact_copies.exact_origin(value, known.types)) for value in read
     )
-    kinds = {known.dtype(value) for node in idiom.inner for value in node.outputs}
-    means = [Site(node, known) for node in idiom.inner if node.op_type == _MEAN and _is_centring(node, idiom)]
+    kinds = {known.dtype(value) for node in norm.inner for value in node.outputs}
+    means = [Site(node, known) for node in norm.centring if node.op_type == _MEAN]
     reduced = {(site.axes(), site.integer("keepdims", 1)) for site in means}
-    return copies and len(kinds) == 1 and kinds <= WIDE and len(reduced) <= 1
+    plain = all(node.op_type in (_MEAN, "Sub") for node in norm.centring)
+    return copies and plain and len(kinds) == 1 and kinds <= WIDE and len(reduced) <= 1
 
 
 def _is_aligned(reduction: Site, chain: Sequence[ir.Node]) -> bool:
@@ -266,16 +263,6 @@ def _is_aligned(reduction: Site, chain: Sequence[ir.Node]) -> bool:
     if len(added) != 1 or not rank or axes is None or added[0] is None:
         return False
     return {axis % rank for axis in axes} == {axis % rank for axis in added[0]}
-
-
-def _is_centring(node: ir.Node, idiom: Idiom) -> bool:
-    """Whether a node takes the mean of the data, or takes it from them."""
-    if node.op_type == "Sub":
-        mean = patterns.maker(node.inputs[1], _MEAN)
-        source = mean.inputs[0] if mean is not None else None
-        return source is not None and patterns.origin(source) is patterns.origin(idiom.data)
-    source = node.inputs[0] if node.op_type == _MEAN else None
-    return source is not None and patterns.origin(source) is patterns.origin(idiom.data)
 
 
 def _is_root(nodes: Sequence[ir.Node]) -> bool:

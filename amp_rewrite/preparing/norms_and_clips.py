@@ -15,8 +15,9 @@ from collections.abc import Collection, Container
 import numpy as np
 import onnx_ir as ir
 
-from amp_rewrite.model import constants, graph_edits, traversal
+from amp_rewrite.model import constants, graph_edits, patterns, traversal
 from amp_rewrite.model.constants import stored_as
+from amp_rewrite.model.patterns import Pattern, either, fits, number, op, part, var
 from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types import element_types
@@ -27,48 +28,27 @@ from amp_rewrite.preparing import form_changes, half_ports
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.preparing.half_ports import FLOAT32, HalfPorts
 
-# The root in a norm that is written out, and what stands beside it: Sqrt(ReduceMean(...) + epsilon).
+# Norms that are written out, as onnxruntime fuses them.
 
 
-def mean_under_root(root: ir.Node) -> ir.Node | None:
-    """The ReduceMean of float32 of which a node takes the root, with an epsilon; None for any other node."""
-    shifted = producer_of(root.inputs[0], "Add") if is_plain(root, "Sqrt") else None
-    if shifted is None or not any(map(_is_epsilon, shifted.inputs)):
-        return None
-    means = [producer_of(value, "ReduceMean") for value in shifted.inputs]
-    return next((mean for mean in means if mean is not None), None)
-
-
-def is_plain(node: ir.Node, operator: str) -> bool:
-    """Whether a node is this operator of ONNX's."""
-    return node.op_type == operator and not node.domain
-
-
-def producer_of(value: ir.Value | None, operator: str) -> ir.Node | None:
-    """The node that makes a value, if it is this operator."""
-    node = value.producer() if value is not None else None
-    return node if node is not None and is_plain(node, operator) else None
-
-
-def only_consumer(value: ir.Value) -> ir.Node | None:
-    """The node that alone reads a value, at one port or several; None where there are others, or an output is
-    that value.
-    """
-    readers = value.consumers()
-    return readers[0] if len(readers) == 1 and not value.is_graph_output() else None
-
-
-def scalar_of(value: ir.Value | None) -> float | None:
-    """A stored float32 number; None for any other value."""
+def _is_epsilon(value: ir.Value) -> bool:
+    """Whether a value is a stored float32 number; both operands of an Add have one type."""
     tensor = stored_as(value)
-    is_number = tensor is not None and tensor.dtype == ir.DataType.FLOAT and tensor.size == 1
-    return float(tensor.numpy().item()) if tensor is not None and is_number else None
+    return tensor is not None and tensor.dtype == ir.DataType.FLOAT and tensor.size == 1
 
 
-def _is_epsilon(value: ir.Value | None) -> bool:
-    """It also tells the type: both operands of an Add have one."""
-    return scalar_of(value) is not None
+def root_of(mean: Pattern) -> Pattern:
+    """The root of a mean and an epsilon."""
+    return op("Sqrt", op("Add", mean, fits(_is_epsilon)))
 
+
+def quotient(data: Pattern, divisor: Pattern) -> Pattern:
+    """Data by a divisor, at once or times its inverse."""
+    return either(op("Div", data, divisor), op("Mul", data, op("Div", number(1.0), divisor)))
+
+
+_ITSELF: frozenset[str] = frozenset()
+"""The operators that onnxruntime passes over between two nodes: none."""
 
 # Sqrt(ReduceMean(d * d) + epsilon) becomes Sqrt(ReduceMean(Pow(d, 2)) + epsilon): onnxruntime 1.31.1 makes
 # one node of such a norm with a weight where the square is a Pow, and of no Mul, not even in float32. What
@@ -79,44 +59,28 @@ _POW_BROADCASTS = 7
 """From this opset on the operands of a Pow are broadcast."""
 
 
+_X = var("x")
+_ROOT = root_of(op("ReduceMean", part("square", op("Mul", _X, _X))))
+_WEIGHTED = op("Mul", quotient(_X, _ROOT), fits(lambda value: stored_as(value) is not None))
+
+
 def write_squares(model: ir.Model, kept: Container[ir.Node]) -> tuple[FormChange, ...]:
     """Writes these products in float32 as powers, but for the nodes that are `kept`."""
     if element_types.default_opset(model.graph.opset_imports) < _POW_BROADCASTS:
         return ()
-    nodes = [node for node in every_node(model.graph) if is_plain(node, "Sqrt")]
-    found = [square for square in map(_square, nodes) if square is not None and square not in kept]
+    roots = [node for node in every_node(model.graph) if patterns.is_default(node, "Sqrt")]
+    found = [square for square in map(_square, roots) if square is not None and square not in kept]
     names = UniqueNames(graphs(model.graph)) if found else None
     return tuple(_raise(node, names) for node in found) if names is not None else ()
 
 
 def _square(root: ir.Node) -> ir.Node | None:
     """The product of data with themselves below the root of a norm with a weight; None elsewhere."""
-    mean = mean_under_root(root)
-    square = producer_of(mean.inputs[0], "Mul") if mean is not None else None
-    if square is None or square.inputs[0] is None or square.inputs[0] is not square.inputs[1]:
-        return None
-    has_readers = only_consumer(square.outputs[0]) is mean
-    return square if has_readers and _is_weighted(root, square.inputs[0]) else None
-
-
-def _is_weighted(root: ir.Node, data: ir.Value) -> bool:
-    """Whether data are divided by a root, at once or by its inverse, and only a stored weight follows."""
-    division = only_consumer(root.outputs[0])
-    if division is None or not is_plain(division, "Div") or division.inputs[1] is not root.outputs[0]:
-        return False
-    result: ir.Node | None = division
-    if scalar_of(division.inputs[0]) == 1:
-        result = _multiplied(division.outputs[0])
-    if result is None or data not in result.inputs:
-        return False
-    weighted = _multiplied(result.outputs[0])
-    return weighted is not None and any(stored_as(value) is not None for value in weighted.inputs)
-
-
-def _multiplied(value: ir.Value) -> ir.Node | None:
-    """The product that alone reads a value."""
-    node = only_consumer(value)
-    return node if node is not None and is_plain(node, "Mul") else None
+    for end in patterns.ends_behind(root, 4):
+        found = patterns.match(_WEIGHTED, end.outputs[0], _ITSELF)
+        if found is not None and root in found.nodes and patterns.are_closed(found.nodes, end):
+            return found.parts["square"][0]
+    return None
 
 
 def _raise(node: ir.Node, names: UniqueNames) -> FormChange:
@@ -145,12 +109,14 @@ def write_reciprocals(model: ir.Model, kept: Container[ir.Node]) -> tuple[FormCh
 
 def _is_of_norm(node: ir.Node) -> bool:
     """Whether a node inverts the root of a mean of float32, for one multiplication."""
-    if not is_plain(node, "Reciprocal"):
+    if not patterns.is_default(node, "Reciprocal"):
         return False
     readers = node.outputs[0].uses()
-    scales = len(readers) == 1 and all(is_plain(reader, "Mul") for reader, _ in readers)
-    root = producer_of(node.inputs[0], "Sqrt") if scales else None
-    return root is not None and mean_under_root(root) is not None
+    scales = len(readers) == 1 and all(patterns.is_default(reader, "Mul") for reader, _ in readers)
+    return scales and patterns.match(_INVERSE, node.outputs[0], _ITSELF) is not None
+
+
+_INVERSE = op("Reciprocal", root_of(op("ReduceMean")))
 
 
 def _divide(node: ir.Node, names: UniqueNames) -> FormChange:

@@ -24,7 +24,7 @@ from amp_rewrite.preparing import stored_values
 from amp_rewrite.process import worker, worker_process
 
 # Operators of ONNX whose outputs have the shapes of onnxruntime's own, which onnx cannot infer. They keep
-# sizes that are open, and their names; `flops.contrib_shapes` says the same of sizes that are all numbers.
+# sizes that are open, and their names; `flops.node_inference` says the same of sizes that are all numbers.
 # What follows an operator that is not here has no shape.
 
 Naming = Callable[[ir.Value], str]

@@ -13,7 +13,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, wait
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
@@ -36,31 +36,22 @@ def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
     Raises what `work` raises, TimeLimitError when a `TimeLimit` is reached, and ThreadError when no thread
     can be started.
     """
-    return call_all([work], stop)[0]
-
-
-def call_all(works: Sequence[Callable[[], T]], stop: Callable[[], object]) -> list[T]:
-    """What each returns, in threads side by side; `stop` makes all end early.
-
-    Raises as `call`, for the first that fails.
-    """
-    end, done = _END.get(), [Future[T]() for _ in works]
+    end, done = _END.get(), Future[T]()
     if end is not None:
         end.slice()  # so that nothing starts after the limit
-    begun: list[Future[T]] = []
+    is_begun = False
     try:
-        for work, future in zip(works, done, strict=True):
-            _start(partial(copy_context().run, partial(_outcome, future, work)))
-            begun.append(future)
-        while not all(future.done() for future in done):
-            wait(done, _SLICE if end is None else end.slice())
+        _start(partial(copy_context().run, partial(_outcome, done, work)))
+        is_begun = True
+        while not done.done():
+            wait([done], _SLICE if end is None else end.slice())
     except BaseException:
-        if begun:  # else nothing was started that could stop
+        if is_begun:  # else nothing was started that could stop
             stop()
-            _LEFT.extend(begun)
-            wait(begun, GRACE)
+            _LEFT.append(done)
+            wait([done], GRACE)
         raise
-    return [future.result() for future in done]
+    return done.result()
 
 
 _Work = Callable[[], Callable[[], None]]

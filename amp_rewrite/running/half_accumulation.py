@@ -1,39 +1,35 @@
-"""Operators that sum in half on some runtimes -> nodes that round every partial sum, in float32."""
+"""Operators that sum in half on some runtimes -> nodes that round every partial sum, in float32.
+
+The order is that of onnxruntime's WebGPU provider (version 0.4.0, by its shaders). MatMul, Gemm, Conv and
+ConvTranspose have one accumulator of the output's type for each element, and go through the positions of the
+filter, and through the channels at each. Reductions have 64 lanes, each in order, which are then halved; a
+mean divides by the number of elements as half holds it, which is infinite from 65520 on. Norms have
+statistics in float32, and round them before they are applied.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
+from amp_rewrite.model import constants
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.running import half_norms, half_products, half_reductions
-from amp_rewrite.running.half_steps import Steps
+from amp_rewrite.onnx_types.element_types import tensor
 
-Rule = Callable[[Steps], ir.Value | None]
-"""Makes the steps of a node; returns the value before it is rounded, None where the node stays as it is."""
+LANES = 64
+"""The lanes of a workgroup (version 0.4.0: `ReduceKernel`, `Softmax`)."""
 
-RULES: Mapping[str, Rule] = {
-    "AveragePool": half_reductions.average_pool,
-    "Conv": half_products.conv,
-    "ConvTranspose": half_products.conv_transpose,
-    "Gemm": half_products.gemm,
-    "GlobalAveragePool": half_reductions.global_average_pool,
-    "InstanceNormalization": half_norms.instance_norm,
-    "LayerNormalization": half_norms.layer_norm,
-    "MatMul": half_products.matmul,
-    "ReduceL2": half_reductions.reduced,
-    "ReduceMean": half_reductions.reduced,
-    "ReduceSum": half_reductions.reduced,
-    "ReduceSumSquare": half_reductions.reduced,
-    "com.microsoft:FusedConv": half_products.fused_conv,
-    "SimplifiedLayerNormalization": half_norms.simplified_layer_norm,
-    "Softmax": half_reductions.softmax,
-}
-"""By operator, as lists write it. All others compute an element from few others, which rounding the result
-is nearly all of, or stay with sums in float32.
-"""
+_FOUR = 4
+"""The elements of WGSL's largest vector, of which a kernel takes the scalar product."""
+
+_SINCE_ZEROS, _SOFTMAX_OF_AN_AXIS, _AXES_AS_INPUT = 9, 13, 18
+"""The opsets of ConstantOfShape, of Softmax over one axis, and of ReduceMax with axes as an input."""
 
 
 def apply(halves: Iterable[tuple[ir.Node, ir.DataType]], opset: int, names: UniqueNames) -> list[ir.Node]:
@@ -42,22 +38,23 @@ def apply(halves: Iterable[tuple[ir.Node, ir.DataType]], opset: int, names: Uniq
     """
     left: list[ir.Node] = []
     for node, half in halves:
-        steps = Steps(node, half, opset, names)
-        made = _made(steps)
-        if made is None:
+        steps = _Steps(node, half, opset, names)
+        result = steps.result()
+        if result is None:
             left.append(node)
-        else:
-            _replace(node, steps, made)
+            continue
+        assert node.graph is not None, "the nodes of a model belong to its graphs"
+        node.graph.insert_before(node, steps.nodes)
+        node.domain, node.op_type = "", "Identity"  # it keeps its name and its output
+        node.attributes.clear()
+        node.resize_inputs(1)
+        node.replace_input_with(0, result)
     return left
 
 
 def sums(node: ir.Node) -> bool:
     """Whether there is a rule for a node."""
     return schema.written(node.domain, node.op_type) in RULES
-
-
-def _made(steps: Steps) -> ir.Value | None:
-    return RULES[schema.written(steps.node.domain, steps.node.op_type)](steps)
 
 
 def summed(value: ir.Value, half: ir.DataType, opset: int, names: UniqueNames) -> ir.Value:
@@ -68,20 +65,413 @@ def summed(value: ir.Value, half: ir.DataType, opset: int, names: UniqueNames) -
     node = value.producer()
     if node is None or not sums(node) or value is not node.outputs[0]:
         return value
-    steps = Steps(node, half, opset, names)
-    made = _made(steps)
-    if made is None:
+    steps = _Steps(node, half, opset, names)
+    result = steps.result()
+    if result is None:
         return value
     assert node.graph is not None, "the nodes of a model belong to its graphs"
-    node.graph.insert_after(node, steps.made)
-    return made
+    node.graph.insert_after(node, steps.nodes)
+    return result
 
 
-def _replace(node: ir.Node, steps: Steps, made: ir.Value) -> None:
-    """The node keeps its name and its output, and hands on what was made."""
-    assert node.graph is not None, "the nodes of a model belong to its graphs"
-    node.graph.insert_before(node, steps.made)
-    node.domain, node.op_type = "", "Identity"
-    node.attributes.clear()
-    node.resize_inputs(1)
-    node.replace_input_with(0, made)
+class _Steps:
+    """Makes `nodes` in float32 that take the place of `node`, whose half type is `half`."""
+
+    def __init__(self, node: ir.Node, half: ir.DataType, opset: int, names: UniqueNames) -> None:
+        self.node, self.half, self.opset = node, half, opset
+        self._names = names
+        self.nodes: list[ir.Node] = []
+
+    def result(self) -> ir.Value | None:
+        """The value before it is rounded; None where the node stays as it is."""
+        return RULES[schema.written(self.node.domain, self.node.op_type)](self)
+
+    def input(self, port: int) -> ir.Value:
+        """An input that the operator requires."""
+        value = self.node.inputs[port]
+        assert value is not None, "an input that the operator requires"
+        return value
+
+    @property
+    def bias(self) -> ir.Value | None:
+        """The third input, None where there is none."""
+        return self.node.inputs[2] if len(self.node.inputs) > 2 else None
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """An attribute of the node, or its default."""
+        attribute = self.node.attributes.get(name)
+        return default if attribute is None else attribute.value
+
+    def attributes(self, names: str) -> dict[str, Any]:
+        """Those of these attributes that the node has."""
+        return {
+            name: self.node.attributes[name].value for name in names.split() if name in self.node.attributes
+        }
+
+    def op(self, operator: str, *inputs: ir.Value | None, outputs: int = 1, **attributes: Any) -> ir.Value:
+        """The last output of a new node."""
+        return self._add(ir.node(operator, inputs, attributes, num_outputs=outputs))
+
+    def again(self, *inputs: ir.Value | None) -> ir.Value:
+        """What the node itself computes of these inputs, with sums in float32."""
+        return self._add(ir.Node(self.node.domain, self.node.op_type, inputs, self.node.attributes.values()))
+
+    def _add(self, node: ir.Node) -> ir.Value:
+        for value in node.outputs:
+            value.name = self._names.of_value(self.node.outputs[0], node.op_type)
+        node.name = self._names.of_node(node.outputs[-1].name or "")
+        self.nodes.append(node)
+        return node.outputs[-1]
+
+    def constant(self, values: Any) -> ir.Value:
+        """A stored tensor, of float32 or of int64."""
+        array = np.asarray(values)
+        return self.op(
+            "Constant", value=ir.tensor(array.astype(np.float32 if array.dtype.kind == "f" else np.int64))
+        )
+
+    def rounded(self, value: ir.Value) -> ir.Value:
+        """A value as half holds it."""
+        return self.op("Cast", self.op("Cast", value, to=int(self.half)), to=int(ir.DataType.FLOAT))
+
+    def added(self, one: ir.Value, other: ir.Value) -> ir.Value:
+        """A sum in half."""
+        return self.rounded(self.op("Add", one, other))
+
+    def times(self, one: ir.Value, other: ir.Value) -> ir.Value:
+        """A product in half."""
+        return self.rounded(self.op("Mul", one, other))
+
+    def shaped(self, value: ir.Value, dims: Sequence[int]) -> ir.Value:
+        """A value in another shape, with 0 and -1 as Reshape has them."""
+        return self.op("Reshape", value, self.constant(dims))
+
+    def like(self, value: ir.Value, other: ir.Value) -> ir.Value:
+        """A value in the shape of another."""
+        return self.op("Reshape", value, self.op("Shape", other))
+
+    def size(self, value: ir.Value, axis: int) -> ir.Value:
+        """The size of an axis, [1]."""
+        return self.op("Gather", self.op("Shape", value), self.constant([axis]), axis=0)
+
+    def zeros(self, value: ir.Value) -> ir.Value:
+        """As many zeros."""
+        if self.opset < _SINCE_ZEROS:
+            return self.op("Mul", value, self.constant(0.0))
+        return self.op("ConstantOfShape", self.op("Shape", value))
+
+    def sum(self, trips: ir.Value, start: ir.Value, term: Callable[[_Steps, ir.Value], ir.Value]) -> ir.Value:
+        """The sum in half of `start` and that many terms, each of which is made of its number, [1]."""
+        inner = _Steps(self.node, self.half, self.opset, self._names)
+        kinds = (ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.FLOAT)
+        turn, go, last = (
+            ir.Value(
+                name=self._names.of_value(self.node.outputs[0], "taken"),
+                type=tensor(kind),
+                shape=None if kind == ir.DataType.FLOAT else ir.Shape(()),
+            )
+            for kind in kinds
+        )
+        total = inner.added(last, term(inner, inner.shaped(turn, [1])))
+        body = ir.Graph([turn, go, last], [inner.op("Identity", go), total], nodes=inner.nodes, name="body")
+        return self.op("Loop", trips, None, start, body=body)
+
+
+def _sizes(value: ir.Value | None) -> Sequence[int | None] | None:
+    """The dimensions of a value, None for one that is not known; None without a known rank."""
+    shape = value.shape if value is not None else None
+    return None if shape is None else [dim if isinstance(dim, int) else None for dim in shape]
+
+
+def _elements(dims: Iterable[int | None]) -> int:
+    """Their number, 0 where a dimension is not known."""
+    return math.prod(dim or 0 for dim in dims)
+
+
+# Products: each term is rounded, and each partial sum.
+
+
+def _sum_products(
+    steps: _Steps,
+    factors: Sequence[tuple[ir.Value, int]],
+    start: ir.Value,
+    order: Sequence[int] | None = None,
+    width: int = 1,
+) -> ir.Value:
+    """The sum of products of two factors, each gone through along its axis: in that order, or as they stand.
+
+    Each turn adds the sum of `width` products.
+    """
+    places = None if order is None else steps.constant(order)
+    size = steps.size(*factors[0]) if order is None else steps.constant([len(order)])
+
+    def term(inner: _Steps, turn: ir.Value) -> ir.Value:
+        first = inner.op("Mul", turn, inner.constant([width]))
+        turns = [inner.op("Add", first, inner.constant([offset])) for offset in range(width)]
+        at = [inner.op("Gather", places, each, axis=0) for each in turns] if places else turns
+        slices = ([inner.op("Gather", value, each, axis=axis) for value, axis in factors] for each in at)
+        return reduce(inner.added, (inner.times(*pair) for pair in slices))
+
+    return steps.sum(steps.op("Div", size, steps.constant([width])), start, term)
+
+
+def _matmul(steps: _Steps) -> ir.Value | None:
+    """MatMul; None where a rank is not known."""
+    one, other = steps.input(0), steps.input(1)
+    dims = _sizes(one), _sizes(other)
+    if dims[0] is None or dims[1] is None:
+        return None
+    is_row, is_column = len(dims[0]) == 1, len(dims[1]) == 1
+    left = steps.shaped(one, [1, -1]) if is_row else one
+    right = steps.shaped(other, [-1, 1]) if is_column else other
+    factors = ((left, max(2, len(dims[0])) - 1), (right, max(2, len(dims[1])) - 2))
+    total = _sum_products(steps, factors, steps.zeros(steps.op("MatMul", left, right)))
+    return steps.like(total, steps.again(one, other)) if is_row or is_column else total
+
+
+def _gemm(steps: _Steps) -> ir.Value:
+    """Gemm: alpha and beta are factors of what is summed; four terms at a time where the kernel reads rows of
+    the second matrix.
+    """
+    left, right, width = steps.input(0), steps.input(1), 1
+    if steps.attribute("transA", 0):
+        left = steps.op("Transpose", left, perm=[1, 0])
+    if steps.attribute("transB", 0):
+        terms = (_sizes(right) or (1, 1))[1] or 1
+        width = 1 if terms % _FOUR else _FOUR
+        right = steps.op("Transpose", right, perm=[1, 0])
+    start = steps.zeros(steps.op("MatMul", left, right))
+    total = _sum_products(steps, ((left, 1), (right, 0)), start, width=width)
+    alpha, beta = steps.attribute("alpha", 1.0), steps.attribute("beta", 1.0)
+    total = total if alpha == 1 else steps.times(total, steps.constant(alpha))
+    if steps.bias is None or beta == 0:
+        return total
+    return steps.op("Add", total, steps.bias if beta == 1 else steps.times(steps.bias, steps.constant(beta)))
+
+
+_WINDOW = "auto_pad dilations kernel_shape output_padding output_shape pads strides"
+
+
+def _patches(steps: _Steps, operator: str, window: Sequence[int], channels: int) -> ir.Value:
+    """What a filter meets, [N, channels * elements of the filter, ...]: a convolution with single ones."""
+    spots = math.prod(window)
+    ones = np.tile(np.eye(spots, dtype=np.float32), (channels, 1))
+    rows = [channels, spots] if operator == "ConvTranspose" else [channels * spots, 1]
+    filters = steps.constant(ones.reshape([*rows, *window]))
+    return steps.op(operator, steps.input(0), filters, group=channels, **steps.attributes(_WINDOW))
+
+
+def _conv(steps: _Steps) -> ir.Value | None:
+    """Conv, and ConvTranspose, which goes through the filter backwards; None without the filter's shape."""
+    dims = [dim or 0 for dim in _sizes(steps.input(1)) or ()]
+    if len(dims) < 3 or not all(dims):
+        return None
+    group, spots = steps.attribute("group", 1), math.prod(dims[2:])
+    operator = "ConvTranspose" if steps.node.op_type == "ConvTranspose" else "Conv"
+    if operator == "Conv":
+        outputs, channels, filters = dims[0] // group, dims[1], steps.input(1)
+        order = [channel * spots + spot for spot in range(spots) for channel in range(channels)]
+    else:
+        channels, outputs = dims[0] // group, dims[1]
+        filters = steps.shaped(steps.input(1), [group, channels, outputs, spots])
+        filters = steps.op("Transpose", filters, perm=[0, 2, 1, 3])
+        order = [channel * spots + spot for spot in reversed(range(spots)) for channel in range(channels)]
+    terms = channels * spots
+    patches = _patches(steps, operator, dims[2:], group * channels)
+    met, filters = (
+        steps.shaped(patches, [0, group, terms, -1]),
+        steps.shaped(filters, [group, outputs, terms]),
+    )
+    plain = steps.again(steps.input(0), steps.input(1))
+    start = steps.zeros(steps.shaped(plain, [0, group, outputs, -1]))
+    total = steps.like(_sum_products(steps, ((met, 2), (filters, 2)), start, order), plain)
+    if steps.bias is None:
+        return total
+    return steps.op("Add", total, steps.shaped(steps.bias, [1, -1, *[1] * (len(dims) - 2)]))
+
+
+def _fused_conv(steps: _Steps) -> ir.Value | None:
+    """onnxruntime's FusedConv; None as for Conv, for a further summand, and for an unknown activation."""
+    activation, numbers = steps.attribute("activation", ""), steps.attribute("activation_params", ())
+    total = _conv(steps) if activation in _ACTIVATIONS and len(steps.node.inputs) < 4 else None
+    if total is None:
+        return None
+    attributes: dict[str, Any] = dict(
+        zip(_ACTIVATIONS[activation].split(), map(float, numbers), strict=False)
+    )
+    return steps.op(activation, steps.rounded(total), **attributes)
+
+
+_ACTIVATIONS = {"Relu": "", "Sigmoid": "", "Tanh": "", "LeakyRelu": "alpha", "HardSigmoid": "alpha beta"}
+"""What onnxruntime fuses into a convolution, with the attributes that its parameters are."""
+
+
+# Sums of one tensor.
+
+
+def _sum_in_order(steps: _Steps, value: ir.Value, axis: int) -> ir.Value:
+    """The sum over an axis, one element after the other; it stays, with size 1."""
+
+    def term(inner: _Steps, turn: ir.Value) -> ir.Value:
+        return inner.op("Gather", value, turn, axis=axis)
+
+    return steps.sum(steps.size(value, axis), _zero(steps, value, axis), term)
+
+
+def _zero(steps: _Steps, value: ir.Value, axis: int) -> ir.Value:
+    """Zeros in the shape of a value whose axis has size 1."""
+    return steps.zeros(steps.op("Gather", value, steps.constant([0]), axis=axis))
+
+
+def _sum_by_lanes(steps: _Steps, value: ir.Value, axis: int, size: int) -> ir.Value:
+    """The sum over the last axis, which stays, with size 1; an open size, 0, counts as LANES or more."""
+    width, count = min(size or LANES, LANES), steps.size(value, axis)
+    lanes, zero = steps.constant(range(width)), _zero(steps, value, axis)
+    ended = steps.op("Concat", value, zero, axis=axis)
+
+    def term(inner: _Steps, turn: ir.Value) -> ir.Value:
+        place = inner.op("Add", inner.op("Mul", turn, inner.constant([width])), lanes)
+        apart = inner.op(
+            "Abs", inner.op("Sub", place, count)
+        )  # for Min, which integers have from opset 12 on
+        twice = inner.op("Sub", inner.op("Add", place, count), apart)
+        return inner.op("Gather", ended, inner.op("Div", twice, inner.constant([2])), axis=axis)
+
+    rounds = steps.op("Div", steps.op("Add", count, steps.constant([width - 1])), steps.constant([width]))
+    start = steps.op("Concat", *[zero] * width, axis=axis)
+    total = steps.sum(rounds, start, term)
+    while width > 1:
+        padded, lower = steps.op("Concat", total, zero, axis=axis), (width + 1) // 2
+        halves = (range(lower), range(lower, 2 * lower))
+        total = steps.added(*(steps.op("Gather", padded, steps.constant(half), axis=axis) for half in halves))
+        width = lower
+    return total
+
+
+def _mean(steps: _Steps, total: ir.Value, terms: ir.Value, axis: int) -> ir.Value:
+    count = steps.op("Cast", steps.size(terms, axis), to=int(ir.DataType.FLOAT))
+    return steps.op("Div", total, steps.rounded(count))
+
+
+def _reduced(steps: _Steps) -> ir.Value | None:
+    """ReduceSum, ReduceMean, ReduceSumSquare and ReduceL2; None where it is not known what they add up."""
+    value, dims, operator = steps.input(0), _sizes(steps.input(0)), steps.node.op_type
+    axes = _axes(steps, len(dims or ()))
+    if not dims or not axes or any(dims[axis] == 0 for axis in axes):
+        return None
+    terms = steps.times(value, value) if operator in ("ReduceSumSquare", "ReduceL2") else value
+    others = [axis for axis in range(len(dims)) if axis not in axes]
+    flat = steps.shaped(steps.op("Transpose", terms, perm=[*others, *axes]), [*[0] * len(others), -1])
+    total = _sum_by_lanes(steps, flat, len(others), _elements([dims[axis] for axis in axes]))
+    if operator == "ReduceMean":
+        total = _mean(steps, total, flat, len(others))
+    total = steps.op("Sqrt", total) if operator == "ReduceL2" else total
+    return steps.like(total, steps.again(*steps.node.inputs))
+
+
+def _axes(steps: _Steps, rank: int) -> Sequence[int]:
+    """The axes that are reduced, in order; none where they are not known, or none are asked for."""
+    axes: Sequence[int] = steps.attribute("axes", ())
+    if len(steps.node.inputs) > 1 and steps.node.inputs[1] is not None:
+        stored = constants.stored_as(steps.node.inputs[1])
+        if stored is None:
+            return ()
+        axes = stored.numpy().tolist()
+    if not axes and steps.attribute("noop_with_empty_axes", 0):
+        return ()
+    return sorted(axis % rank for axis in axes) if axes and rank else range(rank)
+
+
+def _global_average_pool(steps: _Steps) -> ir.Value | None:
+    """GlobalAveragePool: in order up to a workgroup's size, by lanes beyond and where the size is open."""
+    value, dims = steps.input(0), _sizes(steps.input(0)) or ()
+    if len(dims) < 3 or 0 in dims[2:]:
+        return None
+    size = _elements(dims[2:])
+    flat = steps.shaped(value, [0, 0, -1])
+    is_small = 0 < size < LANES
+    total = _sum_in_order(steps, flat, 2) if is_small else _sum_by_lanes(steps, flat, 2, size)
+    return steps.like(_mean(steps, total, flat, 2), steps.again(value))
+
+
+def _average_pool(steps: _Steps) -> ir.Value | None:
+    """AveragePool without padding: in order over the window; None for others."""
+    dims, window = _sizes(steps.input(0)), steps.attribute("kernel_shape", ())
+    is_padded = any(steps.attribute("pads", ())) or steps.attribute("ceil_mode", 0)
+    if (
+        not dims
+        or not dims[1]
+        or is_padded
+        or steps.attribute("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+    ):
+        return None
+    patches = _patches(steps, "Conv", window, dims[1])
+    flat = steps.shaped(patches, [0, dims[1], math.prod(window), -1])
+    return steps.like(_mean(steps, _sum_in_order(steps, flat, 2), flat, 2), steps.again(steps.input(0)))
+
+
+def _softmax(steps: _Steps) -> ir.Value | None:
+    """Softmax over the last axis: differences, exponentials and their sum are half; None for others."""
+    value, dims = steps.input(0), _sizes(steps.input(0))
+    axis = steps.attribute("axis", -1 if steps.opset >= _SOFTMAX_OF_AN_AXIS else 1)
+    if not dims or axis % len(dims) != len(dims) - 1 or dims[-1] == 0:
+        return None
+    last = len(dims) - 1
+    if steps.opset < _AXES_AS_INPUT:
+        highest = steps.op("ReduceMax", value, axes=[last])
+    else:
+        highest = steps.op("ReduceMax", value, steps.constant([last]))
+    powers = steps.rounded(steps.op("Exp", steps.rounded(steps.op("Sub", value, highest))))
+    return steps.op("Div", powers, _sum_by_lanes(steps, powers, last, dims[-1] or 0))
+
+
+# Norms: a mean that is large beside the deviation costs digits.
+
+
+def _layer_norm(steps: _Steps) -> ir.Value | None:
+    """LayerNormalization; None where its statistics are outputs."""
+    if len(steps.node.outputs) > 1:
+        return None
+    value, scale, bias = steps.input(0), steps.input(1), steps.bias
+    attributes = steps.attributes("axis epsilon stash_type")
+    inverse = steps.op("LayerNormalization", value, scale, bias, outputs=3, **attributes)
+    mean = steps.nodes[-1].outputs[1]
+    centred = steps.rounded(steps.op("Sub", value, steps.rounded(mean)))
+    scaled = steps.op("Mul", steps.times(centred, steps.rounded(inverse)), scale)
+    return scaled if bias is None else steps.op("Add", steps.rounded(scaled), bias)
+
+
+def _instance_norm(steps: _Steps) -> ir.Value | None:
+    """InstanceNormalization, one product and one sum per element; None where the rank is not known."""
+    value, rank = steps.input(0), len(_sizes(steps.input(0)) or ())
+    if rank < 3:
+        return None
+    scale, bias = (steps.shaped(steps.input(port), [1, -1, *[1] * (rank - 2)]) for port in (1, 2))
+    mean = steps.op("GlobalAveragePool", value)
+    squares = steps.op("GlobalAveragePool", steps.op("Mul", value, value))
+    variance = steps.op("Sub", squares, steps.op("Mul", mean, mean))
+    epsilon = steps.constant(float(steps.attribute("epsilon", 1e-5)))
+    factor = steps.op("Div", scale, steps.op("Sqrt", steps.op("Add", variance, epsilon)))
+    shift = steps.op("Sub", bias, steps.op("Mul", mean, factor))
+    return steps.op("Add", steps.times(value, steps.rounded(factor)), steps.rounded(shift))
+
+
+RULES: Mapping[str, Callable[[_Steps], ir.Value | None]] = {
+    "AveragePool": _average_pool,
+    "Conv": _conv,
+    "ConvTranspose": _conv,
+    "Gemm": _gemm,
+    "GlobalAveragePool": _global_average_pool,
+    "InstanceNormalization": _instance_norm,
+    "LayerNormalization": _layer_norm,
+    "MatMul": _matmul,
+    "ReduceL2": _reduced,
+    "ReduceMean": _reduced,
+    "ReduceSum": _reduced,
+    "ReduceSumSquare": _reduced,
+    "Softmax": _softmax,
+    "com.microsoft:FusedConv": _fused_conv,
+}
+"""By operator, as lists write it. All others compute an element from few others, which rounding the result
+is nearly all of, or stay with sums in float32.
+"""

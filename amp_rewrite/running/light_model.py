@@ -18,8 +18,8 @@ from amp_rewrite.onnx_types import element_types, shape_inference
 from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.process import startup
 from amp_rewrite.rewriting import plan_files, widened_model
-from amp_rewrite.running import reducible_values
-from amp_rewrite.running.reducible_values import FloatTypes
+from amp_rewrite.running import reductions
+from amp_rewrite.running.reductions import FloatTypes
 from amp_rewrite.running.sessions import Runnable
 
 LARGE = 1 << 24
@@ -67,7 +67,7 @@ def _read(model: Runnable, folder: Path) -> LightModel:
     inlining.inline(loaded.model)
     if widened_model.has_half(loaded.model, _NO_KERNELS):
         widened_model.widen(loaded.model, _NO_KERNELS, kept_io=())
-    types = reducible_values.float_types(loaded.model, shape_inference.types(loaded.model))
+    types = reductions.float_types(loaded.model, shape_inference.types(loaded.model))
     opset = element_types.default_opset(loaded.model.graph.opset_imports)
     if loaded.external or external_data.size_of(loaded.model) <= LARGE:
         proto = serialization.to_proto(loaded)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 
 from amp_rewrite.analysis.observed import NOTHING, Extremes
@@ -20,16 +22,21 @@ from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.process import executors
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.rewriting.observations import Observed
-from amp_rewrite.running import run_arguments
-from amp_rewrite.running.calibration_runs import CalibrationRuns, Named
+from amp_rewrite.running import metrics, reductions, run_arguments, sessions
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, InputSource
-from amp_rewrite.running.light_model import light
-from amp_rewrite.running.measured_model import MeasuredModel
+from amp_rewrite.running.light_model import LightModel, light
+from amp_rewrite.running.reductions import Row
 from amp_rewrite.running.run_arguments import Samples
-from amp_rewrite.running.sessions import Device, Libraries, Runnable
+from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
 PART = 8
 """The samples that one task of an executor has."""
+
+COUNTED = 2
+"""The samples in which the elements of all values are counted, which takes longer than to find extremes."""
+
+REOPENED = 4
+"""How often a session is opened again for further values to count; then those of all are counted."""
 
 
 def observe(
@@ -46,8 +53,8 @@ def observe(
     """The extremes of all float32 values of a model over all samples, those in If, Loop and Scan bodies too.
 
     The model can be of any kind that `rewrite` takes; the result is for its argument `seen`. A sample is a
-    mapping from input names to arrays; `samples` is one sample or an iterable of samples, of which one or
-    two are held at a time, and `inputs` their source. Values are reduced in each run, and not kept.
+    mapping from input names to arrays; `samples` is one sample or an iterable of samples, of which one is
+    held at a time, and `inputs` their source. Values are reduced in each run, and not kept.
     `on_sample` is called after each sample with the number of samples so far. `device` is "cuda" or "cpu"; by
     default CUDA if it works. Elements are counted in the first two samples (COUNTED), and from then on of
     values that have elements which are not finite, or beyond float16; within runs at opset 9 or later.
@@ -93,35 +100,116 @@ def _finite(found: Observed) -> Observed:
 
 def _observe(
     model: Runnable,
-    samples: Iterable[Named],
+    samples: Iterable[tuple[str, Feeds]],
     device: Device,
     libraries: Libraries,
     on_sample: Callable[[int], object] | None = None,
 ) -> Observed:
-    """The extremes of all values in all samples, those that were never finite too."""
+    """The extremes of all values in all samples, which have names for errors; of those never finite too."""
     found, count = dict[str, Extremes](), 0
     with light(model) as readable:
-        runs = CalibrationRuns(MeasuredModel(readable, device, libraries))
-        left = iter(samples)
-        while group := runs.drawn(left):
-            for measurement in runs.measure(group):
-                count += 1
-                _join(found, measurement.extremes.items())
-                if on_sample is not None:
-                    on_sample(count)
-        for tally in runs.tallies:
-            _join(found, tally.extremes())
+        runs = _Runs(readable, device, libraries)
+        for where, feeds in samples:
+            _refuse_nan(where, feeds)
+            for name, extremes in runs.measure(where, feeds).items():
+                found[name] = found.get(name, NOTHING).join(extremes)
+            count += 1
+            if on_sample is not None:
+                on_sample(count)
     return Observed(readable.fingerprint, count, found)
 
 
-def _join(found: dict[str, Extremes], further: Iterable[tuple[str, Extremes]]) -> None:
-    for name, extremes in further:
-        found[name] = found.get(name, NOTHING).join(extremes)
+def _refuse_nan(where: str, feeds: Feeds) -> None:
+    for name, value in feeds.items():
+        parts: list[Any] = value if isinstance(value, list) else [value]
+        arrays = (part for part in parts if isinstance(part, np.ndarray) and metrics.is_float(part))
+        if any(np.isnan(array).any() for array in arrays):
+            raise FeedError(f"input '{name}' holds NaN", where=where, remedy="leave this sample out")
+
+
+class _Runs:
+    """The runs of a model, whose session is opened again when the elements of other values are to be counted.
+
+    Those of all values are counted in the first COUNTED runs, and from then on those of values that had an
+    element which float16 cannot hold.
+    """
+
+    def __init__(self, model: LightModel, device: Device, libraries: Libraries) -> None:
+        self._model = model
+        self._device = device
+        self._libraries = libraries
+        self._session: Any = None
+        self._rows: Sequence[Row] = ()
+        self._runs = self._reopened = 0
+        self._leaving: set[str] = set()
+
+    def measure(self, where: str, feeds: Feeds) -> dict[str, Extremes]:
+        """Returns the extremes of the values that a run computes, by name.
+
+        Raises ModelError, RunError and FeedError, at `where`.
+        """
+        if self._runs in (0, COUNTED):
+            self._open()
+        values, further = self._run(where, feeds)
+        while further:
+            self._leaving |= further
+            self._reopened += 1
+            self._open()
+            values, further = self._run(where, feeds)
+        self._runs += 1
+        self._leaving |= {name for name, seen in values.items() if seen.beyond or seen.not_finite}
+        return values
+
+    def _open(self) -> None:
+        """Opens a session; it is optimised for many runs, and not for the first ones, which count."""
+        self._session = None  # first: two of them would take twice the memory
+        proto, opset = self._model.copy(), self._model.opset
+        counts_all = self._runs < COUNTED or self._reopened > REOPENED
+
+        def is_counted(name: str) -> bool:
+            return opset >= reductions.SINCE_COUNTS and (counts_all or name in self._leaving)
+
+        self._rows = reductions.reduce_values(proto.graph, self._model.types, opset, is_counted)
+        options = self._options(is_optimised=self._runs >= COUNTED)
+        self._session = sessions.opened(proto, self._device, options)
+
+    def _options(self, *, is_optimised: bool) -> Any:
+        """Those of a session that reduces each value right behind the node that makes it."""
+        runtime, options = sessions.onnxruntime(), sessions.session_options(self._libraries)
+        levels = runtime.GraphOptimizationLevel
+        # ORT_ENABLE_ALL has convolutions pass on their channels in blocks, which each reduction reorders
+        options.graph_optimization_level = (
+            levels.ORT_ENABLE_EXTENDED if is_optimised else levels.ORT_DISABLE_ALL
+        )
+        options.execution_order = runtime.ExecutionOrder.PRIORITY_BASED
+        options.enable_mem_pattern = False  # from the second run on it takes memory beside that of the first
+        options.add_session_config_entry(_SPINNING, "0")  # reductions have one thread: others need not wait
+        options.add_session_config_entry(_NO_QUANTISED, "1")  # it takes a DequantizeLinear for each reader
+        if self._model.folder is not None:
+            options.add_session_config_entry(sessions.DATA_FOLDER, str(self._model.folder))
+        return options
+
+    def _run(self, where: str, feeds: Feeds) -> tuple[dict[str, Extremes], set[str]]:
+        """What one run shows, and the values that leave float16 in it and whose elements were not counted."""
+        outputs = sessions.run_session(self._session, feeds, where=where)
+        values, further = dict[str, Extremes](), set[str]()
+        for row, numbers in reductions.read_rows(self._rows, outputs.values()) if self._rows else ():
+            seen = row.extremes(*numbers)
+            if self._model.opset >= reductions.SINCE_COUNTS and row.leaves_float16(*numbers):
+                further.update(row.names)
+            for name in row.names if seen.samples else ():
+                known = values.get(name)  # from another branch of an If
+                values[name] = seen if known is None else known.join(seen).in_one_run()
+        return values, further
+
+
+_SPINNING = "session.intra_op.allow_spinning"
+_NO_QUANTISED = "session.disable_quant_qdq"
 
 
 def _in_parts(
     model: Runnable,
-    samples: Iterator[Named],
+    samples: Iterator[tuple[str, Feeds]],
     device: Device,
     libraries: Libraries,
     on_sample: Callable[[int], object] | None,

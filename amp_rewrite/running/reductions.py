@@ -1,223 +1,321 @@
-"""A model that gives a few numbers for every float value, reduced within the run, or the value itself.
+"""A float32 model whose outputs are the extremes of its float values, and counts of their elements.
 
-Its outputs are three vectors, where anything is reduced: the largest elements of the values, the smallest,
-and sums; then the values that are handed out. A Slot says which values have the next numbers, or are the next
-output. The numbers of bodies are handed out of them (`carried_reductions`).
+Nodes behind each value reduce it within the run, so that no value is kept. The outputs are three vectors: the
+largest elements of the values, the smallest, and sums. Those of a body leave it through new outputs of an If,
+Loop or Scan: the branch of an If that does not run gives what changes nothing; a Loop and a Scan carry what
+they have from one iteration to the next.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import numpy as np
 import onnx
-from onnx import TensorProto, helper
+import onnx_ir as ir
+from onnx import TensorProto, helper, numpy_helper
 
-from amp_rewrite.model import proto_traversal
-from amp_rewrite.running import carried_reductions, followers, nan_free, reducible_values
-from amp_rewrite.running.carried_reductions import Vectors
-from amp_rewrite.running.followers import Follower
-from amp_rewrite.running.reducible_values import FloatTypes
-from amp_rewrite.running.slots import Slot, Treatment
-from amp_rewrite.running.value_reductions import PREFIX, Builder, Numbers
+from amp_rewrite.analysis.observed import NOTHING, Extremes
+from amp_rewrite.model import proto_traversal, traversal
+from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
+from amp_rewrite.onnx_types.element_types import Types
 
-_HAND_OUT = {
-    "If": carried_reductions.of_if,
-    "Loop": carried_reductions.of_loop,
-    "Scan": carried_reductions.of_scan,
-}
+SINCE_COUNTS = 9
+"""The opset from which on elements can be counted: that of Where."""
+
+_SINCE_SEQUENCES = 11
+"""The opset from which on two nodes make a vector of any number of scalars."""
+
 _SINCE_STATES = 9
 """The opset from which on a Scan has no batch axis."""
 
+_SAME_ELEMENTS = frozenset("Flatten Identity Reshape Squeeze Transpose Unsqueeze".split())
+"""Operators whose output has the elements of their first input."""
 
-Treat = Callable[[str], Treatment]
-"""Says what is done with the value of a name."""
+FloatTypes = Sequence[Mapping[str, int]]
+"""The element types of the float values of each graph, by name, in the order of `traversal.graphs`."""
 
 
-def add(
-    proto: onnx.ModelProto, types: FloatTypes, opset: int, treat: Treat, handed_out: Container[str] = ()
-) -> Sequence[Slot]:
-    """Makes numbers of the values with these `types` the outputs of a model, in place of its own.
+def float_types(model: ir.Model, types: Types) -> FloatTypes:
+    """Returns those of the float32 and half values that vary: no initializers, and no Constants."""
+    return [
+        {value.name or "": int(dtype) for value in _varying(graph) if (dtype := _float(types.get(value)))}
+        for graph in traversal.graphs(model.graph)
+    ]
 
-    Returns what they are of, in their order: first those that are reduced. Values in `handed_out`, which are
-    of the main graph, are outputs themselves, in float32; `treat` is not asked about them.
 
-    The model stays as it is where it has no such values.
+def _varying(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from (value for value in graph.inputs if not value.is_initializer())
+    for node in graph:
+        if node.op_type != "Constant":
+            yield from (value for value in node.outputs if value.name)
+
+
+def _float(kind: ir.TypeProtocol | None) -> ir.DataType | None:
+    """The element type of a tensor of floats that half can replace, or replaced."""
+    if isinstance(kind, ir.TensorType) and kind.dtype in (ir.DataType.FLOAT, *HALF_TYPES):
+        return kind.dtype
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The numbers of values with the same elements: the largest and the smallest element, and sums.
+
+    The sums of values whose elements are counted are the numbers of all, of those that float16 rounds to 0,
+    of those that are not finite, and of the finite ones beyond float16; the extremes are of finite elements.
+    Of others it is the sum of the elements: ReduceMax and ReduceMin leave out elements beside a NaN.
     """
-    return _Reducer(proto, types, opset, treat, handed_out).run()
+
+    names: list[str]
+    is_counted: bool
+
+    @property
+    def width(self) -> int:
+        """The number of its sums."""
+        return 4 if self.is_counted else 1
+
+    def extremes(self, high: float, low: float, sums: Sequence[float]) -> Extremes:
+        """Returns what the numbers say of one run; NOTHING where the value was not computed or is empty."""
+        if not self.is_counted:
+            return Extremes(low, high) if -math.inf < low <= high < math.inf else NOTHING
+        size, flushed, not_finite, beyond = map(int, sums)
+        total = max(size, flushed + not_finite + beyond)  # above 2^24 float32 rounds them
+        return Extremes(low, high, int(size > 0), total, beyond, flushed, not_finite)
+
+    def leaves_float16(self, high: float, low: float, sums: Sequence[float]) -> bool:
+        """Returns whether float16 does not hold all elements of a value that is not counted."""
+        if self.is_counted:
+            return False
+        return math.isnan(sums[0]) or (low <= high and not max(-low, high) <= FLOAT16.largest)
 
 
-@dataclass(slots=True)
-class _Found:
-    """What is reduced in a graph: the scalars of its own values, and the vectors of its bodies.
+def read_rows(
+    rows: Sequence[Row], vectors: Iterable[Any]
+) -> Iterator[tuple[Row, tuple[Any, Any, list[Any]]]]:
+    """Yields each row with its numbers in the three vectors of a run."""
+    highs, lows, sums = (vector.tolist() for vector in vectors)
+    ends = itertools.accumulate(row.width for row in rows)
+    for row, high, low, end in zip(rows, highs, lows, ends, strict=True):
+        yield row, (high, low, sums[end - row.width : end])
 
-    `outputs` are the values that are handed out, as float32.
+
+def reduce_values(
+    graph: onnx.GraphProto, types: FloatTypes, opset: int, is_counted: Callable[[str], bool]
+) -> Sequence[Row]:
+    """Makes the three vectors of the values with these `types` the outputs of a graph, in place of its own.
+
+    Returns their rows; a graph without such values has none, and stays as it is.
     """
+    return _Reducer(graph, types, opset, is_counted).run(graph)
 
-    numbers: list[Numbers] = field(default_factory=list[Numbers])
-    slots: list[Slot] = field(default_factory=list[Slot])
-    vectors: list[Vectors] = field(default_factory=list[Vectors])
-    inner: list[Slot] = field(default_factory=list[Slot])
-    outputs: list[str] = field(default_factory=list[str])
-    handed_out: list[Slot] = field(default_factory=list[Slot])
-    by_name: dict[str, tuple[Slot, Follower]] = field(default_factory=dict[str, tuple[Slot, Follower]])
+
+_NEUTRAL = (-math.inf, math.inf, 0.0)
+_MERGED_BY = ("Max", "Min", "Add")
+_LIMITS = {
+    "infinity": math.inf,
+    "minus": -math.inf,
+    "zero": 0.0,
+    "flushed": FLOAT16.smallest / 2,  # the largest magnitude that float16 rounds to 0
+    "largest": FLOAT16.largest,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Vectors:
+    """The names of the three vectors of a graph, and the rows that they have numbers of."""
+
+    names: Sequence[str]
+    rows: Sequence[Row]
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        return len(self.rows), len(self.rows), sum(row.width for row in self.rows)
+
+    @property
+    def infos(self) -> list[onnx.ValueInfoProto]:
+        """Their declarations."""
+        return [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, [size])
+            for name, size in zip(self.names, self.sizes, strict=True)
+        ]
+
+    def neutral(self) -> list[onnx.NodeProto]:
+        """Constants for vectors of which nothing was reduced."""
+        filled = (np.full(size, fill, np.float32) for size, fill in zip(self.sizes, _NEUTRAL, strict=True))
+        return [_constant(name, array) for name, array in zip(self.names, filled, strict=True)]
 
 
 class _Reducer:
+    """Adds nodes to a graph and its bodies; `nodes` in its methods are those of a graph up to there."""
+
     def __init__(
-        self,
-        proto: onnx.ModelProto,
-        types: FloatTypes,
-        opset: int,
-        treat: Treat,
-        handed_out: Container[str],
+        self, graph: onnx.GraphProto, types: FloatTypes, opset: int, is_counted: Callable[[str], bool]
     ) -> None:
-        self._graph = proto.graph
         self._types = iter(types)
         self._opset = opset
-        self._asked, self._handed_out = treat, handed_out
-        self._stored = followers.stored(proto.graph)
-        self._builder = Builder(proto_traversal.unused_prefix(proto.graph, PREFIX), opset)
+        self._is_counted = is_counted
+        self._prefix = proto_traversal.unused_prefix(graph, "amp_rewrite_reduced")
+        self._names = (f"{self._prefix}{at}" for at in itertools.count())
 
-    def run(self) -> Sequence[Slot]:
-        """Changes the model; returns the slots of its outputs."""
-        found = self._reduce(self._graph, self._types_of_root())
-        vectors = self._pack(self._graph, found)
-        if vectors:
-            _prepend(self._graph, self._builder.limits())
-        if vectors or found.outputs:
-            del self._graph.output[:]
-            self._graph.output.extend(vectors.infos if vectors else ())
-            self._graph.output.extend(map(_output, found.outputs))
-        return (*found.slots, *found.inner, *found.handed_out)
+    def run(self, graph: onnx.GraphProto) -> Sequence[Row]:
+        limits = [_constant(self._limit(name), np.float32(number)) for name, number in _LIMITS.items()]
+        vectors = self._reduce(graph)
+        if vectors is None:
+            return ()
+        _insert(graph.node, 0, limits)
+        del graph.output[:]
+        graph.output.extend(vectors.infos)
+        return vectors.rows
 
-    def _types_of_root(self) -> Mapping[str, int]:
-        """Those of the main graph's values, without its inputs: these are measured where they are given."""
-        inputs = {entry.name for entry in self._graph.input}
-        return {name: dtype for name, dtype in next(self._types).items() if name not in inputs}
+    def _reduce(self, graph: onnx.GraphProto) -> _Vectors | None:
+        """Reduces the values of a graph, each behind the node that makes it; None if it has none."""
+        types = next(self._types, {})
+        rows, numbers, inner = list[Row](), list[tuple[str, str, Sequence[str]]](), list[_Vectors]()
+        nodes, row_of = list[onnx.NodeProto](), dict[str, Row]()
 
-    def _reduce(self, graph: onnx.GraphProto, types: Mapping[str, int]) -> _Found:
-        """Adds the nodes that reduce the values of a graph, each behind the node that makes it."""
-        found, nodes = _Found(), list[onnx.NodeProto]()
-        unsummed = self._unsummed(graph, types)
-        for entry in graph.input:
-            self._value(entry.name, types, unsummed, found, nodes)
+        def reduce_each(names: Iterable[str]) -> None:
+            for name in (name for name in names if name in types):
+                row_of[name] = Row([name], self._is_counted(name))
+                rows.append(row_of[name])
+                is_float32 = types[name] == TensorProto.FLOAT
+                value = name if is_float32 else self._add(nodes, "Cast", name, to=TensorProto.FLOAT)
+                numbers.append((self._count if rows[-1].is_counted else self._extremes)(nodes, value))
+
+        reduce_each(entry.name for entry in graph.input)
         for node in graph.node:
-            self._bodies(node, found, nodes)
+            inner.extend(self._reduce_bodies(node, nodes))
             nodes.append(node)
-            if not self._follows(node, types, found):
-                for name in node.output:
-                    self._value(name, types, unsummed, found, nodes)
-        del graph.node[:]
-        graph.node.extend(nodes)
-        return found
+            is_copy = node.domain == "" and node.op_type in _SAME_ELEMENTS
+            if is_copy and (row := row_of.get(node.input[0])):
+                row.names.append(node.output[0])
+                row_of[node.output[0]] = row
+            else:
+                reduce_each(node.output)
+        if rows or inner:
+            highs, lows, sums = zip(*numbers, strict=True) if numbers else ((), (), ())
+            scalars = (highs, lows, list(itertools.chain(*sums)))
+            bodies = zip(*(vectors.names for vectors in inner), strict=True) if inner else ((), (), ())
+            names = [self._pack(nodes, *each) for each in zip(scalars, bodies, strict=True)]
+            rows.extend(row for vectors in inner for row in vectors.rows)
+            del graph.node[:]
+            graph.node.extend(nodes)
+            return _Vectors(names, rows)
+        return None
 
-    def _unsummed(self, graph: onnx.GraphProto, types: Mapping[str, int]) -> Container[str]:
-        """The values of a graph of which others tell whether they have a NaN."""
-
-        def is_known(name: str) -> bool:
-            return types.get(name) == TensorProto.FLOAT and self._treat(name) is Treatment.REDUCED
-
-        free = nan_free.values(graph, is_known, self._stored)
-        return free | reducible_values.passing_nan_on(graph, types.keys() - free)
-
-    def _follows(self, node: onnx.NodeProto, types: Mapping[str, int], found: _Found) -> bool:
-        """Whether what is known of its input tells all of the output of a node; then it is told so."""
-        known = found.by_name.get(node.input[0]) if node.input and node.domain == "" else None
-        if known is None:
-            return False
-        slot, follower = known[0], followers.of(node, known[1], self._opset, self._stored)
-        if follower is None or not (follower.is_same or self._is_told(follower, slot, types)):
-            return False
-        found.by_name[follower.name] = slot, follower
-        if follower.is_same:
-            slot.names.append(follower.name)
-        else:
-            slot.followers.append(follower)
-        return True
-
-    def _is_told(self, follower: Follower, slot: Slot, types: Container[str]) -> bool:
-        """Whether extremes are all that is asked of it; how many zeros a Pad adds is not known of arrays."""
-        if follower.name not in types or self._treat(follower.name) is not slot.treatment:
-            return False
-        is_reduced, is_handed_out = (slot.treatment is t for t in (Treatment.REDUCED, Treatment.HANDED_OUT))
-        return is_reduced or (is_handed_out and not follower.padded)
-
-    def _value(
-        self,
-        name: str,
-        types: Mapping[str, int],
-        unsummed: Container[str],
-        found: _Found,
-        nodes: list[onnx.NodeProto],
-    ) -> None:
-        if name not in types:
-            return
-        treatment = self._treat(name)
-        value = self._builder.as_float(nodes, name, types[name])
-        if treatment is Treatment.HANDED_OUT:
-            slot = Slot([name], treatment)
-            found.outputs.append(value)
-            found.handed_out.append(slot)
-        else:
-            numbers = self._numbers(nodes, value, treatment, summed=name not in unsummed)
-            slot = Slot([name], treatment, len(numbers.sums))
-            found.numbers.append(numbers)
-            found.slots.append(slot)
-        found.by_name[name] = slot, Follower(name)
-
-    def _numbers(
-        self, nodes: list[onnx.NodeProto], value: str, treatment: Treatment, *, summed: bool
-    ) -> Numbers:
-        if treatment is Treatment.SEPARATED:
-            return self._builder.separated(nodes, value)
-        if treatment is Treatment.COUNTED:
-            return self._builder.counted(nodes, value)
-        return (self._builder.summed if summed else self._builder.extremes)(nodes, value)
-
-    def _treat(self, name: str) -> Treatment:
-        return Treatment.HANDED_OUT if name in self._handed_out else self._asked(name)
-
-    def _bodies(self, node: onnx.NodeProto, found: _Found, nodes: list[onnx.NodeProto]) -> None:
-        """Hands out what is reduced in the bodies of a node; what stands before it goes to `nodes`."""
-        hand_out = _HAND_OUT.get(node.op_type) if node.domain == "" else None
+    def _reduce_bodies(self, node: onnx.NodeProto, nodes: list[onnx.NodeProto]) -> Iterator[_Vectors]:
+        """Reduces the values in the bodies of a node, and yields the vectors that the node gives of them."""
+        is_known = node.domain == "" and node.op_type in ("If", "Loop", "Scan")
         if node.op_type == "Scan" and self._opset < _SINCE_STATES:
-            hand_out = None
+            is_known = False
         for body in proto_traversal.bodies(node):
-            if hand_out is None:
+            if not is_known:
                 for _ in proto_traversal.graphs(body):
                     next(self._types, None)
-                continue
-            inner = self._reduce(body, next(self._types, {}))
-            if vectors := self._pack(body, inner):
-                handed = hand_out(node, body, vectors, self._builder.name)
-                nodes.extend(handed.before)
-                found.vectors.append(handed.vectors)
-                found.inner.extend((*inner.slots, *inner.inner))
+            elif vectors := self._reduce(body):
+                is_if = node.op_type == "If"
+                yield (self._add_outputs if is_if else partial(self._carry, nodes))(node, body, vectors)
 
-    def _pack(self, graph: onnx.GraphProto, found: _Found) -> Vectors | None:
-        """Adds the nodes that make three vectors of what was found in a graph; None if nothing was."""
-        if not found.numbers and not found.vectors:
-            return None
-        highs = [numbers.high for numbers in found.numbers]
-        lows = [numbers.low for numbers in found.numbers]
-        sums = list(itertools.chain.from_iterable(numbers.sums for numbers in found.numbers))
-        nodes, names, sizes = list[onnx.NodeProto](), list[str](), list[int]()
-        for at, scalars in enumerate((highs, lows, sums)):
-            names.append(
-                self._builder.packed(nodes, scalars, [vectors.names[at] for vectors in found.vectors])
-            )
-            sizes.append(len(scalars) + sum(vectors.sizes[at] for vectors in found.vectors))
-        graph.node.extend(nodes)
-        return Vectors(tuple(names), tuple(sizes))
+    def _add_outputs(self, node: onnx.NodeProto, branch: onnx.GraphProto, vectors: _Vectors) -> _Vectors:
+        """Adds the vectors of one branch to the outputs of an If."""
+        _pad(node.output, len(branch.output))
+        for each in proto_traversal.bodies(node):
+            leaving = vectors
+            if each is not branch:
+                leaving = self._renamed(vectors)
+                each.node.extend(leaving.neutral())
+            each.output.extend(leaving.infos)
+        outer = self._renamed(vectors)
+        node.output.extend(outer.names)
+        return outer
+
+    def _carry(
+        self, nodes: list[onnx.NodeProto], node: onnx.NodeProto, body: onnx.GraphProto, vectors: _Vectors
+    ) -> _Vectors:
+        """Carries vectors through a Loop, or a Scan, behind the values that these carry."""
+        first, condition = (2, 1) if node.op_type == "Loop" else (0, 0)
+        _pad(node.input, first)
+        scanned = sum(attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs")
+        carried = len(node.input) - first - scanned
+        starts, entering, leaving, outer = (self._renamed(vectors) for _ in range(4))
+        nodes.extend(starts.neutral())
+        _pad(node.output, carried)
+        _insert(node.input, first + carried, starts.names)
+        _insert(body.input, first + carried, entering.infos)
+        _insert(body.output, condition + carried, leaving.infos)
+        _insert(node.output, carried, outer.names)
+        merged = zip(_MERGED_BY, entering.names, vectors.names, leaving.names, strict=True)
+        body.node.extend(helper.make_node(op, [before, here], [after]) for op, before, here, after in merged)
+        return outer
+
+    def _renamed(self, vectors: _Vectors) -> _Vectors:
+        return _Vectors([next(self._names) for _ in vectors.names], vectors.rows)
+
+    def _limit(self, name: str) -> str:
+        return f"{self._prefix}_{name}"
+
+    def _add(self, nodes: list[onnx.NodeProto], operator: str, *inputs: str, **attributes: Any) -> str:
+        """Appends a node, and returns the name of its output."""
+        output = next(self._names)
+        nodes.append(helper.make_node(operator, inputs, [output], **attributes))
+        return output
+
+    def _extremes(self, nodes: list[onnx.NodeProto], value: str) -> tuple[str, str, Sequence[str]]:
+        """Appends what reduces a value to its extremes and its sum."""
+        operators = ("ReduceMax", "ReduceMin", "ReduceSum")
+        high, low, total = (self._add(nodes, operator, value, keepdims=0) for operator in operators)
+        return high, low, (total,)
+
+    def _count(self, nodes: list[onnx.NodeProto], value: str) -> tuple[str, str, Sequence[str]]:
+        """Appends what reduces a value to the extremes of its finite elements, and to counts.
+
+        Each number is counted by itself: a difference of large ones would be inexact in float32.
+        """
+
+        def add(operator: str, *inputs: str, **attributes: Any) -> str:
+            return self._add(nodes, operator, *inputs, **attributes)
+
+        infinity, minus, zero, smallest, largest = map(self._limit, _LIMITS)
+        magnitude = add("Abs", value)
+        is_finite = add("Less", magnitude, infinity)  # NaN is not
+        is_flushed = add("Xor", add("Greater", magnitude, zero), add("Greater", magnitude, smallest))
+        is_beyond = add("And", add("Greater", magnitude, largest), is_finite)
+        high = add("ReduceMax", add("Where", is_finite, value, minus), keepdims=0)
+        low = add("ReduceMin", add("Where", is_finite, value, infinity), keepdims=0)
+        counts = [
+            add("ReduceSum", add("Cast", flags, to=TensorProto.FLOAT), keepdims=0)
+            for flags in (is_flushed, add("Not", is_finite), is_beyond)
+        ]
+        return high, low, (add("Cast", add("Size", value), to=TensorProto.FLOAT), *counts)
+
+    def _pack(self, nodes: list[onnx.NodeProto], scalars: Sequence[str], vectors: Iterable[str]) -> str:
+        """Appends what makes one vector of scalars, and of vectors behind them."""
+        parts = list[str]()
+        if scalars and self._opset < _SINCE_SEQUENCES:
+            parts.extend(self._add(nodes, "Unsqueeze", scalar, axes=[0]) for scalar in scalars)
+        elif scalars:
+            several = self._add(nodes, "SequenceConstruct", *scalars)
+            parts.append(self._add(nodes, "ConcatFromSequence", several, axis=0, new_axis=1))
+        return self._add(nodes, "Concat", *parts, *vectors, axis=0)
 
 
-def _output(name: str) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+def _constant(name: str, array: Any) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.asarray(array)))
 
 
-def _prepend(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
-    rest = list(graph.node)
-    del graph.node[:]
-    graph.node.extend((*nodes, *rest))
+def _pad(names: MutableSequence[str], count: int) -> None:
+    """Writes out trailing names that are left out."""
+    names.extend("" for _ in range(count - len(names)))
+
+
+def _insert(items: MutableSequence[Any], at: int, new: Iterable[Any]) -> None:
+    """Inserts into a field of a message, which copies what it takes."""
+    rest = list(items[at:])
+    del items[at:]
+    items.extend(new)
+    items.extend(rest)

@@ -10,7 +10,7 @@ import mmap
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -461,22 +461,6 @@ def run_session(
     Raises RunError, at `where`, if the run fails, and FeedError if that is since the feeds do not fit.
     """
     return run_interruptible(prepared(session, feeds, wanted, where))
-
-
-def run_side_by_side(
-    session: Any, samples: Iterable[tuple[str, Feeds]], then: Callable[[Feeds, dict[str, Any]], T]
-) -> list[T]:
-    """What `then` makes of each sample and its outputs, in the threads of the runs; samples have names.
-
-    Raises as `run_session`.
-    """
-    options = onnxruntime().RunOptions()
-
-    def work(run: Callable[[Any], dict[str, Any]], feeds: Feeds) -> T:
-        return then(feeds, run(options))
-
-    works = [partial(work, prepared(session, f, None, where), f) for where, f in samples]
-    return interruptible.call_all(works, partial(setattr, options, "terminate", True))
 
 
 # The half type of a model, by its Casts, stored tensors and inputs.

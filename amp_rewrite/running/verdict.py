@@ -237,7 +237,7 @@ def _plain(value: Any) -> Any:
 
 # Outputs of the original that change from run to run: no comparison of them proves anything.
 #
-# Most models that draw random numbers are made to draw the same in every run (`running.repeatable`). What
+# Most models that draw random numbers are made to draw the same in every run (`sessions.repeatable`). What
 # is left are operators that draw at opsets without what that takes, and those of others.
 
 Judge = Callable[[Sequence[SampleComparison]], Sequence[Output]]

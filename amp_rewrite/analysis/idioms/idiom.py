@@ -31,6 +31,25 @@ class Idiom:
     typed_as: ir.Value | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """The nodes that centre data, those up to the `reduction` of their powers, those from there on up to the
+    quotient, and that.
+    """
+
+    data: ir.Value
+    centring: tuple[ir.Node, ...]
+    power: tuple[ir.Node, ...]
+    reduction: ir.Node
+    chain: tuple[ir.Node, ...]
+    result: ir.Node
+
+    @property
+    def inner(self) -> tuple[ir.Node, ...]:
+        """All of these."""
+        return (*self.centring, *self.power, *self.chain, self.result)
+
+
 class Part(enum.Enum):
     """What a unit of an idiom is: INNER, the RESULT, which stands for the operator, or OUTER (see Idiom)."""
 

@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms import (
-    activations,
-    exponential_gates,
-    group_normalisation,
-    normalisation,
-    patterns,
-    self_products,
-    shares,
-    softmax,
-    triangular_sums,
-)
+from amp_rewrite.analysis.idioms import gates, norms, sums
 from amp_rewrite.analysis.idioms.idiom import Alike, Idiom, Part, Spelled
 from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model import patterns
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.options import IOTypes, Options
-
-Recognise = Callable[[UnitGraph, Half], Iterable[Idiom]]
-"""Finds the idioms of one kind in a model that is to become that half type; linear in the nodes, and the same
-whatever the order of independent nodes.
-"""
-
-RECOGNISED: tuple[Recognise, ...] = (
-    normalisation.find,
-    shares.find,
-    group_normalisation.find,
-    activations.find,
-    exponential_gates.find,
-    softmax.find,
-    self_products.find,
-    triangular_sums.find,
-)
 
 
 def mark(graph: UnitGraph, options: Options) -> UnitGraph:
@@ -45,8 +20,22 @@ def mark(graph: UnitGraph, options: Options) -> UnitGraph:
 
     A unit that is part of several idioms is the first of INNER, RESULT and OUTER that it is in any.
     """
-    idioms = [idiom for recognise in RECOGNISED for idiom in recognise(graph, options.half)]
+    graph = replace(graph, norms=tuple(norms.find(graph)))
+    idioms = [*_find(graph, options.half)]
     return _Marking(graph, idioms, options).marked() if idioms else graph
+
+
+def _find(graph: UnitGraph, half: Half) -> Iterator[Idiom]:
+    """The idioms of a model that is to become that half type; linear in the nodes, and the same whatever the
+    order of independent nodes.
+    """
+    yield from norms.idioms(graph.norms, graph, half)
+    yield from sums.find_shares(graph, norms.SUM)
+    yield from norms.find_groups(graph)
+    yield from gates.find_activations(graph, half)
+    yield from gates.find_softmaxes(graph, half)
+    yield from sums.find_squares(graph)
+    yield from sums.find_running_sums(graph)
 
 
 class _Marking:
@@ -116,7 +105,7 @@ class _Marking:
 
     def _alike(self, idiom: Idiom, data: ir.Value, result: int) -> Alike:
         graph, inner = self._graph, frozenset(self._of(idiom.inner))
-        seen = patterns.passed_on(data)
+        seen = _passed_on(data)
         beside = (unit for value in seen for unit, _ in graph.uses.get(value, ()) if unit not in inner)
         return Alike(
             result=result,
@@ -131,3 +120,13 @@ class _Marking:
         """Whether an input or output of the model becomes half."""
         asked = self._options.io is IOTypes.HALF and value.name not in self._options.keep_io
         return asked and not value.is_initializer()
+
+
+def _passed_on(value: ir.Value) -> tuple[ir.Value, ...]:
+    """A value, and the outputs of Identities of it: runtimes take them for the same."""
+    found = {value: None}
+    for each in (waiting := [value]):
+        made = [node.outputs[0] for node, _ in each.uses() if patterns.is_default(node, "Identity")]
+        waiting += [other for other in made if other not in found]
+        found.update(dict.fromkeys(made))
+    return tuple(found)

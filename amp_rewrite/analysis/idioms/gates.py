@@ -1,0 +1,192 @@
+"""Written-out activations, data times a gate that is computed from them; and written-out softmaxes.
+
+    x * sigmoid(beta * x)                                 Swish, also as SiLU and QuickGelu
+    x / (1 + exp(-x)), x * (1 / (1 + exp(-x)))            the same, also of beta * x
+    0.5 * x * (1 + erf(x / sqrt(2)))                      Gelu
+    0.5 * x * (1 + tanh(0.798 * (x + 0.0447 * x**3)))     the same, approximated
+    x * tanh(softplus(x))                                 Mish
+    x * hardsigmoid(x)                                    HardSwish
+
+All gates saturate, so that a power of x that overflows on its way into one gives what a finite one would.
+An exponential that overflows makes the quotient 0: below -11.1, where that is in float16, 1.7e-4 is lost at
+most, a third of half's unit roundoff. A sigmoid that is half is 0 below -17. The sigmoid alone is no such
+idiom: what reads it may tell 1.5e-5 from 0, as a logarithm does.
+Runtimes fuse these nodes to one, if they have one type. onnxruntime 1.31.1 does so in float32 and float16;
+what it fuses in float32 and not in bfloat16 is computed in float32, where that is fewer nodes.
+
+    d = x - max(x)
+    e = exp(d)                     at most 1
+    s = sum(e)                     at most the number of elements
+    y = e / s, e * (1 / s)         Softmax
+    y = d - log(s)                 LogSoftmax
+    y = max(x) + log(s)            a sum in logarithms, as safe as that
+
+Without the maximum an exponential overflows, and is left to the lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis.idioms.idiom import Idiom
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model import patterns
+from amp_rewrite.model.patterns import Match, Pattern, computed, either, number, op, part, steps, var
+from amp_rewrite.numerics.half import FLOAT16, Half
+from amp_rewrite.onnx_facts.operators import REARRANGES
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.policy.entries import Operator
+
+SWISH: Operator = ("", "Swish")
+SOFTMAX: Operator = ("", "Softmax")
+LOGARITHM: Operator = ("", "LogSoftmax")
+_SPELL: dict[str, Operator] = {
+    "Erf": ("", "Gelu"),
+    "HardSigmoid": ("", "HardSwish"),
+    "Sigmoid": SWISH,
+    "Tanh": ("", "Gelu"),
+}
+_MISH: Operator = ("", "Mish")
+_X = var("x")
+
+
+def _beside_number(node: ir.Node) -> ir.Value | None:
+    """The operand that a node multiplies by, divides by, or adds to a stored number."""
+    if node.op_type in REARRANGES:
+        return node.inputs[0]
+    given = patterns.operands(node) if node.op_type in ("Add", "Div", "Mul") else ()
+    stored = [patterns.scalar(value) is not None for value in given]
+    if len(stored) != 2 or sum(stored) != 1 or (node.op_type == "Div" and stored[0]):
+        return None
+    return given[stored.index(False)]
+
+
+def _beside_addend(node: ir.Node) -> ir.Value | None:
+    return _beside_number(node) if node.op_type == "Add" or node.op_type in REARRANGES else None
+
+
+def _is_polynomial(node: ir.Node) -> bool:
+    """Whether a node is a step of a polynomial; no difference, which could be that of infinities."""
+    if node.op_type in ("Pow", "Div"):
+        return len(node.inputs) == 2 and patterns.scalar(node.inputs[1]) is not None
+    return node.op_type in ("Add", "Mul", "Softplus") or node.op_type in REARRANGES
+
+
+_MOST = 8
+"""The most nodes from the data to the operator that saturates, which none of these has more of."""
+_FRONT = part("front", computed("x", _is_polynomial, _MOST))
+_SCALED = op("Mul Div", _X, number())
+_GATED = op("Mul", steps(_beside_number, op(" ".join(_SPELL), _FRONT)), either(_X, part("data", _SCALED)))
+_UNSCALED = op("Mul", steps(_beside_addend, op("Erf Tanh", _FRONT)), _X)
+_HALVED = either(part("last", op("Mul", _UNSCALED, number())), op("Div", _UNSCALED, number()))
+_TOTAL = op("Add", op("Exp", either(op("Neg", _X), op("Mul", _X, number()))), number(1.0))
+_INVERSE = either(op("Div", number(1.0), _TOTAL), op("Reciprocal", _TOTAL))
+_ACTIVATIONS: tuple[tuple[str, int, Pattern], ...] = (
+    *((operator, 6, either(_HALVED, _GATED)) for operator in _SPELL),
+    ("Exp", 4, either(op("Div", _X, _TOTAL), op("Mul", _X, _INVERSE))),
+)
+"""The rarest operator of each kind, how many nodes end it from there on, and what these spell."""
+
+_FACTORED = ["Add", "Mul", "Mul", "Mul", "Mul"]  # with Pow, it takes a Cast before for a part of its own
+
+
+def _is_fused_in_float32(core: str, found: Match) -> bool:
+    """Whether onnxruntime fuses a spelling in float32, and not in bfloat16.
+
+    Source: gelu_fusion.cc, fast_gelu_fusion.cc and quick_gelu_fusion.cc in onnxruntime/core/optimizer; seen
+    with onnxruntime-gpu 1.31.1.
+    """
+    front = sorted(node.op_type for node in found.of("front"))
+    if core == "Sigmoid":
+        return front == ["Mul"]
+    if core == "Erf":
+        return front == ["Div"] and not {"data", "last"}.isdisjoint(found.parts)
+    return core == "Tanh" and front == _FACTORED and "data" in found.parts
+
+
+def find_activations(graph: UnitGraph, half: Half) -> Iterator[Idiom]:
+    """The written-out activations of a model."""
+    for operator, most, pattern in _ACTIVATIONS:
+        for node in graph.nodes_of(operator):
+            ends = [*patterns.ends_behind(node, most)]
+            tried = (_activation(node, end, pattern, half) for end in reversed(ends))
+            yield from [found for found in tried if found is not None][:1]
+
+
+def _activation(core: ir.Node, end: ir.Node, pattern: Pattern, half: Half) -> Idiom | None:
+    if not patterns.is_default(end, "Div", "Mul"):
+        return None
+    found = patterns.match(pattern, end.outputs[0])
+    if found is None or core not in found.nodes or not patterns.are_closed(found.nodes, end):
+        return None
+    is_mish = any(node.op_type == "Softplus" for node in found.of("front"))
+    operator = _MISH if is_mish else _SPELL.get(core.op_type, SWISH)
+    data, nodes = found.values["x"], found.but()
+    if half is not FLOAT16 and _is_fused_in_float32(core.op_type, found):
+        return Idiom(operator, data, inner=nodes, result=end)
+    return Idiom(operator, data, outer=nodes)
+
+
+# Softmaxes.
+
+
+def _keeps_axes(reduction: ir.Node) -> bool:
+    """Whether the maximum stays beside what it is of; without its axis it could be that of other elements."""
+    keep = reduction.attributes.get("keepdims")
+    return keep is None or (not keep.is_ref() and schema.integer(reduction, "keepdims", 1) == 1)
+
+
+_BELOW = op("Exp", op("Sub", _X, op("ReduceMax", _X, where=_keeps_axes)))
+
+
+def find_softmaxes(graph: UnitGraph, half: Half) -> Iterator[Idiom]:
+    """The written-out softmaxes of a model, in a type that holds the sum of as many exponentials.
+
+    In bfloat16, whose steps of 3 % are too coarse for a difference, one that has one result is float32.
+    """
+    for node in graph.nodes_of("Exp"):
+        found = patterns.match(_BELOW, node.outputs[0])
+        if found is None or _is_longer(found.values["x"], half.largest):
+            continue
+        behind = tuple(_behind(node, frozenset(found.nodes)))
+        operator = LOGARITHM if any(node.op_type == "Log" for node in behind) else SOFTMAX
+        nodes, data = tuple(dict.fromkeys((*found.but(), *behind))), found.values["x"]
+        if half is FLOAT16:
+            yield Idiom(operator, data, outer=nodes)
+        elif patterns.are_closed(nodes, nodes[-1]):
+            yield Idiom(operator, data, inner=nodes, result=nodes[-1])
+
+
+def _is_longer(data: ir.Value, largest: float) -> bool:
+    """Whether an axis of the data is known to have more elements than the largest number of the type."""
+    return data.shape is not None and any(isinstance(size, int) and size > largest for size in data.shape)
+
+
+def _behind(exponential: ir.Node, below: frozenset[ir.Node]) -> Iterator[ir.Node]:
+    """The sums of an exponential, and what divides by them or takes their logarithm, in this order."""
+    for total in _readers(exponential, "ReduceSum"):
+        yield total
+        quotients = [*_readers(total, "Div")]
+        for between in _readers(total, "Reciprocal", "Log"):
+            yield between
+            quotients += _readers(between, *_ENDS[between.op_type])
+        yield from (node for node in quotients if _is_of(node, below))
+
+
+_ENDS = {"Reciprocal": ("Mul",), "Log": ("Add", "Sub")}
+
+
+def _readers(node: ir.Node, *operators: str) -> Iterator[ir.Node]:
+    read = dict.fromkeys(reader for value in node.outputs for reader, _ in value.uses())
+    return (reader for reader in read if patterns.is_default(reader, *operators))
+
+
+def _is_of(node: ir.Node, made: frozenset[ir.Node]) -> bool:
+    """Whether an operand of a node is what one of these makes, of whatever shape."""
+    found = (patterns.match(_MADE, value) for value in patterns.operands(node))
+    return any(each is not None and each.nodes[-1] in made for each in found)
+
+
+_MADE = op("Exp ReduceMax Sub")

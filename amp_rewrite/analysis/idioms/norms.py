@@ -1,0 +1,206 @@
+"""Written-out norms: data divided by a power mean, or by a power sum, of themselves; and groups as channels.
+
+    d = x - mean(x)                       LayerNormalization; d = x: RMSNormalization, LpNormalization
+    s = sqrt(mean(d²) + epsilon)          or the sum, the largest of the two, and so on
+    y = d / s                             or d * (1 / s), d * (...) ** -0.5; also weight * d / s
+    z = y * weight + bias
+
+From the reduction on every operator is homogeneous in d but for a bound from below, so that degrees show
+the outcome: 2 for a square, half of it behind a root, its negative behind a reciprocal. A quotient of
+degree 0 is at most the square root of the number of elements, or 1 with a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis import long_sums
+from amp_rewrite.analysis.idioms.idiom import Idiom, Norm
+from amp_rewrite.analysis.idioms.sums import self_product, square
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model import patterns
+from amp_rewrite.model.constants import stored_as
+from amp_rewrite.model.patterns import Match, Pattern, either, fits, moved, op, part, steps, var, when
+from amp_rewrite.numerics.half import FLOAT16, Half
+from amp_rewrite.onnx_facts.operators import REARRANGES
+from amp_rewrite.onnx_types import element_types
+from amp_rewrite.policy.entries import Operator
+
+CENTRED: Operator = ("", "LayerNormalization")
+MEAN: Operator = ("", "RMSNormalization")
+SUM: Operator = ("", "LpNormalization")
+GROUPS: Operator = ("", "GroupNormalization")
+_REDUCTIONS = {
+    "ReduceMean": MEAN,
+    "ReduceSum": SUM,
+    "ReduceSumSquare": SUM,
+    "ReduceL2": SUM,
+    "Einsum": MEAN,
+    "MatMul": MEAN,
+}
+"""What makes the power mean or sum: a product of data with themselves is one that is scaled behind it."""
+_LONGEST = 12
+"""The most nodes from there to the quotient."""
+_ONE_TYPE = 17
+"""From this opset on LayerNormalization has one type for data and weights (onnxruntime fuses to it)."""
+
+
+def _shapes_a_mean(node: ir.Node) -> ir.Value | None:
+    return node.inputs[0] if node.op_type == "Div" or node.op_type in REARRANGES else None
+
+
+def _is_mean(found: Match) -> bool:
+    """Whether a reduction is a mean, or one node divides the sum by the number of its terms."""
+    *_, reduction = (node for node in found.nodes if node.op_type in ("ReduceMean", "ReduceSum"))
+    divisors = [node.inputs[1] for node in found.nodes if node.op_type == "Div"]
+    if reduction.op_type == "ReduceMean" or len(divisors) != 1:
+        return reduction.op_type == "ReduceMean" and not divisors
+    count = patterns.scalar(divisors[0])
+    return patterns.is_of_sizes(divisors[0]) if count is None else count == long_sums.terms(reduction)
+
+
+def _passes_on(node: ir.Node) -> ir.Value | None:
+    """The operand in which a node is homogeneous, but for numbers that are added, or bound it."""
+    first, *others = node.inputs
+    if node.op_type in ("Reciprocal", "Slice", "Sqrt") or node.op_type in REARRANGES:
+        return first
+    if node.op_type in ("Add", "Clip", "Max", "Sum"):
+        computed = [value for value in patterns.operands(node) if patterns.scalar(value) is None]
+        return computed[0] if len(computed) == 1 else None
+    if node.op_type == "Pow":
+        return first if patterns.scalar(others[0]) is not None else None
+    if node.op_type not in ("Div", "Mul"):
+        return None
+    return first if patterns.is_of_sizes(others[0]) else others[0] if patterns.is_of_sizes(first) else None
+
+
+def _has_degree_0(found: Match) -> bool:
+    """Whether a quotient is of degree 0 in its data."""
+    (quotient, *_), power = found.nodes, found.of("power", "square of the mean")
+    degree = 1.0 if any(node.op_type == "ReduceL2" for node in power) else 2.0
+    for node in (node for node in reversed(found.of("chain")) if node not in power):
+        if node.op_type == "Sqrt":
+            degree /= 2
+        elif node.op_type == "Pow":
+            degree *= patterns.scalar(node.inputs[1]) or 0.0
+        elif node.op_type == "Reciprocal" or (node.op_type == "Div" and _passes_on(node) is node.inputs[1]):
+            degree = -degree
+    return degree == (1 if quotient.op_type == "Div" else -1)
+
+
+def _norm(data: Pattern, spelled: Pattern | None = None, dividend: Pattern | None = None) -> Pattern:
+    """Data divided by a root of their power mean, which may be spelled in another way."""
+    squared = op("ReduceMean ReduceSum", square(data))
+    power = part("power", either(squared, op("ReduceSumSquare ReduceL2", data), self_product(data)))
+    chain = part("chain", steps(_passes_on, power if spelled is None else spelled))
+    return when(op("Div Mul", dividend or data, chain), _has_degree_0)
+
+
+def _is_given(value: ir.Value) -> bool:
+    return value.producer() is None or stored_as(value) is not None
+
+
+_GIVEN = moved(fits(_is_given))
+_PARAMETER = either(_GIVEN, op("Add", _GIVEN, _GIVEN))
+_X = var("x")
+_DATA_MEAN = when(steps(_shapes_a_mean, op("ReduceMean ReduceSum", _X), alone=False), _is_mean)
+_LEFT = part("centring", op("Sub", _X, _DATA_MEAN))
+_WEIGHTED = either(_LEFT, op("Mul", _LEFT, _PARAMETER))
+_MEAN_OF_SQUARES = part("power", op("ReduceMean ReduceSum", square(_X)))
+_VARIANCE = op(
+    "Sub",
+    steps(_passes_on, _MEAN_OF_SQUARES),
+    part("square of the mean", square(op("ReduceMean", _X))),
+)
+_NORM = either(_norm(_LEFT, dividend=_WEIGHTED), _norm(_X), _norm(_X, _VARIANCE, _WEIGHTED))
+_GROUPED = op("Reshape", op("InstanceNormalization", op("Reshape", _X)))
+
+
+def _idiom(norm: Norm, opset: int, half: Half) -> Idiom:
+    operator = CENTRED if norm.centring else _REDUCTIONS[norm.reduction.op_type]
+    outer = tuple(_weights(norm.result.outputs[0]))
+    return Idiom(
+        operator, norm.data, norm.inner, norm.result, outer, _typed_as(norm, operator, outer, opset, half)
+    )
+
+
+def _typed_as(
+    norm: Norm, operator: Operator, outer: tuple[ir.Node, ...], opset: int, half: Half
+) -> ir.Value | None:
+    """The value whose type onnxruntime wants the weights to have, once it has fused them with the norm.
+
+    A norm of one type takes the data for it. In bfloat16 it has no kernel of two types for any, and where it
+    finds no LayerNormalization in a centred norm, what is centred is data of a simplified one.
+    """
+    if operator == SUM or not any(node.op_type == "Mul" for node in outer):
+        return None
+    if operator == CENTRED and half is not FLOAT16 and not _has_vectors(outer):
+        return norm.centring[-1].outputs[0]
+    is_picky = half is not FLOAT16 or (operator == CENTRED and opset >= _ONE_TYPE)
+    return norm.data if is_picky else None
+
+
+def _has_vectors(outer: tuple[ir.Node, ...]) -> bool:
+    """Whether there are a weight and a bias of one axis, which the fusion to LayerNormalization asks for."""
+    ranks = [[len(v.shape) for v in node.inputs if v is not None and v.shape is not None] for node in outer]
+    return len(outer) == _WEIGHT_AND_BIAS and all(1 in found for found in ranks)
+
+
+_WEIGHT_AND_BIAS = 2
+
+
+def find(graph: UnitGraph) -> Iterator[Norm]:
+    """The written-out norms of a model."""
+    for node in graph.nodes_of(*_REDUCTIONS):
+        norm = _of(node)
+        if norm is not None:
+            yield norm
+
+
+def _of(reduction: ir.Node) -> Norm | None:
+    """The norm whose statistics begin with this reduction."""
+    for end in patterns.ends_behind(reduction, _LONGEST):
+        if patterns.is_default(end, "Div", "Mul"):
+            found = patterns.match(_NORM, end.outputs[0])
+            if found is not None and reduction in found.parts["power"]:
+                centring = found.of("centring")[::-1]
+                power = tuple(node for node in found.of("power")[::-1] if node not in centring)
+                chain, sums = (
+                    found.but(*centring, *power, end),
+                    [n for n in power if n.op_type in _REDUCTIONS],
+                )
+                norm = Norm(found.values["x"], centring, power, sums[-1], chain, end)
+                return norm if patterns.are_closed(norm.inner, end) else None
+    return None
+
+
+def _weights(value: ir.Value) -> Iterator[ir.Node]:
+    """The multiplication by a weight and the addition of a bias behind a normalised value."""
+    for operator in ("Mul", "Add"):
+        node = patterns.only_reader(value)
+        if node is None or not patterns.is_default(node, operator):
+            continue
+        weight = patterns.other(node, value)
+        if weight is not None and patterns.match(_PARAMETER, weight):
+            yield node
+            value = node.outputs[0]
+
+
+def find_groups(graph: UnitGraph) -> Iterator[Idiom]:
+    """GroupNormalizations as exporters write them: groups as the channels of an InstanceNormalization, whose
+    kernel computes mean and variance in float32 whatever its type: all of these have one colour.
+    """
+    for node in graph.nodes_of("InstanceNormalization"):
+        *_, end = patterns.ends_behind(node, 2)
+        found = patterns.match(_GROUPED, end.outputs[0])
+        if found is not None and patterns.are_closed(found.nodes, end):
+            weights = _weights(end.outputs[0])
+            yield Idiom(GROUPS, found.values["x"], outer=(*found.but(), *weights))
+
+
+def idioms(norms: Iterable[Norm], graph: UnitGraph, half: Half) -> Iterator[Idiom]:
+    """The norms of a model as idioms."""
+    opset = element_types.default_opset(graph.root.opset_imports)
+    yield from (_idiom(norm, opset, half) for norm in norms)

@@ -1,0 +1,274 @@
+"""Sums that are spelled as products, and shares of sums.
+
+Squares, decided as a ReduceSumSquare: products of matrices are half, and these overflow above 255.
+
+    Einsum("...d,...d->...", x, x)                        every axis that is left is in both
+    MatMul(Unsqueeze(x, -2), Unsqueeze(x, -1))            a row by itself as a column
+    ReduceSum(MatMul(x, Transpose(x)) * identity)         a diagonal, as exporters write it
+    MatMul(x * x, ones)                                   or a matrix of zeros and one number, which averages
+
+Running sums, decided as a CumSum: a state space model takes them from each other, and little is left.
+
+    MatMul(triangle, x)                        down the columns; with the upper triangle, from the end
+    MatMul(x, triangle)                        along the rows; also as a Gemm
+    Einsum("ts,bsd->btd", triangle, x)         along any axis
+
+The triangle is stored, and may be cut, expanded or cast from truths; or it is a Trilu of ones, or compares
+a Range with one.
+
+Shares: what is nowhere negative, divided by its own sum or mean.
+
+    y = v / (sum(v) + epsilon)            LpNormalization with p = 1; the mean may stand for the sum
+    y = n / (mean(n) + epsilon)           with n = the L2 norms of x: the response that ConvNeXt V2 normalises
+
+A share is at most 1, and with a mean at most the number of elements: however large the sum is, it ends here.
+That holds where nothing is negative only: shares of what cancels out have no bound.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_rewrite.analysis.idioms.idiom import Idiom
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.model import patterns
+from amp_rewrite.model.constants import dims, numbers, stored_as
+from amp_rewrite.model.patterns import (
+    Match,
+    Pattern,
+    either,
+    fits,
+    maker,
+    moved,
+    number,
+    op,
+    origin,
+    steps,
+    var,
+)
+from amp_rewrite.onnx_facts.operators import REARRANGES
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.policy.entries import Operator
+
+SUM_OF_SQUARES: Operator = ("", "ReduceSumSquare")
+CUMULATIVE_SUM: Operator = ("", "CumSum")
+_LARGEST = 4096
+"""The most rows of a stored matrix that is looked at."""
+
+
+def square(data: Pattern) -> Pattern:
+    """Data times themselves."""
+    return either(op("Pow", data, number(2.0)), op("Mul", data, data))
+
+
+def self_product(data: Pattern) -> Pattern:
+    """The sum of the squares of data as a product."""
+    return either(
+        op("Einsum", data, data, where=_is_contraction),
+        op("MatMul", data, data, where=_is_row_by_column),
+        op("MatMul", square(data), fits(_adds_up)),
+        op("ReduceSum", op("Mul", op("MatMul", data, data), fits(_is_identity))),
+    )
+
+
+def _is_contraction(einsum: ir.Node) -> bool:
+    """Whether both operands are the same, with the same axes, of which one at least is summed up."""
+    first, second, *others = einsum.inputs
+    if others or first is None or second is None or origin(first) is not origin(second):
+        return False
+    terms, _, result = schema.text(einsum, "equation").replace(" ", "").partition("->")
+    axes, _, same = terms.partition(",")
+    return axes == same and set(result) < set(axes) and len(set(result)) == len(result.replace("...", "."))
+
+
+def _is_row_by_column(product: ir.Node) -> bool:
+    row, column = (value.shape if value is not None else None for value in product.inputs)
+    if row is None or column is None or len(row) == 0 or len(column) == 0:
+        return False
+    return (len(row) == 1 or row[-2] == 1) and (len(column) == 1 or column[-1] == 1)
+
+
+def _adds_up(matrix: ir.Value) -> bool:
+    """Whether a value is a stored matrix, or a vector, of one positive number and zeros."""
+    tensor = stored_as(matrix)
+    if tensor is None or not 0 < len(tensor.shape) <= 2 or max(tensor.shape.numpy()) > _LARGEST:
+        return False
+    array = tensor.numpy()
+    weight = array.max(initial=0)
+    return bool(weight > 0 and np.all((array == weight) | (array == 0)))
+
+
+def _is_identity(value: ir.Value) -> bool:
+    if maker(value, "EyeLike") is not None:
+        return True
+    tensor = stored_as(value)
+    rows, *others = tensor.shape.numpy() if tensor is not None and len(tensor.shape) == 2 else (0,)
+    if tensor is None or others != [rows] or rows > _LARGEST:
+        return False
+    return np.array_equal(tensor.numpy(), np.eye(rows))
+
+
+_X = var("x")
+_SUM_OF_SQUARES = self_product(_X)
+
+
+def find_squares(graph: UnitGraph) -> Iterator[Idiom]:
+    """The sums of squares of a model that are written as products."""
+    for node in graph.nodes_of("Einsum", "MatMul", "ReduceSum"):
+        found = patterns.match(_SUM_OF_SQUARES, node.outputs[0])
+        if found is not None and found.nodes[0] is node:
+            products = (part for part in found.but() if part.op_type not in REARRANGES)
+            yield Idiom(SUM_OF_SQUARES, found.values["x"], outer=tuple(products))
+
+
+# Running sums.
+
+_FEWEST = 3
+"""The rows of a matrix that is looked at."""
+_TRIANGLES = ((np.tril, 0), (np.tril, -1), (np.triu, 0), (np.triu, 1))
+_FIRST = 64
+"""The numbers that are looked at before all others: few weights begin with so many ones and zeros."""
+
+
+def _is_stored_triangle(value: ir.Value) -> bool:
+    tensor = stored_as(value)
+    shape = dims(tensor) if tensor is not None else ()
+    rows = shape[-1] if shape else 0
+    if tensor is None or shape[-2:] != (rows, rows) or tensor.size != rows**2:
+        return False
+    if not _FEWEST <= rows <= _LARGEST:
+        return False
+    matrix = numbers(tensor).reshape(rows, rows)
+    if not np.isin(matrix.reshape(-1)[:_FIRST], (0, 1)).all():
+        return False
+    ones = np.ones_like(matrix)
+    return any(np.array_equal(matrix, triangle(ones, k)) for triangle, k in _TRIANGLES)
+
+
+def _holds_ones(tensor: ir.TensorProtocol | None) -> bool:
+    return tensor is not None and tensor.size <= _LARGEST**2 and bool((numbers(tensor) == 1).all())
+
+
+def _fills_with_ones(filling: ir.Node) -> bool:
+    fill = filling.attributes.get("value")
+    return fill is not None and not fill.is_ref() and _holds_ones(fill.as_tensor())
+
+
+def _counts(value: ir.Value) -> bool:
+    """Whether stored numbers count from 0 on."""
+    tensor = stored_as(value)
+    few = tensor is not None and _FEWEST <= tensor.size <= _LARGEST
+    return few and np.array_equal(numbers(tensor).reshape(-1), np.arange(tensor.size))
+
+
+_STORED_ONES = fits(lambda value: _holds_ones(stored_as(value)))
+_ONES = moved(either(_STORED_ONES, op("ConstantOfShape", where=_fills_with_ones)))
+_COUNT = moved(either(fits(_counts), op("Range")))
+_COMPARISON = op("Greater GreaterOrEqual Less LessOrEqual", _COUNT, _COUNT)
+_TRIANGLE = moved(either(fits(_is_stored_triangle), op("Trilu", _ONES), _COMPARISON))
+
+
+def find_running_sums(graph: UnitGraph) -> Iterator[Idiom]:
+    """The cumulative sums of a model that are written as products."""
+    is_triangle = functools.cache(lambda value: patterns.match(_TRIANGLE, value) is not None)  # layers share
+    for node in graph.nodes_of("Einsum", "Gemm", "MatMul"):
+        first, second, *_others = *node.inputs, None, None
+        if first is None or second is None:
+            continue
+        which = [is_triangle(first), is_triangle(second)]
+        if sum(which) == 1 and (node.op_type != "Einsum" or _is_summed(node, which.index(True))):
+            yield Idiom(CUMULATIVE_SUM, second if which[0] else first, outer=(node,))
+
+
+def _is_summed(einsum: ir.Node, triangle: int) -> bool:
+    """Whether one axis of the triangle is that of the sum, and the other one, new to the data, is left."""
+    terms, _, result = schema.text(einsum, "equation").replace(" ", "").partition("->")
+    axes, *data = terms.split(",")[:: -1 if triangle else 1]
+    kept, added = set(axes) & set(result), set(axes) - set(result)
+    is_sum = len(axes) == 2 and len(kept) == len(added) == len(data) == 1
+    return is_sum and added <= set(data[0]) and not kept & set(data[0])
+
+
+# Shares.
+
+
+def _passes_on(node: ir.Node) -> ir.Value | None:
+    """The sum that a node passes on, or adds a number to that is not negative; None for any other node."""
+    if node.op_type in REARRANGES:
+        return node.inputs[0]
+    given = patterns.operands(node) if node.op_type in ("Add", "Clip", "Max") and node.inputs[0] else ()
+    sums = [value for value in given if patterns.scalar(value) is None]
+    is_above = all((patterns.scalar(value) or 0.0) >= 0 for value in given)
+    return sums[0] if len(sums) == 1 and is_above else None
+
+
+def _averages_few(mean: ir.Node) -> bool:
+    """Whether a mean is known to be of no more elements than a share of it may be large."""
+    if mean.op_type == "ReduceSum":
+        return True
+    before, after = (
+        value.shape if value is not None else None for value in (mean.inputs[0], mean.outputs[0])
+    )
+    if before is None or after is None or len(before) != len(after):
+        return False
+    sizes = [size for size, left in zip(before, after, strict=True) if left == 1]
+    known = [size for size in sizes if isinstance(size, int)]
+    return len(known) == len(sizes) and math.prod(known) <= _MOST
+
+
+_MOST = 32_752
+"""Half of what float16 holds: the largest share is the number of elements."""
+_LONGEST = 8
+"""The most nodes from a sum to a share of it."""
+_SHARE = op("Div", _X, steps(_passes_on, op("ReduceMean ReduceSum", _X, where=_averages_few)))
+
+
+def find_shares(graph: UnitGraph, operator: Operator) -> Iterator[Idiom]:
+    """The written-out shares of a model, as what this operator makes."""
+    for node in graph.nodes_of("ReduceMean", "ReduceSum"):
+        for end in patterns.ends_behind(node, _LONGEST):
+            found = patterns.match(_SHARE, end.outputs[0]) if end.op_type == "Div" else None
+            if found is not None and node in found.nodes:
+                yield from _share(found, end, operator)
+
+
+def _share(found: Match, end: ir.Node, operator: Operator) -> Iterator[Idiom]:
+    data = found.values["x"]
+    norm = maker(data, "ReduceL1", "ReduceL2")
+    inner = (*([norm] if norm is not None else []), *found.but())
+    is_share = maker(data, "Exp") is None and is_nowhere_negative(data)  # else a Softmax
+    source = inner[0].inputs[0]
+    if is_share and source is not None and patterns.are_closed(inner, end):
+        yield Idiom(operator, source, inner, end)
+
+
+def is_nowhere_negative(value: ir.Value | None, depth: int = 6) -> bool:
+    """Whether a value is known to have no element below 0, by the nodes that make it."""
+    if value is None or depth == 0:
+        return False
+    tensor = None if value.is_graph_input() else stored_as(value)
+    if tensor is not None:
+        return tensor.dtype.is_floating_point() and bool((numbers(tensor) >= 0).all())
+    node = value.producer()
+    if node is None or node.domain:
+        return False
+    if node.op_type in _ALL:
+        return all(is_nowhere_negative(given, depth - 1) for given in patterns.operands(node))
+    if node.op_type in _FIRST_OF:
+        return is_nowhere_negative(node.inputs[0], depth - 1)
+    return node.op_type in _NEVER_NEGATIVE or patterns.match(_REST, value) is not None
+
+
+_REST = op("Sub", number(1.0), op("HardSigmoid Sigmoid Softmax"))  # of 1 without something that is at most 1
+_NEVER_NEGATIVE = frozenset(
+    "Abs Exp HardSigmoid ReduceL1 ReduceL2 ReduceSumSquare Relu Sigmoid Softmax Softplus Sqrt".split()
+)
+_ALL = frozenset("Add Max Mul".split())
+_FIRST_OF = REARRANGES | frozenset(
+    "Gather GatherElements GatherND ReduceMax ReduceMean ReduceSum Slice Split TopK".split()
+)

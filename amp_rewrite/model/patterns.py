@@ -1,0 +1,329 @@
+"""Nodes as patterns: expressions that look like the graph that they match, from a result back to its data.
+
+    x = var("x")
+    root = op("Sqrt", op("Add", op("ReduceMean", op("Pow", x, number(2.0))), number()))
+    match(op("Div", x, root), value)
+
+Operands of commutative operators match in either order, and inputs behind those of a pattern may be any.
+What only rearranges elements on the way from one node to the next is passed over, and belongs to the match.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from amp_rewrite.model.constants import dims, numbers, stored_as
+from amp_rewrite.onnx_facts.operators import REARRANGES
+
+# What patterns need to know of nodes and values.
+
+_PASSED = ("Cast", "Identity")
+_COUNT = frozenset("Add Cast Div Gather Identity Max Mul ReduceProd Slice Squeeze Sub Unsqueeze".split())
+_DEPTH = 4
+
+
+def is_default(node: ir.Node, *operators: str) -> bool:
+    """Whether a node is one of these operators, of the default domain."""
+    return node.op_type in operators and not node.domain
+
+
+def operands(node: ir.Node) -> tuple[ir.Value, ...]:
+    """The inputs of a node that are there."""
+    return tuple(value for value in node.inputs if value is not None)
+
+
+def other(node: ir.Node, value: ir.Value) -> ir.Value | None:
+    """The other one of two operands; the same value where a node has it twice, None if there are not two."""
+    given = operands(node)
+    if len(given) != 2:
+        return None
+    return given[1] if given[0] is value else given[0] if given[1] is value else None
+
+
+def maker(value: ir.Value | None, *operators: str) -> ir.Node | None:
+    """The node that makes a value, looking through Casts and Identities, if it is one of these operators."""
+    node = origin(value).producer() if value is not None else None
+    return node if node is not None and is_default(node, *operators) else None
+
+
+def origin(value: ir.Value, moves: tuple[str, ...] = _PASSED, most: int = _DEPTH) -> ir.Value:
+    """The value that Casts and Identities, or `moves`, pass on as this one; at `most` so many."""
+    for _ in range(most):
+        node = value.producer()
+        if node is None or not is_default(node, *moves) or node.inputs[0] is None:
+            break
+        value = node.inputs[0]
+    return value
+
+
+def only_reader(value: ir.Value) -> ir.Node | None:
+    """The one node that reads a value; None where there are others, or it is also an output of a graph."""
+    found = {node for node, _ in value.uses()}
+    return found.pop() if len(found) == 1 and not value.is_graph_output() else None
+
+
+def scalar(value: ir.Value | None) -> float | None:
+    """The number that the model stores for a value; None for what is computed, given, or not one number."""
+    if value is None or value.is_graph_input():
+        return None
+    tensor = stored_as(value)
+    if tensor is None or math.prod(dims(tensor)) != 1 or not _is_number(tensor.dtype):
+        return None
+    return float(numbers(tensor).item())
+
+
+@functools.cache
+def _is_number(kind: ir.DataType) -> bool:
+    return kind.is_floating_point() or kind.is_integer()
+
+
+def square_of(node: ir.Node) -> ir.Value | None:
+    """The value that a node squares; None for a node that does not."""
+    if len(node.inputs) != 2 or node.inputs[0] is None or node.inputs[1] is None:
+        return None
+    first, second = node.inputs[0], node.inputs[1]
+    if is_default(node, "Pow"):
+        return first if scalar(second) == 2 else None
+    same = is_default(node, "Mul") and origin(first) is origin(second)
+    return first if same else None
+
+
+def is_of_sizes(value: ir.Value | None, depth: int = 2 * _DEPTH) -> bool:
+    """Whether a value is a number that the model stores, or computes of sizes alone."""
+    if scalar(value) is not None:
+        return True
+    node = value.producer() if value is not None and depth > 0 else None
+    if node is None or not is_default(node, *_COUNT):
+        return node is not None and is_default(node, "Shape", "Size")
+    first, rest = node.inputs[0], node.inputs[1:]
+    return is_of_sizes(first, depth - 1) and all(
+        stored_as(given) is not None or is_of_sizes(given, depth - 1) for given in rest
+    )
+
+
+def are_closed(nodes: Iterable[ir.Node], result: ir.Node) -> bool:
+    """Whether these nodes of one graph, but for `result`, are read by each other alone, sizes apart."""
+    within = set(nodes)
+    made = (value for node in within if node is not result for value in node.outputs)
+    return all(node.graph is result.graph for node in within) and not any(
+        value.is_graph_output()
+        or any(node not in within and not is_default(node, "Shape", "Size") for node, _ in value.uses())
+        for value in made
+    )
+
+
+# Patterns.
+
+
+class Match(NamedTuple):
+    """The values that a pattern names, and its nodes, from the result back: all, and those of each part.
+
+    `passed` are the operators that are passed over.
+    """
+
+    values: Mapping[str, ir.Value] = MappingProxyType({})
+    nodes: tuple[ir.Node, ...] = ()
+    parts: Mapping[str, tuple[ir.Node, ...]] = MappingProxyType({})
+    passed: frozenset[str] = REARRANGES
+
+    def of(self, *parts: str) -> tuple[ir.Node, ...]:
+        """The nodes of these parts, each once."""
+        return tuple(dict.fromkeys(node for part in parts for node in self.parts.get(part, ())))
+
+    def but(self, *others: ir.Node) -> tuple[ir.Node, ...]:
+        """The nodes apart from others, in the order in which they run."""
+        return tuple(node for node in reversed(tuple(dict.fromkeys(self.nodes))) if node not in others)
+
+
+Pattern = Callable[[ir.Value, Match], Iterator[Match]]
+"""Gives the ways in which a value continues a match."""
+Step = Callable[[ir.Node], "ir.Value | None"]
+"""Gives the operand of which a node makes something else; None for a node that a pattern does not have."""
+
+_COMMUTE = frozenset("Add Max Min Mul Sum".split())
+
+
+def match(pattern: Pattern, value: ir.Value, passed: frozenset[str] = REARRANGES) -> Match | None:
+    """The first way in which a pattern matches a value; None where there is none."""
+    return next(pattern(value, Match(passed=passed)), None)
+
+
+def var(name: str) -> Pattern:
+    """Any value, and the same one wherever the name stands again, in whatever shape."""
+
+    def matches(value: ir.Value, found: Match) -> Iterator[Match]:
+        if name not in found.values:
+            yield found._replace(values={**found.values, name: value})
+        elif (shared := _shared(found.values[name], value, found.passed)) is not None:
+            data, between = shared
+            yield found._replace(values={**found.values, name: data}, nodes=(*found.nodes, *between))
+
+    return matches
+
+
+def _shared(
+    first: ir.Value, second: ir.Value, passed: frozenset[str]
+) -> tuple[ir.Value, Iterable[ir.Node]] | None:
+    """The value of which both are rearranged, and the nodes that do so; None where they differ."""
+    if first is second:
+        return first, ()
+    one, two = dict(_sources(first, passed)), dict(_sources(second, passed))
+    data = next((value for value in one if value in two), None)
+    if data is None:
+        return None
+    return data, [node for way in (one, two) for node in [*way.values()][: [*way].index(data)] if node]
+
+
+def _sources(value: ir.Value, passed: frozenset[str]) -> Iterator[tuple[ir.Value, ir.Node | None]]:
+    """A value, and what it was before each node that only rearranges it, with the node that does so next."""
+    while (node := value.producer()) is not None and is_default(node, *passed) and node.inputs[0] is not None:
+        yield value, node
+        value = node.inputs[0]
+    yield value, None
+
+
+def fits(is_wanted: Callable[[ir.Value], bool]) -> Pattern:
+    """A value of which something holds."""
+
+    def matches(value: ir.Value, found: Match) -> Iterator[Match]:
+        if is_wanted(value):
+            yield found
+
+    return matches
+
+
+def number(wanted: float | None = None) -> Pattern:
+    """A stored number: this one, or any."""
+    return fits(lambda value: (stored := scalar(value)) is not None and wanted in (None, stored))
+
+
+def either(*patterns: Pattern) -> Pattern:
+    """One of several spellings, the first that matches first."""
+
+    def matches(value: ir.Value, found: Match) -> Iterator[Match]:
+        for pattern in patterns:
+            yield from pattern(value, found)
+
+    return matches
+
+
+def op(operators: str, *inputs: Pattern, where: Callable[[ir.Node], bool] | None = None) -> Pattern:
+    """A node of one of these operators, by its inputs; the last one is matched first: it often says most."""
+    names = frozenset(operators.split())
+
+    def matches(value: ir.Value, found: Match) -> Iterator[Match]:
+        node, between = _maker(value, names, found.passed)
+        if node is None or len(node.inputs) < len(inputs) or not (where is None or where(node)):
+            return
+        within = found._replace(nodes=(*found.nodes, *between, node))
+        given = node.inputs[: len(inputs)]
+        swaps = len(node.inputs) == len(inputs) == 2 and node.op_type in _COMMUTE
+        for order in (given, given[::-1]) if swaps and given[0] is not given[1] else (given,):
+            yield from _all(inputs, order, within)
+
+    return matches
+
+
+def _maker(
+    value: ir.Value, names: frozenset[str], passed: frozenset[str]
+) -> tuple[ir.Node | None, list[ir.Node]]:
+    """The node of these that makes a value, and those between that alone read what they rearrange."""
+    between: list[ir.Node] = []
+    while (node := value.producer()) is not None and not node.domain:
+        if node.op_type in names:
+            return node, between
+        source = node.inputs[0] if node.op_type in passed else None
+        if source is None or (between and only_reader(value) is None):
+            break
+        between.append(node)
+        value = source
+    return None, []
+
+
+def _all(patterns: tuple[Pattern, ...], values: tuple[ir.Value | None, ...], found: Match) -> Iterator[Match]:
+    if not patterns:
+        yield found
+    elif values[-1] is not None:
+        for each in patterns[-1](values[-1], found):
+            yield from _all(patterns[:-1], values[:-1], each)
+
+
+def part(name: str, pattern: Pattern) -> Pattern:
+    """A pattern whose nodes have a name."""
+
+    def matches(value: ir.Value, found: Match) -> Iterator[Match]:
+        for each in pattern(value, found._replace(nodes=())):
+            parts = {**each.parts, name: (*each.nodes, *each.parts.get(name, ()))}
+            yield each._replace(nodes=(*found.nodes, *each.nodes), parts=parts)
+
+    return matches
+
+
+def when(pattern: Pattern, check: Callable[[Match], bool]) -> Pattern:
+    """A pattern, where something holds of what it alone has matched."""
+
+    def matches(value: ir.Value, found: Match) -> Iterator[Match]:
+        for each in pattern(value, found._replace(nodes=())):
+            if check(each):
+                yield each._replace(nodes=(*found.nodes, *each.nodes))
+
+    return matches
+
+
+def steps(step: Step, over: Pattern, *, alone: bool = True) -> Pattern:
+    """Any number of nodes, each of which makes something of the next; `alone` reads it, or not."""
+
+    def matches(value: ir.Value | None, found: Match) -> Iterator[Match]:
+        nodes = found.nodes
+        while value is not None:
+            yield from over(value, found._replace(nodes=nodes))
+            node = value.producer()
+            if node is None or node.domain or not node.inputs or (alone and only_reader(value) is None):
+                return
+            value, nodes = step(node), (*nodes, node)
+
+    return matches
+
+
+def moved(pattern: Pattern) -> Pattern:
+    """A value that is cut or rearranged, whoever else reads it."""
+    return steps(_first_of_moved, pattern, alone=False)
+
+
+def _first_of_moved(node: ir.Node) -> ir.Value | None:
+    return node.inputs[0] if node.op_type == "Slice" or node.op_type in REARRANGES else None
+
+
+def computed(name: str, is_step: Callable[[ir.Node], bool], most: int) -> Pattern:
+    """At most so many nodes that compute something of a named value, matched before, and numbers alone."""
+
+    def matches(value: ir.Value, found: Match) -> Iterator[Match]:
+        nodes: dict[ir.Node, None] = {}
+        waiting: list[ir.Value | None] = [value]
+        while waiting:
+            each = waiting.pop()
+            if each is found.values[name] or scalar(each) is not None:
+                continue
+            node = each.producer() if each is not None else None
+            if node is None or node.domain or not is_step(node) or len(nodes) == most:
+                return
+            if node not in nodes:
+                nodes[node] = None
+                waiting += node.inputs[:1] if node.op_type in REARRANGES else node.inputs
+        yield found._replace(nodes=(*found.nodes, *nodes))
+
+    return matches
+
+
+def ends_behind(node: ir.Node, most: int) -> Iterator[ir.Node]:
+    """A node and those behind it, each of which alone reads what the one before makes; at most so many."""
+    following: ir.Node | None = node
+    while following is not None and most:
+        yield following
+        following, most = only_reader(following.outputs[0]) if following.outputs else None, most - 1
