@@ -16,7 +16,7 @@ from amp_rewrite.policy.options import Level, Options, Pins
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.console import Console
-from amp_rewrite.reporting import terminal_rewrite
+from amp_rewrite.reporting import terminal
 from amp_rewrite.running import blame as blaming
 from amp_rewrite.running import sessions, verification
 from amp_rewrite.running.blame import blame
@@ -48,7 +48,7 @@ def printed(before, feeds):
     out = io.StringIO()
     console = Console(file=out, width=200)
     found = blame(before, after, feeds, device=Device.CPU)
-    terminal_rewrite.print_verdict(console, verification.replace(verdict, blame=found))
+    terminal.print_verdict(console, verification.replace(verdict, blame=found))
     return out.getvalue()
 
 

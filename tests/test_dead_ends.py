@@ -144,13 +144,20 @@ def test_a_model_that_is_half_already_is_said_to_be():
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(("flags", "code"), [((), 0), (("--require-half",), 1)])
-def test_a_result_without_half_says_so(flags, code):
+@pytest.mark.parametrize(
+    "command", ["m.onnx -o full.onnx", "tune m.onnx -o full.onnx", "models/full.onnx --out-dir ."]
+)
+def test_a_result_without_half_says_so(command, flags, code):
     """In one line on standard error, with -q as well, and why; --require-half fails, and writes it too."""
-    done = run("m.onnx", "-o", "full.onnx", "-q", "--deny", "MatMul", *flags)
+    Path("models").mkdir()
+    Path("models/full.onnx").write_bytes(Path("m.onnx").read_bytes())
+    done = run(*command.split(), "-q", "--deny", "MatMul", *flags)
     assert (done.exit_code, done.stdout) == (code, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("nothing became float16: full.onnx is a copy, because ")
     assert line.endswith("denied: asked for by the user (--deny)")
+    there = run("full.onnx", "--in-place", "--deny", "MatMul").stderr
+    assert there.startswith("nothing became float16: full.onnx stays as it is, because ")
     assert Path("full.onnx").exists()
     report = amp_rewrite.rewrite(onnx.load("m.onnx"), Options(gate=True, device="t4")).report
     assert (report.obstacle is None) is bool(report.nodes.half)

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from pathlib import Path
 
 import onnx
 import pytest
@@ -242,6 +243,23 @@ def test_no_model_of_somebody_is_replaced(foreign, command):
     holds = "holds weights of other.onnx" if place.endswith(".bin") else "is a model that amp-rewrite did not"
     assert f"{place} {holds}" in said
     assert content(foreign) == before
+
+
+@pytest.mark.usefixtures("foreign")
+@pytest.mark.parametrize("command", ["rewrite", "tune", "restore"])
+def test_a_model_at_the_default_path_stays(command):
+    """What nobody named is as safe; a result of the same model, and one of ours, is replaced as before."""
+    place = "ext_fp16.onnx" if command != "restore" else "ext_fp32.onnx"
+    onnx.save(text.model(OTHER), place)
+    before = Path(place).read_bytes()
+    said = failure(command, "ext.onnx")
+    assert said.endswith("choose another place with -o, or replace it with --force")
+    assert f"{place} is a model that amp-rewrite did not write" in said
+    assert Path(place).read_bytes() == before
+    if command == "rewrite":
+        assert run("ext.onnx", "--to", "bfloat16", "--no-verify").exit_code == 0
+        assert run("ext.onnx", "--force", "--no-verify", "--no-metadata").exit_code == 0
+        assert run("ext.onnx", "--no-verify").exit_code == 0
 
 
 @pytest.mark.usefixtures("foreign")

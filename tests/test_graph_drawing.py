@@ -7,9 +7,8 @@ from amp_rewrite.demo import network as demo_network
 from amp_rewrite.flops import flop_count
 from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.pipeline import analyze, rewrite
-from amp_rewrite.reporting import graph_drawing
-from amp_rewrite.reporting.drawn_graph import Shade
-from amp_rewrite.reporting.graph_drawing import PlannedChanges
+from amp_rewrite.reporting import drawn_graph
+from amp_rewrite.reporting.drawn_graph import PlannedChanges, Shade
 from amp_rewrite.rewriting import annotations
 from tests.text import model
 
@@ -31,9 +30,9 @@ def drawn(text, weights=None):
 def of_analysis(analysis):
     """The drawn graph of an analysis."""
     graph, decisions = analysis.graph, analysis.decisions()
-    planned = graph_drawing.changes(graph, decisions, analysis.plan)
+    planned = drawn_graph.changes(graph, decisions, analysis.plan)
     flops = flop_count.count(analysis.loaded.model, graph.types).flops
-    return graph_drawing.build(graph.root, graph.types, decisions, planned, flops)
+    return drawn_graph.build(graph.root, graph.types, decisions, planned, flops)
 
 
 def titles(found):
@@ -170,7 +169,7 @@ def test_a_rewritten_model_is_drawn_as_it_was_planned():
     planned = drawn(MIXED)
     result = ir.from_proto(rewrite(model(MIXED)).model)
     types = shape_inference.types(result)
-    found = graph_drawing.build(result.graph, types, annotations.read(result), PlannedChanges(), {})
+    found = drawn_graph.build(result.graph, types, annotations.read(result), PlannedChanges(), {})
     assert [box.shade for box in found.boxes].count(Shade.CAST) == 5
     shades = {box.name: box.shade for box in planned.boxes if box.units}
     assert {box.name: box.shade for box in found.boxes if box.units} == shades

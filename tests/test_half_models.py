@@ -205,10 +205,25 @@ def test_that_the_original_does_not_load_is_said_first(tmp_path):
 )
 def test_an_allowed_operator_that_stays_float32_says_why(name, operator, why):
     """And what would change that, where a flag matches nodes of which none becomes half."""
-    report = amp_rewrite.analyze(
-        case(name), Options(lists=load("default").override(Kind.ALLOW, [operator]))
-    ).report()
-    (matched,) = report.matched
+    options = Options(lists=load("default").override(Kind.ALLOW, [operator]), keep_opset=True)
+    (matched,) = amp_rewrite.analyze(case(name), options).report().matched
     assert why in matched.why
-    assert f"none of which is half: {matched.why}" in run(case(name), "--dry-run", "--allow", operator).stdout
+    told = run(case(name), "--dry-run", "--keep-opset", "--allow", operator).stdout
+    assert f"none of which is half: {matched.why}" in told
     assert "it can only be float32 here" not in run("explain", case("71_qdq")).stdout
+
+
+QDQ = """<ir_version: 8, opset_import: ["" : 13]> g (float[4, 64] x) => (float[4, 64] y)
+    <float[64, 64] w, float s = {0.05}, uint8 z = {128}> {
+    a = MatMul (x, w)  q = QuantizeLinear (a, s, z)  d = DequantizeLinear (q, s, z)  y = MatMul (d, w) }"""
+
+
+@pytest.mark.parametrize("operator", ["DequantizeLinear", "QuantizeLinear"])
+def test_an_allowed_operator_raises_the_opset_that_it_needs(tmp_path, operator):
+    """To the first one in which its schema has half; nobody else's opset moves for it."""
+    path, out = tmp_path / "m.onnx", tmp_path / "r.onnx"
+    onnx.save(text.model(QDQ), path)
+    done = run(path, "-o", out, "--allow", operator)
+    assert (done.exit_code, "opset raised from 13 to 19" in done.output) == (0, True), done.output
+    assert "PASS" in done.output
+    assert "opset raised" not in run(path, "-o", out, "--deny", "Relu").output

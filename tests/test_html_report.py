@@ -17,17 +17,15 @@ from amp_rewrite.explaining.sentences import chain, of_cause
 from amp_rewrite.model import constants
 from amp_rewrite.pipeline import analyze, rewrite
 from amp_rewrite.reporting import (
-    binades,
-    graph_drawing,
+    charts,
+    drawn_graph,
     html_file,
-    html_json,
     html_report,
-    model_card,
     summary,
-    value_texts,
     verdict_text,
 )
 from amp_rewrite.reporting.html_report import Evidence, HtmlReport
+from amp_rewrite.reporting.pictures import Dot
 from tests.commands import run
 from tests.text import DOWNSTREAM, RUNS, model
 
@@ -39,12 +37,12 @@ def made(proto, evidence=None):
     """The page of a model."""
     analysis = analyze(proto)
     found = explanation_sources.of_analysis(analysis)
-    planned = graph_drawing.changes(analysis.graph, found.decisions, analysis.plan)
-    drawn = graph_drawing.build(
+    planned = drawn_graph.changes(analysis.graph, found.decisions, analysis.plan)
+    drawn = drawn_graph.build(
         analysis.graph.root, analysis.graph.types, found.decisions, planned, found.counted.flops
     )
-    stored = binades.of_stored(constants.find(analysis.loaded.model).values())
-    card = model_card.card(analysis.loaded.model, drawn, "")
+    stored = charts.binades_of_stored(constants.find(analysis.loaded.model).values())
+    card = html_report.model_card(analysis.loaded.model, drawn, "")
     half = analysis.plan.half
     decided = html_report.decision_view(drawn, found.decisions, found.causes, stored, half, card)
     result = rewrite(proto)
@@ -72,7 +70,7 @@ def compared(proto):
 def test_the_summary_and_the_coverage_are_those_of_the_report():
     """The page has the lines that the terminal prints, and the numbers of the frozen coverage."""
     shown = made(demo.network())
-    data = html_json.plain(shown)
+    data = html_file.plain(shown)
     assert data["summary"] == [[line.name, line.text] for line in summary.lines(shown.report)]
     assert data["coverage"]["flops"] == shown.coverage.flops.to_json()
     assert data["coverage"]["operators"]["MatMul"] == shown.coverage.row("MatMul").to_json()
@@ -84,7 +82,7 @@ def test_the_summary_and_the_coverage_are_those_of_the_report():
 )
 def test_the_chain_of_causes_is_the_one_that_explain_prints(proto, name, last):
     """Following the causes of a unit, in float32 or in half, gives the steps of `sentences.chain`."""
-    analysis, data = analyze(proto), html_json.plain(made(proto))
+    analysis, data = analyze(proto), html_file.plain(made(proto))
     unit = next(unit for unit in analysis.graph.units if unit.node.name == name)
     (box,) = [box for box in data["boxes"] if box["name"] == name]
     assert box["units"] == (unit.index,)
@@ -101,7 +99,7 @@ def test_the_chain_of_causes_is_the_one_that_explain_prints(proto, name, last):
 def test_what_holds_nodes_back_is_what_explain_says():
     """The causes have the same order and text, each with the boxes of its nodes."""
     proto = demo.network()
-    data = html_json.plain(made(proto))
+    data = html_file.plain(made(proto))
     causes = explanation_sources.of_analysis(analyze(proto)).causes
     assert [(cause["weight"], cause["suggestion"]) for cause in data["causes"]] == [
         (of_cause(cause).weight, of_cause(cause).suggestion) for cause in causes
@@ -111,12 +109,26 @@ def test_what_holds_nodes_back_is_what_explain_says():
 
 
 @needs_runs
+def test_the_worst_output_of_a_node_is_drawn():
+    """Of two errors at one box the larger has its dot, with the name that was compared."""
+    evidence = compared(demo.network())
+    blame = evidence.verdict.blame
+    mild = blame.nodes[0]
+    worse = replace(mild, error=0.5, non_finite=0, node="as compared")
+    two = replace(evidence.verdict, blame=replace(blame, nodes=(worse, replace(mild, error=0.1))))
+    drawn = made(demo.network(), replace(evidence, verdict=two)).pictures["errors"]
+    assert [shape.title for shape in drawn.shapes if isinstance(shape, Dot)] == [
+        f"{mild.operator} as compared: 5.0e-01"
+    ]
+
+
+@needs_runs
 def test_errors_stand_at_the_boxes_that_make_the_values():
     """Every node that was compared has its error; the verdict has the cells of the terminal's table."""
     proto = demo.network()
     evidence = compared(proto)
     shown = made(proto, evidence)
-    data = html_json.plain(shown)
+    data = html_file.plain(shown)
     assert len(data["errors"]) == len(evidence.verdict.blame.nodes) > 40
     for error in data["errors"]:
         assert error["value"] in [value["name"] for value in data["boxes"][error["box"]]["outputs"]]
@@ -129,7 +141,7 @@ def test_errors_stand_at_the_boxes_that_make_the_values():
 
 def test_without_a_run_the_page_says_so():
     """Without a verdict, the page shows none."""
-    data = html_json.plain(made(demo.network(), Evidence(unverified="nobody asked")))
+    data = html_file.plain(made(demo.network(), Evidence(unverified="nobody asked")))
     said = {"said": "not compared with the original", "how": "nobody asked"}
     assert data["verification"] == {"ok": None, **said, "rows": [], "faults": [], "next": []}
     assert data["errors"] == []
@@ -141,11 +153,11 @@ def test_an_output_that_holds_nothing_to_compare_is_neither_good_nor_bad():
     proto = model("""g (float[2] x) => (float[2] y, float[2] z, float[2] mask) {
         s = Sub (x, x) mask = Log (s) y = Relu (x) z = Neg (x) }""")
     fine = amp_rewrite.verify(proto, proto, [{"x": np.float32([1, 2])}])
-    shown = html_json.plain(made(demo.network(), Evidence(fine)))["verification"]
+    shown = html_file.plain(made(demo.network(), Evidence(fine)))["verification"]
     assert (shown["ok"], [row["ok"] for row in shown["rows"]]) == (True, [True, True, None])
     assert [cell for cell in shown["rows"][2]["cells"] if cell] == ["mask", "not compared"]
     odd = amp_rewrite.verify(proto, proto, [{"x": np.float32([np.nan, np.nan])}])
-    shown = html_json.plain(made(demo.network(), Evidence(odd)))["verification"]
+    shown = html_file.plain(made(demo.network(), Evidence(odd)))["verification"]
     assert shown["ok"] is False
     assert len(shown["faults"]) == 3
 
@@ -259,7 +271,7 @@ def test_the_page_says_what_the_model_is(tmp_path):
 )
 def test_attributes_are_short(attribute, text):
     """Long lists and texts are cut, and a tensor is its type and shape."""
-    assert value_texts.attributes(ir.Node("", "Op", [], [attribute])) == (("a", text),)
+    assert drawn_graph.attribute_texts(ir.Node("", "Op", [], [attribute])) == (("a", text),)
 
 
 @pytest.mark.slow

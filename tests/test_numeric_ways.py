@@ -201,6 +201,17 @@ def test_a_phase_is_as_exact_as_what_adds_it_up(frames: int):
     assert _relative_error(proto, rewritten(proto).model, feeds) < 1e-3
 
 
+@pytest.mark.parametrize("activation", ["Exp", "LeakyRelu", "Sigmoid", "Softplus", "Tanh"])
+def test_what_a_layer_activates_is_as_exact_as_what_adds_it_up(activation: str):
+    """A CumSum of activations: what lies between the layer and the sum is float32, whichever it is."""
+    text = f"""g (float[1,T,16] h) => (float[1,T,16] y)
+        <float[16,16] f, float[16,16] w, int64 axis = {{1}}> {{
+        a = MatMul (h, f) b = {activation} (a) s = CumSum (b, axis) q = Sin (s)
+        y = MatMul (q, w) }}"""
+    assert "b" in kept(text)
+    assert {"a", "y"} <= set(in_half(text))
+
+
 @pytest.mark.skipif(not RUNS, reason="needs onnxruntime")
 def test_a_count_goes_on_beyond_2048():
     """The mean of 3,000 rows is close, made of a sum and a count that a Loop carries."""

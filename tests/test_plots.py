@@ -9,9 +9,9 @@ import pytest
 from amp_rewrite.analysis.observed import Extremes
 from amp_rewrite.model import constants
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
-from amp_rewrite.reporting import binades, plots
+from amp_rewrite.reporting import charts
+from amp_rewrite.reporting.charts import Point
 from amp_rewrite.reporting.pictures import Dot, Line, Rect, Text, Tone
-from amp_rewrite.reporting.plots import Point
 from tests.text import model
 
 
@@ -22,7 +22,7 @@ def of_kind(picture, kind):
 
 def test_errors_go_from_left_to_right_and_up():
     """A dot for each node: later nodes to the right, larger errors above, and its name to be read."""
-    picture = plots.errors([Point(0.0, 1e-5, False, "Conv a"), Point(1.0, 1e-2, False, "Add b")])
+    picture = charts.errors([Point(0.0, 1e-5, False, "Conv a"), Point(1.0, 1e-2, False, "Add b")])
     first, second = of_kind(picture, Dot)
     assert first.x < second.x <= picture.width
     assert first.y > second.y
@@ -31,15 +31,15 @@ def test_errors_go_from_left_to_right_and_up():
 
 def test_what_is_not_finite_stands_out():
     """It is at the top, in another colour, whatever its error."""
-    (dot,) = of_kind(plots.errors([Point(0.5, 0.0, True, "Pow p")]), Dot)
+    (dot,) = of_kind(charts.errors([Point(0.5, 0.0, True, "Pow p")]), Dot)
     assert (dot.y, dot.tone, dot.title) == (0.0, Tone.BAD, "Pow p: not finite")
 
 
 def test_errors_beyond_the_scale_stand_at_its_edge():
     """No dot leaves the picture: neither no error, nor an infinite one."""
     points = [Point(0.2, 0.0, False, "a"), Point(0.6, math.inf, False, "b")]
-    low, high = of_kind(plots.errors(points), Dot)
-    lines = [line.y1 for line in of_kind(plots.errors(points), Line)]
+    low, high = of_kind(charts.errors(points), Dot)
+    lines = [line.y1 for line in of_kind(charts.errors(points), Line)]
     assert (high.y, low.y) == (0.0, max(lines))
 
 
@@ -47,7 +47,7 @@ def test_of_many_nodes_the_worst_are_drawn():
     """Where dots would overlap, the worst of them is drawn."""
     points = [Point(i / 9999, 1e-6, False, "") for i in range(10000)]
     points[5000] = Point(5000 / 9999, 1e-1, False, "the one")
-    dots = of_kind(plots.errors(points), Dot)
+    dots = of_kind(charts.errors(points), Dot)
     assert len(dots) < 300
     assert "the one: 1.0e-01" in {dot.title for dot in dots}
 
@@ -57,18 +57,18 @@ def test_stored_numbers_are_counted_by_binade():
     array = np.array([1.0, 1.5, -2.0, 0.0, np.inf, np.nan, 2.0**-30, 7e4], np.float32)
     proto = model("g (float[8] x) => (float[8] y) <float[8] w> { y = Add (x, w) }", {"w": array})
     held = constants.find(ir.from_proto(proto)).values()
-    assert binades.of_stored(held) == {0: 2, 1: 1, -30: 1, 16: 1}
+    assert charts.binades_of_stored(held) == {0: 2, 1: 1, -30: 1, 16: 1}
 
 
 @pytest.mark.parametrize("number", [1.0, 1.99, 2.0, 65504.0, 2.0**-24, 1e-30])
 def test_what_a_run_showed_is_counted_by_its_largest_number(number):
     """A value counts once, in the binade of its largest number."""
-    assert plots.binades_of_values({"v": Extremes(1e-31, number)}) == {math.floor(math.log2(number)): 1}
+    assert charts.binades_of_values({"v": Extremes(1e-31, number)}) == {math.floor(math.log2(number)): 1}
 
 
 def bars_and_limits(half, stored_numbers):
     """The bars of a histogram by tone, and the places of its limits."""
-    picture = plots.ranges(stored_numbers, {}, half)
+    picture = charts.ranges(stored_numbers, {}, half)
     bars = [rect for rect in of_kind(picture, Rect) if rect.tone is not Tone.LIGHT]
     limits = [line.x1 for line in of_kind(picture, Line) if line.dash]
     return bars, limits
@@ -82,7 +82,7 @@ def test_what_float16_cannot_hold_is_marked(power, tone):
     """Numbers below 2**-24 become zero, from 2**16 on infinite; far outliers are at the edge."""
     (bar,), _ = bars_and_limits(FLOAT16, {power: 3})
     assert bar.tone is tone
-    assert 0 <= bar.x < bar.x + bar.w <= plots.WIDTH
+    assert 0 <= bar.x < bar.x + bar.w <= charts.WIDTH
 
 
 def test_the_limits_are_those_of_the_half_type():
@@ -103,6 +103,6 @@ def test_bfloat16_has_its_own_limits():
 
 def test_a_panel_for_what_is_known():
     """Stored numbers, and node outputs where there was a run; nothing without either."""
-    titles = [t.text for t in of_kind(plots.ranges({0: 1}, {1: 1}, FLOAT16), Text) if t.bold]
+    titles = [t.text for t in of_kind(charts.ranges({0: 1}, {1: 1}, FLOAT16), Text) if t.bold]
     assert len(titles) == 2
-    assert plots.ranges({}, {}, FLOAT16).shapes == ()
+    assert charts.ranges({}, {}, FLOAT16).shapes == ()

@@ -329,3 +329,18 @@ def test_the_file_beside_a_model_is_its_data(cancels, command):
     assert "1 given sample from" in done.output, done.output
     assert "m.npz" in done.output
     assert "synthetic" in commands.run(*words, "--seed", "0").output
+
+
+@pytest.mark.parametrize("command", ["rewrite", "tune", "verify"])
+@pytest.mark.parametrize("arrays", [{"y": (4, 16)}, {"x": (4, 15)}])
+def test_a_file_beside_a_model_that_does_not_fit_is_left_aside(cancels, command, arrays):
+    """In one line on standard error: nobody named it. Who names it gets an error."""
+    beside, out = cancels.with_suffix(".npz"), cancels.with_name("r.onnx")
+    np.savez(beside, **{name: np.ones(shape, np.float32) for name, shape in arrays.items()})
+    words = (command, cancels, *([cancels] if command == "verify" else ["-o", out]))
+    done = commands.run(*words)
+    assert done.exit_code == 0, done.output
+    (line,) = (line for line in done.stderr.splitlines() if "m.npz" in line)
+    assert line.endswith("nobody named the file, and made-up inputs are used instead")
+    assert "synthetic sample" in done.stdout
+    assert "m.npz" in commands.failure(*words, "--data", beside)

@@ -3,7 +3,7 @@
 import io
 
 from amp_rewrite.console import Console
-from amp_rewrite.reporting import terminal_bench
+from amp_rewrite.reporting import terminal
 from amp_rewrite.running.sessions import Device
 from tests.benches import bench, latency
 
@@ -11,7 +11,7 @@ from tests.benches import bench, latency
 def printed(made):
     """What a terminal of 80 columns shows."""
     out = io.StringIO()
-    terminal_bench.print_bench(Console(file=out, width=80), made)
+    terminal.print_bench(Console(file=out, width=80), made)
     return out.getvalue()
 
 
@@ -41,6 +41,6 @@ def test_what_was_not_measured_is_not_a_number():
 
 def test_letters_go_on_after_z():
     """Columns are named as in a spreadsheet."""
-    names = terminal_bench.letters(30)
+    names = terminal.letters(30)
     assert names[0] == "A"
     assert names[25:29] == ["Z", "AA", "AB", "AC"]

@@ -15,9 +15,9 @@ import amp_rewrite
 from amp_rewrite.errors import FeedError, OptionError
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.options import Options, Pins
-from amp_rewrite.reporting import search_chart
+from amp_rewrite.reporting import charts
+from amp_rewrite.reporting.charts import Plan, Search
 from amp_rewrite.reporting.pictures import Dot, Tone
-from amp_rewrite.reporting.search_chart import Plan, Search
 from amp_rewrite.tuning import effort, search
 from amp_rewrite.tuning import switches as sites
 from amp_rewrite.tuning.search import Group, Parts
@@ -518,8 +518,8 @@ def test_the_hull_has_what_no_plan_beats():
         Plan(4.0, 0.0, 0),
         Plan(1.0, 1e-2, 6),
     ]
-    assert search_chart.hull(plans) == [plans[4], plans[0], plans[3]]
-    dots = [s for s in search_chart.chart(Search(plans, 1e-2, {})).shapes if isinstance(s, Dot)]
+    assert charts.hull(plans) == [plans[4], plans[0], plans[3]]
+    dots = [s for s in charts.searched(Search(plans, 1e-2, {})).shapes if isinstance(s, Dot)]
     assert dots[1].x < dots[0].x < dots[3].x
     assert dots[1].y < dots[0].y < dots[3].y
     assert (dots[1].tone, dots[0].tone) == (Tone.GREY, Tone.HALF)

@@ -340,9 +340,9 @@ def test_the_floor_is_that_of_the_half_type():
 
 
 def test_float32_is_compared_with_itself(monkeypatch):
-    """Where models run quickly, or the verdict is bad; what cannot be had is left out."""
+    """Where models are small, or the verdict is bad; what cannot be had is left out."""
     assert judged([1.0], 0).outputs[0].noise == 0
-    monkeypatch.setattr(verification, "QUICK", 0)
+    monkeypatch.setattr(verification, "LARGE", 0)
     assert judged([1.0], 0).outputs[0].noise is None
     assert judged([1.0], 1.0).outputs[0].noise == 0
     refuse = amp_rewrite.errors.ModelError("refused")

@@ -200,6 +200,23 @@ def test_far_is_no_success(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("scale", "status", "code"), [(1, "inconclusive on made-up inputs", 0), (0, "inconclusive", 1)]
+)
+def test_what_is_not_known_is_not_far(tmp_path, scale, status, code):
+    """A row is what the command on the model alone says, with its exit code."""
+    text = CHAIN.format(more=f"k = Constant <value_float = {scale}.> ()  c = Mul (b, k)").replace(
+        "(b, w)", "(c, w)"
+    )
+    write(tmp_path / "zoo" / "m.onnx", text)
+    flags = ("--tolerance", "error=1e-9") if scale else ()
+    done = run("zoo", tmp_path / "zoo", "-o", tmp_path / "out", "--", *flags)
+    (told,) = json.loads((tmp_path / "out" / "zoo.json").read_text())["models"]
+    assert (told["status"], done.exit_code) == (status, code), told["why"]
+    alone = run(tmp_path / "zoo" / "m.onnx", "-o", tmp_path / "m.onnx", *flags)
+    assert (alone.exit_code, told["why"] in alone.output) == (code, True)
+
+
 def test_rows_survive_json():
     """What is recorded is what was found."""
     found = row.Row("a", "a.onnx", Status.FAR, "why", sizes=(3, 2), error=0.5, seconds=1.5)
@@ -209,13 +226,11 @@ def test_rows_survive_json():
 # ---- which models
 
 
-def test_a_folder_has_its_models_and_their_inputs(models):
-    """As deep as they lie, without the results of a run in it; inputs are beside a model."""
-    np.savez(models / "one.npz", x=np.ones((2, 8), np.float32))
+def test_a_folder_has_its_models(models):
+    """As deep as they lie, without the results of a run in it."""
     write(models / "half" / "models" / "one.onnx")
     found = entries.find(models, models / "half")
     assert [each.name for each in found] == ["deep/er/two", "one"]
-    assert found[1].flags == ("--data", str(models / "one.npz"))
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,10 @@ from amp_rewrite.onnx_facts.operators import (
     AVERAGES,
     BOUNDS,
     CONTROL_FLOW,
+    DIVISORS,
     EXTREMES,
     JOINS,
+    LIMITS,
     MOVERS,
     REARRANGES,
     SELECTS,
@@ -45,7 +47,8 @@ _SUMS = frozenset(("Add", "Sub", "Sum"))
 _SCALES = frozenset(("Div", "Mul"))
 _CHOICES = BOUNDS | JOINS.keys() - {"Where"}
 _MOVES = REARRANGES | SELECTS | EXTREMES | {"Relu"}
-_FEED = MOVERS - CONTROL_FLOW | ARITHMETIC | AVERAGES | {"Cast", "Relu", "Resize"}
+_ACTIVATIONS = LIMITS.keys() | DIVISORS.keys() | {"LeakyRelu", "Relu", "Softplus"}
+_FEED = MOVERS - CONTROL_FLOW | ARITHMETIC | AVERAGES | _ACTIVATIONS | {"Cast", "Resize"}
 _ROUNDOFFS = 32
 """The most that a step outside of loops may weigh, in unit roundoffs of half: a state that is rounded off by
 one in each step is 3 % of itself away from where it would be.

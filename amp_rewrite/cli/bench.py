@@ -15,7 +15,7 @@ from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import writing
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.reporting import latency_chart, picture_files, terminal_bench
+from amp_rewrite.reporting import charts, pictures, terminal
 from amp_rewrite.running import latency, run_arguments
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
@@ -61,7 +61,7 @@ def bench(
     Synthetic inputs are those of A, and all models must take them. Each round runs every model once: A B A B.
     """
     if chart is not None:
-        picture_files.refuse_other_suffix(chart)  # refuses what cannot be drawn, before minutes have passed
+        pictures.refuse_other_suffix(chart)  # refuses what cannot be drawn, before minutes have passed
     run_arguments.libraries(custom_ops)
     device = run_arguments.device(provider)
     if tf32 and device is not Device.CUDA:
@@ -73,8 +73,8 @@ def bench(
         with naming_sizes(models[0], data):
             samples = list(feeds.feeds(models[0], data))
             measured = latency.measure(subjects, samples, device, TimingBudget(rounds, warmup, seconds))
-    terminal_bench.print_bench(Console(), measured)
+    terminal.print_bench(Console(), measured)
     if json_ is not None:
         writing.write_json(measured.to_json(), json_)
     if chart is not None:
-        picture_files.write(latency_chart.chart(measured), chart)
+        pictures.write(charts.latencies(measured), chart)

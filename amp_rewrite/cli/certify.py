@@ -14,7 +14,7 @@ from amp_rewrite.cli.flag_builders import PATH
 from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.console import Console
 from amp_rewrite.model import writing
-from amp_rewrite.reporting import terminal_rewrite
+from amp_rewrite.reporting import terminal
 from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewriting import result_checks
 
@@ -32,10 +32,10 @@ def certify(original: Path, rewritten: Path, json_: Path | None) -> None:
     """
     found = proved(original, rewritten)
     if not found.proved:
-        terminal_rewrite.print_lines(Console(), model_order.swapped("certify", original, rewritten))
+        terminal.print_lines(Console(), model_order.swapped("certify", original, rewritten))
     Console().print(str(found))
     if found.proved:
-        terminal_rewrite.print_lines(Console(), _not_valid(original, rewritten, found.nodes))
+        terminal.print_lines(Console(), _not_valid(original, rewritten, found.nodes))
     if json_ is not None:
         writing.write_json(found.to_json(), json_)
     exit_codes.fail_unless(found.proved)

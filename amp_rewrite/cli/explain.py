@@ -29,11 +29,11 @@ from amp_rewrite.explaining.suggestions import NodeRemedy
 from amp_rewrite.explanation_sources import DecisionSource, Explanation
 from amp_rewrite.model import writing
 from amp_rewrite.model.traversal import every_node
-from amp_rewrite.reporting import summary, terminal_explain
+from amp_rewrite.reporting import summary, terminal
 from amp_rewrite.reporting.executed_graph import PlacementView
 from amp_rewrite.reporting.html_report import HtmlReport
 from amp_rewrite.reporting.summary import SummaryLine
-from amp_rewrite.reporting.terminal_rewrite import print_lines
+from amp_rewrite.reporting.terminal import print_lines
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
@@ -80,20 +80,20 @@ class Query:
 
 
 def _answer_all(console: Console, found: Explanation) -> Answer:
-    terminal_explain.print_units(console, found.decisions)
+    terminal.print_units(console, found.decisions)
     units = range(len(found.decisions.all))
     return {"units": [first_step(found.decisions, unit).to_json() for unit in units]}
 
 
 def _answer_ranges(console: Console, found: Explanation) -> Answer:
     known = found.ranges()
-    terminal_explain.print_ranges(console, found.decisions, known, found.half)
+    terminal.print_ranges(console, found.decisions, known, found.half)
     units = [{"unit": str(found.decisions.all[unit]), **each.to_json()} for unit, each in known.units.items()]
     return {"ranges": {**known.counts.to_json(), "units": units}}
 
 
 def _answer_causes(console: Console, found: Explanation) -> Answer:
-    terminal_explain.print_causes(console, found.causes)
+    terminal.print_causes(console, found.causes)
     assumptions = list(found.assumptions)
     untried = any(not cause.suggestion.is_tried for cause in found.causes)
     about_flags = [_NO_FLAG_TRIED[found.source]] if untried else []
@@ -125,7 +125,7 @@ def _answer_cast(console: Console, found: Explanation, name: str) -> Answer:
     if not explanations:
         raise _no_cast(found, name)
     for cast in explanations:
-        terminal_explain.print_cast(console, cast)
+        terminal.print_cast(console, cast)
     return {"casts": [cast.to_json() for cast in explanations]}
 
 
@@ -157,7 +157,7 @@ def _answer_node(console: Console, found: Explanation, name: str) -> Answer:
     chains = [chain(found.decisions, unit) for unit in units]
     remedies = _remedies(found, units)
     for steps, lines in zip(chains, remedies, strict=True):
-        terminal_explain.print_chain(console, steps)
+        terminal.print_chain(console, steps)
         for line in lines:
             console.whole(Styled(f"  {line}", "cyan"))
     rests = found.assumptions if any("FLOPs" in line for lines in remedies for line in lines) else ()

@@ -101,7 +101,7 @@ def _refuse_conflicts(written: Sequence[_File], read: Sequence[_File]) -> None:
 def _refuse_foreign(written: Iterable[_File], source: Path | None) -> None:
     """OptionError for a named file that is a model or its weights, unless an earlier result is replaced."""
     for file in written:
-        if file.by in (_RESULT, "--plots") or not file.path.is_file() or _is_text(file.path):
+        if file.by == "--plots" or not file.path.is_file() or _is_text(file.path):
             continue
         model = external_data.model_at(file.path)
         if model is None:
@@ -110,10 +110,11 @@ def _refuse_foreign(written: Iterable[_File], source: Path | None) -> None:
             reader = next(filter(None, readers), None)
             problem = f"holds weights of {reader.name}" if reader else ""
         else:
-            is_earlier = file.by == _OUTPUT and _is_earlier(model, file.path, source)
+            is_earlier = file.by in (_OUTPUT, _RESULT) and _is_earlier(model, file.path, source)
             problem = "" if is_earlier else "is a model that amp-rewrite did not write"
         if problem:
-            remedy = f"choose another place for {file.by}, or replace it with --force"
+            other = "another place with -o" if file.by == _RESULT else f"another place for {file.by}"
+            remedy = f"choose {other}, or replace it with --force"
             raise OptionError(f"{file.path} {problem}", remedy=remedy)
 
 
@@ -178,9 +179,16 @@ def _written(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> It
         places = (values["plots"] / f"{name}.svg" for name in PICTURES)
         yield from (_File("--plots", place) for place in places)
     if _has_default_name(values):
-        model, halves = values["model"], half.BY_NAME.values() if "to" in values else ()
-        names = [output_paths.default(model, to) for to in halves] or [restore.default(model)]
+        model = values["model"]
+        names = [output_paths.default(model, to) for to in _halves(values)] or [restore.default(model)]
         yield from (_File(_RESULT, name) for name in names)
+
+
+def _halves(values: Mapping[str, Any]) -> Iterable[half.Half]:
+    """The types that a result may have: any, where a plan or a policy says it."""
+    if "to" not in values or values.get("plan") or values.get("policy"):
+        return half.BY_NAME.values() if "to" in values else ()
+    return (half.named(values["to"]),)
 
 
 def _has_default_name(values: Mapping[str, Any]) -> bool:

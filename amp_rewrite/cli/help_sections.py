@@ -32,7 +32,16 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "The search": ("max_error", "prefer", "budget"),
     "Inputs": ("data", "dim", "seed", "samples"),
     "The comparison": (
-        *("no_verify", "require_verify", "provider", "accumulate", "custom_ops", "tolerance", "metric"),
+        *(
+            "no_verify",
+            "require_verify",
+            "require_half",
+            "provider",
+            "accumulate",
+            "custom_ops",
+            "tolerance",
+            "metric",
+        ),
         *("per_node", "timeout"),
     ),
     "Rules": (

@@ -29,19 +29,9 @@ from amp_rewrite.placement.placing import Execution, Open
 from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.policy.options import Options
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.reporting import (
-    binades,
-    executed_graph,
-    graph_drawing,
-    html_file,
-    html_report,
-    model_card,
-    picture_files,
-    step_view,
-)
-from amp_rewrite.reporting.drawn_graph import Box
+from amp_rewrite.reporting import charts, drawn_graph, executed_graph, html_file, html_report, pictures
+from amp_rewrite.reporting.drawn_graph import Box, PlannedChanges
 from amp_rewrite.reporting.executed_graph import PlacementView
-from amp_rewrite.reporting.graph_drawing import PlannedChanges
 from amp_rewrite.reporting.html_report import DecisionView, Evidence, HtmlReport
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.report import Report
@@ -118,7 +108,7 @@ class ReportFiles:
         if self.plots is not None:
             destination.make_folder(self.plots)
             for name, picture in shown.pictures.items():
-                picture_files.write(picture, self.plots / f"{name}.svg")
+                pictures.write(picture, self.plots / f"{name}.svg")
 
 
 def _read(flags: Mapping[str, Any]) -> ReportFiles:
@@ -152,7 +142,7 @@ class PageMaker:
     def record(self, analysis: Analysis) -> None:
         """Records what the page shows of an analysis, before its model is changed."""
         found = explanation_sources.of_analysis(analysis)
-        planned = graph_drawing.changes(analysis.graph, found.decisions, analysis.plan)
+        planned = drawn_graph.changes(analysis.graph, found.decisions, analysis.plan)
         self._decided = _decided(found, analysis.loaded.model, planned, analysis.plan.half)
 
     def page(self, model: Path, report: Report | None, evidence: Evidence, result: Path) -> HtmlReport:
@@ -167,7 +157,7 @@ class PageMaker:
         """The page of the last analysis of a train step; `said` is what its comparison came to."""
         shown = self.page(model, report, Evidence(unverified=said), result)
         lines = list(scaled_step.lines(step))
-        return replace(shown, step=step_view.view(lines, step.parts, shown.decided.graph.boxes))
+        return replace(shown, step=html_report.step_view(lines, step.parts, shown.decided.graph.boxes))
 
     def of_plan(self, model: Path, analysis: Analysis) -> HtmlReport:
         """The page of an analysis that is not carried out; its result is a temporary one."""
@@ -195,10 +185,10 @@ def _carried_out(model: Path, analysis: Analysis, scratch: Path) -> Path:
 
 def _decided(found: Explanation, model: ir.Model, planned: PlannedChanges, to: Half) -> DecisionView:
     counted = _measured(found)
-    drawn = graph_drawing.build(model.graph, counted.types, found.decisions, planned, counted.flops)
-    stored = binades.of_stored(constants.find(model).values())
+    drawn = drawn_graph.build(model.graph, counted.types, found.decisions, planned, counted.flops)
+    stored = charts.binades_of_stored(constants.find(model).values())
     ranges = found.ranges().units if found.has_ranges else {}
-    card = model_card.card(model, drawn, given_flags())
+    card = html_report.model_card(model, drawn, given_flags())
     return html_report.decision_view(drawn, found.decisions, found.causes, stored, to, card, ranges)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from amp_rewrite.cli.flag_builders import PATH, grouped, number, repeatable, written
-from amp_rewrite.errors import OptionError, RunError
+from amp_rewrite.errors import FeedError, ModelError, OptionError, RunError
+from amp_rewrite.escaping import brief
 from amp_rewrite.policy.open_sizes import DEFAULT
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running.inputs import feeds
@@ -46,8 +47,22 @@ def _default_paths() -> tuple[Path, ...]:
     if context is None or written(context, ("data", "dim", "seed", "samples")):
         return ()
     model = context.params.get("model") or context.params.get("original")
-    beside = entries.data_beside(model) if isinstance(model, Path) else None
-    return tuple(context.params.get("calibrate") or ()) or ((beside,) if beside is not None else ())
+    return tuple(context.params.get("calibrate") or ()) or (_beside(model) if isinstance(model, Path) else ())
+
+
+def _beside(model: Path) -> tuple[Path, ...]:
+    """The samples beside a model, where they fit it: nobody named them."""
+    paths = tuple(filter(None, [entries.data_beside(model)]))
+    try:
+        for _ in feeds.feeds(model, Data(paths)) if paths else ():
+            pass
+    except FeedError as error:
+        told = f"warning  {brief(str(error))}; nobody named the file, and made-up inputs are used instead"
+        click.echo(told, err=True)
+        return ()
+    except ModelError:  # the command raises it again
+        pass
+    return paths
 
 
 input_flags = grouped(_FLAGS, "data", _data)

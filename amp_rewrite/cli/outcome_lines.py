@@ -36,7 +36,8 @@ def without_half(outcome: Outcome, io: IOTypes, model: str = "the model", result
         rest = f"; the rest stays as it is: {obstacle.why}" if obstacle.why else ""
         left = f"{result} is a copy" if result != model else "no file was written (-o FILE writes a copy)"
         return f"{model} has {report.half} already, and {left}{rest}"
-    same = "computes what the model does" if report.changed else "is a copy"
+    copied = "is a copy" if result != model else "stays as it is"
+    same = "computes what the model does" if report.changed else copied
     borders = "; --io half has no effect then" if io is IOTypes.HALF and not report.changed else ""
     return f"nothing became {report.half}: {result} {same}, because {_why(outcome, obstacle)}{borders}"
 

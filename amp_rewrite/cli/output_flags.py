@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.flag_builders import WRITTEN, Flag, written_file
+from amp_rewrite.cli.flag_builders import WRITTEN, Flag, switch, written_file
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.options import Beside, ExternalData
 
@@ -37,6 +37,11 @@ external_data_flag: Any = click.option(
     callback=_external_data,
     help="Store weights in files beside the result: if the model does so, or they exceed 2 GiB (auto); "
     "always, in one file; never; or in files of at most SIZE, such as 2GB.",
+)
+
+
+require_half_flag = switch(
+    "--require-half", "Exit with code 1 also if nothing in the result is half; it is written all the same."
 )
 
 

@@ -23,7 +23,7 @@ from amp_rewrite.model import writing
 from amp_rewrite.policy.options import ExternalData, IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
-from amp_rewrite.reporting import terminal_rewrite
+from amp_rewrite.reporting import terminal
 from amp_rewrite.restoring.restore import Restored
 from amp_rewrite.restoring.restore import restore as restored
 from amp_rewrite.running.inputs.feeds import Data
@@ -80,7 +80,7 @@ def restore(
     if isinstance(verdict, AmpRewriteError):
         Console(stderr=quiet).print(f"warning  not compared with the model: {verdict}")
     elif verdict is not None:
-        terminal_rewrite.print_verdict(console, verdict, per_node=comparing.per_node)
+        terminal.print_verdict(console, verdict, per_node=comparing.per_node)
         if is_proved:
             console.print(f"note     the result is proved equal to {model} but for precision: {_OFF}")
     refuse_failed(verdict)
@@ -125,7 +125,7 @@ def _print(console: Console, found: Restored, model: Path) -> None:
         f"{plural(edited.widened, 'stored tensor')} widened, {plural(edited.casts_removed, 'Cast')} removed, "
         f"{edited.casts_added:,} added; {found.size_before:,} -> {found.size_after:,} bytes"
     )
-    terminal_rewrite.print_lines(console, rewrite_output.data_lines(Path(found.model)))
+    terminal.print_lines(console, rewrite_output.data_lines(Path(found.model)))
     if not (edited.widened or edited.casts_removed or edited.casts_added):
         console.print(f"note     {model} has nothing in half: the result computes what it does")
     if edited.at_limit:

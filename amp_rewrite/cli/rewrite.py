@@ -29,7 +29,7 @@ from amp_rewrite.cli.flag_builders import (
 from amp_rewrite.cli.html_and_plots import Placing, ReportFiles, report_flags
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.many_models import ManyModelsCommand, models_argument
-from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
+from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag, require_half_flag
 from amp_rewrite.cli.progress import counting, shown_progress, tell
 from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, watching
 from amp_rewrite.cli.rewrite_output import JobReports
@@ -40,7 +40,7 @@ from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.repair import ObservePolicy
-from amp_rewrite.reporting import summary, terminal_rewrite
+from amp_rewrite.reporting import summary, terminal
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.running.inputs import feeds
@@ -174,9 +174,7 @@ calibration_flags = grouped(_FLAGS, "calibration", _read)
     "Exit with code 1 also if the result could not be compared with the model, or on synthetic inputs alone "
     "and is too far off there.",
 )
-@switch(
-    "--require-half", "Exit with code 1 also if nothing in the result is half; it is written all the same."
-)
+@require_half_flag
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the versions, and how long each stage took.")
 @decision_flags
@@ -223,7 +221,7 @@ def rewrite(
     """
     console = Console(quiet=quiet)
     if verbose:
-        terminal_rewrite.print_lines(console, summary.versions())
+        terminal.print_lines(console, summary.versions())
     policy = _policy(asked, observe)
     comparing.refuse_missing()
     _refuse_latency(latency, report_files, in_place=in_place, dry_run=dry_run)
@@ -262,16 +260,14 @@ def rewrite(
             done = rewrite_output.settle(job, done, json_, placed)
     beside = (save_plan, report_files.html, report_files.plots, calibration.save)
     if isinstance(done, Analysis):
-        terminal_rewrite.print_device_check(
-            console, asked.policy, lambda: explanation_sources.advise_planned(done)
-        )
+        terminal.print_device_check(console, asked.policy, lambda: explanation_sources.advise_planned(done))
         rewrite_output.print_plan(console, done, json_, placed, seen, beside)
     else:
         result = done.result
         advise = partial(explanation_sources.advise_model, result.model, result.report.half, sizes.dims)
-        terminal_rewrite.print_device_check(console, asked.policy, advise)
+        terminal.print_device_check(console, asked.policy, advise)
         if verbose:
-            terminal_rewrite.print_lines(console, summary.seconds(result.report))
+            terminal.print_lines(console, summary.seconds(result.report))
         rewrite_output.print_result(console, job, done, (json_, *beside))
 
 

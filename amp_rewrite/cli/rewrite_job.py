@@ -150,7 +150,7 @@ class RewriteJob:
             raise self.original
         self._stage("inputs", self._refuse_bad_data)
         outcome = repair.repair(self, self.options, policy, self._known)
-        outcome = self.blame(outcome)
+        outcome = _in_flags(self.blame(outcome))
         if not self.in_place:
             outcome = repair.with_trials(outcome, None if self.replay else self, policy)
         report = replace(outcome.result.report, seconds=self.timed.seconds)
@@ -352,6 +352,14 @@ class RewriteJob:
         except CANNOT_RUN:
             return outcome
         return replace(outcome, verification=blamed)
+
+
+def _in_flags(outcome: Outcome) -> Outcome:
+    """The outcome whose verdict names flags."""
+    verdict = outcome.verification
+    if not isinstance(verdict, Verdict):
+        return outcome
+    return replace(outcome, verification=replace(verdict, unproven=tuple(map(in_flags, verdict.unproven))))
 
 
 def _fresh(data: Data) -> Data:

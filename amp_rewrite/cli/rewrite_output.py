@@ -28,9 +28,9 @@ from amp_rewrite.placement.comparison import Comparison
 from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.repair import Outcome, Verification
-from amp_rewrite.reporting import summary, terminal_rewrite
+from amp_rewrite.reporting import summary, terminal
+from amp_rewrite.reporting.charts import Plan, Search
 from amp_rewrite.reporting.html_report import Evidence, HtmlReport
-from amp_rewrite.reporting.search_chart import Plan, Search
 from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
@@ -178,20 +178,20 @@ def print_result(
     reason = not_verified(job, verdict)
     if report.obstacle is not None and report.obstacle.already:
         console.print(str(outcome.result.model))
-        terminal_rewrite.print_lines(console, (line for line in summary.lines(report) if line.name in _KEPT))
+        terminal.print_lines(console, (line for line in summary.lines(report) if line.name in _KEPT))
     else:
-        terminal_rewrite.print_summary(console, report, str(outcome.result.model))
+        terminal.print_summary(console, report, str(outcome.result.model))
     if not console.quiet:
-        terminal_rewrite.print_lines(console, data_lines(Path(outcome.result.model)))
-    terminal_rewrite.print_lines(console, summary.observed_lines(job.seen))
-    terminal_rewrite.print_lines(console, outcome_lines.search_lines(outcome))
+        terminal.print_lines(console, data_lines(Path(outcome.result.model)))
+    terminal.print_lines(console, summary.observed_lines(job.seen))
+    terminal.print_lines(console, outcome_lines.search_lines(outcome))
     if reason == NOTHING_CHANGED:
         console.print(f"not compared with the original: {reason}")
     _print_verdict(console, verdict, per_node=job.comparing.per_node)
     _print_files(console, files)
     bad = isinstance(verdict, Verdict) and bool(reason)
     loud = Console(stderr=True) if bad and console.quiet else console
-    terminal_rewrite.print_hints(loud, next_steps.after(job, outcome, is_bad=bad))
+    terminal.print_hints(loud, next_steps.after(job, outcome, is_bad=bad))
     comparison_flags.refuse_failed(verdict)
     passed = verdict.ok if isinstance(verdict, Verdict) and not verdict.is_made_up else None
     is_half = report.obstacle is None or report.obstacle.already
@@ -215,7 +215,7 @@ _SHOWN = 3
 def _print_files(console: Console, files: Iterable[Path | None]) -> None:
     """Names the files that were written beside the result."""
     if named := ", ".join(str(file) for file in files if file is not None):
-        terminal_rewrite.print_lines(console, [SummaryLine("wrote", named)])
+        terminal.print_lines(console, [SummaryLine("wrote", named)])
 
 
 def _print_first(loud: Console, job: RewriteJob, outcome: Outcome) -> None:
@@ -255,7 +255,7 @@ def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -
         loud.print(f"not compared with the original: {in_flags(verdict)}")
     elif isinstance(verdict, Verdict):
         shown = console if verdict.ok else loud
-        terminal_rewrite.print_verdict(shown, verdict, per_node=per_node, hinted=False)
+        terminal.print_verdict(shown, verdict, per_node=per_node, hinted=False)
 
 
 def print_plan(
@@ -270,10 +270,10 @@ def print_plan(
     if json_ is not None:
         advice = explanation_sources.advise_planned(analysis)
         _write_json(json_, analysis.report(), None, "--dry-run was given", _told(advice, placed, seen))
-    terminal_rewrite.print_plan(console, analysis.plan)
-    terminal_rewrite.print_lines(console, summary.match_lines(analysis.matched))
-    terminal_rewrite.print_lines(console, summary.observed_lines(seen))
-    terminal_rewrite.print_lines(console, summary.prediction_lines(analysis.report().prediction))
+    terminal.print_plan(console, analysis.plan)
+    terminal.print_lines(console, summary.match_lines(analysis.matched))
+    terminal.print_lines(console, summary.observed_lines(seen))
+    terminal.print_lines(console, summary.prediction_lines(analysis.report().prediction))
     for warning in (*analysis.warnings, *analysis.predicted):
         console.print(f"warning  {in_flags(warning)}")
     halves = sum(analysis.painting.halves)

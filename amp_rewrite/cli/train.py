@@ -29,7 +29,7 @@ from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy.named_policies import FLOAT32, Policy
 from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.reporting import terminal_rewrite
+from amp_rewrite.reporting import terminal
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
@@ -250,14 +250,14 @@ def train(
     written = staging.current().commit(written)
     if written is not None:
         advise = partial(explanation_sources.advise_model, Path(written), report.half, sizes.dims)
-        terminal_rewrite.print_summary(console, report, str(written))
-        terminal_rewrite.print_lines(console, rewrite_output.data_lines(Path(written)))
-    terminal_rewrite.print_lines(console, scaled_step.lines(step))
+        terminal.print_summary(console, report, str(written))
+        terminal.print_lines(console, rewrite_output.data_lines(Path(written)))
+    terminal.print_lines(console, scaled_step.lines(step))
     _print_compared(console, compared)
     policy = asked.policy or Policy(f"mixed_{asked.options.half.name}")
-    terminal_rewrite.print_device_check(console, policy, advise)
+    terminal.print_device_check(console, policy, advise)
     if explain:
-        terminal_rewrite.print_lines(console, scaled_step.details(step))
+        terminal.print_lines(console, scaled_step.details(step))
     passed = compared.ok if isinstance(compared, StepComparison) else None
     exit_codes.end_rewrite(valid=report.ok, passed=passed, required=require_verify and not explain)
 

@@ -16,7 +16,7 @@ from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, choice, executor_flag, number, opened, written_file
 from amp_rewrite.cli.html_and_plots import Placing, ReportFiles, report_flags
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
-from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
+from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag, require_half_flag
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, watching
 from amp_rewrite.cli.rewrite_output import JobReports
@@ -73,6 +73,7 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
 @executor_flag("What runs the samples of the search")
 @json_flag("report")
 @external_data_flag
+@require_half_flag
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @free_decision_flags
 @input_flags
@@ -89,6 +90,7 @@ def tune(
     executor: str | None,
     json_: Path | None,
     external_data: ExternalData,
+    require_half: bool,
     quiet: bool,
     asked: DecisionFlags,
     data: Data,
@@ -124,6 +126,7 @@ def tune(
             data=replace(data, ranges=asked.options.ranges),
             comparing=comparing,
             required=True,
+            needs_half=require_half,
             limit=limit,
             on_plan=functools.partial(reports.record, ranges=json_ is not None, quick_ranges=True),
             progress=progress,

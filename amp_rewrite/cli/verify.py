@@ -21,7 +21,7 @@ from amp_rewrite.model import loading, writing
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.reporting import terminal_rewrite
+from amp_rewrite.reporting import terminal
 from amp_rewrite.running.inputs.feeds import Data
 
 
@@ -69,12 +69,12 @@ def verify(
         verdict = comparing.verdict(original, rewritten, data, IOTypes(io), progress)
         tell(progress, "blame")
         verdict = comparing.with_blame(verdict, original, rewritten, data, by_effect=True)
-    terminal_rewrite.print_lines(Console(), model_order.swapped("verify", original, rewritten))
-    terminal_rewrite.print_verdict(Console(), verdict, per_node=comparing.per_node, hinted=False)
-    terminal_rewrite.print_hints(Console(), next_steps.of_comparison(verdict))
+    terminal.print_lines(Console(), model_order.swapped("verify", original, rewritten))
+    terminal.print_verdict(Console(), verdict, per_node=comparing.per_node, hinted=False)
+    terminal.print_hints(Console(), next_steps.of_comparison(verdict))
     if verdict.failed_run:
         mended = f"amp-rewrite restore {as_argument(rewritten)}   # a float32 model of it, which may run"
-        terminal_rewrite.print_hints(Console(), [mended])
+        terminal.print_hints(Console(), [mended])
     if json_ is not None:
         writing.write_json(verdict.to_json(), json_)
     refuse_failed(verdict)

@@ -18,7 +18,7 @@ from amp_rewrite.cli.rewrite import rewrite
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.process import executors
-from amp_rewrite.reporting import terminal_rewrite
+from amp_rewrite.reporting import terminal
 from amp_rewrite.zoo import entries, run
 from amp_rewrite.zoo.row import Row, Status
 from amp_rewrite.zoo.terminal_table import print_failures, print_zoo
@@ -85,7 +85,7 @@ def zoo(
         f"-o {as_argument(output / str(row.result))}"
         for row in itertools.islice(far, 1)
     )
-    terminal_rewrite.print_hints(console, hints)
+    terminal.print_hints(console, hints)
     if quiet:
         print_failures(Console(stderr=True), result)
     exit_codes.end_many(done=not result.has_failed, passed=result.ok)

@@ -46,6 +46,7 @@ NEUTRAL: Mapping[str, frozenset[str]] = {
     **{f"Reduce{kind}": frozenset(["axes", "noop_with_empty_axes"]) for kind in _REDUCTIONS},
     # only the default is another, which CHANGES looks at: softmax_12_13.h
     **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), frozenset(["axis"])),
+    "QuantizeLinear": frozenset(["saturate"]),  # of float8 alone: changelog QuantizeLinear-19
     "Reshape": frozenset(["allowzero"]),  # 0 copies the dimension, as before: changelog Reshape-14
     # plain interpolation of all axes: changelog Resize-18
     "Resize": frozenset(["antialias", "axes", "keep_aspect_ratio_policy"]),
@@ -102,8 +103,8 @@ CHANGES: Mapping[str, tuple[Change, ...]] = {
         Change(11, Unless("auto_pad", ("NOTSET", "VALID"))),
         Change(11, Unless("output_shape")),
     ),
-    "DequantizeLinear": (Change(19), Change(21), Change(23)),  # q_dq_21_20.h
-    "QuantizeLinear": (Change(19), Change(21), Change(23)),
+    "DequantizeLinear": (Change(21), Change(23)),  # q_dq_21_20.h
+    "QuantizeLinear": (Change(21), Change(23)),
     "GridSample": (Change(20),),  # modes have other names: gridsample_19_20.h
     "GroupNormalization": (Change(21),),  # a scale a channel: group_normalization_20_21.h
     # before 13 all axes from `axis` on were one; the default was 1: softmax_12_13.h

@@ -157,13 +157,14 @@ def _enough_inputs(after: OpSchema, used: tuple[str | None, ...]) -> bool:
 
 
 def _variables_kept(before: OpSchema, after: OpSchema, usage: _Usage) -> bool:
-    """Whether the inputs that share a type variable now did so before, and each output shares its own with an
-    input that it shared it with before.
+    """Whether the inputs that share a type variable now did so before, or are of one type, and each output
+    shares its own with an input that it shared it with before.
     """
     inputs = _variables(before.inputs, after.inputs, usage.inputs)
     outputs = _variables(before.outputs, after.outputs, usage.outputs)
     old, new = {was for was, _ in inputs}, {now for _, now in inputs}
-    joined = len(inputs) > len(new)
+    kinds = {(_variable(after.inputs, i), kind) for i, kind in enumerate(usage.inputs) if kind is not None}
+    joined = len(inputs) > len(new) and (len(kinds) > len(new) or "" in usage.inputs)
     bound = all(pair in inputs or (pair[0] not in old and pair[1] not in new) for pair in outputs)
     return bound and not joined
 

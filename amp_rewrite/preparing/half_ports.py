@@ -6,7 +6,7 @@ That is known before anything is decided, and for all nodes of an operator with 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,7 +44,8 @@ class HalfPorts:
 
     def __init__(self, form: Form) -> None:
         self._half, self._target = form.half, form.target
-        self._kinds = _kinds(form.half.name)
+        asked = (operator for operator in form.kept_operators if operator in _FIXED)
+        self._kinds = _kinds(form.half.name) | dict.fromkeys(asked, Kind.ALLOW)
         self.of = functools.cache(self._of)
 
     def starts(self, node: ir.Node) -> bool:
@@ -79,8 +80,12 @@ class HalfPorts:
         return frozenset(p for group in groups for p in (*group.inputs, *(~i for i in group.outputs)))
 
 
+_FIXED: frozenset[Operator] = frozenset([("", "DequantizeLinear"), ("", "QuantizeLinear")])
+"""Operators whose types are fixed, and which have half from an opset on: who moves them asks for that."""
+
+
 @functools.cache
-def _kinds(half: str) -> Mapping[Operator, Kind]:
+def _kinds(half: str) -> dict[Operator, Kind]:
     lists = operator_lists.load(SHIPPED_FOR[half])
     can = (Kind.ALLOW, Kind.INFER, Kind.CLEAR)
     return {operator: entry.kind for operator, entry in lists.entries.items() if entry.kind in can}

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
+
+from amp_rewrite.analysis.units import UnitGraph, Use, value_of
+from amp_rewrite.flops.flop_count import Flops
+from amp_rewrite.model import constants
+from amp_rewrite.model.graph_edits import graph_of
+from amp_rewrite.onnx_types import control_flow, schema
+from amp_rewrite.onnx_types.element_types import Types, element_type_name
+from amp_rewrite.policy.node_patterns import pinned_as
+from amp_rewrite.reporting import charts
+from amp_rewrite.rewriting.decisions import Decisions
+from amp_rewrite.rewriting.plan import Plan, PlannedCast, Storage
 
 
 class Shade(enum.Enum):
@@ -22,13 +35,16 @@ class Shade(enum.Enum):
     BORDER = "border"
 
 
+Counts = tuple[tuple[int, int], ...]
+"""Counts of numbers by the power of two that they begin with, in their order."""
+
+
 @dataclass(frozen=True, slots=True)
 class BoxValue:
     """An input or output value of a box.
 
     `type` is the type in the original, such as `float32[2, 3]`; `half` says whether the value is half here
     after the rewrite, `stored` whether it is a constant, and `range` its least and greatest number, as text.
-    `binades` has counts of its numbers by the power of two that they begin with, in their order.
     """
 
     name: str
@@ -36,7 +52,7 @@ class BoxValue:
     half: bool = False
     stored: bool = False
     range: str = ""
-    binades: tuple[tuple[int, int], ...] = ()
+    binades: Counts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +105,320 @@ class DrawnGraph:
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnNodes:
-    """A drawn graph, and the node of each of its boxes, None for an input or output."""
+class PlannedChanges:
+    """The changes of a plan: the values and the uses that become half, and the added Casts."""
 
-    graph: DrawnGraph
-    nodes: tuple[ir.Node | None, ...]
+    values: frozenset[ir.Value] = frozenset()
+    uses: frozenset[Use] = frozenset()
+    casts: tuple[PlannedCast, ...] = ()
+
+
+def changes(graph: UnitGraph, decisions: Decisions, plan: Plan) -> PlannedChanges:
+    """The changes that a plan will make to a model that has not been edited yet."""
+    stored = (storing.stored.value for storing in plan.tensors if storing.storage is Storage.HALF)
+    halves = (unit for unit in graph.units if decisions.all[unit.index].is_half)
+    uses = frozenset(use for unit in halves for use in unit.uses)
+    return PlannedChanges(frozenset((*plan.values, *stored)), uses, plan.casts)
+
+
+def build(
+    root: ir.Graph, types: Types, decisions: Decisions, planned: PlannedChanges, flops: Flops
+) -> DrawnGraph:
+    """The drawn graph of a model with the planned Casts; a rewritten model has its Casts as nodes."""
+    return _Drawer(root, types, decisions, planned, flops).drawn()
+
+
+def undecided(root: ir.Graph, types: Types) -> tuple[DrawnGraph, tuple[ir.Node | None, ...]]:
+    """The drawn graph of a model about which nothing was decided, without shades and stored numbers, and the
+    node of each of its boxes, None for an input or output.
+    """
+    drawer = _Drawer(root, types, Decisions(()), PlannedChanges(), {}, reads=False)
+    return drawer.drawn(), drawer.nodes
+
+
+# The boxes of each graph, in order.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _GraphOutput:
+    """An output of a graph, by its position."""
+
+    graph: ir.Graph
+    port: int
+
+
+_Item = ir.Node | ir.Value | PlannedCast | _GraphOutput
+"""The subject of a box: a node, an input, an added Cast, or an output."""
+
+
+def _with_titles(graph: ir.Graph, title: str) -> Iterator[tuple[ir.Graph, str]]:
+    """A graph and its subgraphs, titled by attribute and node."""
+    yield graph, title
+    for node in graph:
+        for number, body in enumerate(control_flow.bodies(node)):
+            names = (a.name for a in node.attributes.values() if a.value is body)
+            attribute = next(names, f"body {number + 1}")
+            yield from _with_titles(body, f"{attribute} of {node.op_type} {pinned_as(node)}".strip())
+
+
+def _in_order(graph: ir.Graph, casts: Sequence[PlannedCast]) -> list[_Item]:
+    """The contents of a graph: nodes in order, inputs before their first use, Casts and outputs after
+    their producer.
+    """
+    place = {node: i for i, node in enumerate(graph)}
+    first: dict[ir.Value, int] = {}
+    for node, position in place.items():
+        for value in filter(None, node.inputs):
+            first.setdefault(value, position)
+    items: list[tuple[int, int, _Item]] = []
+    items += ((i, 2, node) for node, i in place.items() if not _is_constant(node))
+    items += ((first.get(v, 0), 0, v) for v in graph.inputs if not v.is_initializer())
+    for cast in casts:
+        if graph_of(cast.value) is graph:
+            producer = cast.value.producer()
+            at, rank = (first.get(cast.value, 0), 1) if producer is None else (place[producer], 3)
+            items.append((at, rank, cast))
+    for port, value in enumerate(graph.outputs):
+        producer = value.producer()
+        at = len(place) if producer is None else place.get(producer, len(place))
+        items.append((at, 4, _GraphOutput(graph, port)))
+    return [item for *_, item in sorted(items, key=lambda entry: entry[:2])]
+
+
+def _is_constant(node: ir.Node | None) -> bool:
+    """True if a node is a Constant, which has no box: it is shown where it is read."""
+    return node is not None and node.op_type == "Constant" and not node.domain
+
+
+class _Drawer:
+    """Draws a model; items are told apart by identity, as planned Casts compare by content."""
+
+    def __init__(
+        self,
+        root: ir.Graph,
+        types: Types,
+        decisions: Decisions,
+        planned: PlannedChanges,
+        flops: Flops,
+        *,
+        reads: bool = True,
+    ) -> None:
+        self._types = types
+        self._flops = flops
+        self._reads = reads
+        self._decisions = decisions
+        self._units: dict[object, list[int]] = {}
+        for unit, decision in enumerate(decisions.all):
+            self._units.setdefault(decision.node, []).append(unit)
+        self._added = {site.node for site in decisions.cast_sites if site.added}
+        self._planned = planned
+        self._numbers: dict[ir.Value, tuple[str, Counts]] = {}
+        self._casts = {use: cast for cast in planned.casts for use in cast.uses}
+        self._graphs = dict(_with_titles(root, ""))
+        self._items = [item for graph in self._graphs for item in _in_order(graph, planned.casts)]
+        self._at = {id(item): i for i, item in enumerate(self._items)}
+        self._position = {graph: i for i, graph in enumerate(self._graphs)}
+
+    def drawn(self) -> DrawnGraph:
+        nodes = [node for graph in self._graphs for node in graph]
+        owners = {body: self._at.get(id(node)) for node in nodes for body in control_flow.bodies(node)}
+        return DrawnGraph(
+            frames=tuple(Frame(title, owners.get(graph)) for graph, title in self._graphs.items()),
+            boxes=tuple(map(self._box, self._items)),
+            wires=tuple(dict.fromkeys(self._wires())),
+            constants=sum(map(_is_constant, nodes)),
+        )
+
+    @property
+    def nodes(self) -> tuple[ir.Node | None, ...]:
+        """The node of each box, None for what is no node."""
+        return tuple(item if isinstance(item, ir.Node) else None for item in self._items)
+
+    def _box(self, item: _Item) -> Box:
+        if isinstance(item, PlannedCast):
+            return self._cast(item)
+        if isinstance(item, _GraphOutput):
+            value = item.graph.outputs[item.port]
+            inputs = self._input(Use(item.graph, item.port))
+            return Box(self._position[item.graph], "output", value.name or "", Shade.BORDER, inputs=inputs)
+        if isinstance(item, ir.Value):
+            outputs = (self._value(item, half=item in self._planned.values),)
+            frame = self._position[graph_of(item)]
+            return Box(frame, "input", item.name or "", Shade.BORDER, outputs=outputs)
+        return self._node(item)
+
+    def _node(self, node: ir.Node) -> Box:
+        units = tuple(self._units.get(node, ()))
+        graph = node.graph
+        assert isinstance(graph, ir.Graph), "every drawn node belongs to a graph"
+        shade = _SHADES[frozenset(self._decisions.all[unit].is_half for unit in units)]
+        return Box(
+            graph=self._position[graph],
+            operator=schema.written(node.domain, node.op_type),
+            name=pinned_as(node),
+            shade=Shade.CAST if node in self._added else shade,
+            units=units,
+            inputs=tuple(port for i in range(len(node.inputs)) for port in self._input(Use(node, i))),
+            outputs=tuple(self._value(value, half=value in self._planned.values) for value in node.outputs),
+            bodies=tuple(self._position[body] for body in control_flow.bodies(node)),
+            flops=self._flops.get(node),
+            attributes=attribute_texts(node),
+        )
+
+    def _cast(self, cast: PlannedCast) -> Box:
+        to_half = cast.dtype != ir.DataType.FLOAT
+        return Box(
+            graph=self._position[graph_of(cast.value)],
+            operator="Cast",
+            name=f"{cast.value.name or 'value'} to {element_type_name(cast.dtype)}",
+            shade=Shade.CAST,
+            inputs=(self._value(cast.value, half=not to_half),),
+            outputs=(self._value(cast.value, half=to_half),),
+        )
+
+    def _input(self, use: Use) -> tuple[BoxValue, ...]:
+        """The value at a use; empty for an omitted optional input."""
+        value = value_of(use)
+        return () if value is None else (self._value(value, half=self._is_half(use, value)),)
+
+    def _is_half(self, use: Use, value: ir.Value) -> bool:
+        """True if a use gets half: the colour of its unit, or for graph outputs the type of the value."""
+        if use in self._planned.uses or type(use.holder) is ir.Node:
+            return use in self._planned.uses
+        cast = self._casts.get(use)
+        return value in self._planned.values if cast is None else cast.dtype != ir.DataType.FLOAT
+
+    def _value(self, value: ir.Value, *, half: bool) -> BoxValue:
+        is_stored = value.is_initializer() or _is_constant(value.producer())
+        if value not in self._numbers:
+            reads = is_stored and self._reads
+            self._numbers[value] = _stored_numbers(constants.stored_as(value)) if reads else ("", ())
+        return BoxValue(
+            value.name or "", _type_text(value, self._types), half, is_stored, *self._numbers[value]
+        )
+
+    def _wires(self) -> Iterator[Wire]:
+        for target, item in enumerate(self._items):
+            for source in self._sources(item):
+                if id(source) in self._at:
+                    yield Wire(self._at[id(source)], target)
+
+    def _sources(self, item: _Item) -> Iterator[object]:
+        """The items that a box gets its inputs from: Casts, else producers and inputs."""
+        uses: list[Use] = []
+        if isinstance(item, PlannedCast):
+            yield item.value.producer() or item.value
+        elif isinstance(item, _GraphOutput):
+            uses = [Use(item.graph, item.port)]
+        elif isinstance(item, ir.Node):
+            uses = [Use(item, port) for port in range(len(item.inputs))]
+        for use in uses:
+            value = value_of(use)
+            if use in self._casts:
+                yield self._casts[use]
+            elif value is not None:
+                yield value.producer() or value
+
+
+_SHADES: Mapping[frozenset[bool], Shade] = {
+    frozenset(): Shade.OTHER,
+    frozenset((True,)): Shade.HALF,
+    frozenset((False,)): Shade.FULL,
+    frozenset((True, False)): Shade.MIXED,
+}
+
+
+# Types, attributes and stored values as text.
+
+
+def _type_text(value: ir.Value, types: Types) -> str:
+    """The type and shape of a value as in `float32[batch, 3]`; unknown parts are omitted."""
+    kind = types.get(value) or value.type
+    if not isinstance(kind, ir.TensorType):
+        return "" if kind is None else str(kind)
+    sizes = (str(d) if isinstance(d, int) else d.value or "?" for d in value.shape or ())
+    return element_type_name(kind.dtype) + ("" if value.shape is None else f"[{', '.join(sizes)}]")
+
+
+_SHOWN = 8
+"""Numbers of a list that are shown."""
+_LONGEST = 80
+"""Characters of a text that are shown."""
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
+def attribute_texts(node: ir.Node) -> tuple[tuple[str, str], ...]:
+    """The attributes of a node that are no bodies: names and values."""
+    shown = (attribute for attribute in node.attributes.values() if attribute.type not in _GRAPHS)
+    return tuple((attribute.name, _attribute_text(attribute)) for attribute in shown)
+
+
+def _attribute_text(attribute: ir.Attr) -> str:
+    if attribute.is_ref():
+        return f"of the function: {attribute.ref_attr_name}"
+    value = attribute.value
+    if isinstance(value, (list, tuple)):
+        more = ", ..." if len(value) > _SHOWN else ""
+        text = f"{', '.join(map(_element_text, value[:_SHOWN]))}{more}"
+    else:
+        text = _element_text(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _element_text(value: object) -> str:
+    if isinstance(value, ir.TensorProtocol):
+        return f"{element_type_name(value.dtype)}{list(value.shape.numpy())}"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+_FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
+_LARGEST = 1 << 26
+"""Elements up to which a stored value is read for its range."""
+_FEW = 16
+"""Numbers of which the range says enough."""
+
+
+def _stored_numbers(tensor: ir.TensorProtocol | None) -> tuple[str, Counts]:
+    """The least and the greatest number of a stored value of floats, as text, and counts of its numbers by
+    binade; nothing of others, and of large ones.
+
+    A few numbers have no binades. Raises ModelError for a value that cannot be read.
+    """
+    if tensor is None or tensor.dtype not in _FLOATS or not 0 < tensor.size <= _LARGEST:
+        return "", ()
+    least, most, counts = np.inf, -np.inf, charts.binades(np.zeros(0, np.float32))
+    for block in constants.read(tensor):
+        least, most = min(least, float(np.min(block))), max(most, float(np.max(block)))
+        counts += charts.binades(block)
+    text = f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
+    return text, tuple(sorted(counts.items())) if tensor.size > _FEW else ()
+
+
+# The parts of a train step.
+
+
+class StepPart(enum.Enum):
+    """The part of a train step that a node belongs to.
+
+    BACKWARD is linear in the seed, and multiplied by a loss scale that ENTERS at the seed and LEAVES at the
+    gradients. LOSS and OPTIMISER stay float32, and SCALE decides which steps are skipped, and the next scale.
+    """
+
+    FORWARD = "forward"
+    LOSS = "loss"
+    ENTERS = "enters"
+    BACKWARD = "backward"
+    LEAVES = "leaves"
+    OPTIMISER = "optimiser"
+    SCALE = "scale"
+
+
+def step_part(box: Box, parts: Mapping[str, StepPart]) -> StepPart | None:
+    """The part of a box, by the names of its outputs, FORWARD where they have none; a Cast is of the part of
+    its value. None for what is no node.
+    """
+    if box.shade is Shade.BORDER:
+        return None
+    return next((parts[value.name] for value in box.outputs if value.name in parts), StepPart.FORWARD)

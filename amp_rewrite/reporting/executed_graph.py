@@ -13,7 +13,7 @@ from amp_rewrite.placement.comparison import Comparison
 from amp_rewrite.placement.placing import Execution
 from amp_rewrite.placement.saved_graph import FULL, HALVES, Executed
 from amp_rewrite.policy.node_patterns import pinned_as
-from amp_rewrite.reporting import graph_drawing
+from amp_rewrite.reporting import drawn_graph
 from amp_rewrite.reporting.drawn_graph import Box, DrawnGraph, Shade
 
 
@@ -28,7 +28,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ExecutedNode:
-    """What is to be known of an executed node beside its box.
+    """The facts about an executed node beside its box.
 
     It stands for `origins`, none where onnxruntime inserted it; `is_fused` where it has another operator than
     the first of them. `why_cpu` says why it is on the CPU provider, empty where it is not.
@@ -52,26 +52,30 @@ def build(execution: Execution, result: ir.Model, planned: Iterable[Box]) -> Exe
     graph = execution.graph
     if graph is None:
         return None
-    found = saved_graph.find_origins(graph, result)
+    origins = saved_graph.find_origins(graph, result)
     boxes = dict(_by_node(planned))
-    drawn = graph_drawing.of_nodes(graph.model.graph, graph.types)
+    drawn, nodes = drawn_graph.undecided(graph.model.graph, graph.types)
 
-    def about(node: ir.Node) -> ExecutedNode:
-        stands_for = tuple(_origin(one, boxes) for one in found[node])
+    def describe(node: ir.Node) -> ExecutedNode:
+        stands_for = tuple(_origin(one, boxes) for one in origins[node])
         why = execution.on_cpu.get(node)
-        return ExecutedNode(stands_for, saved_graph.is_fused(node, found[node]), why.value if why else "")
+        return ExecutedNode(stands_for, saved_graph.is_fused(node, origins[node]), why.value if why else "")
 
-    shaded = (
-        box if node is None else _shaded(box, graph.executed(node))
-        for box, node in zip(drawn.graph.boxes, drawn.nodes, strict=True)
+    def shaded(box: Box, node: ir.Node | None) -> Box:
+        if node is None:
+            return box
+        executed = graph.executed(node)
+        return replace(box, operator=executed.operator, shade=_shade(executed))
+
+    return ExecutedGraph(
+        replace(drawn, boxes=tuple(map(shaded, drawn.boxes, nodes))),
+        tuple(None if node is None else describe(node) for node in nodes),
     )
-    nodes = tuple(None if node is None else about(node) for node in drawn.nodes)
-    return ExecutedGraph(replace(drawn.graph, boxes=tuple(shaded)), nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementView:
-    """What the HTML report shows of a result's placement; `executed` is None where it does not load."""
+    """The placement of a result in the HTML report; `executed` is None where it does not load."""
 
     compared: Comparison
     executed: ExecutedGraph | None
@@ -92,10 +96,6 @@ def _by_node(planned: Iterable[Box]) -> Iterator[tuple[_Key, int]]:
 def _origin(node: ir.Node, boxes: Mapping[_Key, int]) -> Origin:
     operator, name = schema.written(node.domain, node.op_type), pinned_as(node)
     return Origin(operator, name, boxes.get((operator, name)))
-
-
-def _shaded(box: Box, executed: Executed) -> Box:
-    return replace(box, operator=executed.operator, shade=_shade(executed))
 
 
 def _shade(executed: Executed) -> Shade:

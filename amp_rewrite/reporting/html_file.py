@@ -11,11 +11,18 @@ import functools
 import hashlib
 import json
 import re
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite.reporting import html_json
-from amp_rewrite.reporting.html_report import HtmlReport
+from amp_rewrite.explaining import sentences
+from amp_rewrite.reporting import pictures, verdict_text
+from amp_rewrite.reporting.drawn_graph import DrawnGraph
+from amp_rewrite.reporting.executed_graph import PlacementView
+from amp_rewrite.reporting.html_report import BoxError, Evidence, HtmlReport, UnitReason
+from amp_rewrite.reporting.summary import SummaryLine
+from amp_rewrite.running.verdict import Output
 
 _FOLDER = Path(__file__).parent / "html"
 _VENDORED = ("d3", "dagre")
@@ -34,7 +41,7 @@ def render(report: HtmlReport) -> bytes:
     parts = {
         "policy": _policy(style, vendored, script),
         "style": style,
-        "data": embedded(html_json.plain(report)),
+        "data": embedded(plain(report)),
         "licences": "\n".join(_text(f"vendor/{name}.LICENSE") for name in _VENDORED),
         "vendored": vendored,
         "script": script,
@@ -46,7 +53,7 @@ def render(report: HtmlReport) -> bytes:
 def embedded(data: Any) -> str:
     """JSON that is safe inside a script element: ASCII without `<`, `>` and `&`."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 _UNSAFE = re.compile("[<>&]")
@@ -65,3 +72,111 @@ def _hash(content: str) -> str:
 @functools.cache
 def _text(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+# The content of a report as plain data for the page's scripts.
+
+
+def plain(report: HtmlReport) -> dict[str, Any]:
+    """The whole report as plain data."""
+    view, step = report.decided, report.step
+    return {
+        "title": report.title,
+        "half": view.half.name,
+        "summary": _lines(report.summary_lines()),
+        "coverage": {**report.coverage.summary(), "assumptions": list(report.coverage.assumptions)},
+        "card": asdict(view.card),
+        "verification": _plain_verdict(report.evidence),
+        **_plain_graph(view.graph),
+        "causes": [asdict(cause.text) | {"boxes": cause.boxes} for cause in view.causes],
+        "reasons": [_plain_reason(reason) for reason in view.reasons],
+        "errors": list(map(_plain_error, report.errors)),
+        "pictures": list(map(pictures.plain, report.pictures.values())),
+        "placement": _plain_placement(report.placement) if report.placement else None,
+        "step": step and {"lines": _lines(step.lines), "parts": [part and part.value for part in step.parts]},
+    }
+
+
+def _lines(lines: Iterable[SummaryLine]) -> list[list[str]]:
+    return [[line.name, line.text] for line in lines]
+
+
+def _plain_reason(reason: UnitReason) -> dict[str, Any]:
+    """The reason of a unit's colour, and for a half unit the knowledge of its values."""
+    known = reason.range
+    shown = known and {"knowledge": known.knowledge.value, "text": sentences.of_unit(known)}
+    return {**reason.step.to_json(), "cause": reason.cause, "box": reason.box, "range": shown}
+
+
+def _plain_graph(graph: DrawnGraph) -> dict[str, Any]:
+    return {
+        "constants": graph.constants,
+        "frames": list(map(asdict, graph.frames)),
+        "boxes": [asdict(box) | {"shade": box.shade.value} for box in graph.boxes],
+        "wires": [[wire.source, wire.target] for wire in graph.wires],
+    }
+
+
+def _plain_placement(view: PlacementView) -> dict[str, Any]:
+    """The placement; `executed` is the graph that is executed, with the nodes that its boxes stand for."""
+    compared, original, executed = view.compared, view.compared.original, view.executed
+    drawn = _plain_graph(executed.drawn) if executed else None
+    if drawn and executed:
+        for box, node in zip(drawn["boxes"], executed.nodes, strict=True):
+            box["executed"] = asdict(node) if node else None
+    return {
+        "runtime": compared.runtime.to_json(),
+        "refused": compared.result.refused,
+        "original_refused": original.refused if original else "",
+        "counts": [asdict(count) for count in compared.counts()],
+        "fused": compared.result.fused,
+        "on_cpu": [{**asdict(group), "why": group.why.value} for group in compared.result.on_cpu],
+        "executed": drawn,
+    }
+
+
+def _plain_verdict(evidence: Evidence) -> dict[str, Any]:
+    verdict = evidence.verdict
+    if verdict is None:
+        return {
+            "ok": None,
+            "said": "not compared with the original",
+            "how": evidence.unverified or "Nothing was run.",
+            "rows": [],
+            "faults": [],
+            "next": [],
+        }
+    return {
+        "ok": verdict.ok,
+        "said": verdict_text.in_short(verdict),
+        "how": verdict_text.describe(verdict),
+        "columns": verdict_text.COLUMNS,
+        "rows": list(map(_plain_output, verdict.outputs)),
+        "notes": [*verdict_text.notes(verdict), *map(verdict_text.of_tried, verdict.tried)],
+        "faults": list(verdict.faults),
+        "next": list(verdict_text.hints(verdict)),
+    }
+
+
+def _plain_output(output: Output) -> dict[str, Any]:
+    """The cells of an output; `ok` is None for one with nothing to compare, or that float32 does not tell."""
+    is_judged = output.broken or (output.is_compared and not output.is_undecided)
+    return {"cells": verdict_text.cells(output), "ok": not output.broken if is_judged else None}
+
+
+def _plain_error(box_error: BoxError) -> dict[str, Any]:
+    """Errors as text, and `size` as a number for the colour scale: JSON has no infinity."""
+    error = box_error.error
+    return {
+        "box": box_error.box,
+        "value": error.value,
+        "error": f"{error.error:.1e}",
+        "added": f"{error.added:.1e}",
+        "effect": None if error.effect is None else f"{error.effect:.1e}",
+        "size": min(error.error, _WORST),
+        "non_finite": error.non_finite,
+        "reads": None if error.low is None or error.high is None else f"{error.low:.3g} to {error.high:.3g}",
+    }
+
+
+_WORST = 1e30

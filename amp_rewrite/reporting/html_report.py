@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import onnx_ir as ir
+
+from amp_rewrite import version
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.bounds.unit_ranges import UnitRange
 from amp_rewrite.coverage.counts import Coverage
@@ -14,21 +17,70 @@ from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.explaining.sentences import Paragraph, Step
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.reporting import latency_chart, plots, search_chart, summary
-from amp_rewrite.reporting.binades import Binades
-from amp_rewrite.reporting.drawn_graph import Box, DrawnGraph, Shade
+from amp_rewrite.reporting import charts, drawn_graph, summary
+from amp_rewrite.reporting.charts import Binades, Point, Search
+from amp_rewrite.reporting.drawn_graph import Box, DrawnGraph, Shade, StepPart
 from amp_rewrite.reporting.executed_graph import PlacementView
-from amp_rewrite.reporting.model_card import ModelCard
 from amp_rewrite.reporting.pictures import Picture
-from amp_rewrite.reporting.plots import Point
-from amp_rewrite.reporting.search_chart import Search
-from amp_rewrite.reporting.step_view import StepView
 from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.blame import NodeError
 from amp_rewrite.running.latency import Bench
 from amp_rewrite.running.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of a model: its name, its type, and whether it becomes half."""
+
+    kind: str
+    name: str
+    type: str
+    half: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """Facts as pairs of words, and the inputs and outputs in their order."""
+
+    facts: tuple[tuple[str, str], ...]
+    ports: tuple[Port, ...]
+
+
+def model_card(model: ir.Model, drawn: DrawnGraph, options: str) -> ModelCard:
+    """The card of a model; `options` are what the command was given, as text."""
+    return ModelCard(tuple(_facts(model, options)), tuple(_ports(drawn.boxes)))
+
+
+def _facts(model: ir.Model, options: str) -> Iterator[tuple[str, str]]:
+    producer = " ".join(filter(None, (model.producer_name, model.producer_version)))
+    yield "producer", producer or "(not named)"
+    opsets = (f"{domain or 'ai.onnx'} {number}" for domain, number in model.graph.opset_imports.items())
+    yield "opset", ", ".join(opsets)
+    yield "IR version", str(model.ir_version)
+    yield "amp-rewrite", version.installed()
+    yield "options", options or "(the defaults)"
+
+
+def _ports(boxes: Sequence[Box]) -> Iterator[Port]:
+    for box in boxes:
+        if box.shade is Shade.BORDER and box.graph == 0:
+            value = (box.outputs or box.inputs)[0]
+            yield Port(box.operator, value.name, value.type, value.half)
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """The lines on a train step, and the part of each box; None for what is no node."""
+
+    lines: tuple[SummaryLine, ...]
+    parts: tuple[StepPart | None, ...]
+
+
+def step_view(lines: Iterable[SummaryLine], parts: Mapping[str, StepPart], boxes: Sequence[Box]) -> StepView:
+    """The view of a step whose nodes have these parts, by the names of outputs; all others are forward."""
+    return StepView(tuple(lines), tuple(drawn_graph.step_part(box, parts) for box in boxes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +136,7 @@ class BoxError:
     """The error of an output of a box of the main graph."""
 
     box: int
-    found: NodeError
+    error: NodeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,32 +166,42 @@ class HtmlReport:
 
     @property
     def pictures(self) -> dict[str, Picture]:
-        """The plots, by their file names (PICTURES)."""
-        found: dict[str, Picture] = {}
-        points = _points(self.decided.graph.boxes, self.errors)
-        if points:
-            found["errors"] = plots.errors(points)
-        observed = plots.binades_of_values(self.evidence.observed)
+        """The charts, by their file names (PICTURES)."""
+        evidence = self.evidence
+        observed = charts.binades_of_values(evidence.observed)
+        drawn: dict[str, Picture] = {}
+        if points := list(self._errors()):
+            drawn["errors"] = charts.errors(points)
         if self.decided.stored or observed:
-            found["ranges"] = plots.ranges(self.decided.stored, observed, self.decided.half)
-        if sensitivities := list(self._sensitivities()):
-            found["sensitivity"] = plots.errors(sensitivities, "Error that rounding at each node adds")
-        if self.evidence.search.plans:
-            found["search"] = search_chart.chart(self.evidence.search)
-        if self.evidence.bench is not None:
-            found["latency"] = latency_chart.chart(self.evidence.bench)
-        return found
+            drawn["ranges"] = charts.ranges(self.decided.stored, observed, self.decided.half)
+        if points := list(self._sensitivities()):
+            drawn["sensitivity"] = charts.errors(points, "Error that rounding at each node adds")
+        if evidence.search.plans:
+            drawn["search"] = charts.searched(evidence.search)
+        if evidence.bench is not None:
+            drawn["latency"] = charts.latencies(evidence.bench)
+        return drawn
+
+    @property
+    def _last(self) -> int:
+        """The position of the last box of the main graph, and 1 where it is the first."""
+        return max(sum(not box.graph for box in self.decided.graph.boxes) - 1, 1)
+
+    def _errors(self) -> Iterator[Point]:
+        """The errors of compared nodes along the graph, each named as it was compared."""
+        last = self._last
+        for at in sorted(self.errors, key=lambda each: each.box):
+            label = f"{at.error.operator} {at.error.node}"
+            yield Point(at.box / last, at.error.error, bool(at.error.non_finite), label)
 
     def _sensitivities(self) -> Iterator[Point]:
-        """What rounding adds at the nodes of the main graph, as a search found it, or the comparison."""
-        effects = {error.found.node: error.found.effect for error in self.errors if error.found.effect}
-        named = self.evidence.search.sensitivity or effects
-        main = [box for box in self.decided.graph.boxes if not box.graph]
-        for at, box in enumerate(main):
-            if box.name in named:
+        """The error that rounding adds at nodes of the main graph, by a search, or by the comparison."""
+        effects = {at.error.node: at.error.effect for at in self.errors if at.error.effect}
+        named, last = self.evidence.search.sensitivity or effects, self._last
+        for at, box in enumerate(self.decided.graph.boxes):
+            if not box.graph and box.name in named:
                 error = named[box.name]
-                label = f"{box.operator} {box.name}"
-                yield Point(at / max(len(main) - 1, 1), error, not math.isfinite(error), label)
+                yield Point(at / last, error, not math.isfinite(error), f"{box.operator} {box.name}")
 
 
 PICTURES = ("errors", "ranges", "sensitivity", "search", "latency")
@@ -172,7 +234,7 @@ def decision_view(
     return DecisionView(half, drawn, tuple(reasons), tuple(drawn_causes), stored, card)
 
 
-def _box_errors(boxes: Sequence[Box], found: Iterable[NodeError]) -> Iterator[BoxError]:
+def _box_errors(boxes: Sequence[Box], errors: Iterable[NodeError]) -> Iterator[BoxError]:
     """The errors of values that are outputs of nodes of the main graph, where names are unique."""
     producers = {
         value.name: i
@@ -180,16 +242,6 @@ def _box_errors(boxes: Sequence[Box], found: Iterable[NodeError]) -> Iterator[Bo
         if not box.graph and box.shade not in (Shade.CAST, Shade.BORDER)
         for value in box.outputs
     }
-    for error in found:
+    for error in errors:
         if error.value in producers:
             yield BoxError(producers[error.value], error)
-
-
-def _points(boxes: Sequence[Box], errors: Iterable[BoxError]) -> list[Point]:
-    """The errors with the positions of their nodes in the main graph, from 0 to 1."""
-    last = max(sum(not box.graph for box in boxes) - 1, 1)
-    found = (
-        Point(m.box / last, m.found.error, bool(m.found.non_finite), f"{m.found.operator} {m.found.node}")
-        for m in errors
-    )
-    return sorted(found, key=lambda point: point.position)

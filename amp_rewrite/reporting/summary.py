@@ -11,11 +11,11 @@ from amp_rewrite import version
 from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.costs.model_costs import Prediction
-from amp_rewrite.coverage.counts import Coverage
+from amp_rewrite.coverage.counts import Counts, Coverage
 from amp_rewrite.explaining import frozen_analysis, sentences
 from amp_rewrite.explaining.sentences import plural, size
 from amp_rewrite.rewriting.observations import Observed
-from amp_rewrite.rewriting.report import Report
+from amp_rewrite.rewriting.report import NodeCounts, Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +28,15 @@ class SummaryLine:
 
 
 def lines(report: Report) -> Iterator[SummaryLine]:
-    """What a rewrite did; lines without content are omitted."""
-    nodes = report.nodes
-    mixed = f", {nodes.mixed:,} in both" if nodes.mixed else ""
-    others = f", {nodes.other:,} without float32" if nodes.other else ""
-    yield SummaryLine("nodes", f"{nodes.half:,} in {report.half}{mixed}, {nodes.full:,} in float32{others}")
+    """The summary of a rewrite; lines without content are omitted."""
+    yield _nodes(report.nodes, report.half, "float32")
     removed = f", {report.casts_removed:,} removed" if report.casts_removed else ""
     yield SummaryLine("Casts", f"{report.casts_added:,} added{removed}")
     yield SummaryLine("size", _sizes(report))
     yield from prediction_lines(report.prediction)
     yield from range_lines(report)
     yield from _stored(report)
-    yield from _found_by_runs(report)
+    yield from _run_lines(report)
     for text in sentences.summary(report.form_changes if report.changed else ()):
         yield SummaryLine("form", text)
     if report.certificate is not None:
@@ -51,6 +48,13 @@ def lines(report: Report) -> Iterator[SummaryLine]:
         yield SummaryLine("BROKEN", fault)
 
 
+def _nodes(nodes: NodeCounts | Counts, half: str, what: str) -> SummaryLine:
+    """The counts of nodes by precision; `what` the others are without."""
+    mixed = f", {nodes.mixed:,} in both" if nodes.mixed else ""
+    others = f", {nodes.other:,} without {what}" if nodes.other else ""
+    return SummaryLine("nodes", f"{nodes.half:,} in {half}{mixed}, {nodes.full:,} in float32{others}")
+
+
 def _proof(certificate: Certificate) -> str:
     if certificate.proved:
         return certificate.summary
@@ -58,7 +62,7 @@ def _proof(certificate: Certificate) -> str:
 
 
 def range_lines(report: Report) -> Iterator[SummaryLine]:
-    """What is known of values, where it was asked for, and what is half for it."""
+    """The knowledge of values, if it was requested, and the units that are half for it."""
     if report.ranges is not None and report.ranges.half_units:
         yield SummaryLine("ranges", sentences.counts(report.ranges, report.half))
         yield from (SummaryLine("assumed", text) for text in sentences.assumed(report.ranges))
@@ -68,53 +72,49 @@ def range_lines(report: Report) -> Iterator[SummaryLine]:
 
 
 def _stored(report: Report) -> Iterator[SummaryLine]:
-    """What became of stored values that half cannot hold."""
-    if report.saturated:
-        clamped = f"{plural(report.saturated, 'stored value')} clamped to {report.half}'s range"
-        yield SummaryLine("masks", clamped)
-    if report.flushed:
-        flushed = f"{plural(report.flushed, 'stored value')} too small for {report.half} flushed to 0"
-        yield SummaryLine("tiny", flushed)
+    """The counts of stored values that half cannot represent, by their fate."""
+    for count, name, fate in (
+        (report.saturated, "masks", f"clamped to {report.half}'s range"),
+        (report.flushed, "tiny", f"too small for {report.half} flushed to 0"),
+    ):
+        if count:
+            yield SummaryLine(name, f"{plural(count, 'stored value')} {fate}")
 
 
-def _found_by_runs(report: Report) -> Iterator[SummaryLine]:
-    """What stays float32 by what runs showed."""
-    if report.observed:
-        beyond = f"in float32 because a run showed values too large for {report.half}"
-        yield SummaryLine("observed", f"{plural(report.observed, 'unit')} {beyond}")
-    if report.sensitive:
-        far = "in float32 because rounding there moves the outputs too far"
-        yield SummaryLine("tuned", f"{plural(report.sensitive, 'unit')} {far}")
-    if report.earlier:
-        seen = "in float32 for what an earlier rewrite of this model saw in runs"
-        yield SummaryLine("earlier", f"{plural(report.earlier, 'unit')} {seen}")
+def _run_lines(report: Report) -> Iterator[SummaryLine]:
+    """The units that stay float32 because of runs."""
+    for count, name, why in (
+        (report.observed, "observed", f"because a run showed values too large for {report.half}"),
+        (report.sensitive, "tuned", "because rounding there moves the outputs too far"),
+        (report.earlier, "earlier", "for what an earlier rewrite of this model saw in runs"),
+    ):
+        if count:
+            yield SummaryLine(name, f"{plural(count, 'unit')} in float32 {why}")
     for output, cost in report.faint.items():
         end = f"the last products before '{output}' stay float32"
-        yield SummaryLine(
-            "faint",
-            f"{end}: rounding that output alone to {report.half} makes a relative error of {cost:.1e}",
-        )
+        rounding = f"rounding that output alone to {report.half} makes a relative error of {cost:.1e}"
+        yield SummaryLine("faint", f"{end}: {rounding}")
 
 
-def prediction_lines(found: Prediction | None) -> Iterator[SummaryLine]:
+def prediction_lines(prediction: Prediction | None) -> Iterator[SummaryLine]:
     """The predicted speed, where there is any."""
-    if found is not None:
-        yield SummaryLine("speed", frozen_analysis.summary(found))
+    if prediction is not None:
+        yield SummaryLine("speed", frozen_analysis.summary(prediction))
 
 
-def observed_lines(seen: Observed | None) -> Iterator[SummaryLine]:
-    """What was observed before the rewrite, where anything was."""
-    if seen is None:
+def observed_lines(observed: Observed | None) -> Iterator[SummaryLine]:
+    """The observations before the rewrite, if there are any."""
+    if observed is None:
         return
-    counts = seen.counts
+    counts = observed.counts
     runs = f"{plural(counts['values'], 'value')} on {plural(counts['samples'], 'sample')}"
     flushed = f"{counts['flushed']:,} with elements that it flushes to 0"
     yield SummaryLine("seen", f"{runs}: {counts['beyond']:,} beyond float16's range, {flushed}")
 
 
-def match_lines(found: Iterable[Matched]) -> Iterator[SummaryLine]:
-    """How many nodes each pattern or operator flag matched."""
-    for matched in found:
+def match_lines(matches: Iterable[Matched]) -> Iterator[SummaryLine]:
+    """The number of nodes that each pattern or operator flag matched."""
+    for matched in matches:
         flag = f"--{matched.by.replace('_', '-')} {matched.pattern}"
         near = f"; did you mean {' or '.join(matched.near)}?" if matched.near else ""
         if matched.nodes:
@@ -126,10 +126,7 @@ def match_lines(found: Iterable[Matched]) -> Iterator[SummaryLine]:
 
 def coverage_lines(coverage: Coverage) -> Iterator[SummaryLine]:
     """The summary of a model that was rewritten earlier."""
-    nodes = coverage.nodes
-    mixed = f", {nodes.mixed:,} in both" if nodes.mixed else ""
-    others = f", {nodes.other:,} without float arithmetic" if nodes.other else ""
-    yield SummaryLine("nodes", f"{nodes.half:,} in half{mixed}, {nodes.full:,} in float32{others}")
+    yield _nodes(coverage.nodes, "half", "float arithmetic")
     yield SummaryLine("Casts", f"{len(coverage.casts):,} between half and float32")
 
 
@@ -146,10 +143,10 @@ _PACKAGES = ("onnx", "onnx-ir", "numpy", "onnxruntime", "onnxruntime-gpu")
 
 def versions() -> Iterator[SummaryLine]:
     """The versions of amp-rewrite, Python and the packages that decide about a result."""
-    found = (f"{name} {number}" for name in _PACKAGES if (number := _version(name)))
+    packages = (f"{name} {number}" for name in _PACKAGES if (number := _version(name)))
     yield SummaryLine(
         "versions",
-        f"amp-rewrite {version.installed()}, Python {platform.python_version()}, {', '.join(found)}",
+        f"amp-rewrite {version.installed()}, Python {platform.python_version()}, {', '.join(packages)}",
     )
 
 
@@ -162,5 +159,5 @@ def _version(name: str) -> str:
 
 def seconds(report: Report) -> Iterator[SummaryLine]:
     """The wall time of every stage of the last rewrite."""
-    told = ", ".join(f"{stage} {taken:.2f}" for stage, taken in report.seconds)
-    yield SummaryLine("seconds", f"{told}; {sum(taken for _, taken in report.seconds):.2f} in all")
+    stages = ", ".join(f"{stage} {taken:.2f}" for stage, taken in report.seconds)
+    yield SummaryLine("seconds", f"{stages}; {sum(taken for _, taken in report.seconds):.2f} in all")

@@ -44,7 +44,7 @@ def _samples(verdict: Verdict) -> str:
 
 
 _NAMED = 3
-"""How many paths are named."""
+"""The number of paths that are named."""
 
 
 def cells(output: Output) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ def _number(number: float | None) -> str:
 
 
 def notes(verdict: Verdict) -> Iterator[str]:
-    """What there is to say beside the table: outputs that pass for being faint, what cannot be half, metrics
+    """Remarks beside the table: outputs that pass for being faint, what cannot be half, metrics
     of the user's own, comparisons on images of another range, and the relative L2 error of each sample, if
     there are several.
     """
@@ -86,7 +86,7 @@ _SHOWN_SAMPLES = 10
 
 
 def _passes_as_faint(output: Output) -> bool:
-    """Whether an output is off by more than the default bound, if it were not held against SMALLEST."""
+    """True if an output is off by more than the default bound, if it were not held against SMALLEST."""
     is_off = output.metrics.relative_l2 > (Tolerances().error or 0.0)
     passes = not (output.broken or output.is_undecided) and output.error is not None
     return is_off and passes and 0 < output.metrics.scale < SMALLEST
@@ -116,7 +116,7 @@ def _not_judged(other: NotJudged) -> str:
 
 
 def in_vain(verdict: Verdict) -> Iterator[str]:
-    """What was tried after a failed verdict, and did not mend it."""
+    """The attempts after a failed verdict that did not mend it."""
     yield from (of_tried(tried) for tried in verdict.tried if not tried.ok)
 
 
@@ -127,7 +127,7 @@ def of_tried(tried: Tried) -> str:
 
 
 def _half(tried: Tried) -> str:
-    """How much of a result that was tried is half."""
+    """The share of half in a result that was tried."""
     if tried.nodes is None:
         return ""
     some = tried.nodes.half + tried.nodes.mixed

@@ -31,6 +31,15 @@ _FOUR = 4
 _SINCE_ZEROS, _SOFTMAX_OF_AN_AXIS, _AXES_AS_INPUT = 9, 13, 18
 """The opsets of ConstantOfShape, of Softmax over one axis, and of ReduceMax with axes as an input."""
 
+UNKNOWN = frozenset(
+    "Attention CumSum Einsum GRU GlobalLpPool GroupNormalization LSTM LogSoftmax LpNormalization LpPool "
+    "MeanVarianceNormalization RMSNormalization RNN ReduceL1 ReduceLogSum ReduceLogSumExp "
+    "com.microsoft:Attention com.microsoft:FusedGemm com.microsoft:FusedMatMul "
+    "com.microsoft:GroupQueryAttention com.microsoft:MultiHeadAttention "
+    "com.microsoft:SkipLayerNormalization com.microsoft:SkipSimplifiedLayerNormalization".split()
+)
+"""Operators that sum in an order that no rule knows, as lists write them."""
+
 
 def apply(halves: Iterable[tuple[ir.Node, ir.DataType]], opset: int, names: UniqueNames) -> list[ir.Node]:
     """Makes nodes of an emulation, of which each was computed in that type, sum in it too; returns those of
@@ -53,8 +62,9 @@ def apply(halves: Iterable[tuple[ir.Node, ir.DataType]], opset: int, names: Uniq
 
 
 def sums(node: ir.Node) -> bool:
-    """Whether there is a rule for a node."""
-    return schema.written(node.domain, node.op_type) in RULES
+    """Whether a node adds up values."""
+    operator = schema.written(node.domain, node.op_type)
+    return operator in RULES or operator in UNKNOWN
 
 
 def summed(value: ir.Value, half: ir.DataType, opset: int, names: UniqueNames) -> ir.Value:
@@ -84,7 +94,8 @@ class _Steps:
 
     def result(self) -> ir.Value | None:
         """The value before it is rounded; None where the node stays as it is."""
-        return RULES[schema.written(self.node.domain, self.node.op_type)](self)
+        rule = RULES.get(schema.written(self.node.domain, self.node.op_type))
+        return None if rule is None else rule(self)
 
     def input(self, port: int) -> ir.Value:
         """An input that the operator requires."""
@@ -441,6 +452,16 @@ def _layer_norm(steps: _Steps) -> ir.Value | None:
     return scaled if bias is None else steps.op("Add", steps.rounded(scaled), bias)
 
 
+def _simplified_layer_norm(steps: _Steps) -> ir.Value | None:
+    """SimplifiedLayerNormalization, as onnxruntime has it; None where its statistics are outputs."""
+    if len(steps.node.outputs) > 1:
+        return None
+    value, scale = steps.input(0), steps.input(1)
+    attributes = steps.attributes("axis epsilon stash_type")
+    inverse = steps.op("SimplifiedLayerNormalization", value, scale, outputs=2, **attributes)
+    return steps.op("Mul", steps.times(value, steps.rounded(inverse)), scale)
+
+
 def _instance_norm(steps: _Steps) -> ir.Value | None:
     """InstanceNormalization, one product and one sum per element; None where the rank is not known."""
     value, rank = steps.input(0), len(_sizes(steps.input(0)) or ())
@@ -469,9 +490,10 @@ RULES: Mapping[str, Callable[[_Steps], ir.Value | None]] = {
     "ReduceMean": _reduced,
     "ReduceSum": _reduced,
     "ReduceSumSquare": _reduced,
+    "SimplifiedLayerNormalization": _simplified_layer_norm,
     "Softmax": _softmax,
     "com.microsoft:FusedConv": _fused_conv,
 }
-"""By operator, as lists write it. All others compute an element from few others, which rounding the result
-is nearly all of, or stay with sums in float32.
+"""By operator, as lists write it. All others but UNKNOWN compute an element from few others, which rounding
+the result is nearly all of.
 """

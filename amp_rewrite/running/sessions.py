@@ -27,7 +27,7 @@ from amp_rewrite.numerics.half import BY_NAME, Half
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.process import interruptible, startup
 from amp_rewrite.running import webgpu
-from amp_rewrite.running.inputs import declared
+from amp_rewrite.running.inputs import declared_inputs
 
 # Libraries of custom operators, which onnxruntime loads into the sessions of a model that has them.
 
@@ -282,7 +282,7 @@ def prepared(
             with run_errors(where):
                 return dict(zip(names, results(options), strict=True))
         except RunError:
-            declared.refuse(session, inputs, where)
+            declared_inputs.refuse(session, inputs, where)
             raise
 
     return run

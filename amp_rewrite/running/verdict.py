@@ -174,7 +174,7 @@ class Verdict:
             >>> from amp_rewrite import verify
             >>> from amp_rewrite.demo import feeds, network
             >>> verify(network(), network(seed=1), feeds()).on_made_up_inputs().unproven[-1]
-            'inconclusive on made-up inputs (5.2e-01, limit 1e-02): give --data'
+            'inconclusive on made-up inputs (5.2e-01, limit 1e-02): give `samples`'
         """
         broken = max((output for output in self.outputs if output.broken), key=lambda each: each.error or 0.0)
         outputs = tuple(
@@ -187,7 +187,7 @@ class Verdict:
             first.partition(" in channel ")[0].split(),
         )
         what = f"{float(number):.1e}, limit {_shortest(float(limit))}" if is_error else first
-        question = f"inconclusive on made-up inputs ({what}): give --data"
+        question = f"inconclusive on made-up inputs ({what}): give `samples`"
         return replace(self, outputs=outputs, unproven=(*self.unproven, question), is_made_up=True)
 
     @property

@@ -5,18 +5,20 @@ WebGPU as the witness, which computes in half.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import FeedError, ModelError
 from amp_rewrite.explaining.sentences import plural
+from amp_rewrite.model import external_data
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.options import IOTypes
@@ -62,10 +64,7 @@ from amp_rewrite.running.witness_sessions import WitnessSession
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The sessions of two models, the half type of the second, and what judges them.
-
-    `began` is the time at which the first was opened.
-    """
+    """The sessions of two models, the half type of the second, and what judges them."""
 
     before: Any
     after: Any
@@ -73,24 +72,24 @@ class Pair:
     bounds: Tolerances
     metrics: tuple[Metric, ...]
     noise: Float32Noise
-    began: float
+    is_large: bool
 
     def judge(self, compared: Sequence[SampleComparison]) -> tuple[Output, ...]:
         """The outputs of comparisons, with the bounds that they violate."""
         return tuple(_outputs(compared, self.bounds))
 
 
-QUICK = 5.0
-"""The seconds up to which opening two models and running them once is quick: further runs cost little."""
+LARGE = 1 << 30
+"""The bytes of a model above which a third session of it may not fit into memory."""
 
 
 def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
     """The verdict on two sessions with the same signature: that of the best-conditioned trial.
 
-    Trials beyond the first, and float32's noise, are left out where models are slow and the verdict is good.
+    Trials beyond the first, and float32's noise, are left out where models are large and the verdict is good.
     """
     first = _judge(blank, pair, trials[0])
-    if first.verdict.ok and not first.is_quick:
+    if first.verdict.ok and pair.is_large:
         return first.verdict
     others = (_judge(replace(blank, inputs=trial.source), pair, trial) for trial in trials[1:])
     return _best_conditioned([_completed(judged, pair) for judged in (first, *others)])
@@ -98,15 +97,14 @@ def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A verdict without noise, what it compares, the runs on the first sample, whether they were quick, the
-    runs on the first sample that is too far off alone (None where none is), and the outputs that float32 does
-    not tell, with the reason.
+    """A verdict without noise, what it compares, the runs on the first sample, the runs on the first sample
+    that is too far off alone (None where none is), and the outputs that float32 does not tell, with the
+    reason.
     """
 
     verdict: Verdict
     compared: Sequence[SampleComparison]
     first: Runs
-    is_quick: bool
     far: Runs | None
     undecided: Mapping[str, str]
 
@@ -114,13 +112,11 @@ class _Judged:
 def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
     compared: list[SampleComparison] = []
     kept: list[Runs] = []
-    is_quick = False
     far: Runs | None = None
     doubt = Undecided(pair.noise, pair.judge)
     for at, sample in enumerate(trial.samples):
         runs = comparison.run(pair.before, pair.after, sample, blank.inputs.sample(at))
         compared.append(comparison.compare(runs, blank.inputs.sample(at), pair.half))
-        is_quick = is_quick if kept else time.perf_counter() - pair.began < QUICK
         if pair.metrics or not kept:  # all outputs of all samples for metrics of the user's alone
             kept.append(runs)
         outputs = pair.judge(compared[-1:])
@@ -142,7 +138,7 @@ def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
         ),
         metrics=tolerances.measure(pair.metrics, kept),
     )
-    return _Judged(judged, compared, kept[0], is_quick, far, doubt.why)
+    return _Judged(judged, compared, kept[0], far, doubt.why)
 
 
 def _outputs(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iterator[Output]:
@@ -346,7 +342,6 @@ def verify_trials(
     """The verdict of `verify` on the best-conditioned trial, which names the others; raises as `verify`."""
     models = run_arguments.model("original", original), run_arguments.model("rewritten", rewritten)
     where = run_arguments.device(device)
-    began = time.perf_counter()
     with emulation.reference(models[0], sessions.reference(where), libraries) as found:
         float32, before = found.model, found.session
         source = tried[0].source if before.get_inputs() else FROM_CALLER
@@ -370,11 +365,18 @@ def verify_trials(
                 if (settled := bounds.of(half)) != bounds and half is not None:
                     how = f"{blank.how}; an error of at most {settled.error:g}, as of {half.name}"
                     bounds, blank = settled, replace(blank, how=how)
-                pair = Pair(before, after, half, bounds, metrics, noise, began)
+                pair = Pair(before, after, half, bounds, metrics, noise, _is_large(float32))
                 return blank if differences else judge(blank, pair, tried)
         except RewrittenRunError as error:
             cause = str(error)
             return replace(blank, signature=(f"the rewritten model does not run: {cause}",), failed_run=cause)
+
+
+def _is_large(model: Runnable) -> bool:
+    if isinstance(model, onnx.ModelProto):
+        return model.ByteSize() > LARGE
+    files = (Path(model), *external_data.referenced_by(Path(model)))
+    return sum(file.stat().st_size for file in files) > LARGE
 
 
 def _open_rewritten(model: Runnable, device: Device, libraries: Libraries) -> Any:

@@ -16,7 +16,7 @@ from amp_rewrite.analysis.observed import Held
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model import traversal
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.reporting.step_view import StepPart
+from amp_rewrite.reporting.drawn_graph import StepPart
 from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.training import insertion, linearity
 from amp_rewrite.training.finding import Step

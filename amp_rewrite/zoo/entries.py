@@ -33,8 +33,7 @@ class Entry:
 def find(source: Path, results: Path) -> list[Entry]:
     """The models of a folder, as deep as they lie but for the folder of results, or those of a manifest.
 
-    In a folder, a file of inputs beside a model (m.npz for m.onnx) is its data. Raises ModelError where there
-    is none, and ListError for a manifest that is wrong.
+    Raises ModelError where there is none, and ListError for a manifest that is wrong.
     """
     if not source.exists():
         raise ModelError("there is no such folder or manifest", where=source, remedy="check the path")
@@ -52,9 +51,7 @@ def _in_folder(folder: Path, results: Path) -> Iterator[Entry]:
     for model in sorted(folder.rglob("*.onnx")):
         if model.is_dir() or own in model.resolve().parents:
             continue
-        data = data_beside(model)
-        flags = ("--data", str(data)) if data is not None else ()
-        yield Entry(model.relative_to(folder).with_suffix("").as_posix(), model, flags)
+        yield Entry(model.relative_to(folder).with_suffix("").as_posix(), model)
 
 
 def data_beside(model: Path) -> Path | None:

@@ -14,13 +14,15 @@ class Status(enum.Enum):
     CLOSE = "close"
     UNCHANGED = "unchanged"
     NOT_COMPARED = "not compared"
+    UNKNOWN = "inconclusive on made-up inputs"
+    INCONCLUSIVE = "inconclusive"
     FAR = "far"
     FAILED = "failed"
 
     @property
     def is_good(self) -> bool:
         """Whether there is a result, and nothing is known against it."""
-        return self not in (Status.FAR, Status.FAILED)
+        return self not in (Status.INCONCLUSIVE, Status.FAR, Status.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +87,11 @@ def status_of(report: Mapping[str, Any]) -> tuple[Status, str]:
     why = report["not_verified"] or ""
     if not report["ok"]:
         return Status.FAR, "; ".join(["the result is not valid", *map(str, report["broken"])])
-    if "outputs" in (report["verification"] or {}):
-        return (Status.FAR if why else Status.CLOSE), why
+    verdict = report["verification"] or {}
+    if "outputs" in verdict:
+        doubt = Status.UNKNOWN if verdict["is_made_up"] else Status.INCONCLUSIVE
+        bad = doubt if why == "; ".join(verdict["unproven"]) else Status.FAR
+        return (bad if why else Status.CLOSE), why
     if report["changed"]:
         return Status.NOT_COMPARED, why
     gated = f"{report['half']} is predicted to be no faster"

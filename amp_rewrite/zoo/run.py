@@ -219,7 +219,7 @@ def save(job: Job, found: Row) -> None:
 def _stamp(job: Job) -> Any:
     """What the results of a job depend on, as JSON data."""
     model = job.entry.model
-    read = [model, *sorted(external_data.referenced_by(model))]
+    read = [model, *sorted(external_data.referenced_by(model)), *filter(None, [entries.data_beside(model)])]
     for word in (*job.flags, *job.entry.flags):
         read.extend(_named(job.start, word))
     return [version.installed(), job.command, _stamps(read)]

@@ -28,7 +28,7 @@ from amp_rewrite.policy.open_sizes import GivenSizes
 from amp_rewrite.policy.options import Ranges
 from amp_rewrite.running import latency
 from amp_rewrite.running.inputs import synthetic
-from amp_rewrite.running.inputs.declared import (
+from amp_rewrite.running.inputs.declared_inputs import (
     Input,
     Structure,
     check_declared,
@@ -135,7 +135,7 @@ class InputSource:
 
     @property
     def is_synthetic(self) -> bool:
-        """Whether the inputs are synthetic."""
+        """True if the inputs are synthetic."""
         return self.seed is not None
 
     def sample(self, index: int) -> str:
@@ -162,7 +162,7 @@ FROM_CALLER = InputSource()
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Where inputs come from: files, or without `paths`, synthesis.
+    """The origin of inputs: files, or without `paths`, synthesis.
 
     A path is an `.npz` (one sample: arrays by the names of the inputs), a directory of these, an ONNX
     `test_data_set_*` directory, or a directory of those. `dims` gives sizes for open dimensions, by symbol or

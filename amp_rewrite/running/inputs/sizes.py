@@ -18,7 +18,7 @@ from amp_rewrite.model.traversal import every_node
 from amp_rewrite.onnx_facts.operators import MOVERS
 from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.policy.open_sizes import refuse_wrong_sizes
-from amp_rewrite.running.inputs.declared import Dim, Input
+from amp_rewrite.running.inputs.declared_inputs import Dim, Input
 
 Shape = tuple[int, ...]
 
@@ -63,7 +63,7 @@ class NodeInput:
         return () if tensor is None else tuple(tensor.shape.numpy())
 
     def axis_of(self, value: ir.Value, axis: int) -> int | None:
-        """Where this input has an axis of a value that it reads, itself, cast or transposed; None if it
+        """The axis of this input that is an axis of a value, read as it is, cast or transposed; None if it
         reads the value otherwise.
         """
         read = self.input_at(self.index)
@@ -234,7 +234,7 @@ _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def _is_formula(symbol: str) -> bool:
-    """Whether a symbol is a formula of others, such as `past + seq` or `2*s0`; `batch-size` is a name."""
+    """True if a symbol is a formula of others, such as `past + seq` or `2*s0`; `batch-size` is a name."""
     return bool(re.search(r"[+*]|//|\s[-/]\s", symbol))
 
 
@@ -277,24 +277,24 @@ class _OpenDim:
 
     @property
     def is_float(self) -> bool:
-        """Whether the input is floating-point."""
+        """True if the input is floating-point."""
         return self.input.dtype is not None and self.input.dtype.is_floating_point()
 
     @property
     def is_batch(self) -> bool:
-        """Whether it is a batch by its name, or without one by its place."""
+        """True if it is a batch by its name, or without one by its place."""
         return "batch" in name_words(self.symbol) if self.symbol else self.axis == 0
 
     @property
     def is_side(self) -> bool:
-        """Whether it is the height or width of an image, with its channels first or last."""
+        """True if it is the height or width of an image, with its channels first or last."""
         rank = len(self.dims)
         last = rank - 1 if rank and self.dims[-1] in (1, 3) else rank
         return rank >= IMAGE_RANK and self.is_float and last - 2 <= self.axis < last
 
     @property
     def is_audio(self) -> bool:
-        """Whether it is the last axis of a waveform: [batch, sample] or [batch, 1, sample]."""
+        """True if it is the last axis of a waveform: [batch, sample] or [batch, 1, sample]."""
         is_last = self.axis == len(self.dims) - 1
         return self.is_float and is_last and self.dims[1:-1] in ((), (1,), (2,))
 
@@ -362,7 +362,7 @@ class Sizing:
         return self._consumers.batch or size if size == BATCH else size
 
     def _is_derived(self, dim: _OpenDim) -> bool:
-        """Whether it follows from other sizes: a formula, or the length of past and new tokens together,
+        """True if it follows from other sizes: a formula, or the length of past and new tokens together,
         which a mask over tokens covers too, unless another input has the same symbol.
         """
         others = (other for other in self._inputs if other is not dim.input)
@@ -405,7 +405,7 @@ def _is_past(declared: Input) -> bool:
 
 
 def _is_tokens(declared: Input) -> bool:
-    """Whether an input holds ids or their embeddings: [batch, token] or [batch, token, embedding]."""
+    """True if an input holds ids or their embeddings: [batch, token] or [batch, token, embedding]."""
     words = name_words(declared.name)
     ids = words & {"ids", "tokens", "embeds"} and not words & {"type", "position", "encoder"}
     return bool(ids) and len(declared.dims or ()) in (2, 3)

@@ -13,9 +13,8 @@ import onnx_ir as ir
 
 from amp_rewrite.model import inlining
 from amp_rewrite.policy.options import Ranges
-from amp_rewrite.running.inputs import declared as declared_inputs
-from amp_rewrite.running.inputs import values
-from amp_rewrite.running.inputs.declared import Input, Structure
+from amp_rewrite.running.inputs import declared_inputs, values
+from amp_rewrite.running.inputs.declared_inputs import Input, Structure
 from amp_rewrite.running.inputs.sizes import Consumers, Shape, Sizing
 from amp_rewrite.running.inputs.values import BRANCHES, ImageRange, InputSpec
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from amp_rewrite.bounds import given
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.numerics.half import FLOAT16
-from amp_rewrite.running.inputs.declared import Input
+from amp_rewrite.running.inputs.declared_inputs import Input
 from amp_rewrite.running.inputs.sizes import CHANNELS, Consumers, NodeInput, Shape, name_words
 
 Array = NDArray[Any]
@@ -74,7 +74,7 @@ class InputSpec:
 
     @property
     def is_single(self) -> bool:
-        """Whether it has exactly one element."""
+        """True if it has exactly one element."""
         return all(size == 1 for size in self.shape)
 
     @property
@@ -84,7 +84,7 @@ class InputSpec:
 
     @property
     def chooses(self) -> bool:
-        """Whether it is the truth value that chooses the branch of an If."""
+        """True if it is the truth value that chooses the branch of an If."""
         return self.dtype == ir.DataType.BOOL and self.reaches(_node_inputs("If", 0))
 
     def full(self, value: float) -> Array:
@@ -96,7 +96,7 @@ class InputSpec:
         return self.random.uniform(low, high, self.shape)
 
     def reaches(self, inputs: frozenset[tuple[str, int]]) -> bool:
-        """Whether it reaches one of these node inputs, directly or moved and cast."""
+        """True if it reaches one of these node inputs, directly or moved and cast."""
         return any(use.key in inputs for use in self.uses)
 
     def shape_of(self, value: ir.Value | None) -> Shape:
@@ -140,7 +140,7 @@ def _node_inputs(operators: str, *indices: int) -> frozenset[tuple[str, int]]:
 
 
 def _is_past(name: str, shape: Shape) -> bool:
-    """Whether it is state from previous steps, by its name; caches of cosine tables have fewer axes."""
+    """True if it is state from previous steps, by its name; caches of cosine tables have fewer axes."""
     return bool(name_words(name) & {"past", "cache"}) and len(shape) >= 3
 
 
@@ -373,7 +373,7 @@ _FEW = 1 << 16
 
 
 def _needs_positive(consumers: Consumers, use: NodeInput, left: int) -> bool:
-    """Whether what this use reads is a radicand, or a sum of it is, or what is reduced a divisor."""
+    """True if what this use reads is a radicand, or a sum of it is, or what is reduced a divisor."""
     if use.key in _node_inputs("Sqrt Log", 0):
         return True
     if use.key == ("Pow", 0):
@@ -388,7 +388,7 @@ def _needs_positive(consumers: Consumers, use: NodeInput, left: int) -> bool:
 
 
 def _is_added_up(use: NodeInput) -> bool:
-    """Whether a node adds up what it reads there, alone or to something else, with no negative weight."""
+    """True if a node adds up what it reads there, alone or to something else, with no negative weight."""
     if use.operator == "MatMul":
         weights = stored_as(use.input_at(1 - use.index))
         return weights is not None and weights.size <= _FEW and bool(np.all(weights.numpy() >= 0))
@@ -422,7 +422,7 @@ _FLOATS: tuple[Rule, ...] = (
 
 
 def is_image(spec: InputSpec) -> bool:
-    """Whether an input is synthesised as an image."""
+    """True if an input is synthesised as an image."""
     before = _FLOATS[: _FLOATS.index(_image)]
     return given.is_image(spec.input.value, spec.shape) and all(rule(spec) is None for rule in before)
 

@@ -52,7 +52,7 @@ class Input:
 
     @property
     def is_optional(self) -> bool:
-        """Whether its type is optional, so that None is a valid value."""
+        """True if its type is optional, so that None is a valid value."""
         return isinstance(self.value.type, ir.OptionalType)
 
     @property
@@ -214,7 +214,7 @@ def _category(dtype: np.dtype[Any]) -> str:
 # Why a sample that was given does not fit a session: asked once a run has failed on it.
 
 _TENSOR = re.compile(r"^tensor\((\w+)\)$")
-"""How onnxruntime writes the type of a tensor."""
+"""The notation of onnxruntime for the type of a tensor."""
 
 
 def refuse(session: Any, feeds: Mapping[str, Any], where: str) -> None:

@@ -1,0 +1,318 @@
+"""The output of `rewrite`, `verify`, `explain` and `bench` in a terminal."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from rich.table import Column
+
+from amp_rewrite.advice import Advice
+from amp_rewrite.bounds.unit_ranges import HalfRanges, Knowledge
+from amp_rewrite.colouring.painting import Colour
+from amp_rewrite.console import Console, Part, Styled
+from amp_rewrite.explaining import sentences
+from amp_rewrite.explaining.causes import RootCause
+from amp_rewrite.explaining.sentences import CastExplanation, Step, first_step, of_cause, plural, size
+from amp_rewrite.onnx_types.element_types import element_type_name
+from amp_rewrite.policy.named_policies import Policy
+from amp_rewrite.reporting.summary import SummaryLine, lines
+from amp_rewrite.reporting.verdict_text import COLUMNS, cells, describe, hints, in_vain, notes
+from amp_rewrite.rewriting.cast_sites import Origin
+from amp_rewrite.rewriting.decisions import Decisions
+from amp_rewrite.rewriting.plan import Plan
+from amp_rewrite.rewriting.report import Report
+from amp_rewrite.running.blame import Blame, Choice, NodeError
+from amp_rewrite.running.latency import Bench, Latency
+from amp_rewrite.running.sessions import Device
+from amp_rewrite.running.verdict import Output, Verdict
+
+# A rewrite, and a comparison.
+
+
+def print_summary(console: Console, report: Report, title: str) -> None:
+    """Prints the summary of a rewrite."""
+    console.print(Styled(title, "bold"))
+    print_lines(console, lines(report))
+
+
+def print_lines(console: Console, shown: Iterable[SummaryLine]) -> None:
+    """Prints summary lines, the labels in a column of their own."""
+    for line in shown:
+        if line.is_whole:
+            console.whole(f"{line.name:<9}{line.text}")
+        else:
+            console.print(Styled(f"{line.name:<9}", "dim"), line.text)
+
+
+def print_device_check(console: Console, policy: Policy | None, advise: Callable[[], Advice]) -> None:
+    """Prints the compatibility check of a precision policy; nothing without one, or where it is float32."""
+    if policy is not None and policy.compute is not None and not console.quiet:
+        print_lines(console, (SummaryLine("device", hint) for hint in advise().hints()))
+
+
+def print_hints(console: Console, shown: Iterable[str]) -> None:
+    """Prints what to do next, one hint per line, if there is any; called last. Flags alone are to be added
+    to the command that ran.
+    """
+    for name, hint in zip(itertools.chain(["next"], itertools.repeat("")), shown, strict=False):
+        added = "add " if hint.startswith("--") else ""
+        console.whole(Styled(f"{name:<9}{added}{hint}", "cyan"))
+
+
+def print_plan(console: Console, plan: Plan) -> None:
+    """Prints what a plan would change: every Cast, and every stored tensor that is stored differently."""
+    if changes := list(_changes(plan)):
+        console.table(("change", Column("value", overflow="fold"), "details"), changes)
+
+
+def _changes(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    for cast in plan.casts:
+        uses = plural(len(cast.uses), "use")
+        yield "Cast", cast.value.name or "(unnamed)", f"to {element_type_name(cast.dtype)} for {uses}"
+    for storing in plan.tensors:
+        notes = [f"{storing.saturates:,} saturate"] if storing.saturates else []
+        notes += [f"{storing.flushes:,} flushed to 0"] if storing.flushes else []
+        details = ", ".join([storing.storage.value, *notes])
+        yield "stored", storing.stored.value.name or "(unnamed)", details
+
+
+SHOWN = 5
+"""The number of nodes that are listed, those that add most error first."""
+
+
+def print_verdict(console: Console, verdict: Verdict, *, per_node: bool = False, hinted: bool = True) -> None:
+    """Prints the metrics and the verdict of every output, the faults, the node to look at, what was
+    tried in vain, and if `hinted` hints."""
+    console.print(describe(verdict))
+    name, *rest = COLUMNS
+    if verdict.outputs:
+        console.table((Column(name, overflow="fold"), *rest), map(_row, verdict.outputs))
+    for note in notes(verdict):
+        console.print(f"  {note}")
+    for warning in verdict.warnings:
+        console.print(f"warning  {warning}")
+    for fault in verdict.faults:
+        console.print(Styled(f"  {fault}", "red"))
+    if verdict.blame is not None:
+        _print_blame(console, verdict.blame, per_node=per_node)
+        if verdict.blame.choice is not None:
+            console.print(f"  {_choice(verdict.blame.choice)}")
+    for text in in_vain(verdict):
+        console.whole(f"  {text}")
+    print_hints(console, hints(verdict) if hinted else ())
+
+
+def _style(output: Output) -> str:
+    if output.broken:
+        return "red"
+    if output.is_undecided:
+        return "yellow"
+    return "green" if output.is_compared else ""
+
+
+def _row(output: Output) -> tuple[Part, ...]:
+    *texts, judged = cells(output)
+    return (*texts, Styled(judged, _style(output)))
+
+
+def _print_blame(console: Console, blame: Blame, *, per_node: bool) -> None:
+    worst = blame.worst
+    if worst is None:
+        return
+    for error in blame.nodes[: SHOWN if per_node else 1]:
+        console.print(f"  {_node(error)}: {_errors(error)}")
+    if worst.non_finite:
+        lost = f"first to produce {plural(worst.non_finite, 'infinite or NaN value')}"
+        console.print(f"  {lost}: {_node(worst)}{_input_range(worst)}")
+
+
+def _choice(choice: Choice) -> str:
+    rows = f"in {choice.rows:,} of {plural(choice.of, 'row')}"
+    return f"first to choose otherwise: {choice.operator} '{choice.node}', {rows}, between close values"
+
+
+def _errors(error: NodeError) -> str:
+    """The error that a node adds to the outputs, if that was measured; else to its own values."""
+    if error.effect is None:
+        return f"error {error.error:.1e}, adds {error.added:.1e}"
+    return f"adds {error.effect:.1e} to the outputs; its own error {error.error:.1e}"
+
+
+def _input_range(error: NodeError) -> str:
+    """The range of the node's finite inputs, where it was recorded."""
+    if error.low is None or error.high is None:
+        return ""
+    return f", whose inputs range from {error.low:.3g} to {error.high:.3g}"
+
+
+def _node(error: NodeError) -> str:
+    return f"{error.operator} '{error.node}'"
+
+
+# Explanations.
+
+
+def print_units(console: Console, decisions: Decisions) -> None:
+    """Prints every unit with its colour and reason, float32 first, in the order of the nodes."""
+    for index in sorted(range(len(decisions.all)), key=lambda index: decisions.all[index].is_half):
+        step = first_step(decisions, index)
+        console.print(_coloured(step), f"  {step.unit}: {step.reason}")
+
+
+def print_ranges(console: Console, decisions: Decisions, known: HalfRanges, half: str) -> None:
+    """Prints what is known of the values of half units: first what it rests on, then unit by unit, those of
+    which least is known first.
+    """
+    for line in (*sentences.inputs(known.counts), sentences.counts(known.counts, half)):
+        console.print(line)
+    order = list(reversed(Knowledge))
+    for unit, values in sorted(known.units.items(), key=lambda item: order.index(item[1].knowledge)):
+        word = Styled(values.knowledge.value, _KNOWN_IN[values.knowledge])
+        console.print("  ", word, f"  {decisions.all[unit]}: {sentences.of_unit(values)}")
+
+
+_KNOWN_IN = {Knowledge.PROVEN: "green", Knowledge.OBSERVED: "cyan", Knowledge.UNKNOWN: "yellow"}
+
+
+def print_causes(console: Console, causes: Sequence[RootCause]) -> None:
+    """Prints the causes of float32, most FLOPs first."""
+    for cause in causes:
+        words = of_cause(cause)
+        console.print(Styled(words.weight, "bold"), f": {words.origin}")
+        console.print(f"  {words.reason}")
+        if words.suggestion:
+            console.print(Styled(f"  {words.suggestion}", "cyan"))
+    if not causes:
+        console.print("no node stays float32")
+
+
+def print_chain(console: Console, steps: Sequence[Step]) -> None:
+    """Prints a unit and its chain of causes, one step per line, each the cause of the one above.
+
+    Of a long chain, the first LINKS steps and the last are shown.
+    """
+    console.print(Styled(steps[0].unit, "bold"))
+    shown = steps if len(steps) <= LINKS + 1 else steps[:LINKS]
+    for depth, step in enumerate(shown, 1):
+        console.print(*_line(step, depth))
+    if len(shown) < len(steps):
+        console.print(f"{'  ' * LINKS}  and {len(steps) - LINKS - 1:,} more, down to")
+        console.print(*_line(steps[-1], LINKS + 1))
+
+
+LINKS = 20
+"""The number of steps of a chain that are shown before the last one."""
+
+
+def _print_ends(console: Console, steps: Sequence[Step]) -> None:
+    """Prints a unit and the last step of its chain of causes."""
+    for step in steps[:1]:
+        console.print(*_line(step, depth=2))
+    if len(steps) > 2:
+        console.print(f"      and {len(steps) - 2} more, down to")
+    for step in steps[1:][-1:]:
+        console.print(*_line(step, depth=3))
+
+
+def _line(step: Step, depth: int) -> tuple[Part, ...]:
+    return "  " * depth, _coloured(step), f" by rule {step.rule.value}: {step.unit}: {step.reason}"
+
+
+def _coloured(step: Step) -> Styled:
+    return Styled(step.colour.value, "green" if step.colour is Colour.HALF else "yellow")
+
+
+READERS = 5
+"""The number of consumers of a Cast that are shown."""
+
+
+def print_cast(console: Console, story: CastExplanation) -> None:
+    """Prints why a Cast is necessary: the producer of its input, the consumers of its output, and reasons."""
+    whose = "added by the rewrite" if story.added else "from the original model"
+    console.print(Styled(f"Cast of '{story.value}' to {story.dtype}, {whose}", "bold"))
+    shared = ", once for consumers of both types" if story.added else ""
+    console.print(f"  {_ORIGINS[story.origin]}{shared if story.origin is Origin.STORED else ''}")
+    _print_ends(console, story.producer)
+    if story.is_output:
+        console.print("  the result is an output of the model, whose type is fixed by the options")
+    if story.consumers:
+        console.print(f"  the result is used by {plural(len(story.consumers), 'unit')}")
+    for steps in story.consumers[:READERS]:
+        _print_ends(console, steps)
+    if len(story.consumers) > READERS:
+        console.print(f"    and {len(story.consumers) - READERS:,} more")
+    if story.again:
+        console.print(f"  the result is cast again: see --why-cast {shlex.quote(story.again)}")
+    if not story.consumers and not story.is_output and not story.again:
+        console.print("  no float32 or half unit uses the result")
+
+
+_ORIGINS = {
+    Origin.UNIT: "the value is produced by",
+    Origin.INPUT: "the value is an input of the model, whose type is fixed by the options",
+    Origin.STORED: "the value is a constant",
+    Origin.ANOTHER: "the value has another element type, about which nothing is decided",
+}
+
+
+# A bench: a column for each model, a row for each metric.
+
+
+def print_bench(console: Console, bench: Bench) -> None:
+    """Prints the device, the models, and the table."""
+    rounds = plural(bench.rounds, "round")
+    console.print(f"on {bench.device.value}, onnxruntime {bench.onnxruntime}, {rounds}")
+    named = letters(len(bench.latencies))
+    for letter, latency in zip(named, bench.latencies, strict=True):
+        console.print(f"  {letter}  {bench.title(latency)}")
+    columns = [_figures(bench, latency) for latency in bench.latencies]
+    rows = ((name, *(column[name] for column in columns)) for name in columns[0]) if columns else ()
+    console.numbers(("", *named), rows)
+    for letter, latency in zip(named, bench.latencies, strict=True):
+        _print_cpu_operators(console, bench, letter, latency)
+
+
+def letters(count: int) -> list[str]:
+    """A, B, ..., Z, AA, AB, ..."""
+    return [_letters(number) for number in range(count)]
+
+
+def _letters(number: int) -> str:
+    more, last = divmod(number, 26)
+    return (_letters(more - 1) if more else "") + chr(ord("A") + last)
+
+
+def _figures(bench: Bench, latency: Latency) -> dict[str, str]:
+    """The figures of a model by their names; the first model has no interval of its speed."""
+    footprint, speed = latency.footprint, latency.speedup
+    profile, memory = footprint.profile, footprint.memory
+    is_first, is_on_cpu = latency is bench.latencies[0], bench.device is Device.CPU
+    return {
+        "p50 ms": f"{latency.p50:.3f}",
+        "p90 ms": f"{latency.p90:.3f}",
+        "p99 ms": f"{latency.p99:.3f}",
+        "runs/s": f"{latency.throughput:,.1f}",
+        "speed against A": f"{speed.median:.2f}x",
+        "  with 90 % between": "" if is_first else f"{speed.low:.2f} to {speed.high:.2f}",
+        "to open, s": f"{footprint.session_seconds:.2f}",
+        "file": size(latency.size),
+        "peak memory": "n/a" if memory is None else size(max(memory, 0)),
+        "nodes on the CPU": "n/a" if is_on_cpu else f"{profile.on_cpu:,} of {profile.nodes:,}",
+        "Casts that ran": f"{profile.casts:,}",
+    }
+
+
+_SHOWN = 5
+"""The number of operators that ran on the CPU that are named."""
+
+
+def _print_cpu_operators(console: Console, bench: Bench, letter: str, latency: Latency) -> None:
+    """Prints the operators that ran on the CPU although the bench was on another device."""
+    operators = latency.footprint.profile.cpu_operators
+    if bench.device is Device.CPU or not operators:
+        return
+    named = ", ".join(f"{count} {operator}" for operator, count in operators[:_SHOWN])
+    more = ", ..." if len(operators) > _SHOWN else ""
+    console.print(f"{letter} on the CPU: {named}{more}")
