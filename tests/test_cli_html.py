@@ -10,7 +10,7 @@ import pytest
 from onnx import parser
 
 from amp_rewrite import demo
-from amp_rewrite.cli import html_placement
+from amp_rewrite.cli import html_and_plots
 from amp_rewrite.placement import stub_libraries
 from amp_rewrite.running.sessions import Device
 from tests import text
@@ -208,7 +208,7 @@ def test_the_sizes_of_the_data_count(tmp_path, flags):
 @pytest.fixture
 def on_the_cpu(monkeypatch):
     """--placement asks the CPU provider, which is everywhere."""
-    monkeypatch.setattr(html_placement, "_DEVICE", Device.CPU)
+    monkeypatch.setattr(html_and_plots, "_DEVICE", Device.CPU)
 
 
 @needs_runs
@@ -278,11 +278,11 @@ def test_a_result_that_is_refused_is_shown_as_such(tmp_path):
 def test_without_the_runtime_for_it_nothing_is_done(model, monkeypatch):
     """One line before any work: for onnxruntime without CUDA, and without a GPU for want of gcc."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    html_placement.opening.needs_stubs.cache_clear()
+    html_and_plots.opening.needs_stubs.cache_clear()
     asked = [model, "--html", model.parent / "r.html", "--placement"]
     assert "onnxruntime-gpu" in failure(*asked)
     assert "onnxruntime-gpu" in failure("explain", *asked)
-    monkeypatch.setattr(html_placement.opening, "needs_stubs", lambda _: True)
+    monkeypatch.setattr(html_and_plots.opening, "needs_stubs", lambda _: True)
     monkeypatch.setattr(stub_libraries.shutil, "which", lambda _: None)
     monkeypatch.setattr(
         stub_libraries, "installed", lambda: stub_libraries.Installed("1", (model.parent / "none",))

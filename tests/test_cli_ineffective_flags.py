@@ -6,7 +6,7 @@ import pytest
 
 from amp_rewrite.cli import main
 from amp_rewrite.cli.commands import loaded
-from amp_rewrite.cli.ineffective_flags import INEFFECTIVE
+from amp_rewrite.cli.file_conflicts import INEFFECTIVE
 from tests import text
 from tests.commands import run
 

@@ -15,7 +15,7 @@ from amp_rewrite import demo, errors, training
 from amp_rewrite.cli.fields_as_flags import FLAGS, in_flags
 from amp_rewrite.coverage import rules
 from amp_rewrite.policy.entries import Kind
-from amp_rewrite.policy.options import ExternalData, Options, Pins
+from amp_rewrite.policy.options import DECLARED, ExternalData, Options, Pins
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.running.inputs.feeds import Data
 from tests.commands import run
@@ -28,9 +28,8 @@ SUGGESTS = {
     "explanation_sources.py",
     "explaining/suggestions.py",
     "explaining/causes.py",
-    "reporting/terminal_explain.py",
     "explaining/sentences.py",
-    "reporting/terminal_rewrite.py",
+    "reporting/terminal.py",
     "reporting/verdict_text.py",
     "running/verdict.py",
     "advice.py",
@@ -47,8 +46,9 @@ LIBRARY = [
 
 
 def texts(path):
-    """The string constants of a module that are no documentation."""
+    """The string constants of a module that are no documentation, nor the declaration of the flags."""
     tree = ast.parse(path.read_text())
+    tree.body = [node for node in tree.body if getattr(getattr(node, "target", None), "id", "") != "DECLARED"]
     documents = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in documents)
     return [node.value for node in constants if isinstance(node.value, str)]
@@ -133,3 +133,9 @@ def test_a_model_that_is_not_compared_names_flags(folder):
     for said in (done.output, (folder / "report.json").read_text()):
         assert "with --data FILE.npz" in said
         assert "`" not in said
+
+
+def test_declared_flags_are_those_of_messages():
+    """A message that names a field of Options names the flag that the field declares."""
+    named = {name: FLAGS.get(f"Options.{name}", each.flag) for name, each in DECLARED.items() if each.flag}
+    assert named == {name: each.flag for name, each in DECLARED.items() if each.flag}

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from onnx import helper
 
 from amp_rewrite import demo
-from amp_rewrite.cli import html_placement, main
+from amp_rewrite.cli import html_and_plots, main
 from amp_rewrite.explaining.sentences import chain
 from amp_rewrite.pipeline import analyze
 from amp_rewrite.running.sessions import Device
@@ -299,7 +299,7 @@ def test_five_thousand_nodes_are_drawn_apart(browser, tmp_path):
 def test_many_executed_nodes_are_drawn_apart(browser, tmp_path, monkeypatch):
     """The executed graph of a large model, too, and it is not laid out before it is shown."""
     pytest.importorskip("onnxruntime", reason="it opens the model")
-    monkeypatch.setattr(html_placement, "_DEVICE", Device.CPU)
+    monkeypatch.setattr(html_and_plots, "_DEVICE", Device.CPU)
     report = written(Transformer(1700).model(), tmp_path, "--dry-run", "--placement")
     with Shown(browser, report) as shown:
         layouts = "performance.getEntriesByName('layout').length"
@@ -391,7 +391,7 @@ def test_a_rewritten_model_explains_itself(browser, tmp_path):
 def placed_report(tmp_path, monkeypatch):
     """The report on the demo with what the CPU provider executes, which has few kernels for half."""
     pytest.importorskip("onnxruntime", reason="it opens the models")
-    monkeypatch.setattr(html_placement, "_DEVICE", Device.CPU)
+    monkeypatch.setattr(html_and_plots, "_DEVICE", Device.CPU)
     return written(demo.network(), tmp_path, "--no-verify", "--placement")
 
 

@@ -1,4 +1,4 @@
-"""What is printed to be run next leads to the decisions of the command that printed it."""
+"""Advice after `next` leads to the decisions of the command that printed it."""
 
 import shlex
 
@@ -30,18 +30,16 @@ def model(tmp_path):
     return tmp_path / "my model.onnx"
 
 
-def followed(output, node, flags=()):
-    """The output of the commands on the line `next`, with these flags where it asks for them; the last one is
-    about a node.
+def followed(output, node, model, flags):
+    """The explanation of a node by what the line `next` names: a model, or a plan that the command on `model`
+    with `flags` saves.
     """
     (line,) = (line for line in output.splitlines() if line.startswith("next "))
-    words = shlex.split(line.removeprefix("next").strip(), comments=True)
-    more = tuple(flags) if line.endswith("; with the other flags of this command") else ()
-    *before, last = " ".join(map(shlex.quote, words)).split(" '&&' ")
-    for command in before:
-        assert run(*shlex.split(command)[1:], *more).exit_code == 0
-    decided = () if before else [flag for flag in more if flag != "--no-metadata"]
-    return run(*shlex.split(last)[1:], node, *decided).output
+    if "add --save-plan FILE" not in line:
+        return run(*shlex.split(line.removeprefix("next"), comments=True)[1:], node).output
+    plan = model.with_name("saved.json")
+    run(model, *flags, "--save-plan", plan)
+    return run("explain", plan, node).output
 
 
 @pytest.mark.parametrize(
@@ -56,10 +54,10 @@ def followed(output, node, flags=()):
     ids=" ".join,
 )
 def test_flags_that_decided_are_said_again(model, flags, reason):
-    """The result says it, or the model with the same flags where the result says nothing."""
+    """The result says it, or a plan where the result says nothing."""
     result = run(model, "--no-verify", *flags)
     assert result.exit_code == 0, result.output
-    assert reason in followed(result.output, "first", flags)
+    assert reason in followed(result.output, "first", model, ("--no-verify", *flags))
 
 
 def test_what_a_run_showed_is_said_of_a_result_that_stays(model):
@@ -68,7 +66,7 @@ def test_what_a_run_showed_is_said_of_a_result_that_stays(model):
     given = ("--data", model.with_name("large.npz"))
     result = run(model, *given)
     assert "nothing became float16" in result.output
-    assert "was seen" in followed(result.output, "first", map(str, given))
+    assert "was seen" in followed(result.output, "first", model, given)
 
 
 @pytest.mark.parametrize(
@@ -124,23 +122,18 @@ def test_nothing_is_explained_where_nothing_stays(tmp_path):
     assert "amp-rewrite explain" in run(path, "--no-verify", "--keep-full", "conv").stdout
 
 
-def test_a_looser_bound_takes_the_place_of_the_one_that_was_given(model, monkeypatch):
-    """A second bound of one name is refused: the flag that is printed says what it replaces, and passes."""
+def test_a_looser_bound_that_passes_is_named(model, monkeypatch):
+    """With the flag that bounds the error in this command, to be given in place of the bound that was."""
     pytest.importorskip("onnxruntime")
     monkeypatch.chdir(model.parent)
     np.savez("small.npz", x=np.full((4, 256), 0.1, np.float32))
-    given = (model.name, "--data", "small.npz", "--tolerance")
-    (line,) = (each for each in run(*given, "error=1e-12").output.splitlines() if "in place of" in each)
-    before, after = line.partition("#")[0].split(": ")
-    assert before.endswith("in place of --tolerance error=1e-12")
-    assert run(*given, *after.split()[1:]).exit_code == 0
-    (line,) = (
-        each
-        for each in run("tune", *given[:3], "--max-error", "1e-12").output.splitlines()
-        if "add --max-error" in each
-    )
-    flags = line.partition("#")[0].split()[-2:]
-    assert run("tune", *given[:3], "--max-error", "1e-12", *flags).exit_code == 0
+    given = (model.name, "--data", "small.npz")
+    for command, bound in (((), ("--tolerance", "error=1e-12")), (("tune",), ("--max-error", "1e-12"))):
+        lines = run(*command, *given, *bound).output.splitlines()
+        (line,) = (line for line in lines if " is within --" in line)
+        flag, looser = line.split()[-2:]
+        assert flag == bound[0]
+        assert run(*command, *given, flag, looser).exit_code == 0
 
 
 def test_a_pin_that_a_search_could_not_mend_is_left(model, monkeypatch):
@@ -151,6 +144,6 @@ def test_a_pin_that_a_search_could_not_mend_is_left(model, monkeypatch):
     result = run(*given, "--force-half", ".*")
     assert result.exit_code == 1, result.output
     (line,) = (line for line in result.output.splitlines() if line.startswith("next "))
-    assert line.endswith("# a search, without --force-half; with the other flags of this command")
-    again = run(*shlex.split(line.removeprefix("next").partition("#")[0])[1:], *given[1:])
+    assert line.endswith("amp-rewrite tune without --force-half searches for a plan that passes")
+    again = run("tune", *given)
     assert again.exit_code == 0, again.output

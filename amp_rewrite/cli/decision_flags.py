@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,14 +12,14 @@ from typing import Any
 import click
 
 from amp_rewrite import pipeline
-from amp_rewrite.cli.flag_builders import PATH, choice, grouped, read_path, repeatable, switch, written
+from amp_rewrite.cli.flag_builders import PATH, Flag, choice, grouped, read_path, repeatable, switch, written
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.numerics import half as halves
-from amp_rewrite.policy import devices, named_policies, operator_lists, targets
+from amp_rewrite.policy import named_policies, operator_lists
 from amp_rewrite.policy.named_policies import FLOAT32, Policy
 from amp_rewrite.policy.operator_lists import Kind
-from amp_rewrite.policy.options import SHIPPED_FOR, IOTypes, Level, Options, Pins
+from amp_rewrite.policy.options import DECLARED, SHIPPED_FOR, Declared, IOTypes, Level, Options, Pins
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
@@ -30,11 +31,6 @@ _MEAN = {
     "deny": "it stays float32, and so do nodes that its results make doubtful",
 }
 _KINDS = tuple(_MEAN)
-_LEVELS = (
-    "How much becomes half: what the lists and rules decide (default); only operators on the allow list "
-    "(tensor-cores-only); the default, with the infer list treated as denied (treat-infer-as-deny); or "
-    "everything that the types allow, whatever that does to accuracy (unsafe-force-all)."
-)
 _REGEX = "Node names, or regular expressions that match a whole name."
 
 
@@ -46,17 +42,33 @@ def _one_list(given: tuple[str, ...]) -> str | None:
     return given[0] if given else None
 
 
+def _flag(name: str, declared: Declared) -> Flag:
+    """The flag of a field, whose default is that of the field."""
+    if declared.values:
+        default = getattr(Options(), name)
+        word = default.value if isinstance(default, enum.Enum) else default.name
+        return choice(declared.flag, declared.values, declared.about, word)
+    if declared.metavar:
+        return repeatable(declared.flag, declared.metavar, declared.about)
+    return switch(declared.flag, declared.about)
+
+
+def _argument(declared: Declared, flags: Mapping[str, Any]) -> Any:
+    """The argument for a field, from the values of the flags."""
+    value = flags[declared.flag.removeprefix("--").replace("-", "_")]
+    return not value if declared.flag.startswith("--no-") else value
+
+
+_OF_FIELDS = {name: declared for name, declared in DECLARED.items() if declared.flag}
 _FLAGS = (
-    choice("--to", halves.BY_NAME, "The half type.", "float16"),
+    _flag("half", DECLARED["half"]),
     choice(
         "--policy",
         named_policies.NAMES,
         "A precision policy under its Keras name, in place of --to: a final softmax stays float32, and "
         "float32 leaves the whole model in float32.",
     ),
-    choice(
-        "--target", targets.BY_NAME, "The runtime that will run the model.", targets.ONNXRUNTIME_CUDA.name
-    ),
+    _flag("target", DECLARED["target"]),
     click.option(
         "--list",
         "list_",
@@ -70,27 +82,11 @@ _FLAGS = (
     ),
     repeatable("--keep-full", "REGEX", f"Keep these nodes in float32. {_REGEX}"),
     repeatable("--force-half", "REGEX", f"Put these nodes in half. {_REGEX}"),
-    choice("--level", (level.value for level in Level), _LEVELS, "default"),
-    switch("--no-follow", "Keep the nodes before the first and after the last matrix product in float32."),
-    choice(
-        "--io", (io.value for io in IOTypes), "The type of the model's float32 inputs and outputs.", "keep"
-    ),
-    repeatable("--keep-io", "NAME", "With --io half: an input or output that stays float32."),
-    switch("--keep-functions", "Do not inline model-local functions; their calls stay float32."),
-    switch(
-        "--no-fold", "Do not fold constants, nor merge BatchNormalizations into weights, before deciding."
-    ),
-    switch("--keep-opset", "Do not raise the opset to one with more half kernels."),
-    choice("--device", devices.BY_NAME, "The device for which times are predicted.", devices.H200.name),
-    switch("--gate", "Leave the model unchanged if half is predicted to be no faster."),
+    *(_flag(name, each) for name, each in _OF_FIELDS.items() if name not in ("half", "target")),
     repeatable(
         "--range",
         "NAME=LO:HI",
         "The smallest and the largest value of an input, from which bounds of all other values follow.",
-    ),
-    switch(
-        "--no-free",
-        "Keep denied operators in float32 even where bounds prove that their values fit into half.",
     ),
     repeatable(
         "--observed",
@@ -133,22 +129,13 @@ def _read(flags: Mapping[str, Any]) -> DecisionFlags:
     chosen = operator_lists.load(_one_list(flags["list_"]) or SHIPPED_FOR[half.name])
     for kind in _KINDS:
         chosen = chosen.override(Kind(kind), flags[kind])
+    fields: dict[str, Any] = {name: _argument(declared, flags) for name, declared in _OF_FIELDS.items()}
+    fields["half"] = half
     options = Options(
-        half=half,
+        **fields,
         lists=chosen,
-        target=targets.named(flags["target"]),
-        level=Level(flags["level"]),
-        follow=not flags["no_follow"],
         pins=Pins(tuple(flags["keep_full"]), tuple(flags["force_half"])),
-        io=IOTypes(flags["io"]),
-        keep_io=tuple(flags["keep_io"]),
-        keep_functions=flags["keep_functions"],
-        fold=not flags["no_fold"],
-        keep_opset=flags["keep_opset"],
-        device=devices.BY_NAME[flags["device"]],
-        gate=flags["gate"],
         ranges=_ranges(flags["range"]),
-        free=not flags["no_free"],
     )
     return DecisionFlags(
         options if policy is None else policy.options(options),

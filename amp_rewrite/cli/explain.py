@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import replace
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
 from amp_rewrite import explanation_sources
+from amp_rewrite.advice import Capability
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
-from amp_rewrite.cli.explain_answers import Query
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, switch
-from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, report_flags
-from amp_rewrite.cli.html_placement import Placing
+from amp_rewrite.cli.html_and_plots import PageMaker, Placing, ReportFiles, report_flags
 from amp_rewrite.cli.input_flags import counted_flags
 from amp_rewrite.cli.output_flags import json_flag
-from amp_rewrite.console import Console
+from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
+from amp_rewrite.escaping import LONGEST_NAME
+from amp_rewrite.explaining import sentences
+from amp_rewrite.explaining.sentences import chain, first_step
+from amp_rewrite.explaining.suggestions import NodeRemedy
 from amp_rewrite.explanation_sources import DecisionSource, Explanation
 from amp_rewrite.model import writing
-from amp_rewrite.reporting import summary
+from amp_rewrite.model.traversal import every_node
+from amp_rewrite.reporting import summary, terminal
 from amp_rewrite.reporting.executed_graph import PlacementView
 from amp_rewrite.reporting.html_report import HtmlReport
 from amp_rewrite.reporting.summary import SummaryLine
@@ -31,6 +37,181 @@ from amp_rewrite.reporting.terminal import print_lines
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
+
+Answer = dict[str, Any]
+"""An answer as plain data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """Asks for a node, a Cast, all units, ranges, or advice (for a capability); else for the causes."""
+
+    node: str | None
+    why_cast: str | None
+    all_: bool
+    ranges: bool
+    advice: bool
+    capability: str | None
+
+    def refuse_contradictions(self) -> None:
+        """OptionError for two queries at once, and for a device without --advice."""
+        asked = [("NODE", self.node), ("--why-cast", self.why_cast)]
+        asked += [("--all", self.all_ or None), ("--ranges", self.ranges or None)]
+        asked += [("--advice", self.advice or None)]
+        given = [name for name, value in asked if value is not None]
+        if len(given) > 1:
+            raise OptionError(f"{' and '.join(given)} cannot be combined", remedy="ask for one at a time")
+        if self.capability is not None and not self.advice:
+            raise OptionError("--device-capability is for --advice", remedy="add --advice, or leave it out")
+
+    def answer(self, console: Console, found: Explanation) -> Answer:
+        """Prints and returns the answer; OptionError where there is none."""
+        if self.advice:
+            return _answer_advice(console, found, self.capability)
+        if self.all_:
+            return _answer_all(console, found)
+        if self.ranges:
+            return _answer_ranges(console, found)
+        if self.why_cast is not None:
+            return _answer_cast(console, found, self.why_cast)
+        if self.node is not None:
+            return _answer_node(console, found, self.node)
+        return _answer_causes(console, found)
+
+
+def _answer_all(console: Console, found: Explanation) -> Answer:
+    terminal.print_units(console, found.decisions)
+    units = range(len(found.decisions.all))
+    return {"units": [first_step(found.decisions, unit).to_json() for unit in units]}
+
+
+def _answer_ranges(console: Console, found: Explanation) -> Answer:
+    known = found.ranges()
+    terminal.print_ranges(console, found.decisions, known, found.half)
+    units = [{"unit": str(found.decisions.all[unit]), **each.to_json()} for unit, each in known.units.items()]
+    return {"ranges": {**known.counts.to_json(), "units": units}}
+
+
+def _answer_causes(console: Console, found: Explanation) -> Answer:
+    terminal.print_causes(console, found.causes)
+    assumptions = list(found.assumptions)
+    untried = any(not cause.suggestion.is_tried for cause in found.causes)
+    about_flags = [_NO_FLAG_TRIED[found.source]] if untried else []
+    for line in (*assumptions, *about_flags) if found.causes else ():
+        console.print(Styled(line, "dim"))
+    causes = [cause.to_json() for cause in found.causes]
+    return {"causes": causes, "assumptions": assumptions, "about_flags": about_flags}
+
+
+_NO_FLAG_TRIED = {
+    DecisionSource.ANALYSIS: "",
+    DecisionSource.METADATA: "no flag was tried: that needs the original (amp-rewrite explain ORIGINAL)",
+    DecisionSource.PLAN: "no flag was tried: that needs the model (amp-rewrite explain MODEL)",
+}
+
+
+def _answer_advice(console: Console, found: Explanation, asked: str | None) -> Answer:
+    capability = Capability.parse(asked) if asked is not None else Capability.of_this_machine()
+    advice = found.advice(capability)
+    for line in advice.lines():
+        console.print(line)
+    for line in found.assumptions if advice.paddings else ():
+        console.print(Styled(line, "dim"))
+    return {"advice": advice.to_json()}
+
+
+def _answer_cast(console: Console, found: Explanation, name: str) -> Answer:
+    explanations = sentences.about(found.decisions, name)
+    if not explanations:
+        raise _no_cast(found, name)
+    for cast in explanations:
+        terminal.print_cast(console, cast)
+    return {"casts": [cast.to_json() for cast in explanations]}
+
+
+def _no_cast(found: Explanation, name: str) -> OptionError:
+    known = [known for site in found.decisions.cast_sites for known in site.names]
+    there = list(dict.fromkeys(names[0] for site in found.decisions.cast_sites if (names := site.names)))
+    more = f" and {len(there) - _LISTED:,} more" if len(there) > _LISTED else ""
+    listed = f"there are Casts of {', '.join(there[:_LISTED])}{more}" if there else "there is no Cast"
+    if _units_of(found, name):
+        return OptionError(
+            f"no Cast of '{name}': its producer and its consumers have one type", remedy=listed
+        )
+    return OptionError(f"no Cast of '{name}'", remedy=_near(name, known, listed))
+
+
+_LISTED = 5
+"""How many Casts are named."""
+
+
+def _answer_node(console: Console, found: Explanation, name: str) -> Answer:
+    units = _units_of(found, name)
+    forms = [sentences.of(change) for change in found.form_changes if change.node == name]
+    if not (units or forms) and sentences.about(found.decisions, name):
+        return _answer_cast(console, found, name)
+    if not (units or forms):
+        raise _no_node(found, name)
+    for form in forms:
+        console.print(f"{name}: {form}")
+    chains = [chain(found.decisions, unit) for unit in units]
+    remedies = _remedies(found, units)
+    for steps, lines in zip(chains, remedies, strict=True):
+        terminal.print_chain(console, steps)
+        for line in lines:
+            console.whole(Styled(f"  {line}", "cyan"))
+    rests = found.assumptions if any("FLOPs" in line for lines in remedies for line in lines) else ()
+    for line in (*rests, *filter(None, [_NO_FLAG_TRIED[found.source] if chains else ""])):
+        console.print(Styled(line, "dim"))
+    units_ = [
+        {"unit": steps[0].unit, "chain": [step.to_json() for step in steps], "change": lines}
+        for steps, lines in zip(chains, remedies, strict=True)
+    ]
+    return {"node": name, "form": forms, "units": units_}
+
+
+def _remedies(found: Explanation, units: Sequence[int]) -> list[list[str]]:
+    """What changes the colour of each unit, in lines; none where no flag can be tried."""
+    tried = found.remedies(units)
+    if not tried:
+        return [[] for _ in units]
+    return [_changing(found, unit, remedy) for unit, remedy in zip(units, tried, strict=True)]
+
+
+def _changing(found: Explanation, unit: int, remedy: NodeRemedy) -> list[str]:
+    freeing = [sentences.remedy(remedy.cause)] if remedy.cause is not None else []
+    if remedy.pin is None or (remedy.cause is not None and remedy.pin in remedy.cause.suggestion.adds):
+        return freeing
+    colour = "float32" if found.decisions.all[unit].is_half else found.half
+    return [*freeing, f"this node in {colour} (not compared): {remedy.pin.flag}"]
+
+
+def _units_of(found: Explanation, name: str) -> list[int]:
+    """The units of the nodes that have this name, or an output of this name."""
+    nodes = {decision.node: decision for decision in found.decisions.all}
+    named = {node for node, decision in nodes.items() if name in (decision.name, *decision.defs)}
+    return [unit for unit, decision in enumerate(found.decisions.all) if decision.node in named]
+
+
+def _no_node(found: Explanation, name: str) -> OptionError:
+    if name in _without_units(found):
+        return OptionError(f"'{name}' has no float32 in it", remedy="name a node that has")
+    nodes = {decision.node: decision for decision in found.decisions.all}.values()
+    known = (known for decision in nodes for known in (decision.name, *decision.defs))
+    offer = "leave NODE out to see what keeps nodes in float32, or say --all"
+    return OptionError(f"no node is called '{name}'", remedy=_near(name, list(filter(None, known)), offer))
+
+
+def _without_units(found: Explanation) -> Iterator[str | None]:
+    for node in every_node(found.counted.model.graph) if found.counted is not None else ():
+        yield node.name
+        yield from (value.name for value in node.outputs)
+
+
+def _near(name: str, known: list[str], otherwise: str) -> str:
+    near = difflib.get_close_matches(name[:LONGEST_NAME], dict.fromkeys(known), n=3)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise
+
 
 PLAN = ".json"
 """How the name of a saved plan ends."""

@@ -1,8 +1,10 @@
-"""What flags are built from: types of paths, repeatable flags, and groups that are passed as one value."""
+"""Builders of flags: types of paths, repeatable flags, `--executor`, and groups passed as one value."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from amp_rewrite.errors import OptionError
+from amp_rewrite.process import executors
 
 Command = Callable[..., Any]
 Flag = Callable[[Command], Command]
@@ -138,3 +141,22 @@ def written(context: click.Context, names: Iterable[str]) -> dict[str, str]:
         for name in names
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
+
+
+def executor_flag(what: str) -> Flag:
+    """The flag, whose help says what the workers do."""
+    return click.option(
+        "--executor",
+        metavar="WHERE",
+        help=f"{what}: processes:N of this machine, or the workers of a Dask scheduler, dask://HOST:PORT.",
+    )
+
+
+@contextlib.contextmanager
+def opened(where: str | None) -> Generator[Executor | None]:
+    """The executor of that name; None without one. Raises as `executors.named` and `ExecutorName.opened`."""
+    if where is None:
+        yield None
+        return
+    with executors.named(where, "--executor").opened() as executor:
+        yield executor

@@ -1,22 +1,20 @@
-"""The flags `--html` and `--plots`, and the page that both show."""
+"""The flags `--html`, `--plots` and `--placement`, and the page that all show."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from amp_rewrite import explanation_sources, pipeline
-from amp_rewrite.cli import html_placement
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flag_builders import given_flags, grouped, read_path, switch, written_file
-from amp_rewrite.cli.html_placement import Placing
 from amp_rewrite.coverage import counts
-from amp_rewrite.errors import OptionError
+from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explanation_sources import Explanation
 from amp_rewrite.files import destination, staging
@@ -24,15 +22,58 @@ from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.model import constants
 from amp_rewrite.numerics import half
 from amp_rewrite.numerics.half import Half
+from amp_rewrite.placement import comparison, opening, placing, saved_graph, stub_libraries
+from amp_rewrite.placement.comparison import Comparison
+from amp_rewrite.placement.placement import Placement
+from amp_rewrite.placement.placing import Execution, Open
 from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.policy.options import Options
-from amp_rewrite.reporting import charts, drawn_graph, html_file, html_report, pictures
-from amp_rewrite.reporting.drawn_graph import PlannedChanges
+from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.reporting import charts, drawn_graph, executed_graph, html_file, html_report, pictures
+from amp_rewrite.reporting.drawn_graph import Box, PlannedChanges
+from amp_rewrite.reporting.executed_graph import PlacementView
 from amp_rewrite.reporting.html_report import DecisionView, Evidence, HtmlReport
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.report import Report
+from amp_rewrite.running.sessions import Device, Libraries
 from amp_rewrite.training import scaled_step
 from amp_rewrite.training.scaled_step import ScaledStep
+
+_DEVICE = Device.CUDA
+
+
+def refuse_without_runtime() -> None:
+    """Raises, before any work, what keeps models from being opened, as `stub_libraries.folder` does."""
+    if opening.needs_stubs(_DEVICE):
+        stub_libraries.folder()
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Places results within a time limit, beside the original; None where it is not known. `libraries` are
+    those of custom operators.
+    """
+
+    original: Path | None = None
+    limit: TimeLimit = field(default_factory=lambda: TimeLimit(None))
+    libraries: Libraries = ()
+
+    def view(self, result: Path, planned: Sequence[Box]) -> PlacementView:
+        """What the report shows of a result, of which `planned` are the boxes in its plan."""
+        with placing.opener(_DEVICE, self.libraries) as opened:
+            before = self._opened(opened, self.original).placement if self.original else None
+            execution = self._opened(opened, result)
+        drawn = executed_graph.build(execution, saved_graph.load(result), planned)
+        return PlacementView(Comparison(comparison.runtime(_DEVICE), execution.placement, before), drawn)
+
+    def _opened(self, opened: Open, model: Path) -> Execution:
+        """What comes of a model; the report on one that cannot be opened here says why."""
+        try:
+            with self.limit.running():
+                return opened(model, None)
+        except AmpRewriteError as error:
+            return Execution(Placement(refused=error.problem))
+
 
 html_flag: Any = written_file(
     "--html", "Write an HTML report: the graph, why each node has its precision, coverage, errors."
@@ -79,7 +120,7 @@ def _read(flags: Mapping[str, Any]) -> ReportFiles:
             raise OptionError(
                 "--placement is for --html", remedy="add --html FILE, or use amp-rewrite placement"
             )
-        html_placement.refuse_without_runtime()
+        refuse_without_runtime()
     return ReportFiles(flags["html"], folder, flags["placement"])
 
 

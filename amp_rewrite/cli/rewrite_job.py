@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from amp_rewrite import pipeline, repair
 from amp_rewrite.analysis.observed import Seen
+from amp_rewrite.bounds.given import InputRange, Source
+from amp_rewrite.bounds.unit_ranges import RangeCounts
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.input_flags import naming_sizes
-from amp_rewrite.cli.outside_ranges import GivenInputs
 from amp_rewrite.cli.progress import counting, tell
 from amp_rewrite.coverage import counts
 from amp_rewrite.errors import (
@@ -41,10 +44,40 @@ from amp_rewrite.running import emulation, run_arguments, sessions
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data, of_source
 from amp_rewrite.running.observation import observe
-from amp_rewrite.running.sessions import Runnable
+from amp_rewrite.running.sessions import Feeds, Runnable
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.tuning.search import Prefer, Step, Watch
 from amp_rewrite.tuning.tune import Tuned, tune
+
+
+class GivenInputs:
+    """The least and the greatest element of each input in the samples so far."""
+
+    def __init__(self) -> None:
+        self._ends: dict[str, tuple[float, float]] = {}
+
+    def add(self, feeds: Feeds) -> None:
+        """Takes a sample."""
+        for name, value in feeds.items():
+            if isinstance(value, np.ndarray) and value.size and value.dtype.kind not in "OSUb":
+                low, high = self._ends.get(name, (np.inf, -np.inf))
+                self._ends[name] = min(low, float(value.min())), max(high, float(value.max()))
+
+    def warnings(self, ranges: RangeCounts | None, seen: Seen) -> Iterator[str]:
+        """A line for each input that leaves its range, here or in what was `seen` of its values."""
+        for each in ranges.inputs if ranges is not None else ():
+            ends = [self._ends[each.name]] if each.name in self._ends else []
+            ends += [(seen[each.name].low, seen[each.name].high)] if each.name in seen else []
+            low, high = min((end[0] for end in ends), default=0.0), max((end[1] for end in ends), default=0.0)
+            if ends and (low < each.low or high > each.high):
+                yield _line(each, low, high)
+
+
+def _line(given: InputRange, low: float, high: float) -> str:
+    what = "declared" if given.source is Source.DECLARED else "assumed"
+    leaves = f"input '{given.name}' is between {low:g} and {high:g} in the samples, and {what} to be between"
+    return f"{leaves} {given.low:g} and {given.high:g}, on which what is proven rests; give --range"
+
 
 T = TypeVar("T")
 

@@ -71,8 +71,7 @@ def verify(
         verdict = comparing.with_blame(verdict, original, rewritten, data, by_effect=True)
     terminal.print_lines(Console(), model_order.swapped("verify", original, rewritten))
     terminal.print_verdict(Console(), verdict, per_node=comparing.per_node, hinted=False)
-    hints = next_steps.of_comparison(verdict, original, rewritten)
-    terminal.print_hints(Console(), hints)
+    terminal.print_hints(Console(), next_steps.of_comparison(verdict))
     if verdict.failed_run:
         mended = f"amp-rewrite restore {as_argument(rewritten)}   # a float32 model of it, which may run"
         terminal.print_hints(Console(), [mended])

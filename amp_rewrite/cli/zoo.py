@@ -11,9 +11,8 @@ from pathlib import Path
 import click
 
 from amp_rewrite.cli import exit_codes
-from amp_rewrite.cli.executor_flag import executor_flag
 from amp_rewrite.cli.fields_as_flags import as_argument
-from amp_rewrite.cli.flag_builders import PATH, check_groups, number, switch
+from amp_rewrite.cli.flag_builders import PATH, check_groups, executor_flag, number, switch
 from amp_rewrite.cli.progress import counting, shown_progress, tell
 from amp_rewrite.cli.rewrite import rewrite
 from amp_rewrite.console import Console

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -148,6 +148,23 @@ _AS_IT_WAS = ExternalData()
 _NO_PINS = Pins()
 
 
+def _lists(name: str, given: OpLists | PathLike | None) -> OpLists | None:
+    if given is None or isinstance(given, OpLists):
+        return given
+    if not arguments.is_path(given):
+        names = ", ".join(operator_lists.names())
+        remedy = f"give an OpLists (amp_rewrite.load_lists), one of {names}, or the path of a file"
+        raise arguments.refused(name, f"{arguments.shown(given)} is not an operator list", remedy)
+    return load(given if isinstance(given, str) else Path(given))
+
+
+def _external_data(name: str, given: ExternalData | Beside | str) -> ExternalData:
+    if isinstance(given, ExternalData):
+        return given
+    remedy = "for a size, give ExternalData(largest=BYTES), which is in amp_rewrite.options"
+    return ExternalData(arguments.choice(name, given, Beside, remedy))
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to rewrite.
@@ -230,28 +247,9 @@ class Options:
         certify: bool = True,
         dims: Dims | GivenSizes = NONE_GIVEN,
     ) -> None:
-        hold = partial(object.__setattr__, self)
-        hold("half", arguments.named("Options.half", half, Half, halves.BY_NAME))
-        hold("lists", _lists(lists))
-        hold("target", arguments.named("Options.target", target, Target, targets.BY_NAME))
-        hold("level", arguments.choice("Options.level", level, Level))
-        hold("follow", arguments.flag("Options.follow", follow))
-        hold("pins", arguments.instance("Options.pins", pins, Pins, 'write Pins(keep_full="head_.*")'))
-        hold("io", arguments.choice("Options.io", io, IOTypes))
-        hold("keep_io", arguments.texts("Options.keep_io", keep_io))
-        hold("keep_functions", arguments.flag("Options.keep_functions", keep_functions))
-        hold("fold", arguments.flag("Options.fold", fold))
-        hold("keep_opset", arguments.flag("Options.keep_opset", keep_opset))
-        hold("check", arguments.flag("Options.check", check))
-        hold("metadata", arguments.flag("Options.metadata", metadata))
-        hold("external_data", _external_data(external_data))
-        hold("device", arguments.named("Options.device", device, Device, devices.BY_NAME))
-        hold("gate", arguments.flag("Options.gate", gate))
-        hold("free", arguments.flag("Options.free", free))
-        hold("keep_softmax", arguments.flag("Options.keep_softmax", keep_softmax))
-        hold("certify", arguments.flag("Options.certify", certify))
-        hold("dims", open_sizes.given("Options.dims", dims))
-        hold("ranges", checked("Options.ranges", ranges))
+        given = locals()
+        for name, declared in DECLARED.items():
+            object.__setattr__(self, name, declared.check(f"Options.{name}", given[name]))
 
     @property
     def only_grappler(self) -> bool:
@@ -294,26 +292,84 @@ class Options:
         return self.lists or load(SHIPPED_FOR[self.half.name])
 
 
-def _lists(given: OpLists | PathLike | None) -> OpLists | None:
-    if given is None or isinstance(given, OpLists):
-        return given
-    if not arguments.is_path(given):
-        names = ", ".join(operator_lists.names())
-        remedy = f"give an OpLists (amp_rewrite.load_lists), one of {names}, or the path of a file"
-        raise arguments.refused("Options.lists", f"{arguments.shown(given)} is not an operator list", remedy)
-    return load(given if isinstance(given, str) else Path(given))
-
-
-def _external_data(given: ExternalData | Beside | str) -> ExternalData:
-    if isinstance(given, ExternalData):
-        return given
-    remedy = "for a size, give ExternalData(largest=BYTES), which is in amp_rewrite.options"
-    return ExternalData(arguments.choice("Options.external_data", given, Beside, remedy))
-
-
 SHIPPED_FOR = {"float16": "default", "bfloat16": "bfloat16"}
 """The shipped list that goes with each half type."""
 GRAPPLERS = "tensorflow"
 """The shipped list that holds TensorFlow's."""
 CASTING = "casting"
 """The name of lists that have every layer in half (training.spec)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A field of Options: the check that makes its value of its name and an argument, and its flag, if one
+    flag of the command line alone decides it. That is a choice with `values`, a name that may be repeated
+    with a `metavar`, and else a switch, which with `--no-` turns the field off.
+    """
+
+    check: Callable[[str, Any], Any]
+    flag: str = ""
+    about: str = ""
+    values: tuple[str, ...] = ()
+    metavar: str = ""
+
+
+def _named(kind: type[Any], known: Mapping[str, Any], flag: str, about: str) -> Declared:
+    return Declared(lambda name, given: arguments.named(name, given, kind, known), flag, about, tuple(known))
+
+
+def _choice(kind: type[enum.Enum], flag: str, about: str) -> Declared:
+    values = tuple(str(member.value) for member in kind)
+    return Declared(lambda name, given: arguments.choice(name, given, kind), flag, about, values)
+
+
+def _switch(flag: str = "", about: str = "") -> Declared:
+    return Declared(arguments.flag, flag, about)
+
+
+DECLARED: Mapping[str, Declared] = {
+    "half": _named(Half, halves.BY_NAME, "--to", "The half type."),
+    "target": _named(Target, targets.BY_NAME, "--target", "The runtime that will run the model."),
+    "lists": Declared(_lists),
+    "pins": Declared(
+        lambda name, given: arguments.instance(name, given, Pins, 'write Pins(keep_full="head_.*")')
+    ),
+    "level": _choice(
+        Level,
+        "--level",
+        "How much becomes half: what the lists and rules decide (default); only operators on the allow list "
+        "(tensor-cores-only); the default, with the infer list treated as denied (treat-infer-as-deny); or "
+        "everything that the types allow, whatever that does to accuracy (unsafe-force-all).",
+    ),
+    "follow": _switch(
+        "--no-follow", "Keep the nodes before the first and after the last matrix product in float32."
+    ),
+    "io": _choice(IOTypes, "--io", "The type of the model's float32 inputs and outputs."),
+    "keep_io": Declared(
+        arguments.texts,
+        "--keep-io",
+        "With --io half: an input or output that stays float32.",
+        metavar="NAME",
+    ),
+    "keep_functions": _switch(
+        "--keep-functions", "Do not inline model-local functions; their calls stay float32."
+    ),
+    "fold": _switch(
+        "--no-fold", "Do not fold constants, nor merge BatchNormalizations into weights, before deciding."
+    ),
+    "keep_opset": _switch("--keep-opset", "Do not raise the opset to one with more half kernels."),
+    "check": _switch(),
+    "metadata": _switch(),
+    "external_data": Declared(_external_data),
+    "device": _named(Device, devices.BY_NAME, "--device", "The device for which times are predicted."),
+    "gate": _switch("--gate", "Leave the model unchanged if half is predicted to be no faster."),
+    "free": _switch(
+        "--no-free",
+        "Keep denied operators in float32 even where bounds prove that their values fit into half.",
+    ),
+    "keep_softmax": _switch(),
+    "certify": _switch(),
+    "dims": Declared(open_sizes.given),
+    "ranges": Declared(checked),
+}
+"""Every field of Options, declared once, in the order of the checks; flags of the command come of this."""
