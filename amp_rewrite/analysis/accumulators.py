@@ -37,6 +37,7 @@ from amp_rewrite.onnx_facts.operators import (
     JOINS,
     LIMITS,
     MOVERS,
+    PRODUCTS,
     REARRANGES,
     SELECTS,
 )
