@@ -21,7 +21,7 @@ CORE = [
     path
     for room in ("analysis", "colouring", "model", "numerics", "onnx_types", "policy", "rewriting")
     for path in (PACKAGE / room).rglob("*.py")
-    if path.name != "reasons.py"
+    if path.name not in ("reasons.py", "options.py")  # which declares the flags
 ]
 
 

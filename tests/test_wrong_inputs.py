@@ -129,13 +129,6 @@ def test_a_name_that_is_no_text(model, tmp_path):
     assert "rename it" in done.stdout
 
 
-def test_a_name_like_a_flag(model):
-    """The next command can be pasted."""
-    model.rename(model.with_name("-m.onnx"))
-    done = run("-o", "out.onnx", "--no-verify", "--deny", "Exp", "--keep-full", ".*", "--", "-m.onnx")
-    assert "explain ./-m.onnx" in done.stdout
-
-
 @pytest.mark.parametrize(
     "command", [("-o", "out.onnx", "n.onnx"), ("verify", "n.onnx", "n.onnx"), ("coverage", "n.onnx")], ids=str
 )

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from amp_rewrite.cli.flag_builders import PATH, grouped, number, repeatable, written
+from amp_rewrite.console import Console
 from amp_rewrite.errors import FeedError, ModelError, OptionError, RunError
 from amp_rewrite.escaping import brief
 from amp_rewrite.policy.open_sizes import DEFAULT
@@ -57,8 +58,10 @@ def _beside(model: Path) -> tuple[Path, ...]:
         for _ in feeds.feeds(model, Data(paths)) if paths else ():
             pass
     except FeedError as error:
-        told = f"warning  {brief(str(error))}; nobody named the file, and made-up inputs are used instead"
-        click.echo(told, err=True)
+        problem = brief(str(error))
+        Console(stderr=True).print(
+            f"warning  {problem}; nobody named the file, and made-up inputs are used instead"
+        )
         return ()
     except ModelError:  # the command raises it again
         pass

@@ -294,14 +294,25 @@ def when(pattern: Pattern, check: Callable[[Match], bool]) -> Pattern:
 def steps(step: Step, over: Pattern, *, alone: bool = True) -> Pattern:
     """Any number of nodes, each of which makes something of the next; `alone` reads it, or not."""
 
+    heads = _HEADS.get(over)
+
+    def may_match(node: ir.Node | None, passed: frozenset[str]) -> bool:
+        return node is None or heads is None or node.op_type in heads or node.op_type in passed
+
     def matches(value: ir.Value | None, found: Match) -> Iterator[Match]:
-        nodes = found.nodes
+        nodes: list[ir.Node] = []
         while value is not None:
-            yield from over(value, found._replace(nodes=nodes))
             node = value.producer()
-            if node is None or node.domain or not node.inputs or (alone and only_reader(value) is None):
+            is_end = node is None or bool(node.domain) or not node.inputs
+            is_end |= alone and only_reader(value) is None
+            # Patterns pass over what rearranges: in a chain of that, the first and the last place say it all.
+            tells = not nodes or is_end or node is None or node.op_type not in found.passed
+            if tells and may_match(node, found.passed):
+                yield from over(value, found._replace(nodes=(*found.nodes, *nodes)))
+            if is_end or node is None:
                 return
-            value, nodes = step(node), (*nodes, node)
+            nodes.append(node)
+            value = step(node)
 
     return matches
 
