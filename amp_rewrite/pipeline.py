@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
+import onnx
 import onnx_ir as ir
 
 from amp_rewrite import argument_checks, arguments, certified
@@ -49,8 +50,8 @@ from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.report import Obstacle, Report
 
 M = TypeVar("M", covariant=True)
-Whole = TypeVar("Whole")
-"""A model in memory (loading.ModelSource), of which a new one is returned, where a path is written."""
+Whole = TypeVar("Whole", onnx.ModelProto, ir.Model, bytes)
+"""A model that is given and returned as a whole, where a path is one that is written."""
 
 
 First = Callable[[ir.Model], Held]
@@ -116,6 +117,22 @@ def analyze(
 
 @overload
 def rewrite(
+    source: Whole,
+    options: Options | None = None,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    in_place: bool = False,
+    replay: plan_files.SavedPlan | None = None,
+    seen: Seen | None = None,
+    faint: Faint | None = None,
+    first: First | None = None,
+    on_plan: Callable[[Analysis], None] | None = None,
+    progress: Progress | None = None,
+) -> Result[Whole]: ...
+
+
+@overload
+def rewrite(
     source: str | os.PathLike[str],
     options: Options | None = None,
     *,
@@ -132,7 +149,7 @@ def rewrite(
 
 @overload
 def rewrite(
-    source: Whole,
+    source: Any,
     options: Options | None = None,
     *,
     output: str | os.PathLike[str] | None = None,
@@ -143,7 +160,7 @@ def rewrite(
     first: First | None = None,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
-) -> Result[Whole]: ...
+) -> Result[Any]: ...
 
 
 def rewrite(
