@@ -39,7 +39,7 @@ FORMAT = 4
 """The version of the file format; a file of another version is refused."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _UnitRecord(EntryRecord, PaintRecord):
     """The decision on a unit: what identifies it, its paint and its entry."""
 
@@ -50,7 +50,7 @@ class _UnitRecord(EntryRecord, PaintRecord):
     flops: Count | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _CastRecord(CastSiteRecord):
     value: str | None
     to: str

@@ -15,7 +15,7 @@ import msgspec
 import onnx_ir as ir
 
 from amp_rewrite.colouring.painting import Colour, Paint, Rule
-from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+from amp_rewrite.policy.evidence import Evidence
 from amp_rewrite.policy.operator_lists import Entry, Kind
 from amp_rewrite.rewriting.cast_sites import CastSite, Origin
 
@@ -73,20 +73,11 @@ class PaintRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EntryRecord:
-    """An entry with its evidence (policy.evidence)."""
+class EntryRecord(Evidence):
+    """An entry: its evidence, and what follows from that."""
 
     kind: Kind
     follow: bool
-    authority: Authority
-    reason: Reason
-    subject: str = ""
-    number: float | None = None
-    limit: float | None = None
-    half: str = ""
-    text: str = ""
-    nodes: Count | None = None
-    casts: Count | None = None
 
     @property
     def entry(self) -> Entry:
