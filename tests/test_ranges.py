@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import amp_rewrite
@@ -642,15 +643,15 @@ def test_a_weather_model_keeps_what_varies(name):
     pytest.importorskip("onnxruntime")
     from amp_rewrite.tuning.tune import tune  # noqa: PLC0415
 
-    path, feeds = CASES / f"{name}.onnx", dict(np.load(CASES / f"{name}.npz"))
-    result = amp_rewrite.rewrite(path)
+    proto, feeds = onnx.load(CASES / f"{name}.onnx"), dict(np.load(CASES / f"{name}.npz"))
+    result = amp_rewrite.rewrite(proto)
     assert result.report.nodes.half == 5
-    assert amp_rewrite.verify(path, result.model, feeds, Tolerances(error=1e-3), device="cpu").ok
+    assert amp_rewrite.verify(proto, result.model, feeds, Tolerances(error=1e-3), device="cpu").ok
     forced = Options(pins=Pins(force_half="/Add"))
-    verdict = amp_rewrite.verify(path, amp_rewrite.rewrite(path, forced).model, feeds, device="cpu")
+    verdict = amp_rewrite.verify(proto, amp_rewrite.rewrite(proto, forced).model, feeds, device="cpu")
     assert verdict.is_far
     assert verdict.error > 0.1 > 1e-3 > verdict.outputs[0].metrics.relative_l2
-    assert not tune(path, feeds, forced, max_error=1e-3, device="cpu").is_met
+    assert not tune(proto, feeds, forced, max_error=1e-3, device="cpu").is_met
 
 
 def test_a_factor_swallows_nothing():
