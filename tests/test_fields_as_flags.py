@@ -45,10 +45,15 @@ LIBRARY = [
 ]
 
 
+def without_declared_flags(tree):
+    """A module without the table of options that names their flags."""
+    tree.body = [node for node in tree.body if getattr(getattr(node, "target", None), "id", "") != "DECLARED"]
+    return tree
+
+
 def texts(path):
     """The string constants of a module that are no documentation, nor the declaration of the flags."""
-    tree = ast.parse(path.read_text())
-    tree.body = [node for node in tree.body if getattr(getattr(node, "target", None), "id", "") != "DECLARED"]
+    tree = without_declared_flags(ast.parse(path.read_text()))
     documents = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in documents)
     return [node.value for node in constants if isinstance(node.value, str)]

@@ -129,6 +129,15 @@ def test_a_name_that_is_no_text(model, tmp_path):
     assert "rename it" in done.stdout
 
 
+def test_a_name_like_a_flag(model):
+    """The next command can be pasted."""
+    proto = text.model("""g (float[4,4] x, float[4,4] w) => (float[4,4] z) {
+        y = MatMul (x, w) e = Exp (y) z = MatMul (e, w) }""")
+    model.with_name("-m.onnx").write_bytes(proto.SerializeToString())
+    done = run("-o", "out.onnx", "--no-verify", "--", "-m.onnx")
+    assert "explain ./-m.onnx" in done.stdout
+
+
 @pytest.mark.parametrize(
     "command", [("-o", "out.onnx", "n.onnx"), ("verify", "n.onnx", "n.onnx"), ("coverage", "n.onnx")], ids=str
 )
