@@ -2,7 +2,7 @@
 
 `rewrite` rewrites a model, `analyze` decides and changes nothing, `verify` compares two models on samples,
 `certify` proves that one is the other but for precision, `tune` finds the fastest plan within an error,
-`observe` looks at the values of a model on samples (for `rewrite(..., seen=...)`) and returns `Observed`,
+`observe` looks at the values of a model on samples (for `rewrite(..., observed=...)`) and returns `Observed`,
 which can be saved and merged, `emulate` makes a float32 model that rounds wherever a model is half,
 `measure_coverage` counts what of any model is half, `measure_placement` counts what onnxruntime executes of
 one on a provider, and `AmpPass` is the rewrite as a pass of onnx-ir. `restore` makes a half model float32

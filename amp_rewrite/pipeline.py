@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 import onnx
 import onnx_ir as ir
@@ -55,7 +55,7 @@ Whole = TypeVar("Whole", onnx.ModelProto, ir.Model, bytes)
 """A model that is given and returned as a whole, where a path is one that is written."""
 
 
-First = Callable[[ir.Model], Held]
+Transform = Callable[[ir.Model], Held]
 """Changes a loaded model before anything else, and returns what of it stays float32."""
 
 
@@ -87,18 +87,18 @@ def analyze(
     options: Options | None = None,
     *,
     replay: plan_files.SavedPlan | None = None,
-    seen: Seen | None = None,
-    faint: Faint | None = None,
-    first: First | None = None,
+    observed: Seen | None = None,
+    imprecise_outputs: Faint | None = None,
+    transform: Transform | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
     """Decides for every part of a model, and changes nothing.
 
     `source` is what `rewrite` takes. A saved plan in `replay` brings its decisions, and what of the options
-    it holds (SavedPlan.over). What `observe` saw of the model's values, in `seen`, keeps in float32 what half
-    cannot hold of it. `faint` are outputs that half stores badly, each with the error that rounding it alone
-    makes (`floor` in a verdict); the last products before them stay float32. `first` changes our copy of the
-    model when it is loaded, and returns evidence for what it holds in float32, by the names of values.
+    it holds (SavedPlan.over). What `observe` saw of the model's values keeps in float32 what half cannot hold
+    of it. `imprecise_outputs` are outputs that half stores badly, each with the error that rounding it alone
+    makes (`floor` in a verdict); the last products before them stay float32. `transform` changes our copy
+    of the model when it is loaded, and returns evidence for what it holds in float32, by the names of values.
     `progress` is called with the name of each stage as it begins.
     Raises ModelError, ListError, OptionError and PlanError for what is wrong with what was given.
 
@@ -108,59 +108,48 @@ def analyze(
         >>> analyze(network()).report().nodes.full
         6
     """
-    argument_checks.check_types(source, options, replay, seen, faint)
+    argument_checks.check_types(source, options, replay, observed, imprecise_outputs)
     arguments.function("progress", progress)
     with startup.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
         return _decide(
-            source, _settled(options, replay), replay, seen or {}, faint or {}, first, Stopwatch(progress)
+            source,
+            _settled(options, replay),
+            replay,
+            observed or {},
+            imprecise_outputs or {},
+            transform,
+            Stopwatch(progress),
         )
+
+
+class RewriteArguments(TypedDict, total=False):
+    """The keyword arguments of `rewrite`."""
+
+    output: str | os.PathLike[str] | None
+    in_place: bool
+    replay: plan_files.SavedPlan | None
+    observed: Seen | None
+    imprecise_outputs: Faint | None
+    transform: Transform | None
+    on_plan: Callable[[Analysis], None] | None
+    progress: Progress | None
 
 
 @overload
 def rewrite(
-    source: Whole,
-    options: Options | None = None,
-    *,
-    output: str | os.PathLike[str] | None = None,
-    in_place: bool = False,
-    replay: plan_files.SavedPlan | None = None,
-    seen: Seen | None = None,
-    faint: Faint | None = None,
-    first: First | None = None,
-    on_plan: Callable[[Analysis], None] | None = None,
-    progress: Progress | None = None,
+    source: Whole, options: Options | None = None, **keywords: Unpack[RewriteArguments]
 ) -> Result[Whole]: ...
 
 
 @overload
 def rewrite(
-    source: str | os.PathLike[str],
-    options: Options | None = None,
-    *,
-    output: str | os.PathLike[str] | None = None,
-    in_place: bool = False,
-    replay: plan_files.SavedPlan | None = None,
-    seen: Seen | None = None,
-    faint: Faint | None = None,
-    first: First | None = None,
-    on_plan: Callable[[Analysis], None] | None = None,
-    progress: Progress | None = None,
+    source: str | os.PathLike[str], options: Options | None = None, **keywords: Unpack[RewriteArguments]
 ) -> Result[Path]: ...
 
 
 @overload
 def rewrite(
-    source: Any,
-    options: Options | None = None,
-    *,
-    output: str | os.PathLike[str] | None = None,
-    in_place: bool = False,
-    replay: plan_files.SavedPlan | None = None,
-    seen: Seen | None = None,
-    faint: Faint | None = None,
-    first: First | None = None,
-    on_plan: Callable[[Analysis], None] | None = None,
-    progress: Progress | None = None,
+    source: Any, options: Options | None = None, **keywords: Unpack[RewriteArguments]
 ) -> Result[Any]: ...
 
 
@@ -171,9 +160,9 @@ def rewrite(
     output: str | os.PathLike[str] | None = None,
     in_place: bool = False,
     replay: plan_files.SavedPlan | None = None,
-    seen: Seen | None = None,
-    faint: Faint | None = None,
-    first: First | None = None,
+    observed: Seen | None = None,
+    imprecise_outputs: Faint | None = None,
+    transform: Transform | None = None,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
 ) -> Result[Any]:
@@ -182,9 +171,9 @@ def rewrite(
     `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, and the
     result is of the same kind. A path is written to `output`, or to `<name>_fp16.onnx` (`_bf16`) beside it;
     over the input itself only with `in_place`. Of a model that is half already, and stays as it is, a copy is
-    written to `output` only; else the result is its own path. `replay`, `seen`, `faint` and `first` decide as
-    in `analyze`; `on_plan` gets the analysis when all is decided, before anything changes. `progress` is
-    called with the name of each stage as it begins.
+    written to `output` only; else the result is its own path. `replay`, `observed`, `imprecise_outputs` and
+    `transform` decide as in `analyze`; `on_plan` gets the analysis when all is decided, before anything
+    changes. `progress` is called with the name of each stage as it begins.
     Raises ModelError, ListError, OptionError, PlanError and OutputError, MissingPackageError for a
     graphsurgeon graph without graphsurgeon, and with `Options.certify` CertificateError for a result that is
     not proved, which is then not written.
@@ -196,9 +185,9 @@ def rewrite(
         >>> result.report.nodes, result.report.casts_added
         (NodeCounts(half=33, mixed=0, full=17, other=1), 6)
     """
-    argument_checks.check_types(source, options, replay, seen, faint)
+    argument_checks.check_types(source, options, replay, observed, imprecise_outputs)
     argument_checks.check_output(source, output, in_place=in_place)
-    arguments.function("first", first)
+    arguments.function("transform", transform)
     arguments.function("on_plan", on_plan)
     arguments.function("progress", progress)
     options = _settled(options, replay)
@@ -207,8 +196,8 @@ def rewrite(
     if options.check:
         worker.start()
     with startup.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
-        analysis = _decide(source, options, replay, seen or {}, faint or {}, first, timed)
-        changed = bool(analysis.plan) or first is not None or analysis.loaded.mended
+        analysis = _decide(source, options, replay, observed or {}, imprecise_outputs or {}, transform, timed)
+        changed = bool(analysis.plan) or transform is not None or analysis.loaded.mended
         obstacle = _find_obstacle(analysis)
         if obstacle is not None and obstacle.already and not changed and output is None and not in_place:
             target = None  # what is half already needs no copy of another name
@@ -262,28 +251,28 @@ def _decide(
     source: loading.ModelSource,
     options: Options,
     replay: plan_files.SavedPlan | None,
-    seen: Seen,
-    faint: Faint,
-    first: First | None,
+    observed: Seen,
+    imprecise_outputs: Faint,
+    transform: Transform | None,
     timed: Stopwatch,
 ) -> Analysis:
     """All that comes before the first edit of what was decided."""
     with timed.stage("load"):
         loaded = loading.load(source)
     model = loaded.model
-    if isinstance(seen, Observed):
-        seen.refuse_other(plan_files.fingerprint(model.graph))
-    kept = before = observed_before.find(model)
+    if isinstance(observed, Observed):
+        observed.refuse_other(plan_files.fingerprint(model.graph))
+    pins = before = observed_before.find(model)
     with timed.stage("widen"):
         if widened_model.has_half(model):
             _widen_other_halves(source, model, options)
-    if first is not None:
+    if transform is not None:
         with timed.stage("insert"):
-            kept = {**before, **first(model)}
+            pins = {**before, **transform(model)}
     with timed.stage("prepare"):
-        prepared = preparing.prepare(model, (replay or options).form, kept)
+        prepared = preparing.prepare(model, (replay or options).form, pins)
     with timed.stage("analyse"):
-        facts = gather(prepared, options, seen, faint, kept)
+        facts = gather(prepared, options, observed, imprecise_outputs, pins)
     proven = None
     if replay is None:
         with timed.stage("bound"):  # of values that it decides nothing about, when somebody asks for it
@@ -313,7 +302,7 @@ def _decide(
         if priced.gated:
             plan = Plan(options.half)  # inputs and outputs stay as they are too
     with timed.stage("freeze"):
-        decided = Decided(priced, plan, options, replay is not None, proven, seen, before)
+        decided = Decided(priced, plan, options, replay is not None, proven, observed, before)
         return freeze(loaded, prepared, facts, decided)
 
 

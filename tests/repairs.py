@@ -28,8 +28,8 @@ class OnSamples:
             self.model,
             settings.options,
             output=self.output,
-            seen=settings.seen,
-            faint=settings.faint,
+            observed=settings.seen,
+            imprecise_outputs=settings.faint,
             replay=settings.plan,
         )
 

@@ -183,16 +183,28 @@ REWRITE = [
     ({"options": "bfloat16"}, "options: 'bfloat16' is not of type Options"),
     ({"options": Pins("a")}, "options: Pins is not of type Options"),
     ({"options": Options}, "options: the class Options is not of type Options"),
-    ({"seen": [1]}, "seen: list is not a mapping; write it as in seen=amp_rewrite.observe(model, samples)"),
-    ({"seen": True}, "seen: True is not a mapping"),
     (
-        {"seen": {"image": IMAGE}},
-        'seen["image"]: ndarray is not of type Extremes; give what amp_rewrite.observe ret',
+        {"observed": [1]},
+        "observed: list is not a mapping; write it as in observed=amp_rewrite.observe(model, samples)",
     ),
-    ({"faint": ["y"]}, 'faint: list is not a mapping; write it as in faint={"waveform": 0.07}'),
-    ({"faint": {"y": "0.1"}}, "faint[\"y\"]: '0.1' is not a number from 0 up; give the error of rounding"),
-    ({"faint": {"y": -0.1}}, 'faint["y"]: -0.1 is not a number from 0 up'),
-    ({"faint": {"image": 0.1}}, "faint: the model has no output 'image'; name its outputs"),
+    ({"observed": True}, "observed: True is not a mapping"),
+    (
+        {"observed": {"image": IMAGE}},
+        'observed["image"]: ndarray is not of type Extremes; give what amp_rewrite.observe ret',
+    ),
+    (
+        {"imprecise_outputs": ["y"]},
+        'imprecise_outputs: list is not a mapping; write it as in imprecise_outputs={"waveform": 0.07}',
+    ),
+    (
+        {"imprecise_outputs": {"y": "0.1"}},
+        "imprecise_outputs[\"y\"]: '0.1' is not a number from 0 up; give the error of rounding",
+    ),
+    ({"imprecise_outputs": {"y": -0.1}}, 'imprecise_outputs["y"]: -0.1 is not a number from 0 up'),
+    (
+        {"imprecise_outputs": {"image": 0.1}},
+        "imprecise_outputs: the model has no output 'image'; name its outputs",
+    ),
     (
         {"replay": "plan.json"},
         "replay: 'plan.json' is not of type SavedPlan; read a saved plan with amp_rewrite.rewriting.plan_",

@@ -110,7 +110,7 @@ def test_what_leaves_half_in_a_body_stays_float32():
         {"x": np.float32([1, 2, 3, 400]), "go": np.array(True), "trips": np.array(3)} for _ in range(2)
     ]
     proto = model(BODIES)
-    made = amp_rewrite.analyze(proto, seen=amp_rewrite.observe(proto, samples, device="cpu"))
+    made = amp_rewrite.analyze(proto, observed=amp_rewrite.observe(proto, samples, device="cpu"))
     held = {u.node.outputs[0].name for u in made.graph.units if by(made, u) is Authority.OBSERVATION}
     assert {"p", "next", "seen"} <= held
 

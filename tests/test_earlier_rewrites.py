@@ -31,7 +31,7 @@ def proto():
 @pytest.fixture(scope="module")
 def once(proto):
     """Its result after a run that showed it."""
-    return rewrite(proto, seen=observe(proto, SAMPLES)).model
+    return rewrite(proto, observed=observe(proto, SAMPLES)).model
 
 
 def kept(model, options=None):
@@ -65,7 +65,7 @@ def test_the_user_decides_all_the_same(once):
 
 def test_without_metadata_nothing_is_known(proto):
     """A result that carries no decisions is a model like any other."""
-    bare = rewrite(proto, Options(metadata=False), seen=observe(proto, SAMPLES)).model
+    bare = rewrite(proto, Options(metadata=False), observed=observe(proto, SAMPLES)).model
     assert "large" not in kept(bare)
 
 

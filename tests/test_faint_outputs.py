@@ -32,7 +32,7 @@ CHAIN = "".join(f"[n{i}] v{i} = Tanh (v{i - 1})" for i in range(1, 20))
 def held(body, faint=("y",), options=None, outputs="float[4,4] y"):
     """The nodes that stay float32 for a faint output, with the output."""
     proto = text.model(f"g (float[4,4] x, bool k) => ({outputs}) <float[4,4] w> {{ {body} }}")
-    made = amp_rewrite.analyze(proto, options, faint=dict.fromkeys(faint, 0.01))
+    made = amp_rewrite.analyze(proto, options, imprecise_outputs=dict.fromkeys(faint, 0.01))
     entries = made.painting.entries
     found = {unit.node.name: entries[unit.index].evidence for unit in made.graph.units}
     return {name: why.subject for name, why in found.items() if why.reason is Reason.FAINT_OUTPUT}

@@ -101,7 +101,7 @@ def options(path: Path) -> None:
 
 def runs(proto: onnx.ModelProto, sample: dict[str, Any]) -> None:
     seen = amp_rewrite.observe(proto, sample, device="cpu")
-    after = amp_rewrite.rewrite(proto, seen=seen).model
+    after = amp_rewrite.rewrite(proto, observed=seen).model
     assert_type(amp_rewrite.verify(proto, after, [sample], Tolerances(cosine=0.9), io="half").ok, bool)
 """
 
@@ -111,7 +111,7 @@ WRONG = {
     "Options(check='no')": '"check"',
     "Pins(keep_full=None)": '"keep_full"',
     "rewrite(b'', {'half': 'bfloat16'})": "rewrite",
-    "rewrite(b'', seen=[1])": "rewrite",
+    "rewrite(b'', observed=[1])": "rewrite",
     "verify(b'', b'', {}, 0.01)": '"bounds"',
 }
 

@@ -95,11 +95,11 @@ def test_what_was_seen_of_another_model_is_refused(model):
     """Names that the model does not have would hold nothing in float32, and nobody would know."""
     seen = amp_rewrite.observe(demo.network(), demo.feeds())
     for call in (amp_rewrite.rewrite, amp_rewrite.analyze):
-        line = refusal(call, model, seen=seen)
-        assert line == "seen: was observed on another model; observe the model that you rewrite"
-        line = refusal(call, model, seen=dict(seen))
-        assert line == "seen: holds no value of this model; observe the model that you rewrite"
-    assert amp_rewrite.rewrite(model, seen=amp_rewrite.observe(model, SAMPLE)).report.changed
+        line = refusal(call, model, observed=seen)
+        assert line == "observed: was observed on another model; observe the model that you rewrite"
+        line = refusal(call, model, observed=dict(seen))
+        assert line == "observed: holds no value of this model; observe the model that you rewrite"
+    assert amp_rewrite.rewrite(model, observed=amp_rewrite.observe(model, SAMPLE)).report.changed
 
 
 def test_where_inputs_come_from_is_no_text(model):

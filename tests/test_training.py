@@ -208,7 +208,7 @@ def test_small_gradients_survive_in_half():
 def analyze(model, **asked):
     """What a rewrite would decide, and what became of the step."""
     job = steps.job(**asked)
-    return pipeline.analyze(model, job.options, first=job.first), job.step
+    return pipeline.analyze(model, job.options, transform=job.first), job.step
 
 
 @pytest.mark.parametrize("implementation", ["graph_rewrite", pytest.param("casting", marks=pytest.mark.slow)])

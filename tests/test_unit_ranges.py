@@ -25,7 +25,7 @@ TWO = """g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float[4,4] v> {
 
 def known(proto, options=None, seen=None):
     """What is known of each half unit, by node."""
-    analysis = analyze(proto, options, seen=seen)
+    analysis = analyze(proto, options, observed=seen)
     return {analysis.graph.units[unit].node.name: each for unit, each in analysis.ranges().units.items()}
 
 

@@ -88,7 +88,7 @@ def refuse_foreign(graph: ir.Graph, seen: Seen) -> None:
     made = (value for node in graph for value in node.outputs)
     if seen and all(value.name not in seen for value in (*graph.inputs, *made)):
         raise OptionError(
-            "holds no value of this model", where="seen", remedy="observe the model that you rewrite"
+            "holds no value of this model", where="observed", remedy="observe the model that you rewrite"
         )
 
 

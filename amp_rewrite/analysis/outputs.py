@@ -34,7 +34,9 @@ def refuse_foreign(graph: ir.Graph, faint: Faint) -> None:
     outputs = [value.name for value in graph.outputs if value.name]
     for name in faint:
         if name not in outputs and not any(name.startswith(f"{output}[") for output in outputs):
-            raise OptionError(f"the model has no output '{name}'", where="faint", remedy="name its outputs")
+            raise OptionError(
+                f"the model has no output '{name}'", where="imprecise_outputs", remedy="name its outputs"
+            )
 
 
 def faint_outputs(graph: UnitGraph, faint: Faint, options: Options) -> dict[int, Evidence]:

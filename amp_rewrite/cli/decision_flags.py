@@ -115,7 +115,9 @@ class DecisionFlags:
 
     def analyze(self, model: Path, progress: Progress | None = None) -> Analysis:
         """The analysis of a model under these flags; raises as `pipeline.analyze`."""
-        return pipeline.analyze(model, self.options, replay=self.replay, seen=self.seen, progress=progress)
+        return pipeline.analyze(
+            model, self.options, replay=self.replay, observed=self.seen, progress=progress
+        )
 
 
 def _read(flags: Mapping[str, Any]) -> DecisionFlags:

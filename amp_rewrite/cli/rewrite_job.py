@@ -194,7 +194,7 @@ class RewriteJob:
         """Decides, and stops there; raises as `pipeline.analyze`, and with ALWAYS as `observe`."""
         seen = self.observe(None) if policy is ObservePolicy.ALWAYS else self._known
         analysis = pipeline.analyze(
-            self.model, self.options, replay=self.replay, seen=seen, progress=self.progress
+            self.model, self.options, replay=self.replay, observed=seen, progress=self.progress
         )
         self.on_plan(analysis)
         return analysis
@@ -254,8 +254,8 @@ class RewriteJob:
                         metrics=self.comparing.judging.metrics,
                         prefer=self.tuning.prefer,
                         budget=self.tuning.budget,
-                        seen=settings.seen,
-                        faint=settings.faint,
+                        observed=settings.seen,
+                        imprecise_outputs=settings.faint,
                         watch=self.tuning.watch,
                         executor=self.tuning.executor,
                         custom_ops=self.comparing.libraries,
@@ -288,8 +288,8 @@ class RewriteJob:
             output=self.output,
             in_place=self.in_place,
             replay=settings.plan or self.replay,
-            seen=settings.seen,
-            faint=settings.faint,
+            observed=settings.seen,
+            imprecise_outputs=settings.faint,
             on_plan=self.on_plan,
             progress=self.progress,
         )

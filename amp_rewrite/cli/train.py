@@ -220,7 +220,7 @@ def train(
         job = steps.job(to, loss_scale, implementation, spec, options, skip_nonfinite=scaling.skip_nonfinite)
         if explain:
             analysis = pipeline.analyze(
-                model, job.options, seen=asked.seen, first=job.first, progress=progress
+                model, job.options, observed=asked.seen, transform=job.first, progress=progress
             )
             report, written = analysis.report(), None
             advise = partial(explanation_sources.advise_planned, analysis)
@@ -229,8 +229,8 @@ def train(
                 model,
                 job.options,
                 output=output,
-                seen=asked.seen,
-                first=job.first,
+                observed=asked.seen,
+                transform=job.first,
                 on_plan=pages.record if html else None,
                 progress=progress,
             )

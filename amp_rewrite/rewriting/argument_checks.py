@@ -11,7 +11,9 @@ from amp_rewrite.policy.options import Options
 from amp_rewrite.rewriting.plan_files import SavedPlan
 
 
-def check_types(source: object, options: object, replay: object, seen: object, faint: object) -> None:
+def check_types(
+    source: object, options: object, replay: object, observed: object, imprecise_outputs: object
+) -> None:
     """ModelError or OptionError, which names the argument, for a value of a wrong type."""
     if isinstance(source, (str, os.PathLike)) and not _is_valid_path(source):
         raise ModelError(
@@ -23,21 +25,23 @@ def check_types(source: object, options: object, replay: object, seen: object, f
         remedy = "read a saved plan with amp_rewrite.rewriting.plan_files.load"
         arguments.instance("replay", replay, SavedPlan, remedy)
         _refuse_overruled(options)
-    if seen is not None:
+    if observed is not None:
         remedy = "give what amp_rewrite.observe returned"
         for name, value in arguments.mapping(
-            "seen", seen, "seen=amp_rewrite.observe(model, samples)"
+            "observed", observed, "observed=amp_rewrite.observe(model, samples)"
         ).items():
-            arguments.instance(f'seen["{name}"]', value, Extremes, remedy)
-    if faint is not None:
-        for name, cost in arguments.mapping("faint", faint, 'faint={"waveform": 0.07}').items():
-            _refuse_no_number(f'faint["{name}"]', cost)
+            arguments.instance(f'observed["{name}"]', value, Extremes, remedy)
+    if imprecise_outputs is not None:
+        for name, cost in arguments.mapping(
+            "imprecise_outputs", imprecise_outputs, 'imprecise_outputs={"waveform": 0.07}'
+        ).items():
+            _refuse_no_number(f'imprecise_outputs["{name}"]', cost)
 
 
-def _refuse_no_number(name: str, given: object) -> None:
-    if not arguments.is_number(given) or not given >= 0:
+def _refuse_no_number(name: str, value: object) -> None:
+    if not arguments.is_number(value) or not value >= 0:
         remedy = "give the error of rounding that output alone"
-        raise arguments.refused(name, f"{arguments.shown(given)} is not a number from 0 up", remedy)
+        raise arguments.refused(name, f"{arguments.shown(value)} is not a number from 0 up", remedy)
 
 
 def _refuse_overruled(options: object) -> None:

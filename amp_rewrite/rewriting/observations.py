@@ -35,11 +35,11 @@ class Observed(Mapping[str, Extremes]):
         Observed(54 values, 1 samples)
         >>> round(seen["square"].high, 1)
         15.1
-        >>> rewrite(network(), seen=seen).report.observed
+        >>> rewrite(network(), observed=seen).report.observed
         0
     """
 
-    def __init__(self, model: str, samples: int, values: Seen, where: str = "seen") -> None:
+    def __init__(self, model: str, samples: int, values: Seen, where: str = "observed") -> None:
         self.where = where
         self.model = model
         self.samples = samples
@@ -143,7 +143,7 @@ class Observed(Mapping[str, Extremes]):
             >>> Observed("of one model", 64, {}).refuse_other("of another")
             Traceback (most recent call last):
                 ...
-            amp_rewrite.errors.OptionError: seen: was observed on another model; observe the ...
+            amp_rewrite.errors.OptionError: observed: was observed on another model; observe the ...
         """
         if self.model != model:
             raise OptionError(

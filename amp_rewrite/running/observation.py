@@ -52,8 +52,8 @@ def observe(
 ) -> Observed:
     """The extremes of all float32 values of a model over all samples, those in If, Loop and Scan bodies too.
 
-    The model can be of any kind that `rewrite` takes; the result is for its argument `seen`. A sample is a
-    mapping from input names to arrays; `samples` is one sample or an iterable of samples, of which one is
+    The model can be of any kind that `rewrite` takes; the result is for its argument `observed`. A sample is
+    a mapping from input names to arrays; `samples` is one sample or an iterable of samples, of which one is
     held at a time, and `inputs` their source. Values are reduced in each run, and not kept.
     `on_sample` is called after each sample with the number of samples so far. `device` is "cuda" or "cpu"; by
     default CUDA if it works. Elements are counted in the first two samples (COUNTED), and from then on of

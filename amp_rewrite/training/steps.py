@@ -213,7 +213,7 @@ def rewrite_train_step(
     spec: TrainSpec | None = None,
     skip_nonfinite: bool = False,
     options: Options | None = None,
-    seen: Seen | None = None,
+    observed: Seen | None = None,
     output: str | os.PathLike[str] | None = None,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
@@ -226,7 +226,7 @@ def rewrite_train_step(
     for bfloat16. `implementation` is "graph_rewrite", by the operator lists, or "casting", every layer in
     half but for those that must not be. `to` may be a Policy or its name as well: under `float32` nothing
     becomes half. `options` say the rest; `to` counts for their `half`, and inputs and outputs keep their
-    types. `seen` is as for `rewrite`.
+    types. `observed` is as for `rewrite`.
     Raises as `rewrite`, SpecError as `find_spec`, and ModelError for artefacts of onnxruntime-training.
 
     Examples:
@@ -238,7 +238,13 @@ def rewrite_train_step(
     """
     asked = job(to, loss_scale, implementation, spec, options, skip_nonfinite=skip_nonfinite)
     done = pipeline.rewrite(
-        model, asked.options, output=output, seen=seen, first=asked.first, on_plan=on_plan, progress=progress
+        model,
+        asked.options,
+        output=output,
+        observed=observed,
+        transform=asked.first,
+        on_plan=on_plan,
+        progress=progress,
     )
     return TrainResult(done.model, asked.step, done.report)
 

@@ -278,8 +278,8 @@ def tune(
     prefer: Prefer | str = Prefer.TIME,
     budget: float | None = None,
     fresh: Samples | None = None,
-    seen: Seen | None = None,
-    faint: Faint | None = None,
+    observed: Seen | None = None,
+    imprecise_outputs: Faint | None = None,
     watch: Watch | None = None,
     executor: Executor | None = None,
     custom_ops: PathLike | Iterable[PathLike] = (),
@@ -294,10 +294,10 @@ def tune(
     Its plans are confirmed on all of them, or on the samples in `fresh` alone. It takes a number of runs that
     depends on the model alone, so that the same samples give the same plan; with a `budget` it takes so many
     seconds in place of that, at least half of them for the search itself, and returns the best plan by then.
-    No plan is worse than the default one. Carry it out with rewrite(model, replay=tuned.plan). `seen` and
-    `faint` are those of `rewrite`; `watch` is called with every step. The workers of an `executor`
-    (concurrent.futures) run a sample each, and have to see the same files. `custom_ops` are the libraries of
-    the model's custom operators. `device` is where `verify` judges.
+    No plan is worse than the default one. Carry it out with rewrite(model, replay=tuned.plan). `observed`
+    and `imprecise_outputs` are those of `rewrite`; `watch` is called with every step. The workers of an
+    `executor` (concurrent.futures) run a sample each, and have to see the same files.
+    `custom_ops` are the libraries of the model's custom operators. `device` is where `verify` judges.
 
     Raises MissingPackageError without onnxruntime, ModelError and FeedError if the model does not run, or a
     sample does not fit, OptionError for invalid arguments, and WorkerError where a worker ends before its
@@ -324,7 +324,10 @@ def tune(
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     searched = feeds[:: 2 if fresh is None else 1][:MOST_SAMPLES]
     confirmed = feeds if fresh is None else list(run_arguments.samples(fresh))
-    analysis, twin = (pipeline.analyze(model, options, seen=seen, faint=faint) for _ in range(2))
+    analysis, twin = (
+        pipeline.analyze(model, options, observed=observed, imprecise_outputs=imprecise_outputs)
+        for _ in range(2)
+    )
     painting = widest(analysis, prefer)
     rounding = sites.find(analysis.graph, painting)
     switches = switched(twin, sites.find(twin.graph, widest(twin, prefer)).places)  # which edits the twin

@@ -68,10 +68,10 @@ def judge(case, asked, runtime):
 def _judge(case, asked, runtime, seen):
     try:
         analyses = []
-        once = pipeline.rewrite(case.data, asked, seen=seen, on_plan=analyses.append).model
+        once = pipeline.rewrite(case.data, asked, observed=seen, on_plan=analyses.append).model
         if once == case.data:
             return Judged(Outcome.UNCHANGED, _reason(analyses[0]))
-        again = pipeline.rewrite(once, asked, seen=dict(seen)).model  # of another model
+        again = pipeline.rewrite(once, asked, observed=dict(seen)).model  # of another model
     except AmpRewriteError as error:
         return Judged(Outcome.REFUSED, str(error))
     complained = complaint(onnx.ModelProto.FromString(once))
