@@ -56,6 +56,7 @@ def refusal(path, text=TWO):
     with pytest.raises(FeedError) as caught:
         given(path, text)
     assert "\n" not in str(caught.value)
+    assert caught.value.remedy
     return str(caught.value)
 
 
