@@ -284,9 +284,11 @@ def test_no_place_for_a_result(tmp_path, output):
     ],
 )
 def test_what_is_no_model_is_a_model_error(call, model):
-    """Whatever is given in the place of a model, one line says that it is none."""
-    with pytest.raises(ModelError):
+    """Whatever is given in the place of a model, one line says that it is none; of a folder, what to name."""
+    with pytest.raises(ModelError) as caught:
         call(model)
+    assert isinstance(model, (str, Path, bytes)) or "give a path, bytes, a ModelProto" in str(caught.value)
+    assert model != "." or str(caught.value) == ".: is a folder; name the model in it"
 
 
 @pytest.mark.parametrize(
@@ -467,6 +469,8 @@ class TestRunning:
     def test_verify_and_observe_name_the_model(self, model):
         """Which of two models is none, or which file is not there, is said."""
         named = "missing.onnx: there is no such file" if isinstance(model, str) else " is not a model"
+        for models in ((".", MODEL), (MODEL, ".")):
+            assert refusal(amp_rewrite.verify, *models, demo.feeds()).startswith(".: is a folder; name the")
         for place, models in (("original", (model, MODEL)), ("rewritten", (MODEL, model))):
             line = refusal(amp_rewrite.verify, *models, demo.feeds())
             assert named in line
