@@ -12,7 +12,7 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite import AmpPass, demo
-from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError, OptionError, OutputError
+from amp_rewrite.errors import FeedError, ModelError, OptionError, OutputError
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.options import Beside, ExternalData, IOTypes, Level, Options, Pins
@@ -23,6 +23,7 @@ from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.tolerances import Tolerances
 from amp_rewrite.testing import assert_coverage
 from tests.labels import label
+from tests.refusals import refusal
 
 ARRAY_WITH_MORE = 'samples[0]["image"]: is an array with a mask or with fields'
 WANTED = "samples[0]: input 'image' is float32[batch,3,32,32], but"
@@ -36,16 +37,6 @@ class ONNXProgram:
     """What PyTorch's exporter returns."""
 
     model = None
-
-
-def refusal(call, *arguments, **fields):
-    """The one line of the error of ours that a call ends with."""
-    with pytest.raises(AmpRewriteError) as caught:
-        call(*arguments, **fields)
-    line = str(caught.value)
-    assert "\n" not in line
-    assert len(line) < 300
-    return line
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite import Options, Pins, demo
-from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.policy import operator_lists as lists
 from tests import text
 from tests.commands import failure, run
+from tests.refusals import refusal
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -25,13 +25,6 @@ product (float[2, 3] x) => (float[2, 3] y) <float[3, 3] w = {1, 2, 3, 4, 5, 6, 7
 }
 """
 SAMPLE = {"x": np.ones((2, 3), np.float32)}
-
-
-def refusal(call, *arguments, **fields):
-    """The one line of the error of ours that a call ends with."""
-    with pytest.raises(AmpRewriteError) as caught:
-        call(*arguments, **fields)
-    return str(caught.value)
 
 
 @pytest.fixture

@@ -5,12 +5,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 from onnx import numpy_helper, parser
 
 import amp_rewrite
 from amp_rewrite import Options, emulate
-from amp_rewrite.cli import main
 from amp_rewrite.model import serialization
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.pipeline import analyze
@@ -20,6 +18,7 @@ from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.tuning import switches as sites
 from amp_rewrite.tuning.switches import switched
+from tests.commands import run
 from tests.witness import needs_witness
 
 WEBGPU = Options(target="onnxruntime-webgpu")
@@ -127,7 +126,7 @@ def test_explain_says_how_many_terms(tmp_path):
     """The reason has the target, the number and the limit."""
     path = tmp_path / "m.onnx"
     onnx.save(model(SUMS["MatMul"][0].format(4096), w=np.full((4096, 3), 0.01, np.float32)), path)
-    said = CliRunner().invoke(main, ["explain", str(path), "--target", "onnxruntime-webgpu"]).output
+    said = run("explain", path, "--target", "onnxruntime-webgpu").output
     assert "onnxruntime-webgpu adds up its 4096 terms in float16, which 1024 terms at most bear" in " ".join(
         said.split()
     )
@@ -159,7 +158,7 @@ class TestRunning:
         """The report says so, and the error is that of half sums."""
         path, half = tmp_path / "m.onnx", tmp_path / "half.onnx"
         onnx.save(DEEP, path)
-        said = CliRunner().invoke(main, [str(path), "-o", str(half), "--target", "onnxruntime-webgpu"])
+        said = run(path, "-o", half, "--target", "onnxruntime-webgpu")
         assert said.exit_code == 0, said.output
         assert "CPU, float32 against half emulated, sums too" in said.output
         errors = [
