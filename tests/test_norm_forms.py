@@ -1,5 +1,6 @@
-"""Parts of a written-out norm are written as onnxruntime fuses them: a Reciprocal as a division, the product of
-data with themselves as their power of 2.
+"""Parts of a written-out norm are written as onnxruntime fuses them.
+
+A Reciprocal becomes a division, the product of data with themselves their power of 2.
 """
 
 import pytest
