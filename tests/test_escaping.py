@@ -16,7 +16,7 @@ import amp_rewrite
 from amp_rewrite.cli import main
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import ModelError, OptionError
-from amp_rewrite.escaping import LONGEST_NAME, brief, shortened, visible
+from amp_rewrite.text import LONGEST_NAME, brief, shortened, visible
 from tests import text
 from tests.test_cli import run
 
