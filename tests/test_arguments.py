@@ -12,17 +12,20 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite import AmpPass, demo
-from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError, OptionError
+from amp_rewrite.errors import FeedError, ModelError, OptionError, OutputError
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.options import Beside, ExternalData, IOTypes, Level, Options, Pins
 from amp_rewrite.policy.targets import ANY
+from amp_rewrite.rewriting import plan_files
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.tolerances import Tolerances
 from amp_rewrite.testing import assert_coverage
 from tests.labels import label
+from tests.refusals import refusal
 
+ARRAY_WITH_MORE = 'samples[0]["image"]: is an array with a mask or with fields'
 WANTED = "samples[0]: input 'image' is float32[batch,3,32,32], but"
 
 
@@ -34,16 +37,6 @@ class ONNXProgram:
     """What PyTorch's exporter returns."""
 
     model = None
-
-
-def refusal(call, *arguments, **fields):
-    """The one line of the error of ours that a call ends with."""
-    with pytest.raises(AmpRewriteError) as caught:
-        call(*arguments, **fields)
-    line = str(caught.value)
-    assert "\n" not in line
-    assert len(line) < 300
-    return line
 
 
 @pytest.mark.parametrize(
@@ -95,12 +88,18 @@ def test_a_list_may_be_a_path(tmp_path):
 
 
 OPTIONS = [
-    ({"half": "fp16"}, "Options.half: 'fp16' is not one of float16, bfloat16"),
+    # another name of a choice is known, and what is near to none is not guessed at
+    ({"half": "fp16"}, "Options.half: 'fp16' is not one of float16, bfloat16; did you mean float16?\n"),
+    ({"half": "FP16"}, "Options.half: 'FP16' is not one of float16, bfloat16; did you mean float16?\n"),
+    ({"half": "bf16"}, "Options.half: 'bf16' is not one of float16, bfloat16; did you mean bfloat16?\n"),
+    ({"half": "int8"}, "Options.half: 'int8' is not one of float16, bfloat16\n"),
+    ({"half": "float8"}, "Options.half: 'float8' is not one of float16, bfloat16\n"),
     ({"half": np.float16}, "Options.half: the class float16 is not one of float16, bfloat16"),
     ({"half": onnx.TensorProto.FLOAT16}, "Options.half: 10 is not one of float16, bfloat16"),
     ({"half": ir.DataType.FLOAT16}, "Options.half: FLOAT16 is not one of float16, bfloat16"),
     ({"half": None}, "Options.half: None is not one of"),
     ({"io": "x"}, "Options.io: 'x' is not one of keep, half"),
+    ({"io": "keeep"}, "Options.io: 'keeep' is not one of keep, half; did you mean keep?\n"),
     ({"io": True}, "Options.io: True is not one of keep, half"),
     ({"level": 2}, "Options.level: 2 is not one of default, tensor-cores-only"),
     ({"target": "cuda"}, "Options.target: 'cuda' is not one of onnxruntime-cuda, onnxruntime-webgpu, any"),
@@ -121,13 +120,19 @@ OPTIONS = [
     ({"keep_io": ["a", 1]}, "Options.keep_io: 1 is not a string"),
     ({"keep_io": {"a": 1}}, "Options.keep_io: dict is not a string"),
     ({"external_data": True}, "Options.external_data: True is not one of auto, always, never"),
+    # the command line takes 2GB: who writes that in Python reads what to write instead
+    (
+        {"external_data": "2GB"},
+        "Options.external_data: '2GB' is not one of auto, always, never; for a size, give ExternalData(l",
+    ),
 ]
+"""What is given, and how the line begins; with a line end, all of it."""
 
 
 @pytest.mark.parametrize(("given", "line"), OPTIONS, ids=label)
 def test_options_name_the_field_that_is_wrong(given, line):
     """What is no value of a field is refused when it is given, by the field's name."""
-    assert refusal(Options, **given).startswith(line)
+    assert f"{refusal(Options, **given)}\n".startswith(line)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +167,11 @@ def test_options_name_the_field_that_is_wrong(given, line):
         (Data, {"dims": [("batch", 4)]}, 'Data.dims: list is not a mapping; write it as in {"batch": 4}'),
         (Data, {"seed": -1}, "Data.seed: -1 is not an integer of at least 0"),
         (Data, {"samples": 0}, "Data.samples: 0 is not an integer of at least 1"),
+        # numbers of NumPy are shown as numbers, without their type
+        (Tolerances, {"relative_l2": np.float32("nan")}, "Tolerances.relative_l2: nan is"),
+        (ExternalData, {"largest": np.int64(-5)}, "ExternalData.largest: -5 is"),
+        (plan_files.load, {"path": 3}, "path: 3 is not a path"),
+        (operator_lists.load, {"name_or_path": 3}, "name_or_path: 3 is not a path"),
     ],
     ids=label,
 )
@@ -240,6 +250,7 @@ def test_rewrite_of_a_model_in_memory_names_the_argument(given, line):
     ("output", "line"),
     [
         (5, "output: 5 is not a path"),
+        ("", "output: '' is not a path"),
         (b"x.onnx", "output: b'x.onnx' is not a path"),
         (True, "output: True is not a path"),
         ("a\0b.onnx", "output: 'a\\x00b.onnx' has a character that is not valid in a path"),
@@ -251,8 +262,17 @@ def test_an_output_that_is_no_path_is_refused(output, line):
     assert refusal(amp_rewrite.rewrite, "m.onnx", output=output).startswith(line)
 
 
+@pytest.mark.parametrize("output", [".", "/", "", "a\0b", "x" * 5000])
+def test_no_place_for_a_result(tmp_path, output):
+    """It is refused before anything is written."""
+    (tmp_path / "m.onnx").write_bytes(MODEL.SerializeToString())
+    with pytest.raises((OutputError, OptionError)):
+        amp_rewrite.rewrite(tmp_path / "m.onnx", output=output)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
 @pytest.mark.parametrize(
-    "model", [None, 5, [], "", ".", Path(), b"", b"junk", bytearray(b"x"), MODEL.graph], ids=label
+    "model", [None, 5, [], "", ".", "/", Path(), b"", b"junk", bytearray(b"x"), MODEL.graph], ids=label
 )
 @pytest.mark.parametrize(
     "call",
@@ -263,12 +283,15 @@ def test_an_output_that_is_no_path_is_refused(output, line):
         amp_rewrite.measure_coverage,
         assert_coverage,
         lambda model: feeds.feeds(model, Data()),
+        lambda model: amp_rewrite.observe(model, demo.feeds()),
     ],
 )
 def test_what_is_no_model_is_a_model_error(call, model):
-    """Whatever is given in the place of a model, one line says that it is none."""
-    with pytest.raises(ModelError):
+    """Whatever is given in the place of a model, one line says that it is none; of a folder, what to name."""
+    with pytest.raises(ModelError) as caught:
         call(model)
+    assert isinstance(model, (str, Path, bytes)) or "give a path, bytes, a ModelProto" in str(caught.value)
+    assert model != "." or str(caught.value) == ".: is a folder; name the model in it"
 
 
 @pytest.mark.parametrize(
@@ -294,6 +317,11 @@ def test_coverage_names_the_dimension(given, line):
 @pytest.mark.parametrize(
     ("given", "line"),
     [
+        # an assertion that asserts nothing would always hold; sizes alone are no rule
+        *(
+            (given, "no rule was given; give one, such as min_flops=0.95")
+            for given in ({}, {"require": {}}, {"forbid_half": ()}, {"dims": {}})
+        ),
         ({"min_flops": "0.95"}, "min_flops '0.95' is not a share; write a share from 0 to 1"),
         ({"min_nodes": True}, "min_nodes True is not a share"),
         ({"min_weights": 95}, "min_weights 95 is not a share"),
@@ -336,7 +364,11 @@ def test_a_pass_takes_models_of_onnx_ir_alone():
 @pytest.mark.parametrize("path", ["a\0b.onnx", "a" * 5000 + ".onnx"], ids=["NUL", "long"])
 def test_a_path_that_no_file_can_have_is_refused(path):
     """Python's own errors for these are no OSError, or name no cause."""
-    assert " is not a model" in refusal(amp_rewrite.rewrite, path)
+    for call in (amp_rewrite.rewrite, amp_rewrite.analyze):
+        assert " is not a model" in refusal(call, path)
+    for call in (amp_rewrite.emulate, amp_rewrite.measure_coverage):
+        assert ".onnx: " in refusal(call, path)
+    assert refusal(amp_rewrite.observe, path, demo.feeds())
     assert refusal(assert_coverage, MODEL, baseline=path).startswith("baseline: '")
     assert refusal(Data, path).startswith("Data.paths: '")
 
@@ -385,6 +417,9 @@ class TestRunning:
             ("in.npz", "samples: 'in.npz' is not a sample"),
             (Data(), "samples: Data is not a sample"),
             ([], "there is no sample"),
+            # a mask, or the fields of a record, would be dropped without a word
+            ({"image": np.ma.masked_array(IMAGE, mask=True)}, ARRAY_WITH_MORE),
+            ({"image": np.zeros(IMAGE.shape, [("a", "f4")])}, ARRAY_WITH_MORE),
             ([{"x": IMAGE}], "samples[0]: the model has no input 'x'; it has image"),
             ([{}], "samples[0]: input 'image' is missing; add it, as float32[batch,3,32,32]"),
             ([{"image": "hello"}], f"{WANTED} 'hello' was given, which is no NumPy array; give a numpy"),
@@ -404,8 +439,11 @@ class TestRunning:
         assert str(caught.value).startswith(line)
 
     def test_observe_says_the_same_of_samples(self):
-        """`observe` takes the samples that `verify` takes."""
+        """`observe` takes the samples that `verify` takes; a time limit is a number, and no truth value."""
         assert refusal(amp_rewrite.observe, MODEL, [IMAGE]).startswith("samples[0]: ndarray is not a sample")
+        for seconds in ("5", True):
+            line = refusal(amp_rewrite.observe, MODEL, demo.feeds(), timeout=seconds)
+            assert "not a number of seconds" in line
 
     @pytest.mark.parametrize(
         ("given", "line"),
@@ -418,6 +456,7 @@ class TestRunning:
             ({"io": "x"}, "io: 'x' is not one of keep, half"),
             ({"device": "gpu"}, "device: 'gpu' is not one of cuda, cpu"),
             ({"device": 0}, "device: 0 is not one of cuda, cpu"),
+            ({"inputs": "my.npz"}, "inputs: 'my.npz' is not of type InputSource; omit it"),
         ],
         ids=label,
     )
@@ -433,6 +472,8 @@ class TestRunning:
     def test_verify_and_observe_name_the_model(self, model):
         """Which of two models is none, or which file is not there, is said."""
         named = "missing.onnx: there is no such file" if isinstance(model, str) else " is not a model"
+        for models in ((".", MODEL), (MODEL, ".")):
+            assert refusal(amp_rewrite.verify, *models, demo.feeds()).startswith(".: is a folder; name the")
         for place, models in (("original", (model, MODEL)), ("rewritten", (MODEL, model))):
             line = refusal(amp_rewrite.verify, *models, demo.feeds())
             assert named in line

@@ -1,11 +1,9 @@
 """Why nodes stay float32, by what holds them back, and the flags that would free them."""
 
-import json
 import re
 import shlex
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,15 +15,15 @@ from amp_rewrite.explaining.causes import Change, Suggestion
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explaining.sentences import of_cause
 from amp_rewrite.flops import flop_count
-from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import node_patterns, operator_lists
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.operator_lists import Kind
-from amp_rewrite.policy.options import SHIPPED_FOR, IOTypes, Level, Options, Pins
+from amp_rewrite.policy.options import SHIPPED_FOR, Level, Options, Pins
 from amp_rewrite.rewriting.decisions import about, made_by
 from amp_rewrite.rewriting.report import Extent, extents
-from tests import text
+from tests import real_models, text
+from tests.real_models import ASKED, NAMES
 
 CHAINS = """g (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) {
   [p] a = MatMul(x, w)
@@ -326,26 +324,14 @@ def test_every_flag_does_what_it_says(source, options):
     hold(model, options, analyze(model, options).causes())
 
 
-MODELS = Path(__file__).parents[2] / "shared" / "models"
 QUICK = [(name, "float16") for name in ("bigru_tagger.legacy", "ultraface_rfb320", "yolox_nano")]
-NAMES = """ultraface_rfb320 bigru_tagger.legacy mamba_tiny.legacy silero_vad_v6 yolox_nano
-    osf_face_detection road_seg_adas_0001 silero_vad_op18_ifless plcmos_v2 bart_tiny.dynamo
-    bert_tiny_qa_ort_fused clip_small.dynamo dynamo_cond_scan.dynamo llama_tiny.legacy swin2sr_x2.legacy
-    scripted_greedy_decoder.legacy yolos_tiny.legacy yolox_nano_qdq gtcrn_stream_raw
-    dit_small.dynamo""".split()
-SAID = {
-    "float16": Options(),
-    "tensorflow": Options(lists=operator_lists.load("tensorflow")),
-    "bfloat16": Options(half=BFLOAT16),
-    "half-io": Options(io=IOTypes.HALF),
-}
 
 
 REAL = [
     (name, said)
     for i, name in enumerate(NAMES)
-    for j, said in enumerate(SAID)
-    if j == i % len(SAID) or (name, said) in QUICK
+    for j, said in enumerate(ASKED)
+    if j == i % len(ASKED) or (name, said) in QUICK
 ]
 """Every model with one of the options in turn."""
 
@@ -359,13 +345,10 @@ REAL = [
 )
 def test_every_flag_does_what_it_says_for_real_models(name, said):
     """The same for models as they are found."""
-    if not (MODELS / "index.json").is_file():
-        pytest.skip(f"the real models are not in {MODELS}")
-    entries = json.loads((MODELS / "index.json").read_text())
-    (path,) = (MODELS / entry["file"] for entry in entries if entry["name"] == name)
-    made = analyze(path, SAID[said])
+    path = real_models.path(name)
+    made = analyze(path, ASKED[said])
     causes = made.causes(flop_count.count(made.loaded.model, made.graph.types).flops)
-    hold(path.read_bytes(), SAID[said], causes)
+    hold(path.read_bytes(), ASKED[said], causes)
 
 
 def hold(model, options, causes):

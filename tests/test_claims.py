@@ -1,8 +1,5 @@
 """What `explain` says of real models before a rewrite, held to the model that comes of it."""
 
-import json
-from pathlib import Path
-
 import onnx_ir as ir
 import pytest
 
@@ -11,41 +8,21 @@ from amp_rewrite.analysis.units import value_of
 from amp_rewrite.explaining.sentences import first_step
 from amp_rewrite.model import loading
 from amp_rewrite.model.traversal import graphs
-from amp_rewrite.numerics.half import BFLOAT16, HALF_TYPES
+from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types import shape_inference
-from amp_rewrite.policy import operator_lists
-from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.rewriting import annotations
+from tests import real_models
+from tests.real_models import ASKED, NAMES
 
-MODELS = Path(__file__).parents[2] / "shared" / "models"
-NAMES = """yolox_nano osf_face_detection road_seg_adas_0001 silero_vad_op18_ifless silero_vad_v6 plcmos_v2
-    bert_tiny_qa_ort_fused clip_small.dynamo dynamo_cond_scan.dynamo llama_tiny.legacy swin2sr_x2.legacy
-    scripted_greedy_decoder.legacy yolos_tiny.legacy yolox_nano_qdq gtcrn_stream_raw bigru_tagger.legacy
-    mamba_tiny.legacy mamba_tiny.dynamo ultraface_rfb320 bart_tiny.dynamo""".split()
-SAID = {
-    "float16": Options(),
-    "tensorflow": Options(lists=operator_lists.load("tensorflow")),
-    "bfloat16": Options(half=BFLOAT16),
-    "half-io": Options(io=IOTypes.HALF),
-}
 PAIRS = [
     (name, said)
     for i, name in enumerate(NAMES)
-    for j, said in enumerate(SAID)
-    if j in (0, 1 + i % (len(SAID) - 1))
+    for j, said in enumerate(ASKED)
+    if j in (0, 1 + i % (len(ASKED) - 1))
 ]
 """Every model at the defaults, and with one of the other options in turn."""
 QUICK = ("yolox_nano", "float16"), ("mamba_tiny.legacy", "float16")
 BESIDE = {"deny": "predecessors", "follow": "predecessors", "between": "successors", "lead": "successors"}
-
-
-def real(name):
-    """The bytes of a real model."""
-    if not (MODELS / "index.json").is_file():
-        pytest.skip(f"the real models are not in {MODELS}")
-    entries = json.loads((MODELS / "index.json").read_text())
-    (path,) = (MODELS / entry["file"] for entry in entries if entry["name"] == name)
-    return path.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -59,7 +36,9 @@ def test_what_is_explained_is_so(name, said):
     """Every unit has the type, every cause the place and every Cast the readers that are told of them."""
     found = []
     result = rewrite(
-        real(name), SAID[said], on_plan=lambda made: found.append((made.graph, made.decisions()))
+        real_models.path(name).read_bytes(),
+        ASKED[said],
+        on_plan=lambda made: found.append((made.graph, made.decisions())),
     )
     ((graph, decisions),) = found
     model = loading.load(result.model).model

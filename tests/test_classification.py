@@ -65,16 +65,38 @@ def test_the_lists_speak_when_nobody_else_does() -> None:
     assert entry == operator_lists.load("default").find("", "MatMul")
 
 
-def test_a_target_beats_the_lists() -> None:
-    """An operator for which the target has no half kernel is FIXED, whatever list it is on."""
-    assert _said(TAN) == {"tan.T": "FIXED target"}
-    assert _said(TAN, target=targets.ANY)["tan.T"].endswith(" default")
+LOG = "[a] y = Log(x)"
+CONV = "[n] y = Conv(x, x)", "(float[1,1,4,4] x) => (float[1,1,1,1] y)"
+RANGE = "[n] y = Range(x, x, x)", "(float x) => (float[N] y)"
+FORCED = {"level": Level.UNSAFE_FORCE_ALL}
+DECIDED = [
+    # an operator for which the target has no half kernel is FIXED, whatever list it is on
+    ((TAN,), {}, "FIXED target"),
+    ((TAN,), {"target": targets.ANY}, "INFER default"),
+    # a stored value that half cannot hold makes its readers FIXED, unless all is forced
+    ((ADD_HUGE,), {}, "FIXED range"),
+    ((ADD_HUGE.replace(HUGE, "10"),), {}, "INFER default"),
+    ((ADD_HUGE,), FORCED, "ALLOW force-all"),
+    # onnxruntime refuses a bfloat16 node without a kernel, and runs a float16 one in float32
+    ((LOG,), {"half": "bfloat16", "target": "onnxruntime-cuda", **FORCED}, "FIXED runtime bug"),
+    ((LOG,), {"half": "float16", "target": "onnxruntime-cuda", **FORCED}, "ALLOW force-all"),
+    ((LOG,), {"half": "bfloat16", "target": "any", **FORCED}, "ALLOW force-all"),
+    # Conv takes bfloat16 from opset 22 on, and float16 from its beginning
+    ((*CONV, 21), {}, "ALLOW default"),
+    ((*CONV, 22), {"half": BFLOAT16}, "ALLOW default"),
+    ((*CONV, 21), {"half": BFLOAT16}, "FIXED schema"),
+    # `--allow Range` is heard, and Range stays
+    (RANGE, {"lists": _asked(Kind.ALLOW, "Range")}, "FIXED schema"),
+]
 
 
-def test_ranges_beat_the_lists() -> None:
-    """A stored value that half cannot hold makes its readers FIXED."""
-    assert _said(ADD_HUGE) == {"add.T": "FIXED range"}
-    assert _said(ADD_HUGE.replace(HUGE, "10"))["add.T"].endswith(" default")
+@pytest.mark.parametrize(("model", "options", "said"), DECIDED)
+def test_who_decides(model: tuple[Any, ...], options: dict[str, Any], said: str) -> None:
+    """Of a schema, what loads, a level, a range, a target and the lists the first that says something."""
+    assert set(_said(*model, **options).values()) == {said}
+    if said == "FIXED schema" and "half" in options:
+        (entry,) = _entries(*model, **options).values()
+        assert in_words(entry.evidence) == "the schema has no bfloat16 here"
 
 
 @pytest.mark.parametrize("kind", [Kind.ALLOW, Kind.INFER, Kind.CLEAR, Kind.DENY])
@@ -187,13 +209,6 @@ def test_nobody_can_force_what_the_schema_forbids(
     assert "leave the node in float32" in str(caught.value)
 
 
-def test_a_users_list_cannot_move_the_schema() -> None:
-    """`--allow Range` is heard, and Range stays."""
-    body, borders, _ = UNMOVABLE["Range has no half"]
-    found = _said(body, borders, lists=_asked(Kind.ALLOW, "Range"))
-    assert found == {"n.T": "FIXED schema"}
-
-
 def test_an_unknown_operator_is_one_opaque_unit() -> None:
     """All float32 ports of an unknown operator are one unit; its integers are none of ours."""
     borders = "(float[4] x, int64[4] i) => (float[4] y, float[4] z)"
@@ -219,17 +234,6 @@ def test_the_statistics_of_layer_normalization_are_fixed() -> None:
     assert found == {"n.T": "INFER default", "n.U": "FIXED schema"}
     forced = _said(body, borders, pins=Pins(force_half=("n",)))
     assert forced == {"n.T": "ALLOW pin", "n.U": "FIXED schema"}
-
-
-def test_bfloat16_comes_later_than_float16() -> None:
-    """Conv takes bfloat16 from opset 22 on, and float16 from its beginning."""
-    body = "[n] y = Conv(x, x)"
-    borders = "(float[1,1,4,4] x) => (float[1,1,1,1] y)"
-    assert _said(body, borders, 21) == {"n.T": "ALLOW default"}
-    assert _said(body, borders, 22, half=BFLOAT16) == {"n.T": "ALLOW default"}
-    assert _said(body, borders, 21, half=BFLOAT16) == {"n.T": "FIXED schema"}
-    entry = _entries(body, borders, 21, half=BFLOAT16)["n.T"]
-    assert in_words(entry.evidence) == "the schema has no bfloat16 here"
 
 
 def test_a_sequence_at_the_border_keeps_its_type() -> None:
@@ -304,25 +308,6 @@ def test_a_level_leaves_the_reason_of_what_is_fixed_anyway() -> None:
     tensorflow = operator_lists.load("tensorflow")
     chosen = _entries("[a] t = Sin(x) [b] y = Relu(t)", lists=tensorflow, level=Level.TENSOR_CORES_ONLY)
     assert [entry.authority for entry in chosen.values()] == [Authority.LIST, Authority.LEVEL]
-
-
-def test_forcing_all_does_not_listen_to_ranges() -> None:
-    """`unsafe-force-all` means what it says: a value that becomes infinite is no obstacle."""
-    assert _said(ADD_HUGE, level=Level.UNSAFE_FORCE_ALL) == {"add.T": "ALLOW force-all"}
-
-
-@pytest.mark.parametrize(
-    ("half", "target", "said"),
-    [
-        ("bfloat16", "onnxruntime-cuda", "FIXED runtime bug"),
-        ("float16", "onnxruntime-cuda", "ALLOW force-all"),
-        ("bfloat16", "any", "ALLOW force-all"),
-    ],
-)
-def test_forcing_all_forces_what_loads(half: str, target: str, said: str) -> None:
-    """onnxruntime refuses a bfloat16 node without a kernel, and runs a float16 one in float32."""
-    found = _said("[a] y = Log(x)", half=half, target=target, level=Level.UNSAFE_FORCE_ALL)
-    assert found == {"a.T": said}
 
 
 # ---- pins

@@ -72,12 +72,6 @@ CHAINS = {
 }
 
 
-@pytest.mark.parametrize(("words", "expected"), CHAINS.items(), ids=CHAINS)
-def test_chain(words: str, expected: str) -> None:
-    """Allow, deny, between and spread along a chain, without follow."""
-    assert graphs.colours(_painted(words)) == expected
-
-
 FOLLOWING = {
     "ALLOW FOLLOW": "HALF HALF",
     "ALLOW INFER": "HALF FULL",
@@ -99,61 +93,90 @@ FOLLOWING = {
 }
 
 
+@pytest.mark.parametrize(("words", "expected"), CHAINS.items(), ids=CHAINS)
+def test_chain(words: str, expected: str) -> None:
+    """Allow, deny, between and spread along a chain, without follow."""
+    assert graphs.colours(_painted(words)) == expected
+
+
 @pytest.mark.parametrize(("words", "expected"), FOLLOWING.items(), ids=FOLLOWING)
 def test_chain_with_follow(words: str, expected: str) -> None:
     """What the lists mark `follow` goes on in half behind a half unit, and through CLEAR units."""
     assert graphs.colours(_painted(words, follow=True)) == expected
 
 
-# ---- graphs with more than one way
+# ---- graphs with more than one way, and ties: the edges, the ties, the words, the colours
 
-
-def test_a_second_input_does_not_matter_to_between() -> None:
-    """One way from ALLOW to ALLOW is enough, whatever undenied unit feeds one besides."""
-    words = entries("ALLOW INFER INFER ALLOW")
-    diamond = graph(4, [(0, 2), (1, 2), (2, 3)])
-    assert graphs.colours(paint(diamond, words, follow=False)) == "HALF FULL HALF HALF"
-
-
-def test_deny_beats_between() -> None:
-    """Between two ALLOW units, an INFER unit that a denied one feeds as well stays float32."""
-    join = graph(4, [(0, 2), (1, 2), (2, 3)])
-    assert graphs.colours(paint(join, entries("ALLOW DENY INFER ALLOW"))) == "HALF FULL FULL HALF"
-
-
-def test_deny_does_not_reach_past_the_last_suspect() -> None:
-    """Of two branches behind a denied unit, the one without INFER or DENY may be half."""
-    fork = graph(5, [(0, 1), (1, 2), (0, 3), (3, 4)])
-    words = entries("DENY CLEAR INFER CLEAR ALLOW")
-    assert graphs.colours(paint(fork, words)) == "FULL FULL FULL HALF HALF"
-
-
-def test_a_denied_unit_makes_the_way_to_the_next_suspect() -> None:
-    """A CLEAR unit between two DENY units is denied, and does not spread from an ALLOW reader."""
-    fork = graph(4, [(0, 1), (1, 2), (1, 3)])
-    assert graphs.colours(paint(fork, entries("DENY CLEAR DENY ALLOW"))) == "FULL FULL FULL HALF"
-
-
-HELD = {
-    # the last suspect is held: what leads to it is denied as before
-    "DENY CLEAR infer ALLOW": ([(0, 1), (1, 2), (1, 3)], "FULL FULL FULL HALF"),
-    "DENY CLEAR deny ALLOW": ([(0, 1), (1, 2), (1, 3)], "FULL FULL FULL HALF"),
-    "DENY CLEAR allow ALLOW": ([(0, 1), (1, 2), (1, 3)], "FULL HALF FULL HALF"),
-    "DENY CLEAR FIXED ALLOW": ([(0, 1), (1, 2), (1, 3)], "FULL HALF FULL HALF"),
+GRAPHS = {
+    # one way from ALLOW to ALLOW is enough, whatever undenied unit feeds one besides
+    "a second input": ([(0, 2), (1, 2), (2, 3)], [], "ALLOW INFER INFER ALLOW", "HALF FULL HALF HALF"),
+    "deny beats between": ([(0, 2), (1, 2), (2, 3)], [], "ALLOW DENY INFER ALLOW", "HALF FULL FULL HALF"),
+    # of two branches behind a denied unit, the one without INFER or DENY may be half
+    "past the last suspect": (
+        [(0, 1), (1, 2), (0, 3), (3, 4)],
+        [],
+        "DENY CLEAR INFER CLEAR ALLOW",
+        "FULL FULL FULL HALF HALF",
+    ),
+    # a CLEAR unit between two DENY units is denied, and does not spread from an ALLOW reader
+    "the way to a suspect": ([(0, 1), (1, 2), (1, 3)], [], "DENY CLEAR DENY ALLOW", "FULL FULL FULL HALF"),
+    # a unit that a half and a denied unit feed does not follow; with an unpainted one it does
+    "follow and denied": ([(0, 2), (1, 2)], [], "ALLOW DENY FOLLOW", "HALF FULL FULL"),
+    "follow and fixed": ([(0, 2), (1, 2)], [], "ALLOW FIXED FOLLOW", "HALF FULL HALF"),
+    "follow and infer": ([(0, 2), (1, 2)], [], "ALLOW INFER FOLLOW", "HALF FULL HALF"),
+    # half reaches the sisters of a CLEAR unit through their common maker and common reader
+    "up and down again": (
+        [(0, 1), (0, 2), (2, 3), (1, 4)],
+        [],
+        "CLEAR CLEAR CLEAR CLEAR ALLOW",
+        "HALF HALF HALF HALF HALF",
+    ),
+    # units in a circle are painted like any others: a loop's border reads what its body makes
+    "a half circle": ([(0, 1), (1, 2), (2, 0)], [], "ALLOW INFER CLEAR", "HALF HALF HALF"),
+    "a full circle": ([(0, 1), (1, 2), (2, 0)], [], "DENY CLEAR INFER", "FULL FULL FULL"),
+    "a circle of both": ([(0, 1), (1, 2), (2, 0)], [], "ALLOW INFER DENY", "HALF FULL FULL"),
+    # a unit that stands in two groups ties all of both, and float32 wins, even over ALLOW
+    "ties across groups": (
+        [(0, 1), (1, 2), (2, 3)],
+        [(0, 1), (1, 2), (2, 3)],
+        "ALLOW ALLOW ALLOW FIXED",
+        "FULL FULL FULL FULL",
+    ),
+    "each tie by itself": (
+        [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)],
+        [(0, 1), (2, 3), (4, 5)],
+        "ALLOW FIXED ALLOW ALLOW FIXED ALLOW",
+        "FULL FULL HALF HALF FULL FULL",
+    ),
+    # a CLEAR unit that is tied to a half one becomes half, and goes on to its own neighbours
+    "half along ties": ([(1, 2), (2, 3)], [(0, 1)], "ALLOW CLEAR CLEAR FOLLOW", "HALF HALF HALF HALF"),
+    "ties of one half": ([(0, 1), (1, 2)], [(0, 1, 2)], "ALLOW INFER ALLOW", "HALF HALF HALF"),
+    "ties of float32": ([(0, 1), (1, 2)], [(0, 1, 2)], "DENY INFER FIXED", "FULL FULL FULL"),
+    # what a pin or a finding holds in float32 makes nothing that is denied half: the last suspect is held,
+    # and what leads to it is denied as before
+    "held infer": ([(0, 1), (1, 2), (1, 3)], [], "DENY CLEAR infer ALLOW", "FULL FULL FULL HALF"),
+    "held deny": ([(0, 1), (1, 2), (1, 3)], [], "DENY CLEAR deny ALLOW", "FULL FULL FULL HALF"),
+    "held allow": ([(0, 1), (1, 2), (1, 3)], [], "DENY CLEAR allow ALLOW", "FULL HALF FULL HALF"),
+    "held fixed": ([(0, 1), (1, 2), (1, 3)], [], "DENY CLEAR FIXED ALLOW", "FULL HALF FULL HALF"),
     # what is held passes on what is dangerous, where it did
-    "DENY infer INFER ALLOW ALLOW": ([(0, 1), (1, 2), (3, 2), (2, 4)], "FULL FULL FULL HALF HALF"),
-    "DENY clear INFER ALLOW ALLOW": ([(0, 1), (1, 2), (3, 2), (2, 4)], "FULL FULL FULL HALF HALF"),
-    "DENY allow INFER ALLOW ALLOW": ([(0, 1), (1, 2), (3, 2), (2, 4)], "FULL FULL HALF HALF HALF"),
-    "DENY FIXED INFER ALLOW ALLOW": ([(0, 1), (1, 2), (3, 2), (2, 4)], "FULL FULL HALF HALF HALF"),
+    **{
+        f"passed on by {held}": (
+            [(0, 1), (1, 2), (3, 2), (2, 4)],
+            [],
+            f"DENY {held} INFER ALLOW ALLOW",
+            f"FULL FULL {colour} HALF HALF",
+        )
+        for held, colour in {"infer": "FULL", "clear": "FULL", "allow": "HALF", "FIXED": "HALF"}.items()
+    },
 }
 
 
-@pytest.mark.parametrize("words", HELD)
-def test_deny_counts_a_held_unit_as_what_it_was(words: str) -> None:
-    """What a pin or a finding holds in float32 makes nothing that is denied half."""
-    edges, expected = HELD[words]
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_graph_of_several_ways(name: str) -> None:
+    """Each rule where units have several makers, several readers, or units that they are tied to."""
+    edges, ties, words, expected = GRAPHS[name]
     found = entries(words)
-    assert graphs.colours(paint(graph(len(found), edges), found)) == expected
+    assert graphs.colours(paint(graph(len(found), edges, ties), found)) == expected
 
 
 @pytest.mark.parametrize(
@@ -176,64 +199,11 @@ def test_what_is_bounded_makes_nothing_suspect(operator: str, follow: bool, is_h
     assert halves & {"angle", "rotated"} == ({"rotated"} if is_half else set())
 
 
-def test_follow_needs_that_no_maker_is_denied() -> None:
-    """A unit that a half and a denied unit feed does not follow; with an unpainted one it does."""
-    join = graph(3, [(0, 2), (1, 2)])
-    assert graphs.colours(paint(join, entries("ALLOW DENY FOLLOW"))) == "HALF FULL FULL"
-    assert graphs.colours(paint(join, entries("ALLOW FIXED FOLLOW"))) == "HALF FULL HALF"
-    assert graphs.colours(paint(join, entries("ALLOW INFER FOLLOW"))) == "HALF FULL HALF"
-
-
-def test_spread_goes_up_and_down_again() -> None:
-    """Half reaches the sisters of a CLEAR unit through their common maker and common reader."""
-    words = entries("CLEAR CLEAR CLEAR CLEAR ALLOW")
-    sisters = graph(5, [(0, 1), (0, 2), (2, 3), (1, 4)])
-    assert graphs.colours(paint(sisters, words)) == "HALF HALF HALF HALF HALF"
-
-
-def test_a_circle_comes_to_an_end() -> None:
-    """Units in a circle are painted like any others: a loop's border reads what its body makes."""
-    circle = graph(3, [(0, 1), (1, 2), (2, 0)])
-    assert graphs.colours(paint(circle, entries("ALLOW INFER CLEAR"))) == "HALF HALF HALF"
-    assert graphs.colours(paint(circle, entries("DENY CLEAR INFER"))) == "FULL FULL FULL"
-    assert graphs.colours(paint(circle, entries("ALLOW INFER DENY"))) == "HALF FULL FULL"
-
-
-# ---- ties
-
-
 def test_one_full_makes_all_full() -> None:
     """Tied units have one colour, and float32 wins, even over ALLOW; their neighbours stay half."""
     painting = _painted("ALLOW CLEAR FIXED ALLOW CLEAR", ties=[(2, 3)])
     assert graphs.colours(painting) == "HALF HALF FULL FULL HALF"
     assert painting.paints[3] == Paint(Colour.FULL, Rule.SETTLE, 2)
-
-
-def test_ties_hold_across_groups() -> None:
-    """A unit that stands in two groups ties all of both."""
-    painting = _painted("ALLOW ALLOW ALLOW FIXED", ties=[(0, 1), (1, 2), (2, 3)])
-    assert graphs.colours(painting) == "FULL FULL FULL FULL"
-    assert painting.why(0) == (0, 1, 2, 3)
-
-
-def test_each_tie_settles_by_itself() -> None:
-    """Of three ties, the two that hold a FULL unit become FULL."""
-    words = "ALLOW FIXED ALLOW ALLOW FIXED ALLOW"
-    painting = _painted(words, ties=[(0, 1), (2, 3), (4, 5)])
-    assert graphs.colours(painting) == "FULL FULL HALF HALF FULL FULL"
-
-
-def test_half_spreads_along_ties() -> None:
-    """A CLEAR unit that is tied to a half one becomes half, and goes on to its own neighbours."""
-    words = entries("ALLOW CLEAR CLEAR FOLLOW")
-    apart = graph(4, [(1, 2), (2, 3)], ties=[(0, 1)])
-    assert graphs.colours(paint(apart, words)) == "HALF HALF HALF HALF"
-
-
-def test_ties_of_one_colour_change_nothing() -> None:
-    """Where all agree, a tie is without effect."""
-    for words in ("ALLOW INFER ALLOW", "DENY INFER FIXED"):
-        assert _painted(words, ties=[(0, 1, 2)]) == _painted(words)
 
 
 # ---- levels
@@ -264,6 +234,8 @@ def test_why_leads_to_where_it_began() -> None:
     assert painting.why(6) == (6, 5, 4)
     assert painting.why(0) == (0,)
     assert painting.why(4) == (4,)
+    tied = _painted("ALLOW ALLOW ALLOW FIXED", ties=[(0, 1), (1, 2), (2, 3)])
+    assert tied.why(0) == (0, 1, 2, 3)
 
 
 def test_why_of_a_circle_ends() -> None:
@@ -299,6 +271,18 @@ def test_a_cause_is_a_neighbour(words: str, ties: list[tuple[int, int]]) -> None
 # ---- Casts that the model has: unit 0 is what a Cast to float32 gives, or what feeds one
 
 
+CASTS = {
+    # retargeted when all its readers are half; without readers there is no colour to take
+    "FIXED ALLOW": "HALF",
+    "FIXED ALLOW ALLOW": "HALF",
+    "FIXED ALLOW INFER": "FULL",
+    "FIXED INFER": "FULL",
+    "FIXED": "FULL",
+    # who denies Cast is heard
+    "DENY ALLOW": "FULL",
+}
+
+
 def _cast_colour(words: str, *, leaving: Sequence[int] = (), authority: Authority = Authority.LIST) -> str:
     """The colour of a Cast's output side, unit 0, that all the others read."""
     first, *others = words.split()
@@ -308,50 +292,26 @@ def _cast_colour(words: str, *, leaving: Sequence[int] = (), authority: Authorit
     return paint(readers, found, follow=False).paints[0].colour.name
 
 
-def test_a_cast_that_only_half_reads_gives_half() -> None:
-    """An existing Cast to float32 is retargeted when all its readers are half."""
-    assert _cast_colour("FIXED ALLOW") == "HALF"
-    assert _cast_colour("FIXED ALLOW ALLOW") == "HALF"
-    assert _cast_colour("FIXED ALLOW INFER") == "FULL"
-    assert _cast_colour("FIXED INFER") == "FULL"
+@pytest.mark.parametrize(("words", "colour"), CASTS.items(), ids=CASTS)
+def test_a_cast_goes_by_its_readers(words: str, colour: str) -> None:
+    """An existing Cast to float32 gives half when that is all that anybody reads of it."""
+    assert _cast_colour(words) == colour
 
 
-def test_a_cast_that_nobody_reads_stays() -> None:
-    """Without readers there is no colour to take."""
-    assert _cast_colour("FIXED") == "FULL"
-
-
-def test_a_cast_that_is_an_output_stays() -> None:
-    """A model's output keeps its type, whoever else reads it."""
+@pytest.mark.parametrize("authority", ["RANGE", "OBSERVATION", "SCHEMA", "PIN", "OVERRIDE"])
+def test_a_cast_that_must_stay_stays(authority: str) -> None:
+    """A range, the schema, a pin or an override holds a Cast in float32; so does an output of the model."""
+    assert _cast_colour("FIXED ALLOW", authority=Authority[authority]) == "FULL"
     assert _cast_colour("FIXED ALLOW", leaving=[0]) == "FULL"
 
 
-@pytest.mark.parametrize(
-    "authority",
-    [Authority.RANGE, Authority.OBSERVATION, Authority.SCHEMA, Authority.PIN, Authority.OVERRIDE],
-)
-def test_a_cast_that_must_stay_stays(authority: Authority) -> None:
-    """A range, the schema, a pin or an override holds a Cast in float32 among half readers."""
-    assert _cast_colour("FIXED ALLOW", authority=authority) == "FULL"
-
-
-def test_a_denied_cast_stays() -> None:
-    """Who denies Cast is heard."""
-    assert _cast_colour("DENY ALLOW") == "FULL"
-
-
-def test_the_input_side_of_a_cast_takes_the_colour_of_its_maker() -> None:
-    """A Cast from float32 reads half where half is made: no Cast stands before a Cast."""
+def test_the_other_ends_of_casts() -> None:
+    """A Cast from float32 reads half where half is made, and all Casts go by the colours that ties leave."""
     into_cast = graph(2, [(0, 1)], casts=[1], leaving=[1])
     assert graphs.colours(paint(into_cast, entries("ALLOW FIXED"))) == "HALF HALF"
     assert graphs.colours(paint(into_cast, entries("INFER FIXED"))) == "FULL FULL"
-
-
-def test_casts_settle_after_the_ties() -> None:
-    """A Cast goes by the colours that ties leave."""
-    words = entries("FIXED ALLOW FIXED")
     tied = graph(3, [(0, 1)], ties=[(1, 2)], casts=[0])
-    assert graphs.colours(paint(tied, words)) == "FULL FULL FULL"
+    assert graphs.colours(paint(tied, entries("FIXED ALLOW FIXED"))) == "FULL FULL FULL"
 
 
 # ---- linear time, by counting

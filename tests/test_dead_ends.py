@@ -134,6 +134,9 @@ def test_a_model_that_is_half_already_is_said_to_be():
         "half.onnx has float16 already, and again.onnx is a copy\n",
     )
     assert Path("again.onnx").read_bytes() == Path("half.onnx").read_bytes()
+    told = run("half.onnx", "-o", "again.onnx", "--json", "r.json")
+    assert "nothing changed" in told.stdout
+    assert json.loads(Path("r.json").read_text())["verified"] is False
     unnamed = run("half.onnx")
     assert (unnamed.exit_code, Path("half_fp16.onnx").exists()) == (0, False)
     assert "no file was written (-o FILE writes a copy)" in unnamed.stderr

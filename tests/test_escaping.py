@@ -13,10 +13,9 @@ import onnx
 import pytest
 
 import amp_rewrite
-from amp_rewrite import demo
 from amp_rewrite.cli import main
 from amp_rewrite.console import Console, Styled
-from amp_rewrite.errors import AmpRewriteError, ModelError, OptionError
+from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.text import LONGEST_NAME, brief, shortened, visible
 from tests import text
 from tests.test_cli import run
@@ -394,27 +393,3 @@ def test_a_folder_is_no_model(tmp_path, monkeypatch, folder, arguments):
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"amp-rewrite: {folder}: is a folder; name the model in it")
     assert [path.name for path in tmp_path.iterdir()] == ["sub.onnx"]
-
-
-SAMPLES = [demo.feeds()]
-FROM_PYTHON = {
-    "rewrite": lambda: amp_rewrite.rewrite("."),
-    "output": lambda: amp_rewrite.rewrite(".", output="out.onnx"),
-    "analyze": lambda: amp_rewrite.analyze("."),
-    "emulate": lambda: amp_rewrite.emulate("."),
-    "observe": lambda: amp_rewrite.observe(".", SAMPLES),
-    "verify": lambda: amp_rewrite.verify(".", demo.network(), SAMPLES),
-    "verify the other": lambda: amp_rewrite.verify(demo.network(), ".", SAMPLES),
-    "coverage": lambda: amp_rewrite.measure_coverage("."),
-}
-
-
-@pytest.mark.parametrize("name", FROM_PYTHON)
-def test_a_folder_is_no_model_from_python(tmp_path, monkeypatch, name):
-    """Nor for any function."""
-    if name.startswith(("observe", "verify")):
-        pytest.importorskip("onnxruntime")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(AmpRewriteError, match=r"^\.: is a folder; name the model in it$"):
-        FROM_PYTHON[name]()
-    assert list(tmp_path.iterdir()) == []

@@ -1,8 +1,6 @@
 """Evidence is data: the order of authority stands once, and words are made in one place."""
 
-import ast
 import itertools
-from pathlib import Path
 
 import pytest
 
@@ -15,15 +13,6 @@ from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options, Pins
 from amp_rewrite.policy.reasons import authority_in_words, in_words
 from tests import text
-from tests.test_fields_as_flags import without_declared_flags
-
-PACKAGE = Path(amp_rewrite.__file__).parent
-CORE = [
-    path
-    for room in ("analysis", "colouring", "model", "numerics", "onnx_types", "policy", "rewriting")
-    for path in (PACKAGE / room).rglob("*.py")
-    if path.name != "reasons.py"
-]
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -91,11 +80,3 @@ def test_one_cause_for_one_reason():
       }"""
     causes = find(amp_rewrite.analyze(text.model(source)).decisions())
     assert [len(cause.held) for cause in causes if cause.first.entry.authority is Authority.RANGE] == [2]
-
-
-@pytest.mark.parametrize("path", CORE, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_the_core_does_not_speak_of_flags(path):
-    """No text in the core is, or begins with, a flag of the command line."""
-    tree = without_declared_flags(ast.parse(path.read_text()))
-    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    assert [found for found in texts if isinstance(found, str) and found.startswith("--")] == []

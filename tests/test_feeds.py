@@ -1,8 +1,5 @@
 """Inputs read from files, and the flags for them."""
 
-import json
-from pathlib import Path
-
 import click
 import ml_dtypes
 import numpy as np
@@ -13,6 +10,7 @@ from onnx import helper, numpy_helper
 from onnx.parser import parse_model
 
 from amp_rewrite.errors import FeedError, OptionError
+from tests.real_models import INDEX, MODELS
 from tests.sampling import every
 from tests.sessions import Runtime
 from tests.text import model
@@ -21,7 +19,6 @@ pytest.importorskip("onnxruntime")
 from amp_rewrite.cli.input_flags import input_flags
 from amp_rewrite.running.inputs.feeds import Data, feeds
 
-MODELS = Path(__file__).parents[2] / "shared" / "models"
 RUNTIME = Runtime()
 TWO = "g (float[batch, 3] x, int64[2] n) => (float[batch, 3] y, int64[2] m) { y = Relu (x) m = Neg (n) }"
 X, N = np.ones((4, 3), np.float32), np.array([1, 2])
@@ -56,6 +53,7 @@ def refusal(path, text=TWO):
     with pytest.raises(FeedError) as caught:
         given(path, text)
     assert "\n" not in str(caught.value)
+    assert caught.value.remedy
     return str(caught.value)
 
 
@@ -278,14 +276,10 @@ def test_numbers_out_of_range(asked):
 # --- real data
 
 
-def with_data():
-    """The folders of real models with samples; empty if they are not there."""
-    index = MODELS / "index.json"
-    found = json.loads(index.read_text()) if index.is_file() else []
-    return [entry["file"] for entry in found if entry["runs"] and entry["feeds"] != "index"]
+WITH_DATA = [each["file"] for each in INDEX if each["runs"] and each["feeds"] != "index"]
 
 
-@pytest.mark.parametrize("file", every(4, with_data()))
+@pytest.mark.parametrize("file", every(4, WITH_DATA))
 def test_real_samples_are_read(file):
     """The samples that come with a model fit it, and run."""
     path = MODELS / file

@@ -1,6 +1,3 @@
-import json
-from pathlib import Path
-
 import numpy as np
 import onnx
 import onnx.parser
@@ -12,8 +9,8 @@ from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.model import inlining, loading
 from amp_rewrite.onnx_types import element_types, schema
 from tests import text
+from tests.real_models import INDEX, MISSING, MODELS
 
-MODELS = Path(__file__).parents[2] / "shared" / "models"
 NEWEST = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
 
 
@@ -431,10 +428,9 @@ def known_and_heavy(entry) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not MODELS.is_dir(), reason=f"the real models are not in {MODELS}")
+@pytest.mark.skipif(not INDEX, reason=MISSING)
 def test_nearly_all_products_of_real_models_have_flops():
     """98 of 100 over all real models; a model with operators that nobody knows is the rest."""
-    entries = json.loads((MODELS / "index.json").read_text())
-    known, heavy = np.sum([known_and_heavy(entry) for entry in entries], axis=0)
+    known, heavy = np.sum([known_and_heavy(entry) for entry in INDEX], axis=0)
     assert heavy > 2000
     assert known >= 0.98 * heavy

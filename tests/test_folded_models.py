@@ -7,7 +7,8 @@ import pytest
 from amp_rewrite.model import inlining, loading, serialization
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.preparing import batch_norm_folding, constant_folding
-from tests.test_models import INDEX, MODELS, feeds, name_of
+from tests import real_models
+from tests.real_models import INDEX, MODELS
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.slow
@@ -35,16 +36,16 @@ def changed(entry, fold):
     return source.read_bytes(), made
 
 
-@pytest.mark.parametrize("entry", INDEX, ids=name_of)
+@pytest.mark.parametrize("entry", INDEX, ids=lambda entry: entry["name"])
 def test_computed_beforehand(entry):
     """Nodes that run as they are give the same bits as before, from values that were stored."""
     before, after = changed(entry, lambda model: constant_folding.fold_constants(model, ()))
-    given = feeds(entry)
+    given = real_models.feeds(entry["name"])
     pairs = zip(*(outputs(m, given, "ORT_DISABLE_ALL") for m in (before, after)), strict=True)
     assert all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
 
 
-@pytest.mark.parametrize("entry", INDEX, ids=name_of)
+@pytest.mark.parametrize("entry", INDEX, ids=lambda entry: entry["name"])
 def test_merged(entry):
     """Folded weights differ from those that the runtime folds itself by float32's rounding.
 
@@ -52,6 +53,6 @@ def test_merged(entry):
     additions alone makes 1.1e-6 of a difference in ppocr_cls_v2 on some.
     """
     before, after = changed(entry, lambda model: batch_norm_folding.fold(model, FLOAT16, ()))
-    given = feeds(entry)
+    given = real_models.feeds(entry["name"])
     for a, b in zip(*(outputs(m, given, "ORT_ENABLE_BASIC") for m in (before, after)), strict=True):
         assert np.linalg.norm(a - b) <= 1e-6 * np.linalg.norm(a)

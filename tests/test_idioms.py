@@ -35,12 +35,6 @@ def parts(analysis):
     return {graph.units[unit].node.outputs[0].name: spelled.part for unit, spelled in graph.spelled.items()}
 
 
-def halves(analysis):
-    """The outputs of nodes that are half."""
-    graph, painting = analysis.graph, analysis.painting
-    return {unit.node.outputs[0].name for unit in graph.units if painting.is_half(unit.index)}
-
-
 def test_statistics_are_float32_and_weights_half():
     """The Cast back stands before the weight; what is float32 makes nothing suspect."""
     analysis = pipeline.analyze(norm(RMS))
@@ -49,7 +43,7 @@ def test_statistics_are_float32_and_weights_half():
         "n": Part.RESULT,
         "z": Part.OUTER,
     }
-    assert halves(analysis) == {"a", "z", "y"}
+    assert text.values_in_half(analysis) == {"a", "z", "y"}
 
 
 SPREAD = """m = ReduceMean <axes = [-1]> (a)
@@ -125,7 +119,7 @@ def test_a_standard_deviation_is_a_norm(body, half):
     torch.var_mean, whose mean is a sum over n.
     """
     model = norm(body)
-    found = halves(pipeline.analyze(model))
+    found = text.values_in_half(pipeline.analyze(model))
     assert found - {"sizes", "whole"} == half
     result = pipeline.rewrite(model)
     assert result.report.casts_added <= 4
@@ -146,7 +140,9 @@ def test_a_weight_before_the_quotient_is_no_part_of_its_bound(quotient, is_bound
     centred = "o = ReduceMean <axes = [-1]> (a) d = Sub (a, o)"
     body = RMS.replace("Pow (a,", "Pow (d,").replace("n = Div (a, s)", quotient)
     body = body.replace("z = Mul (n, w)", "z = Pow (n, two)")
-    found = halves(pipeline.analyze(norm(f"{centred} {body}", v=np.full((8, 8), 0.1, np.float32))))
+    found = text.values_in_half(
+        pipeline.analyze(norm(f"{centred} {body}", v=np.full((8, 8), 0.1, np.float32)))
+    )
     assert ("z" in found) == is_bounded
 
 
@@ -164,7 +160,7 @@ def test_what_is_asked_for_counts(options, half):
     model = norm(RMS)
     for node in model.graph.node:
         node.name = node.output[0]
-    assert halves(pipeline.analyze(model, options)) == half
+    assert text.values_in_half(pipeline.analyze(model, options)) == half
 
 
 GROUPS = text.model(
@@ -188,7 +184,7 @@ def test_groups_as_channels_have_one_colour():
     """A GroupNormalization by way of an InstanceNormalization is half as a whole, or not at all."""
     analysis = pipeline.analyze(GROUPS)
     assert parts(analysis) == dict.fromkeys(WHOLE, Part.OUTER)
-    assert halves(analysis) == {"a", "y", *WHOLE}
+    assert text.values_in_half(analysis) == {"a", "y", *WHOLE}
     denied = Options(lists=Options().operator_lists().override(Kind.DENY, ["InstanceNormalization"]))
-    assert halves(pipeline.analyze(GROUPS, denied)) == {"a", "y"}
+    assert text.values_in_half(pipeline.analyze(GROUPS, denied)) == {"a", "y"}
     text.agree(GROUPS, pipeline.rewrite(GROUPS).model)

@@ -70,12 +70,6 @@ def test_the_default_output_lies_beside_the_input(model, tmp_path):
     assert rewrite(tmp_path / "m.onnx").model == tmp_path / "m_fp16.onnx"
 
 
-@pytest.mark.parametrize("source", [7, None, ["m.onnx"], bytearray(b"")])
-def test_what_is_no_model(source):
-    """A source of another kind is refused, and the supported kinds are named."""
-    assert "give a path, bytes, a ModelProto" in refused(source)
-
-
 def test_a_module_of_pytorch_is_to_be_exported():
     """What has parameters but no graph is named with what makes a model of it."""
     module = type("Net", (), {"named_parameters": dict})
@@ -196,11 +190,6 @@ def zipmap():
 def test_no_such_file(tmp_path):
     """A missing file is named."""
     assert refused(tmp_path / "nope.onnx").endswith("nope.onnx: there is no such file; check the path")
-
-
-def test_a_folder_is_no_model(tmp_path):
-    """A folder is refused, and so is a file that may not be read."""
-    assert "is a folder" in refused(tmp_path, output=tmp_path / "out.onnx")
 
 
 def test_an_unreadable_file(model, tmp_path, monkeypatch):

@@ -1,7 +1,5 @@
 import functools
 import hashlib
-import importlib.util
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,16 +14,15 @@ from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.options import IOTypes, Level, Options
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
+from tests import real_models
+from tests.real_models import INDEX, MODELS
 from tests.repairs import OnSamples, repaired
 from tests.sampling import every
 from tests.sessions import Runtime
 
-SHARED = Path(__file__).parents[2] / "shared"
-MODELS = SHARED / "models"
-if not (MODELS / "index.json").is_file():
-    pytest.skip(f"the real models are not in {MODELS}", allow_module_level=True)
+if not INDEX:
+    pytest.skip(real_models.MISSING, allow_module_level=True)
 
-INDEX = json.loads((MODELS / "index.json").read_text())
 AT_MOST = 0.2
 """The relative L2 error that passes, in a runtime that computes half in float32: a loose bound."""
 
@@ -85,24 +82,9 @@ def _runtime():
 
 
 @functools.cache
-def model_feeds():
-    """The module that makes inputs; it lies beside the models."""
-    spec = importlib.util.spec_from_file_location("model_feeds", SHARED / "tools" / "model_feeds.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@functools.cache
 def original(name):
     """The run of an original, once for all variants."""
-    entry = next(entry for entry in INDEX if entry["name"] == name)
-    return RUNTIME.run(str(MODELS / entry["file"]), feeds(entry))
-
-
-def feeds(entry):
-    """Inputs for a model of the index, the same each time."""
-    return model_feeds().feeds(entry, str(MODELS))
+    return RUNTIME.run(str(real_models.path(name)), real_models.feeds(name))
 
 
 @functools.cache
@@ -177,7 +159,7 @@ def test_outputs_stay_close(case, record_property):
     """What is finite stays finite and close, in onnxruntime's CPU provider."""
     if not case.entry["runs"]:
         return
-    before, after = original(case.name), RUNTIME.run(str(case.target), feeds(case.entry))
+    before, after = original(case.name), RUNTIME.run(str(case.target), real_models.feeds(case.name))
     assert not after.failure, after.failure
     for name, error in errors(before.values, after.values):
         record_property(f"relative_l2:{name}", error)
@@ -188,7 +170,7 @@ def test_outputs_stay_close(case, record_property):
 @pytest.mark.parametrize("entry", [entry for entry in INDEX if entry["runs"]], ids=name_of)
 def test_nothing_finite_is_lost_under_emulation(entry, tmp_path):
     """As the command line does it: all that is finite stays so, and what is not close has a node to blame."""
-    source, given = MODELS / entry["file"], feeds(entry)
+    source, given = MODELS / entry["file"], real_models.feeds(entry["name"])
     proof = repaired(OnSamples(source, [given], tmp_path / "half.onnx"))
     assert not proof.verification.signature
     assert [output.name for output in proof.verification.outputs if output.metrics.non_finite] == []

@@ -13,11 +13,10 @@ import pytest
 from numpy.lib import format as npy
 
 from amp_rewrite.errors import FeedError
-from tests.text import model
+from tests import test_feeds
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running import latency
-from amp_rewrite.running.inputs.feeds import Data, feeds
 
 ROOT = Path(__file__).parents[1]
 FIXED = "g (float[2, 3] x) => (float[2, 3] y) { y = Relu (x) }"
@@ -25,19 +24,15 @@ OPEN = "g (float[batch, 3] x) => (float[batch, 3] y) { y = Relu (x) }"
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
-def given(path, text=FIXED):
-    """The sample at a path."""
-    (sample,) = feeds(model(text), Data((path,)))
-    return sample
+def sample(path, source=FIXED):
+    """The only sample at a path."""
+    (found,) = test_feeds.given(path, source)
+    return found
 
 
-def refusal(path, text=FIXED):
+def refusal(path, source=FIXED):
     """The error message for an archive."""
-    with pytest.raises(FeedError) as caught:
-        given(path, text)
-    assert "\n" not in str(caught.value)
-    assert caught.value.remedy
-    return str(caught.value)
+    return test_feeds.refusal(path, source)
 
 
 def header(shape, descr="<f4"):
@@ -75,9 +70,9 @@ def test_all_that_numpy_saves_is_read(tmp_path):
     for save in (np.savez, np.savez_compressed):
         for x in (X, np.asfortranarray(X), X.astype(np.float64)):
             save(tmp_path / "x.npz", x=x)
-            np.testing.assert_array_equal(given(tmp_path / "x.npz")["x"], X)
+            np.testing.assert_array_equal(sample(tmp_path / "x.npz")["x"], X)
     np.savez(tmp_path / "x.npz", x=X[:0])
-    assert given(tmp_path / "x.npz", OPEN)["x"].shape == (0, 3)
+    assert sample(tmp_path / "x.npz", OPEN)["x"].shape == (0, 3)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +159,7 @@ def test_damaged_archives(tmp_path):
     for data in damaged:
         path.write_bytes(data)
         with contextlib.suppress(FeedError):
-            np.testing.assert_array_equal(given(path)["x"], X)
+            np.testing.assert_array_equal(sample(path)["x"], X)
 
 
 @pytest.mark.parametrize(

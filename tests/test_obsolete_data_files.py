@@ -59,17 +59,42 @@ def test_a_name_in_the_bytes_is_no_reference(out):
     assert mine.read_text() == "precious"
 
 
-def test_data_that_a_sibling_shares_stays(out):
-    """A copy of the old model still loads, and a warning says why the data stays."""
+def shared(out):
+    """A copy of the old model lies beside it."""
     out.with_name("copy.onnx").write_bytes(out.read_bytes())
-    assert stays(out, "copy.onnx refers to it")
-    assert onnx.load(out.with_name("copy.onnx")).graph.initializer
 
 
-def test_data_that_a_text_names_stays(out):
+def listed(out):
     """A file that is not a model may be a list of files."""
     out.with_name("files.txt").write_text("out.onnx\nout.onnx.data\n")
-    assert stays(out, "files.txt refers to it")
+
+
+def linked(out):
+    """A link stands in the place of the data."""
+    out.with_name("out.onnx.data").rename(out.with_name("elsewhere"))
+    out.with_name("out.onnx.data").symlink_to("elsewhere")
+
+
+def hard_linked(out):
+    """The file has a second name, as stores of models make them."""
+    os.link(out.with_name("out.onnx.data"), out.with_name("second"))
+
+
+READERS = {
+    shared: "copy.onnx refers to it",
+    listed: "files.txt refers to it",
+    linked: "it is not a regular file",
+    hard_linked: "a hard link leads to it",
+}
+
+
+@pytest.mark.parametrize("prepare", READERS)
+def test_data_that_somebody_may_read_stays(out, prepare):
+    """A copy of the old model still loads, a link keeps its target, and a warning says why the data stays."""
+    prepare(out)
+    assert stays(out, READERS[prepare])
+    for copy in out.parent.glob("copy.onnx"):
+        assert onnx.load(copy).graph.initializer
 
 
 def test_a_model_that_only_speaks_of_the_data_does_not_keep_it(out):
@@ -90,14 +115,6 @@ def test_data_of_the_input_stays(tmp_path):
     rewrite(tmp_path / "m.onnx", Options(check=False), output=tmp_path / "out.onnx")
     assert onnx.load(tmp_path / "m.onnx").graph.initializer
     assert names(tmp_path) == ["m.onnx", "out.onnx", "out.onnx.data", "w.data"]
-
-
-def test_a_link_in_the_place_of_data_stays(out):
-    """A link in place of a data file stays, and so does its target."""
-    data = out.with_name("out.onnx.data")
-    data.rename(out.with_name("elsewhere"))
-    data.symlink_to("elsewhere")
-    assert stays(out, "it is not a regular file")
 
 
 def test_data_in_another_folder_stays(out):
@@ -199,12 +216,6 @@ def test_data_behind_a_link_stays(out, place):
     (above / place).symlink_to(goal)
     assert stays(out, reason)
     assert (above / place).exists()
-
-
-def test_data_with_a_second_name_stays(out):
-    """A hard link, as stores of models make them."""
-    os.link(out.with_name("out.onnx.data"), out.with_name("second"))
-    assert stays(out, "a hard link leads to it")
 
 
 def test_another_name_of_the_folder_is_no_reader(out):

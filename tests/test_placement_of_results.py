@@ -1,8 +1,5 @@
 """Results of the shared models on onnxruntime's CUDA provider; slow, and in an environment of its own."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from amp_rewrite import rewrite
@@ -11,12 +8,11 @@ from amp_rewrite.placement import placing
 from amp_rewrite.placement.comparison import compare_placements
 from amp_rewrite.running.sessions import Device
 from tests.cuda_sessions import MARKS
-
-MODELS = Path(__file__).parents[2] / "shared" / "models"
+from tests.real_models import INDEX, MISSING, MODELS
 
 pytestmark = [
     *MARKS,
-    pytest.mark.skipif(not MODELS.exists(), reason="the shared models are not here"),
+    pytest.mark.skipif(not INDEX, reason=MISSING),
 ]
 
 HALF_IO = "half inputs and outputs"
@@ -46,13 +42,6 @@ SHARES = 8
 """The models are divided among so many tests, each of which has one process that opens sessions."""
 
 
-def entries():
-    """The names and paths of all shared models."""
-    index = MODELS / "index.json"
-    listed = json.loads(index.read_text()) if index.exists() else []
-    return [(entry["name"], MODELS / entry["file"]) for entry in listed]
-
-
 def complaints(place, model, scratch):
     """What is wrong with the results of a model that loads in float32, by case."""
     original = place(model, None)
@@ -74,7 +63,7 @@ def test_results_load_and_are_placed_as_well_as_float32(tmp_path, share):
     """
     found = {}
     with placing.placer(Device.CUDA) as place:
-        for name, model in entries()[share::SHARES]:
+        for name, model in [(entry["name"], MODELS / entry["file"]) for entry in INDEX][share::SHARES]:
             for case, complaint in complaints(place, model, tmp_path):
                 found[f"{name}, {case}"] = complaint
     assert {case: complaint for case, complaint in found.items() if KNOWN.get(case) != complaint} == {}

@@ -11,8 +11,9 @@ import amp_rewrite
 from amp_rewrite.demo import network
 from amp_rewrite.errors import ModelError, OptionError, OutputError
 from amp_rewrite.policy.options import Level, Options
+from tests import real_models
 from tests.commands import failure, run
-from tests.test_models import INDEX, MODELS, feeds, name_of
+from tests.real_models import INDEX, MODELS
 from tests.text import model
 
 pytest.importorskip("onnxruntime")
@@ -144,7 +145,9 @@ def test_a_rewrite_and_back_has_the_borders_and_nodes_of_the_original(kind, io):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("entry", [entry for entry in INDEX if entry["runs"]][::3], ids=name_of)
+@pytest.mark.parametrize(
+    "entry", [entry for entry in INDEX if entry["runs"]][::3], ids=lambda entry: entry["name"]
+)
 def test_real_models_there_and_back(entry, tmp_path):
     """Forced to half with half inputs and outputs, and back: valid, nothing half, near the original."""
     source, half = MODELS / entry["file"], tmp_path / "half.onnx"
@@ -156,7 +159,7 @@ def test_real_models_there_and_back(entry, tmp_path):
     assert back.ok
     assert not half_parts(proto)
     assert types(proto) == types(onnx.load(source, load_external_data=False))
-    verdict = amp_rewrite.verify(source, back.model, feeds(entry))
+    verdict = amp_rewrite.verify(source, back.model, real_models.feeds(entry["name"]))
     assert verdict.error < 0.2 or not verdict.is_far, verdict
 
 

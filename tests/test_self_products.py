@@ -65,9 +65,7 @@ def network(way, behind):
 
 def halves(model):
     """The names of the values that half units make."""
-    found = pipeline.analyze(model)
-    units = (unit for unit in found.graph.units if found.painting.is_half(unit.index))
-    return {value.name for unit in units for value in unit.defs}
+    return text.values_in_half(pipeline.analyze(model))
 
 
 @pytest.mark.parametrize("behind", [NORM, LOG], ids=["norm", "log"])

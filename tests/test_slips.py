@@ -12,14 +12,10 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite import Options, Pins, demo
-from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.policy import operator_lists as lists
-from amp_rewrite.policy.options import ExternalData
-from amp_rewrite.rewriting import plan_files as plan_files
-from amp_rewrite.running.tolerances import Tolerances
-from amp_rewrite.testing import assert_coverage
 from tests import text
-from tests.commands import run
+from tests.commands import failure, run
+from tests.refusals import refusal
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -29,13 +25,6 @@ product (float[2, 3] x) => (float[2, 3] y) <float[3, 3] w = {1, 2, 3, 4, 5, 6, 7
 }
 """
 SAMPLE = {"x": np.ones((2, 3), np.float32)}
-
-
-def refusal(call, *arguments, **fields):
-    """The one line of the error of ours that a call ends with."""
-    with pytest.raises(AmpRewriteError) as caught:
-        call(*arguments, **fields)
-    return str(caught.value)
 
 
 @pytest.fixture
@@ -102,49 +91,6 @@ def test_what_was_seen_of_another_model_is_refused(model):
     assert amp_rewrite.rewrite(model, observed=amp_rewrite.observe(model, SAMPLE)).report.changed
 
 
-def test_where_inputs_come_from_is_no_text(model):
-    """`inputs` of verify is an Origin: a path is refused before anything runs."""
-    line = refusal(amp_rewrite.verify, model, model, SAMPLE, inputs="my.npz")
-    assert line == "inputs: 'my.npz' is not of type InputSource; omit it"
-
-
-@pytest.mark.parametrize(
-    "array",
-    [np.ma.masked_array(SAMPLE["x"], mask=True), np.zeros((2, 3), [("a", "f4")])],
-    ids=["masked", "fields"],
-)
-def test_arrays_that_say_more_than_numbers_are_refused(model, array):
-    """A mask, or the fields of a record, would be dropped without a word."""
-    line = refusal(amp_rewrite.verify, model, model, {"x": array})
-    assert line.startswith('samples[0]["x"]: is an array with a mask or with fields')
-    assert line.endswith("give a plain array")
-
-
-def test_coverage_is_not_asserted_without_a_rule(model):
-    """An assertion that asserts nothing would always hold; a tolerance or sizes alone are no rule."""
-    for fields in ({}, {"require": {}}, {"forbid_half": ()}, {"dims": {}}):
-        line = refusal(assert_coverage, model, **fields)
-        assert line == "no rule was given; give one, such as min_flops=0.95"
-
-
-def test_numbers_of_numpy_are_shown_as_numbers():
-    """The line says the number that was given, and not its type."""
-    assert refusal(Tolerances, relative_l2=np.float32("nan")).startswith("Tolerances.relative_l2: nan is")
-    assert refusal(ExternalData, largest=np.int64(-5)).startswith("ExternalData.largest: -5 is")
-
-
-def test_a_size_for_external_data_is_told_how_it_is_given():
-    """The command line takes 2GB: who writes that in Python reads what to write instead."""
-    line = refusal(Options, external_data="2GB")
-    assert "'2GB' is not one of auto, always, never; for a size, give ExternalData(largest=" in line
-
-
-@pytest.mark.parametrize("seconds", ["5", True])
-def test_a_time_limit_is_a_number(model, seconds):
-    """No text, which a slip of another argument may have left there, and no truth value."""
-    assert "not a number of seconds" in refusal(amp_rewrite.observe, model, SAMPLE, timeout=seconds)
-
-
 def test_an_empty_path_is_not_the_current_folder(model, tmp_path):
     """Said of what was given: nobody wrote a dot."""
     onnx.save(model, tmp_path / "m.onnx")
@@ -158,20 +104,12 @@ def test_an_empty_argument_is_refused(model, tmp_path, monkeypatch, flag):
     monkeypatch.chdir(tmp_path)
     onnx.save(model, "m.onnx")
     np.savez("stray.npz", **SAMPLE)
+    assert failure("") == "amp-rewrite: an argument is empty; give it a value, or leave it out"
     for words in ([flag, ""], [f"{flag}="])[: 2 if flag.startswith("--") else 1]:
         done = run("m.onnx", *words)
         assert done.exit_code == 2, words
         assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "stray.npz"]
         assert done.stderr == f"amp-rewrite: {flag} is empty; give it a value, or leave it out\n"
-
-
-def test_an_empty_model_is_refused():
-    """The same without a flag."""
-    done = run("")
-    assert (done.exit_code, done.stderr) == (
-        2,
-        "amp-rewrite: an argument is empty; give it a value, or leave it out\n",
-    )
 
 
 def test_a_model_that_is_not_there_is_what_is_told(tmp_path):
@@ -238,12 +176,6 @@ def test_a_sample_is_read_once(model):
     assert sample.data.asked == 1
 
 
-def test_a_plan_and_a_list_are_read_from_paths():
-    """What is no path is an error of ours, as everywhere else."""
-    assert refusal(plan_files.load, 3) == "path: 3 is not a path"
-    assert refusal(lists.load, 3) == "name_or_path: 3 is not a path"
-
-
 def test_options_go_to_another_process():
     """Lists are pickled with the options that hold them, also those that flags have changed."""
     options = Options(lists=lists.load("tensorflow").override(lists.Kind.DENY, ["Conv"]))
@@ -260,21 +192,6 @@ def test_looking_at_nothing_but_infinities_shows_nothing(model, tmp_path):
     flags = ["--dry-run", "--observe", "always", "--data", str(tmp_path / "inf.npz")]
     done = run(tmp_path / "m.onnx", *flags)
     assert (done.exit_code, done.stderr) == (2, f"amp-rewrite: {line.replace('`samples`', '--data')}\n")
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"half": "bf16"}, "Options.half: 'bf16' is not one of float16, bfloat16; did you mean bfloat16?"),
-        ({"half": "FP16"}, "Options.half: 'FP16' is not one of float16, bfloat16; did you mean float16?"),
-        ({"half": "int8"}, "Options.half: 'int8' is not one of float16, bfloat16"),
-        ({"half": "float8"}, "Options.half: 'float8' is not one of float16, bfloat16"),
-        ({"io": "keeep"}, "Options.io: 'keeep' is not one of keep, half; did you mean keep?"),
-    ],
-)
-def test_another_name_of_a_choice_is_known(fields, said):
-    """From Python as on the command line; what is near to none is not guessed at."""
-    assert refusal(Options, **fields) == said
 
 
 def test_an_array_without_a_name_is_given_one(model, tmp_path):

@@ -1,9 +1,5 @@
 """The search for a plan on real models."""
 
-import importlib.util
-import json
-from pathlib import Path
-
 import pytest
 
 import amp_rewrite
@@ -14,10 +10,10 @@ pytest.importorskip("onnxruntime")
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.tuning.tune import tune
+from tests import real_models
 
-SHARED = Path(__file__).parents[2] / "shared"
-if not (SHARED / "models" / "index.json").is_file():
-    pytest.skip("the shared models are not beside this checkout", allow_module_level=True)
+if not real_models.INDEX:
+    pytest.skip(real_models.MISSING, allow_module_level=True)
 PINS = 3
 
 
@@ -29,12 +25,7 @@ def basic_pitch():
 
 def shared(name):
     """The path of a shared model, and a sample."""
-    spec = importlib.util.spec_from_file_location("model_feeds", SHARED / "tools" / "model_feeds.py")
-    tools = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tools)
-    index = json.loads((SHARED / "models" / "index.json").read_text())
-    entry = next(entry for entry in index if entry["name"] == name)
-    return SHARED / "models" / entry["file"], tools.feeds(entry, str(SHARED / "models"))
+    return real_models.path(name), real_models.feeds(name)
 
 
 @pytest.mark.slow

@@ -63,45 +63,120 @@ def test_what_is_declared(said, found):
     assert shapes["h"] == shapes["k"] == found
 
 
-def test_what_is_open_keeps_its_name():
-    """A dimension that cannot be inferred keeps what is declared of it."""
-    proto = text.unchecked("g (float[2,n] x, int64[1] s) => (y) { h = Reshape (x, s)  y = Neg (h) }")
-    proto.graph.value_info.append(onnx.helper.make_tensor_value_info("h", 1, ["all"]))
-    assert inferred(proto)["h"] == "[all]"
-
-
-@pytest.mark.parametrize(("output", "found"), [("a,b", "[unk__0,unk__1]"), ("?,4", "[None,None]")])
-def test_names_that_onnx_makes_up(output, found):
-    """They tell a runtime which sizes are the same, and never reach an output that has no name of its own."""
-    proto = text.unchecked(
-        f"g (float[n,4] x, int64[1] s) => (float[{output}] y) {{ h = Slice (x, s, s)  y = Relu (h) }}"
-    )
-    assert inferred(proto)["h"] == found
-
-
-@pytest.mark.parametrize(("opset", "found"), [(10, "[None,4]"), (11, "[unk__0,4]")])
-def test_a_part_has_not_the_name_of_the_whole(opset, found):
-    """A runtime would store it where the whole has room; onnx says so of Slice at opset 10."""
-    proto = text.unchecked(
-        f"""<ir_version: 5, opset_import: ["": {opset}]> g (float[n,4] x) => (float[a,b] y)
-            <int64[1] s = {{0}}, int64[1] e = {{2}}> {{ h = Slice (x, s, e, s)  y = Relu (h) }}"""
-    )
-    assert inferred(proto)["h"] == found
-
-
-def test_names_that_were_made_up_before_count_no_more():
-    """Where onnx inferred the model once: now it makes up the same names for other sizes."""
-    proto = text.unchecked(
+OPEN_WIDTH = """<ir_version: 11, opset_import: ["" : 23]>
+    g (float[2,4,k] x, float[2,2,3,2] p, float[0,3] e) => (float[a,b,c] y) {
+    h, key, value = Attention <q_num_heads = 2, kv_num_heads = 2> (x, x, x, , p, p)
+    r = Relu (e)  y = Neg (h) }"""
+FUSED = """g (float[n,4] x) => (float[n,4] y) <float[4] w, float[4,6] v> {{
+    h, m, d, s = com.microsoft.SkipLayerNormalization (x, x, w)  b = com.microsoft.{} (h, w)
+    p = MatMul (b, v)  q = MatMul (s, v)  t = Add (p, q)  z = ReduceSum <keepdims = 0> (t)
+    y = Add (x, z) }}"""
+SLICED = "g (float[n,4] x, int64[1] s) => (float[{}] y) {{ h = Slice (x, s, s)  y = Relu (h) }}"
+PART = """<ir_version: 5, opset_import: ["": {}]> g (float[n,4] x) => (float[a,b] y)
+    <int64[1] s = {{0}}, int64[1] e = {{2}}> {{ h = Slice (x, s, e, s)  y = Relu (h) }}"""
+MORE = "g (float[n,t,4] x, int64[n,t] ids) => (y) <float[4,12] qkv> {{ {}  y = Relu (h) }}"
+FUSED_SHAPES = {"h": "[n,4]", "s": "[n,4]", "b": "[n,4]", "t": "[n,6]"}
+SHAPES = {
+    "an open dimension keeps its name": (
+        "g (float[2,n] x, int64[1] s) => (y) { h = Reshape (x, s)  y = Neg (h) }",
+        {"h": ["all"]},
+        {"h": "[all]"},
+    ),
+    # they tell a runtime which sizes are the same, and never reach an output that has no name of its own
+    "names that onnx makes up": (SLICED.format("a,b"), {}, {"h": "[unk__0,unk__1]"}),
+    "an output without a name": (SLICED.format("?,4"), {}, {"h": "[None,None]"}),
+    # a runtime would store the part where the whole has room; onnx says so of Slice at opset 10
+    "a part has not the name of the whole": (PART.format(10), {}, {"h": "[None,4]"}),
+    "a part since opset 11": (PART.format(11), {}, {"h": "[unk__0,4]"}),
+    # where onnx inferred the model once: now it makes up the same names for other sizes
+    "names that were made up before": (
         """g (float[n,4] x, int64[1] s, int64[1] t) => (float[a,b] y, float[c,d] z) {
             h = Slice (x, s, s)  k = Relu (h)  m = com.microsoft.Any (x)  l = Slice (x, t, t)
-            y = Relu (k)  z = Relu (l) }"""
-    )
-    for name in ("h", "m"):
-        proto.graph.value_info.append(onnx.helper.make_tensor_value_info(name, 1, ["unk__2", "unk__3"]))
+            y = Relu (k)  z = Relu (l) }""",
+        {"h": ["unk__2", "unk__3"], "m": ["unk__2", "unk__3"]},
+        {"h": "[unk__0,unk__1]", "k": "[unk__0,unk__1]", "m": "[None,None]", "l": "[unk__2,unk__3]"},
+    ),
+    "an unknown operator is believed": (
+        "g (float[2] x) => (y) { h = com.microsoft.Anything (x)  k = Relu (h)  y = Neg (k) }",
+        {"h": [7]},
+        {"k": "[7]"},
+    ),
+    # what says more than the first input of an operator of onnxruntime
+    "a declared FastGelu": (
+        """g (float[n] u, int64[k] s) => (y)
+            { x = Reshape (u, s)  h = com.microsoft.FastGelu (x) y = Neg (h) }""",
+        {"h": [7]},
+        {"h": "[7]"},
+    ),
+    # values behind what its optimiser fuses have shapes, as they had before
+    "BiasGelu": (FUSED.format("BiasGelu"), {}, FUSED_SHAPES),
+    "FastGelu": (FUSED.format("FastGelu"), {}, FUSED_SHAPES),
+    # attention and products have the shape that they document, where all that it depends on is known
+    **{
+        line: (
+            MORE.format(f"{'h, m' if line.startswith('Embed') else 'h'} = com.microsoft.{line}"),
+            {},
+            {"h": shape},
+        )
+        for line, shape in {
+            "Attention <num_heads = 2> (x, qkv)": "[n,t,4]",
+            "Attention <num_heads = 1, qkv_hidden_sizes = [3, 3, 6]> (x, qkv)": "[n,t,6]",
+            "EmbedLayerNormalization (ids, ids, qkv, qkv)": "[n,t,12]",
+            "FusedMatMul <transB = 1, alpha = 0.5> (x, x)": "[n,t,t]",
+            "FusedMatMul <transA = 1> (x, x)": "[n,4,4]",
+            "FusedMatMul <transBatchA = 1> (x, x)": "None",
+            "GroupQueryAttention <num_heads = 2, kv_num_heads = 1> (x, x, x)": "[n,t,4]",
+            "GroupQueryAttention <num_heads = 2, kv_num_heads = 1> (x)": "None",
+            "Attention (x)": "None",
+        }.items()
+    },
+    "shapes that are computed from shapes": (
+        """g (float[2,3,4] x) => (float[a,b] y)
+            <int64[1] zero = {0}, int64 one = {1}, int64[1] rest = {-1}> {
+            s = Shape (x)  d = Gather (s, one)  u = Unsqueeze (d, zero)  c = Concat <axis=0> (u, rest)
+            h = Reshape (x, c)  y = Relu (h) }""",
+        {},
+        {"h": "[3,8]"},
+    ),
+    # some of them are wrong, and a runtime would refuse the result
+    "shapes that contradict each other": (
+        "g (float[2,3] x) => (float[a,b] y) { h = Relu (x)  y = MatMul (h, x) }",
+        {},
+        {"h": "None"},
+    ),
+    "shapes that do not": (
+        "g (float[2,3] x) => (float[a,b] y) { h = Relu (x)  k = Neg (h) y = Sub (h, k) }",
+        {},
+        {"h": "[2,3]"},
+    ),
+    # onnx infers 0 of open sizes, as for the width behind an Attention
+    "no size is inferred to be 0": (OPEN_WIDTH, {}, {"h": "[2,4,None]", "r": "[None,3]"}),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_what_is_inferred(name):
+    """What onnx infers, corrected where it is known to be wrong, with what is declared of other operators."""
+    source, said, expected = SHAPES[name]
+    proto = text.unchecked(source)
+    for value, dims in said.items():
+        proto.graph.value_info.append(onnx.helper.make_tensor_value_info(value, 1, dims))
     shapes = inferred(proto)
-    assert shapes["h"] == shapes["k"] == "[unk__0,unk__1]"
-    assert shapes["m"] == "[None,None]"
-    assert shapes["l"] == "[unk__2,unk__3]"
+    assert {value: shapes[value] for value in expected} == expected
+
+
+def test_what_is_counted_in_a_branch_has_no_made_up_names():
+    """Nor what a branch reads of it, and gives."""
+    proto = text.unchecked(
+        """g (float[n] x, bool b, int64[1] s) => (float[a] y) {
+            k = Slice (x, s, s) c = NonZero (x) m = ReduceMax <axes = [0], keepdims = 0> (c)
+            i = If (b) <then_branch = t () => (int64[?] p) { p = Neg (m) },
+                        else_branch = e () => (int64[?] q) { q = Shape (x) }>
+            f = Cast <to = 1> (i) j = Neg (f) l = Neg (k) z = Add (j, l) y = Abs (z) }"""
+    )
+    shapes = inferred(proto)
+    assert "unk__" in shapes["l"]
+    assert not [name for name in "cmifj" if "unk__" in shapes[name]]
 
 
 DETECTED = """g (float[n,4] x) => (float[a,b] y) <float[4,4] w, float least = {0.5}, int64[1] none = {0},
@@ -128,93 +203,6 @@ def test_what_finds_nothing_runs(value, found):
     assert boxes.shape == found
 
 
-def test_what_is_counted_in_a_branch_has_no_made_up_names():
-    """Nor what a branch reads of it, and gives."""
-    proto = text.unchecked(
-        """g (float[n] x, bool b, int64[1] s) => (float[a] y) {
-            k = Slice (x, s, s) c = NonZero (x) m = ReduceMax <axes = [0], keepdims = 0> (c)
-            i = If (b) <then_branch = t () => (int64[?] p) { p = Neg (m) },
-                        else_branch = e () => (int64[?] q) { q = Shape (x) }>
-            f = Cast <to = 1> (i) j = Neg (f) l = Neg (k) z = Add (j, l) y = Abs (z) }"""
-    )
-    shapes = inferred(proto)
-    assert "unk__" in shapes["l"]
-    assert not [name for name in "cmifj" if "unk__" in shapes[name]]
-
-
-def test_unknown_operators_are_believed():
-    """Of an operator that onnx does not know, what is declared counts, and is followed."""
-    proto = text.unchecked(
-        "g (float[2] x) => (y) { h = com.microsoft.Anything (x)  k = Relu (h)  y = Neg (k) }"
-    )
-    proto.graph.value_info.append(onnx.helper.make_tensor_value_info("h", 1, [7]))
-    assert inferred(proto)["k"] == "[7]"
-
-
-FUSED = """g (float[n,4] x) => (float[n,4] y) <float[4] w, float[4,6] v> {{
-    h, m, d, s = com.microsoft.SkipLayerNormalization (x, x, w)  b = com.microsoft.{} (h, w)
-    p = MatMul (b, v)  q = MatMul (s, v)  t = Add (p, q)  z = ReduceSum <keepdims = 0> (t)
-    y = Add (x, z) }}"""
-
-
-@pytest.mark.parametrize("operator", ["BiasGelu", "FastGelu"])
-def test_operators_of_onnxruntime_that_keep_a_shape(operator):
-    """Values behind what its optimiser fuses have shapes, as they had before."""
-    found = inferred(text.unchecked(FUSED.format(operator)))
-    assert found["h"] == found["s"] == found["b"] == "[n,4]"
-    assert found["t"] == "[n,6]"
-
-
-MORE = {
-    "Attention": ("h = com.microsoft.Attention <num_heads = 2> (x, qkv)", "[n,t,4]"),
-    "of other widths": (
-        "h = com.microsoft.Attention <num_heads = 1, qkv_hidden_sizes = [3, 3, 6]> (x, qkv)",
-        "[n,t,6]",
-    ),
-    "EmbedLayerNormalization": (
-        "h, m = com.microsoft.EmbedLayerNormalization (ids, ids, qkv, qkv)",
-        "[n,t,12]",
-    ),
-    "FusedMatMul": ("h = com.microsoft.FusedMatMul <transB = 1, alpha = 0.5> (x, x)", "[n,t,t]"),
-    "the other turned": ("h = com.microsoft.FusedMatMul <transA = 1> (x, x)", "[n,4,4]"),
-    "batches turned": ("h = com.microsoft.FusedMatMul <transBatchA = 1> (x, x)", "None"),
-    "GroupQueryAttention": (
-        "h = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 1> (x, x, x)",
-        "[n,t,4]",
-    ),
-    "packed": ("h = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 1> (x)", "None"),
-    "nothing": ("h = com.microsoft.Attention (x)", "None"),
-}
-
-
-@pytest.mark.parametrize(("line", "found"), MORE.values(), ids=MORE)
-def test_attention_and_products_of_onnxruntime(line, found):
-    """What they make has the shape that they document, where all that it depends on is known."""
-    proto = text.unchecked(
-        f"""g (float[n,t,4] x, int64[n,t] ids) => (y) <float[4,12] qkv> {{ {line}  y = Relu (h) }}"""
-    )
-    assert inferred(proto)["h"] == found
-
-
-def test_what_is_declared_of_such_an_operator_counts():
-    """Where it says more than its first input."""
-    proto = text.unchecked(
-        "g (float[n] u, int64[k] s) => (y) { x = Reshape (u, s)  h = com.microsoft.FastGelu (x) y = Neg (h) }"
-    )
-    proto.graph.value_info.append(onnx.helper.make_tensor_value_info("h", 1, [7]))
-    assert inferred(proto)["h"] == "[7]"
-
-
-def test_computed_shapes():
-    """Shapes that are computed from shapes are followed."""
-    proto = text.model(
-        """g (float[2,3,4] x) => (float[a,b] y) <int64 one = {1}, int64[1] rest = {-1}> {
-            s = Shape (x)  d = Gather (s, one)  u = Unsqueeze (d, zero)  c = Concat <axis=0> (u, rest)
-            h = Reshape (x, c)  y = Relu (h) }""".replace("int64 one", "int64[1] zero = {0}, int64 one")
-    )
-    assert inferred(proto)["h"] == "[3,8]"
-
-
 def test_in_bodies():
     """Values of a body have shapes, though another body calls a value of its own the same."""
     proto = text.model(
@@ -226,16 +214,6 @@ def test_in_bodies():
     value_shapes.infer_shapes(model, shape_inference.types(model))
     found = [str(n.outputs[0].shape) for n in model.graph.all_nodes() if n.op_type == "MatMul"]
     assert found == ["[2,3]", "[2,5]"]
-
-
-def test_shapes_that_contradict_each_other_are_not_declared():
-    """Some of them are wrong, and a runtime would refuse the result."""
-    source = "g (float[2,3] x) => (float[a,b] y) {{ h = Relu (x)  y = MatMul (h, {}) }}"
-    assert inferred(text.unchecked(source.format("x")))["h"] == "None"
-    assert (
-        inferred(text.unchecked(source.replace("y = MatMul", "k = Neg (h) y = Sub").format("k")))["h"]
-        == "[2,3]"
-    )
 
 
 @pytest.mark.parametrize(("sides", "found"), [("", "None"), ("<onesided = 1>", "[2,7,33,2]")])
@@ -263,17 +241,6 @@ def test_parts_without_their_axis(inputs, found):
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((3, 4), np.float32), "w"))
     assert inferred(proto)["p"] == found
     text.agree(proto, pipeline.rewrite(proto).model)
-
-
-def test_no_size_is_inferred_to_be_0():
-    """onnx infers it of open sizes, as for the width behind an Attention."""
-    source = """<ir_version: 11, opset_import: ["" : 23]>
-        g (float[2,4,k] x, float[2,2,3,2] p, float[0,3] e) => (float[a,b,c] y) {
-        h, key, value = Attention <q_num_heads = 2, kv_num_heads = 2> (x, x, x, , p, p)
-        r = Relu (e)  y = Neg (h) }"""
-    found = inferred(text.unchecked(source))
-    assert found["h"] == "[2,4,None]"
-    assert found["r"] == "[None,3]"
 
 
 def test_where_onnx_fails(monkeypatch):

@@ -6,16 +6,15 @@ import sys
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 from onnx import parser
 
 import amp_rewrite
 from amp_rewrite import Options, verify
-from amp_rewrite.cli import main
 from amp_rewrite.errors import AmpRewriteError, ModelError, RunError
 from amp_rewrite.running import run_arguments, sessions, webgpu, witness_sessions
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
+from tests.commands import run
 from tests.witness import needs_witness
 
 SQUARE = """
@@ -53,11 +52,6 @@ def large(tmp_path):
     """Its inputs, in a file."""
     np.savez(tmp_path / "large.npz", **LARGE)
     return tmp_path / "large.npz"
-
-
-def run(*arguments):
-    """The command, in this process."""
-    return CliRunner().invoke(main, [*map(str, arguments)])
 
 
 def no_package(monkeypatch):

@@ -1,27 +1,24 @@
 """The target `onnxruntime-webgpu`: its kernels, its sums, and a comparison that emulates them."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 from onnx import numpy_helper, parser
 
 import amp_rewrite
 from amp_rewrite import Options, emulate
-from amp_rewrite.cli import main
 from amp_rewrite.model import serialization
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.pipeline import analyze
-from amp_rewrite.policy import kernel_table, targets
+from amp_rewrite.policy import targets
 from amp_rewrite.running import sessions
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.tuning import switches as sites
 from amp_rewrite.tuning.switches import switched
+from tests.commands import run
 from tests.witness import needs_witness
 
 WEBGPU = Options(target="onnxruntime-webgpu")
@@ -39,29 +36,6 @@ def halves(source, options=WEBGPU):
     found = analyze(source, options)
     pairs = zip(found.graph.units, found.painting.paints, strict=True)
     return {unit.node.name or unit.node.op_type for unit, paint in pairs if paint.colour.name == "HALF"}
-
-
-def test_the_table_is_what_the_dump_condenses_to(tmp_path):
-    """The table in the package is made of the committed dump, and of nothing else."""
-    root, made = Path(__file__).parents[1], tmp_path / "table.json"
-    command = [
-        "benchmarks/kernels.py",
-        "--condense",
-        "benchmarks/results/kernels_webgpu.json",
-        "--json",
-        made,
-    ]
-    subprocess.run([sys.executable, *command], cwd=root, check=True, capture_output=True)
-    shipped = root / "amp_rewrite" / "policy" / "kernel_tables" / "onnxruntime_webgpu.json"
-    assert made.read_bytes() == shipped.read_bytes()
-
-
-def test_every_operator_of_the_table_exists():
-    """The names in the table are those by which onnx and onnxruntime know the operators."""
-    pytest.importorskip("onnxruntime")
-    names = {tuple(name.rpartition(":")[::2]) for name in kernel_table.load("onnxruntime_webgpu")}
-    assert len(names) > 100
-    assert {(domain, name) for domain, name in names if name not in schema.known_operators(domain)} == set()
 
 
 @pytest.mark.parametrize(
@@ -152,7 +126,7 @@ def test_explain_says_how_many_terms(tmp_path):
     """The reason has the target, the number and the limit."""
     path = tmp_path / "m.onnx"
     onnx.save(model(SUMS["MatMul"][0].format(4096), w=np.full((4096, 3), 0.01, np.float32)), path)
-    said = CliRunner().invoke(main, ["explain", str(path), "--target", "onnxruntime-webgpu"]).output
+    said = run("explain", path, "--target", "onnxruntime-webgpu").output
     assert "onnxruntime-webgpu adds up its 4096 terms in float16, which 1024 terms at most bear" in " ".join(
         said.split()
     )
@@ -184,7 +158,7 @@ class TestRunning:
         """The report says so, and the error is that of half sums."""
         path, half = tmp_path / "m.onnx", tmp_path / "half.onnx"
         onnx.save(DEEP, path)
-        said = CliRunner().invoke(main, [str(path), "-o", str(half), "--target", "onnxruntime-webgpu"])
+        said = run(path, "-o", half, "--target", "onnxruntime-webgpu")
         assert said.exit_code == 0, said.output
         assert "CPU, float32 against half emulated, sums too" in said.output
         errors = [

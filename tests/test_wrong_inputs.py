@@ -2,7 +2,6 @@
 
 import errno
 import gzip
-import json
 import os
 import threading
 from pathlib import Path
@@ -106,15 +105,6 @@ def test_two_places(model):
 def test_flags_that_take_each_other_back(words):
     """None of them wins silently."""
     failure(*words)
-
-
-def test_nothing_changed(model):
-    """A model that is half already: that nothing became half is said, also that nothing was compared."""
-    assert run(model, "-o", "half.onnx", "--no-verify").exit_code == 0
-    done = run("half.onnx", "-o", "again.onnx", "--json", "r.json")
-    assert "half.onnx has float16 already, and again.onnx is a copy" in done.stderr
-    assert "nothing changed" in done.stdout
-    assert json.loads(model.with_name("r.json").read_text())["verified"] is False
 
 
 def test_a_name_that_is_no_text(model, tmp_path):

@@ -20,6 +20,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
+from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.pipeline import Result, analyze, rewrite
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.options import Options
@@ -166,6 +167,12 @@ def in_half(text: str, options: Options | None = None, *, weights: Weights | Non
     analysis = analyze(model(text, weights), options)
     halves = (u for u in analysis.graph.units if analysis.painting.is_half(u.index))
     return {str(unit.node.outputs[0].name) for unit in halves}
+
+
+def values_in_half(analysis: Analysis) -> set[str]:
+    """The names of the values that half units make."""
+    graph, painting = analysis.graph, analysis.painting
+    return {str(value.name) for unit in graph.units if painting.is_half(unit.index) for value in unit.defs}
 
 
 def printed(proto: onnx.ModelProto) -> str:
