@@ -38,7 +38,6 @@ from amp_rewrite.rewriting import (
     annotations,
     argument_checks,
     editing,
-    observed_before,
     plan_files,
     result_checks,
     tidy,
@@ -273,7 +272,7 @@ def _decide(
     model = loaded.model
     if isinstance(seen, Observed):
         seen.refuse_other(plan_files.fingerprint(model.graph))
-    kept = before = observed_before.find(model)
+    kept = before = annotations.read_evidence_of_runs(model)
     with timed.stage("widen"):
         if widened_model.has_half(model):
             _widen_other_halves(source, model, options)
