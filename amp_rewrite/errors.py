@@ -40,7 +40,7 @@ _LONGEST = 1000
 
 
 class AmpRewriteError(Exception):
-    """What is wrong (`problem`), where (`where`, may be empty) and what would help (`remedy`).
+    """An error: what is wrong (`problem`), where (`where`, may be empty) and what would help (`remedy`).
 
     `str` gives one line, escaped for printing; the three parts are not escaped.
 

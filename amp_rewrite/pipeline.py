@@ -38,7 +38,6 @@ from amp_rewrite.rewriting import (
     annotations,
     argument_checks,
     editing,
-    observed_before,
     plan_files,
     result_checks,
     tidy,
@@ -262,7 +261,7 @@ def _decide(
     model = loaded.model
     if isinstance(observed, Observed):
         observed.refuse_other(plan_files.fingerprint(model.graph))
-    pins = before = observed_before.find(model)
+    pins = before = annotations.read_evidence_of_runs(model)
     with timed.stage("widen"):
         if widened_model.has_half(model):
             _widen_other_halves(source, model, options)

@@ -15,6 +15,7 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite.errors import ListError, ModelError, OptionError
+from amp_rewrite.rewriting import records
 from amp_rewrite.zoo import entries, row
 from amp_rewrite.zoo import run as job
 from amp_rewrite.zoo.row import Status
@@ -220,7 +221,7 @@ def test_what_is_not_known_is_not_far(tmp_path, scale, status, code):
 def test_rows_survive_json():
     """What is recorded is what was found."""
     found = row.Row("a", "a.onnx", Status.FAR, "why", sizes=(3, 2), error=0.5, seconds=1.5)
-    assert row.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert row.from_json(json.loads(json.dumps(records.plain(found)))) == found
 
 
 # ---- which models

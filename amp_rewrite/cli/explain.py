@@ -32,7 +32,7 @@ from amp_rewrite.reporting import summary, terminal
 from amp_rewrite.reporting.executed_graph import PlacementView
 from amp_rewrite.reporting.html_report import HtmlReport
 from amp_rewrite.reporting.terminal import print_lines
-from amp_rewrite.rewriting import result_checks
+from amp_rewrite.rewriting import records, result_checks
 from amp_rewrite.rewriting.report import SummaryLine
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
@@ -82,7 +82,7 @@ class Query:
 def _answer_all(console: Console, found: Explanation) -> Answer:
     terminal.print_units(console, found.decisions)
     units = range(len(found.decisions.all))
-    return {"units": [first_step(found.decisions, unit).to_json() for unit in units]}
+    return {"units": records.plain([first_step(found.decisions, unit) for unit in units])}
 
 
 def _answer_ranges(console: Console, found: Explanation) -> Answer:
@@ -126,7 +126,7 @@ def _answer_cast(console: Console, found: Explanation, name: str) -> Answer:
         raise _no_cast(found, name)
     for cast in explanations:
         terminal.print_cast(console, cast)
-    return {"casts": [cast.to_json() for cast in explanations]}
+    return {"casts": records.plain(explanations)}
 
 
 def _no_cast(found: Explanation, name: str) -> OptionError:
@@ -164,7 +164,7 @@ def _answer_node(console: Console, found: Explanation, name: str) -> Answer:
     for line in (*rests, *filter(None, [_NO_FLAG_TRIED[found.source] if chains else ""])):
         console.print(Styled(line, "dim"))
     units_ = [
-        {"unit": steps[0].unit, "chain": [step.to_json() for step in steps], "change": lines}
+        {"unit": steps[0].unit, "chain": records.plain(steps), "change": lines}
         for steps, lines in zip(chains, remedies, strict=True)
     ]
     return {"node": name, "form": forms, "units": units_}

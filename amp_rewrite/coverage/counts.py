@@ -20,7 +20,7 @@ from amp_rewrite.onnx_types.element_types import Types, element_type_name
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.open_sizes import DEFAULT, Dims
 from amp_rewrite.process import startup
-from amp_rewrite.rewriting import result_checks
+from amp_rewrite.rewriting import records, result_checks
 from amp_rewrite.text import plural
 
 # The assumptions behind FLOP counts, as text.
@@ -108,7 +108,7 @@ def _of(types: Types, values: Iterable[ir.Value | None]) -> set[Precision]:
 
 
 def _has_elements(value: ir.Value) -> bool:
-    """Whether a value exists and, if it is stored, has any elements."""
+    """Return whether a value exists and, if it is stored, has any elements."""
     producer = value.producer()
     constant = None if producer is None else constants.constant(producer)
     tensor = value.const_value if constant is None else constant
@@ -191,10 +191,6 @@ class NodeCoverage:
     flops: int | None
     runs: int = 1
 
-    def to_json(self) -> dict[str, Any]:
-        """The fields as plain data."""
-        return asdict(self) | {"precision": self.precision.value}
-
 
 @dataclass(frozen=True, slots=True)
 class CastTraffic:
@@ -208,10 +204,6 @@ class CastTraffic:
     after: str
     moved: int | None
 
-    def to_json(self) -> dict[str, Any]:
-        """The fields as plain data."""
-        return {"name": self.name, "from": self.before, "to": self.after, "moved": self.moved}
-
 
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
@@ -220,10 +212,6 @@ class StoredWeight:
     name: str
     precision: Precision
     size: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as plain data."""
-        return {"name": self.name, "precision": self.precision.value, "bytes": self.size}
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,14 +223,10 @@ class OperatorCoverage:
     flops: Counts
     unknown: int
 
-    def to_json(self) -> dict[str, Any]:
-        """The counts as plain data."""
-        return {"nodes": self.nodes.to_json(), "flops": self.flops.to_json(), "unknown": self.unknown}
-
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How much of a model runs in half.
+    """The part of a model that runs in half.
 
     `nodes`, `flops` (of one run) and `weights` (bytes) count the whole model, bodies included; `rows` count
     by operator, most FLOPs first. `node_list` has all nodes in order, `casts` the Casts between half and
@@ -308,7 +292,14 @@ class Coverage:
             "unknown_flops": len(self.unknown),
             "dims": dict(self.dims),
             "assumed": list(self.assumed),
-            "operators": {row.operator: row.to_json() for row in self.rows},
+            "operators": {
+                row.operator: {
+                    "nodes": row.nodes.to_json(),
+                    "flops": row.flops.to_json(),
+                    "unknown": row.unknown,
+                }
+                for row in self.rows
+            },
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -323,9 +314,15 @@ class Coverage:
         return {
             **self.summary(),
             "assumptions": list(self.assumptions),
-            "cast_nodes": [cast.to_json() for cast in self.casts],
-            "weight_list": [weight.to_json() for weight in self.weight_list],
-            "node_list": [node.to_json() for node in self.node_list],
+            "cast_nodes": [
+                {"name": cast.name, "from": cast.before, "to": cast.after, "moved": cast.moved}
+                for cast in self.casts
+            ],
+            "weight_list": [
+                {"name": weight.name, "precision": weight.precision.value, "bytes": weight.size}
+                for weight in self.weight_list
+            ],
+            "node_list": records.plain(self.node_list),
         }
 
 

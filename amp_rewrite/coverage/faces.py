@@ -11,6 +11,7 @@ from amp_rewrite.console import Console, Styled
 from amp_rewrite.coverage.counts import Counts, Coverage, OperatorCoverage
 from amp_rewrite.coverage.rules import RuleResult, percent
 from amp_rewrite.explaining.sentences import size
+from amp_rewrite.rewriting import records
 from amp_rewrite.text import brief, plural, visible
 
 # A model whose coverage was measured and checked.
@@ -26,13 +27,13 @@ class MeasuredModel:
 
     @property
     def ok(self) -> bool:
-        """Whether every rule holds."""
+        """Return whether every rule holds."""
         return all(check.ok for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain data."""
-        rules = [check.to_json() for check in self.checks]
-        return {"model": self.title, **self.coverage.to_json(), "rules": rules, "ok": self.ok}
+        rules = {"rules": records.plain(self.checks), "ok": self.ok}
+        return {"model": self.title, **self.coverage.to_json(), **rules}
 
 
 Writer = Callable[[int], str]

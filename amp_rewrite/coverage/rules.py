@@ -17,13 +17,13 @@ dims:
 from __future__ import annotations
 
 import difflib
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import yaml
 
 from amp_rewrite import arguments
@@ -36,6 +36,7 @@ from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.policy import yaml_fields
 from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.policy.yaml_fields import Field
+from amp_rewrite.rewriting import records
 from amp_rewrite.text import plural
 
 TOLERANCE = 0.01
@@ -90,7 +91,7 @@ class CoverageRules:
 
 
 def is_share(given: object) -> bool:
-    """Whether this is a number from 0 to 1."""
+    """Return whether this is a number from 0 to 1."""
     return arguments.is_number(given) and 0 <= given <= 1
 
 
@@ -106,10 +107,6 @@ class RuleResult:
     ok: bool
     found: str
     nodes: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as plain data."""
-        return {"rule": self.rule, "ok": self.ok, "found": self.found, "nodes": list(self.nodes)}
 
 
 def percent(share: float | None) -> str:
@@ -151,7 +148,7 @@ _UNITS = {"flops": "FLOPs", "nodes": "nodes", "weights": "weight bytes"}
 
 
 def _share_of(coverage: Coverage, what: str, rule: str, bound: float, note: str = "") -> RuleResult:
-    """Whether the share of FLOPs, nodes or weights in half reaches a bound."""
+    """Return whether the share of FLOPs, nodes or weights in half reaches a bound."""
     share = {"flops": coverage.flops, "nodes": coverage.nodes, "weights": coverage.weights}[what].share
     unknown = [node for node in coverage.unknown if node.precision is not Precision.OTHER]
     uncounted = len(unknown) if what == "flops" else 0
@@ -185,7 +182,7 @@ def _nodes_of(coverage: Coverage, operator: str) -> tuple[list[NodeCoverage], st
 
 
 def _required(coverage: Coverage, operator: str, bound: float, rules: CoverageRules) -> RuleResult:
-    """Whether an operator is in the model, and the share of its nodes in half reaches a bound."""
+    """Return whether an operator is in the model, and the share of its nodes in half reaches a bound."""
     nodes, names = _nodes_of(coverage, operator)
     rule, share = f"require {operator}={bound:g}", add((node.precision, 1) for node in nodes).share
     if share is None:
@@ -200,7 +197,7 @@ _ABSENT = "if-present accepts that"
 def _share_of_nodes(
     nodes: Sequence[NodeCoverage], names: str, share: float | None, rule: str, bound: float, note: str = ""
 ) -> RuleResult:
-    """Whether the share of nodes in half reaches a bound; a share of nothing does."""
+    """Return whether the share of nodes in half reaches a bound; a share of nothing does."""
     found = f"{percent(share)} of {plural(len(nodes), f'{names} node')} in half{note}"
     return _result(rule, share is None or _reaches(share, bound), found, _not_in_half(nodes))
 
@@ -372,63 +369,42 @@ _READERS: Mapping[str, Callable[[Field], Any]] = {
 # Baselines: the coverage in a committed file that later ones are compared with.
 
 _UPDATE = "write it with `rules.save_baseline`"
+_Share = Annotated[float, msgspec.Meta(ge=0, le=1)] | None
+
+
+class _CountsRecord(msgspec.Struct):
+    share: _Share
+
+
+class _OperatorRecord(msgspec.Struct):
+    nodes: _CountsRecord
+
+
+class _BaselineRecord(msgspec.Struct):
+    flops: _CountsRecord
+    nodes: _CountsRecord
+    weights: _CountsRecord
+    operators: dict[str, _OperatorRecord]
+    dims: dict[str, records.Count]
 
 
 def load_baseline(path: Path) -> Baseline:
     """Reads a file that `save`, or `--json`, wrote. Raises OptionError for any other."""
     try:
-        content = json.loads(reading.read(path).decode())
+        content = records.parse(reading.read(path), _BaselineRecord)
     except FileNotFoundError as error:
         raise OptionError("there is no such baseline", where=path, remedy=_UPDATE) from error
     except OSError as error:
         raise OptionError(reading.problem(error), where=path, remedy=reading.remedy(error)) from error
-    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested too deeply
-        raise OptionError(f"is not JSON: {error}", where=path, remedy=_UPDATE) from error
-    try:
-        return _baseline(path, content)
-    except _NoCoverageError as error:
+    except ValueError as error:
         raise OptionError(f"is not a coverage baseline ({error})", where=path, remedy=_UPDATE) from error
+    shares = {"flops": content.flops, "nodes": content.nodes, "weights": content.weights}
+    operators = {name: row.nodes for name, row in content.operators.items()}
+    return Baseline(str(path), _without_null(shares), _without_null(operators), content.dims)
 
 
-class _NoCoverageError(Exception):
-    """What is missing or invalid in a baseline."""
-
-
-def _baseline(path: Path, content: Any) -> Baseline:
-    operators = {name: ("operators", name, "nodes", "share") for name in _held(content, ("operators",), dict)}
-    return Baseline(
-        where=str(path),
-        shares=_shares(content, {what: (what, "share") for what in ("flops", "nodes", "weights")}),
-        operators=_shares(content, operators),
-        dims={name: _size(content, ("dims", name)) for name in _held(content, ("dims",), dict)},
-    )
-
-
-def _shares(content: Any, places: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
-    """The shares at these paths, without those that are null."""
-    found = {name: _held(content, place, (int, float, type(None))) for name, place in places.items()}
-    for name, share in found.items():
-        if share is not None and not 0 <= share <= 1:
-            raise _NoCoverageError(f"{'.'.join(places[name])} is not between 0 and 1")
-    return {name: float(share) for name, share in found.items() if share is not None}
-
-
-def _size(content: Any, place: tuple[str, ...]) -> int:
-    size: int = _held(content, place, int)
-    if size < 0:
-        raise _NoCoverageError(f"{'.'.join(place)} is less than 0")
-    return size
-
-
-def _held(content: Any, place: tuple[str, ...], kind: type | tuple[type, ...]) -> Any:
-    """The entry at a path; raises _NoCoverageError where it is missing or of another type."""
-    for key in place:
-        if not isinstance(content, dict) or key not in content:
-            raise _NoCoverageError(f"it has no '{'.'.join(place)}'")
-        content = content[key]
-    if not isinstance(content, kind) or isinstance(content, bool):
-        raise _NoCoverageError(f"{'.'.join(place)} is of the wrong type")
-    return content
+def _without_null(counts: Mapping[str, _CountsRecord]) -> dict[str, float]:
+    return {name: row.share for name, row in counts.items() if row.share is not None}
 
 
 def lacking(coverage: Coverage, baseline: Baseline) -> tuple[str, ...]:

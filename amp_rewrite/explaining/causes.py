@@ -33,7 +33,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """What would help, and was tried; or no change, and in `why` that nothing does, or what does.
+    """Changes that help, and were tried; or no change, and in `why` that nothing does, or what does.
 
     The changes `adds`, in place of `drops`, which were given, bring more of `frees` nodes of the model into
     half; `flop_share` is these nodes' share of its arithmetic, from 0 to 1, None where that is not known.
@@ -47,23 +47,23 @@ class Suggestion:
 
     @property
     def is_tried(self) -> bool:
-        """Whether it says anything: where there is no model to try changes on, it may not."""
+        """Return whether it says anything: where there is no model to try changes on, it may not."""
         return bool(self.adds or self.drops or self.why)
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What to add on the command line."""
+        """Return the flags to add on the command line."""
         return tuple(change.flag for change in self.adds)
 
     @property
     def dropped_flags(self) -> tuple[str, ...]:
-        """What to leave out on the command line."""
+        """Return the flags to leave out on the command line."""
         return tuple(change.flag for change in self.drops)
 
 
 @dataclass(frozen=True, slots=True)
 class RootCause:
-    """What holds nodes back in float32, and which.
+    """A reason that holds nodes back in float32, and these nodes.
 
     `roots` are the units where it began, all for one reason, and `held` those that stay float32 for it, one
     for each node, the roots' own included; both by position in `decisions`. `node_share` is the held nodes'
@@ -174,7 +174,7 @@ def _held(decisions: Decisions) -> list[int]:
 
 
 def _key(root: Decision) -> Hashable:
-    """What roots have in common that are one cause to a reader."""
+    """Return the key that roots of one cause, as a reader sees it, have in common."""
     entry = root.entry
     if root.by_hand:
         return "by hand"

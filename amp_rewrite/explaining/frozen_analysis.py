@@ -97,14 +97,14 @@ def _at(found: Prediction) -> str:
 
 
 def _why(found: Prediction) -> str:
-    """Where the time goes: Casts, as a rule."""
+    """Return where the time goes: Casts, as a rule."""
     count = found.result.casts
     return f": {plural(count, 'Cast')} {'is a launch' if count == 1 else 'are launches'}" if count else ""
 
 
 @dataclass(slots=True)
 class ModelState:
-    """Whether a model still has the form in which it was analysed: `rewrite` edits it in place.
+    """The state of an analysed model, which `rewrite` edits in place.
 
     `decisions` and `ranges` are those of the analysis, from the first call on that needs them, and `proven`
     what the latter follow from.
@@ -155,7 +155,7 @@ class Analysis:
         return brief(f"Analysis({self._report.in_short})")
 
     def report(self) -> Report:
-        """What is known of the rewrite before it happens.
+        """Return the report as far as it is known before the rewrite.
 
         Examples:
             >>> from amp_rewrite import analyze
@@ -167,7 +167,7 @@ class Analysis:
         return self._report if ranges is None else replace(self._report, ranges=ranges.counts)
 
     def ranges(self) -> HalfRanges:
-        """What is known of the values of the units that are half: first called before an edit, or not at all.
+        """Return bounds on the values of the units that are half: first called before an edit, or not at all.
 
         Where ranges were declared it is there from the start, else it is computed here.
         Raises OptionError when the model has been rewritten since.
@@ -189,7 +189,7 @@ class Analysis:
         return self.state.ranges
 
     def decisions(self) -> decisions.Decisions:
-        """What is decided for every unit, and why; first called before an edit, or not at all.
+        """Return the decision on every unit, and why; first called before an edit, or not at all.
 
         Examples:
             >>> from amp_rewrite import analyze
@@ -203,7 +203,7 @@ class Analysis:
         return self.state.decisions
 
     def causes(self, flops: causes.Flops | None = None) -> tuple[RootCause, ...]:
-        """What holds nodes back in float32, with what would help: the most arithmetic first.
+        """Return the causes of float32, with remedies: the most arithmetic first.
 
         `flops` are the floating-point operations of the nodes (flops.flop_count); without them the number of
         nodes counts. Every change that is suggested was tried; with a saved plan, which takes none, none is.
@@ -254,7 +254,7 @@ class Analysis:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What was decided, and the options by which; `replayed` holds where a saved plan decided.
+    """The decisions, and the options behind them; `replayed` holds where a saved plan decided.
 
     `proven` is what was proven of values, None where nobody needed it yet, `seen` what was observed, and
     `before` what an earlier rewrite keeps in float32.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from amp_rewrite.bounds.given import InputRange, Source
 from amp_rewrite.bounds.unit_ranges import Knowledge, RangeCounts, UnitRange
@@ -31,24 +30,14 @@ class Step:
     kind: Kind
     reason: str
 
-    def to_json(self) -> dict[str, str]:
-        """The same as plain data."""
-        return {
-            "unit": self.unit,
-            "colour": self.colour.value,
-            "rule": self.rule.value,
-            "kind": self.kind.value,
-            "reason": self.reason,
-        }
-
 
 def chain(decisions: Decisions, unit: int) -> tuple[Step, ...]:
-    """Why a unit has its colour, step by step, down to where it all began."""
+    """Return why a unit has its colour, step by step, down to where it all began."""
     return tuple(first_step(decisions, link) for link in decisions.why(unit))
 
 
 def first_step(decisions: Decisions, index: int) -> Step:
-    """Why a unit has its colour, as far as the unit that caused it."""
+    """Return why a unit has its colour, as far as the unit that caused it."""
     decision = decisions.all[index]
     paint, entry = decision.paint, decision.entry
     cause = str(decisions.all[paint.cause]) if paint.cause is not None else ""
@@ -110,7 +99,7 @@ class Paragraph:
 
 
 def of_cause(cause: RootCause) -> Paragraph:
-    """What holds nodes back, in words."""
+    """Return a cause of float32 in words."""
     weight = plural(len(cause.held), "node")
     if cause.partly:
         weight += " in part" if cause.partly == len(cause.held) else f" ({cause.partly:,} in part)"
@@ -136,7 +125,7 @@ _NEARLY = 0.995
 
 
 def remedy(cause: RootCause) -> str:
-    """What frees what a cause holds, or why nothing does; empty where nothing was tried."""
+    """Return the flags that free what a cause holds, or why none does; empty where nothing was tried."""
     found = cause.suggestion
     flags, drops = " ".join(found.flags), " ".join(found.dropped_flags)
     if not flags and not drops:
@@ -151,7 +140,7 @@ def _flops(cause: RootCause) -> str:
 
 
 def _freed(found: Suggestion, flops: str) -> str:
-    """How much a remedy frees, in words; a share that nodes lost elsewhere outweigh is left out."""
+    """Return how much a remedy frees, in words; a share that nodes lost elsewhere outweigh is left out."""
     nodes, part = plural(found.frees, "node"), found.flop_share
     return nodes if part is None or part < 0 else f"{nodes}, {share(part)} of {flops}"
 
@@ -177,7 +166,7 @@ def summary(changes: Iterable[FormChange]) -> Iterator[str]:
 
 
 def of(change: FormChange) -> str:
-    """What became of the part of the model that was changed."""
+    """Describe a change to a part of the model."""
     return _SENTENCES[change.kind].format(change=change)
 
 
@@ -212,7 +201,7 @@ _SENTENCES = {
 
 
 def counts(found: RangeCounts, half: str) -> str:
-    """How many half units are known to fit, and how."""
+    """Return how many half units are known to fit, and how."""
     parts = ((found.proven, "proven"), (found.observed, "observed"), (found.unknown, "unknown"))
     told = ", ".join(f"{number:,} {word}" for number, word in parts)
     return f"{plural(found.half_units, 'half unit')}: {told} to stay inside the range of {half}"
@@ -241,7 +230,7 @@ _SOURCES = {
 
 
 def of_unit(found: UnitRange) -> str:
-    """What is known of the value of a unit of which least is known."""
+    """Describe the bound on the least known value of a unit."""
     value = f"'{found.value}'" if found.value else "every value"
     if found.knowledge is Knowledge.OBSERVED:
         return f"{value} was at most {found.bound:.3g}"
@@ -270,12 +259,6 @@ class CastExplanation:
     consumers: tuple[tuple[Step, ...], ...]
     is_output: bool
     again: str
-
-    def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
-        consumers = [[step.to_json() for step in steps] for steps in self.consumers]
-        producer = [step.to_json() for step in self.producer]
-        return {**asdict(self), "origin": self.origin.value, "producer": producer, "consumers": consumers}
 
 
 def about(decisions: Decisions, name: str) -> tuple[CastExplanation, ...]:

@@ -134,7 +134,7 @@ def untried(found: Iterable[RootCause]) -> Iterator[RootCause]:
 
 
 def _without_trying(cause: RootCause) -> str:
-    """Why no flag would help, where the reason itself says so; else nothing."""
+    """Return why no flag would help, where the reason itself says so; else nothing."""
     root = cause.first
     if root.by_hand:
         return 'set "colour" to "half" in the plan'
@@ -172,7 +172,7 @@ class _Trial:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What comes of a trial: the nodes of which more is half, how many more these are than those of which
+    """The outcome of a trial: the nodes of which more is half, how many more these are than those of which
     less is, and their share of the FLOPs.
     """
 
@@ -192,7 +192,7 @@ class _Trials:
         self._known: dict[str, _Outcome | None] = {}
 
     def remedy(self, cause: RootCause, wanted: Collection[ir.Node] = ()) -> Suggestion:
-        """What helps against a cause, for one of the `wanted` nodes if there are any; or why nothing does."""
+        """Return what helps against a cause, for a `wanted` node if there are any, or why nothing."""
         newer = ""
         if cause.first.entry.authority is Authority.SCHEMA:
             newer = _newer_opset(cause.roots[0], self._subject.graph, self._subject.options.half)
@@ -210,7 +210,7 @@ class _Trials:
         return Suggestion(why=_in_vain(vain))
 
     def _outcome(self, trial: _Trial) -> _Outcome | None:
-        """What comes of a trial; None where the flags are refused."""
+        """Return the outcome of a trial; None where the flags are refused."""
         key = str(trial)
         if key not in self._known:
             self._left -= 1
@@ -296,12 +296,12 @@ def _sum(flops: Flops, nodes: Iterable[ir.Node]) -> int:
 
 
 def _in_vain(tried: Collection[str]) -> str:
-    """Why there is no flag."""
+    """Return why there is no flag."""
     return f"no flag frees any (tried: {'; '.join(tried)})" if tried else "no flag can name it"
 
 
 def _exhausted(vain: Collection[str]) -> str:
-    """What is said where no tries are left."""
+    """Return the sentence for a cause when no tries are left."""
     enough = "enough flags were tried for what stands above"
     return f"{_in_vain(vain)}; {enough}" if vain else f"no flag was tried: {enough}"
 
@@ -315,7 +315,7 @@ def _operator(node: ir.Node) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NodeRemedy:
-    """What changes the colour of a unit.
+    """Changes of the colour of a unit.
 
     `cause` is what holds it in float32, with what frees it among others; None for a unit that is half, or
     that no other could be. `pin` changes the colour of its node alone; None where no pin does.
@@ -326,7 +326,7 @@ class NodeRemedy:
 
 
 def of_units(units: Iterable[int], causes: Sequence[RootCause], subject: Subject) -> Iterator[NodeRemedy]:
-    """What changes the colour of each unit of those that were decided; what holds of a node is tried once."""
+    """Yield what changes the colour of each of these units; what holds of a node is tried once."""
     units_of, before = subject.graph.units, subject.painting
 
     @functools.cache

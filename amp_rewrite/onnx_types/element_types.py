@@ -57,6 +57,17 @@ def tensor(dtype: ir.DataType) -> ir.TensorType:
     return ir.TensorType(dtype)
 
 
+def with_element(kind: ir.TypeProtocol, dtype: ir.DataType) -> ir.TypeProtocol:
+    """The same type with another element type; the old one, which may be shared, stays as it is."""
+    if type(kind) is ir.TensorType:
+        return tensor(dtype)
+    if isinstance(kind, ir.SequenceType):
+        return ir.SequenceType(with_element(kind.elem_type, dtype))
+    if isinstance(kind, ir.OptionalType):
+        return ir.OptionalType(with_element(kind.elem_type, dtype))
+    return tensor(dtype)
+
+
 @functools.cache
 def element_type_name(dtype: ir.DataType) -> str:
     """An element type as in messages and new names: `float32`, `int64`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from amp_rewrite.console import Console, Part, Styled
@@ -17,20 +17,23 @@ from amp_rewrite.text import plural
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A number that differs; `is_worse` for those that no rewrite should raise."""
+    """A number of a result, and that of its original, None where that is unknown; `is_worse` where it is
+    higher and no rewrite should raise it.
+    """
 
     what: str
-    before: int
+    before: int | None
     after: int
     is_worse: bool = False
 
     def __str__(self) -> str:
-        return f"{self.what} {self.before:,} -> {self.after:,}"
+        before = "" if self.before is None else f"{self.before:,} -> "
+        return f"{self.what} {before}{self.after:,}"
 
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """What differs between the placements of an original and a result; empty where either does not load.
+    """The differences between the placements of an original and a result; empty where either does not load.
 
     `totals` are nodes, Casts, copies, nodes on the CPU; `operators` and `fused` count by operator.
     """
@@ -52,17 +55,17 @@ class Differences:
 
 
 def compare_placements(original: Placement, result: Placement) -> Differences:
-    """What differs from the original to the result."""
+    """Return the differences from the original to the result."""
     if original.refused or result.refused:
         return Differences()
     old, new = totals(original), totals(result)
-    found = [
-        Difference(what, old[what], new[what], is_worse=what in _WATCHED and new[what] > old[what])
-        for what in ("nodes", "Casts", *_WATCHED)
-        if old[what] != new[what]
-    ]
-    counts = (original.operators, result.operators), (original.fused, result.fused)
-    return Differences(tuple(found), *(tuple(_by_operator(*pair)) for pair in counts))
+    return Differences(
+        tuple(_differing(("nodes", "Casts", *_WATCHED), old, new)),
+        *(
+            tuple(_differing(sorted({*before, *after}), before, after))
+            for before, after in ((original.operators, result.operators), (original.fused, result.fused))
+        ),
+    )
 
 
 def totals(placement: Placement) -> dict[str, int]:
@@ -81,11 +84,13 @@ def totals(placement: Placement) -> dict[str, int]:
 _WATCHED = ("inserted Casts", "copies", "nodes on the CPU")
 
 
-def _by_operator(before: Counts, after: Counts) -> Iterator[Difference]:
-    for name in sorted({*before, *after}):
-        old, new = before.get(name, 0), after.get(name, 0)
-        if old != new:
-            yield Difference(name, old, new)
+def _differing(names: Iterable[str], before: Counts, after: Counts) -> Iterator[Difference]:
+    rows = (_difference(name, before.get(name, 0), after.get(name, 0)) for name in names)
+    return (row for row in rows if row.before != row.after)
+
+
+def _difference(what: str, before: int | None, after: int) -> Difference:
+    return Difference(what, before, after, what in _WATCHED and before is not None and after > before)
 
 
 # Placements in a terminal.
@@ -178,16 +183,6 @@ def runtime(device: Device) -> Runtime:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """A number of a result, that of its original (None where that is unknown), and whether it is worse."""
-
-    what: str
-    before: int | None
-    after: int
-    is_worse: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
     """The placement of a result, and that of its original, None where that is not known."""
 
@@ -195,17 +190,13 @@ class Comparison:
     result: Placement
     original: Placement | None
 
-    def counts(self) -> Iterator[Count]:
+    def counts(self) -> Iterator[Difference]:
         """The totals of a result that loads, beside those of an original that loads."""
-        original = None if self.original is None or self.original.refused else self.original
-        worse = (
-            {row.what for row in compare_placements(original, self.result).worse} if original else set[str]()
-        )
         if self.result.refused:
             return
-        after, before = totals(self.result), totals(original) if original else {}
-        for what, number in after.items():
-            yield Count(what, before.get(what), number, is_worse=what in worse)
+        before = {} if self.original is None or self.original.refused else totals(self.original)
+        for what, number in totals(self.result).items():
+            yield _difference(what, before.get(what), number)
 
     def to_json(self) -> dict[str, object]:
         """The same as plain data."""

@@ -41,18 +41,18 @@ class Request:
 
     @property
     def log(self) -> Path:
-        """Where onnxruntime's verbose log goes."""
+        """Return where onnxruntime's verbose log goes."""
         return self.folder / "log.txt"
 
     @property
     def optimised(self) -> Path:
-        """Where onnxruntime saves the graph that it executes."""
+        """Return where onnxruntime saves the graph that it executes."""
         return self.folder / "optimised.onnx"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of it: why the model does not load, or why it does not run; both empty where it does.
+    """The answer to a request: why the model does not load, or why it does not run; both empty where it does.
 
     `profile` is that of the run, None without one.
     """
@@ -153,8 +153,8 @@ class SessionProcess:
         self._child = ChildProcess(_CODE.format(stubs=stubs), _with_stubs if stubs else None)
 
     def opened(self, request: Request) -> Answer:
-        """What came of a request. Raises what `stub_libraries.folder` raises, TimeLimitError, and RunError
-        where no process can be started.
+        """Return the answer to a request. Raises what `stub_libraries.folder` raises, TimeLimitError, and
+        RunError where no process can be started.
         """
         try:
             return self._child.ask(request)
@@ -162,7 +162,7 @@ class SessionProcess:
             return Answer(refused=f"onnxruntime crashes ({error})")
 
     def has_cuda(self) -> bool:
-        """Whether a session on CUDA works in that process."""
+        """Return whether a session on CUDA works in that process."""
         try:
             return self._child.ask(None) is True
         except CrashError:
@@ -193,7 +193,7 @@ def session_process(device: Device) -> Generator[SessionProcess]:
 
 @functools.cache
 def needs_stubs(device: Device) -> bool:
-    """Whether a session on that device needs the stub libraries: for CUDA, where CUDA does not work.
+    """Return whether a session on that device needs the stub libraries: for CUDA, where CUDA does not work.
 
     Raises MissingPackageError as `session_process` does.
     """
@@ -211,7 +211,7 @@ def needs_stubs(device: Device) -> bool:
 
 
 def _has_driver() -> bool:
-    """Whether CUDA's driver can be loaded; asked in a process of its own, since loading it stays."""
+    """Return whether CUDA's driver can be loaded; asked in a process of its own, since loading it stays."""
     code = "import ctypes; ctypes.CDLL('libcuda.so.1')"
     asked = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, check=False)
     return asked.returncode == 0

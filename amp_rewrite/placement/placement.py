@@ -6,7 +6,7 @@ import enum
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
@@ -15,6 +15,7 @@ from amp_rewrite.model import proto_traversal
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.placement import saved_graph
 from amp_rewrite.placement.saved_graph import COPIES, FULL, HALVES, Executed
+from amp_rewrite.rewriting import records
 from amp_rewrite.running.latency import CPU, Profile
 
 # onnxruntime's verbose log -> which provider each node is placed on, and why some are on the CPU.
@@ -24,7 +25,7 @@ NodeKey = tuple[str, str]
 
 
 class CpuReason(enum.Enum):
-    """Why a node is on the CPU although another provider was asked for."""
+    """The reason why a node is on the CPU although another provider was asked for."""
 
     NO_KERNEL = "no kernel"
     REFUSED = "refused by attribute"
@@ -35,7 +36,7 @@ class CpuReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlacementLog:
-    """What a log says: how many nodes each provider has, and which, where there is more than one provider.
+    """The content of a log: the number of nodes of each provider, and which, where there are several.
 
     `why` has the reason that the log gives for nodes that did not go to the provider that was asked for.
     """
@@ -175,10 +176,9 @@ class Placement:
             >>> Placement(refused="no kernel").to_json()["refused"]
             'no kernel'
         """
-        on_cpu = [{**asdict(group), "why": group.why.value} for group in self.on_cpu]
         counts = {"nodes": self.nodes, "float_casts": self.float_casts, "copies": self.copies}
         totals = {"cpu_nodes": self.cpu_nodes, "loads": not self.refused}
-        return {**totals, **counts, **asdict(self), "on_cpu": on_cpu}
+        return {**totals, **counts, **records.plain(self)}
 
 
 _MIXED = [{FULL, half} for half in HALVES]
@@ -217,7 +217,7 @@ def of(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes, *, cpu_ask
 
 
 def _counted(names: Iterable[str]) -> Counts:
-    """How often each is there, the most frequent first."""
+    """Return how often each is there, the most frequent first."""
     return dict(sorted(Counter(names).items(), key=lambda entry: (-entry[1], entry[0])))
 
 

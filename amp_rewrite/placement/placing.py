@@ -67,7 +67,7 @@ def place(
     *,
     custom_ops: PathLike | Iterable[PathLike] = (),
 ) -> Placement:
-    """What onnxruntime executes of a model on a device. `custom_ops` are the libraries of the model's custom
+    """Return the placement of a model on a device. `custom_ops` are the libraries of the model's custom
     operators. Raises what `opener` raises, and OptionError for a library that is none.
 
     Examples:

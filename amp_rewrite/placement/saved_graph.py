@@ -13,6 +13,7 @@ import onnx_ir as ir
 from amp_rewrite.model import loading, preserved_fields, proto_traversal
 from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.numerics import half
+from amp_rewrite.onnx_facts.operators import REARRANGES
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
 
@@ -58,7 +59,7 @@ class SavedGraph:
         return every_node(self.model.graph)
 
     def executed(self, node: ir.Node) -> Executed:
-        """What is to be known of a node."""
+        """Return the facts of a node."""
         return Executed(
             operator(node),
             node.name or "",
@@ -143,15 +144,15 @@ def is_fused(node: ir.Node, origins: Sequence[ir.Node]) -> bool:
     return bool(origins) and operator(node) != operator(origins[0])
 
 
-_INSERTED = ("Cast", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "ReorderOutput", *COPIES)
-"""What onnxruntime puts behind a node in order to change it; the value keeps its name behind them."""
+_INSERTED = REARRANGES | {"ReorderOutput", *COPIES}
+"""Operators that onnxruntime puts behind a node to change it; the value keeps its name behind them."""
 
 _Made = dict[str | None, ir.Node]
 
 
 def _renamed(executed: SavedGraph, made: _Made) -> _Made:
-    """What makes, in the model, the values whose names onnxruntime changed: those before movers that it put
-    in, and those in another precision.
+    """Return the producers, in the model, of the values whose names onnxruntime changed: those before
+    movers that it put in, and those in another precision.
     """
     found: _Made = {}
     for node in reversed([*executed.nodes]):

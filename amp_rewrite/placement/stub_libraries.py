@@ -103,7 +103,7 @@ def _cache() -> Path:
 
 
 def sources() -> Path:
-    """Where the C files are: in an installed package, or beside it in a checkout."""
+    """Return where the C files are: in an installed package, or beside it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     shipped = package / "cuda_stub"
     return shipped if shipped.is_dir() else package.parent / "tools" / "cuda_stub"

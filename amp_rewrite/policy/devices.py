@@ -15,7 +15,7 @@ is waited for (A. Gray: Getting Started with CUDA Graphs, 2019). The time of a r
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What a prediction takes of a device.
+    """The figures of a device that a prediction needs.
 
     Rates are floating-point operations a second, a multiply-add being two: `float32` without TF32, `float16`
     and `bfloat16` with dense Tensor Cores. Where there is no fast path for a half type, its rate is that of
@@ -47,7 +47,7 @@ class Device:
         return self.bfloat16 if half == "bfloat16" else self.float16
 
     def is_fast(self, half: str) -> bool:
-        """Whether arithmetic in that half type is faster than in float32.
+        """Return whether arithmetic in that half type is faster than in float32.
 
         Examples:
             >>> from amp_rewrite import Options

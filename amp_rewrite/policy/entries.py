@@ -13,7 +13,7 @@ from amp_rewrite.policy.yaml_fields import KEEP_ONE, Field, fields, is_text
 
 
 class Kind(enum.Enum):
-    """What the lists, the schema, the target and the ranges say of a unit.
+    """The class of a unit by lists, schema, target and ranges.
 
     ALLOW: faster in half, and safe. INFER: safe in half unless it is fed by something dangerous.
     CLEAR: no arithmetic worth the name; goes with its neighbours. DENY: dangerous in half, and what
@@ -34,7 +34,7 @@ Operator = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is said of an operator or a unit, and the evidence for it.
+    """The kind of an operator or a unit, and the evidence for it.
 
     `follow` (INFER only): continues in half behind a half unit, so that the runtime can fuse the two.
     `unheld` is the kind that it would have if no pin and no finding held it in float32. `stands_as` is given

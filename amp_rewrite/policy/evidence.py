@@ -40,7 +40,7 @@ class Authority(enum.Enum):
     PREDICTION = "prediction"
 
     def outranks(self, other: Authority) -> bool:
-        """Whether what this one says holds against the other."""
+        """Return whether what this one says holds against the other."""
         return _RANK[self] < _RANK[other]
 
 
@@ -59,7 +59,7 @@ FOUND = frozenset(
 
 
 class Reason(enum.Enum):
-    """What an authority goes by, one member for each statement that can be made of a unit."""
+    """The ground of an authority, one member for each statement that can be made of a unit."""
 
     # the schema
     UNKNOWN_OPERATOR = "unknown operator"
@@ -110,7 +110,7 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of a unit: who says it, by which reason, and what that rests on, as far as it has it.
+    """The ground of a decision on a unit: its authority, its reason, and the facts, where there are any.
 
     `subject` names what it is about: a value, a pattern, an attribute, a list, a target or a device. `number`
     is the number that was found and `limit` the one it is held against. `half` names the half type, and

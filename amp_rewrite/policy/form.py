@@ -11,7 +11,7 @@ from amp_rewrite.policy.targets import Target
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a model is prepared, in float32, for a half type and a target.
+    """The preparation of a model, in float32, for a half type and a target.
 
     `keep_functions` leaves calls of functions alone. `fold` computes what depends on stored values alone, and
     merges a BatchNormalization into its producer; `raise_opset` takes an opset that has more kernels where

@@ -26,7 +26,7 @@ class Kernels:
     takes: tuple[Takes, ...]
 
     def serve(self, version: int) -> bool:
-        """Whether a node of that version gets one of them.
+        """Return whether a node of that version gets one of them.
 
         An open end promises nothing for a newer version (onnxruntime's `KernelRegistry::VerifyKernelDef`).
         """
@@ -104,7 +104,7 @@ def support(table: Table, domain: str, operator: str, signature: Signature, half
 
 
 def serves(table: Table, domain: str, operator: str, version: int) -> bool:
-    """Whether there are kernels, of whatever types, for a version of an operator."""
+    """Return whether there are kernels, of whatever types, for a version of an operator."""
     return any(span.serve(version) for span in table.get(schema.written(domain, operator), ()))
 
 
@@ -127,6 +127,6 @@ _TYPED = {("", "Constant"), ("", "Cast"), ("", "CastLike")}
 
 
 def _is_there(table: Table, part: tuple[str, str], half: str) -> bool:
-    """Whether any version of an operator has a half kernel."""
+    """Return whether any version of an operator has a half kernel."""
     spans = table.get(schema.written(*part), ())
     return any(half in _any(kernel) for span in spans for kernel in span.takes)

@@ -18,7 +18,7 @@ def pinned_as(node: ir.Node) -> str:
 
 
 def pattern_for(name: str, names: Collection[str]) -> str:
-    """What a pin says to name a node and no other of `names`: the name itself where that will do."""
+    """Return the pattern that names a node and no other of `names`: the name itself where that will do."""
     if not _SPECIAL.isdisjoint(name):
         return re.escape(name)
     dotted = "." in name and re.compile(re.escape(name).replace(r"\.", "."))

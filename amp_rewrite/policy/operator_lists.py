@@ -43,7 +43,7 @@ def names() -> tuple[str, ...]:
 
 
 def folder() -> Path:
-    """Where the shipped lists are: in an installed package, or beside it in a checkout.
+    """Return where the shipped lists are: in an installed package, or beside it in a checkout.
 
     Raises ListError when they are in neither place.
     """
@@ -67,7 +67,7 @@ def _above(module: str) -> Path:
 
 @functools.cache
 def holds(file: Path) -> bool:
-    """Whether a file is one of the shipped lists."""
+    """Return whether a file is one of the shipped lists."""
     return file.resolve().parent == folder().resolve()
 
 
@@ -88,7 +88,7 @@ def split(text: str) -> Operator | None:
 
 
 def near_operator(key: Operator | None, known: Callable[[str], Iterable[str]]) -> str:
-    """What an operator that does not exist may have meant, as advice; `known` are those of a domain."""
+    """Return the likely meaning of an operator that does not exist, as advice; `known` are a domain's."""
     if key is None:
         return "write it as MatMul, or as domain:MatMul"
     domain, name = key
@@ -130,7 +130,7 @@ class OpLists:
         return OpLists, (self.name, self.description, entries, self.files, moved, self.half)
 
     def find(self, domain: str, op_type: str) -> Entry | None:
-        """What is said of an operator; None when it is on no list.
+        """Return the entry of an operator; None when it is on no list.
 
         Examples:
             >>> from amp_rewrite import load_lists
@@ -162,7 +162,7 @@ class OpLists:
 
     @property
     def stands_alone(self) -> bool:
-        """Whether this is a file of a user's that extends no other list."""
+        """Return whether this is a file of a user's that extends no other list."""
         return len(self.files) == 1 and not holds(self.files[0])
 
     def moved_to(self, operator: str) -> Kind | None:

@@ -53,7 +53,7 @@ def _arg_extremum(node: ir.Node) -> Iterator[str]:
 
 
 def _recurrent(node: ir.Node, *activations: str) -> Iterator[str]:
-    """What cuDNN's recurrent layers lack: other activations than these, in either direction, and clipping."""
+    """Yield what cuDNN's recurrent layers lack: other activations, in either direction, and clipping."""
     yield from (name for name in _NEVER_TAKEN if name in node.attributes)
     said = [name.lower() for name in schema.texts(node, "activations")]
     if said != [*activations, *activations][: len(said)]:
@@ -128,7 +128,7 @@ class Target:
         return kernel_table.support(kernel_table.load(self.table), domain, operator, signature, half)
 
     def serves(self, domain: str, operator: str, version: int) -> bool:
-        """Whether the runtime has kernels, of whatever types, for a version of an operator."""
+        """Return whether the runtime has kernels, of whatever types, for a version of an operator."""
         return self.table is None or kernel_table.serves(
             kernel_table.load(self.table), domain, operator, version
         )

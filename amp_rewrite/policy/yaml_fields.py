@@ -156,12 +156,12 @@ def text(field: Field) -> str:
 
 
 def is_text(node: yaml.Node) -> bool:
-    """Whether a node is text, and not empty."""
+    """Return whether a node is text, and not empty."""
     return node.tag == "tag:yaml.org,2002:str" and bool(node.value.strip())
 
 
 def near(word: str, words: Iterable[str]) -> str:
-    """What a misspelt word may have meant, as advice."""
+    """Return the likely meaning of a misspelt word, as advice."""
     found = nearest(word, words)
     return f"did you mean {found}?" if found else one_of(words)
 

@@ -12,7 +12,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from amp_rewrite.reporting import pictures, verdict_text
 from amp_rewrite.reporting.drawn_graph import DrawnGraph
 from amp_rewrite.reporting.executed_graph import PlacementView
 from amp_rewrite.reporting.html_report import BoxError, Evidence, HtmlReport, UnitReason
+from amp_rewrite.rewriting import records
 from amp_rewrite.rewriting.report import SummaryLine
 from amp_rewrite.running.verdict import Output
 
@@ -85,10 +85,10 @@ def plain(report: HtmlReport) -> dict[str, Any]:
         "half": view.half.name,
         "summary": _lines(report.summary_lines()),
         "coverage": {**report.coverage.summary(), "assumptions": list(report.coverage.assumptions)},
-        "card": asdict(view.card),
+        "card": records.plain(view.card),
         "verification": _plain_verdict(report.evidence),
         **_plain_graph(view.graph),
-        "causes": [asdict(cause.text) | {"boxes": cause.boxes} for cause in view.causes],
+        "causes": [records.plain(cause.text) | {"boxes": cause.boxes} for cause in view.causes],
         "reasons": [_plain_reason(reason) for reason in view.reasons],
         "errors": list(map(_plain_error, report.errors)),
         "pictures": list(map(pictures.plain, report.pictures.values())),
@@ -105,14 +105,14 @@ def _plain_reason(reason: UnitReason) -> dict[str, Any]:
     """The reason of a unit's colour, and for a half unit the knowledge of its values."""
     known = reason.range
     shown = known and {"knowledge": known.knowledge.value, "text": sentences.of_unit(known)}
-    return {**reason.step.to_json(), "cause": reason.cause, "box": reason.box, "range": shown}
+    return {**records.plain(reason.step), "cause": reason.cause, "box": reason.box, "range": shown}
 
 
 def _plain_graph(graph: DrawnGraph) -> dict[str, Any]:
     return {
         "constants": graph.constants,
-        "frames": list(map(asdict, graph.frames)),
-        "boxes": [asdict(box) | {"shade": box.shade.value} for box in graph.boxes],
+        "frames": records.plain(graph.frames),
+        "boxes": records.plain(graph.boxes),
         "wires": [[wire.source, wire.target] for wire in graph.wires],
     }
 
@@ -123,14 +123,14 @@ def _plain_placement(view: PlacementView) -> dict[str, Any]:
     drawn = _plain_graph(executed.drawn) if executed else None
     if drawn and executed:
         for box, node in zip(drawn["boxes"], executed.nodes, strict=True):
-            box["executed"] = asdict(node) if node else None
+            box["executed"] = records.plain(node)
     return {
         "runtime": compared.runtime.to_json(),
         "refused": compared.result.refused,
         "original_refused": original.refused if original else "",
-        "counts": [asdict(count) for count in compared.counts()],
+        "counts": records.plain(list(compared.counts())),
         "fused": compared.result.fused,
-        "on_cpu": [{**asdict(group), "why": group.why.value} for group in compared.result.on_cpu],
+        "on_cpu": records.plain(compared.result.on_cpu),
         "executed": drawn,
     }
 

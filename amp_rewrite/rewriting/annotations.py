@@ -26,11 +26,13 @@ import msgspec
 import onnx_ir as ir
 
 from amp_rewrite import version
+from amp_rewrite.analysis.observed import Held
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model.traversal import every_node
-from amp_rewrite.policy.operator_lists import Entry
+from amp_rewrite.policy.entries import Entry, Kind
+from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.rewriting import cast_sites, decisions, records
 from amp_rewrite.rewriting.cast_sites import CastSite, Origin
 from amp_rewrite.rewriting.decisions import Decision, Decisions
@@ -229,7 +231,7 @@ def _less(number: int | None, other: int) -> int | None:
 
 
 def _name(node: ir.Node) -> str:
-    """What a node goes by: the first name of what it makes, or its own."""
+    """Return the name of a node: the first name of what it makes, or its own."""
     return next((value.name for value in node.outputs if value.name), node.name or "")
 
 
@@ -296,6 +298,33 @@ def read(model: ir.Model) -> Decisions | None:
             f"the decisions in its metadata are damaged ({error})"[:200],
             remedy="rewrite the original again to have them",
         ) from error
+
+
+def read_evidence_of_runs(model: ir.Model) -> Held:
+    """Return why an earlier rewrite kept values in float32 for what it saw in runs, by their names.
+
+    Only a run shows it, and a second rewrite may make none. What a list denied is among it: where a
+    comparison failed, bounds no longer free it. Damaged decisions, which `update` warns of, give nothing.
+    """
+    if not any(told in model.metadata_props.get(KEY, "") for told in _TOLD):
+        return {}
+    try:
+        decided = read(model)
+    except ModelError:
+        return {}
+    kept = (decision for decision in (decided.all if decided else ()) if not decision.is_half)
+    return {
+        name: decision.entry.evidence for decision in kept if _holds(decision.entry) for name in decision.defs
+    }
+
+
+_TOLD = (Authority.OBSERVATION.value, f'"{Kind.DENY.value}"')
+"""What the metadata has where there may be anything to find."""
+
+
+def _holds(entry: Entry) -> bool:
+    denied = entry.kind is Kind.DENY and entry.authority is Authority.LIST
+    return denied or entry.authority is Authority.OBSERVATION
 
 
 class _Reader:

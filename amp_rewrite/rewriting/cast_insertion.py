@@ -1,4 +1,4 @@
-"""Insertion of Casts into a graph, and redirection of the uses of a value."""
+"""Casts of tensors, sequences and optionals: their nodes, insertion into a graph, and redirection of uses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.units import Use
 from amp_rewrite.model.graph_edits import graph_of, replace_inputs
+from amp_rewrite.model.unique_names import UniqueNames
+from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import tensor
 
 Redirection = tuple[Iterable[Use], ir.Value]
@@ -52,3 +54,97 @@ def redirect(redirections: Iterable[Redirection]) -> None:
                 holder.outputs[port] = value
     for node, values in ports.items():
         replace_inputs(node, values)
+
+
+# Casts of sequences, element by element, and of optionals, if they are not empty.
+
+MIN_OPSET: dict[type[ir.TypeProtocol], int] = {ir.SequenceType: 13, ir.OptionalType: 16}
+"""The opsets in which a Loop can carry sequences and an If can output optionals (ONNX 1.8 and 1.11)."""
+
+
+def cast_nodes(
+    value: ir.Value, value_type: ir.TypeProtocol, dtype: ir.DataType, names: UniqueNames
+) -> list[ir.Node]:
+    """Nodes that cast `value`, of type `value_type`, to `dtype`, in order; the last one outputs the result.
+
+    They are not in a graph yet. Their outputs have types and unique names.
+    """
+    builder = _NodeBuilder(value, names)
+    _cast(builder, value, value_type, dtype)
+    return builder.nodes
+
+
+class _NodeBuilder:
+    """Creates nodes in order, whose names have a common prefix."""
+
+    def __init__(self, source: ir.Value, names: UniqueNames) -> None:
+        self._source = source
+        self._names = names
+        self.nodes: list[ir.Node] = []
+
+    def add(
+        self, operator: str, inputs: Sequence[ir.Value], output: ir.TypeProtocol, *attributes: ir.Attr
+    ) -> ir.Value:
+        """Adds a node and returns its only output, of type `output`."""
+        node = ir.Node("", operator, inputs, attributes)
+        self.nodes.append(node)
+        value = self._named(node.outputs[0], operator, output)
+        node.name = self._names.of_node(value.name or "")
+        return value
+
+    def input(self, suffix: str, value_type: ir.TypeProtocol, shape: ir.Shape | None = None) -> ir.Value:
+        """An input of a body."""
+        return self._named(ir.Value(shape=shape), suffix, value_type)
+
+    def body(self) -> _NodeBuilder:
+        """A builder for the nodes of a body, with the same prefix."""
+        return _NodeBuilder(self._source, self._names)
+
+    def graph(self, name: str, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> ir.Attr:
+        """An attribute whose graph consists of these nodes."""
+        return ir.AttrGraph(name, ir.Graph(inputs, outputs, nodes=self.nodes, name=name))
+
+    def _named(self, value: ir.Value, suffix: str, value_type: ir.TypeProtocol) -> ir.Value:
+        value.name = self._names.of_value(self._source, suffix)
+        value.type = value_type
+        return value
+
+
+def _cast(at: _NodeBuilder, value: ir.Value, value_type: ir.TypeProtocol, dtype: ir.DataType) -> ir.Value:
+    if isinstance(value_type, ir.SequenceType):
+        return _each(at, value, value_type, dtype)
+    if isinstance(value_type, ir.OptionalType):
+        return _if_present(at, value, value_type, dtype)
+    return at.add("Cast", [value], tensor(dtype), ir.AttrInt64("to", int(dtype)))
+
+
+def _each(at: _NodeBuilder, value: ir.Value, value_type: ir.SequenceType, dtype: ir.DataType) -> ir.Value:
+    """A Loop that casts each element and appends it to a new sequence."""
+    wanted, within = element_types.with_element(value_type, dtype), at.body()
+    length = at.add("SequenceLength", [value], _INT64)
+    always = at.add("Constant", [], _BOOL, ir.AttrTensor("value", ir.tensor(True)))
+    empty = at.add("SequenceEmpty", [], wanted, ir.AttrInt64("dtype", int(dtype)))
+    index, go = within.input("index", _INT64, ir.Shape(())), within.input("go", _BOOL, ir.Shape(()))
+    before = within.input("before", wanted)
+    goes_on = within.add("Identity", [go], _BOOL)
+    element = within.add("SequenceAt", [value, index], value_type.elem_type)
+    cast = _cast(within, element, value_type.elem_type, dtype)
+    after = within.add("SequenceInsert", [before, cast], wanted)
+    body = within.graph("body", [index, go, before], [goes_on, after])
+    return at.add("Loop", [length, always, empty], wanted, body)
+
+
+def _if_present(
+    at: _NodeBuilder, value: ir.Value, value_type: ir.OptionalType, dtype: ir.DataType
+) -> ir.Value:
+    """An If that casts the element, or outputs an empty optional of the new type."""
+    wanted, full, empty = element_types.with_element(value_type, dtype), at.body(), at.body()
+    element = full.add("OptionalGetElement", [value], value_type.elem_type)
+    some = full.add("Optional", [_cast(full, element, value_type.elem_type, dtype)], wanted)
+    held = ir.TypeAndShape(element_types.with_element(value_type.elem_type, dtype), None)
+    none = empty.add("Optional", [], wanted, ir.Attr("type", ir.AttributeType.TYPE_PROTO, held))
+    branches = (full.graph("then_branch", [], [some]), empty.graph("else_branch", [], [none]))
+    return at.add("If", [at.add("OptionalHasElement", [value], _BOOL)], wanted, *branches)
+
+
+_INT64, _BOOL = tensor(ir.DataType.INT64), tensor(ir.DataType.BOOL)

@@ -18,7 +18,7 @@ from amp_rewrite.rewriting.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided for one unit.
+    """The decision on one unit.
 
     `node` tells nodes apart and is the same for all units of one: names may be empty and may repeat. `made`
     are the names of what the node makes; `paint.cause` is a position among the decisions.
@@ -44,12 +44,12 @@ class Decision:
 
     @property
     def is_half(self) -> bool:
-        """Whether the unit is HALF."""
+        """Return whether the unit is HALF."""
         return self.paint.colour is Colour.HALF
 
     @property
     def by_hand(self) -> bool:
-        """Whether no rule gives this colour: somebody changed it in a saved plan."""
+        """Return whether no rule gives this colour: somebody changed it in a saved plan."""
         return self.paint.rule is not Rule.SETTLE and self.is_half is (self.paint.rule in _GIVE_FULL)
 
 
@@ -132,7 +132,7 @@ def about(node: ir.Node, made: tuple[str, ...], variable: str, paint: Paint, ent
 
 
 def merged(before: Decisions, after: Decisions) -> Decisions:
-    """What a second rewrite decided, with what the first one did of nodes that the second had no say in.
+    """Return the decisions of a second rewrite, and those of the first on nodes that only that one decided.
 
     `before` was read from the model that was rewritten again, so both speak of the same nodes.
     """

@@ -24,7 +24,7 @@ from amp_rewrite.model.graph_edits import graph_of
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.onnx_types import control_flow, schema
+from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.element_types import Types, element_type_name, tensor
 from amp_rewrite.onnx_types.schema import FIRST_TYPED_CAST
 from amp_rewrite.rewriting import cast_insertion
@@ -98,7 +98,7 @@ class _Editor:
 
     def retype(self, value: ir.Value) -> None:
         """Changes the element type of a value to half."""
-        self._types[value] = with_element(self._types[value], self._half.dtype)
+        self._types[value] = element_types.with_element(self._types[value], self._half.dtype)
         if value.type is not None:
             value.type = self._types[value]
 
@@ -189,17 +189,6 @@ class _Editor:
         for known, ours in ((output.metadata_props, value.metadata_props), (output.meta, value.meta)):
             known.update(ours)
             ours.clear()
-
-
-def with_element(kind: ir.TypeProtocol, dtype: ir.DataType) -> ir.TypeProtocol:
-    """The same type with another element type; the old one, which may be shared, stays as it is."""
-    if type(kind) is ir.TensorType:
-        return tensor(dtype)
-    if isinstance(kind, ir.SequenceType):
-        return ir.SequenceType(with_element(kind.elem_type, dtype))
-    if isinstance(kind, ir.OptionalType):
-        return ir.OptionalType(with_element(kind.elem_type, dtype))
-    return tensor(dtype)
 
 
 def _tensor(

@@ -58,7 +58,7 @@ class Observed(Mapping[str, Extremes]):
         return f"Observed({len(self)} values, {self.samples} samples)"
 
     def merge(self, other: Observed) -> Observed:
-        """What both have seen, of different samples; OptionError when the other is of another model.
+        """Return the extremes over the samples of both; OptionError when the other is of another model.
 
         Examples:
             >>> from amp_rewrite import Observed
@@ -125,8 +125,8 @@ class Observed(Mapping[str, Extremes]):
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many samples and values there are, and how many of these were `beyond` float16's range, and had
-        elements that are `flushed` to 0 by it.
+        """Return the numbers of samples and values, and how many of these were `beyond` float16's range, and
+        had elements that are `flushed` to 0 by it.
         """
         return {
             "samples": self.samples,

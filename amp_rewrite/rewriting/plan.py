@@ -31,7 +31,7 @@ class PlannedCast:
 
 
 class Storage(enum.Enum):
-    """How a stored tensor is stored in the result.
+    """The form of a stored tensor in the result.
 
     HALF: converted in place. BOTH: unchanged, with a half copy for some of its uses.
     SATURATED: in float32, with its values clamped to the range of half.
@@ -85,7 +85,7 @@ class Plan:
     tensors: tuple[TensorChange, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether anything changes."""
+        """Return whether anything changes."""
         return bool(self.values or self.attributes or self.casts or self.tensors)
 
 
@@ -208,7 +208,7 @@ class _Planner:
         return halves, fulls
 
     def _is_half_output(self, value: ir.Value) -> bool:
-        """Whether an output becomes half; one that is an input or not a tensor keeps the producer's type."""
+        """Return if an output becomes half; an input, or what is no tensor, keeps the producer's type."""
         if value.is_graph_input() or type(self._graph.types.get(value)) is not ir.TensorType:
             return self._is_produced_half(value)
         return self._is_half_io(value)

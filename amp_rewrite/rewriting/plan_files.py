@@ -226,7 +226,7 @@ class SavedPlan:
         )
 
     def entries(self, graph: UnitGraph) -> tuple[Entry, ...]:
-        """What was said of this model's units; PlanError when the plan was made for another model."""
+        """Return the entries of this model's units; PlanError when the plan was made for another model."""
         rows = self.units
         same = len(rows) == len(graph.units) and self.model == fingerprint(graph.root)
         if not same or not all(map(_is_of, rows, graph.units)):

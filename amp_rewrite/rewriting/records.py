@@ -9,6 +9,7 @@ import dataclasses
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -25,8 +26,21 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Integer = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
-def parse(text: bytes | str, kind: type[T], version: int) -> T:
-    """Parses a JSON object of a format version as a record of `kind`; ValueError for anything else."""
+def plain(record: object) -> Any:
+    """Return a record as data for JSON: members of enumerations are their values, paths their text."""
+    return msgspec.to_builtins(record, enc_hook=_plain)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} has no form in JSON")
+
+
+def parse(text: bytes | str, kind: type[T], version: int | None = None) -> T:
+    """Parses a JSON object, of a format version if it has one, as a record of `kind`; ValueError for anything
+    else.
+    """
     try:
         content = json.loads(text if isinstance(text, str) else text.decode())
         json.dumps(content, ensure_ascii=False).encode()  # JSON can hold half of a character
@@ -34,7 +48,7 @@ def parse(text: bytes | str, kind: type[T], version: int) -> T:
         raise ValueError(f"not valid JSON: {error}") from error
     if not isinstance(content, dict):
         raise ValueError("the top level is not an object")
-    if "format" in content and content["format"] != version:
+    if version is not None and "format" in content and content["format"] != version:
         other = content["format"] if isinstance(content["format"], int) else "another"
         raise ValueError(f"format {other}, and {version} is read here")
     return convert(content, kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
@@ -16,6 +16,7 @@ from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.preparing.form_changes import FormChange
+from amp_rewrite.rewriting import records
 from amp_rewrite.rewriting.plan import Plan, Storage
 
 
@@ -36,8 +37,8 @@ class NodeCounts:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why nothing became half: `why` is what holds the most arithmetic in float32, empty where nothing is
-    float32; `already` says whether the model has the half type as it was given.
+    """The reason why nothing became half: `why` is what holds the most arithmetic in float32, empty
+    where nothing is float32; `already` says whether the model has the half type as it was given.
     """
 
     why: str
@@ -94,31 +95,30 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether the result is a valid model with the inputs and outputs of the original."""
+        """Return whether the result is a valid model with the inputs and outputs of the original."""
         return not self.broken
 
     @property
     def in_short(self) -> str:
-        """What became of the model, in a line: nodes, Casts, and what is wrong or to be known."""
+        """Return the outcome in a line: nodes, Casts, faults and warnings."""
         counts = f"{self.nodes.half:,} nodes in {self.half}, {self.nodes.full:,} in float32"
         casts = f"{counts}, {self.casts_added:,} Cast{'' if self.casts_added == 1 else 's'} added"
         return "; ".join((casts, *(f"not valid: {fault}" for fault in self.broken), *self.warnings))
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain data."""
-        changes = [{**asdict(change), "kind": change.kind.value} for change in self.form_changes]
-        plain = {"ok": self.ok, "form_changes": changes, "seconds": dict(self.seconds)}
-        ranges = self.ranges and self.ranges.to_json()
-        return (
-            asdict(self)
-            | plain
-            | {"certificate": self.certificate and self.certificate.to_json()}
-            | {"ranges": ranges, "prediction": self.prediction and self.prediction.to_json()}
-        )
+        own = {
+            "certificate": self.certificate and self.certificate.to_json(),
+            "ranges": self.ranges and self.ranges.to_json(),
+            "prediction": self.prediction and self.prediction.to_json(),
+            "seconds": dict(self.seconds),
+            "ok": self.ok,
+        }
+        return records.plain(self) | own
 
 
 class Extent(enum.IntEnum):
-    """How much of a node's float32 becomes half."""
+    """The part of a node's float32 that becomes half."""
 
     NONE = 0
     SOME = 1
@@ -126,7 +126,7 @@ class Extent(enum.IntEnum):
 
 
 def extents(graph: UnitGraph, painting: Painting) -> dict[ir.Node, Extent]:
-    """How much of every node that has float32 becomes half."""
+    """Return how much of every node that has float32 becomes half."""
     found: dict[ir.Node, Extent] = {}
     for unit in graph.units:
         here = Extent.ALL if painting.is_half(unit.index) else Extent.NONE

@@ -40,7 +40,7 @@ class Restored:
 
     @property
     def ok(self) -> bool:
-        """Whether the result is a valid model."""
+        """Return whether the result is a valid model."""
         return not self.broken
 
     def to_json(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ _IO = ("keep", "float")
 
 
 def _target(model: ModelSource, output: arguments.PathLike | None) -> Path | None:
-    """Where the result of a path goes; raises OptionError and OutputError."""
+    """Return where the result of a path goes; raises OptionError and OutputError."""
     if not isinstance(model, (str, os.PathLike)):
         if output is not None:
             raise OptionError("output is for a path; other models are returned")

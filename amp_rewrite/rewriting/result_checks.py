@@ -114,7 +114,7 @@ def blaming(model: Callable[[], Checkable]) -> Generator[None]:
 
 
 def _rejection(model: Checkable, remedy: str) -> ModelError | None:
-    """What onnx's checker has against a model, as an error; None where it accepts it."""
+    """Return the objection of onnx's checker to a model as an error; None where it accepts it."""
     complaint = _complaint(model)
     if not complaint:
         return None

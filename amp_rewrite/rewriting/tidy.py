@@ -79,7 +79,7 @@ def _source(node: ir.Node, types: Types, replacements: Mapping[ir.Value, ir.Valu
 
 
 def _may_be_output(value: ir.Value, graph: object, root: ir.Graph) -> bool:
-    """Whether `value` can replace an output of `graph`.
+    """Return whether `value` can replace an output of `graph`.
 
     The outputs of the model keep their names, and those of a body are distinct and produced inside it.
     """

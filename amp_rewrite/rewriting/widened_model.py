@@ -18,7 +18,7 @@ from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.preparing import preparing
-from amp_rewrite.rewriting import annotations, cast_insertion, container_casts, editing, widening
+from amp_rewrite.rewriting import annotations, cast_insertion, widening
 from amp_rewrite.rewriting.cast_insertion import Placer, Redirection, redirect
 
 SMALL = 1 << 20
@@ -27,7 +27,7 @@ SMALL = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """What was done: the stored tensors that were widened, the Casts that were removed, those that inputs,
+    """The edits: the stored tensors that were widened, the Casts that were removed, those that inputs,
     outputs and custom operators got, and the names of small stored tensors that hold a number that a mask is
     clamped to: the largest of their half type or half of it, of either sign.
     """
@@ -80,7 +80,7 @@ def _declare(model: ir.Model, halves: Halves) -> None:
     for value, kind in element_types.infer(model).items():
         declared = value.type
         if declared is not None and declared.dtype in halves and kind.dtype not in halves:
-            value.type = editing.with_element(declared, kind.dtype)
+            value.type = element_types.with_element(declared, kind.dtype)
 
 
 def _casts(model: ir.Model) -> int:
@@ -88,7 +88,7 @@ def _casts(model: ir.Model) -> int:
 
 
 def _stored(model: ir.Model, kinds: Halves) -> tuple[int, tuple[str, ...]]:
-    """How many half tensors are stored, and which of them reach a limit."""
+    """Return how many half tensors are stored, and which of them reach a limit."""
     halves = [(name, tensor) for name, tensor in _tensors(model) if tensor.dtype in kinds]
     return len(halves), tuple(name for name, tensor in halves if _is_at_limit(tensor))
 
@@ -154,7 +154,7 @@ class _Widener:
         return kind is not None and kind.dtype in self._halves
 
     def _is_border(self, value: ir.Value) -> bool:
-        """Whether it is an input of the model that keeps its type."""
+        """Return whether it is an input of the model that keeps its type."""
         is_weight = self._lists_weights and value.is_initializer()
         return self._keeps(value) and value in self._root.inputs and not is_weight
 
@@ -165,7 +165,7 @@ class _Widener:
     def _widen(self, value: ir.Value) -> None:
         if value.const_value is not None:
             value.const_value = widening.widened(value.const_value)
-        value.type = editing.with_element(self._types[value], ir.DataType.FLOAT)
+        value.type = element_types.with_element(self._types[value], ir.DataType.FLOAT)
 
     def _feed(self, node: ir.Node, staying: set[ir.Value]) -> None:
         """Casts what an opaque node reads to half, as it was."""
@@ -207,7 +207,7 @@ class _Widener:
 
     def _container(self, value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType) -> list[ir.Node]:
         """Nodes that cast a sequence or an optional."""
-        since = container_casts.MIN_OPSET[type(kind)]
+        since = cast_insertion.MIN_OPSET[type(kind)]
         if self._version("") < since:
             raise ModelError(
                 f"no node can cast '{value.name}', of type {kind}, below opset {since}",
@@ -215,7 +215,7 @@ class _Widener:
                 remedy="ask for float32 inputs and outputs, or convert the opset (onnx.version_converter)",
             )
         other = kind.dtype if dtype == ir.DataType.FLOAT else ir.DataType.FLOAT
-        return container_casts.cast_nodes(value, editing.with_element(kind, other), dtype, self._names)
+        return cast_insertion.cast_nodes(value, element_types.with_element(kind, other), dtype, self._names)
 
 
 def _widen_node(node: ir.Node, types: Types, halves: Halves) -> None:
@@ -251,7 +251,7 @@ def _take_over_outputs(model: ir.Model) -> None:
 
 
 def _is_idle(value: ir.Value, output: ir.Value, types: Types) -> bool:
-    """Whether an output is its Cast's input, which a node makes and which is no output itself."""
+    """Return whether an output is its Cast's input, which a node makes and which is no output itself."""
     float32 = ir.TensorType(ir.DataType.FLOAT)
     same = types.get(value) == float32 == types.get(output)
     return same and output.is_graph_output() and value.producer() is not None and not value.is_graph_output()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from amp_rewrite.model import constants
 from amp_rewrite.numerics.half import HALF_TYPES
-from amp_rewrite.onnx_types import schema
+from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.rewriting import editing
 
 
@@ -24,7 +24,7 @@ def widen_attributes(node: ir.Node, halves: Container[ir.DataType | None] = HALF
         elif attribute.type == ir.AttributeType.TYPE_PROTO and not attribute.is_ref():
             value_type = attribute.value.type
             if value_type.dtype in halves:
-                wide = editing.with_element(value_type, ir.DataType.FLOAT)
+                wide = element_types.with_element(value_type, ir.DataType.FLOAT)
                 held = ir.TypeAndShape(wide, attribute.value.shape)
                 node.attributes[name] = ir.Attr(name, ir.AttributeType.TYPE_PROTO, held)
     typed = schema.of(node)

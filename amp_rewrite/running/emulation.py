@@ -29,7 +29,7 @@ from amp_rewrite.onnx_facts.operators import MOVERS
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.preparing import value_shapes
-from amp_rewrite.rewriting import cast_insertion, container_casts, editing, widened_model, widening
+from amp_rewrite.rewriting import cast_insertion, widened_model, widening
 from amp_rewrite.rewriting.cast_insertion import Placer, Redirection, redirect
 from amp_rewrite.running import half_accumulation, sessions
 from amp_rewrite.running.sessions import Device, Libraries
@@ -226,7 +226,7 @@ class _Emulator:
 
     def _widen(self, value: ir.Value) -> None:
         if value.type is not None:
-            value.type = editing.with_element(self._types[value], ir.DataType.FLOAT)
+            value.type = element_types.with_element(self._types[value], ir.DataType.FLOAT)
 
     def _round(self, value: ir.Value, dtype: ir.DataType, node: ir.Node) -> None:
         """Casts a node's output to half, and back for its consumers."""
@@ -280,7 +280,7 @@ class _Emulator:
 
     def _container(self, value: ir.Value, value_type: ir.TypeProtocol, dtype: ir.DataType) -> list[ir.Node]:
         """Nodes that cast a sequence or an optional to `dtype`."""
-        since = container_casts.MIN_OPSET[type(value_type)]
+        since = cast_insertion.MIN_OPSET[type(value_type)]
         if self._opset < since:
             raise ModelError(
                 f"cannot be emulated: no node can cast '{value.name}', of type {value_type}",
@@ -288,6 +288,8 @@ class _Emulator:
                 remedy=f"use tensors instead, or opset {since} or later (onnx.version_converter)",
             )
         was = (
-            value_type if dtype == ir.DataType.FLOAT else editing.with_element(value_type, ir.DataType.FLOAT)
+            value_type
+            if dtype == ir.DataType.FLOAT
+            else element_types.with_element(value_type, ir.DataType.FLOAT)
         )
-        return container_casts.cast_nodes(value, was, dtype, self._names)
+        return cast_insertion.cast_nodes(value, was, dtype, self._names)

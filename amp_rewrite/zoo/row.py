@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -48,13 +48,9 @@ class Row:
     speedup: float | None = None
     sizes: tuple[int, int] | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """This as JSON data."""
-        return {**asdict(self), "status": self.status.value}
-
 
 def from_json(data: Mapping[str, Any]) -> Row:
-    """The row that `to_json` described; raises KeyError, TypeError or ValueError for any other data."""
+    """Return the row whose fields these are; raises KeyError, TypeError or ValueError for any other data."""
     fields: dict[str, Any] = {**data, "status": Status(data["status"])}
     if fields["sizes"]:
         before, after = fields["sizes"]

@@ -20,6 +20,7 @@ from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.files import destination, staging
 from amp_rewrite.files.file_identity import FileIdentity
 from amp_rewrite.model import external_data, writing
+from amp_rewrite.rewriting import records
 from amp_rewrite.zoo import entries, index_page, row
 from amp_rewrite.zoo.entries import Entry
 from amp_rewrite.zoo.row import Row, Status
@@ -212,7 +213,7 @@ def save(job: Job, found: Row) -> None:
     if found.status is Status.FAILED:
         return
     destination.make_folder(job.record.parent)
-    known = {"job": _stamp(job), "files": _stamps(job.files), "row": found.to_json()}
+    known = {"job": _stamp(job), "files": _stamps(job.files), "row": records.plain(found)}
     writing.write_json(known, job.record)
 
 
@@ -264,8 +265,8 @@ class Zoo:
 
     def to_json(self) -> dict[str, Any]:
         """This as JSON data."""
-        rows = [row.to_json() for row in self.rows]
-        return {"amp_rewrite": version.installed(), "ok": self.ok, "counts": self.counts, "models": rows}
+        models = records.plain(self.rows)
+        return {"amp_rewrite": version.installed(), "ok": self.ok, "counts": self.counts, "models": models}
 
 
 def rewrite_zoo(
