@@ -17,11 +17,10 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from amp_rewrite.model import graph_edits, traversal
+from amp_rewrite.model import constants, graph_edits, traversal
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.node_patterns import pinned_as
-from amp_rewrite.preparing import stored_values
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.preparing.stored_values import Doubles, Floats, StoredValues
 
@@ -78,7 +77,7 @@ def vector(tensor: ir.TensorProtocol | None, channels: int) -> Doubles | None:
         or tensor.shape.numpy() not in ((channels,), (1, channels))
     ):
         return None
-    return stored_values.read(tensor).reshape(-1).astype(np.float64)
+    return constants.read_whole(tensor).reshape(-1).astype(np.float64)
 
 
 # Where the output channels of a product are in its stored weight, and the weight with each one scaled.
@@ -269,7 +268,7 @@ def _is_held(weight: ir.TensorProtocol, layout: WeightLayout, norm: BatchNorm, h
     No value leaves its range, and no channel comes so close to its smallest number that fewer than PRECISION
     bits are left. A channel whose scale is lost beside the largest does not count: networks have dead ones.
     """
-    array, factors = stored_values.read(weight), np.abs(norm.factor)
+    array, factors = constants.read_whole(weight), np.abs(norm.factor)
     largest, typical = layout.largest(array), layout.typical(array)
     alive = np.abs(norm.scale) * half.integers >= np.abs(norm.scale).max()
     fits = (largest * factors <= np.maximum(largest, half.largest)) & np.isfinite(factors * largest)
@@ -281,7 +280,7 @@ def _scaled(weight: ir.TensorProtocol, layout: WeightLayout, factors: Doubles) -
     """The weight with each channel multiplied by its factor, now or, where it is large, when it is read."""
 
     def product() -> ir.TensorProtocol:
-        return ir.Tensor(layout.scaled(stored_values.read(weight), factors))
+        return ir.Tensor(layout.scaled(constants.read_whole(weight), factors))
 
     if weight.nbytes < LAZY_FROM:
         return product()

@@ -20,7 +20,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from amp_rewrite.model import graph_edits, traversal
+from amp_rewrite.model import constants, graph_edits, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.policy.node_patterns import pinned_as
@@ -112,7 +112,7 @@ def _proto(
     for value, tensor in constant.leaves.items():
         dims = tensor.shape.numpy()
         if data_up_to is None or tensor.nbytes <= data_up_to:
-            graph.initializer.append(numpy_helper.from_array(stored_values.read(tensor), names[value]))
+            graph.initializer.append(numpy_helper.from_array(constants.read_whole(tensor), names[value]))
         else:
             graph.input.append(helper.make_tensor_value_info(names[value], int(tensor.dtype), dims))
     for node in constant.nodes:
