@@ -56,7 +56,7 @@ def find_islands(
 
 
 class _Bill:
-    """What each part would cost, were it half, and what it would save."""
+    """The cost of each part, were it half, and its saving."""
 
     def __init__(
         self, graph: UnitGraph, costs: ModelCosts, left: Sequence[bool], parts: Mapping[int, int]
@@ -119,7 +119,7 @@ def _parts(graph: UnitGraph, gone: Collection[int]) -> dict[int, int]:
 
 
 def _casts(border: Border, left: Sequence[bool], parts: Mapping[int, int]) -> Iterator[tuple[int, int]]:
-    """How many Casts of a value each part at it would add, were it half."""
+    """Yield how many Casts of a value each part at it would add, were it half."""
     within = Counter(parts[unit] for unit in border.readers if unit in parts)
     own = None if border.producer is None else parts.get(border.producer)
     if own is None and not within:
@@ -187,7 +187,7 @@ class _UnitNetwork:
                 self._node[unit] = self._node[first]
 
     def add_gains(self, kept: Collection[int]) -> None:
-        """What each unit saves in half, and what may not be taken from it."""
+        """Add what each unit saves in half, and what may not be taken from it."""
         for kernel in self._costs.kernels:
             for at, unit in enumerate(kernel.units):
                 if self._halves[unit]:
@@ -197,7 +197,7 @@ class _UnitNetwork:
                 self._network.supply[self._node[unit]] += UNLIMITED
 
     def add_price(self, units: Iterable[int], price: int) -> None:
-        """What it costs that any of these units is half; less than 0 for what a unit is worth by itself."""
+        """Add the price of any of these units being half; less than 0 for what a unit is worth by itself."""
         nodes = dict.fromkeys(self._node[unit] for unit in units if unit in self._node)
         if nodes and price > 0:
             self._network.demand[self._shared(nodes, goes_out=False)] += price
@@ -211,7 +211,7 @@ class _UnitNetwork:
             self._network.demand[self._node[unit]] -= amount
 
     def add_border(self, border: Border) -> None:
-        """What the Casts of a value cost, for any colours of the units at it."""
+        """Add the costs of the Casts of a value, for any colours of the units at it."""
         readers = dict.fromkeys(self._node[unit] for unit in border.readers if self._halves[unit])
         full = border.full or not all(self._halves[unit] for unit in border.readers)
         producer = None if border.producer is None else self._node.get(border.producer)
@@ -249,7 +249,7 @@ class _UnitNetwork:
         return node
 
     def add_fusions(self) -> None:
-        """What a border inside of a fusion costs: its launch, and a value that is written and read."""
+        """Add the cost of a border inside of a fusion: its launch, and a value that is written and read."""
         for fusion in self._costs.fusions:
             producer, consumer = self._node.get(fusion.producer), self._node.get(fusion.consumer)
             if producer is None and consumer is None:
@@ -258,7 +258,7 @@ class _UnitNetwork:
             self._apart(producer, consumer, cost)
 
     def _apart(self, producer: int | None, consumer: int | None, cost: int) -> None:
-        """What it costs that two units differ; one that is None is float32."""
+        """Add the cost of two units that differ; one that is None is float32."""
         if producer is None or consumer is None:
             for node in (node for node in (producer, consumer) if node is not None):
                 self._network.demand[node] += cost
@@ -266,7 +266,7 @@ class _UnitNetwork:
             self._network.edge(producer, consumer, cost, cost)
 
     def add_types(self) -> None:
-        """What may be half only where something else is."""
+        """Tie what may be half only where something else is."""
         for unit, other in fusions.fused_pairs(self._graph):
             if unit in self._node and other in self._node:
                 self._network.edge(self._node[unit], self._node[other], UNLIMITED)

@@ -25,7 +25,7 @@ FEW = 16
 
 @dataclass(frozen=True, slots=True)
 class ValueShapes:
-    """What is known of a model's values: shapes, the contents of small ones, and how often each body runs.
+    """The shapes of a model's values, the contents of small ones, and how often each body runs.
 
     `assumed` names the open dimensions that count as DEFAULT: a symbol, or `input:axis`.
     """
@@ -151,7 +151,7 @@ class _ShapePropagation:
             return KnownValue(read.type)
 
     def _computable(self, node: ir.Node, reads: Sequence[KnownValue | None]) -> bool:
-        """Whether a node is deterministic, its inputs are known and its outputs are small."""
+        """Return whether a node is deterministic, its inputs are known and its outputs are small."""
         if node.domain or node.op_type in _RANDOM or control_flow.bodies(node):
             return False
         if any(read is not None and read.data is None for read in reads):
@@ -190,7 +190,7 @@ class _ShapePropagation:
 
 
 def _is_small(dtype: ir.DataType, count: int) -> bool:
-    """Whether a value with this many elements is small enough to compute."""
+    """Return whether a value with this many elements is small enough to compute."""
     if dtype == ir.DataType.STRING:
         return False
     return count <= (FEW if dtype.is_floating_point() else SMALL)
@@ -224,7 +224,7 @@ class _ControlFlow:
     limit: int | None = None
 
     def trip_count(self, body: ir.Graph, values: Mapping[ir.Value, Array]) -> int | None:
-        """How often a body runs in one run of the node; None where that depends on the data.
+        """Return how often a body runs in one run of the node; None where that depends on the data.
 
         None for both branches of an If whose condition is unknown.
         """
@@ -245,7 +245,7 @@ class _ControlFlow:
         return self.node.attributes[name].as_graph() is body
 
     def _runs_to_the_limit(self, body: ir.Graph, values: Mapping[ir.Value, Array]) -> bool:
-        """Whether a loop's condition never ends it: it is constantly true, or passed through unchanged."""
+        """Return whether a loop's condition never ends it: it is always true, or passed through unchanged."""
         has_condition = len(self.node.inputs) > 1 and self.node.inputs[1] is not None
         starts = self.condition or (self.condition is None and not has_condition)
         if not starts or not body.outputs:
@@ -308,7 +308,7 @@ def _first_scanned(node: ir.Node) -> int:
 
 
 def _has_batch(node: ir.Node) -> bool:
-    """Whether this is Scan 8: an input of sequence lengths comes first, and every value has a batch axis."""
+    """Return whether this is Scan 8: sequence lengths come first, and every value has a batch axis."""
     return len(node.inputs) != len(node.attributes["body"].as_graph().inputs)
 
 
@@ -365,7 +365,7 @@ def _outside(
 
 
 def _scans(node: ir.Node) -> int:
-    """How many outputs of a Scan are scan outputs, stacked along an axis."""
+    """Return how many outputs of a Scan are scan outputs, stacked along an axis."""
     body = node.attributes["body"].as_graph()
     scanned = node.attributes.get("num_scan_inputs")
     return len(body.outputs) - (len(body.inputs) - scanned.as_int()) if scanned is not None else 0

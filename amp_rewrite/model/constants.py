@@ -193,7 +193,7 @@ def _unreadable(tensor: ir.ExternalTensor, why: str, remedy: str = _UNCHANGED) -
 
 
 def fits(tensors: Sequence[ir.TensorProtocol], half: Half) -> list[Fit]:
-    """How each of these float32 tensors fits into `half`: small ones many at once, a large one by several
+    """Return how each of these float32 tensors fits `half`: small ones many at once, a large one by several
     threads.
     """
     sized = [(tensor, math.prod(dims(tensor))) for tensor in tensors]

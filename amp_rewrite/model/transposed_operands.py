@@ -30,7 +30,7 @@ class Product:
 
     @property
     def is_fused(self) -> bool:
-        """Whether onnxruntime can absorb the Transpose."""
+        """Return whether onnxruntime can absorb the Transpose."""
         left, right = self.ranks
         return left is not None and left == right
 
@@ -120,12 +120,12 @@ def _number_of_sizes(reshape: ir.Node) -> int | None:
 
 
 def _turns(node: ir.Node) -> bool:
-    """Whether a node is a Transpose."""
+    """Return whether a node is a Transpose."""
     return node.op_type == "Transpose" and node.domain == "" and len(node.outputs) == 1
 
 
 def _is_folded(transpose: ir.Node) -> bool:
-    """Whether a Transpose reads a stored value that no caller can replace, as it is or through Casts."""
+    """Return whether a Transpose reads a stored value that no caller can replace, also through Casts."""
     value = next(iter(transpose.inputs), None)
     while value is not None and constants.stored_as(value) is None:
         node = value.producer()
@@ -136,7 +136,7 @@ def _is_folded(transpose: ir.Node) -> bool:
 
 
 def _moves_first(node: ir.Node) -> bool:
-    """Whether a Transpose moves the first axis; without `perm` it reverses them all."""
+    """Return whether a Transpose moves the first axis; without `perm` it reverses them all."""
     return _turns(node) and next(iter(_perm(node)), -1) != 0
 
 

@@ -56,7 +56,7 @@ _EPSILON = float(np.float32(1e-5))
 
 
 def _infers(node: ir.Node) -> bool:
-    """Whether a node normalises by what is stored, in the same way for all elements of a channel."""
+    """Return whether a node normalises by what is stored, in the same way for all elements of a channel."""
     attributes = node.attributes
     types = {name: (attribute.type, attribute.is_ref()) for name, attribute in attributes.items()}
     modes = all(attributes[name].value == plain for name, plain in _PLAIN.items() if name in attributes)
@@ -96,7 +96,7 @@ class WeightLayout:
 
     @property
     def channels(self) -> int:
-        """How many output channels there are."""
+        """The number of output channels."""
         return self.view[0] * self.view[2]
 
     def scaled(self, weight: Floats, factors: Doubles) -> Floats:
@@ -227,7 +227,7 @@ class _Folding:
 
 
 def _folding(node: ir.Node, stored: StoredValues, half: Half) -> _Folding | None:
-    """What a BatchNormalization folds into; None where it stays."""
+    """Return the folding of a BatchNormalization; None where it stays."""
     product = _product(node)
     weight = stored.tensor(product.inputs[1]) if product is not None else None
     layout = weight_layout_of(product, weight) if product is not None and weight is not None else None
@@ -255,7 +255,7 @@ _OPERANDS = 2
 
 
 def _bias(product: ir.Node, stored: StoredValues, channels: int) -> Doubles | None:
-    """What a product adds to each channel; None where that is computed, or not one number for each."""
+    """Return the bias of each channel; None where that is computed, or not one number for each."""
     value = product.inputs[2] if len(product.inputs) > _OPERANDS else None
     if value is None:
         return np.zeros(channels)
@@ -263,7 +263,7 @@ def _bias(product: ir.Node, stored: StoredValues, channels: int) -> Doubles | No
 
 
 def _is_held(weight: ir.TensorProtocol, layout: WeightLayout, norm: BatchNorm, half: Half) -> bool:
-    """Whether half holds the folded weight as it holds the unfolded.
+    """Return whether half holds the folded weight as it holds the unfolded.
 
     No value leaves its range, and no channel comes so close to its smallest number that fewer than PRECISION
     bits are left. A channel whose scale is lost beside the largest does not count: networks have dead ones.

@@ -83,7 +83,7 @@ class StoredValues:
 
 
 def is_number(dtype: ir.DataType) -> bool:
-    """Whether each element of a tensor of this type is a number of whole bytes."""
+    """Return whether each element of a tensor of this type is a number of whole bytes."""
     return dtype not in (ir.DataType.UNDEFINED, ir.DataType.STRING) and dtype.bitwidth >= _BYTE
 
 

@@ -116,7 +116,7 @@ _EQUIVALENTS: Mapping[str, Callable[[ir.Node, Naming, str], Nodes]] = {
 
 
 def is_wrongly_inferred(node: ir.Node) -> bool:
-    """Whether what onnx 1.23 infers for a node is wrong, or is not what runtimes compute."""
+    """Return whether what onnx 1.23 infers for a node is wrong, or is not what runtimes compute."""
     rule = None if node.domain else _WRONG_RULES.get(node.op_type)
     return rule is not None and rule(node)
 
@@ -206,7 +206,7 @@ class _Builder:
         return made
 
     def _declared(self, value: ir.Value) -> onnx.ValueInfoProto:
-        """What is declared of a value; a shape without a type says nothing."""
+        """Return the declaration of a value; a shape without a type says nothing."""
         kind = self._types.get(value)
         info = onnx.ValueInfoProto(name=self._name(value))
         if isinstance(kind, ir.TensorType):
@@ -279,7 +279,7 @@ COUNTING = frozenset("Compress NonMaxSuppression NonZero Unique".split())
 
 
 def values_of_counted_size(graph: ir.Graph, nodes: GraphNodes) -> set[ir.Value]:
-    """What these operators give, and what follows from it, in a graph and its bodies."""
+    """Return the outputs of these operators, and what follows from them, in a graph and its bodies."""
     found: set[ir.Value] = set()
     if any(node.op_type in COUNTING for held in nodes.values() for node in held):
         _follow(graph, nodes, found)
@@ -368,7 +368,7 @@ _Dims = tuple[int | str | None, ...]
 
 
 class _Names(Enum):
-    """Which names of inferred sizes a value gets: sizes of one name are the same, as a runtime believes."""
+    """The names of inferred sizes that a value gets: sizes of one name are the same, as runtimes believe."""
 
     NONE = "none"
     GIVEN = "given by the model"
@@ -376,7 +376,7 @@ class _Names(Enum):
 
 
 def _has_slice_10(model: ir.Model, nodes: GraphNodes) -> bool:
-    """Whether what onnx infers has names that are wrong: a part has the name of the whole at opset 10."""
+    """Return whether names that onnx infers are wrong: a part has the name of the whole at opset 10."""
     if element_types.default_opset(model.graph.opset_imports) != _WRONG_SLICE:
         return False
     return any(node.op_type == "Slice" for held in nodes.values() for node in held)
