@@ -47,55 +47,21 @@ def find_islands(
     Linear in units, edges and kernels.
     """
     parts = _parts(graph, gone)
-    bill = _Bill(graph, costs, left, parts)
-    bill.add_borders(borders)
-    bill.add_fusions()
-    bill.add_gains()
-    found = bill.islands()
-    return {unit: found[part] for unit, part in parts.items()}
-
-
-class _Bill:
-    """The cost of each part, were it half, and its saving."""
-
-    def __init__(
-        self, graph: UnitGraph, costs: ModelCosts, left: Sequence[bool], parts: Mapping[int, int]
-    ) -> None:
-        self._graph, self._costs, self._left, self._parts = graph, costs, left, parts
-        self._casts, self._cost, self._gain = Counter[int](), Counter[int](), Counter[int]()
-
-    def add_borders(self, borders: Iterable[Border]) -> None:
-        """The Casts that come, less those that go."""
-        for border in borders:
-            for part, casts in _casts(border, self._left, self._parts):
-                self._casts[part] += casts
-                self._cost[part] += casts * self._costs.cast(border.value, self._costs.large)
-
-    def add_fusions(self) -> None:
-        """The fusions that it would break, less those that it would mend."""
-        for fusion in self._costs.fusions:
-            cost = self._costs.broken(fusion, self._costs.large) + self._costs.launch(fusion)
-            for unit, other in itertools.permutations((fusion.producer, fusion.consumer)):
-                part = self._parts.get(unit)
-                if part is not None and self._parts.get(other) != part:
-                    self._cost[part] += -cost if self._left[other] else cost
-
-    def add_gains(self) -> None:
-        """The time that kernels take less."""
-        for kernel in self._costs.kernels:
-            for at, unit in enumerate(kernel.units):
-                if unit in self._parts:
-                    self._gain[self._parts[unit]] += self._costs.gain(kernel, at, self._costs.large)
-
-    def islands(self) -> dict[int, Island]:
-        """Every part as an island."""
-        of_node = {self._graph.units[unit].node: part for unit, part in self._parts.items()}
-        nodes = Counter(of_node.values())
-        return {part: self._island(nodes[part], part) for part in set(self._parts.values())}
-
-    def _island(self, nodes: int, part: int) -> Island:
-        cost, gain = self._cost[part], self._gain[part]
-        return Island(nodes, max(self._casts[part], 0), round(cost / gain, 2) if gain > 0 else None)
+    casts, cost, gain = Counter[int](), Counter[int](), Counter[int]()
+    for border in borders:  # the Casts that come, less those that go
+        for part, more in _casts(border, left, parts):
+            casts[part] += more
+            cost[part] += more * costs.cast(border.value, costs.large)
+    for part, price in _broken_fusions(costs, left, parts):
+        cost[part] += price
+    for kernel in costs.kernels:
+        for at, unit in enumerate(kernel.units):
+            if unit in parts:
+                gain[parts[unit]] += costs.gain(kernel, at, costs.large)
+    nodes = Counter({graph.units[unit].node: part for unit, part in parts.items()}.values())
+    times = {part: round(cost[part] / gain[part], 2) if gain[part] > 0 else None for part in parts.values()}
+    islands = {part: Island(nodes[part], max(casts[part], 0), times[part]) for part in times}
+    return {unit: islands[part] for unit, part in parts.items()}
 
 
 def _parts(graph: UnitGraph, gone: Collection[int]) -> dict[int, int]:
@@ -116,6 +82,18 @@ def _parts(graph: UnitGraph, gone: Collection[int]) -> dict[int, int]:
             found = reach([unit], beside, lambda other: other in gone and other not in parts)
             parts.update(dict.fromkeys((unit, *found), unit))
     return parts
+
+
+def _broken_fusions(
+    costs: ModelCosts, left: Sequence[bool], parts: Mapping[int, int]
+) -> Iterator[tuple[int, int]]:
+    """Yield the price of each fusion that a part would break; less than 0 for one that it would mend."""
+    for fusion in costs.fusions:
+        price = costs.broken(fusion, costs.large) + costs.launch(fusion)
+        for unit, other in itertools.permutations((fusion.producer, fusion.consumer)):
+            part = parts.get(unit)
+            if part is not None and parts.get(other) != part:
+                yield part, -price if left[other] else price
 
 
 def _casts(border: Border, left: Sequence[bool], parts: Mapping[int, int]) -> Iterator[tuple[int, int]]:
