@@ -42,14 +42,14 @@ def _unequal_ranks(graph: UnitGraph) -> frozenset[ir.Node]:
     are not known to have the same rank; and all that stands between.
     """
     nodes = (node for held in graph.nodes.values() for node in held)
-    ranks = transposed_operands.transposed(nodes)
-    failing = [product for product in transposed_operands.products(ranks) if not product.is_fused]
+    transposed = transposed_operands.find_transposed(nodes)
+    failing = [product for product in transposed_operands.find_products(transposed) if not product.is_fused]
     waiting, seen = [product.operand for product in failing], set[ir.Value]()
     while waiting:
         value = waiting.pop()
         if value not in seen:
             seen.add(value)
-            waiting.extend(read for read in transposed_operands.sources(value) if read in ranks)
+            waiting.extend(read for read in transposed_operands.sources(value) if read in transposed)
     between = {node for value in seen if (node := value.producer()) is not None}
     return frozenset(between | {product.node for product in failing})
 

@@ -60,7 +60,7 @@ def _axes(mean: ir.Node) -> tuple[int, ...]:
 
 
 def _is_vector(value: ir.Value | None) -> bool:
-    """Whether a value has one axis."""
+    """Return whether a value has one axis."""
     stored = stored_as(value)
     shape = stored.shape if stored is not None else value.shape if value is not None else None
     return shape is not None and len(shape) == 1

@@ -68,7 +68,7 @@ def of_graph(
 
 
 def body_runs(nodes: GraphNodes) -> dict[ir.Graph, int]:
-    """How often each graph runs."""
+    """Return how often each graph runs."""
     runs = dict.fromkeys(nodes, 1)
     for inner, held in nodes.items() if len(nodes) > 1 else ():  # outer graphs come first
         for node in held:
@@ -95,7 +95,7 @@ class _Measure:
         self._pair = pair
 
     def is_free(self, node: ir.Node) -> bool:
-        """Whether a node moves no data, or is computed once for all runs."""
+        """Return whether a node moves no data, or is computed once for all runs."""
         operator, domain = node.op_type, node.domain
         if operator in FREE and not domain:
             return True
@@ -105,7 +105,7 @@ class _Measure:
         return has_bodies or (operator == "Cast" and not domain and self._is_cast(node))
 
     def kernel(self, node: ir.Node, units: Sequence[Unit], runs: int) -> Kernel:
-        """What a node costs."""
+        """Return the kernel of a node."""
         operator = node.op_type
         made = self._sizes.largest(node.outputs)
         most = made if operator in _READS_WHAT_IT_MAKES else _ALL
@@ -123,7 +123,7 @@ class _Measure:
         )
 
     def _is_cast(self, node: ir.Node) -> bool:
-        """Whether a node is a Cast between float32 and half."""
+        """Return whether a node is a Cast between float32 and half."""
         kinds = (self._types.get(value) for value in (*node.inputs, *node.outputs) if value is not None)
         return self._pair == frozenset(kind.dtype for kind in kinds if kind is not None)
 

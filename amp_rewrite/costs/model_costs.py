@@ -90,7 +90,7 @@ class ModelCosts:
         return self.device.rate(self.half.name)
 
     def gain(self, kernel: Kernel, at: int, scale: Scale) -> int:
-        """What a kernel saves with this one of its units in half; less than 0 where half is slower."""
+        """The time that a kernel saves with one of its units in half; less than 0 where half is slower."""
         none = (False,) * len(kernel.units)
         alone = (True,) if len(none) == 1 else tuple([unit == at for unit in range(len(none))])
         return self.time(kernel, none, scale) - self.time(kernel, alone, scale)
@@ -108,7 +108,7 @@ class ModelCosts:
         return self._runs(fusion.value) * int(moved / self.device.bandwidth * FEMTO)
 
     def launch(self, fusion: Fusion) -> int:
-        """What a fusion saves in one colour: the launch of its second kernel."""
+        """Return the time that a fusion saves in one colour: the launch of its second kernel."""
         return self._runs(fusion.value) * int(self.device.launch * FEMTO)
 
     def _launched(self, seconds: float) -> int:
@@ -177,7 +177,7 @@ class Border:
     half: bool = False
 
     def is_cast(self, halves: Sequence[bool]) -> bool:
-        """Whether a Cast of the value runs where the units have these colours."""
+        """Return whether a Cast of the value runs where the units have these colours."""
         is_half = self.made is Made.HALF if self.producer is None else halves[self.producer]
         if is_half:
             return self.full or not all(halves[unit] for unit in self.readers)
@@ -272,17 +272,17 @@ class Prediction:
 
     @property
     def speedup(self) -> float:
-        """How many times as fast as float32 the result is; 1 where nothing is executed."""
+        """Ratio of times: how many times as fast as float32 the result is; 1 where nothing is executed."""
         return _times(self.float32, self.result)
 
     @property
     def of_everything(self) -> float:
-        """How many times as fast as everything in half the result is."""
+        """Ratio of times: how many times as fast as everything in half the result is."""
         return _times(self.everything, self.result)
 
     @property
     def is_slower(self) -> bool:
-        """Whether half gains nothing: no time is saved, or the device has no fast half."""
+        """Return whether half gains nothing: no time is saved, or the device has no fast half."""
         return self.speedup <= 1.0 or not self.fast_half
 
     def to_json(self) -> dict[str, Any]:
@@ -316,7 +316,7 @@ def run_times(
 
 @dataclass(slots=True)
 class _Tally:
-    """What adds up for some colours; `launches` are those of kernels."""
+    """Sums for some colours; `launches` are those of kernels."""
 
     halves: Sequence[bool]
     time: int = 0

@@ -1,4 +1,4 @@
-"""How many elements every value has, from the shapes that stand in the model: nothing is inferred here."""
+"""The number of elements of values, from the shapes that stand in the model: nothing is inferred here."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Sizes:
         return self._shapes[value]
 
     def elements(self, value: ir.Value) -> int:
-        """How many elements a value has."""
+        """Return the number of elements of a value."""
         found = self._elements.get(value)
         if found is None:
             shape = self.shape(value)

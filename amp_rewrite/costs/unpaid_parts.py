@@ -47,55 +47,21 @@ def find_islands(
     Linear in units, edges and kernels.
     """
     parts = _parts(graph, gone)
-    bill = _Bill(graph, costs, left, parts)
-    bill.add_borders(borders)
-    bill.add_fusions()
-    bill.add_gains()
-    found = bill.islands()
-    return {unit: found[part] for unit, part in parts.items()}
-
-
-class _Bill:
-    """What each part would cost, were it half, and what it would save."""
-
-    def __init__(
-        self, graph: UnitGraph, costs: ModelCosts, left: Sequence[bool], parts: Mapping[int, int]
-    ) -> None:
-        self._graph, self._costs, self._left, self._parts = graph, costs, left, parts
-        self._casts, self._cost, self._gain = Counter[int](), Counter[int](), Counter[int]()
-
-    def add_borders(self, borders: Iterable[Border]) -> None:
-        """The Casts that come, less those that go."""
-        for border in borders:
-            for part, casts in _casts(border, self._left, self._parts):
-                self._casts[part] += casts
-                self._cost[part] += casts * self._costs.cast(border.value, self._costs.large)
-
-    def add_fusions(self) -> None:
-        """The fusions that it would break, less those that it would mend."""
-        for fusion in self._costs.fusions:
-            cost = self._costs.broken(fusion, self._costs.large) + self._costs.launch(fusion)
-            for unit, other in itertools.permutations((fusion.producer, fusion.consumer)):
-                part = self._parts.get(unit)
-                if part is not None and self._parts.get(other) != part:
-                    self._cost[part] += -cost if self._left[other] else cost
-
-    def add_gains(self) -> None:
-        """The time that kernels take less."""
-        for kernel in self._costs.kernels:
-            for at, unit in enumerate(kernel.units):
-                if unit in self._parts:
-                    self._gain[self._parts[unit]] += self._costs.gain(kernel, at, self._costs.large)
-
-    def islands(self) -> dict[int, Island]:
-        """Every part as an island."""
-        of_node = {self._graph.units[unit].node: part for unit, part in self._parts.items()}
-        nodes = Counter(of_node.values())
-        return {part: self._island(nodes[part], part) for part in set(self._parts.values())}
-
-    def _island(self, nodes: int, part: int) -> Island:
-        cost, gain = self._cost[part], self._gain[part]
-        return Island(nodes, max(self._casts[part], 0), round(cost / gain, 2) if gain > 0 else None)
+    casts, cost, gain = Counter[int](), Counter[int](), Counter[int]()
+    for border in borders:  # the Casts that come, less those that go
+        for part, more in _casts(border, left, parts):
+            casts[part] += more
+            cost[part] += more * costs.cast(border.value, costs.large)
+    for part, price in _broken_fusions(costs, left, parts):
+        cost[part] += price
+    for kernel in costs.kernels:
+        for at, unit in enumerate(kernel.units):
+            if unit in parts:
+                gain[parts[unit]] += costs.gain(kernel, at, costs.large)
+    nodes = Counter({graph.units[unit].node: part for unit, part in parts.items()}.values())
+    times = {part: round(cost[part] / gain[part], 2) if gain[part] > 0 else None for part in parts.values()}
+    islands = {part: Island(nodes[part], max(casts[part], 0), times[part]) for part in times}
+    return {unit: islands[part] for unit, part in parts.items()}
 
 
 def _parts(graph: UnitGraph, gone: Collection[int]) -> dict[int, int]:
@@ -118,8 +84,20 @@ def _parts(graph: UnitGraph, gone: Collection[int]) -> dict[int, int]:
     return parts
 
 
+def _broken_fusions(
+    costs: ModelCosts, left: Sequence[bool], parts: Mapping[int, int]
+) -> Iterator[tuple[int, int]]:
+    """Yield the price of each fusion that a part would break; less than 0 for one that it would mend."""
+    for fusion in costs.fusions:
+        price = costs.broken(fusion, costs.large) + costs.launch(fusion)
+        for unit, other in itertools.permutations((fusion.producer, fusion.consumer)):
+            part = parts.get(unit)
+            if part is not None and parts.get(other) != part:
+                yield part, -price if left[other] else price
+
+
 def _casts(border: Border, left: Sequence[bool], parts: Mapping[int, int]) -> Iterator[tuple[int, int]]:
-    """How many Casts of a value each part at it would add, were it half."""
+    """Yield how many Casts of a value each part at it would add, were it half."""
     within = Counter(parts[unit] for unit in border.readers if unit in parts)
     own = None if border.producer is None else parts.get(border.producer)
     if own is None and not within:
@@ -187,7 +165,7 @@ class _UnitNetwork:
                 self._node[unit] = self._node[first]
 
     def add_gains(self, kept: Collection[int]) -> None:
-        """What each unit saves in half, and what may not be taken from it."""
+        """Add what each unit saves in half, and what may not be taken from it."""
         for kernel in self._costs.kernels:
             for at, unit in enumerate(kernel.units):
                 if self._halves[unit]:
@@ -197,7 +175,7 @@ class _UnitNetwork:
                 self._network.supply[self._node[unit]] += UNLIMITED
 
     def add_price(self, units: Iterable[int], price: int) -> None:
-        """What it costs that any of these units is half; less than 0 for what a unit is worth by itself."""
+        """Add the price of any of these units being half; less than 0 for what a unit is worth by itself."""
         nodes = dict.fromkeys(self._node[unit] for unit in units if unit in self._node)
         if nodes and price > 0:
             self._network.demand[self._shared(nodes, goes_out=False)] += price
@@ -211,7 +189,7 @@ class _UnitNetwork:
             self._network.demand[self._node[unit]] -= amount
 
     def add_border(self, border: Border) -> None:
-        """What the Casts of a value cost, for any colours of the units at it."""
+        """Add the costs of the Casts of a value, for any colours of the units at it."""
         readers = dict.fromkeys(self._node[unit] for unit in border.readers if self._halves[unit])
         full = border.full or not all(self._halves[unit] for unit in border.readers)
         producer = None if border.producer is None else self._node.get(border.producer)
@@ -249,7 +227,7 @@ class _UnitNetwork:
         return node
 
     def add_fusions(self) -> None:
-        """What a border inside of a fusion costs: its launch, and a value that is written and read."""
+        """Add the cost of a border inside of a fusion: its launch, and a value that is written and read."""
         for fusion in self._costs.fusions:
             producer, consumer = self._node.get(fusion.producer), self._node.get(fusion.consumer)
             if producer is None and consumer is None:
@@ -258,7 +236,7 @@ class _UnitNetwork:
             self._apart(producer, consumer, cost)
 
     def _apart(self, producer: int | None, consumer: int | None, cost: int) -> None:
-        """What it costs that two units differ; one that is None is float32."""
+        """Add the cost of two units that differ; one that is None is float32."""
         if producer is None or consumer is None:
             for node in (node for node in (producer, consumer) if node is not None):
                 self._network.demand[node] += cost
@@ -266,7 +244,7 @@ class _UnitNetwork:
             self._network.edge(producer, consumer, cost, cost)
 
     def add_types(self) -> None:
-        """What may be half only where something else is."""
+        """Tie what may be half only where something else is."""
         for unit, other in fusions.fused_pairs(self._graph):
             if unit in self._node and other in self._node:
                 self._network.edge(self._node[unit], self._node[other], UNLIMITED)

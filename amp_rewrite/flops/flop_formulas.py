@@ -46,7 +46,7 @@ class PortShapes:
         return self._known(self.node.outputs[port] if port < len(self.node.outputs) else None)
 
     def has(self, port: int) -> bool:
-        """Whether the node has this input."""
+        """Return whether the node has this input."""
         return port < len(self.node.inputs) and self.node.inputs[port] is not None
 
     def _known(self, value: ir.Value | None) -> Shape:

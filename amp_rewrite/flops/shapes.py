@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.flops import control_flow_shapes, node_inference
+from amp_rewrite.flops import node_inference
 from amp_rewrite.flops.node_inference import Array, KnownValue, Shape
 from amp_rewrite.model import constants
 from amp_rewrite.onnx_types import control_flow, element_types
@@ -25,7 +25,7 @@ FEW = 16
 
 @dataclass(frozen=True, slots=True)
 class ValueShapes:
-    """What is known of a model's values: shapes, the contents of small ones, and how often each body runs.
+    """The shapes of a model's values, the contents of small ones, and how often each body runs.
 
     `assumed` names the open dimensions that count as DEFAULT: a symbol, or `input:axis`.
     """
@@ -151,7 +151,7 @@ class _ShapePropagation:
             return KnownValue(read.type)
 
     def _computable(self, node: ir.Node, reads: Sequence[KnownValue | None]) -> bool:
-        """Whether a node is deterministic, its inputs are known and its outputs are small."""
+        """Return whether a node is deterministic, its inputs are known and its outputs are small."""
         if node.domain or node.op_type in _RANDOM or control_flow.bodies(node):
             return False
         if any(read is not None and read.data is None for read in reads):
@@ -160,7 +160,7 @@ class _ShapePropagation:
         return _is(node, *_DATA_DEPENDENT) or all(s is not None and math.prod(s) <= SMALL for s in shapes)
 
     def _control(self, node: ir.Node, bindings: tuple[control_flow.Binding, ...]) -> None:
-        flow = control_flow_shapes.control_flow_of(node, self._read)
+        flow = _control_flow_of(node, self._read)
         for binding in bindings:
             self._enter(node, binding)
         for body in control_flow.bodies(node):
@@ -176,23 +176,21 @@ class _ShapePropagation:
         outer = node.inputs[binding.inputs[0]] if binding.inputs else None
         if outer is None:
             return
-        found = control_flow_shapes.inside(node, binding, self.types.get(outer))
+        kind = _inside(node, binding, self.types.get(outer))
         for body, i in binding.enters:
-            if found is not None:
-                self.types[body.inputs[i]] = found
+            if kind is not None:
+                self.types[body.inputs[i]] = kind
 
-    def _leave(
-        self, node: ir.Node, binding: control_flow.Binding, flow: control_flow_shapes.ControlFlow
-    ) -> None:
+    def _leave(self, node: ir.Node, binding: control_flow.Binding, flow: _ControlFlow) -> None:
         inner = [(body, self.types.get(body.outputs[i])) for body, i in binding.leaves]
-        found = control_flow_shapes.outside(node, binding, flow.taken(inner), self.trip_counts)
+        kind = _outside(node, binding, flow.taken(inner), self.trip_counts)
         for i in binding.outputs:
             if i < len(node.outputs):
-                self._set(node.outputs[i], found)
+                self._set(node.outputs[i], kind)
 
 
 def _is_small(dtype: ir.DataType, count: int) -> bool:
-    """Whether a value with this many elements is small enough to compute."""
+    """Return whether a value with this many elements is small enough to compute."""
     if dtype == ir.DataType.STRING:
         return False
     return count <= (FEW if dtype.is_floating_point() else SMALL)
@@ -209,3 +207,182 @@ _RANDOM = frozenset(
     "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli Multinomial Dropout".split()
 )
 """Operators whose outputs may differ from run to run."""
+
+
+# How often the bodies of If, Loop and Scan run, and the shapes of values that enter and leave them.
+
+_BodyOutputs = Sequence[tuple[ir.Graph, onnx.TypeProto | None]]
+"""For each body, the type of one of its outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ControlFlow:
+    """A control-flow node with the inputs that decide what runs: None where they are unknown."""
+
+    node: ir.Node
+    condition: bool | None = None
+    limit: int | None = None
+
+    def trip_count(self, body: ir.Graph, values: Mapping[ir.Value, Array]) -> int | None:
+        """Return how often a body runs in one run of the node; None where that depends on the data.
+
+        None for both branches of an If whose condition is unknown.
+        """
+        if self.node.op_type == "If":
+            return None if self.condition is None else int(self._is_taken(body))
+        if self.node.op_type == "Loop":
+            return self.limit if self._runs_to_the_limit(body, values) else None
+        return self.limit
+
+    def taken(self, inner: _BodyOutputs) -> _BodyOutputs:
+        """The outputs of the branch that runs; of all branches where the condition is unknown."""
+        if self.node.op_type != "If" or self.condition is None:
+            return inner
+        return [(body, kind) for body, kind in inner if self._is_taken(body)]
+
+    def _is_taken(self, body: ir.Graph) -> bool:
+        name = "then_branch" if self.condition else "else_branch"
+        return self.node.attributes[name].as_graph() is body
+
+    def _runs_to_the_limit(self, body: ir.Graph, values: Mapping[ir.Value, Array]) -> bool:
+        """Return whether a loop's condition never ends it: it is always true, or passed through unchanged."""
+        has_condition = len(self.node.inputs) > 1 and self.node.inputs[1] is not None
+        starts = self.condition or (self.condition is None and not has_condition)
+        if not starts or not body.outputs:
+            return False
+        origin = _behind_identities(body.outputs[0])
+        if len(body.inputs) > 1 and origin is body.inputs[1]:
+            return True
+        known = values.get(origin)
+        return known is not None and bool(known.all())
+
+
+def _behind_identities(value: ir.Value) -> ir.Value:
+    """The value that a chain of Identity nodes passes through."""
+    while (node := value.producer()) is not None and node.op_type == "Identity" and not node.domain:
+        if not node.inputs or node.inputs[0] is None:
+            break
+        value = node.inputs[0]
+    return value
+
+
+def _control_flow_of(node: ir.Node, read: Callable[[ir.Value | None], KnownValue | None]) -> _ControlFlow:
+    """The condition and the trip limit of a control-flow node, from what is known of its inputs."""
+    inputs = list(map(read, node.inputs))
+    if node.op_type == "If":
+        return _ControlFlow(node, condition=_flag(inputs, 0))
+    if node.op_type == "Loop":
+        return _ControlFlow(node, condition=_flag(inputs, 1), limit=_number(inputs, 0))
+    return _ControlFlow(node, limit=_scanned(node, inputs) if node.op_type == "Scan" else None)
+
+
+def _flag(inputs: Sequence[KnownValue | None], port: int) -> bool | None:
+    data = _data(inputs, port)
+    return None if data is None else bool(data.all())
+
+
+def _number(inputs: Sequence[KnownValue | None], port: int) -> int | None:
+    data = _data(inputs, port)
+    return None if data is None or data.size != 1 else max(int(data.reshape(())), 0)
+
+
+def _data(inputs: Sequence[KnownValue | None], port: int) -> Array | None:
+    known = inputs[port] if port < len(inputs) else None
+    return None if known is None else known.data
+
+
+def _scanned(node: ir.Node, inputs: Sequence[KnownValue | None]) -> int | None:
+    """The length of the sequences that a Scan iterates over; in Scan 8 times the batch."""
+    first = _first_scanned(node)
+    held = inputs[first] if first < len(inputs) else None
+    shape = node_inference.proto_shape(held.type) if held is not None else None
+    axis = _axis(node, "scan_input_axes", 0)
+    if _has_batch(node):
+        return None if shape is None or len(shape) < 2 else shape[0] * shape[1]
+    return None if shape is None or axis >= len(shape) else shape[axis]
+
+
+def _first_scanned(node: ir.Node) -> int:
+    """The index of the first scan input; the state inputs precede it."""
+    return len(node.inputs) - node.attributes["num_scan_inputs"].as_int()
+
+
+def _has_batch(node: ir.Node) -> bool:
+    """Return whether this is Scan 8: sequence lengths come first, and every value has a batch axis."""
+    return len(node.inputs) != len(node.attributes["body"].as_graph().inputs)
+
+
+def _axis(node: ir.Node, name: str, position: int) -> int:
+    axes = node.attributes.get_ints(name, ())
+    return axes[position] if position < len(axes) else 0
+
+
+def _inside(
+    node: ir.Node, binding: control_flow.Binding, outer: onnx.TypeProto | None
+) -> onnx.TypeProto | None:
+    """The type of a value inside a body, from its type outside."""
+    if outer is None:
+        return None
+    if binding.mapped:
+        return outer.sequence_type.elem_type if outer.HasField("sequence_type") else outer
+    if node.op_type != "Scan":
+        return outer
+    dims = node_inference.proto_dims(outer)
+    if dims is None or not dims:
+        return outer
+    batch = 1 if _has_batch(node) else 0
+    axes = (
+        list(range(batch)) if binding.outputs else [*range(batch), _axis_of(node, binding, len(dims), batch)]
+    )
+    return node_inference.tensor_proto(_element(outer), [d for i, d in enumerate(dims) if i not in axes])
+
+
+def _axis_of(node: ir.Node, binding: control_flow.Binding, rank: int, batch: int) -> int:
+    if batch:
+        return 1
+    return _axis(node, "scan_input_axes", binding.inputs[0] - _first_scanned(node)) % rank
+
+
+def _outside(
+    node: ir.Node, binding: control_flow.Binding, inner: _BodyOutputs, trip_counts: Mapping[ir.Graph, int]
+) -> onnx.TypeProto | None:
+    """The type of an output of a control-flow node, from its types in the bodies."""
+    found = _larger([kind for _, kind in inner if kind is not None])
+    if found is None or not binding.leaves:
+        return found
+    if binding.mapped:
+        sequence = onnx.TypeProto()
+        sequence.sequence_type.elem_type.CopyFrom(found)
+        return sequence
+    dims = node_inference.proto_dims(found)
+    if node.op_type == "If" or binding.inputs or dims is None:
+        return None if node.op_type == "Scan" and _has_batch(node) else found
+    times = trip_counts.get(binding.leaves[0][0])
+    position = binding.leaves[0][1] - (len(node.outputs) - _scans(node))
+    axis = _axis(node, "scan_output_axes", position) if node.op_type == "Scan" else 0
+    axis = axis % (len(dims) + 1)
+    return node_inference.tensor_proto(_element(found), [*dims[:axis], times, *dims[axis:]])
+
+
+def _scans(node: ir.Node) -> int:
+    """Return how many outputs of a Scan are scan outputs, stacked along an axis."""
+    body = node.attributes["body"].as_graph()
+    scanned = node.attributes.get("num_scan_inputs")
+    return len(body.outputs) - (len(body.inputs) - scanned.as_int()) if scanned is not None else 0
+
+
+def _larger(kinds: Sequence[onnx.TypeProto]) -> onnx.TypeProto | None:
+    """The type of the largest tensor: where branches differ, later nodes are counted for the larger one."""
+    known = [(size, kind) for kind in kinds if (size := _elements(kind)) is not None]
+    if known:
+        return max(known, key=lambda pair: pair[0])[1]
+    return kinds[0] if kinds else None
+
+
+def _elements(kind: onnx.TypeProto) -> int | None:
+    shape = node_inference.proto_shape(kind)
+    return None if shape is None else math.prod(shape)
+
+
+def _element(kind: onnx.TypeProto) -> ir.DataType:
+    return ir.DataType(kind.tensor_type.elem_type)

@@ -159,6 +159,16 @@ def read(
     yield from (flat[at : min(at + block, stop)] for at in range(start, stop, block))
 
 
+def read_whole(tensor: ir.TensorProtocol) -> NDArray[Any]:
+    """Return the values of a stored tensor of numbers, in memory of their own: a file is read, not mapped."""
+    whole = np.empty(tensor.size, tensor.dtype.numpy())
+    start = 0
+    for block in read(tensor):
+        whole[start : start + block.size] = block
+        start += block.size
+    return whole.reshape(tensor.shape.numpy())
+
+
 def _from_file(tensor: ir.ExternalTensor, start: int, stop: int, count: int) -> Iterator[Floats]:
     little = tensor.dtype.numpy().newbyteorder("<")  # on every machine
     try:
@@ -183,7 +193,7 @@ def _unreadable(tensor: ir.ExternalTensor, why: str, remedy: str = _UNCHANGED) -
 
 
 def fits(tensors: Sequence[ir.TensorProtocol], half: Half) -> list[Fit]:
-    """How each of these float32 tensors fits into `half`: small ones many at once, a large one by several
+    """Return how each of these float32 tensors fits `half`: small ones many at once, a large one by several
     threads.
     """
     sized = [(tensor, math.prod(dims(tensor))) for tensor in tensors]
@@ -245,12 +255,7 @@ class ConvertedTensor(ir.LazyTensor):
         )
 
     def _whole(self) -> ir.TensorProtocol:
-        whole = np.empty(self.size, self.dtype.numpy())
-        start = 0
-        for block in read(self.source):
-            whole[start : start + block.size] = self.convert(block)
-            start += block.size
-        return ir.Tensor(whole.reshape(self.shape.numpy()), dtype=self.dtype, name=self.name)
+        return ir.Tensor(read_whole(self), dtype=self.dtype, name=self.name)
 
     def tofile(self, file: Any) -> None:
         """Writes the tensor's bytes to a binary file."""

@@ -128,7 +128,7 @@ _LONGEST_NAME = 255 - 10
 
 
 def is_file_name(name: str, path: Path) -> bool:
-    """Whether `file_names` could generate this name for the model at a path, ignoring case."""
+    """Return whether `file_names` could generate this name for the model at a path, ignoring case."""
     suffixes = (name[at:] for at, character in enumerate(name) if character == ".")
     own = (_joined(path.name, suffix) for suffix in suffixes if _SUFFIX.fullmatch(suffix))
     return name.casefold() in map(str.casefold, own)
@@ -403,7 +403,7 @@ def _use(file: Path, target: Path) -> str:
 
 
 def _is_covered(file: Path, extents: Iterable[_Extent]) -> bool:
-    """Whether a file holds nothing but these tensors, and zeros that align them."""
+    """Return whether a file holds nothing but these tensors, and zeros that align them."""
     end = 0
     with file.open("rb") as opened:
         for offset, length in sorted(extents):
@@ -433,14 +433,14 @@ def _links_to(file: Path) -> Iterator[str]:
 
 
 def _refers(other: Path, file: Path) -> bool:
-    """Whether a file is a model with data in another file, or not a model but contains the other's name."""
+    """Return whether a file is a model with data in another, or not a model but contains its name."""
     if not _mentions(other, os.fsencode(file.name)):
         return False
     return model_at(other) is None or file in referenced_by(other)
 
 
 def _mentions(other: Path, name: bytes) -> bool:
-    """Whether a file contains a name. Large files are searched only if they may be models."""
+    """Return whether a file contains a name. Large files are searched only if they may be models."""
     with other.open("rb") as opened:
         if os.fstat(opened.fileno()).st_size >= 1 << 31:  # which no model has
             return False

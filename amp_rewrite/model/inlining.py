@@ -161,7 +161,7 @@ def _unify_imports(function: ir.Function, model: ir.Model) -> None:
 
 
 def _means_the_same(node: ir.Node, old: int, new: int) -> bool:
-    """Whether a node, whose types are those of a call and not known, means the same at two versions."""
+    """Return whether a node means the same at two versions; its types are those of a call, and not known."""
     one, other = (schema.find(node.domain, node.op_type, version) for version in (old, new))
     if one is None or other is None:
         return False

@@ -324,7 +324,7 @@ _LARGEST_FILE = 1 << 31
 
 
 def is_surgeon(source: object) -> bool:
-    """Whether this is an onnx_graphsurgeon.Graph; the package is not imported to find out."""
+    """Return whether this is an onnx_graphsurgeon.Graph; the package is not imported to find out."""
     kinds = ((kind.__module__, kind.__name__) for kind in type(source).__mro__)
     return any(module.startswith("onnx_graphsurgeon") and name == "Graph" for module, name in kinds)
 

@@ -29,7 +29,7 @@ _DEPTH = 4
 
 
 def is_default(node: ir.Node, *operators: str) -> bool:
-    """Whether a node is one of these operators, of the default domain."""
+    """Return whether a node is one of these operators, of the default domain."""
     return node.op_type in operators and not node.domain
 
 
@@ -95,7 +95,7 @@ def square_of(node: ir.Node) -> ir.Value | None:
 
 
 def is_of_sizes(value: ir.Value | None, depth: int = 2 * _DEPTH) -> bool:
-    """Whether a value is a number that the model stores, or computes of sizes alone."""
+    """Return whether a value is a number that the model stores, or computes of sizes alone."""
     if scalar(value) is not None:
         return True
     node = value.producer() if value is not None and depth > 0 else None
@@ -108,7 +108,7 @@ def is_of_sizes(value: ir.Value | None, depth: int = 2 * _DEPTH) -> bool:
 
 
 def are_closed(nodes: Iterable[ir.Node], result: ir.Node) -> bool:
-    """Whether these nodes of one graph, but for `result`, are read by each other alone, sizes apart."""
+    """Return whether nodes of one graph, but for `result`, are read by each other alone, sizes apart."""
     within = set(nodes)
     made = (value for node in within if node is not result for value in node.outputs)
     return all(node.graph is result.graph for node in within) and not any(

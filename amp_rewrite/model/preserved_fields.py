@@ -155,7 +155,7 @@ def _take_types(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TypeProto]]:
 
 
 def _is_unsupported(kind: onnx.TypeProto) -> bool:
-    """Whether a type contains a map, or an invalid element type."""
+    """Return whether a type contains a map, or an invalid element type."""
     which = kind.WhichOneof("value")
     if which in ("tensor_type", "sparse_tensor_type"):
         return getattr(kind, which).elem_type not in _ELEMENT_TYPES

@@ -61,7 +61,7 @@ def varying_values(nodes: GraphNodes) -> set[ir.Value | None]:
 
 
 def _asks_for_known_sizes(node: ir.Node) -> bool:
-    """Whether it is the shape of a value whose sizes are all known: onnxruntime computes that once."""
+    """Return whether it is the shape of a value whose sizes are all known: onnxruntime computes that once."""
     if node.domain or node.op_type not in ("Shape", "Size"):
         return False
     shape = None if node.inputs[0] is None else node.inputs[0].shape

@@ -214,7 +214,7 @@ def _publish(
 
 
 def _is_external(loaded: Loaded, asked: ExternalData) -> bool:
-    """Whether the weights are written as external data."""
+    """Return whether the weights are written as external data."""
     if asked.beside is Beside.AUTO:
         return bool(loaded.external or asked.largest) or _is_too_large(loaded)
     return asked.beside is Beside.ALWAYS
@@ -239,7 +239,7 @@ def _refuse_too_large(loaded: Loaded, where: str | Path, remedy: str) -> None:
 
 
 def _is_too_large(loaded: Loaded) -> bool:
-    """Whether protobuf cannot hold it; storing tensors in two types adds at most half of the size."""
+    """Return whether protobuf cannot hold it; storing tensors in two types adds at most half of the size."""
     return loaded.size > PROTOBUF_LIMIT // 2 and external.size_of(loaded.model) >= PROTOBUF_LIMIT
 
 

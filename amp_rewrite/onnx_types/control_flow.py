@@ -49,14 +49,14 @@ def bindings(node: ir.Node) -> tuple[Binding, ...] | None:
 
 
 def _exists(binding: Binding) -> bool:
-    """Whether all ports of a binding exist."""
+    """Return whether all ports of a binding exist."""
     enters = all(0 <= i < len(body.inputs) for body, i in binding.enters)
     leaves = all(0 <= i < len(body.outputs) for body, i in binding.leaves)
     return enters and leaves and min((*binding.inputs, *binding.outputs), default=0) >= 0
 
 
 def may_have_bodies(node: ir.Node) -> bool:
-    """Whether a node can have bodies: control flow, and any operator outside the default domain."""
+    """Return whether a node can have bodies: control flow, and any operator outside the default domain."""
     return node.op_type in _BINDINGS or node.domain != ""  # a test compares the table with onnx
 
 

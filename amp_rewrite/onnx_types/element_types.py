@@ -37,7 +37,7 @@ def infer(model: ir.Model, declared: Mapping[str, Type] | None = None) -> Types:
 
 
 def complete(model: ir.Model, types: Types) -> bool:
-    """Whether every node output of the main graph has a type."""
+    """Return whether every node output of the main graph has a type."""
     return all(value in types for node in model.graph for value in node.outputs if value.name)
 
 
@@ -210,7 +210,7 @@ class _Inference:
 
 
 def _is_defined(value: ir.Value) -> bool:
-    """Whether onnx-ir knows a definition of a value; it knows none for a sparse initializer."""
+    """Return whether onnx-ir knows a definition of a value; it knows none for a sparse initializer."""
     return value.producer() is not None or value.graph is not None
 
 
@@ -381,7 +381,7 @@ def _calls(holder: ir.Graph | ir.Function, of: Collection[ir.OperatorIdentifier]
 
 
 def _added(calls: _Calls, sizes: dict[ir.OperatorIdentifier, int]) -> int:
-    """How many nodes inlining these calls adds: those of the function, less the call itself."""
+    """Return how many nodes inlining these calls adds: those of the function, less the call itself."""
     return sum(count * (sizes[key] - 1) for key, count in calls.items())
 
 

@@ -69,7 +69,7 @@ def first_opset_with(half: Half) -> int:
 
 
 def of(node: ir.Node) -> TypedBy | None:
-    """Which attribute of this node gives the type of which type variable; None if none does."""
+    """Return the attribute of this node that gives a type, and its type variable; None if none does."""
     return _TABLE.get((node.domain, node.op_type))
 
 

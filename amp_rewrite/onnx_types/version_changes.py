@@ -1,4 +1,4 @@
-"""Whether a node means the same at a newer version of ONNX, by number alone: nothing of it is rewritten.
+"""Comparison of what a node means at two versions of ONNX, by number alone: nothing of it is rewritten.
 
 The schemas of both versions are compared as far as the node uses them; what they do not tell is in
 `onnx_facts.versions`.
@@ -27,8 +27,8 @@ OLDEST = 7
 
 
 def same(node: ir.Node, old: int, new: int, types: Types, rank_of: RankOf) -> bool:
-    """Whether a node of the default domain, with its attributes and ports as they are, means at opset `new`
-    what it means at `old`, for old <= new.
+    """Return whether a node of the default domain, with its attributes and ports as they are, means at opset
+    `new` what it means at `old`, for old <= new.
 
     Only types may have been added, and what a node that does not have it means the same without. A node that
     onnx does not know means the same wherever it is unknown: its runtime goes by a schema of its own.
@@ -42,7 +42,7 @@ def same(node: ir.Node, old: int, new: int, types: Types, rank_of: RankOf) -> bo
 
 
 def _spares(spared: Unless | Spared, node: ir.Node, rank_of: RankOf) -> bool:
-    """Whether a node means what it meant before a change."""
+    """Return whether a node means what it meant before a change."""
     if isinstance(spared, Unless):
         attribute = node.attributes.get(spared.attribute)
         return attribute is None or (not attribute.is_ref() and attribute.value in spared.values)
@@ -107,7 +107,7 @@ def _interface_kept(operator: str, old: int, new: int, usage: _Usage) -> bool:
 
 
 def _ports_kept(before: OpSchema, after: OpSchema, usage: _Usage, neutral: frozenset[str]) -> bool:
-    """Whether each port that is used exists in both, of the same kind, and takes the type that it has."""
+    """Return whether each port in use exists in both, of the same kind, and takes the type that it has."""
     for side, used in (("inputs", usage.inputs), ("outputs", usage.outputs)):
         formals = getattr(before, side), getattr(after, side)
         for position, kind in enumerate(used):
@@ -150,15 +150,15 @@ def _types(formal: OpSchema.FormalParameter, of: OpSchema) -> frozenset[str]:
 
 
 def _enough_inputs(after: OpSchema, used: tuple[str | None, ...]) -> bool:
-    """Whether no input that the newer schema needs is left out."""
+    """Return whether no input that the newer schema needs is left out."""
     single = OpSchema.FormalParameterOption.Single
     needed = [i for i, formal in enumerate(after.inputs) if formal.option == single]
     return all(i < len(used) and used[i] is not None for i in needed)
 
 
 def _variables_kept(before: OpSchema, after: OpSchema, usage: _Usage) -> bool:
-    """Whether the inputs that share a type variable now did so before, or are of one type, and each output
-    shares its own with an input that it shared it with before.
+    """Return whether the inputs that share a type variable now did so before, or are of one type, and each
+    output shares its own with an input that it shared it with before.
     """
     inputs = _variables(before.inputs, after.inputs, usage.inputs)
     outputs = _variables(before.outputs, after.outputs, usage.outputs)
@@ -187,7 +187,7 @@ def _variable(formals: Formals, position: int) -> str | None:
 def _attributes_kept(
     before: OpSchema, after: OpSchema, stated: frozenset[str], neutral: frozenset[str]
 ) -> bool:
-    """Whether each attribute is in both with one type and one default, or neutral, and then not stated."""
+    """Return whether each attribute is in both with one type and default, or neutral, and then not stated."""
     old, new = before.attributes, after.attributes
     gone, came = old.keys() - new.keys(), new.keys() - old.keys()
     if any(name in stated or name not in neutral for name in gone):
@@ -202,6 +202,6 @@ def _attributes_kept(
 
 
 def _absent_alike(old: OpSchema.Attribute, new: OpSchema.Attribute) -> bool:
-    """Whether a node without an attribute has the same default in both."""
+    """Return whether a node without an attribute has the same default in both."""
     defaults = [each.default_value.SerializeToString() for each in (old, new)]
     return defaults[0] == defaults[1] and not new.required

@@ -17,11 +17,10 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from amp_rewrite.model import graph_edits, traversal
+from amp_rewrite.model import constants, graph_edits, traversal
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.node_patterns import pinned_as
-from amp_rewrite.preparing import stored_values
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.preparing.stored_values import Doubles, Floats, StoredValues
 
@@ -57,7 +56,7 @@ _EPSILON = float(np.float32(1e-5))
 
 
 def _infers(node: ir.Node) -> bool:
-    """Whether a node normalises by what is stored, in the same way for all elements of a channel."""
+    """Return whether a node normalises by what is stored, in the same way for all elements of a channel."""
     attributes = node.attributes
     types = {name: (attribute.type, attribute.is_ref()) for name, attribute in attributes.items()}
     modes = all(attributes[name].value == plain for name, plain in _PLAIN.items() if name in attributes)
@@ -78,7 +77,7 @@ def vector(tensor: ir.TensorProtocol | None, channels: int) -> Doubles | None:
         or tensor.shape.numpy() not in ((channels,), (1, channels))
     ):
         return None
-    return stored_values.read(tensor).reshape(-1).astype(np.float64)
+    return constants.read_whole(tensor).reshape(-1).astype(np.float64)
 
 
 # Where the output channels of a product are in its stored weight, and the weight with each one scaled.
@@ -97,7 +96,7 @@ class WeightLayout:
 
     @property
     def channels(self) -> int:
-        """How many output channels there are."""
+        """The number of output channels."""
         return self.view[0] * self.view[2]
 
     def scaled(self, weight: Floats, factors: Doubles) -> Floats:
@@ -228,7 +227,7 @@ class _Folding:
 
 
 def _folding(node: ir.Node, stored: StoredValues, half: Half) -> _Folding | None:
-    """What a BatchNormalization folds into; None where it stays."""
+    """Return the folding of a BatchNormalization; None where it stays."""
     product = _product(node)
     weight = stored.tensor(product.inputs[1]) if product is not None else None
     layout = weight_layout_of(product, weight) if product is not None and weight is not None else None
@@ -256,7 +255,7 @@ _OPERANDS = 2
 
 
 def _bias(product: ir.Node, stored: StoredValues, channels: int) -> Doubles | None:
-    """What a product adds to each channel; None where that is computed, or not one number for each."""
+    """Return the bias of each channel; None where that is computed, or not one number for each."""
     value = product.inputs[2] if len(product.inputs) > _OPERANDS else None
     if value is None:
         return np.zeros(channels)
@@ -264,12 +263,12 @@ def _bias(product: ir.Node, stored: StoredValues, channels: int) -> Doubles | No
 
 
 def _is_held(weight: ir.TensorProtocol, layout: WeightLayout, norm: BatchNorm, half: Half) -> bool:
-    """Whether half holds the folded weight as it holds the unfolded.
+    """Return whether half holds the folded weight as it holds the unfolded.
 
     No value leaves its range, and no channel comes so close to its smallest number that fewer than PRECISION
     bits are left. A channel whose scale is lost beside the largest does not count: networks have dead ones.
     """
-    array, factors = stored_values.read(weight), np.abs(norm.factor)
+    array, factors = constants.read_whole(weight), np.abs(norm.factor)
     largest, typical = layout.largest(array), layout.typical(array)
     alive = np.abs(norm.scale) * half.integers >= np.abs(norm.scale).max()
     fits = (largest * factors <= np.maximum(largest, half.largest)) & np.isfinite(factors * largest)
@@ -281,7 +280,7 @@ def _scaled(weight: ir.TensorProtocol, layout: WeightLayout, factors: Doubles) -
     """The weight with each channel multiplied by its factor, now or, where it is large, when it is read."""
 
     def product() -> ir.TensorProtocol:
-        return ir.Tensor(layout.scaled(stored_values.read(weight), factors))
+        return ir.Tensor(layout.scaled(constants.read_whole(weight), factors))
 
     if weight.nbytes < LAZY_FROM:
         return product()

@@ -20,7 +20,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from amp_rewrite.model import graph_edits, traversal
+from amp_rewrite.model import constants, graph_edits, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.policy.node_patterns import pinned_as
@@ -60,7 +60,7 @@ class ConstantNodes:
 
 
 def infer_sizes(constant: ConstantNodes) -> Sizes:
-    """What onnx infers of the values that the nodes make, as far as they are tensors of known dimensions."""
+    """Return the sizes that onnx infers of what nodes make, where they are tensors of known dimensions."""
     names = _names(constant)
     data = _proto(constant, names, {}, data_up_to=_SMALL).SerializeToString()
     found = worker.call(worker_process.infer_model, data, propagates_data=True) or {}
@@ -112,7 +112,7 @@ def _proto(
     for value, tensor in constant.leaves.items():
         dims = tensor.shape.numpy()
         if data_up_to is None or tensor.nbytes <= data_up_to:
-            graph.initializer.append(numpy_helper.from_array(stored_values.read(tensor), names[value]))
+            graph.initializer.append(numpy_helper.from_array(constants.read_whole(tensor), names[value]))
         else:
             graph.input.append(helper.make_tensor_value_info(names[value], int(tensor.dtype), dims))
     for node in constant.nodes:
@@ -216,7 +216,7 @@ def _leaf(stored: StoredValues, value: ir.Value) -> ir.TensorProtocol | None:
 
 
 def _is_plain(node: ir.Node) -> bool:
-    """Whether a node is of an operator of ONNX that gives the same in every run, and has no bodies."""
+    """Return whether a node is of an operator of ONNX that gives the same in every run, and has no bodies."""
     if node.domain or node.op_type in _LEFT_ALONE or control_flow.may_have_bodies(node):
         return False
     return not any(attribute.is_ref() for attribute in node.attributes.values())

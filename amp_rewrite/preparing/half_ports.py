@@ -49,15 +49,15 @@ class HalfPorts:
         self.of = functools.cache(self._of)
 
     def starts(self, node: ir.Node) -> bool:
-        """Whether the operator of a node is on the list `allow`: without one, nothing becomes half."""
+        """Return whether the operator of a node is on the list `allow`: without one, nothing becomes half."""
         return self._kinds.get((node.domain, node.op_type)) is Kind.ALLOW
 
     def computes(self, node: ir.Node) -> bool:
-        """Whether half makes a node faster: those on the list `clear` take the type of their neighbours."""
+        """Return whether half makes a node faster: those on the list `clear` take their neighbours' type."""
         return self._kinds.get((node.domain, node.op_type)) in (Kind.ALLOW, Kind.INFER)
 
     def prefers_max_and_min(self, version: int) -> bool:
-        """Whether Max and Min can be half at an opset, and Clip cannot."""
+        """Return whether Max and Min can be half at an opset, and Clip cannot."""
         calls = (Call("", name, version, inputs, 1) for name, inputs in (("Clip", 1), ("Max", 2), ("Min", 2)))
         clip, *others = map(self.of, calls)
         return not clip and all(others)
@@ -92,7 +92,7 @@ def _kinds(half: str) -> dict[Operator, Kind]:
 
 
 def is_clip(node: ir.Node) -> bool:
-    """Whether a node is a Clip that has a place for data and one for its result."""
+    """Return whether a node is a Clip that has a place for data and one for its result."""
     return node.op_type == "Clip" and not node.domain and bool(node.inputs) and len(node.outputs) == 1
 
 
@@ -181,7 +181,7 @@ def _beside(value: ir.Value) -> Iterator[ir.Node]:
 
 
 def _casts(value: ir.Value, half: set[ir.Node], around: _Around) -> int:
-    """How many Casts a value needs, from float32 or to it; none where it is stored."""
+    """Return how many Casts a value needs, from float32 or to it; none where it is stored."""
     if value.const_value is not None:
         return 0
     producer = value.producer()

@@ -32,7 +32,7 @@ from amp_rewrite.preparing.half_ports import FLOAT32, HalfPorts
 
 
 def _is_epsilon(value: ir.Value) -> bool:
-    """Whether a value is a stored float32 number; both operands of an Add have one type."""
+    """Return whether a value is a stored float32 number; both operands of an Add have one type."""
     tensor = stored_as(value)
     return tensor is not None and tensor.dtype == ir.DataType.FLOAT and tensor.size == 1
 
@@ -108,7 +108,7 @@ def write_reciprocals(model: ir.Model, kept: Container[ir.Node]) -> tuple[FormCh
 
 
 def _is_of_norm(node: ir.Node) -> bool:
-    """Whether a node inverts the root of a mean of float32, for one multiplication."""
+    """Return whether a node inverts the root of a mean of float32, for one multiplication."""
     if not patterns.is_default(node, "Reciprocal"):
         return False
     readers = node.outputs[0].uses()
@@ -152,15 +152,15 @@ def rewrite_clips(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
 
 
 def _is_between(node: ir.Node, half: Collection[ir.Node]) -> bool:
-    """Whether what makes a Clip's data will be half, and what reads its result, or nothing reads it."""
+    """Return whether the producer of a Clip's data will be half, and a reader of its result, if any."""
     data, result = node.inputs[0], node.outputs[0]
     readers = result.consumers()
     return data is not None and data.producer() in half and (not readers or any(r in half for r in readers))
 
 
 def _is_known(node: ir.Node, types: Types) -> bool:
-    """Whether a Clip has float32 data, and bounds that are absent, or stored scalars: of one that is NaN,
-    which a Clip ignores, Max and Min make NaN.
+    """Return whether a Clip has float32 data, and bounds that are absent or stored scalars: of one that is
+    NaN, which a Clip ignores, Max and Min make NaN.
     """
     data = node.inputs[0]
     if data is None or types.get(data) != FLOAT32:
@@ -171,7 +171,7 @@ def _is_known(node: ir.Node, types: Types) -> bool:
 
 
 def _is_number(value: ir.Value) -> bool:
-    """Whether a value is a stored scalar that is a number, whatever a caller gives."""
+    """Return whether a value is a stored scalar that is a number, whatever a caller gives."""
     stored = None if value.is_graph_input() else constants.stored_as(value)
     return stored is not None and len(stored.shape) == 0 and not np.isnan(constants.numbers(stored))
 

@@ -47,7 +47,7 @@ def raise_opset(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
 
 
 def _uniform(model: ir.Model, domain: str) -> bool:
-    """Whether the functions that are left import the same opset, and none is named like an operator."""
+    """Return whether all functions left import the same opset, and none is named like an operator."""
     version = model.opset_imports[domain]
     functions = model.functions.values()
     return all(f.domain not in ("", "ai.onnx") for f in functions) and all(
@@ -76,7 +76,7 @@ class _Raising:
                 yield version
 
     def _frees(self, version: int) -> bool:
-        """Whether a node can be half at a version that cannot at the one before."""
+        """Return whether a node can be half at a version that cannot at the one before."""
         return any(
             self._ports(call, version) - self._ports(call, version - 1) - self._ports(call, self._old)
             for call in self._calls
@@ -86,7 +86,7 @@ class _Raising:
         return self._half.of(call._replace(version=version))
 
     def _keeps_kernels(self, version: int) -> bool:
-        """Whether no operator loses its kernels, and no port the half that it can be."""
+        """Return whether no operator loses its kernels, and no port the half that it can be."""
         return not any(
             _lost(call.operator, self._old, version, self._target)
             or self._ports(call, self._old) - self._ports(call, version)
@@ -101,7 +101,7 @@ class _Raising:
         return outlook.gain
 
     def _is_free(self, version: int, types: Types) -> bool:
-        """Whether all nodes mean the same; those for which ranks have to be known come last."""
+        """Return whether all nodes mean the same; those for which ranks have to be known come last."""
         rank_of = _Ranks(self._model, types).of
         ordered = sorted(self._nodes, key=lambda node: node.op_type in _BY_RANK)
         return all(version_changes.same(node, self._old, version, types, rank_of) for node in ordered)

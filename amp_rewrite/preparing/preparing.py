@@ -107,9 +107,9 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     types = shape_inference.types(model)
     if "Cast" in operators:
         bypass_casts(model, types)
+    value_shapes.infer_shapes(model, types)
     if "Transpose" in operators and form.target.has_faults:
         changes += transposed_weights.raise_ranks(model, types)
-    value_shapes.infer_shapes(model, types)
     return Prepared(model, form, types, tuple(changes), warnings)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -83,18 +82,8 @@ class StoredValues:
             graph.initializers.pop(value.name or "")
 
 
-def read(tensor: ir.TensorProtocol) -> NDArray[Any]:
-    """The values of a stored tensor of numbers, in memory of their own: a file is read, not mapped."""
-    whole = np.empty(tensor.size, tensor.dtype.numpy())
-    start = 0
-    for block in constants.read(tensor):
-        whole[start : start + block.size] = block
-        start += block.size
-    return whole.reshape(tensor.shape.numpy())
-
-
 def is_number(dtype: ir.DataType) -> bool:
-    """Whether each element of a tensor of this type is a number of whole bytes."""
+    """Return whether each element of a tensor of this type is a number of whole bytes."""
     return dtype not in (ir.DataType.UNDEFINED, ir.DataType.STRING) and dtype.bitwidth >= _BYTE
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from amp_rewrite.model import constants, graph_edits, transposed_operands, traversal
+from amp_rewrite.model import constants, graph_edits, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, StoredTensor
-from amp_rewrite.model.transposed_operands import Product, Ranks
+from amp_rewrite.model.transposed_operands import Product, find_products, find_transposed, rank
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.node_patterns import pinned_as
@@ -21,49 +21,35 @@ from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 
 
 def raise_ranks(model: ir.Model, types: Types) -> tuple[FormChange, ...]:
-    """Gives stored float32 weights the rank of the data; the `types` of copies are added.
+    """Give stored float32 weights the rank of the data; the `types` of copies are added.
 
     A weight with other readers is copied. What a Transpose gives is declared with open sizes where it has no
     shape, since onnxruntime must know its rank.
     """
     nodes = traversal.nodes(model.graph)
-    ranks = transposed_operands.transposed(node for held in nodes.values() for node in held)
-    if not ranks:
+    transposed = find_transposed(node for inner in nodes.values() for node in inner)
+    if not transposed:
         return ()
-    _declare(ranks, types)
+    _declare(transposed, types)
     stored = constants.find(model)
-    wanted = _wanted(transposed_operands.products(ranks), stored.keys())
-    if not wanted:
-        return ()
-    raiser = _Raiser(model, types, UniqueNames(nodes))
-    return tuple(
-        raiser.change(stored[value], rank, read)
-        for value, by_rank in wanted.items()
-        for rank, read in by_rank.items()
-    )
+    weights: dict[tuple[ir.Value, int], list[Product]] = {}
+    for product in find_products(transposed):
+        weight = product.node.inputs[1 - product.port]
+        before, after = product.ranks[1 - product.port], product.ranks[product.port]
+        if weight in stored and before and after and _MATRIX <= before < after <= _MOST:
+            weights.setdefault((weight, after), []).append(product)
+    raiser = _Raiser(model, types, UniqueNames(nodes if weights else ()))
+    return tuple(raiser.change(stored[weight], after, read) for (weight, after), read in weights.items())
 
 
-def _declare(ranks: Ranks, types: Types) -> None:
-    """Declares the rank of what Transposes give, where the model does not say it."""
-    for value in ranks:
+def _declare(transposed: Iterable[ir.Value], types: Types) -> None:
+    """Declare the rank of what Transposes give, where the model does not say it."""
+    for value in transposed:
         node = value.producer()
         if value.shape is None and node is not None and type(types.get(value)) is ir.TensorType:
-            rank = transposed_operands.turned_rank(node) if node.op_type == "Transpose" else None
-            if rank is not None:
-                value.type, value.shape = types[value], ir.Shape([None] * rank)
-
-
-def _wanted(
-    products: Iterable[Product], stored: Iterable[ir.Value]
-) -> dict[ir.Value, dict[int, list[Product]]]:
-    """The stored weights of too few axes, by the rank that the products of each want."""
-    wanted: dict[ir.Value, dict[int, list[Product]]] = {}
-    known = frozenset(stored)
-    for product in products:
-        weight, has, wants = product.other, product.ranks[1 - product.port], product.ranks[product.port]
-        if weight in known and has is not None and wants is not None and _MATRIX <= has < wants <= _MOST:
-            wanted.setdefault(weight, {}).setdefault(wants, []).append(product)
-    return wanted
+            axes = rank(value) if node.op_type == "Transpose" else None
+            if axes is not None:
+                value.type, value.shape = types[value], ir.Shape([None] * axes)
 
 
 _MATRIX = 2

@@ -116,7 +116,7 @@ _EQUIVALENTS: Mapping[str, Callable[[ir.Node, Naming, str], Nodes]] = {
 
 
 def is_wrongly_inferred(node: ir.Node) -> bool:
-    """Whether what onnx 1.23 infers for a node is wrong, or is not what runtimes compute."""
+    """Return whether what onnx 1.23 infers for a node is wrong, or is not what runtimes compute."""
     rule = None if node.domain else _WRONG_RULES.get(node.op_type)
     return rule is not None and rule(node)
 
@@ -206,7 +206,7 @@ class _Builder:
         return made
 
     def _declared(self, value: ir.Value) -> onnx.ValueInfoProto:
-        """What is declared of a value; a shape without a type says nothing."""
+        """Return the declaration of a value; a shape without a type says nothing."""
         kind = self._types.get(value)
         info = onnx.ValueInfoProto(name=self._name(value))
         if isinstance(kind, ir.TensorType):
@@ -225,7 +225,7 @@ class _Builder:
         if not _is_small(dims) or not stored_values.is_number(tensor.dtype):
             made.value_info.append(helper.make_tensor_value_info(name, int(tensor.dtype), dims))
         elif raw is None:
-            made.initializer.append(onnx.numpy_helper.from_array(stored_values.read(tensor), name))
+            made.initializer.append(onnx.numpy_helper.from_array(constants.read_whole(tensor), name))
         else:
             made.initializer.add().CopyFrom(raw)  # five times as fast as by its numbers
             made.initializer[-1].MergeFrom(onnx.TensorProto(name=name))
@@ -264,7 +264,7 @@ class _Builder:
         elif kind == ir.AttributeType.GRAPHS:
             bodies = map(self.graph, attribute.as_graphs())
             node.attribute.add(name=attribute.name, type=AttributeProto.GRAPHS, graphs=bodies)
-        elif kind == ir.AttributeType.INT:
+        elif kind == ir.AttributeType.INT:  # faster than onnx-ir, and most attributes are numbers
             node.attribute.add(name=attribute.name, type=AttributeProto.INT, i=attribute.value)
         elif kind == ir.AttributeType.INTS:
             node.attribute.add(name=attribute.name, type=AttributeProto.INTS, ints=attribute.value)
@@ -279,7 +279,7 @@ COUNTING = frozenset("Compress NonMaxSuppression NonZero Unique".split())
 
 
 def values_of_counted_size(graph: ir.Graph, nodes: GraphNodes) -> set[ir.Value]:
-    """What these operators give, and what follows from it, in a graph and its bodies."""
+    """Return the outputs of these operators, and what follows from them, in a graph and its bodies."""
     found: set[ir.Value] = set()
     if any(node.op_type in COUNTING for held in nodes.values() for node in held):
         _follow(graph, nodes, found)
@@ -321,13 +321,20 @@ def infer_shapes(model: ir.Model, types: Types) -> None:
     is_shown = any(dim is None for output in model.graph.outputs for dim in _dims(output.shape) or (None,))
     names = _Names.NONE if _has_slice_10(model, nodes) else _Names.GIVEN if is_shown else _Names.ALL
     counted = values_of_counted_size(model.graph, nodes) if names is _Names.ALL else set[ir.Value]()
-    found = worker.call(worker_process.infer_values, structure.proto.SerializeToString()) or []
-    for held, inferred in zip(nodes.values(), found, strict=False):
+    for value, kind in _inferred(structure, nodes):
+        if not value.is_graph_output():
+            _declare(value, kind, types, _Names.GIVEN if value in counted else names)
+
+
+def _inferred(structure: Structure, nodes: GraphNodes) -> Iterator[tuple[ir.Value, onnx.TypeProto.Tensor]]:
+    """Yield the values that nodes make, each with the type that onnx infers for it."""
+    graphs = worker.call(worker_process.infer_values, structure.proto.SerializeToString()) or []
+    for inner, inferred in zip(nodes.values(), graphs, strict=False):
         infos = {info.name: info.type for info in onnx.GraphProto.FromString(inferred).value_info}
-        for value in (value for node in held for value in node.outputs):
+        for value in (value for node in inner for value in node.outputs):
             kind = infos.get(structure.name(value))
-            if kind is not None and not value.is_graph_output():
-                _declare(value, kind.tensor_type, types, _Names.GIVEN if value in counted else names)
+            if kind is not None:
+                yield value, kind.tensor_type
 
 
 def sized(model: ir.Model, types: Types, dims: Dims) -> dict[ir.Value, ir.Shape]:
@@ -338,42 +345,30 @@ def sized(model: ir.Model, types: Types, dims: Dims) -> dict[ir.Value, ir.Shape]
     opened = OpenDimensions(model.graph, dims)
     if not dims:
         return {}
-    made = {value: opened.given_shape(value) for value in model.graph.inputs}
     nodes = traversal.nodes(model.graph)
-    for value in (value for held in nodes.values() for node in held for value in node.outputs):
-        made[value] = opened.given_shape(value)
+    outputs = (value for inner in nodes.values() for node in inner for value in node.outputs)
+    shapes = {value: opened.given_shape(value) for value in (*model.graph.inputs, *outputs)}
     if sum(map(len, nodes.values())) <= MOST_NODES:
-        _infer_sized(build_structure(model, nodes, types), nodes, made)
-    return {value: shape for value, shape in made.items() if shape is not None}
-
-
-def _infer_sized(
-    structure: Structure,
-    nodes: GraphNodes,
-    made: dict[ir.Value, ir.Shape | None],
-) -> None:
-    """Adds to the sizes in `made` those that onnx infers from them."""
-    infos = {info.name: info for info in (*structure.proto.graph.input, *structure.proto.graph.value_info)}
-    for value, shape in made.items():
-        info = infos.get(structure.name(value))
-        if info is not None and shape is not None and info.type.HasField("tensor_type"):
-            ir.serde.serialize_shape_into(info.type, shape)
-    found = worker.call(worker_process.infer_values, structure.proto.SerializeToString()) or []
-    for held, inferred in zip(nodes.values(), found, strict=False):
-        kinds = {info.name: info.type.tensor_type for info in onnx.GraphProto.FromString(inferred).value_info}
-        for value in (value for node in held for value in node.outputs):
-            kind = kinds.get(structure.name(value))
-            if kind is not None and kind.HasField("shape"):
-                dims = tuple(_dimension(dim, _Names.ALL) for dim in kind.shape.dim)
-                known = _dims(made[value])
-                made[value] = ir.Shape(dims if known is None else _merged(known, dims))
+        structure = build_structure(model, nodes, types)
+        graph = structure.proto.graph
+        infos = {info.name: info for info in (*graph.input, *graph.value_info)}
+        for value, shape in shapes.items():
+            info = infos.get(structure.name(value))
+            if info is not None and shape is not None and info.type.HasField("tensor_type"):
+                ir.serde.serialize_shape_into(info.type, shape)
+        for value, kind in _inferred(structure, nodes):
+            if kind.HasField("shape"):
+                inferred = tuple(_dimension(dim, _Names.ALL) for dim in kind.shape.dim)
+                declared = _dims(shapes[value])
+                shapes[value] = ir.Shape(inferred if declared is None else _merged(declared, inferred))
+    return {value: shape for value, shape in shapes.items() if shape is not None}
 
 
 _Dims = tuple[int | str | None, ...]
 
 
 class _Names(Enum):
-    """Which names of inferred sizes a value gets: sizes of one name are the same, as a runtime believes."""
+    """The names of inferred sizes that a value gets: sizes of one name are the same, as runtimes believe."""
 
     NONE = "none"
     GIVEN = "given by the model"
@@ -381,7 +376,7 @@ class _Names(Enum):
 
 
 def _has_slice_10(model: ir.Model, nodes: GraphNodes) -> bool:
-    """Whether what onnx infers has names that are wrong: a part has the name of the whole at opset 10."""
+    """Return whether names that onnx infers are wrong: a part has the name of the whole at opset 10."""
     if element_types.default_opset(model.graph.opset_imports) != _WRONG_SLICE:
         return False
     return any(node.op_type == "Slice" for held in nodes.values() for node in held)
