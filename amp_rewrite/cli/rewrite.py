@@ -18,17 +18,20 @@ from amp_rewrite.cli.flag_builders import (
     PATH,
     choice,
     executor_flag,
+    external_data_flag,
     grouped,
+    json_flag,
     opened,
+    output_flag,
     read_path,
     repeatable,
+    require_half_flag,
     switch,
     written_file,
 )
 from amp_rewrite.cli.html_and_plots import Placing, ReportFiles, report_flags
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.many_models import ManyModelsCommand, models_argument
-from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag, require_half_flag
 from amp_rewrite.cli.progress import counting, shown_progress, tell
 from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, watching
 from amp_rewrite.cli.rewrite_output import JobReports

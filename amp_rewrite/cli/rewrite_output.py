@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_rewrite.bounds import bounding
-from amp_rewrite.cli import comparison_flags, exit_codes, explanation_sources, next_steps, outcome_lines
+from amp_rewrite.cli import comparison_flags, exit_codes, explanation_sources, next_steps
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.html_and_plots import PageMaker, Placing, ReportFiles
 from amp_rewrite.cli.progress import tell
@@ -24,18 +24,20 @@ from amp_rewrite.model import external_data, writing
 from amp_rewrite.pipeline import Result
 from amp_rewrite.placement.comparison import Comparison
 from amp_rewrite.policy.open_sizes import Dims
+from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import summary, terminal
 from amp_rewrite.reporting.charts import Plan, Search
 from amp_rewrite.reporting.html_report import Evidence, HtmlReport
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
-from amp_rewrite.rewriting.report import Report, SummaryLine
+from amp_rewrite.rewriting.report import Obstacle, Report, SummaryLine
 from amp_rewrite.running import latency, run_arguments
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.latency import Bench, TimedModel
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural
+from amp_rewrite.tuning import tune as tuning
 from amp_rewrite.tuning.repair import Outcome, Verification
 from amp_rewrite.tuning.tune import Tuned
 
@@ -97,7 +99,7 @@ def evidence(job: RewriteJob, outcome: Outcome, *, timed: bool) -> Evidence:
     found = Evidence(
         bench=_latencies(job, outcome.result) if timed else None,
         search=_search(outcome.tuned),
-        notes=tuple(outcome_lines.lines(outcome, job.options.io)),
+        notes=tuple(outcome_lines(outcome, job.options.io)),
     )
     verdict = job.blame(outcome, per_node=True).verification
     if isinstance(verdict, Verdict):
@@ -182,7 +184,7 @@ def print_result(
     if not console.quiet:
         terminal.print_lines(console, data_lines(Path(outcome.result.model)))
     terminal.print_lines(console, summary.observed_lines(job.seen))
-    terminal.print_lines(console, outcome_lines.search_lines(outcome))
+    terminal.print_lines(console, search_lines(outcome))
     if reason == NOTHING_CHANGED:
         console.print(f"not compared with the original: {reason}")
     _print_verdict(console, verdict, per_node=job.comparing.per_node)
@@ -222,7 +224,7 @@ def _print_first(loud: Console, job: RewriteJob, outcome: Outcome) -> None:
     if _is_refused(verdict):
         loud.print(f"not compared with the original, which does not load: {in_flags(verdict)}")
     if report.obstacle is not None:
-        loud.print(outcome_lines.without_half(outcome, job.options.io, str(job.model), str(result)))
+        loud.print(without_half(outcome, job.options.io, str(job.model), str(result)))
 
 
 def _is_refused(verdict: Verification) -> bool:
@@ -280,3 +282,43 @@ def print_plan(
         f"{plural(len(analysis.plan.casts), 'Cast')}; no model was written"
     )
     _print_files(console, (json_, *beside))
+
+
+def outcome_lines(outcome: Outcome, io: IOTypes) -> Iterator[SummaryLine]:
+    """The line of the search, where one was needed, and why nothing became half, where that is so."""
+    yield from search_lines(outcome)
+    if outcome.result.report.obstacle is not None:
+        yield SummaryLine("result", without_half(outcome, io), is_whole=True)
+
+
+def search_lines(outcome: Outcome) -> Iterator[SummaryLine]:
+    """The line of the search, where one was needed."""
+    tuned = outcome.tuned
+    if tuned is not None and tuned.is_met and not outcome.is_tuned:
+        yield SummaryLine("search", tuning.not_taken(tuned))
+    else:
+        yield from tuning.lines(tuned, outcome.result.report)
+
+
+def without_half(outcome: Outcome, io: IOTypes, model: str = "the model", result: str = "the result") -> str:
+    """That nothing became half, what the result is then, and the largest reason."""
+    report = outcome.result.report
+    obstacle = report.obstacle
+    assert obstacle is not None, "nothing became half"
+    if obstacle.already:
+        rest = f"; the rest stays as it is: {obstacle.why}" if obstacle.why else ""
+        left = f"{result} is a copy" if result != model else "no file was written (-o FILE writes a copy)"
+        return f"{model} has {report.half} already, and {left}{rest}"
+    copied = "is a copy" if result != model else "stays as it is"
+    same = "computes what the model does" if report.changed else copied
+    borders = "; --io half has no effect then" if io is IOTypes.HALF and not report.changed else ""
+    return f"nothing became {report.half}: {result} {same}, because {_why(outcome, obstacle)}{borders}"
+
+
+def _why(outcome: Outcome, obstacle: Obstacle) -> str:
+    report = outcome.result.report
+    if outcome.is_tuned and outcome.tuned is not None and outcome.tuned.is_float32:
+        return "float32 is the best plan within the bounds (see search)"
+    if report.gated:
+        return f"--gate asks for that where {report.half} does not pay"
+    return obstacle.why or "nothing in it computes in float32"

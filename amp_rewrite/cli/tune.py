@@ -13,10 +13,20 @@ from amp_rewrite.cli import rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, choice, executor_flag, number, opened, written_file
+from amp_rewrite.cli.flag_builders import (
+    PATH,
+    choice,
+    executor_flag,
+    external_data_flag,
+    json_flag,
+    number,
+    opened,
+    output_flag,
+    require_half_flag,
+    written_file,
+)
 from amp_rewrite.cli.html_and_plots import Placing, ReportFiles, report_flags
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
-from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag, require_half_flag
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, watching
 from amp_rewrite.cli.rewrite_output import JobReports
