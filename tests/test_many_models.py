@@ -136,6 +136,16 @@ def test_what_is_refused(folder, arguments, problem):
     assert files(folder) == before
 
 
+def test_a_foreign_model_at_the_place_of_a_result(folder):
+    """The remedy names the flag that was given."""
+    (folder / "other").mkdir()
+    onnx.save(text.model(PRODUCT.replace("MatMul", "Add")), folder / "other" / "a.onnx")
+    done = run("models/a.onnx", "--out-dir", "other", *FAST)
+    foreign = "other/a.onnx is a model that amp-rewrite did not write"
+    assert f"{foreign}; choose another folder with --out-dir, or replace it with --force" in done.stderr
+    assert (done.exit_code, is_half(folder / "other" / "a.onnx")) == (2, False)
+
+
 def test_the_coverage_of_several(folder):
     """One file of each kind has them all: a suite a model, and the exit code of the worst."""
     (folder / "models" / "broken.onnx").unlink()

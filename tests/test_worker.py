@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from amp_rewrite import rewrite
-from amp_rewrite.process import worker, worker_process
+from amp_rewrite.process import child_process, worker, worker_process
 from tests import text
 from tests.commands import FORK_BESIDE_THREADS
 
@@ -39,11 +39,11 @@ def model(body):
 def test_a_call_that_crashes_the_worker_has_no_result(own):
     """Only the worker dies, and the next call starts another."""
     assert own.call(COMPLAINT) == ""
-    first = own.process
+    first = own.child.process
     assert own.call(("no such function, which ends the process", (), {})) is None
     assert first.wait() != 0
     assert own.call(COMPLAINT) == ""
-    assert own.process is not first
+    assert own.child.process is not first
 
 
 @crashing
@@ -85,10 +85,10 @@ def own():
 def test_one_process_serves_all_calls(own):
     """It starts once, before the first call if requested."""
     own.start()
-    first = own.process.pid
+    first = own.child.process.pid
     assert [own.call(COMPLAINT) for _ in range(3)] == ["", "", ""]
     own.start()
-    assert own.process.pid == first != os.getpid()
+    assert own.child.process.pid == first != os.getpid()
 
 
 @pytest.mark.parametrize("executable", ["", "/no/such/python"])
@@ -98,7 +98,7 @@ def test_without_an_interpreter_this_process_calls(executable, own, monkeypatch)
     monkeypatch.setattr(sys, "executable", executable)
     worker.start()
     assert worker.call(worker_process.complaint, VALID, full=True) == ""
-    assert own.process is None
+    assert own.child.process is None
 
 
 def test_an_interrupt_leaves_no_result_behind(monkeypatch):
@@ -108,7 +108,7 @@ def test_an_interrupt_leaves_no_result_behind(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(worker.pickle, "load", interrupted)
+        patched.setattr(child_process.pickle, "load", interrupted)
         with pytest.raises(KeyboardInterrupt):
             worker.call(worker_process.complaint, b"no model", full=True)
     assert worker.call(worker_process.complaint, VALID, full=True) == ""
@@ -117,18 +117,18 @@ def test_an_interrupt_leaves_no_result_behind(monkeypatch):
 def test_a_dead_worker_is_replaced(own):
     """The system may kill an idle process: the next call starts another."""
     own.start()
-    own.process.kill()
-    own.process.wait()
+    own.child.process.kill()
+    own.child.process.wait()
     assert own.call(COMPLAINT) == ""
 
 
 def test_an_interrupt_of_the_process_group_does_not_stop_the_worker(own):
     """Ctrl-C reaches every process of a terminal; if the parent survives it, so does the worker."""
     assert own.call(COMPLAINT) == ""
-    idle = own.process
+    idle = own.child.process
     idle.send_signal(signal.SIGINT)
     assert own.call(COMPLAINT) == ""
-    assert own.process is idle
+    assert own.child.process is idle
 
 
 @pytest.mark.parametrize("program", ["#!/bin/sh\nexit 1", "#!/bin/sh\necho Hello, and a long welcome to you"])
@@ -158,7 +158,7 @@ sys.path.insert(0, {root!r})
 from amp_rewrite.process import worker, worker_process
 call = lambda: worker.call(worker_process.complaint, {valid!r}, full=True)
 call()
-process = worker.own().process
+process = worker.own().child.process
 waiting, load = threading.Event(), pickle.load
 pickle.load = lambda file: (waiting.set(), load(file))[1]
 process.send_signal(signal.SIGSTOP)

@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, choice, number, switch, written_file
+from amp_rewrite.cli.flag_builders import PATH, choice, json_flag, number, switch, written_file
 from amp_rewrite.cli.input_flags import custom_ops_flag, input_flags, naming_sizes, timeout_flag
-from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError

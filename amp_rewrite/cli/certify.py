@@ -8,10 +8,9 @@ from pathlib import Path
 import click
 
 from amp_rewrite.certificate.certifying import certify as proved
-from amp_rewrite.cli import exit_codes, model_order
+from amp_rewrite.cli import comparison_flags, exit_codes
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH
-from amp_rewrite.cli.output_flags import json_flag
+from amp_rewrite.cli.flag_builders import PATH, json_flag
 from amp_rewrite.console import Console
 from amp_rewrite.model import writing
 from amp_rewrite.reporting import terminal
@@ -32,7 +31,7 @@ def certify(original: Path, rewritten: Path, json_: Path | None) -> None:
     """
     found = proved(original, rewritten)
     if not found.proved:
-        terminal.print_lines(Console(), model_order.swapped("certify", original, rewritten))
+        terminal.print_lines(Console(), comparison_flags.swapped("certify", original, rewritten))
     Console().print(str(found))
     if found.proved:
         terminal.print_lines(Console(), _not_valid(original, rewritten, found.nodes))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from amp_rewrite.cli.fields_as_flags import in_flags
+from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
 from amp_rewrite.cli.flag_builders import choice, grouped, repeatable, switch
 from amp_rewrite.cli.input_flags import custom_ops_flag, naming_sizes
 from amp_rewrite.cli.progress import counted
@@ -17,7 +17,8 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process.stopwatch import Progress
-from amp_rewrite.running import run_arguments, tolerances, verification
+from amp_rewrite.rewriting.report import SummaryLine
+from amp_rewrite.running import run_arguments, sessions, tolerances, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data, Trial, of_source, trials
@@ -243,3 +244,13 @@ comparison_flags = grouped(
     ),
 )
 """Adds these flags to a command, which gets them as `ComparisonFlags` in `comparing`."""
+
+
+def swapped(command: str, original: Path, rewritten: Path) -> Iterator[SummaryLine]:
+    """That the first model is the rewritten one, as it seems, where the second is not."""
+    half = sessions.half_of(original)
+    if half is None or sessions.half_of(rewritten) is not None:
+        return
+    line = f"amp-rewrite {command} {as_argument(rewritten)} {as_argument(original)}"
+    told = f"{original} has {half.name} and {rewritten} has none: the original comes first ({line})"
+    yield SummaryLine("swapped?", told, is_whole=True)

@@ -12,9 +12,17 @@ import click
 
 from amp_rewrite.cli import exit_codes, input_flags, many_models
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import Flag, grouped, number, read_path, repeatable, switch, written_file
+from amp_rewrite.cli.flag_builders import (
+    Flag,
+    grouped,
+    json_flag,
+    number,
+    read_path,
+    repeatable,
+    switch,
+    written_file,
+)
 from amp_rewrite.cli.many_models import models_argument
-from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.coverage import rules as coverage_rules
 from amp_rewrite.coverage.counts import measure, some

@@ -16,10 +16,9 @@ from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.explanation_sources import DecisionSource, Explanation
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, switch
+from amp_rewrite.cli.flag_builders import PATH, json_flag, switch
 from amp_rewrite.cli.html_and_plots import PageMaker, Placing, ReportFiles, report_flags
 from amp_rewrite.cli.input_flags import counted_flags
-from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.coverage.advice import Capability
 from amp_rewrite.errors import OptionError

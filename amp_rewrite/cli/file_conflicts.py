@@ -17,8 +17,7 @@ import click
 import onnx
 
 from amp_rewrite.certificate.certifying import certify
-from amp_rewrite.cli.flag_builders import WRITTEN, written
-from amp_rewrite.cli.help_sections import SectionedCommand
+from amp_rewrite.cli.flag_builders import WRITTEN, SectionedCommand, written
 from amp_rewrite.coverage import rules as coverage_rules
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.files import destination, staging
@@ -112,8 +111,7 @@ def _refuse_foreign(written: Iterable[_File], source: Path | None) -> None:
             is_earlier = file.by in (_OUTPUT, _RESULT) and _is_earlier(model, file.path, source)
             problem = "" if is_earlier else "is a model that amp-rewrite did not write"
         if problem:
-            other = "another place with -o" if file.by == _RESULT else f"another place for {file.by}"
-            remedy = f"choose {other}, or replace it with --force"
+            remedy = f"choose {_other_place(file)}, or replace it with --force"
             raise OptionError(f"{file.path} {problem}", remedy=remedy)
 
 
@@ -154,9 +152,20 @@ def _is_one_place(file: _File, other: _File) -> bool:
 
 
 def _conflict(file: _File, other: str) -> OptionError:
-    return OptionError(
-        f"{file.by} and {other} both name {file.path}", remedy=f"choose another place for {file.by}"
-    )
+    by = _RESULT if file.by == _OUTPUT and _is_one_of_many() else file.by
+    return OptionError(f"{by} and {other} both name {file.path}", remedy=f"choose {_other_place(file)}")
+
+
+def _other_place(file: _File) -> str:
+    """Return what to choose in place of a file, by the flag that names it."""
+    if file.by in (_OUTPUT, _RESULT) and _is_one_of_many():
+        return "another folder with --out-dir"
+    return "another place with -o" if file.by == _RESULT else f"another place for {file.by}"
+
+
+def _is_one_of_many() -> bool:
+    """Whether --out-dir names the places of the results."""
+    return bool(written(click.get_current_context(), ["out_dir"]))
 
 
 def _read(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[_File]:

@@ -1,9 +1,10 @@
-"""Builders of flags: types of paths, repeatable flags, `--executor`, and groups passed as one value."""
+"""Flags: types of paths, builders, groups passed as one value, and the sections of `--help`."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from amp_rewrite.errors import OptionError
+from amp_rewrite.policy.options import Beside, ExternalData
 from amp_rewrite.process import executors
 
 Command = Callable[..., Any]
@@ -160,3 +162,129 @@ def opened(where: str | None) -> Generator[Executor | None]:
         return
     with executors.named(where, "--executor").opened() as executor:
         yield executor
+
+
+# ---- where a result, its weights and a report go
+
+_UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmg]i?b)", re.IGNORECASE)
+
+
+def _external_data(_: click.Context, __: click.Parameter, text: str) -> ExternalData:
+    """A word, or a size such as 2GB, which limits each data file."""
+    if text.lower() in {beside.value for beside in Beside}:
+        return ExternalData(Beside(text.lower()))
+    size = _SIZE.fullmatch(text)
+    largest = int(float(size[1]) * _UNITS[size[2].lower()]) if size else 0
+    if not largest:
+        raise OptionError(
+            f"--external-data {text} is not a valid value",
+            remedy="say auto, always, never, or a size such as 2GB",
+        )
+    return ExternalData(Beside.ALWAYS, largest)
+
+
+external_data_flag: Any = click.option(
+    "--external-data",
+    metavar="auto|always|never|SIZE",
+    default="auto",
+    show_default=True,
+    callback=_external_data,
+    help="Store weights in files beside the result: if the model does so, or they exceed 2 GiB (auto); "
+    "always, in one file; never; or in files of at most SIZE, such as 2GB.",
+)
+
+
+require_half_flag = switch(
+    "--require-half", "Exit with code 1 also if nothing in the result is half; it is written all the same."
+)
+
+
+def json_flag(what: str) -> Flag:
+    """The flag `--json FILE`; the command gets the path, or None, as `json_`."""
+    return written_file("--json", f"Write the {what} as JSON.", "json_")
+
+
+def output_flag(default: str) -> Flag:
+    """The flag `--output FILE`; `default` is the name that its help gives for a result without one."""
+    return click.option(
+        "-o",
+        "--output",
+        type=WRITTEN,
+        metavar="FILE",
+        help=f"Where to write; {default} beside the model if not given.",
+    )
+
+
+# ---- the sections in which `--help` lists the options of a command
+
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "What to print": ("all_", "why_cast", "ranges", "advice", "device_capability", "against", "run"),
+    "The measurement": ("rounds", "warmup", "seconds", "tf32"),
+    "Files": (
+        *("output", "out_dir", "in_place", "dry_run", "external_data", "json_", "html", "plots", "placement"),
+        *("latency", "markdown_", "junit_", "github", "chart", "save_plan", "save_observed", "force"),
+    ),
+    "What becomes half": (
+        *("to", "policy", "target", "list_", "allow", "infer", "clear", "deny", "keep_full", "force_half"),
+        *("level", "no_follow", "io", "keep_io", "plan", "device", "gate"),
+    ),
+    "Value ranges": (*("range", "no_free", "observe", "observed", "calibrate", "executor"),),
+    "Changes to the graph": ("keep_functions", "no_fold", "keep_opset", "no_metadata"),
+    "The train step": (
+        "loss",
+        "seed_value",
+        "state",
+        "state_suffix",
+        "gradient",
+        "implementation",
+        "explain",
+    ),
+    "The loss scale": (*("loss_scale", "initial_scale", "increment_period", "multiplier", "skip_nonfinite"),),
+    "The search": ("max_error", "prefer", "budget"),
+    "Inputs": ("data", "dim", "seed", "samples"),
+    "The comparison": (
+        *(
+            "no_verify",
+            "require_verify",
+            "require_half",
+            "provider",
+            "accumulate",
+            "custom_ops",
+            "tolerance",
+            "metric",
+        ),
+        *("per_node", "timeout"),
+    ),
+    "Rules": (
+        *("file", "min_flops", "min_nodes", "min_weights", "require", "forbid_half", "max_casts"),
+        *("baseline", "update"),
+    ),
+    "Checks": ("no_check", "no_certify"),
+}
+"""The options of each section, by the names of arguments, in their order; all others are in the last one."""
+
+_OTHERS = "Options"
+
+
+class SectionedCommand(click.Command):
+    """A command whose options are listed in sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the sections that the command has options of."""
+        for title, rows in self._sections(ctx):
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def _sections(self, ctx: click.Context) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+        options = (param for param in self.get_params(ctx) if isinstance(param, click.Option))
+        left = {str(option.name): row for option in options if (row := option.get_help_record(ctx))}
+        if len(left) > _FEW:
+            for title, names in SECTIONS.items():
+                if rows := [left.pop(name) for name in names if name in left]:
+                    yield title, rows
+        yield _OTHERS, list(left.values())
+
+
+_FEW = 8
+"""Options that need no sections."""

@@ -17,6 +17,7 @@ from amp_rewrite.cli.flag_builders import PATH, check_groups, written
 from amp_rewrite.console import Console
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.files import destination
+from amp_rewrite.zoo import entries
 
 models_argument: Any = click.argument("model", nargs=-1, required=True, type=PATH, metavar="MODEL...")
 """One or more models, as `model`: a tuple of paths."""
@@ -43,7 +44,10 @@ def find(given: Iterable[Path], results: Path | None = None) -> list[Found]:
 
 def _at(path: Path, results: Path | None) -> Iterator[Found]:
     if _is_folder(path):
-        yield from _in_folder(path, results)
+        models = entries.models_in(path, results)
+        if not models:
+            raise ModelError("has no .onnx file", where=path, remedy="name a folder of models")
+        yield from (Found(model, model.relative_to(path)) for model in models)
     elif _is_pattern(path):
         matching = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - may be absolute
         if not matching:
@@ -51,15 +55,6 @@ def _at(path: Path, results: Path | None) -> Iterator[Found]:
         yield from (found for match in matching for found in _at(match, results))
     else:
         yield Found(path, Path(path.name))
-
-
-def _in_folder(folder: Path, results: Path | None) -> Iterator[Found]:
-    models = [path for path in sorted(folder.rglob("*.onnx")) if path.is_file()]
-    if results is not None:
-        models = [path for path in models if results.resolve() not in path.resolve().parents]
-    if not models:
-        raise ModelError("has no .onnx file", where=folder, remedy="name a folder of models")
-    yield from (Found(path, path.relative_to(folder)) for path in models)
 
 
 class ManyModelsCommand(WritingCommand):

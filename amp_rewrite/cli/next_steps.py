@@ -11,8 +11,7 @@ from typing import Any
 import click
 
 from amp_rewrite.cli.fields_as_flags import as_argument
-from amp_rewrite.cli.flag_builders import written
-from amp_rewrite.cli.help_sections import SECTIONS
+from amp_rewrite.cli.flag_builders import SECTIONS, written
 from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import Level

@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, choice, read_path, switch, written
+from amp_rewrite.cli.flag_builders import PATH, choice, json_flag, read_path, switch, written
 from amp_rewrite.cli.input_flags import custom_ops_flag, input_flags, timeout_flag
-from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.console import Console
 from amp_rewrite.errors import FeedError, OptionError
 from amp_rewrite.model import writing

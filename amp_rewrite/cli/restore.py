@@ -11,9 +11,8 @@ from amp_rewrite.certificate.certifying import certify
 from amp_rewrite.cli import exit_codes, rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags, refuse_failed
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, choice, switch
+from amp_rewrite.cli.flag_builders import PATH, choice, external_data_flag, json_flag, output_flag, switch
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
-from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import AmpRewriteError, ModelError

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from amp_rewrite.cli import explanation_sources, rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.fields_as_flags import as_argument
@@ -18,23 +16,25 @@ from amp_rewrite.cli.flag_builders import (
     PATH,
     choice,
     executor_flag,
+    external_data_flag,
     grouped,
+    json_flag,
     opened,
+    output_flag,
     read_path,
     repeatable,
+    require_half_flag,
     switch,
     written_file,
 )
-from amp_rewrite.cli.html_and_plots import Placing, ReportFiles, report_flags
+from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.many_models import ManyModelsCommand, models_argument
-from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag, require_half_flag
 from amp_rewrite.cli.progress import counting, shown_progress, tell
-from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, watching
-from amp_rewrite.cli.rewrite_output import JobReports
+from amp_rewrite.cli.rewrite_job import RewriteJob
+from amp_rewrite.cli.rewrite_output import JobFiles, carry_out
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
-from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
@@ -226,9 +226,6 @@ def rewrite(
     _refuse_latency(latency, report_files, in_place=in_place, dry_run=dry_run)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
         sizes = feeds.given_sizes(model, data, calibration.paths)
-        seen = calibration.seen(model, asked, limit, progress, comparing.libraries)
-        placing = Placing(model, limit, comparing.libraries) if report_files.placement else None
-        reports = JobReports(sizes.dims, save_plan, report_files, placing)
         job = RewriteJob(
             model=model,
             original=None if no_verify or dry_run else model,
@@ -241,33 +238,21 @@ def rewrite(
                 dims=sizes,
             ),
             replay=asked.replay,
-            seen=seen,
+            seen=calibration.seen(model, asked, limit, progress, comparing.libraries),
             output=output,
+            policy=asked.policy,
             in_place=in_place,
+            is_verbose=verbose,
             data=replace(data, ranges=asked.options.ranges),
             comparing=comparing,
             required=require_verify,
             needs_half=require_half,
             limit=limit,
-            on_plan=partial(reports.record, ranges=json_ is not None, quick_ranges=not dry_run),
             progress=progress,
-            tuning=Tuning(watch=watching(progress)),
         )
-        done = job.plan(policy) if dry_run else job.run(policy)
-        placed = reports.write(job, done, latency=latency)
-        if not isinstance(done, Analysis):
-            done = rewrite_output.settle(job, done, json_, placed)
-    beside = (save_plan, report_files.html, report_files.plots, calibration.save)
-    if isinstance(done, Analysis):
-        terminal.print_device_check(console, asked.policy, lambda: explanation_sources.advise_planned(done))
-        rewrite_output.print_plan(console, done, json_, placed, seen, beside)
-    else:
-        result = done.result
-        advise = partial(explanation_sources.advise_model, result.model, result.report.half, sizes.dims)
-        terminal.print_device_check(console, asked.policy, advise)
-        if verbose:
-            terminal.print_lines(console, summary.seconds(result.report))
-        rewrite_output.print_result(console, job, done, (json_, *beside))
+        files = JobFiles(json_, save_plan, report_files, calibration.save)
+        show = carry_out(job, policy, files, is_dry=dry_run, latency=latency)
+    show(console)
 
 
 def _policy(asked: DecisionFlags, observe: str) -> ObservePolicy:

@@ -33,6 +33,7 @@ from amp_rewrite.errors import (
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model import output_paths
 from amp_rewrite.pipeline import Result
+from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.policy.options import Options
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
@@ -89,19 +90,18 @@ CANNOT_RUN = (MissingPackageError, ModelError, FeedError, OutputError, ThreadErr
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """The search for a plan where the comparison fails: its seconds (None for a budget in runs), what it
-    prefers, the bytes of the largest model that is searched, who watches, who runs the samples, and whether
-    the user asked for it.
+    prefers, the bytes of the largest model that is searched, who runs the samples, and whether the user asked
+    for it.
     """
 
     budget: float | None = None
     prefer: Prefer = Prefer.TIME
     largest: float = repair.LARGE
-    watch: Watch | None = None
     executor: Executor | None = None
     is_requested: bool = False
 
 
-def watching(progress: Progress | None) -> Watch:
+def _watching(progress: Progress | None) -> Watch:
     """Shows the steps of a search beside the spinner."""
 
     def watch(step: Step) -> None:
@@ -126,18 +126,20 @@ class RewriteJob:
     model: Path
     original: Runnable | AmpRewriteError | None
     options: Options
-    replay: SavedPlan | None
-    seen: Observed | None
-    output: Path | None
-    in_place: bool
     data: Data
     comparing: ComparisonFlags
-    required: bool
     limit: TimeLimit
-    on_plan: Callable[[Analysis], None]
     progress: Progress | None
-    tuning: Tuning
-    needs_half: bool = False
+    seen: Observed | None
+    output: Path | None
+    needs_half: bool
+    required: bool
+    replay: SavedPlan | None = None
+    policy: Policy | None = None
+    in_place: bool = False
+    is_verbose: bool = False
+    tuning: Tuning = field(default_factory=Tuning)
+    on_plan: Callable[[Analysis], None] = lambda _: None
     judged: list[Verdict] = field(default_factory=list[Verdict])
     given: GivenInputs = field(default_factory=GivenInputs)
     timed: Stopwatch = field(default_factory=Stopwatch)
@@ -256,7 +258,7 @@ class RewriteJob:
                         budget=self.tuning.budget,
                         observed=settings.seen,
                         imprecise_outputs=settings.faint,
-                        watch=self.tuning.watch,
+                        watch=_watching(self.progress),
                         executor=self.tuning.executor,
                         custom_ops=self.comparing.libraries,
                         device=self.comparing.provider,

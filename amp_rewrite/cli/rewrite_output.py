@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from amp_rewrite.bounds import bounding
-from amp_rewrite.cli import comparison_flags, exit_codes, explanation_sources, next_steps, outcome_lines
+from amp_rewrite.cli import comparison_flags, exit_codes, explanation_sources, next_steps
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.html_and_plots import PageMaker, Placing, ReportFiles
 from amp_rewrite.cli.progress import tell
@@ -23,56 +24,73 @@ from amp_rewrite.flops import flop_count
 from amp_rewrite.model import external_data, writing
 from amp_rewrite.pipeline import Result
 from amp_rewrite.placement.comparison import Comparison
-from amp_rewrite.policy.open_sizes import Dims
+from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import summary, terminal
 from amp_rewrite.reporting.charts import Plan, Search
 from amp_rewrite.reporting.html_report import Evidence, HtmlReport
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
-from amp_rewrite.rewriting.report import Report, SummaryLine
+from amp_rewrite.rewriting.report import Obstacle, Report, SummaryLine
 from amp_rewrite.running import latency, run_arguments
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.latency import Bench, TimedModel
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural
-from amp_rewrite.tuning.repair import Outcome, Verification
+from amp_rewrite.tuning import tune as tuning
+from amp_rewrite.tuning.repair import ObservePolicy, Outcome, Verification
 from amp_rewrite.tuning.tune import Tuned
 
 
-class JobReports:
-    """The reports of a job on a model whose open dimensions have the sizes `dims`: its plan goes to `plan`,
-    its page to `files`, placed by `placing`.
+@dataclass(frozen=True, slots=True)
+class JobFiles:
+    """The files that a job writes beside its result; None for those that were not named."""
+
+    report: Path | None
+    plan: Path | None
+    page: ReportFiles
+    observed: Path | None = None
+
+    @property
+    def names(self) -> str:
+        """All of them, for the user."""
+        files = (self.report, self.plan, self.page.html, self.page.plots, self.observed)
+        return ", ".join(str(file) for file in files if file is not None)
+
+
+def carry_out(
+    job: RewriteJob, policy: ObservePolicy, files: JobFiles, *, is_dry: bool = False, latency: bool = False
+) -> Callable[[Console], None]:
+    """Run a job, or plan it if `is_dry`, write its files and move them into place.
+
+    Returns what prints the report on it.
     """
+    placing = Placing(job.model, job.limit, job.comparing.libraries) if files.page.placement else None
+    pages = PageMaker(job.options.dims.dims, placing)
 
-    def __init__(self, dims: Dims, plan: Path | None, files: ReportFiles, placing: Placing | None) -> None:
-        self._plan, self._files = plan, files
-        self._pages = PageMaker(dims, placing)
-
-    def record(self, analysis: Analysis, *, ranges: bool, quick_ranges: bool) -> None:
-        """Takes what the reports show of an analysis, before its model is changed: its bounds with `ranges`,
-        and with `quick_ranges` where they cost little.
-        """
-        if self._plan is not None:
-            _save_plan(self._plan, analysis)
-        if ranges or (quick_ranges and bounding.is_quick(analysis.facts)):
+    def record(analysis: Analysis) -> None:
+        """Takes what the files show of an analysis, before its model is changed."""
+        if files.plan is not None:
+            _save_plan(files.plan, analysis)
+        if files.report is not None or (not is_dry and bounding.is_quick(analysis.facts)):
             analysis.ranges()
-        if self._files.asked:
-            self._pages.record(analysis)
+        if files.page.asked:
+            pages.record(analysis)
 
-    def write(self, job: RewriteJob, done: Analysis | Outcome, *, latency: bool) -> Comparison | None:
-        """Writes the page of what was done, or planned; what CUDA's provider executes, where it is placed."""
-        if not self._files.asked:
-            return None
-        page = self._page(job, done, latency=latency)
-        self._files.write(page)
+    def write(page: HtmlReport) -> Comparison | None:
+        files.page.write(page)
         return page.placement.compared if page.placement else None
 
-    def _page(self, job: RewriteJob, done: Analysis | Outcome, *, latency: bool) -> HtmlReport:
-        if isinstance(done, Analysis):
-            return self._pages.of_plan(job.model, done)
-        shown = evidence(job, done, timed=latency)
-        return self._pages.page(job.model, done.result.report, shown, Path(done.result.model))
+    job = replace(job, on_plan=record)
+    if is_dry:
+        analysis = job.plan(policy)
+        placed = write(pages.of_plan(job.model, analysis)) if files.page.asked else None
+        return partial(print_plan, job, analysis, placed, files)
+    outcome, placed = job.run(policy), None
+    if files.page.asked:
+        shown = evidence(job, outcome, timed=latency)
+        placed = write(pages.page(job.model, outcome.result.report, shown, Path(outcome.result.model)))
+    return partial(print_result, job, settle(job, outcome, files.report, placed), files)
 
 
 def _save_plan(path: Path, analysis: Analysis) -> None:
@@ -97,7 +115,7 @@ def evidence(job: RewriteJob, outcome: Outcome, *, timed: bool) -> Evidence:
     found = Evidence(
         bench=_latencies(job, outcome.result) if timed else None,
         search=_search(outcome.tuned),
-        notes=tuple(outcome_lines.lines(outcome, job.options.io)),
+        notes=tuple(outcome_lines(outcome, job.options.io)),
     )
     verdict = job.blame(outcome, per_node=True).verification
     if isinstance(verdict, Verdict):
@@ -145,12 +163,17 @@ def settle(job: RewriteJob, outcome: Outcome, json_: Path | None, placed: Compar
     report, verdict = outcome.result.report, outcome.verification
     refuse_unjudged(job.limit, verdict, outcome.result.model)
     if json_ is not None:
-        advice = explanation_sources.advise_model(outcome.result.model, report.half, job.options.dims.dims)
+        advice = _advise(job, outcome)
         tuned = {"tuning": outcome.tuned.to_json()} if outcome.tuned else {}
         reason = not_verified(job, verdict)
         _write_json(json_, report, verdict, reason, {**_told(advice, placed, job.seen), **tuned})
     model = staging.current().commit(outcome.result.model)
     return replace(outcome, result=replace(outcome.result, model=model))
+
+
+def _advise(job: RewriteJob, outcome: Outcome) -> Advice:
+    result = outcome.result
+    return explanation_sources.advise_model(result.model, result.report.half, job.options.dims.dims)
 
 
 def refuse_unjudged(limit: TimeLimit, verdict: Verification, result: Path) -> None:
@@ -167,11 +190,12 @@ def refuse_unjudged(limit: TimeLimit, verdict: Verification, result: Path) -> No
         )
 
 
-def print_result(
-    console: Console, job: RewriteJob, outcome: Outcome, files: Iterable[Path | None] = ()
-) -> None:
-    """Reports on a result that is in place, and sets the exit code; `files` were written beside it."""
+def print_result(job: RewriteJob, outcome: Outcome, files: JobFiles, console: Console) -> None:
+    """Reports on a result that is in place, and sets the exit code."""
     report, verdict = outcome.result.report, outcome.verification
+    terminal.print_device_check(console, job.policy, partial(_advise, job, outcome))
+    if job.is_verbose:
+        terminal.print_lines(console, summary.seconds(report))
     _print_first(Console(stderr=True), job, outcome)
     reason = not_verified(job, verdict)
     if report.obstacle is not None and report.obstacle.already:
@@ -182,7 +206,7 @@ def print_result(
     if not console.quiet:
         terminal.print_lines(console, data_lines(Path(outcome.result.model)))
     terminal.print_lines(console, summary.observed_lines(job.seen))
-    terminal.print_lines(console, outcome_lines.search_lines(outcome))
+    terminal.print_lines(console, search_lines(outcome))
     if reason == NOTHING_CHANGED:
         console.print(f"not compared with the original: {reason}")
     _print_verdict(console, verdict, per_node=job.comparing.per_node)
@@ -210,10 +234,9 @@ _SHOWN = 3
 """How many data files are named."""
 
 
-def _print_files(console: Console, files: Iterable[Path | None]) -> None:
-    """Names the files that were written beside the result."""
-    if named := ", ".join(str(file) for file in files if file is not None):
-        terminal.print_lines(console, [SummaryLine("wrote", named)])
+def _print_files(console: Console, files: JobFiles) -> None:
+    if files.names:
+        terminal.print_lines(console, [SummaryLine("wrote", files.names)])
 
 
 def _print_first(loud: Console, job: RewriteJob, outcome: Outcome) -> None:
@@ -222,7 +245,7 @@ def _print_first(loud: Console, job: RewriteJob, outcome: Outcome) -> None:
     if _is_refused(verdict):
         loud.print(f"not compared with the original, which does not load: {in_flags(verdict)}")
     if report.obstacle is not None:
-        loud.print(outcome_lines.without_half(outcome, job.options.io, str(job.model), str(result)))
+        loud.print(without_half(outcome, job.options.io, str(job.model), str(result)))
 
 
 def _is_refused(verdict: Verification) -> bool:
@@ -257,20 +280,16 @@ def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -
 
 
 def print_plan(
-    console: Console,
-    analysis: Analysis,
-    json_: Path | None,
-    placed: Comparison | None,
-    seen: Observed | None,
-    beside: Iterable[Path | None] = (),
+    job: RewriteJob, analysis: Analysis, placed: Comparison | None, files: JobFiles, console: Console
 ) -> None:
-    """Reports on a plan that is not carried out; `placed` and `beside` as for a result."""
-    if json_ is not None:
-        advice = explanation_sources.advise_planned(analysis)
-        _write_json(json_, analysis.report(), None, "--dry-run was given", _told(advice, placed, seen))
+    """Reports on a plan that is not carried out."""
+    terminal.print_device_check(console, job.policy, lambda: explanation_sources.advise_planned(analysis))
+    if files.report is not None:
+        more = _told(explanation_sources.advise_planned(analysis), placed, job.seen)
+        _write_json(files.report, analysis.report(), None, "--dry-run was given", more)
     terminal.print_plan(console, analysis.plan)
     terminal.print_lines(console, summary.match_lines(analysis.matched))
-    terminal.print_lines(console, summary.observed_lines(seen))
+    terminal.print_lines(console, summary.observed_lines(job.seen))
     terminal.print_lines(console, summary.prediction_lines(analysis.report().prediction))
     for warning in (*analysis.warnings, *analysis.predicted):
         console.print(f"warning  {in_flags(warning)}")
@@ -279,4 +298,44 @@ def print_plan(
         f"{halves:,} of {len(analysis.graph.units):,} units in {analysis.plan.half.name}, "
         f"{plural(len(analysis.plan.casts), 'Cast')}; no model was written"
     )
-    _print_files(console, (json_, *beside))
+    _print_files(console, files)
+
+
+def outcome_lines(outcome: Outcome, io: IOTypes) -> Iterator[SummaryLine]:
+    """The line of the search, where one was needed, and why nothing became half, where that is so."""
+    yield from search_lines(outcome)
+    if outcome.result.report.obstacle is not None:
+        yield SummaryLine("result", without_half(outcome, io), is_whole=True)
+
+
+def search_lines(outcome: Outcome) -> Iterator[SummaryLine]:
+    """The line of the search, where one was needed."""
+    tuned = outcome.tuned
+    if tuned is not None and tuned.is_met and not outcome.is_tuned:
+        yield SummaryLine("search", tuning.not_taken(tuned))
+    else:
+        yield from tuning.lines(tuned, outcome.result.report)
+
+
+def without_half(outcome: Outcome, io: IOTypes, model: str = "the model", result: str = "the result") -> str:
+    """That nothing became half, what the result is then, and the largest reason."""
+    report = outcome.result.report
+    obstacle = report.obstacle
+    assert obstacle is not None, "nothing became half"
+    if obstacle.already:
+        rest = f"; the rest stays as it is: {obstacle.why}" if obstacle.why else ""
+        left = f"{result} is a copy" if result != model else "no file was written (-o FILE writes a copy)"
+        return f"{model} has {report.half} already, and {left}{rest}"
+    copied = "is a copy" if result != model else "stays as it is"
+    same = "computes what the model does" if report.changed else copied
+    borders = "; --io half has no effect then" if io is IOTypes.HALF and not report.changed else ""
+    return f"nothing became {report.half}: {result} {same}, because {_why(outcome, obstacle)}{borders}"
+
+
+def _why(outcome: Outcome, obstacle: Obstacle) -> str:
+    report = outcome.result.report
+    if outcome.is_tuned and outcome.tuned is not None and outcome.tuned.is_float32:
+        return "float32 is the best plan within the bounds (see search)"
+    if report.gated:
+        return f"--gate asks for that where {report.half} does not pay"
+    return obstacle.why or "nothing in it computes in float32"

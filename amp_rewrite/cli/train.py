@@ -15,10 +15,20 @@ from amp_rewrite.cli import exit_codes, explanation_sources, rewrite_output
 from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, choice, grouped, number, repeatable, switch, written
+from amp_rewrite.cli.flag_builders import (
+    PATH,
+    choice,
+    external_data_flag,
+    grouped,
+    json_flag,
+    number,
+    output_flag,
+    repeatable,
+    switch,
+    written,
+)
 from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, html_flag
 from amp_rewrite.cli.input_flags import counted_flags, timeout_flag
-from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.cli.rewrite_job import CANNOT_RUN
 from amp_rewrite.console import Console

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, choice, executor_flag, number, opened, written_file
-from amp_rewrite.cli.html_and_plots import Placing, ReportFiles, report_flags
+from amp_rewrite.cli.flag_builders import (
+    PATH,
+    choice,
+    executor_flag,
+    external_data_flag,
+    json_flag,
+    number,
+    opened,
+    output_flag,
+    require_half_flag,
+    written_file,
+)
+from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
-from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_flag, require_half_flag
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, watching
-from amp_rewrite.cli.rewrite_output import JobReports
+from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning
+from amp_rewrite.cli.rewrite_output import JobFiles, carry_out
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.options import ExternalData, Level
@@ -112,33 +120,22 @@ def tune(
         shown_progress(quiet=quiet) as progress,
         opened(executor) as workers,
     ):
-        sizes = feeds.given_sizes(model, data)
-        placing = Placing(model, limit, comparing.libraries) if report_files.placement else None
-        reports = JobReports(sizes.dims, save_plan, report_files, placing)
         job = RewriteJob(
             model=model,
             original=model,
-            options=replace(asked.options, external_data=external_data, dims=sizes),
-            replay=None,
+            options=replace(asked.options, external_data=external_data, dims=feeds.given_sizes(model, data)),
             seen=asked.seen,
             output=output,
-            in_place=False,
             data=replace(data, ranges=asked.options.ranges),
             comparing=comparing,
             required=True,
             needs_half=require_half,
             limit=limit,
-            on_plan=functools.partial(reports.record, ranges=json_ is not None, quick_ranges=True),
             progress=progress,
-            tuning=Tuning(
-                budget, Prefer(prefer), float("inf"), watching(progress), workers, is_requested=True
-            ),
+            tuning=Tuning(budget, Prefer(prefer), float("inf"), workers, is_requested=True),
         )
-        done = job.run(ObservePolicy.ON_FAILURE)
-        placed = reports.write(job, done, latency=False)
-        done = rewrite_output.settle(job, done, json_, placed)
-    beside = (json_, save_plan, report_files.html, report_files.plots)
-    rewrite_output.print_result(console, job, done, beside)
+        show = carry_out(job, ObservePolicy.ON_FAILURE, JobFiles(json_, save_plan, report_files))
+    show(console)
 
 
 def _refuse_force_all(asked: DecisionFlags) -> None:

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import exit_codes, model_order, next_steps
-from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags, refuse_failed
+from amp_rewrite.cli import exit_codes, next_steps
+from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags, refuse_failed, swapped
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, choice
+from amp_rewrite.cli.flag_builders import PATH, choice, json_flag
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
-from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
@@ -69,7 +68,7 @@ def verify(
         verdict = comparing.verdict(original, rewritten, data, IOTypes(io), progress)
         tell(progress, "blame")
         verdict = comparing.with_blame(verdict, original, rewritten, data, by_effect=True)
-    terminal.print_lines(Console(), model_order.swapped("verify", original, rewritten))
+    terminal.print_lines(Console(), swapped("verify", original, rewritten))
     terminal.print_verdict(Console(), verdict, per_node=comparing.per_node, hinted=False)
     terminal.print_hints(Console(), next_steps.of_comparison(verdict))
     if verdict.failed_run:

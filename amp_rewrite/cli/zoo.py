@@ -15,13 +15,13 @@ from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.flag_builders import PATH, check_groups, executor_flag, number, switch
 from amp_rewrite.cli.progress import counting, shown_progress, tell
 from amp_rewrite.cli.rewrite import rewrite
-from amp_rewrite.console import Console
+from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
 from amp_rewrite.process import executors
 from amp_rewrite.reporting import terminal
-from amp_rewrite.zoo import entries, run
+from amp_rewrite.zoo import entries, index_page, run
 from amp_rewrite.zoo.row import Row, Status
-from amp_rewrite.zoo.terminal_table import print_failures, print_zoo
+from amp_rewrite.zoo.run import Zoo
 
 
 @click.command()
@@ -77,7 +77,7 @@ def zoo(
             source, output, flags, executor=workers, pages=html, timeout=timeout, on_row=on_row
         )
     console = Console(quiet=quiet)
-    print_zoo(console, result)
+    _print_zoo(console, result)
     console.print(f"see {output / 'index.html'}")
     far = (row for row in result.rows if row.status is Status.FAR and row.result and row.name in contexts)
     hints = (
@@ -87,7 +87,7 @@ def zoo(
     )
     terminal.print_hints(console, hints)
     if quiet:
-        print_failures(Console(stderr=True), result)
+        _print_failures(Console(stderr=True), result)
     exit_codes.end_many(done=not result.has_failed, passed=result.ok)
 
 
@@ -121,3 +121,26 @@ _NAMED_HERE = (
     *("output", "out_dir", "in_place", "dry_run", "save_plan", "save_observed", "json_", "html", "plots"),
 )
 """Flags of the command that name what it writes, or have it write nothing or elsewhere."""
+
+
+def _print_zoo(console: Console, zoo: Zoo) -> None:
+    """A line for each model, below the table what is wrong with any, and the counts."""
+    rows = ([row.name, _status(row), *index_page.cells(row)[2:]] for row in zoo.rows)
+    console.numbers(index_page.HEADER, rows, texts=2)
+    console.print()
+    for row in zoo.rows:
+        if row.why:
+            console.print(Styled(row.name, "bold"), f": {row.why}")
+    again = f"; {zoo.reused} of them from an earlier run" if zoo.reused else ""
+    console.print(", ".join(f"{count} {name}" for name, count in zoo.counts.items()), again)
+
+
+def _print_failures(console: Console, zoo: Zoo) -> None:
+    """A line for each model that failed or is too far off, and none for the others."""
+    for row in zoo.rows:
+        if not row.status.is_good:
+            console.print(_status(row), f" {row.name}: {row.why}")
+
+
+def _status(row: Row) -> Styled:
+    return Styled(row.status.value, "" if row.status.is_good else "red")

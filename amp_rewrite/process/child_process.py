@@ -16,7 +16,15 @@ from typing import Any, NoReturn
 from amp_rewrite.errors import RunError
 from amp_rewrite.process import interruptible
 
-_FIRST = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
+_GREETING = b"amp-rewrite answers"
+"""Sent before all answers: no other program sends it, and no Python that lacks what is needed."""
+
+_FIRST = f"""import pickle, sys
+sys.path[:] = pickle.load(sys.stdin.buffer)
+{{}}
+sys.stdout.buffer.write({_GREETING!r})
+sys.stdout.flush()
+"""
 """Finds the modules that this process finds, wherever that was started."""
 
 
@@ -25,38 +33,49 @@ class CrashError(Exception):
 
 
 class ChildProcess:
-    """A process that starts with the first request, and anew after a crash.
+    """A process that starts with the first request, and anew after its end.
 
-    `code` is Python that calls `serve`; `environment` gives its environment variables, this process' own
-    without it.
+    `code` is Python that calls `serve`, after imports that it `needs`; `environment` gives its environment
+    variables, this process' own without it. `process` is None while there is none.
     """
 
-    def __init__(self, code: str, environment: Callable[[], Mapping[str, str]] | None = None) -> None:
-        self._code = code
+    def __init__(
+        self, code: str, environment: Callable[[], Mapping[str, str]] | None = None, needs: str = ""
+    ) -> None:
+        self._code = _FIRST.format(needs) + code
         self._environment = environment
-        self._child: subprocess.Popen[bytes] | None = None
+        self._has_greeted = False
+        self.process: subprocess.Popen[bytes] | None = None
 
-    def ask(self, request: Any) -> Any:
-        """The answer to a request.
+    def ask(self, request: Any, *, is_interruptible: bool = True) -> Any:
+        """The answer to a request; with `is_interruptible` in a thread, within the time limit.
 
         Raises CrashError, TimeLimitError, RunError where no process can be started, and what `environment`
         raises.
         """
-        child = self._child or self._started()
+        child = self.start()
+        exchange = functools.partial(self._exchange, child, request)
         try:
-            return interruptible.call(functools.partial(_answer, child, request), child.kill)
+            return interruptible.call(exchange, child.kill) if is_interruptible else exchange()
         except (OSError, EOFError, pickle.UnpicklingError) as error:
             self.end()
             raise CrashError(_how(child.returncode)) from error
-        except BaseException:
+        except BaseException:  # an interrupt: the answer would be read as that to the next request
+            child.kill()
             self.end()
             raise
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def start(self) -> subprocess.Popen[bytes]:
+        """Starts the process, unless it runs; raises RunError, and what `environment` raises."""
+        if self.process is not None and self.process.poll() is None:
+            return self.process
+        self.end()
         environment = None if self._environment is None else self._environment()
+        if not sys.executable or getattr(sys, "frozen", False):
+            raise RunError("no process can be started: no Python interpreter is known")
         try:
-            self._child = subprocess.Popen(
-                [sys.executable, "-P", "-c", _FIRST + self._code],
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-c", self._code],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -64,13 +83,25 @@ class ChildProcess:
             )
         except OSError as error:
             raise RunError(f"no process can be started ({error.strerror})") from error
-        if self._child.stdin is not None:
-            pickle.dump(sys.path, self._child.stdin)
-        return self._child
+        self.process, self._has_greeted = child, False
+        with contextlib.suppress(OSError):  # it ended, as the first answer will show
+            _send(child, sys.path)
+        return child
+
+    def _exchange(self, child: subprocess.Popen[bytes], request: Any) -> Any:
+        assert child.stdout is not None, "it has a pipe"
+        if not self._has_greeted:
+            if child.stdout.read(len(_GREETING)) != _GREETING:
+                raise RunError(
+                    f"no process can be started: {sys.executable} is not Python, or lacks packages"
+                )
+            self._has_greeted = True
+        _send(child, request)
+        return pickle.load(child.stdout)
 
     def end(self) -> None:
         """Ends the process, if there is one."""
-        child, self._child = self._child, None
+        child, self.process = self.process, None
         if child is None:
             return
         for pipe in filter(None, (child.stdin, child.stdout)):
@@ -92,12 +123,10 @@ def _how(code: int) -> str:
     return f"exit code {code}"
 
 
-def _answer(child: subprocess.Popen[bytes], request: Any) -> Any:
-    if child.stdin is None or child.stdout is None:
-        raise EOFError
+def _send(child: subprocess.Popen[bytes], request: Any) -> None:
+    assert child.stdin is not None, "it has a pipe"
     pickle.dump(request, child.stdin)
     child.stdin.flush()
-    return pickle.load(child.stdout)
 
 
 def serve(answer: Callable[[Any], Any]) -> NoReturn:

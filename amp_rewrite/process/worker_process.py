@@ -1,17 +1,15 @@
-"""The worker process of `worker`: answers one call after another until its input ends. Imports only onnx."""
+"""The worker process of `worker`: answers one call after another until its input ends."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
-import pickle
-import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import onnx
 from onnx import checker, defs, numpy_helper, shape_inference
+
+from amp_rewrite.process import child_process
 
 
 def complaint(model: bytes | str, *, full: bool) -> str:
@@ -140,29 +138,6 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-GREETING = b"amp-rewrite asks onnx"
-"""Sent before all answers: shows that this process is the worker, and that it could import onnx."""
-
-
-def serve() -> None:
-    """Reads calls and writes results; what onnx prints is redirected to standard error.
-
-    Interrupts, which a terminal sends to the whole process group, are left to the parent, which stops this
-    process when it exits.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    own = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    own.write(GREETING)
-    own.flush()
-    while True:
-        try:
-            name, arguments, named = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            return
-        pickle.dump(_FUNCTIONS[name](*arguments, **named), own)
-        own.flush()
-
-
-if __name__ == "__main__":
-    serve()
+def serve() -> NoReturn:
+    """Answers calls until there are no more."""
+    child_process.serve(lambda call: _FUNCTIONS[call[0]](*call[1], **call[2]))

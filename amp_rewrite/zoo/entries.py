@@ -40,18 +40,21 @@ def find(source: Path, results: Path) -> list[Entry]:
     if source.suffix.lower() == ".onnx" and not source.is_dir():
         remedy = "give the folder that it is in, or rewrite it alone: amp-rewrite MODEL"
         raise ModelError("is a model, not a folder of models or a manifest", where=source, remedy=remedy)
-    found = list(_in_folder(source, results)) if source.is_dir() else list(_in_manifest(source))
+    if source.is_dir():
+        models = models_in(source, results)
+        found = [Entry(model.relative_to(source).with_suffix("").as_posix(), model) for model in models]
+    else:
+        found = list(_in_manifest(source))
     if not found:
         raise ModelError("has no model", where=source, remedy="give a folder of .onnx files, or a manifest")
     return found
 
 
-def _in_folder(folder: Path, results: Path) -> Iterator[Entry]:
-    own = results.resolve()
-    for model in sorted(folder.rglob("*.onnx")):
-        if model.is_dir() or own in model.resolve().parents:
-            continue
-        yield Entry(model.relative_to(folder).with_suffix("").as_posix(), model)
+def models_in(folder: Path, results: Path | None) -> list[Path]:
+    """The .onnx files of a folder, as deep as they lie, but not those in a folder of results."""
+    own = results.resolve() if results is not None else None
+    models = (path for path in sorted(folder.rglob("*.onnx")) if not path.is_dir())
+    return [path for path in models if own not in path.resolve().parents]
 
 
 def data_beside(model: Path) -> Path | None:
