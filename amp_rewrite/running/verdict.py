@@ -71,6 +71,17 @@ class NotJudged:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedStress:
+    """A change of made-up inputs with which the comparison would fail, in words, and the largest error of an
+    output that is too far off then; `loses_values` where half alone has infinities or NaN.
+    """
+
+    change: str
+    error: float
+    loses_values: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Tried:
     """Options that were tried after a failed comparison, and what that of their result came to.
 
@@ -101,6 +112,7 @@ class Verdict:
     `misfits` are the inputs and outputs that half cannot hold: rounding one alone fails the comparison.
     `changing` are the outputs that the original does not compute alike twice; these are not compared.
     `is_made_up` holds where outputs are too far off on synthetic inputs, which is no proof of a fault.
+    `stressed` are changes of synthetic inputs, such as louder ones, with which a good verdict would not be.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
     float. `unproven` lists, in words, where no value is comparable:
@@ -140,6 +152,7 @@ class Verdict:
     misfits: tuple[HalvedPort, ...] = ()
     changing: tuple[str, ...] = ()
     is_made_up: bool = False
+    stressed: tuple[FailedStress, ...] = ()
 
     def __repr__(self) -> str:
         """A line: the verdict with the worst error, or with its first fault; what was run, and where."""
@@ -326,8 +339,8 @@ class Undecided:
 
     def _tell(self, output: Output, own: Output) -> None:
         known = self._told.get(output.name)
-        if known is None or known[0] < _distance(output):
-            self._told[output.name] = _distance(output), _said(output, own)
+        if known is None or known[0] < distance(output):
+            self._told[output.name] = distance(output), _said(output, own)
 
 
 def without_undecided(verdict: Verdict, why: Mapping[str, str]) -> Verdict:
@@ -345,10 +358,10 @@ def _is_within(output: Output, own: Output) -> bool:
     """Whether a result is about as far off as float32 is from itself; never where it loses a value."""
     if output.metrics.non_finite:
         return False
-    return _distance(output) <= (BEYOND if own.broken else NEAR) * _distance(own)
+    return distance(output) <= (BEYOND if own.broken else NEAR) * distance(own)
 
 
-def _distance(output: Output) -> float:
+def distance(output: Output) -> float:
     """How far an output is off: the share of values that differ where it is not float."""
     if output.error is not None:
         return output.error
@@ -356,7 +369,7 @@ def _distance(output: Output) -> float:
 
 
 def _said(output: Output, own: Output) -> str:
-    by = f"{own.error:.3g}" if own.error is not None else f"{_distance(own):.1%} of its values"
+    by = f"{own.error:.3g}" if own.error is not None else f"{distance(own):.1%} of its values"
     return (
         f"{' and '.join(output.broken)}, but float32 itself differs by {by} when it is optimised differently"
     )

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike
-from amp_rewrite.errors import FeedError, ModelError
+from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError
 from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model import external_data
 from amp_rewrite.model.loading import ModelSource
@@ -41,19 +41,21 @@ from amp_rewrite.running.comparison import (
     SampleComparison,
 )
 from amp_rewrite.running.emulation import emulated
-from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.inputs import feeds, stress
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, Data, InputSource, Trial
 from amp_rewrite.running.metrics import Channels, Spread
 from amp_rewrite.running.run_arguments import Samples
-from amp_rewrite.running.sessions import Device, Libraries, Runnable
+from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import (
     Channel,
+    FailedStress,
     NotJudged,
     Output,
     Undecided,
     Verdict,
     changing_outputs,
+    distance,
     without_changing,
     without_undecided,
 )
@@ -92,7 +94,30 @@ def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
     if first.verdict.ok and pair.is_large:
         return first.verdict
     others = (_judge(replace(blank, inputs=trial.source), pair, trial) for trial in trials[1:])
-    return _best_conditioned([_completed(judged, pair) for judged in (first, *others)])
+    judged = [first, *others]
+    verdict = _best_conditioned([_completed(each, pair) for each in judged])
+    if not (verdict.ok and pair.half and trials[0].free):
+        return verdict
+    sample = next(each.first.feeds for each in judged if each.verdict.inputs == verdict.inputs)
+    return replace(verdict, stressed=tuple(_failed_stresses(pair, sample, trials[0].free)))
+
+
+def _failed_stresses(pair: Pair, sample: Feeds, free: frozenset[str]) -> Iterator[FailedStress]:
+    """The changes of a sample after which the result is too far off, and farther than float32 is from itself;
+    none from where a run fails, or no time is left.
+    """
+    for tried, copy in stress.copies(sample, free):
+        try:
+            runs = comparison.run(pair.before, pair.after, copy, "")
+            outputs = pair.judge([comparison.compare(runs, "")])
+            doubt = Undecided(pair.noise, pair.judge)
+            doubt.look(runs, outputs)
+        except (AmpRewriteError, RewrittenRunError):
+            return
+        far = [output for output in outputs if output.broken and output.name not in doubt.why]
+        if far:
+            loses = any(output.metrics.non_finite for output in far)
+            yield FailedStress(tried.change, max(map(distance, far)), loses)
 
 
 @dataclass(frozen=True, slots=True)

@@ -370,10 +370,11 @@ def _coerced(inputs: Mapping[str, Input], values: Mapping[str, Any], where: Path
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Samples, and their source."""
+    """Samples, their source, and the names of made-up inputs of which nothing tells how large they are."""
 
     samples: Iterable[Feeds]
     source: InputSource
+    free: frozenset[str] = frozenset()
 
 
 def trials(model: onnx.ModelProto | str | Path, data: Data) -> tuple[Trial, ...]:
@@ -383,11 +384,13 @@ def trials(model: onnx.ModelProto | str | Path, data: Data) -> tuple[Trial, ...]
     source = input_source(data)
     if not source.is_synthetic:
         return (Trial(feeds(model, data), source),)
-    stated = synthetic.image_ranges(loading.load(model).model, data.dims, data.ranges)
+    loaded = loading.load(model).model
+    stated = synthetic.image_ranges(loaded, data.dims, data.ranges)
+    free = synthetic.free_inputs(loaded, data.dims, data.ranges)
     images = tuple(ImageRange) if None in stated else tuple(stated)
     is_mixed = None not in stated and len(stated) > 1  # images of both ranges
     sources = [source] if is_mixed or not images else [replace(source, images=one) for one in images]
-    return tuple(Trial(feeds(model, of_source(data, one)), one) for one in sources)
+    return tuple(Trial(feeds(model, of_source(data, one)), one, free) for one in sources)
 
 
 def of_source(data: Data, source: InputSource) -> Data:

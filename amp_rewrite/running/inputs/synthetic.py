@@ -56,6 +56,11 @@ def image_ranges(model: ir.Model, dims: Mapping[str, int], ranges: Ranges) -> fr
     )
 
 
+def free_inputs(model: ir.Model, dims: Mapping[str, int], ranges: Ranges) -> frozenset[str]:
+    """The names of the inputs of which nothing tells how large they are. Raises what `synthesise` raises."""
+    return frozenset(spec.input.name for spec in _specs(model, dims, ranges) if values.is_free(spec))
+
+
 def open_sizes(model: ir.Model, dims: Mapping[str, int]) -> dict[str, int]:
     """The size that `synthesise` chooses for each open dimension, by its name in `dims`."""
     inlining.inline(model)
