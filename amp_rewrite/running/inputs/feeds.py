@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from google.protobuf.message import DecodeError
 from numpy.lib import format as npy
 from numpy.typing import NDArray
@@ -205,21 +206,27 @@ def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
     fit, or if an input cannot be synthesised, and OptionError if `data` is not a Data.
     """
     arguments.instance("data", data, Data, 'write Data("inputs.npz")')
-    loaded = loading.load(model).model
-    model_path = "" if isinstance(model, onnx.ModelProto) else str(model)
+    return _samples(loading.load(model).model, _path_of(model), data)
+
+
+def _samples(model: ir.Model, path: str, data: Data, *, partial: bool = False) -> Iterator[Feeds]:
+    """The samples of `feeds` for a model from a path; those in files may lack inputs if `partial`."""
     if not data.paths:
-        return synthetic.synthesise(
-            loaded, data.dims, data.seed, data.samples, model_path, data.images, data.ranges
-        )
-    inputs = {declared.name: declared for declared in inputs_of(loaded, model_path)}
+        return synthetic.synthesise(model, data.dims, data.seed, data.samples, path, data.images, data.ranges)
+    declared = inputs_of(model, path)
+    inputs = {one.name: replace(one, has_default=partial or one.has_default) for one in declared}
     return (read(inputs) for read in _all_readers(data))
+
+
+def _path_of(model: onnx.ModelProto | str | Path) -> str:
+    return "" if isinstance(model, onnx.ModelProto) else str(model)
 
 
 def partial_feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
     """The samples in files, which may lack inputs of the model; raises as `feeds`."""
-    inputs = inputs_of(loading.load(model).model, "" if isinstance(model, onnx.ModelProto) else str(model))
-    optional = {declared.name: replace(declared, has_default=True) for declared in inputs}
-    return (read(optional) for read in _all_readers(data))
+    return (
+        _samples(loading.load(model).model, _path_of(model), data, partial=True) if data.paths else iter(())
+    )
 
 
 def input_source(data: Data) -> InputSource:
@@ -237,11 +244,12 @@ def given_sizes(model: str | Path, data: Data, others: Iterable[Path] = ()) -> G
     data = replace(data, paths=data.paths or others)
     if not data.paths:
         return GivenSizes(data.dims)
-    first = next(partial_feeds(model, data), {})
+    loaded = loading.load(model).model
+    first = next(_samples(loaded, str(model), data, partial=True), {})
     shapes = {name: array.shape for name, array in first.items() if hasattr(array, "shape")}
     sampled = {
         f"{declared.name}:{axis}": shapes[declared.name][axis]
-        for declared in inputs_of(loading.load(model).model, str(model))
+        for declared in inputs_of(loaded, str(model))
         for axis, dim in enumerate(declared.dims or ())
         if declared.name in shapes and not isinstance(dim, int) and dim not in data.dims
     }
@@ -381,16 +389,14 @@ def trials(model: onnx.ModelProto | str | Path, data: Data) -> tuple[Trial, ...]
     """The samples for a model, as `feeds` has them; where images are synthetic and the graph does not say
     their range, once for each range. Raises what `feeds` raises.
     """
-    source = input_source(data)
+    loaded, source = loading.load(model).model, input_source(data)
     if not source.is_synthetic:
-        return (Trial(feeds(model, data), source),)
-    loaded = loading.load(model).model
-    stated = synthetic.image_ranges(loaded, data.dims, data.ranges)
-    free = synthetic.free_inputs(loaded, data.dims, data.ranges)
+        return (Trial(_samples(loaded, _path_of(model), data), source),)
+    stated, free = synthetic.unsaid(loaded, data.dims, data.ranges)
     images = tuple(ImageRange) if None in stated else tuple(stated)
     is_mixed = None not in stated and len(stated) > 1  # images of both ranges
     sources = [source] if is_mixed or not images else [replace(source, images=one) for one in images]
-    return tuple(Trial(feeds(model, of_source(data, one)), one, free) for one in sources)
+    return tuple(Trial(_samples(loaded, _path_of(model), of_source(data, one)), one, free) for one in sources)
 
 
 def of_source(data: Data, source: InputSource) -> Data:

@@ -45,20 +45,17 @@ def synthesise(
     return ({spec.input.name: _sample(spec, seed, index) for spec in specs} for index in range(count))
 
 
-def image_ranges(model: ir.Model, dims: Mapping[str, int], ranges: Ranges) -> frozenset[ImageRange | None]:
-    """The ranges that the graph says of its images, with None for one of which it says nothing; empty without
-    images, but for those with a declared range. Raises what `synthesise` raises.
+def unsaid(
+    model: ir.Model, dims: Mapping[str, int], ranges: Ranges
+) -> tuple[frozenset[ImageRange | None], frozenset[str]]:
+    """The ranges that the graph says of its images, with None for one of which it says nothing, and the names
+    of the inputs that may be of any size (`values.is_free`). An input with a declared range is in neither.
+
+    Raises what `synthesise` raises.
     """
-    return frozenset(
-        values.stated_range(spec)
-        for spec in _specs(model, dims, ranges)
-        if spec.dtype.is_floating_point() and values.is_image(spec)
-    )
-
-
-def free_inputs(model: ir.Model, dims: Mapping[str, int], ranges: Ranges) -> frozenset[str]:
-    """The names of the inputs of which nothing tells how large they are. Raises what `synthesise` raises."""
-    return frozenset(spec.input.name for spec in _specs(model, dims, ranges) if values.is_free(spec))
+    floats = [spec for spec in _specs(model, dims, ranges) if spec.dtype.is_floating_point()]
+    images = frozenset(values.stated_range(spec) for spec in floats if values.is_image(spec))
+    return images, frozenset(spec.input.name for spec in floats if values.is_free(spec))
 
 
 def open_sizes(model: ir.Model, dims: Mapping[str, int]) -> dict[str, int]:
