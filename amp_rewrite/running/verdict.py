@@ -272,10 +272,14 @@ def changing_outputs(before: Any, runs: Runs, judge: Judge) -> frozenset[str]:
 
 def without_changing(verdict: Verdict, names: Collection[str]) -> Verdict:
     """The verdict without judgement on these outputs, which says so."""
-    kept = (_not_compared(output) if output.name in names else output for output in verdict.outputs)
-    told = (f"{output.name}: {_WHY}" for output in verdict.outputs if output.name in names)
+    outputs = list(verdict.outputs)
+    for at, output in enumerate(outputs):
+        if output.name in names:
+            nothing = replace(output.metrics, compared=0)
+            outputs[at] = replace(output, metrics=nothing, broken=(), error=None, floor=None, by_sample=())
+    reasons = (f"{output.name}: {_WHY}" for output in outputs if output.name in names)
     return replace(
-        verdict, outputs=tuple(kept), unproven=(*verdict.unproven, *told), changing=tuple(sorted(names))
+        verdict, outputs=tuple(outputs), unproven=(*verdict.unproven, *reasons), changing=tuple(sorted(names))
     )
 
 
@@ -283,11 +287,6 @@ _WHY = (
     "not compared: another run of the original differs as much, as it draws random numbers; export it for "
     "inference, or at opset 15 or later"
 )
-
-
-def _not_compared(output: Output) -> Output:
-    metrics = replace(output.metrics, compared=0)
-    return replace(output, metrics=metrics, broken=(), error=None, floor=None, by_sample=())
 
 
 # Outputs that float32 itself does not tell: it moves as far where it only rounds in another order.
@@ -306,41 +305,33 @@ a part of what float32 loses, for constant images by a fourteenth of it and more
 
 
 class Undecided:
-    """Looks at outputs that are too far off, sample by sample: what float32 tells in one is decided."""
+    """Looks at outputs that are too far off, sample by sample: float32 decides one that it tells in any."""
 
     def __init__(self, noise: Float32Noise, judge: Judge) -> None:
         self._noise, self._judge = noise, judge
-        self._decided: set[str] = set()
-        self._told: dict[str, tuple[float, str]] = {}
+        self._reasons: dict[str, tuple[float, str] | None] = {}
 
     @property
     def why(self) -> Mapping[str, str]:
         """The outputs that float32 does not tell in any sample in which they are too far off, and why."""
-        return {name: said for name, (_, said) in self._told.items() if name not in self._decided}
+        return {name: reason[1] for name, reason in self._reasons.items() if reason is not None}
 
     def look(self, runs: Runs, outputs: Sequence[Output]) -> None:
-        """Takes what is too far off in a sample."""
-        far = [output for output in outputs if output.broken and output.name not in self._decided]
-        own = self._own(runs) if far else {}
+        """Takes the outputs that are too far off in a sample."""
+        far = [
+            output for output in outputs if output.broken and self._reasons.get(output.name, ()) is not None
+        ]
+        plain = self._noise.outputs(runs.feeds) if far else None
+        own: dict[str, Output] = {}
+        if plain is not None:  # float32 itself in the place of the result
+            compared = comparison.compare(Runs(runs.feeds, runs.original, plain), "")
+            own = {output.name: output for output in self._judge([compared])}
         for output in far:
-            beside = own.get(output.name)
+            beside, last = own.get(output.name), self._reasons.get(output.name)
             if beside is None or not _is_within(output, beside):
-                self._decided.add(output.name)
-            else:
-                self._tell(output, beside)
-
-    def _own(self, runs: Runs) -> Mapping[str, Output]:
-        """What float32 itself comes to in the place of the result."""
-        plain = self._noise.outputs(runs.feeds)
-        if plain is None:
-            return {}
-        compared = comparison.compare(Runs(runs.feeds, runs.original, plain), "")
-        return {output.name: output for output in self._judge([compared])}
-
-    def _tell(self, output: Output, own: Output) -> None:
-        known = self._told.get(output.name)
-        if known is None or known[0] < distance(output):
-            self._told[output.name] = distance(output), _said(output, own)
+                self._reasons[output.name] = None
+            elif last is None or last[0] < distance(output):
+                self._reasons[output.name] = distance(output), _said(output, beside)
 
 
 def without_undecided(verdict: Verdict, why: Mapping[str, str]) -> Verdict:
