@@ -215,10 +215,13 @@ def _chain(length):
 def _opened(monkeypatch, feeds, length):
     """The number of sessions that blame opens for a chain."""
     opened = []
-    plain = sessions.open_unoptimised_session
-    monkeypatch.setattr(
-        sessions, "open_unoptimised_session", lambda *given: opened.append(1) or plain(*given)
-    )
+    plain = sessions.open_session
+
+    def counted(*given, optimised=True):
+        opened.extend([] if optimised else [1])
+        return plain(*given, optimised=optimised)
+
+    monkeypatch.setattr(sessions, "open_session", counted)
     made = _chain(length)
     assert len(blame(made, made, feeds, device=Device.CPU).nodes) == length
     return len(opened)

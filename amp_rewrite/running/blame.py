@@ -132,23 +132,19 @@ def _runnable(model: Runnable, proto: onnx.ModelProto) -> Generator[Runnable]:
         return
     path = Path(model).with_name(f".amp-rewrite-{os.getpid()}.onnx")
     try:
-        _write(path, data)
+        try:
+            path.write_bytes(data)
+        except OSError as error:
+            raise OutputError(
+                f"cannot be written ({error.strerror or error}); observing a model with external data "
+                "requires a temporary file beside it",
+                where=path,
+                remedy="copy the model with its data to a writable folder",
+            ) from error
         yield path
     finally:
         with contextlib.suppress(OSError):
             path.unlink()
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise OutputError(
-            f"cannot be written ({error.strerror or error}); observing a model with external data requires "
-            "a temporary file beside it",
-            where=path,
-            remedy="copy the model with its data to a writable folder",
-        ) from error
 
 
 # Choices by the largest or smallest of values (TopK, ArgMax, ArgMin) that turn out otherwise where some
@@ -310,18 +306,13 @@ def blame(
 
 def pins(original: Runnable, blamed: Iterable[NodeError]) -> tuple[str, ...]:
     """Patterns for `Pins.keep_full` that keep these nodes in float32, as far as pins can."""
-    names = _pinnable(original)
-    kept = dict.fromkeys(name for error in blamed for name in error.to_keep(names))
-    return tuple(node_patterns.pattern_for(name, names) for name in kept)
-
-
-def _pinnable(original: Runnable) -> set[str]:
-    """The names of the original by which pins find nodes."""
     model = loading.load(original).model
     inlining.inline(model)
     types = shape_inference.types(model)
     preparing.bypass_casts(model, types)
-    return pin_patterns.pinnable(unit_building.build(model, types))
+    names = pin_patterns.pinnable(unit_building.build(model, types))
+    kept = dict.fromkeys(name for error in blamed for name in error.to_keep(names))
+    return tuple(node_patterns.pattern_for(name, names) for name in kept)
 
 
 def _shared(before: InstrumentedModel, after: InstrumentedModel) -> dict[str, str]:

@@ -236,7 +236,7 @@ class Float32Noise:
 
     def _run(self, feeds: Feeds) -> Mapping[str, Any]:
         if self._session is None:
-            self._session = sessions.open_unoptimised_session(self._model, self._device, self._libraries)
+            self._session = sessions.open_session(self._model, self._device, self._libraries, optimised=False)
         return sessions.run_session(self._session, feeds)
 
     def measure(self, feeds: Feeds, outputs: Mapping[str, Any]) -> dict[str, Channels]:

@@ -201,20 +201,13 @@ _COPIES = frozenset(("MemcpyFromHost", "MemcpyToHost"))
 
 def read(path: Path) -> Profile:
     """The profile of a session that ran once."""
-    text = path.read_text(errors="replace")
-    try:
-        return parse(json.loads(text))
-    except ValueError:
-        return parse(_valid_events(text))
-
-
-def _valid_events(text: str) -> Iterator[Mapping[str, Any]]:
-    """The events that are valid JSON: onnxruntime 1.30 writes one a line, and does not escape names."""
-    for line in text.splitlines():
+    events: list[Mapping[str, Any]] = []
+    for line in path.read_text(errors="replace").splitlines():  # one event each; names are not escaped
         with contextlib.suppress(ValueError):
             event = json.loads(line.rstrip(","))
-            if isinstance(event, dict):
-                yield event
+            listed: list[Any] = event if isinstance(event, list) else [event]
+            events += [each for each in listed if isinstance(each, dict)]
+    return parse(events)
 
 
 def parse(events: Iterable[Mapping[str, Any]]) -> Profile:
@@ -410,9 +403,12 @@ def measure(
     footprints = [measure_footprint(model, device, feeds[0]) for model in models]
     rounds = time_rounds(models, feeds, device, budget or TimingBudget())
     columns = list(zip(*rounds, strict=True))
-    rows = zip(models, columns, sizes, footprints, strict=True)
-    latencies = tuple(_latency(columns[0], *row) for row in rows)
-    return Bench(latencies, device, len(rounds), sessions.onnxruntime().__version__)
+    latencies: list[Latency] = []
+    for model, seconds, size, cost in zip(models, columns, sizes, footprints, strict=True):
+        p50, p90, p99 = (float(p) * 1000 for p in np.percentile(seconds, (50, 90, 99)))
+        ratio, throughput = speedup(columns[0], seconds), len(seconds) / sum(seconds)
+        latencies.append(Latency(model, p50, p90, p99, throughput, ratio, size, cost))
+    return Bench(tuple(latencies), device, len(rounds), sessions.onnxruntime().__version__)
 
 
 def time_rounds(
@@ -431,11 +427,7 @@ def _cycling(model: TimedModel, device: Device, samples: Sequence[Feeds], option
     session = open_timed_session(model, device)
     runs = [prepare(session, feeds, device, model.path, options) for feeds in samples]
     cycle = itertools.cycle(runs)
-
-    def run_next() -> None:
-        next(cycle)()
-
-    return run_next
+    return lambda: next(cycle)()  # noqa: PLW0108 - the next one at each call
 
 
 def interleave(
@@ -456,12 +448,6 @@ def interleave(
 
     repeat(budget.warmup, 1, budget.seconds / 4)
     return repeat(budget.rounds, FEWEST, budget.seconds)
-
-
-def _latency(first: Round, model: TimedModel, seconds: Round, size: int, cost: Footprint) -> Latency:
-    p50, p90, p99 = (float(p) * 1000 for p in np.percentile(seconds, (50, 90, 99)))
-    throughput = len(seconds) / sum(seconds)
-    return Latency(model, p50, p90, p99, throughput, speedup(first, seconds), size, cost)
 
 
 def speedup(first: Round, other: Round) -> Speedup:

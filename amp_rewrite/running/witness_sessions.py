@@ -34,28 +34,20 @@ def require() -> None:
     Raises MissingPackageError without onnxruntime or its package for WebGPU, and OptionError where there is
     no adapter, or none with half (WGSL's `f16`, Vulkan's shaderFloat16).
     """
-    if not np.isinf(_square(_open_adapter())):
-        raise OptionError(
-            "the WebGPU adapter here computes half in a wider type, and proves nothing", remedy=_MESA
-        )
-
-
-def _open_adapter() -> Any:
-    try:
-        return sessions.open_session(_PROBE, Device.WEBGPU)
-    except ModelError as error:
-        raise OptionError("WebGPU finds no adapter here, neither a GPU nor software", remedy=_MESA) from error
-
-
-def _square(session: Any) -> Any:
     feeds = {"x": np.full(1, 300, np.float16), "small": np.full(1, 1e-3, np.float16)}
     try:
-        return sessions.run_session(session, feeds)["y"][0]
+        square = sessions.run_session(sessions.open_session(_PROBE, Device.WEBGPU), feeds)["y"][0]
+    except ModelError as error:
+        raise OptionError("WebGPU finds no adapter here, neither a GPU nor software", remedy=_MESA) from error
     except RunError as error:
         raise OptionError(
             "the WebGPU adapter here has no half arithmetic (shaderFloat16)",
             remedy=f"choose another one with VK_ICD_FILENAMES, or {_MESA}",
         ) from error
+    if not np.isinf(square):
+        raise OptionError(
+            "the WebGPU adapter here computes half in a wider type, and proves nothing", remedy=_MESA
+        )
 
 
 _MESA = (
@@ -129,8 +121,7 @@ def open_session(
     """
     if device is Device.WEBGPU:
         return WitnessSession(model, libraries, optimised=optimised)
-    opener = sessions.open_session if optimised else sessions.open_unoptimised_session
-    return opener(model, device, libraries)
+    return sessions.open_session(model, device, libraries, optimised=optimised)
 
 
 def run_session(session: Any, feeds: Feeds, wanted: Container[str] | None = None) -> dict[str, Any]:
@@ -146,19 +137,15 @@ def serve() -> None:
 
     def answer(request: tuple[Any, ...]) -> Any:
         try:
-            return sessions.run_session(opened[0], *request) if opened else _open(opened, *request)
+            if opened:
+                return sessions.run_session(opened[0], *request)
+            model, libraries, optimised = request
+            session = sessions.open_session(model, Device.WEBGPU, libraries, optimised=optimised)
         except AmpRewriteError as error:
             return error
+        opened.append(session)
+        sides = session.get_inputs(), session.get_outputs()
+        inputs, outputs = ([Argument(each.name, each.type, each.shape) for each in side] for side in sides)
+        return Opened(inputs, outputs, webgpu.placed(session))
 
     child_process.serve(answer)
-
-
-def _open(opened: list[Any], model: Runnable, libraries: Libraries, optimised: bool) -> Opened:
-    opener = sessions.open_session if optimised else sessions.open_unoptimised_session
-    session = opener(model, Device.WEBGPU, libraries)
-    opened.append(session)
-    return Opened(_told(session.get_inputs()), _told(session.get_outputs()), webgpu.placed(session))
-
-
-def _told(arguments: Any) -> list[Argument]:
-    return [Argument(each.name, each.type, each.shape) for each in arguments]
