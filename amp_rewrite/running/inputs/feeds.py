@@ -63,8 +63,18 @@ def read(path: Path, inputs: Mapping[str, Input]) -> dict[str, NDArray[Any]]:
                 shape, dtype = _header(archive, member)
                 check_declared(inputs[name], shape, dtype, path)
                 needed += math.prod(shape) * dtype.itemsize
-            _refuse_huge(needed, path)
-            return {name: _array(archive, member) for name, member in members.items()}
+            free = latency.available()
+            if free is not None and needed > free:
+                raise FeedError(
+                    f"would take {needed / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB of memory are free",
+                    where=path,
+                    remedy="give a smaller sample",
+                )
+            arrays: dict[str, NDArray[Any]] = {}
+            for name, member in members.items():
+                with archive.open(member) as content:
+                    arrays[name] = npy.read_array(content, allow_pickle=False)
+            return arrays
     except FeedError:
         raise
     except OSError as error:
@@ -96,22 +106,6 @@ _PARSERS = {
     (2, 0): npy.read_array_header_2_0,
     (3, 0): npy.read_array_header_2_0,  # differs in field names only, and no input has fields
 }
-
-
-def _refuse_huge(needed: int, path: Path) -> None:
-    """FeedError if arrays of so many bytes, as open dimensions can have any size, do not fit into memory."""
-    free = latency.available()
-    if free is not None and needed > free:
-        raise FeedError(
-            f"would take {needed / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB of memory are free",
-            where=path,
-            remedy="give a smaller sample",
-        )
-
-
-def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
-    with archive.open(member) as file:
-        return npy.read_array(file, allow_pickle=False)
 
 
 _LONGEST = 200
@@ -275,21 +269,18 @@ def _readers(path: Path) -> Iterator[partial[Feeds]]:
     """
     if path.is_dir():
         yield from _readers_within(path)
-    elif path.suffix == ".npz" and path.is_file():
+        return
+    if path.suffix == ".npz" and path.is_file():
         yield partial(_read_npz, path)
-    else:
-        raise _no_samples(path)
-
-
-def _no_samples(path: Path) -> FeedError:
+        return
     try:
         reading.check(path)
     except FileNotFoundError:
-        return FeedError("there is no such file", where=path, remedy=_PATHS)
+        raise FeedError("there is no such file", where=path, remedy=_PATHS) from None
     except OSError as error:
-        return FeedError(reading.problem(error), where=path, remedy=reading.remedy(error))
+        raise FeedError(reading.problem(error), where=path, remedy=reading.remedy(error)) from error
     remedy = _OF_NPY if path.suffix == ".npy" else _PATHS
-    return FeedError("is neither an .npz file nor a directory", where=path, remedy=remedy)
+    raise FeedError("is neither an .npz file nor a directory", where=path, remedy=remedy)
 
 
 _OF_NPY = (
@@ -300,7 +291,8 @@ _PATHS = "give an .npz file, a directory of them, or an ONNX test_data_set_* dir
 
 
 def _readers_within(folder: Path) -> Iterator[partial[Feeds]]:
-    if _is_data_set(folder):
+    # by its name too: the data set of a model without inputs has output files only
+    if folder.name.startswith("test_data_set_") or any(folder.glob("input_*.pb")):
         yield partial(_read_data_set, folder)
         return
     files = _sorted(folder.glob("*.npz"))
@@ -309,11 +301,6 @@ def _readers_within(folder: Path) -> Iterator[partial[Feeds]]:
         raise FeedError("holds no samples", where=folder, remedy=_PATHS)
     yield from (partial(_read_npz, file) for file in files)
     yield from (partial(_read_data_set, child) for child in sets)
-
-
-def _is_data_set(folder: Path) -> bool:
-    """By its name too: the data set of a model without inputs has output files only."""
-    return folder.name.startswith("test_data_set_") or any(folder.glob("input_*.pb"))
 
 
 def _sorted(paths: Iterator[Path]) -> list[Path]:

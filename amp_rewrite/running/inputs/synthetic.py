@@ -15,7 +15,7 @@ from amp_rewrite.model import inlining
 from amp_rewrite.policy.options import Ranges
 from amp_rewrite.running.inputs import declared_inputs, values
 from amp_rewrite.running.inputs.declared_inputs import Input, Structure
-from amp_rewrite.running.inputs.sizes import Consumers, Shape, Sizing
+from amp_rewrite.running.inputs.sizes import Consumers, Sizing
 from amp_rewrite.running.inputs.values import BRANCHES, ImageRange, InputSpec
 
 SEQUENCE_LENGTH = 2
@@ -73,7 +73,10 @@ def _specs(model: ir.Model, dims: Mapping[str, int], ranges: Ranges, model_path:
     sizing = Sizing(inputs, dims, consumers)
     shapes = {declared.value: sizing.shape(declared) for declared in inputs}
     for declared in inputs:
-        _check_size(declared, shapes[declared.value])
+        shape = shapes[declared.value]
+        if math.prod(shape) > _MAX_ELEMENTS:
+            problem = f"would have {' x '.join(map(str, shape))} elements"
+            raise declared.error(problem, remedy="give smaller sizes with `Data.dims`")
     return [
         InputSpec(
             input=declared,
@@ -103,12 +106,6 @@ def _check_type(declared: Input) -> None:
         )
     if not values.rules(declared.dtype):
         raise declared.error(f"is {declared.dtype.name.lower()}, and cannot be synthesised", remedy=_GIVE)
-
-
-def _check_size(declared: Input, shape: Shape) -> None:
-    if math.prod(shape) > _MAX_ELEMENTS:
-        size = " x ".join(map(str, shape))
-        raise declared.error(f"would have {size} elements", remedy="give smaller sizes with `Data.dims`")
 
 
 _MAX_ELEMENTS = 1 << 40
