@@ -348,7 +348,7 @@ def test_float32_is_compared_with_itself(monkeypatch):
     refuse = amp_rewrite.errors.ModelError("refused")
     plain = sessions.open_session
 
-    def refusing(*given, optimised=True):
+    def refusing(*given, optimised=True, **_):
         if optimised:
             return plain(*given)
         raise refuse

@@ -378,12 +378,20 @@ _PROBE = '<ir_version: 8, opset_import: ["": 17]> probe (float[1] x) => (float[1
 
 
 def open_session(
-    model: Runnable, device: Device = Device.CPU, libraries: Libraries = (), *, optimised: bool = True
+    model: Runnable,
+    device: Device = Device.CPU,
+    libraries: Libraries = (),
+    *,
+    optimised: bool = True,
+    folder: Path | None = None,
 ) -> Any:
     """A session on a device, with libraries of custom operators; unless `optimised`, it runs every node as it
-    is, without fusion or constant folding. ModelError if onnxruntime rejects the model.
+    is, without fusion or constant folding. `folder` has the data files of a model in memory. ModelError if
+    onnxruntime rejects the model.
     """
     options = session_options(libraries)
+    if folder is not None:
+        options.add_session_config_entry(DATA_FOLDER, str(folder))
     if not optimised:
         options.graph_optimization_level = onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
     return opened(model, device, options)

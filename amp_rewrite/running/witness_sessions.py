@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Container
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,11 +76,13 @@ class Opened(NamedTuple):
 class WitnessSession:
     """A session on WebGPU in a process of its own. Raises ModelError as `sessions.open_session` does."""
 
-    def __init__(self, model: Runnable, libraries: Libraries, *, optimised: bool) -> None:
+    def __init__(
+        self, model: Runnable, libraries: Libraries, *, optimised: bool, folder: Path | None = None
+    ) -> None:
         self._child = ChildProcess(_CODE)
         weakref.finalize(self, self._child.end)
         try:
-            self._opened: Opened = self._asked((model, libraries, optimised))
+            self._opened: Opened = self._asked((model, libraries, optimised, folder))
         except CrashError as error:
             raise ModelError(f"onnxruntime's WebGPU provider crashes on the model ({error})") from error
 
@@ -114,14 +117,17 @@ _CODE = "from amp_rewrite.running import witness_sessions; witness_sessions.serv
 
 
 def open_session(
-    model: Runnable, device: Device, libraries: Libraries = (), *, optimised: bool = True
+    model: Runnable,
+    device: Device,
+    libraries: Libraries = (),
+    *,
+    optimised: bool = True,
+    folder: Path | None = None,
 ) -> Any:
-    """A session on any device, on WebGPU in a process of its own; ModelError if the runtime rejects the
-    model. For `run_session` here.
-    """
+    """A session of `sessions.open_session`, on WebGPU in a process of its own, for `run_session` here."""
     if device is Device.WEBGPU:
-        return WitnessSession(model, libraries, optimised=optimised)
-    return sessions.open_session(model, device, libraries, optimised=optimised)
+        return WitnessSession(model, libraries, optimised=optimised, folder=folder)
+    return sessions.open_session(model, device, libraries, optimised=optimised, folder=folder)
 
 
 def run_session(session: Any, feeds: Feeds, wanted: Container[str] | None = None) -> dict[str, Any]:
@@ -139,8 +145,10 @@ def serve() -> None:
         try:
             if opened:
                 return sessions.run_session(opened[0], *request)
-            model, libraries, optimised = request
-            session = sessions.open_session(model, Device.WEBGPU, libraries, optimised=optimised)
+            model, libraries, optimised, folder = request
+            session = sessions.open_session(
+                model, Device.WEBGPU, libraries, optimised=optimised, folder=folder
+            )
         except AmpRewriteError as error:
             return error
         opened.append(session)
