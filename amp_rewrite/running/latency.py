@@ -269,14 +269,14 @@ _CODE = "from amp_rewrite.running import latency; latency.serve()"
 
 def serve() -> None:
     """In that process: answers with the footprint, or with the error that the caller raises."""
-    child_process.serve(_answer)
 
+    def answer(request: tuple[TimedModel, Device, Feeds, Path]) -> Footprint | Exception:
+        try:
+            return _measure(*request)
+        except Exception as error:
+            return error
 
-def _answer(request: tuple[TimedModel, Device, Feeds, Path]) -> Footprint | Exception:
-    try:
-        return _measure(*request)
-    except Exception as error:
-        return error
+    child_process.serve(answer)
 
 
 def _measure(model: TimedModel, device: Device, feeds: Feeds, folder: Path) -> Footprint:
@@ -314,7 +314,7 @@ Round = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class TimingBudget:
-    """How long to measure: at most `rounds`, none starting after `seconds`, with `warmup` rounds before.
+    """The time to measure for: at most `rounds`, none starting after `seconds`, with `warmup` rounds before.
 
     At least FEWEST rounds run however long they take. No warm-up round starts after a quarter of `seconds`.
     """

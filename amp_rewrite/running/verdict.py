@@ -193,12 +193,13 @@ class Verdict:
             replace(output, broken=(), is_undecided=bool(output.broken) or output.is_undecided)
             for output in self.outputs
         )
-        first = broken.broken[0]
-        is_error, (_, number, *_, limit) = (
-            first.startswith("error "),
-            first.partition(" in channel ")[0].split(),
-        )
-        what = f"{float(number):.1e}, limit {_shortest(float(limit))}" if is_error else first
+        what = first = broken.broken[0]
+        if first.startswith("error "):
+            _, number, *_, limit = first.partition(" in channel ")[0].split()
+            shortest = next(
+                text for digits in range(18) if float(text := f"{float(limit):.{digits}e}") == float(limit)
+            )
+            what = f"{float(number):.1e}, limit {shortest}"
         question = f"inconclusive on made-up inputs ({what}): give `samples`"
         return replace(self, outputs=outputs, unproven=(*self.unproven, question), is_made_up=True)
 
@@ -231,11 +232,6 @@ class Verdict:
         status = {"ok": self.ok, "verified": self.ok, "not_verified": "; ".join(self.faults) or None}
         own = {"inputs": self.inputs.to_json(), "witness": self.witness.value}
         return _plain(asdict(self) | own | status)
-
-
-def _shortest(number: float) -> str:
-    """A number with as few digits as it has."""
-    return next(text for digits in range(18) if float(text := f"{number:.{digits}e}") == number)
 
 
 def _plain(value: Any) -> Any:
