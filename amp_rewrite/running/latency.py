@@ -135,32 +135,23 @@ def prepare(
     """
     types = {entry.name: entry.type for entry in session.get_inputs()}
     arrays = {n: sessions.to_input_type(value, types[n]) for n, value in feeds.items() if n in types}
+    entries = (*session.get_inputs(), *session.get_outputs())
     with sessions.run_errors(where):
-        run = _prepare(session, arrays, types, device, options)
+        if not all(e.type.startswith("tensor(") and e.type != "tensor(string)" for e in entries):
+            run = partial(session.run, None, arrays, options)
+        else:
+            make = sessions.onnxruntime().OrtValue
+            values = {name: sessions.to_ort_value(make, array, types[name]) for name, array in arrays.items()}
+            if device is Device.CUDA:
+                run = partial(session.run_with_iobinding, bind(session, values), options)
+            else:
+                run = partial(session.run_with_ort_values, None, values, options)
 
-    def run_once() -> None:
+    def run_once(_shared: Feeds = arrays) -> None:  # OrtValues share the memory of arrays, which must live
         with sessions.run_errors(where):
             run()
 
     return run_once
-
-
-def _prepare(
-    session: Any, arrays: Feeds, types: Mapping[str, str], device: Device, options: Any
-) -> PreparedRun:
-    entries = (*session.get_inputs(), *session.get_outputs())
-    if not all(e.type.startswith("tensor(") and e.type != "tensor(string)" for e in entries):
-        return partial(session.run, None, arrays, options)
-    make = sessions.onnxruntime().OrtValue
-    values = {name: sessions.to_ort_value(make, array, types[name]) for name, array in arrays.items()}
-    if device is Device.CUDA:
-        return partial(_call, arrays, session.run_with_iobinding, bind(session, values), options)
-    return partial(_call, arrays, session.run_with_ort_values, None, values, options)
-
-
-def _call(_arrays: Feeds, run: Callable[..., Any], *arguments: Any) -> None:
-    """Calls `run` with OrtValues that share the memory of `_arrays`, which must live as long as they do."""
-    run(*arguments)
 
 
 def bind(session: Any, values: Feeds) -> Any:
