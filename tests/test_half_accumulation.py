@@ -139,16 +139,6 @@ CASES = {
     "conv, apart": ("Conv", [normal(1, 3, 12, 12), normal(4, 3, 3, 3)], {"dilations": [2, 2]}),
     "conv, a line": ("Conv", [normal(1, 4, 30), normal(6, 4, 5)], {"auto_pad": "SAME_UPPER"}),
     "conv, patches": ("Conv", [normal(1, 3, 16, 16), normal(8, 3, 8, 8)], {"strides": [8, 8]}),
-    "conv and relu": (
-        "FusedConv",
-        [normal(1, 3, 9, 9), normal(4, 3, 3, 3), normal(4)],
-        {"activation": "Relu", "domain": "com.microsoft"},
-    ),
-    "conv and slope": (
-        "FusedConv",
-        [normal(1, 3, 9, 9), normal(4, 3, 3, 3)],
-        {"activation": "LeakyRelu", "activation_params": [0.25], "domain": "com.microsoft"},
-    ),
     "transposed": (
         "ConvTranspose",
         [normal(1, 8, 7, 7), normal(8, 3, 4, 4), normal(3)],

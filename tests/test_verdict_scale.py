@@ -14,7 +14,7 @@ from tests import text
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.reporting import verdict_text
-from amp_rewrite.running import tolerances, verification
+from amp_rewrite.running import sessions, tolerances, verification
 from amp_rewrite.running.comparison import Float32Noise
 from amp_rewrite.running.sessions import Device
 
@@ -346,13 +346,16 @@ def test_float32_is_compared_with_itself(monkeypatch):
     assert judged([1.0], 0).outputs[0].noise is None
     assert judged([1.0], 1.0).outputs[0].noise == 0
     refuse = amp_rewrite.errors.ModelError("refused")
-    monkeypatch.setattr("amp_rewrite.running.sessions.open_unoptimised_session", lambda *_: _raise(refuse))
+    plain = sessions.open_session
+
+    def refusing(*given, optimised=True, **_):
+        if optimised:
+            return plain(*given)
+        raise refuse
+
+    monkeypatch.setattr(sessions, "open_session", refusing)
     bad = judged([1.0], 1.0)
     assert (bad.ok, bad.outputs[0].noise) == (False, None)
-
-
-def _raise(error):
-    raise error
 
 
 def test_noise_is_what_optimisation_changes():

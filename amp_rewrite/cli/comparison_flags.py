@@ -206,7 +206,7 @@ class ComparisonFlags:
         """The verdict with the blame of the first sample, if that is asked for or an output is too far off,
         by what nodes add to the outputs with `by_effect`.
 
-        Raises as `verdict` does, and OutputError as `blame` does.
+        Raises as `verdict` does.
         """
         if verdict.blame is not None or not verdict.outputs or not (self.per_node or verdict.is_far):
             return verdict

@@ -26,16 +26,27 @@ def resolve(path: Path) -> Path:
     """
     try:
         target = _behind_links(path)
-        _refuse_other_than_file(path, target)
+        if target.is_dir():
+            raise OutputError("is a folder", where=path, remedy="name a file in it")
+        if target.exists() and not target.is_file():
+            raise OutputError("is a device, a pipe or a socket", where=path, remedy="name a file")
+        if target.exists() and not os.access(target, os.W_OK):
+            raise OutputError("is write-protected", where=path, remedy="choose another place, or allow it")
     except (OSError, ValueError) as error:
         raise unwritable(path, error) from error
     return target
 
 
 def _behind_links(path: Path) -> Path:
+    """The file at the end of links; `..` after a link depends on its target: the system finds it."""
     target = path
     for _ in range(_MOST_LINKS):
-        _refuse_missing_folder(path, target.parent)
+        if not target.parent.is_dir():
+            raise OutputError(
+                f"cannot be written: there is no folder {target.parent.absolute()}",
+                where=path,
+                remedy="choose another place, or create it",
+            )
         target = target.parent.resolve() / target.name
         if _OPEN_FILE.fullmatch(str(target)):
             raise OutputError("is an open file of a process", where=path, remedy="name a file")
@@ -43,27 +54,6 @@ def _behind_links(path: Path) -> Path:
             return target
         target = target.parent / target.readlink()
     raise OSError("its links are cyclic")
-
-
-def _refuse_missing_folder(path: Path, folder: Path) -> None:
-    """OutputError for a missing folder; the system decides, as `..` after a link depends on its target."""
-    if not folder.is_dir():
-        raise OutputError(
-            f"cannot be written: there is no folder {folder.absolute()}",
-            where=path,
-            remedy="choose another place, or create it",
-        )
-
-
-def _refuse_other_than_file(path: Path, target: Path) -> None:
-    if target.is_dir():
-        raise OutputError("is a folder", where=path, remedy="name a file in it")
-    if not target.exists():
-        return
-    if not target.is_file():
-        raise OutputError("is a device, a pipe or a socket", where=path, remedy="name a file")
-    if not os.access(target, os.W_OK):
-        raise OutputError("is write-protected", where=path, remedy="choose another place, or allow it")
 
 
 def make_folder(path: Path) -> None:

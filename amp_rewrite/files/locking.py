@@ -20,21 +20,8 @@ PATIENCE = 60.0
 _PAUSE = 0.01
 
 
-class Lock(contextlib.AbstractContextManager["Lock"]):
-    """A lock on a folder; without effect where the system has no locks."""
-
-    def __init__(self, file: int | None = None) -> None:
-        self._file = file
-
-    @property
-    def is_held(self) -> bool:
-        """Whether the folder is locked."""
-        return self._file is not None
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            os.close(self._file)
-        self._file = None
+Lock = contextlib.AbstractContextManager[object]
+"""A lock on a folder, which ends with the context; without effect where the system has no locks."""
 
 
 @contextlib.contextmanager
@@ -54,26 +41,29 @@ def held(folder: Path) -> Generator[None]:
 
 def taken(folder: Path) -> Lock:
     """The lock of a folder that only this run uses."""
-    return _attempt(folder) or Lock()
+    return _attempt(folder) or contextlib.nullcontext()
 
 
 def free(folder: Path) -> Lock | None:
     """The lock of a folder that is not locked; None where it is, or where the system cannot tell."""
     lock = _attempt(folder)
-    return lock if lock is not None and lock.is_held else None
+    return None if isinstance(lock, contextlib.nullcontext) else lock
 
 
 def _attempt(folder: Path) -> Lock | None:
     """A lock; None where another run has it, and one without effect where the folder cannot be locked."""
     if fcntl is None:
-        return Lock()
+        return contextlib.nullcontext()
     try:
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:  # not readable, or gone: using it raises a better error
-        return Lock()
+        return contextlib.nullcontext()
+    lock = contextlib.ExitStack()
+    lock.callback(os.close, file)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        os.close(file)
-        return None if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else Lock()
-    return Lock(file)
+        lock.close()
+        is_busy = error.errno in (errno.EWOULDBLOCK, errno.EACCES)
+        return None if is_busy else contextlib.nullcontext()
+    return lock

@@ -29,7 +29,7 @@ CONNECTING = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ExecutorName:
-    """What `processes:N` or `dask://HOST:PORT` names: a number of processes, or an address."""
+    """A number of processes (`processes:N`), or the address of a scheduler (`dask://HOST:PORT`)."""
 
     processes: int = 0
     address: str = ""
@@ -40,37 +40,30 @@ class ExecutorName:
 
         Raises MissingPackageError without `distributed`, and OptionError where no scheduler answers.
         """
-        with self._client() if self.address else self._pool() as executor:
-            yield executor
-
-    @contextlib.contextmanager
-    def _pool(self) -> Generator[Executor]:
-        # a fork would copy the threads of a runtime without running them
-        spawning = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(self.processes, mp_context=spawning, initializer=_ignore_interrupts)
+        if self.address:
+            with _connected(self.address) as client:
+                executor: Executor = client.get_executor(pure=False)
+                try:
+                    yield executor
+                finally:
+                    executor.shutdown(wait=False)  # Dask's way to cancel; it has no `cancel_futures`
+            return
+        # a fork would copy the threads of a runtime without running them; interrupts are for this process
+        spawning, ignore = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
+        pool = ProcessPoolExecutor(self.processes, spawning, initializer=signal.signal, initargs=ignore)
         try:
             yield pool
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    @contextlib.contextmanager
-    def _client(self) -> Generator[Executor]:
-        with _connected(self.address) as client:
-            executor: Executor = client.get_executor(pure=False)
-            try:
-                yield executor
-            finally:
-                executor.shutdown(wait=False)  # Dask's way to cancel; it has no `cancel_futures`
-
 
 def named(text: str, by: str = "executor") -> ExecutorName:
-    """What a text names, given `by` a flag or argument; raises OptionError for any other text."""
-    if found := _PROCESSES.fullmatch(text):
-        count = int(found[1])
-        if 0 < count <= MOST:
-            return ExecutorName(processes=count)
-    elif found := _DASK.fullmatch(text):
-        return ExecutorName(address=found[1])
+    """The executor that a text names, given `by` a flag or argument; raises OptionError for others."""
+    count, address = _PROCESSES.fullmatch(text), _DASK.fullmatch(text)
+    if count and 0 < int(count[1]) <= MOST:
+        return ExecutorName(processes=int(count[1]))
+    if address:
+        return ExecutorName(address=address[1])
     remedy = f"write it as in processes:4 (at most {MOST}) or dask://127.0.0.1:8786"
     raise OptionError(f"{by} {text} names no executor", remedy=remedy)
 
@@ -89,8 +82,11 @@ def results(executor: Executor, work: Callable[..., T], tasks: Iterable[tuple[An
     drawn = iter(tasks)
     try:
         while True:
-            more = itertools.islice(drawn, WAITING - len(waiting))
-            waiting.extend(_submitted(executor, work, task) for task in more)
+            for task in itertools.islice(drawn, WAITING - len(waiting)):
+                try:
+                    waiting.append(executor.submit(work, *task))
+                except Exception as error:  # it was shut down, or broke, or cannot pickle
+                    raise _broken(error) from error
             if not waiting:
                 return
             yield result(waiting.pop(0))
@@ -113,22 +109,10 @@ def result(future: Future[T]) -> T:
         raise _broken(error) from error
 
 
-def _submitted(executor: Executor, work: Callable[..., T], task: tuple[Any, ...]) -> Future[T]:
-    try:
-        return executor.submit(work, *task)
-    except Exception as error:  # it was shut down, or broke, or cannot pickle
-        raise _broken(error) from error
-
-
 def _broken(error: Exception) -> WorkerError:
     told = str(error).partition("\n")[0]
     problem = f"a worker did not return ({type(error).__name__}{': ' if told else ''}{told})"
     return WorkerError(problem, remedy="look at the memory and the logs of the workers, or use none")
-
-
-def _ignore_interrupts() -> None:
-    """In a worker: an interrupt is for the process that waits for it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _connected(address: str) -> Any:

@@ -9,7 +9,7 @@ from amp_rewrite.coverage.counts import some
 from amp_rewrite.running.comparison import HalvedPort
 from amp_rewrite.running.metrics import SMALLEST
 from amp_rewrite.running.tolerances import Measured, Tolerances
-from amp_rewrite.running.verdict import NotJudged, Output, Tried, Verdict
+from amp_rewrite.running.verdict import FailedStress, NotJudged, Output, Tried, Verdict
 from amp_rewrite.text import plural
 
 COLUMNS = ("output", "error", "floor", "noise", "relative L2", "max abs", "cosine", "agree", "verdict")
@@ -73,6 +73,8 @@ def notes(verdict: Verdict) -> Iterator[str]:
     yield from map(_misfit, verdict.misfits)
     yield from map(_own_metric, verdict.metrics)
     yield from map(_not_judged, verdict.not_judged)
+    if verdict.stressed:
+        yield _stressed(verdict.stressed)
     if verdict.samples < 2:
         return
     errors = verdict.relative_l2_by_sample
@@ -113,6 +115,15 @@ def _not_judged(other: NotJudged) -> str:
         return f"images in {other.images} instead: error {other.error:.1e}{noise}; not judged"
     failed = f"made-up images in {other.images} fail, with an error of {other.error:.1e}{noise}"
     return f"warning: {failed}; if yours are in that range, compare on them with --data FILE.npz"
+
+
+def _stressed(stressed: Iterable[FailedStress]) -> str:
+    """The changes of made-up inputs with which the comparison would fail, in a line."""
+    changes = " or ".join(
+        f"{failed.change} ({'infinities or NaN' if failed.loses_values else f'error {failed.error:.1e}'})"
+        for failed in stressed
+    )
+    return f"warning: made-up inputs {changes} would fail: give --data if yours can be"
 
 
 def in_vain(verdict: Verdict) -> Iterator[str]:

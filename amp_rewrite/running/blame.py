@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import os
-from collections.abc import Collection, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,7 @@ from numpy.typing import NDArray
 
 from amp_rewrite.analysis import unit_building
 from amp_rewrite.colouring import pin_patterns
-from amp_rewrite.errors import OutputError
-from amp_rewrite.model import external_data, inlining, loading, serialization
+from amp_rewrite.model import inlining, loading, serialization
 from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.policy import node_patterns
@@ -50,8 +47,7 @@ Values = Mapping[str, NDArray[Any]]
 class InstrumentedModel:
     """A model that outputs the values of its main graph; its functions are inlined, as by the rewrite.
 
-    Runs raise MissingPackageError, ModelError and FeedError, and OutputError if the folder of a model with
-    external data is not writable.
+    Runs raise MissingPackageError, ModelError and FeedError.
     """
 
     def __init__(self, model: Runnable, device: Device, libraries: Libraries = ()) -> None:
@@ -80,14 +76,18 @@ class InstrumentedModel:
 
     def _run(self, names: Iterable[str], feeds: Feeds, types: Container[str], *, optimised: bool) -> Values:
         _set_outputs(self._proto.graph, names)
-        with _runnable(self._model, self._proto) as runnable:
-            session = witness_sessions.open_session(
-                runnable, self._device, self._libraries, optimised=optimised
-            )
-            wanted = {output.name for output in session.get_outputs() if output.type in types}
-            found = witness_sessions.run_session(session, feeds, wanted) if wanted else {}
-            # a sparse value is not an array
-            return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
+        model = self._model
+        session = witness_sessions.open_session(
+            self._proto,
+            self._device,
+            self._libraries,
+            optimised=optimised,
+            folder=None if isinstance(model, onnx.ModelProto) else Path(model).parent.absolute(),
+        )
+        wanted = {output.name for output in session.get_outputs() if output.type in types}
+        found = witness_sessions.run_session(session, feeds, wanted) if wanted else {}
+        # a sparse value is not an array
+        return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
 
     def chunks(self, names: Iterable[str], feeds: Feeds) -> Iterator[Values]:
         """The same from several runs: the next run has twice as many values if this one's were small."""
@@ -121,34 +121,6 @@ def _set_outputs(graph: onnx.GraphProto, names: Iterable[str]) -> None:
     outputs = [known.get(name) or onnx.ValueInfoProto(name=name) for name in names]
     del graph.output[:]
     graph.output.extend(outputs)
-
-
-@contextlib.contextmanager
-def _runnable(model: Runnable, proto: onnx.ModelProto) -> Generator[Runnable]:
-    """The modified model; a temporary file beside the original if that has external data."""
-    data = b"" if isinstance(model, onnx.ModelProto) else proto.SerializeToString()
-    if isinstance(model, onnx.ModelProto) or external_data.KEY not in data:
-        yield proto
-        return
-    path = Path(model).with_name(f".amp-rewrite-{os.getpid()}.onnx")
-    try:
-        _write(path, data)
-        yield path
-    finally:
-        with contextlib.suppress(OSError):
-            path.unlink()
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise OutputError(
-            f"cannot be written ({error.strerror or error}); observing a model with external data requires "
-            "a temporary file beside it",
-            where=path,
-            remedy="copy the model with its data to a writable folder",
-        ) from error
 
 
 # Choices by the largest or smallest of values (TopK, ArgMax, ArgMin) that turn out otherwise where some
@@ -310,18 +282,13 @@ def blame(
 
 def pins(original: Runnable, blamed: Iterable[NodeError]) -> tuple[str, ...]:
     """Patterns for `Pins.keep_full` that keep these nodes in float32, as far as pins can."""
-    names = _pinnable(original)
-    kept = dict.fromkeys(name for error in blamed for name in error.to_keep(names))
-    return tuple(node_patterns.pattern_for(name, names) for name in kept)
-
-
-def _pinnable(original: Runnable) -> set[str]:
-    """The names of the original by which pins find nodes."""
     model = loading.load(original).model
     inlining.inline(model)
     types = shape_inference.types(model)
     preparing.bypass_casts(model, types)
-    return pin_patterns.pinnable(unit_building.build(model, types))
+    names = pin_patterns.pinnable(unit_building.build(model, types))
+    kept = dict.fromkeys(name for error in blamed for name in error.to_keep(names))
+    return tuple(node_patterns.pattern_for(name, names) for name in kept)
 
 
 def _shared(before: InstrumentedModel, after: InstrumentedModel) -> dict[str, str]:

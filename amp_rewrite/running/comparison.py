@@ -131,26 +131,26 @@ def _finite(array: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def unproven(runs: Sequence[SampleComparison]) -> tuple[str, ...]:
-    """Why a comparison proves nothing, or less than it seems to: the rules of Verdict."""
+    """The reasons why a comparison proves nothing, or less than it seems to: the rules of Verdict."""
     compared = {name for run in runs for name, found in run.outputs.items() if found.metrics.compared}
-    found = (
-        *_unproven_outputs(runs, compared),
-        *_unproven_samples(runs, compared),
-        *_missing(runs, compared),
-    )
-    if compared or found:
-        return found
-    non_finite = any(run.non_finite_outputs for run in runs)
-    why = "no value of the original is finite" if non_finite else "the outputs have no values"
-    return (f"nothing was compared: {why}",)
-
-
-def _missing(runs: Sequence[SampleComparison], compared: set[str]) -> Iterator[str]:
-    """The outputs that were not compared, where these are half of all or more."""
+    reasons: list[str] = []
+    for name in dict.fromkeys(n for run in runs for n in run.non_finite_outputs if n not in compared):
+        inputs = [run.non_finite_inputs for run in runs if name in run.non_finite_outputs]
+        if all(inputs):
+            reasons.append(_proves_nothing(name, inputs))
+    for run in runs:
+        finite_elsewhere = not compared.isdisjoint(run.non_finite_outputs)
+        if run.non_finite_inputs and not run.is_compared and finite_elsewhere:
+            reasons.append(_proves_nothing(run.sample or "a sample", [run.non_finite_inputs]))
     names = dict.fromkeys(name for run in runs for name in run.outputs)
     missing = [name for name in names if name not in compared]
     if compared and 2 * len(missing) >= len(names):
-        yield f"{len(missing)} of {len(names)} outputs were not compared: {', '.join(missing)}"
+        reasons.append(f"{len(missing)} of {len(names)} outputs were not compared: {', '.join(missing)}")
+    if not (compared or reasons):
+        non_finite = any(run.non_finite_outputs for run in runs)
+        why = "no value of the original is finite" if non_finite else "the outputs have no values"
+        reasons.append(f"nothing was compared: {why}")
+    return tuple(reasons)
 
 
 def silent(runs: Sequence[SampleComparison]) -> dict[str, str]:
@@ -170,20 +170,6 @@ def _why_silent(name: str, runs: Sequence[SampleComparison]) -> str:
         if len(values) == 1 and None not in values:
             return f"it is {'all zero' if values == {0} else 'constant'}{where}"
     return ""
-
-
-def _unproven_outputs(runs: Sequence[SampleComparison], compared: set[str]) -> Iterator[str]:
-    for name in dict.fromkeys(n for run in runs for n in run.non_finite_outputs if n not in compared):
-        inputs = [run.non_finite_inputs for run in runs if name in run.non_finite_outputs]
-        if all(inputs):
-            yield _proves_nothing(name, inputs)
-
-
-def _unproven_samples(runs: Sequence[SampleComparison], compared: set[str]) -> Iterator[str]:
-    for run in runs:
-        finite_elsewhere = not compared.isdisjoint(run.non_finite_outputs)
-        if run.non_finite_inputs and not run.is_compared and finite_elsewhere:
-            yield _proves_nothing(run.sample or "a sample", [run.non_finite_inputs])
 
 
 def _proves_nothing(what: str, non_finite: Iterable[tuple[str, ...]]) -> str:
@@ -250,7 +236,7 @@ class Float32Noise:
 
     def _run(self, feeds: Feeds) -> Mapping[str, Any]:
         if self._session is None:
-            self._session = sessions.open_unoptimised_session(self._model, self._device, self._libraries)
+            self._session = sessions.open_session(self._model, self._device, self._libraries, optimised=False)
         return sessions.run_session(self._session, feeds)
 
     def measure(self, feeds: Feeds, outputs: Mapping[str, Any]) -> dict[str, Channels]:

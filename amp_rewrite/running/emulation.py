@@ -188,7 +188,14 @@ class _Emulator:
         """Makes every half value a rounded float32 value; inputs and outputs of the model stay half. Returns
         the nodes that sum in float32 though their sums are to be half.
         """
-        summing = self._summing() if accumulate is Accumulation.HALF else []
+        summing: list[tuple[ir.Node, ir.DataType]] = []
+        if accumulate is Accumulation.HALF:
+            value_shapes.infer_shapes(self._model, self._types)  # which say how many are added up
+            nodes = filter(half_accumulation.sums, every_node(self._root))
+            types = ((node, self._types.get(node.outputs[0])) for node in nodes)
+            summing = [
+                (node, kind.dtype) for node, kind in types if kind is not None and kind.dtype in HALF_TYPES
+            ]
         halves = {v: t.dtype for v, t in self._types.items() if t.dtype in HALF_TYPES}
         for node in list(every_node(self._root)):
             widening.widen_attributes(node)
@@ -197,13 +204,6 @@ class _Emulator:
                 self._emulate(value, dtype)
         redirect(self._redirections)
         return half_accumulation.apply(summing, self._opset, self._names)
-
-    def _summing(self) -> list[tuple[ir.Node, ir.DataType]]:
-        """The nodes that add up half values, each with their type; values get shapes, which say how many."""
-        value_shapes.infer_shapes(self._model, self._types)
-        nodes = filter(half_accumulation.sums, every_node(self._root))
-        types = ((node, self._types.get(node.outputs[0])) for node in nodes)
-        return [(node, kind.dtype) for node, kind in types if kind is not None and kind.dtype in HALF_TYPES]
 
     def _emulate(self, value: ir.Value, dtype: ir.DataType) -> None:
         node = value.producer()
@@ -235,7 +235,9 @@ class _Emulator:
         exact = keeps and self._unrounded.isdisjoint(node.inputs)
         if exact and not self._is_model_output(value):
             return
-        if self._late and value not in self._graph_outputs and self._can_round_later(value):
+        uses = value.uses()
+        commute = all(user.op_type in _COMMUTE and user.domain == "" and port == 0 for user, port in uses)
+        if self._late and uses and commute and value not in self._graph_outputs:
             self._unrounded.add(value)
             return
         half = self._output_as_half(value, dtype)
@@ -251,13 +253,6 @@ class _Emulator:
             self._redirections.append((outer, half))
             self._graph_outputs[value] = [s for s in self._graph_outputs[value] if s not in outer]
         return half
-
-    def _can_round_later(self, value: ir.Value) -> bool:
-        """Whether all uses of a value are by nodes that commute with rounding."""
-        uses = value.uses()
-        return bool(uses) and all(
-            node.op_type in _COMMUTE and node.domain == "" and port == 0 for node, port in uses
-        )
 
     def _widen_uses(self, value: ir.Value, half: ir.Value) -> None:
         """Casts `half` to float32, for the uses of `value`."""

@@ -22,11 +22,10 @@ from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.element_types import tensor
 
-LANES = 64
-"""The lanes of a workgroup (version 0.4.0: `ReduceKernel`, `Softmax`)."""
-
-_FOUR = 4
-"""The elements of WGSL's largest vector, of which a kernel takes the scalar product."""
+_LANES, _VECTOR = 64, 4
+"""The lanes of a workgroup (version 0.4.0: `ReduceKernel`, `Softmax`), and the elements of WGSL's largest
+vector, of which a kernel takes the scalar product.
+"""
 
 _SINCE_ZEROS, _SOFTMAX_OF_AN_AXIS, _AXES_AS_INPUT = 9, 13, 18
 """The opsets of ConstantOfShape, of Softmax over one axis, and of ReduceMax with axes as an input."""
@@ -34,7 +33,7 @@ _SINCE_ZEROS, _SOFTMAX_OF_AN_AXIS, _AXES_AS_INPUT = 9, 13, 18
 UNKNOWN = frozenset(
     "Attention CumSum Einsum GRU GlobalLpPool GroupNormalization LSTM LogSoftmax LpNormalization LpPool "
     "MeanVarianceNormalization RMSNormalization RNN ReduceL1 ReduceLogSum ReduceLogSumExp "
-    "com.microsoft:Attention com.microsoft:FusedGemm com.microsoft:FusedMatMul "
+    "com.microsoft:Attention com.microsoft:FusedConv com.microsoft:FusedGemm com.microsoft:FusedMatMul "
     "com.microsoft:GroupQueryAttention com.microsoft:MultiHeadAttention "
     "com.microsoft:SkipLayerNormalization com.microsoft:SkipSimplifiedLayerNormalization".split()
 )
@@ -49,10 +48,9 @@ def apply(halves: Iterable[tuple[ir.Node, ir.DataType]], opset: int, names: Uniq
     for node, half in halves:
         steps = _Steps(node, half, opset, names)
         result = steps.result()
-        if result is None:
+        if result is None or node.graph is None:
             left.append(node)
             continue
-        assert node.graph is not None, "the nodes of a model belong to its graphs"
         node.graph.insert_before(node, steps.nodes)
         node.domain, node.op_type = "", "Identity"  # it keeps its name and its output
         node.attributes.clear()
@@ -62,7 +60,7 @@ def apply(halves: Iterable[tuple[ir.Node, ir.DataType]], opset: int, names: Uniq
 
 
 def sums(node: ir.Node) -> bool:
-    """Whether a node adds up values."""
+    """Return whether a node adds up values."""
     operator = schema.written(node.domain, node.op_type)
     return operator in RULES or operator in UNKNOWN
 
@@ -70,18 +68,15 @@ def sums(node: ir.Node) -> bool:
 def summed(value: ir.Value, half: ir.DataType, opset: int, names: UniqueNames) -> ir.Value:
     """A value beside a float32 one, not rounded at its end, that its node would make by sums in half.
 
-    The value itself where its node sums nothing.
+    The value itself where its node sums nothing, or in an unknown order.
     """
     node = value.producer()
-    if node is None or not sums(node) or value is not node.outputs[0]:
+    if node is None or node.graph is None or value is not node.outputs[0]:
         return value
     steps = _Steps(node, half, opset, names)
     result = steps.result()
-    if result is None:
-        return value
-    assert node.graph is not None, "the nodes of a model belong to its graphs"
-    node.graph.insert_after(node, steps.nodes)
-    return result
+    node.graph.insert_after(node, steps.nodes if result is not None else ())
+    return value if result is None else result
 
 
 class _Steps:
@@ -95,7 +90,7 @@ class _Steps:
     def result(self) -> ir.Value | None:
         """The value before it is rounded; None where the node stays as it is."""
         rule = RULES.get(schema.written(self.node.domain, self.node.op_type))
-        return None if rule is None else rule(self)
+        return None if rule is None or self.opset < _SINCE_ZEROS else rule(self)
 
     def input(self, port: int) -> ir.Value:
         """An input that the operator requires."""
@@ -113,19 +108,16 @@ class _Steps:
         attribute = self.node.attributes.get(name)
         return default if attribute is None else attribute.value
 
-    def attributes(self, names: str) -> dict[str, Any]:
-        """Those of these attributes that the node has."""
-        return {
-            name: self.node.attributes[name].value for name in names.split() if name in self.node.attributes
-        }
+    def op(self, operator: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+        """The output of a new node."""
+        return self._add(ir.node(operator, inputs, attributes))
 
-    def op(self, operator: str, *inputs: ir.Value | None, outputs: int = 1, **attributes: Any) -> ir.Value:
-        """The last output of a new node."""
-        return self._add(ir.node(operator, inputs, attributes, num_outputs=outputs))
-
-    def again(self, *inputs: ir.Value | None) -> ir.Value:
-        """What the node itself computes of these inputs, with sums in float32."""
-        return self._add(ir.Node(self.node.domain, self.node.op_type, inputs, self.node.attributes.values()))
+    def again(self, *inputs: ir.Value | None, outputs: int = 1) -> ir.Value:
+        """The last output of the node itself for these inputs, with sums in float32."""
+        attributes = self.node.attributes.values()
+        return self._add(
+            ir.Node(self.node.domain, self.node.op_type, inputs, attributes, num_outputs=outputs)
+        )
 
     def _add(self, node: ir.Node) -> ir.Value:
         for value in node.outputs:
@@ -167,77 +159,60 @@ class _Steps:
 
     def zeros(self, value: ir.Value) -> ir.Value:
         """As many zeros."""
-        if self.opset < _SINCE_ZEROS:
-            return self.op("Mul", value, self.constant(0.0))
         return self.op("ConstantOfShape", self.op("Shape", value))
 
     def sum(self, trips: ir.Value, start: ir.Value, term: Callable[[_Steps, ir.Value], ir.Value]) -> ir.Value:
         """The sum in half of `start` and that many terms, each of which is made of its number, [1]."""
         inner = _Steps(self.node, self.half, self.opset, self._names)
-        kinds = (ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.FLOAT)
         turn, go, last = (
-            ir.Value(
-                name=self._names.of_value(self.node.outputs[0], "taken"),
-                type=tensor(kind),
-                shape=None if kind == ir.DataType.FLOAT else ir.Shape(()),
+            ir.Value(name=self._names.of_value(self.node.outputs[0], "taken"), type=tensor(kind), shape=shape)
+            for kind, shape in (
+                (ir.DataType.INT64, ir.Shape(())),
+                (ir.DataType.BOOL, ir.Shape(())),
+                (ir.DataType.FLOAT, None),
             )
-            for kind in kinds
         )
         total = inner.added(last, term(inner, inner.shaped(turn, [1])))
         body = ir.Graph([turn, go, last], [inner.op("Identity", go), total], nodes=inner.nodes, name="body")
         return self.op("Loop", trips, None, start, body=body)
 
 
-def _sizes(value: ir.Value | None) -> Sequence[int | None] | None:
-    """The dimensions of a value, None for one that is not known; None without a known rank."""
-    shape = value.shape if value is not None else None
-    return None if shape is None else [dim if isinstance(dim, int) else None for dim in shape]
-
-
-def _elements(dims: Iterable[int | None]) -> int:
-    """Their number, 0 where a dimension is not known."""
-    return math.prod(dim or 0 for dim in dims)
+def _sizes(value: ir.Value) -> Sequence[int | None]:
+    """The dimensions of a value, None for one that is not known; empty without a known rank."""
+    return [dim if isinstance(dim, int) else None for dim in value.shape or ()]
 
 
 # Products: each term is rounded, and each partial sum.
 
 
 def _sum_products(
-    steps: _Steps,
-    factors: Sequence[tuple[ir.Value, int]],
-    start: ir.Value,
-    order: Sequence[int] | None = None,
-    width: int = 1,
+    steps: _Steps, factors: Sequence[tuple[ir.Value, int]], start: ir.Value, width: int = 1
 ) -> ir.Value:
-    """The sum of products of two factors, each gone through along its axis: in that order, or as they stand.
-
-    Each turn adds the sum of `width` products.
+    """The sum of products of two factors, each gone through along its axis; each turn adds the sum of `width`
+    products.
     """
-    places = None if order is None else steps.constant(order)
-    size = steps.size(*factors[0]) if order is None else steps.constant([len(order)])
 
     def term(inner: _Steps, turn: ir.Value) -> ir.Value:
         first = inner.op("Mul", turn, inner.constant([width]))
         turns = [inner.op("Add", first, inner.constant([offset])) for offset in range(width)]
-        at = [inner.op("Gather", places, each, axis=0) for each in turns] if places else turns
-        slices = ([inner.op("Gather", value, each, axis=axis) for value, axis in factors] for each in at)
+        slices = ([inner.op("Gather", value, each, axis=axis) for value, axis in factors] for each in turns)
         return reduce(inner.added, (inner.times(*pair) for pair in slices))
 
-    return steps.sum(steps.op("Div", size, steps.constant([width])), start, term)
+    trips = steps.op("Div", steps.size(*factors[0]), steps.constant([width]))
+    return steps.sum(trips, start, term)
 
 
 def _matmul(steps: _Steps) -> ir.Value | None:
     """MatMul; None where a rank is not known."""
-    one, other = steps.input(0), steps.input(1)
-    dims = _sizes(one), _sizes(other)
-    if dims[0] is None or dims[1] is None:
+    left, right = steps.input(0), steps.input(1)
+    ranks = len(_sizes(left)), len(_sizes(right))
+    if 0 in ranks:
         return None
-    is_row, is_column = len(dims[0]) == 1, len(dims[1]) == 1
-    left = steps.shaped(one, [1, -1]) if is_row else one
-    right = steps.shaped(other, [-1, 1]) if is_column else other
-    factors = ((left, max(2, len(dims[0])) - 1), (right, max(2, len(dims[1])) - 2))
-    total = _sum_products(steps, factors, steps.zeros(steps.op("MatMul", left, right)))
-    return steps.like(total, steps.again(one, other)) if is_row or is_column else total
+    plain = steps.again(left, right)
+    left = steps.shaped(left, [1, -1]) if ranks[0] == 1 else left
+    right = steps.shaped(right, [-1, 1]) if ranks[1] == 1 else right
+    factors = ((left, max(2, ranks[0]) - 1), (right, max(2, ranks[1]) - 2))
+    return steps.like(_sum_products(steps, factors, steps.zeros(steps.op("MatMul", left, right))), plain)
 
 
 def _gemm(steps: _Steps) -> ir.Value:
@@ -248,11 +223,11 @@ def _gemm(steps: _Steps) -> ir.Value:
     if steps.attribute("transA", 0):
         left = steps.op("Transpose", left, perm=[1, 0])
     if steps.attribute("transB", 0):
-        terms = (_sizes(right) or (1, 1))[1] or 1
-        width = 1 if terms % _FOUR else _FOUR
+        terms = (*_sizes(right), 1, 1)[1] or 1
+        width = 1 if terms % _VECTOR else _VECTOR
         right = steps.op("Transpose", right, perm=[1, 0])
     start = steps.zeros(steps.op("MatMul", left, right))
-    total = _sum_products(steps, ((left, 1), (right, 0)), start, width=width)
+    total = _sum_products(steps, ((left, 1), (right, 0)), start, width)
     alpha, beta = steps.attribute("alpha", 1.0), steps.attribute("beta", 1.0)
     total = total if alpha == 1 else steps.times(total, steps.constant(alpha))
     if steps.bias is None or beta == 0:
@@ -260,101 +235,72 @@ def _gemm(steps: _Steps) -> ir.Value:
     return steps.op("Add", total, steps.bias if beta == 1 else steps.times(steps.bias, steps.constant(beta)))
 
 
-_WINDOW = "auto_pad dilations kernel_shape output_padding output_shape pads strides"
+_WINDOW = "auto_pad dilations kernel_shape output_padding output_shape pads strides".split()
 
 
 def _patches(steps: _Steps, operator: str, window: Sequence[int], channels: int) -> ir.Value:
-    """What a filter meets, [N, channels * elements of the filter, ...]: a convolution with single ones."""
+    """The elements under a filter, [N, channels * elements of the filter, ...]: a convolution with ones."""
     spots = math.prod(window)
     ones = np.tile(np.eye(spots, dtype=np.float32), (channels, 1))
     rows = [channels, spots] if operator == "ConvTranspose" else [channels * spots, 1]
+    attributes = {name: steps.attribute(name) for name in _WINDOW if name in steps.node.attributes}
     filters = steps.constant(ones.reshape([*rows, *window]))
-    return steps.op(operator, steps.input(0), filters, group=channels, **steps.attributes(_WINDOW))
+    return steps.op(operator, steps.input(0), filters, group=channels, **attributes)
 
 
 def _conv(steps: _Steps) -> ir.Value | None:
     """Conv, and ConvTranspose, which goes through the filter backwards; None without the filter's shape."""
-    dims = [dim or 0 for dim in _sizes(steps.input(1)) or ()]
+    dims = [dim or 0 for dim in _sizes(steps.input(1))]
     if len(dims) < 3 or not all(dims):
         return None
-    group, spots = steps.attribute("group", 1), math.prod(dims[2:])
-    operator = "ConvTranspose" if steps.node.op_type == "ConvTranspose" else "Conv"
+    operator, group, spots = steps.node.op_type, steps.attribute("group", 1), math.prod(dims[2:])
     if operator == "Conv":
         outputs, channels, filters = dims[0] // group, dims[1], steps.input(1)
-        order = [channel * spots + spot for spot in range(spots) for channel in range(channels)]
     else:
         channels, outputs = dims[0] // group, dims[1]
         filters = steps.shaped(steps.input(1), [group, channels, outputs, spots])
         filters = steps.op("Transpose", filters, perm=[0, 2, 1, 3])
-        order = [channel * spots + spot for spot in reversed(range(spots)) for channel in range(channels)]
-    terms = channels * spots
+    places = np.arange(channels * spots).reshape(channels, spots).T
+    order = steps.constant((places if operator == "Conv" else places[::-1]).ravel())
     patches = _patches(steps, operator, dims[2:], group * channels)
-    met, filters = (
-        steps.shaped(patches, [0, group, terms, -1]),
-        steps.shaped(filters, [group, outputs, terms]),
-    )
+    met = steps.shaped(patches, [0, group, channels * spots, -1])
+    filters = steps.shaped(filters, [group, outputs, channels * spots])
+    factors = [(steps.op("Gather", each, order, axis=2), 2) for each in (met, filters)]
     plain = steps.again(steps.input(0), steps.input(1))
     start = steps.zeros(steps.shaped(plain, [0, group, outputs, -1]))
-    total = steps.like(_sum_products(steps, ((met, 2), (filters, 2)), start, order), plain)
+    total = steps.like(_sum_products(steps, factors, start), plain)
     if steps.bias is None:
         return total
     return steps.op("Add", total, steps.shaped(steps.bias, [1, -1, *[1] * (len(dims) - 2)]))
 
 
-def _fused_conv(steps: _Steps) -> ir.Value | None:
-    """onnxruntime's FusedConv; None as for Conv, for a further summand, and for an unknown activation."""
-    activation, numbers = steps.attribute("activation", ""), steps.attribute("activation_params", ())
-    total = _conv(steps) if activation in _ACTIVATIONS and len(steps.node.inputs) < 4 else None
-    if total is None:
-        return None
-    attributes: dict[str, Any] = dict(
-        zip(_ACTIVATIONS[activation].split(), map(float, numbers), strict=False)
-    )
-    return steps.op(activation, steps.rounded(total), **attributes)
-
-
-_ACTIVATIONS = {"Relu": "", "Sigmoid": "", "Tanh": "", "LeakyRelu": "alpha", "HardSigmoid": "alpha beta"}
-"""What onnxruntime fuses into a convolution, with the attributes that its parameters are."""
-
-
 # Sums of one tensor.
 
 
-def _sum_in_order(steps: _Steps, value: ir.Value, axis: int) -> ir.Value:
-    """The sum over an axis, one element after the other; it stays, with size 1."""
+def _sum_by_lanes(steps: _Steps, value: ir.Value, axis: int, lanes: int) -> ir.Value:
+    """The sum over the last axis, or over another one by a single lane, in order; it stays, with size 1."""
+    zero = steps.zeros(steps.op("Gather", value, steps.constant([0]), axis=axis))
+    start = steps.op("Concat", *[zero] * lanes, axis=axis)
+    ended, places = steps.op("Concat", value, start, axis=axis), steps.constant(range(lanes))
 
     def term(inner: _Steps, turn: ir.Value) -> ir.Value:
-        return inner.op("Gather", value, turn, axis=axis)
+        place = inner.op("Add", inner.op("Mul", turn, inner.constant([lanes])), places)
+        return inner.op("Gather", ended, place, axis=axis)
 
-    return steps.sum(steps.size(value, axis), _zero(steps, value, axis), term)
-
-
-def _zero(steps: _Steps, value: ir.Value, axis: int) -> ir.Value:
-    """Zeros in the shape of a value whose axis has size 1."""
-    return steps.zeros(steps.op("Gather", value, steps.constant([0]), axis=axis))
-
-
-def _sum_by_lanes(steps: _Steps, value: ir.Value, axis: int, size: int) -> ir.Value:
-    """The sum over the last axis, which stays, with size 1; an open size, 0, counts as LANES or more."""
-    width, count = min(size or LANES, LANES), steps.size(value, axis)
-    lanes, zero = steps.constant(range(width)), _zero(steps, value, axis)
-    ended = steps.op("Concat", value, zero, axis=axis)
-
-    def term(inner: _Steps, turn: ir.Value) -> ir.Value:
-        place = inner.op("Add", inner.op("Mul", turn, inner.constant([width])), lanes)
-        apart = inner.op("Abs", inner.op("Sub", place, count))  # for Min: of integers from opset 12 on
-        twice = inner.op("Sub", inner.op("Add", place, count), apart)
-        return inner.op("Gather", ended, inner.op("Div", twice, inner.constant([2])), axis=axis)
-
-    rounds = steps.op("Div", steps.op("Add", count, steps.constant([width - 1])), steps.constant([width]))
-    start = steps.op("Concat", *[zero] * width, axis=axis)
+    one = steps.constant([1])  # round more than are full
+    rounds = steps.op("Add", steps.op("Div", steps.size(value, axis), steps.constant([lanes])), one)
     total = steps.sum(rounds, start, term)
-    while width > 1:
-        padded, lower = steps.op("Concat", total, zero, axis=axis), (width + 1) // 2
+    while lanes > 1:
+        padded, lower = steps.op("Concat", total, zero, axis=axis), (lanes + 1) // 2
         halves = (range(lower), range(lower, 2 * lower))
         total = steps.added(*(steps.op("Gather", padded, steps.constant(half), axis=axis) for half in halves))
-        width = lower
+        lanes = lower
     return total
+
+
+def _lanes(dims: Iterable[int | None]) -> int:
+    """The lanes that add up so many elements: all of them where the number is not known."""
+    return min(math.prod(dim or 0 for dim in dims) or _LANES, _LANES)
 
 
 def _mean(steps: _Steps, total: ir.Value, terms: ir.Value, axis: int) -> ir.Value:
@@ -363,15 +309,15 @@ def _mean(steps: _Steps, total: ir.Value, terms: ir.Value, axis: int) -> ir.Valu
 
 
 def _reduced(steps: _Steps) -> ir.Value | None:
-    """ReduceSum, ReduceMean, ReduceSumSquare and ReduceL2; None where it is not known what they add up."""
+    """ReduceSum, ReduceMean, ReduceSumSquare and ReduceL2; None where the axes are not known."""
     value, dims, operator = steps.input(0), _sizes(steps.input(0)), steps.node.op_type
-    axes = _axes(steps, len(dims or ()))
-    if not dims or not axes or any(dims[axis] == 0 for axis in axes):
+    axes = _axes(steps, len(dims))
+    if not axes or any(dims[axis] == 0 for axis in axes):
         return None
     terms = steps.times(value, value) if operator in ("ReduceSumSquare", "ReduceL2") else value
     others = [axis for axis in range(len(dims)) if axis not in axes]
     flat = steps.shaped(steps.op("Transpose", terms, perm=[*others, *axes]), [*[0] * len(others), -1])
-    total = _sum_by_lanes(steps, flat, len(others), _elements([dims[axis] for axis in axes]))
+    total = _sum_by_lanes(steps, flat, len(others), _lanes(dims[axis] for axis in axes))
     if operator == "ReduceMean":
         total = _mean(steps, total, flat, len(others))
     total = steps.op("Sqrt", total) if operator == "ReduceL2" else total
@@ -393,78 +339,64 @@ def _axes(steps: _Steps, rank: int) -> Sequence[int]:
 
 def _global_average_pool(steps: _Steps) -> ir.Value | None:
     """GlobalAveragePool: in order up to a workgroup's size, by lanes beyond and where the size is open."""
-    value, dims = steps.input(0), _sizes(steps.input(0)) or ()
+    value, dims = steps.input(0), _sizes(steps.input(0))
     if len(dims) < 3 or 0 in dims[2:]:
         return None
-    size = _elements(dims[2:])
-    flat = steps.shaped(value, [0, 0, -1])
-    is_small = 0 < size < LANES
-    total = _sum_in_order(steps, flat, 2) if is_small else _sum_by_lanes(steps, flat, 2, size)
+    flat, lanes = steps.shaped(value, [0, 0, -1]), _lanes(dims[2:])
+    total = _sum_by_lanes(steps, flat, 2, lanes if lanes == _LANES else 1)
     return steps.like(_mean(steps, total, flat, 2), steps.again(value))
 
 
 def _average_pool(steps: _Steps) -> ir.Value | None:
     """AveragePool without padding: in order over the window; None for others."""
     dims, window = _sizes(steps.input(0)), steps.attribute("kernel_shape", ())
-    is_padded = any(steps.attribute("pads", ())) or steps.attribute("ceil_mode", 0)
-    if (
-        not dims
-        or not dims[1]
-        or is_padded
-        or steps.attribute("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
-    ):
+    pads = steps.attribute("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+    pads = pads or any(steps.attribute("pads", ())) or steps.attribute("ceil_mode", 0)
+    if pads or not dims or not dims[1]:
         return None
     patches = _patches(steps, "Conv", window, dims[1])
     flat = steps.shaped(patches, [0, dims[1], math.prod(window), -1])
-    return steps.like(_mean(steps, _sum_in_order(steps, flat, 2), flat, 2), steps.again(steps.input(0)))
+    return steps.like(_mean(steps, _sum_by_lanes(steps, flat, 2, 1), flat, 2), steps.again(steps.input(0)))
 
 
 def _softmax(steps: _Steps) -> ir.Value | None:
     """Softmax over the last axis: differences, exponentials and their sum are half; None for others."""
     value, dims = steps.input(0), _sizes(steps.input(0))
     axis = steps.attribute("axis", -1 if steps.opset >= _SOFTMAX_OF_AN_AXIS else 1)
-    if not dims or axis % len(dims) != len(dims) - 1 or dims[-1] == 0:
-        return None
     last = len(dims) - 1
+    if not dims or axis % len(dims) != last or dims[last] == 0:
+        return None
     if steps.opset < _AXES_AS_INPUT:
         highest = steps.op("ReduceMax", value, axes=[last])
     else:
         highest = steps.op("ReduceMax", value, steps.constant([last]))
     powers = steps.rounded(steps.op("Exp", steps.rounded(steps.op("Sub", value, highest))))
-    terms, size = powers, dims[-1] or 0
-    if size and size % _FOUR == 0:  # lanes add four elements at a time where these fill the row
-        size //= _FOUR
-        fours = steps.shaped(powers, [*[0] * last, size, _FOUR])
-        terms = steps.shaped(_sum_in_order(steps, fours, last + 1), [*[0] * last, size])
-    return steps.op("Div", powers, _sum_by_lanes(steps, terms, last, size))
+    terms, size = powers, dims[last] or 0
+    if size and size % _VECTOR == 0:  # lanes add four elements at a time where these fill the row
+        size //= _VECTOR
+        fours = steps.shaped(powers, [*[0] * last, size, _VECTOR])
+        terms = steps.shaped(_sum_by_lanes(steps, fours, last + 1, 1), [*[0] * last, size])
+    return steps.op("Div", powers, _sum_by_lanes(steps, terms, last, _lanes([size])))
 
 
 def _layer_norm(steps: _Steps) -> ir.Value | None:
-    """LayerNormalization, a large mean of which costs digits; None where its statistics are outputs."""
+    """LayerNormalization, a large mean of which costs digits, and onnxruntime's SimplifiedLayerNormalization,
+    which takes none away; None where the statistics are outputs.
+    """
     if len(steps.node.outputs) > 1:
         return None
-    value, scale, bias = steps.input(0), steps.input(1), steps.bias
-    attributes = steps.attributes("axis epsilon stash_type")
-    inverse = steps.op("LayerNormalization", value, scale, bias, outputs=3, **attributes)
-    mean = steps.nodes[-1].outputs[1]
-    centred = steps.rounded(steps.op("Sub", value, steps.rounded(mean)))
+    centred, scale = steps.input(0), steps.input(1)
+    is_simplified = steps.node.op_type == "SimplifiedLayerNormalization"
+    inverse = steps.again(*steps.node.inputs, outputs=2 if is_simplified else 3)
+    if not is_simplified:
+        centred = steps.rounded(steps.op("Sub", centred, steps.rounded(steps.nodes[-1].outputs[1])))
     scaled = steps.op("Mul", steps.times(centred, steps.rounded(inverse)), scale)
-    return scaled if bias is None else steps.op("Add", steps.rounded(scaled), bias)
-
-
-def _simplified_layer_norm(steps: _Steps) -> ir.Value | None:
-    """SimplifiedLayerNormalization, as onnxruntime has it; None where its statistics are outputs."""
-    if len(steps.node.outputs) > 1:
-        return None
-    value, scale = steps.input(0), steps.input(1)
-    attributes = steps.attributes("axis epsilon stash_type")
-    inverse = steps.op("SimplifiedLayerNormalization", value, scale, outputs=2, **attributes)
-    return steps.op("Mul", steps.times(value, steps.rounded(inverse)), scale)
+    return scaled if steps.bias is None else steps.op("Add", steps.rounded(scaled), steps.bias)
 
 
 def _instance_norm(steps: _Steps) -> ir.Value | None:
     """InstanceNormalization, one product and one sum per element; None where the rank is not known."""
-    value, rank = steps.input(0), len(_sizes(steps.input(0)) or ())
+    value, rank = steps.input(0), len(_sizes(steps.input(0)))
     if rank < 3:
         return None
     scale, bias = (steps.shaped(steps.input(port), [1, -1, *[1] * (rank - 2)]) for port in (1, 2))
@@ -490,9 +422,8 @@ RULES: Mapping[str, Callable[[_Steps], ir.Value | None]] = {
     "ReduceMean": _reduced,
     "ReduceSum": _reduced,
     "ReduceSumSquare": _reduced,
-    "SimplifiedLayerNormalization": _simplified_layer_norm,
+    "SimplifiedLayerNormalization": _layer_norm,
     "Softmax": _softmax,
-    "com.microsoft:FusedConv": _fused_conv,
 }
 """By operator, as lists write it. All others but UNKNOWN compute an element from few others, which rounding
 the result is nearly all of.

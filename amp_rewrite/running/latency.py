@@ -135,32 +135,23 @@ def prepare(
     """
     types = {entry.name: entry.type for entry in session.get_inputs()}
     arrays = {n: sessions.to_input_type(value, types[n]) for n, value in feeds.items() if n in types}
+    entries = (*session.get_inputs(), *session.get_outputs())
     with sessions.run_errors(where):
-        run = _prepare(session, arrays, types, device, options)
+        if not all(e.type.startswith("tensor(") and e.type != "tensor(string)" for e in entries):
+            run = partial(session.run, None, arrays, options)
+        else:
+            make = sessions.onnxruntime().OrtValue
+            values = {name: sessions.to_ort_value(make, array, types[name]) for name, array in arrays.items()}
+            if device is Device.CUDA:
+                run = partial(session.run_with_iobinding, bind(session, values), options)
+            else:
+                run = partial(session.run_with_ort_values, None, values, options)
 
-    def run_once() -> None:
+    def run_once(_shared: Feeds = arrays) -> None:  # OrtValues share the memory of arrays, which must live
         with sessions.run_errors(where):
             run()
 
     return run_once
-
-
-def _prepare(
-    session: Any, arrays: Feeds, types: Mapping[str, str], device: Device, options: Any
-) -> PreparedRun:
-    entries = (*session.get_inputs(), *session.get_outputs())
-    if not all(e.type.startswith("tensor(") and e.type != "tensor(string)" for e in entries):
-        return partial(session.run, None, arrays, options)
-    make = sessions.onnxruntime().OrtValue
-    values = {name: sessions.to_ort_value(make, array, types[name]) for name, array in arrays.items()}
-    if device is Device.CUDA:
-        return partial(_call, arrays, session.run_with_iobinding, bind(session, values), options)
-    return partial(_call, arrays, session.run_with_ort_values, None, values, options)
-
-
-def _call(_arrays: Feeds, run: Callable[..., Any], *arguments: Any) -> None:
-    """Calls `run` with OrtValues that share the memory of `_arrays`, which must live as long as they do."""
-    run(*arguments)
 
 
 def bind(session: Any, values: Feeds) -> Any:
@@ -201,20 +192,13 @@ _COPIES = frozenset(("MemcpyFromHost", "MemcpyToHost"))
 
 def read(path: Path) -> Profile:
     """The profile of a session that ran once."""
-    text = path.read_text(errors="replace")
-    try:
-        return parse(json.loads(text))
-    except ValueError:
-        return parse(_valid_events(text))
-
-
-def _valid_events(text: str) -> Iterator[Mapping[str, Any]]:
-    """The events that are valid JSON: onnxruntime 1.30 writes one a line, and does not escape names."""
-    for line in text.splitlines():
+    events: list[Mapping[str, Any]] = []
+    for line in path.read_text(errors="replace").splitlines():  # one event each; names are not escaped
         with contextlib.suppress(ValueError):
             event = json.loads(line.rstrip(","))
-            if isinstance(event, dict):
-                yield event
+            listed: list[Any] = event if isinstance(event, list) else [event]
+            events += [each for each in listed if isinstance(each, dict)]
+    return parse(events)
 
 
 def parse(events: Iterable[Mapping[str, Any]]) -> Profile:
@@ -276,14 +260,14 @@ _CODE = "from amp_rewrite.running import latency; latency.serve()"
 
 def serve() -> None:
     """In that process: answers with the footprint, or with the error that the caller raises."""
-    child_process.serve(_answer)
 
+    def answer(request: tuple[TimedModel, Device, Feeds, Path]) -> Footprint | Exception:
+        try:
+            return _measure(*request)
+        except Exception as error:
+            return error
 
-def _answer(request: tuple[TimedModel, Device, Feeds, Path]) -> Footprint | Exception:
-    try:
-        return _measure(*request)
-    except Exception as error:
-        return error
+    child_process.serve(answer)
 
 
 def _measure(model: TimedModel, device: Device, feeds: Feeds, folder: Path) -> Footprint:
@@ -321,7 +305,7 @@ Round = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class TimingBudget:
-    """How long to measure: at most `rounds`, none starting after `seconds`, with `warmup` rounds before.
+    """The time to measure for: at most `rounds`, none starting after `seconds`, with `warmup` rounds before.
 
     At least FEWEST rounds run however long they take. No warm-up round starts after a quarter of `seconds`.
     """
@@ -410,9 +394,12 @@ def measure(
     footprints = [measure_footprint(model, device, feeds[0]) for model in models]
     rounds = time_rounds(models, feeds, device, budget or TimingBudget())
     columns = list(zip(*rounds, strict=True))
-    rows = zip(models, columns, sizes, footprints, strict=True)
-    latencies = tuple(_latency(columns[0], *row) for row in rows)
-    return Bench(latencies, device, len(rounds), sessions.onnxruntime().__version__)
+    latencies: list[Latency] = []
+    for model, seconds, size, cost in zip(models, columns, sizes, footprints, strict=True):
+        p50, p90, p99 = (float(p) * 1000 for p in np.percentile(seconds, (50, 90, 99)))
+        ratio, throughput = speedup(columns[0], seconds), len(seconds) / sum(seconds)
+        latencies.append(Latency(model, p50, p90, p99, throughput, ratio, size, cost))
+    return Bench(tuple(latencies), device, len(rounds), sessions.onnxruntime().__version__)
 
 
 def time_rounds(
@@ -431,11 +418,7 @@ def _cycling(model: TimedModel, device: Device, samples: Sequence[Feeds], option
     session = open_timed_session(model, device)
     runs = [prepare(session, feeds, device, model.path, options) for feeds in samples]
     cycle = itertools.cycle(runs)
-
-    def run_next() -> None:
-        next(cycle)()
-
-    return run_next
+    return lambda: next(cycle)()  # noqa: PLW0108 - the next one at each call
 
 
 def interleave(
@@ -456,12 +439,6 @@ def interleave(
 
     repeat(budget.warmup, 1, budget.seconds / 4)
     return repeat(budget.rounds, FEWEST, budget.seconds)
-
-
-def _latency(first: Round, model: TimedModel, seconds: Round, size: int, cost: Footprint) -> Latency:
-    p50, p90, p99 = (float(p) * 1000 for p in np.percentile(seconds, (50, 90, 99)))
-    throughput = len(seconds) / sum(seconds)
-    return Latency(model, p50, p90, p99, throughput, speedup(first, seconds), size, cost)
 
 
 def speedup(first: Round, other: Round) -> Speedup:

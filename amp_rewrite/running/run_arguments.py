@@ -28,19 +28,16 @@ def model(name: str, given: loading.ModelSource) -> Runnable:
     if isinstance(given, onnx.ModelProto):
         return loading.refuse_too_large(given)
     if arguments.is_path(given):
-        return _checked_path(Path(given))
+        path = Path(given)
+        if flaw := arguments.flaw_of(path):
+            raise ModelError(f"{arguments.shown(str(path))} {flaw}", remedy="check the path")
+        with loading.open_file(path):
+            return path
     if isinstance(given, (bytes, ir.Model)) or loading.is_surgeon(given):
         return loading.refuse_too_large(serialization.to_proto(loading.load(given)))
     raise ModelError(
         f"{arguments.shown(given)} is not a model", where=name, remedy=loading.what_to_give(given)
     )
-
-
-def _checked_path(path: Path) -> Path:
-    if flaw := arguments.flaw_of(path):
-        raise ModelError(f"{arguments.shown(str(path))} {flaw}", remedy="check the path")
-    with loading.open_file(path):
-        return path
 
 
 def samples(given: Samples) -> Iterator[Feeds]:

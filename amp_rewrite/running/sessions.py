@@ -377,11 +377,24 @@ def best_device() -> Device:
 _PROBE = '<ir_version: 8, opset_import: ["": 17]> probe (float[1] x) => (float[1] y) { y = Relu (x) }'
 
 
-def open_session(model: Runnable, device: Device = Device.CPU, libraries: Libraries = ()) -> Any:
-    """A session on a device, with libraries of custom operators; ModelError if onnxruntime rejects the
-    model.
+def open_session(
+    model: Runnable,
+    device: Device = Device.CPU,
+    libraries: Libraries = (),
+    *,
+    optimised: bool = True,
+    folder: Path | None = None,
+) -> Any:
+    """A session on a device, with libraries of custom operators; unless `optimised`, it runs every node as it
+    is, without fusion or constant folding. `folder` has the data files of a model in memory. ModelError if
+    onnxruntime rejects the model.
     """
-    return opened(model, device, session_options(libraries))
+    options = session_options(libraries)
+    if folder is not None:
+        options.add_session_config_entry(DATA_FOLDER, str(folder))
+    if not optimised:
+        options.graph_optimization_level = onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
+    return opened(model, device, options)
 
 
 def session_options(libraries: Libraries) -> Any:
@@ -389,13 +402,6 @@ def session_options(libraries: Libraries) -> Any:
     options = onnxruntime().SessionOptions()
     register(options, libraries)
     return options
-
-
-def open_unoptimised_session(model: Runnable, device: Device = Device.CPU, libraries: Libraries = ()) -> Any:
-    """A session that runs every node as it is, without fusion or constant folding; ModelError as above."""
-    options = session_options(libraries)
-    options.graph_optimization_level = onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
-    return opened(model, device, options)
 
 
 DATA_FOLDER = "session.model_external_initializers_file_folder_path"

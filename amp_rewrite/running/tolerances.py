@@ -293,7 +293,10 @@ def parse_tolerances(texts: tuple[str, ...], others: Sequence[Metric] = ()) -> T
 def _parse(text: str, names: Sequence[str]) -> tuple[str, Any]:
     name, _, bound = text.partition("=")
     if name not in NAMES:
-        raise OptionError(f"there is no tolerance {name}", remedy=_remedy(text, names))
+        number = re.split("[=:]", text)[-1]
+        example = f"error={number}" if _NUMBER.fullmatch(number) else "error=0.001"
+        remedy = f"write NAME=BOUND, as in {example}, with one of the names {', '.join(names)}"
+        raise OptionError(f"there is no tolerance {name}", remedy=remedy)
     if bound == "none":
         return name, None
     try:
@@ -305,12 +308,6 @@ def _parse(text: str, names: Sequence[str]) -> tuple[str, Any]:
     if not low <= number <= high:
         raise OptionError(f"the tolerance {text} is out of range", remedy=f"give {name} {low:g} to {high:g}")
     return name, number
-
-
-def _remedy(text: str, names: Sequence[str]) -> str:
-    number = re.split("[=:]", text)[-1]
-    example = f"error={number}" if _NUMBER.fullmatch(number) else "error=0.001"
-    return f"write NAME=BOUND, as in {example}, with one of the names {', '.join(names)}"
 
 
 _NUMBER = re.compile(r"[\d.]+(?:[eE][+-]?\d+)?")

@@ -70,6 +70,17 @@ class NotJudged:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedStress:
+    """A change of made-up inputs with which the comparison would fail, in words, and the largest error of an
+    output that is too far off then; `loses_values` where half alone has infinities or NaN.
+    """
+
+    change: str
+    error: float
+    loses_values: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Tried:
     """Options that were tried after a failed comparison, and what that of their result came to.
 
@@ -100,6 +111,7 @@ class Verdict:
     `misfits` are the inputs and outputs that half cannot hold: rounding one alone fails the comparison.
     `changing` are the outputs that the original does not compute alike twice; these are not compared.
     `is_made_up` holds where outputs are too far off on synthetic inputs, which is no proof of a fault.
+    `stressed` are changes of synthetic inputs, such as louder ones, with which a good verdict would not be.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
     float. `unproven` lists, in words, where no value is comparable:
@@ -139,6 +151,7 @@ class Verdict:
     misfits: tuple[HalvedPort, ...] = ()
     changing: tuple[str, ...] = ()
     is_made_up: bool = False
+    stressed: tuple[FailedStress, ...] = ()
 
     def __repr__(self) -> str:
         """A line: the verdict with the worst error, or with its first fault; what was run, and where."""
@@ -180,12 +193,13 @@ class Verdict:
             replace(output, broken=(), is_undecided=bool(output.broken) or output.is_undecided)
             for output in self.outputs
         )
-        first = broken.broken[0]
-        is_error, (_, number, *_, limit) = (
-            first.startswith("error "),
-            first.partition(" in channel ")[0].split(),
-        )
-        what = f"{float(number):.1e}, limit {_shortest(float(limit))}" if is_error else first
+        what = first = broken.broken[0]
+        if first.startswith("error "):
+            _, number, *_, limit = first.partition(" in channel ")[0].split()
+            shortest = next(
+                text for digits in range(18) if float(text := f"{float(limit):.{digits}e}") == float(limit)
+            )
+            what = f"{float(number):.1e}, limit {shortest}"
         question = f"inconclusive on made-up inputs ({what}): give `samples`"
         return replace(self, outputs=outputs, unproven=(*self.unproven, question), is_made_up=True)
 
@@ -218,11 +232,6 @@ class Verdict:
         status = {"ok": self.ok, "verified": self.ok, "not_verified": "; ".join(self.faults) or None}
         own = {"inputs": self.inputs.to_json(), "witness": self.witness.value}
         return _plain(asdict(self) | own | status)
-
-
-def _shortest(number: float) -> str:
-    """A number with as few digits as it has."""
-    return next(text for digits in range(18) if float(text := f"{number:.{digits}e}") == number)
 
 
 def _plain(value: Any) -> Any:
@@ -258,10 +267,14 @@ def changing_outputs(before: Any, runs: Runs, judge: Judge) -> frozenset[str]:
 
 def without_changing(verdict: Verdict, names: Collection[str]) -> Verdict:
     """The verdict without judgement on these outputs, which says so."""
-    kept = (_not_compared(output) if output.name in names else output for output in verdict.outputs)
-    told = (f"{output.name}: {_WHY}" for output in verdict.outputs if output.name in names)
+    outputs = list(verdict.outputs)
+    for at, output in enumerate(outputs):
+        if output.name in names:
+            nothing = replace(output.metrics, compared=0)
+            outputs[at] = replace(output, metrics=nothing, broken=(), error=None, floor=None, by_sample=())
+    reasons = (f"{output.name}: {_WHY}" for output in outputs if output.name in names)
     return replace(
-        verdict, outputs=tuple(kept), unproven=(*verdict.unproven, *told), changing=tuple(sorted(names))
+        verdict, outputs=tuple(outputs), unproven=(*verdict.unproven, *reasons), changing=tuple(sorted(names))
     )
 
 
@@ -269,11 +282,6 @@ _WHY = (
     "not compared: another run of the original differs as much, as it draws random numbers; export it for "
     "inference, or at opset 15 or later"
 )
-
-
-def _not_compared(output: Output) -> Output:
-    metrics = replace(output.metrics, compared=0)
-    return replace(output, metrics=metrics, broken=(), error=None, floor=None, by_sample=())
 
 
 # Outputs that float32 itself does not tell: it moves as far where it only rounds in another order.
@@ -292,41 +300,33 @@ a part of what float32 loses, for constant images by a fourteenth of it and more
 
 
 class Undecided:
-    """Looks at outputs that are too far off, sample by sample: what float32 tells in one is decided."""
+    """Looks at outputs that are too far off, sample by sample: float32 decides one that it tells in any."""
 
     def __init__(self, noise: Float32Noise, judge: Judge) -> None:
         self._noise, self._judge = noise, judge
-        self._decided: set[str] = set()
-        self._told: dict[str, tuple[float, str]] = {}
+        self._reasons: dict[str, tuple[float, str] | None] = {}
 
     @property
     def why(self) -> Mapping[str, str]:
         """The outputs that float32 does not tell in any sample in which they are too far off, and why."""
-        return {name: said for name, (_, said) in self._told.items() if name not in self._decided}
+        return {name: reason[1] for name, reason in self._reasons.items() if reason is not None}
 
     def look(self, runs: Runs, outputs: Sequence[Output]) -> None:
-        """Takes what is too far off in a sample."""
-        far = [output for output in outputs if output.broken and output.name not in self._decided]
-        own = self._own(runs) if far else {}
+        """Takes the outputs that are too far off in a sample."""
+        far = [
+            output for output in outputs if output.broken and self._reasons.get(output.name, ()) is not None
+        ]
+        plain = self._noise.outputs(runs.feeds) if far else None
+        own: dict[str, Output] = {}
+        if plain is not None:  # float32 itself in the place of the result
+            compared = comparison.compare(Runs(runs.feeds, runs.original, plain), "")
+            own = {output.name: output for output in self._judge([compared])}
         for output in far:
-            beside = own.get(output.name)
+            beside, last = own.get(output.name), self._reasons.get(output.name)
             if beside is None or not _is_within(output, beside):
-                self._decided.add(output.name)
-            else:
-                self._tell(output, beside)
-
-    def _own(self, runs: Runs) -> Mapping[str, Output]:
-        """What float32 itself comes to in the place of the result."""
-        plain = self._noise.outputs(runs.feeds)
-        if plain is None:
-            return {}
-        compared = comparison.compare(Runs(runs.feeds, runs.original, plain), "")
-        return {output.name: output for output in self._judge([compared])}
-
-    def _tell(self, output: Output, own: Output) -> None:
-        known = self._told.get(output.name)
-        if known is None or known[0] < _distance(output):
-            self._told[output.name] = _distance(output), _said(output, own)
+                self._reasons[output.name] = None
+            elif last is None or last[0] < distance(output):
+                self._reasons[output.name] = distance(output), _said(output, beside)
 
 
 def without_undecided(verdict: Verdict, why: Mapping[str, str]) -> Verdict:
@@ -344,10 +344,10 @@ def _is_within(output: Output, own: Output) -> bool:
     """Whether a result is about as far off as float32 is from itself; never where it loses a value."""
     if output.metrics.non_finite:
         return False
-    return _distance(output) <= (BEYOND if own.broken else NEAR) * _distance(own)
+    return distance(output) <= (BEYOND if own.broken else NEAR) * distance(own)
 
 
-def _distance(output: Output) -> float:
+def distance(output: Output) -> float:
     """How far an output is off: the share of values that differ where it is not float."""
     if output.error is not None:
         return output.error
@@ -355,7 +355,7 @@ def _distance(output: Output) -> float:
 
 
 def _said(output: Output, own: Output) -> str:
-    by = f"{own.error:.3g}" if own.error is not None else f"{_distance(own):.1%} of its values"
+    by = f"{own.error:.3g}" if own.error is not None else f"{distance(own):.1%} of its values"
     return (
         f"{' and '.join(output.broken)}, but float32 itself differs by {by} when it is optimised differently"
     )

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike
-from amp_rewrite.errors import FeedError, ModelError
+from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError
 from amp_rewrite.model import external_data
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.numerics.half import Half
@@ -40,19 +40,21 @@ from amp_rewrite.running.comparison import (
     SampleComparison,
 )
 from amp_rewrite.running.emulation import emulated
-from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.inputs import feeds, stress
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, Data, InputSource, Trial
-from amp_rewrite.running.metrics import Channels, Spread
+from amp_rewrite.running.metrics import Spread
 from amp_rewrite.running.run_arguments import Samples
-from amp_rewrite.running.sessions import Device, Libraries, Runnable
+from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import (
     Channel,
+    FailedStress,
     NotJudged,
     Output,
     Undecided,
     Verdict,
     changing_outputs,
+    distance,
     without_changing,
     without_undecided,
 )
@@ -92,7 +94,30 @@ def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
     if first.verdict.ok and pair.is_large:
         return first.verdict
     others = (_judge(replace(blank, inputs=trial.source), pair, trial) for trial in trials[1:])
-    return _best_conditioned([_completed(judged, pair) for judged in (first, *others)])
+    judged = [first, *others]
+    verdict = _best_conditioned([_completed(each, pair) for each in judged])
+    if not (verdict.ok and pair.half and trials[0].free):
+        return verdict
+    sample = next(each.first.feeds for each in judged if each.verdict.inputs == verdict.inputs)
+    return replace(verdict, stressed=tuple(_failed_stresses(pair, sample, trials[0].free)))
+
+
+def _failed_stresses(pair: Pair, sample: Feeds, free: frozenset[str]) -> Iterator[FailedStress]:
+    """The changes of a sample after which the result is too far off, and farther than float32 is from itself;
+    none from where a run fails, or no time is left.
+    """
+    for tried, copy in stress.copies(sample, free):
+        try:
+            runs = comparison.run(pair.before, pair.after, copy, "")
+            outputs = pair.judge([comparison.compare(runs, "")])
+            doubt = Undecided(pair.noise, pair.judge)
+            doubt.look(runs, outputs)
+        except (AmpRewriteError, RewrittenRunError):
+            return
+        far = [output for output in outputs if output.broken and output.name not in doubt.why]
+        if far:
+            loses = any(output.metrics.non_finite for output in far)
+            yield FailedStress(tried.change, max(map(distance, far)), loses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +216,14 @@ def _channel(output: Output, bound: str) -> str:
 
 def _completed(judged: _Judged, pair: Pair) -> Verdict:
     """The verdict with float32's noise on the first sample, at the scale of all samples."""
-    found = pair.noise.measure(judged.first.feeds, judged.first.original)
+    noise = pair.noise.measure(judged.first.feeds, judged.first.original)
     least = max(metrics.SMALLEST, pair.bounds.atol or 0.0)
-    outputs = (_noisy(output, judged.compared, found, least) for output in judged.verdict.outputs)
+    outputs = list(judged.verdict.outputs)
+    for at, output in enumerate(outputs):
+        if output.name in noise and output.error is not None:
+            name = output.name
+            spread = _spread([sample.outputs[name] for sample in judged.compared if name in sample.outputs])
+            outputs[at] = replace(output, noise=spread.error(noise[name], least)[0])
     verdict = replace(judged.verdict, outputs=tuple(outputs))
     return verdict if judged.far is None else _explained(verdict, judged, judged.far, pair)
 
@@ -216,15 +246,6 @@ def _explained(verdict: Verdict, judged: _Judged, far: Runs, pair: Pair) -> Verd
     return replace(verdict, misfits=found)
 
 
-def _noisy(
-    output: Output, compared: Sequence[SampleComparison], found: Mapping[str, Channels], least: float
-) -> Output:
-    if output.name not in found or output.error is None:
-        return output
-    spread = _spread([sample.outputs[output.name] for sample in compared if output.name in sample.outputs])
-    return replace(output, noise=spread.error(found[output.name], least)[0])
-
-
 BETTER = 2.0
 """How many times smaller float32's noise is on clearly better-conditioned inputs."""
 
@@ -238,25 +259,24 @@ def _best_conditioned(verdicts: Sequence[Verdict]) -> Verdict:
     """The verdict on the inputs that amplify rounding errors least, which names the others: of those that
     pass, where one does.
     """
-    first, *others = [verdict for verdict in verdicts if verdict.ok] or verdicts
-    chosen = first
+    chosen, *others = [verdict for verdict in verdicts if verdict.ok] or verdicts
     for verdict in others:
-        if _is_better(verdict, chosen):
-            chosen = verdict
-    rest = tuple(_not_judged(verdict) for verdict in verdicts if verdict is not chosen)
-    return replace(chosen, not_judged=rest)
-
-
-def _is_better(verdict: Verdict, chosen: Verdict) -> bool:
-    found, other = verdict.noise, chosen.noise
-    if found is None or other is None or verdict.unproven:
-        return False
-    return ALIVE <= found <= other / BETTER
-
-
-def _not_judged(verdict: Verdict) -> NotJudged:
-    images = verdict.inputs.images.value if verdict.inputs.images else ""
-    return NotJudged(images, verdict.error, verdict.noise, not verdict.is_far)
+        noise, least = verdict.noise, chosen.noise
+        if noise is not None and least is not None and not verdict.unproven:
+            chosen = verdict if ALIVE <= noise <= least / BETTER else chosen
+    rest = (verdict for verdict in verdicts if verdict is not chosen)
+    return replace(
+        chosen,
+        not_judged=tuple(
+            NotJudged(
+                verdict.inputs.images.value if verdict.inputs.images else "",
+                verdict.error,
+                verdict.noise,
+                not verdict.is_far,
+            )
+            for verdict in rest
+        ),
+    )
 
 
 def verify(
@@ -307,10 +327,14 @@ def verify(
     libraries = run_arguments.libraries(custom_ops)
     sums = arguments.choice("accumulate", accumulate, Accumulation)
     with TimeLimit(timeout).running():
+        if samples is None:
+            trials = feeds.trials(run_arguments.model("original", original), Data())
+        else:
+            trials = (Trial(run_arguments.samples(samples), inputs),)
         return verify_trials(
             original,
             rewritten,
-            _trials(original, samples, inputs),
+            trials,
             bounds,
             own,
             io=io,
@@ -318,13 +342,6 @@ def verify(
             accumulate=sums,
             libraries=libraries,
         )
-
-
-def _trials(original: ModelSource, samples: Samples | None, inputs: InputSource) -> tuple[Trial, ...]:
-    """The samples that were given, and else synthetic ones."""
-    if samples is None:
-        return feeds.trials(run_arguments.model("original", original), Data())
-    return (Trial(run_arguments.samples(samples), inputs),)
 
 
 def verify_trials(

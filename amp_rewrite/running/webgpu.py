@@ -23,12 +23,28 @@ _LOCK = threading.Lock()
 
 
 def select(runtime: Any, options: Any) -> None:
-    """Chooses WebGPU in session options; what it has no kernel for runs on the CPU.
+    """Chooses WebGPU's devices in session options: one for each adapter, and one that may be software; what
+    these have no kernel for runs on the CPU.
 
     Raises MissingPackageError without the package onnxruntime-ep-webgpu.
     """
     options.add_session_config_entry(_RECORD_PLACES, "1")
-    options.add_provider_for_devices(devices(runtime), {})
+    with _LOCK:
+        if not (devices := _registered(runtime)):
+            try:
+                package = startup.import_module(_PACKAGE)
+            except ImportError as error:
+                purpose = "running a model on WebGPU"
+                raise MissingPackageError("onnxruntime-ep-webgpu", extra="webgpu", purpose=purpose) from error
+            os.environ.setdefault(_SOFTWARE, "1")
+            runtime.set_default_logger_severity(_FATAL_ONLY)  # it warns that the adapter may be software
+            runtime.register_execution_provider_library(_PACKAGE, package.get_library_path())
+            devices = _registered(runtime)
+    options.add_provider_for_devices(devices, {})
+
+
+def _registered(runtime: Any) -> list[Any]:
+    return [device for device in runtime.get_ep_devices() if device.ep_name == PROVIDER]
 
 
 def placed(session: Any) -> str:
@@ -39,30 +55,6 @@ def placed(session: Any) -> str:
 
 
 _RECORD_PLACES = "session.record_ep_graph_assignment_info"
-
-
-def devices(runtime: Any) -> list[Any]:
-    """The provider's devices: one for each adapter, and one that may be software; raises as `select` does."""
-    with _LOCK:
-        if not (found := _registered(runtime)):
-            _register(runtime)
-            found = _registered(runtime)
-    return found
-
-
-def _registered(runtime: Any) -> list[Any]:
-    return [device for device in runtime.get_ep_devices() if device.ep_name == PROVIDER]
-
-
-def _register(runtime: Any) -> None:
-    try:
-        package = startup.import_module(_PACKAGE)
-    except ImportError as error:
-        purpose = "running a model on WebGPU"
-        raise MissingPackageError("onnxruntime-ep-webgpu", extra="webgpu", purpose=purpose) from error
-    os.environ.setdefault(_SOFTWARE, "1")
-    runtime.set_default_logger_severity(_FATAL_ONLY)  # it warns that the adapter may be software
-    runtime.register_execution_provider_library(_PACKAGE, package.get_library_path())
 
 
 _SOFTWARE = "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER"

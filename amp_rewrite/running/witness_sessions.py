@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Container
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,28 +35,20 @@ def require() -> None:
     Raises MissingPackageError without onnxruntime or its package for WebGPU, and OptionError where there is
     no adapter, or none with half (WGSL's `f16`, Vulkan's shaderFloat16).
     """
-    if not np.isinf(_square(_open_adapter())):
-        raise OptionError(
-            "the WebGPU adapter here computes half in a wider type, and proves nothing", remedy=_MESA
-        )
-
-
-def _open_adapter() -> Any:
-    try:
-        return sessions.open_session(_PROBE, Device.WEBGPU)
-    except ModelError as error:
-        raise OptionError("WebGPU finds no adapter here, neither a GPU nor software", remedy=_MESA) from error
-
-
-def _square(session: Any) -> Any:
     feeds = {"x": np.full(1, 300, np.float16), "small": np.full(1, 1e-3, np.float16)}
     try:
-        return sessions.run_session(session, feeds)["y"][0]
+        square = sessions.run_session(sessions.open_session(_PROBE, Device.WEBGPU), feeds)["y"][0]
+    except ModelError as error:
+        raise OptionError("WebGPU finds no adapter here, neither a GPU nor software", remedy=_MESA) from error
     except RunError as error:
         raise OptionError(
             "the WebGPU adapter here has no half arithmetic (shaderFloat16)",
             remedy=f"choose another one with VK_ICD_FILENAMES, or {_MESA}",
         ) from error
+    if not np.isinf(square):
+        raise OptionError(
+            "the WebGPU adapter here computes half in a wider type, and proves nothing", remedy=_MESA
+        )
 
 
 _MESA = (
@@ -83,11 +76,13 @@ class Opened(NamedTuple):
 class WitnessSession:
     """A session on WebGPU in a process of its own. Raises ModelError as `sessions.open_session` does."""
 
-    def __init__(self, model: Runnable, libraries: Libraries, *, optimised: bool) -> None:
+    def __init__(
+        self, model: Runnable, libraries: Libraries, *, optimised: bool, folder: Path | None = None
+    ) -> None:
         self._child = ChildProcess(_CODE)
         weakref.finalize(self, self._child.end)
         try:
-            self._opened: Opened = self._asked((model, libraries, optimised))
+            self._opened: Opened = self._asked((model, libraries, optimised, folder))
         except CrashError as error:
             raise ModelError(f"onnxruntime's WebGPU provider crashes on the model ({error})") from error
 
@@ -122,15 +117,17 @@ _CODE = "from amp_rewrite.running import witness_sessions; witness_sessions.serv
 
 
 def open_session(
-    model: Runnable, device: Device, libraries: Libraries = (), *, optimised: bool = True
+    model: Runnable,
+    device: Device,
+    libraries: Libraries = (),
+    *,
+    optimised: bool = True,
+    folder: Path | None = None,
 ) -> Any:
-    """A session on any device, on WebGPU in a process of its own; ModelError if the runtime rejects the
-    model. For `run_session` here.
-    """
+    """A session of `sessions.open_session`, on WebGPU in a process of its own, for `run_session` here."""
     if device is Device.WEBGPU:
-        return WitnessSession(model, libraries, optimised=optimised)
-    opener = sessions.open_session if optimised else sessions.open_unoptimised_session
-    return opener(model, device, libraries)
+        return WitnessSession(model, libraries, optimised=optimised, folder=folder)
+    return sessions.open_session(model, device, libraries, optimised=optimised, folder=folder)
 
 
 def run_session(session: Any, feeds: Feeds, wanted: Container[str] | None = None) -> dict[str, Any]:
@@ -146,19 +143,17 @@ def serve() -> None:
 
     def answer(request: tuple[Any, ...]) -> Any:
         try:
-            return sessions.run_session(opened[0], *request) if opened else _open(opened, *request)
+            if opened:
+                return sessions.run_session(opened[0], *request)
+            model, libraries, optimised, folder = request
+            session = sessions.open_session(
+                model, Device.WEBGPU, libraries, optimised=optimised, folder=folder
+            )
         except AmpRewriteError as error:
             return error
+        opened.append(session)
+        sides = session.get_inputs(), session.get_outputs()
+        inputs, outputs = ([Argument(each.name, each.type, each.shape) for each in side] for side in sides)
+        return Opened(inputs, outputs, webgpu.placed(session))
 
     child_process.serve(answer)
-
-
-def _open(opened: list[Any], model: Runnable, libraries: Libraries, optimised: bool) -> Opened:
-    opener = sessions.open_session if optimised else sessions.open_unoptimised_session
-    session = opener(model, Device.WEBGPU, libraries)
-    opened.append(session)
-    return Opened(_told(session.get_inputs()), _told(session.get_outputs()), webgpu.placed(session))
-
-
-def _told(arguments: Any) -> list[Argument]:
-    return [Argument(each.name, each.type, each.shape) for each in arguments]

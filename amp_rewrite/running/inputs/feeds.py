@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from google.protobuf.message import DecodeError
 from numpy.lib import format as npy
 from numpy.typing import NDArray
@@ -62,8 +63,18 @@ def read(path: Path, inputs: Mapping[str, Input]) -> dict[str, NDArray[Any]]:
                 shape, dtype = _header(archive, member)
                 check_declared(inputs[name], shape, dtype, path)
                 needed += math.prod(shape) * dtype.itemsize
-            _refuse_huge(needed, path)
-            return {name: _array(archive, member) for name, member in members.items()}
+            free = latency.available()
+            if free is not None and needed > free:
+                raise FeedError(
+                    f"would take {needed / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB of memory are free",
+                    where=path,
+                    remedy="give a smaller sample",
+                )
+            arrays: dict[str, NDArray[Any]] = {}
+            for name, member in members.items():
+                with archive.open(member) as content:
+                    arrays[name] = npy.read_array(content, allow_pickle=False)
+            return arrays
     except FeedError:
         raise
     except OSError as error:
@@ -95,22 +106,6 @@ _PARSERS = {
     (2, 0): npy.read_array_header_2_0,
     (3, 0): npy.read_array_header_2_0,  # differs in field names only, and no input has fields
 }
-
-
-def _refuse_huge(needed: int, path: Path) -> None:
-    """FeedError if arrays of so many bytes, as open dimensions can have any size, do not fit into memory."""
-    free = latency.available()
-    if free is not None and needed > free:
-        raise FeedError(
-            f"would take {needed / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB of memory are free",
-            where=path,
-            remedy="give a smaller sample",
-        )
-
-
-def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
-    with archive.open(member) as file:
-        return npy.read_array(file, allow_pickle=False)
 
 
 _LONGEST = 200
@@ -205,21 +200,27 @@ def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
     fit, or if an input cannot be synthesised, and OptionError if `data` is not a Data.
     """
     arguments.instance("data", data, Data, 'write Data("inputs.npz")')
-    loaded = loading.load(model).model
-    model_path = "" if isinstance(model, onnx.ModelProto) else str(model)
+    return _samples(loading.load(model).model, _path_of(model), data)
+
+
+def _samples(model: ir.Model, path: str, data: Data, *, partial: bool = False) -> Iterator[Feeds]:
+    """The samples of `feeds` for a model from a path; those in files may lack inputs if `partial`."""
     if not data.paths:
-        return synthetic.synthesise(
-            loaded, data.dims, data.seed, data.samples, model_path, data.images, data.ranges
-        )
-    inputs = {declared.name: declared for declared in inputs_of(loaded, model_path)}
+        return synthetic.synthesise(model, data.dims, data.seed, data.samples, path, data.images, data.ranges)
+    declared = inputs_of(model, path)
+    inputs = {one.name: replace(one, has_default=partial or one.has_default) for one in declared}
     return (read(inputs) for read in _all_readers(data))
+
+
+def _path_of(model: onnx.ModelProto | str | Path) -> str:
+    return "" if isinstance(model, onnx.ModelProto) else str(model)
 
 
 def partial_feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
     """The samples in files, which may lack inputs of the model; raises as `feeds`."""
-    inputs = inputs_of(loading.load(model).model, "" if isinstance(model, onnx.ModelProto) else str(model))
-    optional = {declared.name: replace(declared, has_default=True) for declared in inputs}
-    return (read(optional) for read in _all_readers(data))
+    return (
+        _samples(loading.load(model).model, _path_of(model), data, partial=True) if data.paths else iter(())
+    )
 
 
 def input_source(data: Data) -> InputSource:
@@ -237,11 +238,12 @@ def given_sizes(model: str | Path, data: Data, others: Iterable[Path] = ()) -> G
     data = replace(data, paths=data.paths or others)
     if not data.paths:
         return GivenSizes(data.dims)
-    first = next(partial_feeds(model, data), {})
+    loaded = loading.load(model).model
+    first = next(_samples(loaded, str(model), data, partial=True), {})
     shapes = {name: array.shape for name, array in first.items() if hasattr(array, "shape")}
     sampled = {
         f"{declared.name}:{axis}": shapes[declared.name][axis]
-        for declared in inputs_of(loading.load(model).model, str(model))
+        for declared in inputs_of(loaded, str(model))
         for axis, dim in enumerate(declared.dims or ())
         if declared.name in shapes and not isinstance(dim, int) and dim not in data.dims
     }
@@ -267,21 +269,18 @@ def _readers(path: Path) -> Iterator[partial[Feeds]]:
     """
     if path.is_dir():
         yield from _readers_within(path)
-    elif path.suffix == ".npz" and path.is_file():
+        return
+    if path.suffix == ".npz" and path.is_file():
         yield partial(_read_npz, path)
-    else:
-        raise _no_samples(path)
-
-
-def _no_samples(path: Path) -> FeedError:
+        return
     try:
         reading.check(path)
     except FileNotFoundError:
-        return FeedError("there is no such file", where=path, remedy=_PATHS)
+        raise FeedError("there is no such file", where=path, remedy=_PATHS) from None
     except OSError as error:
-        return FeedError(reading.problem(error), where=path, remedy=reading.remedy(error))
+        raise FeedError(reading.problem(error), where=path, remedy=reading.remedy(error)) from error
     remedy = _OF_NPY if path.suffix == ".npy" else _PATHS
-    return FeedError("is neither an .npz file nor a directory", where=path, remedy=remedy)
+    raise FeedError("is neither an .npz file nor a directory", where=path, remedy=remedy)
 
 
 _OF_NPY = (
@@ -292,7 +291,8 @@ _PATHS = "give an .npz file, a directory of them, or an ONNX test_data_set_* dir
 
 
 def _readers_within(folder: Path) -> Iterator[partial[Feeds]]:
-    if _is_data_set(folder):
+    # by its name too: the data set of a model without inputs has output files only
+    if folder.name.startswith("test_data_set_") or any(folder.glob("input_*.pb")):
         yield partial(_read_data_set, folder)
         return
     files = _sorted(folder.glob("*.npz"))
@@ -301,11 +301,6 @@ def _readers_within(folder: Path) -> Iterator[partial[Feeds]]:
         raise FeedError("holds no samples", where=folder, remedy=_PATHS)
     yield from (partial(_read_npz, file) for file in files)
     yield from (partial(_read_data_set, child) for child in sets)
-
-
-def _is_data_set(folder: Path) -> bool:
-    """By its name too: the data set of a model without inputs has output files only."""
-    return folder.name.startswith("test_data_set_") or any(folder.glob("input_*.pb"))
 
 
 def _sorted(paths: Iterator[Path]) -> list[Path]:
@@ -370,24 +365,25 @@ def _coerced(inputs: Mapping[str, Input], values: Mapping[str, Any], where: Path
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Samples, and their source."""
+    """Samples, their source, and the names of made-up inputs of which nothing tells how large they are."""
 
     samples: Iterable[Feeds]
     source: InputSource
+    free: frozenset[str] = frozenset()
 
 
 def trials(model: onnx.ModelProto | str | Path, data: Data) -> tuple[Trial, ...]:
     """The samples for a model, as `feeds` has them; where images are synthetic and the graph does not say
     their range, once for each range. Raises what `feeds` raises.
     """
-    source = input_source(data)
+    loaded, source = loading.load(model).model, input_source(data)
     if not source.is_synthetic:
-        return (Trial(feeds(model, data), source),)
-    stated = synthetic.image_ranges(loading.load(model).model, data.dims, data.ranges)
+        return (Trial(_samples(loaded, _path_of(model), data), source),)
+    stated, free = synthetic.unsaid(loaded, data.dims, data.ranges)
     images = tuple(ImageRange) if None in stated else tuple(stated)
     is_mixed = None not in stated and len(stated) > 1  # images of both ranges
     sources = [source] if is_mixed or not images else [replace(source, images=one) for one in images]
-    return tuple(Trial(feeds(model, of_source(data, one)), one) for one in sources)
+    return tuple(Trial(_samples(loaded, _path_of(model), of_source(data, one)), one, free) for one in sources)
 
 
 def of_source(data: Data, source: InputSource) -> Data:

@@ -15,7 +15,7 @@ from amp_rewrite.model import inlining
 from amp_rewrite.policy.options import Ranges
 from amp_rewrite.running.inputs import declared_inputs, values
 from amp_rewrite.running.inputs.declared_inputs import Input, Structure
-from amp_rewrite.running.inputs.sizes import Consumers, Shape, Sizing
+from amp_rewrite.running.inputs.sizes import Consumers, Sizing
 from amp_rewrite.running.inputs.values import BRANCHES, ImageRange, InputSpec
 
 SEQUENCE_LENGTH = 2
@@ -45,15 +45,17 @@ def synthesise(
     return ({spec.input.name: _sample(spec, seed, index) for spec in specs} for index in range(count))
 
 
-def image_ranges(model: ir.Model, dims: Mapping[str, int], ranges: Ranges) -> frozenset[ImageRange | None]:
-    """The ranges that the graph says of its images, with None for one of which it says nothing; empty without
-    images, but for those with a declared range. Raises what `synthesise` raises.
+def unsaid(
+    model: ir.Model, dims: Mapping[str, int], ranges: Ranges
+) -> tuple[frozenset[ImageRange | None], frozenset[str]]:
+    """The ranges that the graph says of its images, with None for one of which it says nothing, and the names
+    of the inputs that may be of any size (`values.is_free`). An input with a declared range is in neither.
+
+    Raises what `synthesise` raises.
     """
-    return frozenset(
-        values.stated_range(spec)
-        for spec in _specs(model, dims, ranges)
-        if spec.dtype.is_floating_point() and values.is_image(spec)
-    )
+    floats = [spec for spec in _specs(model, dims, ranges) if spec.dtype.is_floating_point()]
+    images = frozenset(values.stated_range(spec) for spec in floats if values.is_image(spec))
+    return images, frozenset(spec.input.name for spec in floats if values.is_free(spec))
 
 
 def open_sizes(model: ir.Model, dims: Mapping[str, int]) -> dict[str, int]:
@@ -71,7 +73,10 @@ def _specs(model: ir.Model, dims: Mapping[str, int], ranges: Ranges, model_path:
     sizing = Sizing(inputs, dims, consumers)
     shapes = {declared.value: sizing.shape(declared) for declared in inputs}
     for declared in inputs:
-        _check_size(declared, shapes[declared.value])
+        shape = shapes[declared.value]
+        if math.prod(shape) > _MAX_ELEMENTS:
+            problem = f"would have {' x '.join(map(str, shape))} elements"
+            raise declared.error(problem, remedy="give smaller sizes with `Data.dims`")
     return [
         InputSpec(
             input=declared,
@@ -101,12 +106,6 @@ def _check_type(declared: Input) -> None:
         )
     if not values.rules(declared.dtype):
         raise declared.error(f"is {declared.dtype.name.lower()}, and cannot be synthesised", remedy=_GIVE)
-
-
-def _check_size(declared: Input, shape: Shape) -> None:
-    if math.prod(shape) > _MAX_ELEMENTS:
-        size = " x ".join(map(str, shape))
-        raise declared.error(f"would have {size} elements", remedy="give smaller sizes with `Data.dims`")
 
 
 _MAX_ELEMENTS = 1 << 40

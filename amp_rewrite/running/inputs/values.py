@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from amp_rewrite.bounds import given
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.numerics.half import FLOAT16
-from amp_rewrite.running.inputs.declared_inputs import Input
+from amp_rewrite.running.inputs.declared_inputs import Input, Structure
 from amp_rewrite.running.inputs.sizes import CHANNELS, Consumers, NodeInput, Shape, name_words
 
 Array = NDArray[Any]
@@ -425,6 +425,20 @@ def is_image(spec: InputSpec) -> bool:
     """True if an input is synthesised as an image."""
     before = _FLOATS[: _FLOATS.index(_image)]
     return given.is_image(spec.input.value, spec.shape) and all(rule(spec) is None for rule in before)
+
+
+def is_free(spec: InputSpec) -> bool:
+    """True if a floating-point tensor of several elements may be of any size: it is normally distributed for
+    lack of a rule, its name is not that of what is normalised, and no recurrent layer has it as its state.
+    """
+    is_array = spec.dtype.is_floating_point() and spec.input.structure is Structure.TENSOR
+    if not is_array or spec.is_single or spec.words & _NORMALISED or spec.reaches(_STATES):
+        return False
+    return all(rule(spec) is None for rule in _FLOATS[:-1])
+
+
+_NORMALISED = frozenset(("pixel", "latent", "latents", "noise"))
+_STATES = _node_inputs("LSTM GRU RNN", 5) | _node_inputs("LSTM", 6)
 
 
 def stated_range(spec: InputSpec) -> ImageRange | None:
