@@ -210,7 +210,7 @@ def _shared(
     if first is second:
         return first, ()
     one, two = (
-        dict.fromkeys(sources(value, lambda node: node.op_type in passed)) for value in (first, second)
+        dict.fromkeys(sources(value, lambda node: _passes(node, passed))) for value in (first, second)
     )
     data = next((value for value in one if value in two), None)
     if data is None:
@@ -241,7 +241,7 @@ def either(*patterns: Pattern) -> Pattern:
     def matches(value: ir.Value, found: Match) -> Iterator[Match]:
         node = value.producer()
         operator = node.op_type if node is not None else ""
-        is_passed = operator in found.passed
+        is_passed = node is not None and _passes(node, found.passed)
         for pattern, names in heads:
             if names is None or is_passed or operator in names:
                 yield from pattern(value, found)
@@ -271,6 +271,11 @@ def op(operators: str, *inputs: Pattern, where: Callable[[ir.Node], bool] | None
     return matches
 
 
+def _passes(node: ir.Node, passed: frozenset[str]) -> bool:
+    """Whether a pattern passes over a node: a whole Slice where it does so over all that rearranges."""
+    return node.op_type in passed or (node.op_type == "Slice" and passed is REARRANGES and rearranges(node))
+
+
 def _maker(
     value: ir.Value, names: frozenset[str], passed: frozenset[str]
 ) -> tuple[ir.Node | None, list[ir.Node]]:
@@ -279,7 +284,7 @@ def _maker(
     while (node := value.producer()) is not None and not node.domain:
         if node.op_type in names:
             return node, between
-        source = node.inputs[0] if node.op_type in passed else None
+        source = node.inputs[0] if _passes(node, passed) else None
         if source is None or (between and only_reader(value) is None):
             break
         between.append(node)
@@ -325,7 +330,7 @@ def steps(step: Step, over: Pattern, *, alone: bool = True) -> Pattern:
     heads = _HEADS.get(over)
 
     def may_match(node: ir.Node | None, passed: frozenset[str]) -> bool:
-        return node is None or heads is None or node.op_type in heads or node.op_type in passed
+        return node is None or heads is None or node.op_type in heads or _passes(node, passed)
 
     def matches(value: ir.Value | None, found: Match) -> Iterator[Match]:
         nodes: list[ir.Node] = []

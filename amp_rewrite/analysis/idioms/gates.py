@@ -197,7 +197,7 @@ def _readers(node: ir.Node, *operators: str) -> Iterator[tuple[ir.Node, ...]]:
                 while before[way[0]] is not node:
                     way.insert(0, before[way[0]])
                 yield tuple(way)
-            elif reader.op_type in REARRANGES:
+            elif patterns.rearranges(reader):
                 waiting.append(reader)
 
 
