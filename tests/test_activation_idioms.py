@@ -8,7 +8,7 @@ import pytest
 from amp_rewrite import analyze, rewrite, verify
 from amp_rewrite.placement.comparison import compare_placements
 from amp_rewrite.policy.options import Options, Pins
-from tests import activations, softmaxes, text
+from tests import activations, neutral, softmaxes, text
 from tests.cuda_sessions import cuda_placer, marks
 from tests.sampling import every
 
@@ -28,7 +28,7 @@ def softmax(name, opset=17):
 
 def colours(source, options=None):
     """Whether the nodes between the two products are half: a set of one, if they have one colour."""
-    found = analyze(text.model(source), options)
+    found = analyze(text.model(source) if isinstance(source, str) else source, options)
     inside = (unit for unit in found.graph.units if unit.node.op_type != "MatMul" and unit.defs)
     return {found.painting.is_half(unit.index) for unit in inside}
 
@@ -52,6 +52,13 @@ def test_every_spelling_is_half(kind):
     sources = map(softmax, softmaxes.SOFTMAXES) if kind == "SOFTMAXES" else map(activation, names)
     for source in sources:
         assert colours(source) == {True}, source
+
+
+@pytest.mark.parametrize("name", softmaxes.SOFTMAXES)
+def test_a_softmax_may_be_moved_anywhere_within(name):
+    """Where a Reshape, a Slice of all or the like stands between two of its nodes, all of it is half."""
+    for where, moved in neutral.copies(text.model(softmax(name))):
+        assert colours(moved) == {True}, where
 
 
 @pytest.mark.parametrize("pinned", ["c", "e", "o", "z"])

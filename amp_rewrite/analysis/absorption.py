@@ -17,9 +17,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.analysis.constant import NONE, Constant, Context, Findings
-from amp_rewrite.analysis.operators import source
 from amp_rewrite.analysis.propagation import UnitUse, propagate
 from amp_rewrite.model.constants import dims, numbers, stored_as
+from amp_rewrite.model.patterns import moves, source
 from amp_rewrite.onnx_facts.operators import REARRANGES, SELECTS
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.evidence import Evidence, Reason
@@ -85,7 +85,7 @@ def _offset(use: UnitUse, constant: Constant, node: ir.Node) -> float:
 
 def _size(value: ir.Value) -> NDArray[Any]:
     """How large a value is, by channel: what is stored and scales it last, and else what makes it."""
-    node = source(value, selected=True).producer()
+    node = source(value, moves).producer()
     if node is None or node.op_type not in ("Div", "Mul"):
         return _ONE if node is None else _made(node)
     scales = [each for each in node.inputs[node.op_type == "Div" :] if stored_as(each) is not None]

@@ -21,11 +21,12 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.operators import effective_op, source
+from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import stored_as
+from amp_rewrite.model.patterns import moves, source
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_facts.operators import (
     ARITHMETIC,
@@ -176,7 +177,7 @@ def _averages(graph: UnitGraph, most: float) -> Iterator[ir.Node]:
     in_root = (node for node in totals if node.graph is graph.root)
     steps = {node: step for node in in_root if (step := _average(node, most)) is not None}
     for step in steps.values():
-        state = source(step.state, selected=True)
+        state = source(step.state, moves)
         maker = state.producer()
         before = steps.get(maker) if maker is not None else None
         is_next = before is not None and abs(before.weight - step.weight) <= _EXACT

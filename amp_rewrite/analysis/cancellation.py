@@ -21,9 +21,9 @@ import onnx_ir as ir
 from amp_rewrite.analysis import form_rules
 from amp_rewrite.analysis.form_rules import added_before, addition_before
 from amp_rewrite.analysis.forms import CLOSE, SURE, Form, Forms, Rest
-from amp_rewrite.analysis.operators import rearranges, source
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import patterns
+from amp_rewrite.model.patterns import rearranges, source
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_facts.operators import (
     AVERAGES,

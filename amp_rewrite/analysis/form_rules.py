@@ -11,16 +11,15 @@ import onnx_ir as ir
 from amp_rewrite.analysis.forms import CLOSE, SURE, Form, Forms, Rest, negated
 from amp_rewrite.analysis.idioms.idiom import Part
 from amp_rewrite.analysis.idioms.norms import SUM
-from amp_rewrite.analysis.operators import effective_op, rearranges, source
+from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model.constants import dims, numbers, stored_as
-from amp_rewrite.model.patterns import scalar
+from amp_rewrite.model.patterns import rearranges, scalar, source
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_facts.operators import (
     AVERAGES,
     BOUNDS,
     CONTROL_FLOW,
-    EXTREMES,
     JOINS,
     LIMITS,
     PRODUCTS,
@@ -49,7 +48,6 @@ def read(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Forms:
         for node in nodes:
             bodies = control_flow.bodies(node) if control_flow.may_have_bodies(node) else ()
             if bodies:
-                _enter(forms, node)
                 waiting.append((iter(()), node))
                 waiting += [(iter(graph.nodes[body]), None) for body in reversed(bodies)]
                 break
@@ -75,15 +73,6 @@ def _read_node(forms: Forms, node: ir.Node) -> None:
     rule = _RULES.get(effective_op(node), _made)
     if rule is not None and (form := rule(forms, node, first)) is not None:
         forms.forms[output] = form
-
-
-def _enter(forms: Forms, node: ir.Node) -> None:
-    """Gives what a Scan takes apart the form of elements of that."""
-    for one in (control_flow.bindings(node) or ()) if node.op_type == "Scan" else ():
-        outer = node.inputs[one.inputs[0]] if one.inputs and not one.leaves else None
-        for body, at in one.enters if outer is not None else ():
-            assert outer is not None
-            forms.forms[body.inputs[at]] = forms.select(forms.of(outer), ("Scan", body))
 
 
 def _leave(forms: Forms, node: ir.Node) -> None:
@@ -168,11 +157,6 @@ def _selection(node: ir.Node) -> object:
     )
 
 
-def _extreme(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
-    form = forms.of(first)
-    return form if forms.is_position(form) else forms.fresh(node.outputs[0], form.near)
-
-
 def _bounded(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
     given = [forms.of(value) for value in node.inputs if value is not None]
     computed = [form for form in given if form.number is None]
@@ -216,21 +200,6 @@ def _sum_of_squares(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None
     return forms.times(node, forms.of(first), forms.of(first), summed=True)
 
 
-def _length(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
-    forms.lengths[forms.atom(node.outputs[0])] = forms.of(first).terms
-    return forms.fresh(node.outputs[0])
-
-
-def _root(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
-    form = forms.of(first)
-    if forms.is_scale(form):
-        return _made(forms, node, first)
-    squares = [term for term in form.terms if term]
-    if form.sums and not form.inner and all(len(term) == 2 and term[0] == term[1] for term in squares):
-        forms.lengths[forms.atom(node.outputs[0])] = {(term[0],): 1 for term in squares}
-    return forms.fresh(node.outputs[0])
-
-
 def _normalised(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
     return forms.fresh(node.outputs[0])._replace(normalised=True)
 
@@ -251,7 +220,7 @@ def _multiplied(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
     return forms.times(node, one, other)
 
 
-def _divided(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
+def _divided(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
     given = forms.given(node, 2)
     if given is None:
         return None
@@ -260,9 +229,6 @@ def _divided(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
         return forms.scale(one, 1 / other.number) if other.number else None
     if forms.is_scale(other):
         return one._replace(near=None, number=None) if not forms.is_scale(one) else forms.of_sizes()
-    lengths = (forms.lengths.get(term[0]) for term in other.terms if len(term) == 1)
-    if any(length == one.terms for length in lengths if length):
-        return _normalised(forms, node, first)
     return None
 
 
@@ -272,7 +238,7 @@ def _power(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
         return None
     if given[1].number == 2:
         return forms.times(node, given[0], given[0])
-    return _root(forms, node, first) if given[1].number == 0.5 else _made(forms, node, first)
+    return _made(forms, node, first)
 
 
 def _added(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
@@ -319,14 +285,6 @@ def _convolved(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
     return form._replace(sums=form.sums + 1, near=None, number=None, normalised=False)
 
 
-def _positive(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
-    near = forms.known_near(first)
-    if near is None:
-        return _made(forms, node, first)
-    points = (abs(point) if node.op_type == "Abs" else max(point, 0.0) for point in near)
-    return forms.fresh(node.outputs[0], frozenset(points))
-
-
 def _multiplied_up(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
     return forms.fresh(node.outputs[0], forms.known_near(first))
 
@@ -335,22 +293,18 @@ _RULES: Mapping[str, Rule | None] = {
     **dict.fromkeys(PRODUCTS | CONTROL_FLOW | {"Constant"}),
     **dict.fromkeys(REARRANGES, _rearranged),
     **dict.fromkeys(SELECTS, _selected),
-    **dict.fromkeys(EXTREMES, _extreme),
     **dict.fromkeys(BOUNDS, _bounded),
     **dict.fromkeys(JOINS, _joined),
     **dict.fromkeys(AVERAGES, _averaged),
     **dict.fromkeys(("Add", "Sub", "Sum"), _added),
     **dict.fromkeys(("Einsum", "Gemm", "MatMul"), lambda forms, node, _: forms.product(node)),
-    **dict.fromkeys(("Abs", "Relu"), _positive),
     "Conv": _convolved,
     "Div": _divided,
     "LpNormalization": _normalised,
     "Mul": _multiplied,
     "Neg": _negative,
     "Pow": _power,
-    "ReduceL2": _length,
     "ReduceProd": _multiplied_up,
     "ReduceSumSquare": _sum_of_squares,
-    "Sqrt": _root,
 }
 """The rule of each operator; `_made` for others."""

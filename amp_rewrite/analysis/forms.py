@@ -112,7 +112,6 @@ class Forms:
         self.kinds: list[Kind] = []
         self._keys: list[object] = []
         self._factors: dict[Atom, frozenset[Atom]] = {}
-        self.lengths: dict[Atom, Mapping[Term, int]] = {}
         self._sums: dict[ir.Value, int | None] = {}
         self.inputs = {value for value in self.graph.root.inputs if not value.is_initializer()}
 
@@ -247,17 +246,16 @@ class Forms:
                 node, [term for term in terms.items() if term[1] > 0], [t for t in terms.items() if t[1] < 0]
             )
         inner = max(one.sums + one.inner, other.sums + other.inner)
-        return Form(terms, near, None, int(summed), inner, normalised=_is_scaled(one, other))
+        return Form(terms, near, None, int(summed), inner)
 
     def add(self, node: ir.Node, one: Form, other: Form) -> Form:
         """The form of a sum, and what cancels in it."""
         if self.is_scale(one) and self.is_scale(other) and (one.number is None or other.number is None):
             return self.of_sizes()
-        found: frozenset[Atom] = frozenset()
         if any(sign <= 0 for form in (one, other) for sign in form.terms.values()):
-            found = self.cancelling_atoms(one, other)
-            if found and self._counts(node):
-                self.cancelling[node] = self.cancelling.get(node, frozenset()) | found
+            atoms = self.cancelling_atoms(one, other)
+            if atoms and self._counts(node):
+                self.cancelling[node] = self.cancelling.get(node, frozenset()) | atoms
         terms = dict(one.terms)
         for term, sign in other.terms.items():
             terms[term] = sign if terms.get(term, sign) == sign else 0
@@ -266,43 +264,11 @@ class Forms:
             number = (
                 one.number + other.number if one.number is not None and other.number is not None else None
             )
-        stays = found or self._may_cancel(one, other)
-        if len(terms) > _TERMS or (len(terms) > 1 and not stays):
+        if len(terms) > _TERMS:
             return self.fresh(node.outputs[0], near)
-        averaged = all(form.averaged or self._is_stored(form) for form in (one, other))
+        averaged = all(form.averaged or form.number is not None for form in (one, other))
         sums = max(one.sums, other.sums) if averaged else 0
         return Form(terms, near, number, sums, max(one.inner, other.inner))
-
-    def _may_cancel(self, one: Form, other: Form) -> bool:
-        """Whether a sum is worth to be known by its terms: of sums over an axis and stored numbers, or with a
-        position.
-        """
-        if any(
-            len(term) == 1 and self.kinds[term[0]] in _POSITIONS
-            for form in (one, other)
-            for term in form.terms
-        ):
-            return True
-        return all(map(self._is_sum, (one, other))) and (
-            one.averaged or other.averaged or self._is_stored(one) or self._is_stored(other)
-        )
-
-    def _is_sum(self, form: Form) -> bool:
-        """Whether a form is a sum over an axis, stored, or what a layer makes."""
-        return (
-            form.averaged
-            or form.number is not None
-            or all(
-                len(term) == 1 and (term[0] in self._factors or self.kinds[term[0]] is Kind.STORED)
-                for term in form.terms
-                if term
-            )
-        )
-
-    def _is_stored(self, form: Form) -> bool:
-        return form.number is not None or all(
-            self.kinds[atom] is Kind.STORED for term in form.terms for atom in term
-        )
 
     def _counts(self, node: ir.Node) -> bool:
         """Whether a node computes in float32, and is no part of an idiom."""
@@ -397,13 +363,6 @@ class Forms:
 
 
 _UP_TO_1 = frozenset((0.0, 1.0))
-
-
-def _is_scaled(one: Form, other: Form) -> bool:
-    """Whether a product is that of vectors of length 1 with 1 or -1."""
-    return any(
-        a.normalised and b.number is not None and abs(b.number) == 1 for a, b in ((one, other), (other, one))
-    )
 
 
 def _near_sum(one: Form, other: Form) -> frozenset[float] | None:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from amp_rewrite.bounds.bound import Bound, interval, summed, times
 from amp_rewrite.bounds.known import Dim, Dims, Known, Matrix
 from amp_rewrite.model.constants import dims, numbers
+from amp_rewrite.model.patterns import source
 from amp_rewrite.onnx_types.element_types import Types
 
 # Which values hold the same numbers: what Identities pass on, and Casts that lose nothing.
@@ -19,12 +20,11 @@ _NARROWER = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOA
 
 def exact_origin(value: ir.Value, types: Types) -> ir.Value:
     """The value of which this one is an exact copy."""
-    node = value.producer()
-    while node is not None and not node.domain and node.inputs and (source := node.inputs[0]) is not None:
-        if not (node.op_type == "Identity" or (node.op_type == "Cast" and is_lossless(node, types))):
-            break
-        value, node = source, source.producer()
-    return value
+
+    def copies(node: ir.Node) -> bool:
+        return node.op_type == "Identity" or (node.op_type == "Cast" and is_lossless(node, types))
+
+    return source(value, copies)
 
 
 def is_lossless(cast: ir.Node, types: Types) -> bool:

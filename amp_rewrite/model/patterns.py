@@ -11,6 +11,7 @@ What only rearranges elements on the way from one node to the next is passed ove
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -19,13 +20,14 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from amp_rewrite.model.constants import dims, numbers, stored_as
-from amp_rewrite.onnx_facts.operators import REARRANGES
+from amp_rewrite.onnx_facts.operators import REARRANGES, SELECTS
 
 # What patterns need to know of nodes and values.
 
-_PASSED = ("Cast", "Identity")
+_COPIES = frozenset(("Cast", "Identity"))
 _COUNT = frozenset("Add Cast Div Gather Identity Max Mul ReduceProd Slice Squeeze Sub Unsqueeze".split())
-_DEPTH = 4
+_LAST = 2**31 - 1
+"""The least end of a Slice that is the end of the axis whatever its size."""
 
 
 def is_default(node: ir.Node, *operators: str) -> bool:
@@ -52,14 +54,42 @@ def maker(value: ir.Value | None, *operators: str) -> ir.Node | None:
     return node if node is not None and is_default(node, *operators) else None
 
 
-def origin(value: ir.Value, moves: tuple[str, ...] = _PASSED, most: int = _DEPTH) -> ir.Value:
-    """The value that Casts and Identities, or `moves`, pass on as this one; at `most` so many."""
-    for _ in range(most):
+def rearranges(node: ir.Node) -> bool:
+    """Whether the first output of a node holds all elements of its first input, as of a whole Slice."""
+    if node.domain:
+        return False
+    if node.op_type != "Slice" or not 3 <= len(node.inputs) <= 4:
+        return node.op_type in REARRANGES
+    starts, ends = (stored_as(value) for value in node.inputs[1:3])
+    if starts is None or ends is None:
+        return False
+    return not numbers(starts).any() and bool((numbers(ends) >= _LAST).all())
+
+
+def moves(node: ir.Node) -> bool:
+    """Whether a node rearranges or selects elements of its first input."""
+    return node.op_type in SELECTS or rearranges(node)
+
+
+def sources(value: ir.Value, passes: Callable[[ir.Node], bool]) -> Iterator[ir.Value]:
+    """A value, and the first input of each node before it, as long as nodes pass that on."""
+    while True:
+        yield value
         node = value.producer()
-        if node is None or not is_default(node, *moves) or node.inputs[0] is None:
-            break
+        if node is None or node.domain or not node.inputs or node.inputs[0] is None or not passes(node):
+            return
         value = node.inputs[0]
-    return value
+
+
+def source(value: ir.Value, passes: Callable[[ir.Node], bool] = rearranges) -> ir.Value:
+    """The last of these values: the one of which this one is rearranged."""
+    *_, last = sources(value, passes)
+    return last
+
+
+def origin(value: ir.Value) -> ir.Value:
+    """The value that Casts and Identities pass on as this one."""
+    return source(value, lambda node: node.op_type in _COPIES)
 
 
 def only_reader(value: ir.Value) -> ir.Node | None:
@@ -94,17 +124,20 @@ def square_of(node: ir.Node) -> ir.Value | None:
     return first if same else None
 
 
-def is_of_sizes(value: ir.Value | None, depth: int = 2 * _DEPTH) -> bool:
+def is_of_sizes(value: ir.Value | None) -> bool:
     """Return whether a value is a number that the model stores, or computes of sizes alone."""
-    if scalar(value) is not None:
-        return True
-    node = value.producer() if value is not None and depth > 0 else None
-    if node is None or not is_default(node, *_COUNT):
-        return node is not None and is_default(node, "Shape", "Size")
-    first, rest = node.inputs[0], node.inputs[1:]
-    return is_of_sizes(first, depth - 1) and all(
-        stored_as(given) is not None or is_of_sizes(given, depth - 1) for given in rest
-    )
+    waiting, reached = [value], set[ir.Value]()
+    while waiting:
+        value = waiting.pop()
+        if scalar(value) is not None or value in reached:
+            continue
+        node = value.producer() if value is not None else None
+        if value is None or node is None or not is_default(node, "Shape", "Size", *_COUNT):
+            return False
+        reached.add(value)
+        if node.op_type in _COUNT:
+            waiting += [node.inputs[0], *(each for each in node.inputs[1:] if stored_as(each) is None)]
+    return True
 
 
 def are_closed(nodes: Iterable[ir.Node], result: ir.Node) -> bool:
@@ -176,19 +209,14 @@ def _shared(
     """The value of which both are rearranged, and the nodes that do so; None where they differ."""
     if first is second:
         return first, ()
-    one, two = dict(_sources(first, passed)), dict(_sources(second, passed))
+    one, two = (
+        dict.fromkeys(sources(value, lambda node: _passes(node, passed))) for value in (first, second)
+    )
     data = next((value for value in one if value in two), None)
     if data is None:
         return None
-    return data, [node for way in (one, two) for node in [*way.values()][: [*way].index(data)] if node]
-
-
-def _sources(value: ir.Value, passed: frozenset[str]) -> Iterator[tuple[ir.Value, ir.Node | None]]:
-    """A value, and what it was before each node that only rearranges it, with the node that does so next."""
-    while (node := value.producer()) is not None and is_default(node, *passed) and node.inputs[0] is not None:
-        yield value, node
-        value = node.inputs[0]
-    yield value, None
+    ways = (itertools.takewhile(lambda value: value is not data, way) for way in (one, two))
+    return data, [node for way in ways for value in way if (node := value.producer()) is not None]
 
 
 def fits(is_wanted: Callable[[ir.Value], bool]) -> Pattern:
@@ -213,7 +241,7 @@ def either(*patterns: Pattern) -> Pattern:
     def matches(value: ir.Value, found: Match) -> Iterator[Match]:
         node = value.producer()
         operator = node.op_type if node is not None else ""
-        is_passed = operator in found.passed
+        is_passed = node is not None and _passes(node, found.passed)
         for pattern, names in heads:
             if names is None or is_passed or operator in names:
                 yield from pattern(value, found)
@@ -243,6 +271,11 @@ def op(operators: str, *inputs: Pattern, where: Callable[[ir.Node], bool] | None
     return matches
 
 
+def _passes(node: ir.Node, passed: frozenset[str]) -> bool:
+    """Whether a pattern passes over a node: a whole Slice where it does so over all that rearranges."""
+    return node.op_type in passed or (node.op_type == "Slice" and passed is REARRANGES and rearranges(node))
+
+
 def _maker(
     value: ir.Value, names: frozenset[str], passed: frozenset[str]
 ) -> tuple[ir.Node | None, list[ir.Node]]:
@@ -251,7 +284,7 @@ def _maker(
     while (node := value.producer()) is not None and not node.domain:
         if node.op_type in names:
             return node, between
-        source = node.inputs[0] if node.op_type in passed else None
+        source = node.inputs[0] if _passes(node, passed) else None
         if source is None or (between and only_reader(value) is None):
             break
         between.append(node)
@@ -297,7 +330,7 @@ def steps(step: Step, over: Pattern, *, alone: bool = True) -> Pattern:
     heads = _HEADS.get(over)
 
     def may_match(node: ir.Node | None, passed: frozenset[str]) -> bool:
-        return node is None or heads is None or node.op_type in heads or node.op_type in passed
+        return node is None or heads is None or node.op_type in heads or _passes(node, passed)
 
     def matches(value: ir.Value | None, found: Match) -> Iterator[Match]:
         nodes: list[ir.Node] = []

@@ -165,28 +165,40 @@ def _is_longer(data: ir.Value, largest: float) -> bool:
 
 
 def _behind(exponential: ir.Node, below: frozenset[ir.Node]) -> Iterator[ir.Node]:
-    """The sums of an exponential, and what divides by them or takes their logarithm, in this order."""
-    for total in _readers(exponential, "ReduceSum"):
-        yield total
-        quotients = [*_readers(total, "Div")]
-        for between in _readers(total, "Reciprocal", "Log"):
-            yield between
-            quotients += _readers(between, *_ENDS[between.op_type])
-        yield from (node for node in quotients if _is_of(node, below))
+    """The sums of an exponential, and what divides by them or takes their logarithm, in this order, each
+    behind the nodes that rearrange what it reads.
+    """
+    for sums in _readers(exponential, "ReduceSum"):
+        yield from sums
+        quotients = [*_readers(sums[-1], "Div")]
+        for inverses in _readers(sums[-1], "Reciprocal", "Log"):
+            yield from inverses
+            quotients += _readers(inverses[-1], *_ENDS[inverses[-1].op_type])
+        for quotient in quotients:
+            ways = [patterns.match(_MADE, value) for value in patterns.operands(quotient[-1])]
+            others = [way.nodes[:-1] for way in ways if way is not None and way.nodes[-1] in below]
+            if others:
+                yield from (*(node for way in others for node in reversed(way)), *quotient)
 
 
 _ENDS = {"Reciprocal": ("Mul",), "Log": ("Add", "Sub")}
 
 
-def _readers(node: ir.Node, *operators: str) -> Iterator[ir.Node]:
-    read = dict.fromkeys(reader for value in node.outputs for reader, _ in value.uses())
-    return (reader for reader in read if patterns.is_default(reader, *operators))
-
-
-def _is_of(node: ir.Node, made: frozenset[ir.Node]) -> bool:
-    """Whether an operand of a node is what one of these makes, of whatever shape."""
-    found = (patterns.match(_MADE, value) for value in patterns.operands(node))
-    return any(each is not None and each.nodes[-1] in made for each in found)
+def _readers(node: ir.Node, *operators: str) -> Iterator[tuple[ir.Node, ...]]:
+    """The nodes of these operators that read what a node makes, each behind those that rearrange it."""
+    before, waiting = dict[ir.Node, ir.Node](), [node]
+    for at in waiting:
+        for reader in [reader for value in at.outputs for reader, _ in value.uses()]:
+            if reader in before or reader.domain:
+                continue
+            before[reader] = at
+            if reader.op_type in operators:
+                way = [reader]
+                while before[way[0]] is not node:
+                    way.insert(0, before[way[0]])
+                yield tuple(way)
+            elif patterns.rearranges(reader):
+                waiting.append(reader)
 
 
 _MADE = op("Exp ReduceMax Sub")

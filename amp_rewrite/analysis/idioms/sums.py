@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -243,27 +243,41 @@ def _share(found: Match, end: ir.Node, operator: Operator) -> Iterator[Idiom]:
     data = found.values["x"]
     norm = maker(data, "ReduceL1", "ReduceL2")
     inner = (*([norm] if norm is not None else []), *found.but())
-    is_share = maker(data, "Exp") is None and is_nowhere_negative(data)  # else a Softmax
+    is_share = maker(data, "Exp") is None and _is_nowhere_negative(data)  # else a Softmax
     source = inner[0].inputs[0]
     if is_share and source is not None and patterns.are_closed(inner, end):
         yield Idiom(operator, source, inner, end)
 
 
-def is_nowhere_negative(value: ir.Value | None, depth: int = 6) -> bool:
+def _is_nowhere_negative(value: ir.Value | None) -> bool:
     """Whether a value is known to have no element below 0, by the nodes that make it."""
-    if value is None or depth == 0:
-        return False
-    tensor = None if value.is_graph_input() else stored_as(value)
+    waiting, reached = [value], set[ir.Value | None]()
+    while waiting:
+        value = waiting.pop()
+        if value in reached:
+            continue
+        reached.add(value)
+        before = _signed(value)
+        if before is None:
+            return False
+        waiting += before
+    return True
+
+
+def _signed(value: ir.Value | None) -> Sequence[ir.Value | None] | None:
+    """The values on whose signs alone that of a value depends; None where it may be negative."""
+    if value is None or value.is_graph_input():
+        return None
+    tensor, node = stored_as(value), value.producer()
     if tensor is not None:
-        return tensor.dtype.is_floating_point() and bool((numbers(tensor) >= 0).all())
-    node = value.producer()
+        return () if tensor.dtype.is_floating_point() and bool((numbers(tensor) >= 0).all()) else None
     if node is None or node.domain:
-        return False
+        return None
     if node.op_type in _ALL:
-        return all(is_nowhere_negative(given, depth - 1) for given in patterns.operands(node))
+        return patterns.operands(node)
     if node.op_type in _FIRST_OF:
-        return is_nowhere_negative(node.inputs[0], depth - 1)
-    return node.op_type in _NEVER_NEGATIVE or patterns.match(_REST, value) is not None
+        return node.inputs[:1]
+    return () if node.op_type in _NEVER_NEGATIVE or patterns.match(_REST, value) is not None else None
 
 
 _REST = op("Sub", number(1.0), op("HardSigmoid Sigmoid Softmax"))  # of 1 without something that is at most 1
