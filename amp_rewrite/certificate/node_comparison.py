@@ -42,7 +42,7 @@ def differing_attribute(proof: Proof, a: Node, b: Node) -> str | None:
     """
     if a.operator == BIT_CAST and not read_same_bits(proof, a, b):
         return "to"
-    if a.scope.bound is None is b.scope.bound and state_the_same(a.proto, b.proto):
+    if a.scope.bound is None is b.scope.bound and _state_the_same(a.proto, b.proto):
         return None
     before, after = (without_graphs(attributes_of(node)) for node in (a, b))
     for name in sorted({*before, *after}, key=str):
@@ -62,15 +62,15 @@ def _unread_bodies(a: Node, b: Node) -> str | None:
     return next((n for node, n, held in given if not node.bodies and has_graphs(held)), None)
 
 
-def state_the_same(a: Any, b: Any) -> bool:
+def _state_the_same(a: Any, b: Any) -> bool:
     """Whether two nodes state the same attributes in one order, none of which holds a graph or a tensor."""
     one, other = a.attribute, b.attribute
     if len(one) != len(other):
         return False
-    return all(x.type not in HOLDING and x == y for x, y in zip(one, other, strict=True))
+    return all(x.type not in _HOLDING and x == y for x, y in zip(one, other, strict=True))
 
 
-HOLDING = (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.TENSOR, AttributeProto.TENSORS)
+_HOLDING = (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.TENSOR, AttributeProto.TENSORS)
 
 
 def _stated(given: Mapping[str, AttributeProto], node: Node, name: str) -> AttributeProto | None:

@@ -91,10 +91,8 @@ class _Numbering:
         yield self._nodes(graph.node, scope)
 
     def _nodes(self, protos: Iterable[Any], scope: Scope) -> Step:
-        functions, rows = self._functions, self._defined(protos, scope)
-        if scope is self._root:
-            self._made.rows = rows
-        for row in self._order.of(rows, scope):
+        functions = self._functions
+        for row in self._order.of(self._defined(protos, scope), scope):
             proto, operator, _, first, count = row
             if operator == CONSTANT:
                 if count:

@@ -351,9 +351,8 @@ def refuse_other_shapes(
     if inferred is None and infer_shapes(original.proto) is None:
         unknown = _with_sources(unknown, known)
     inferred = inferred or {}
-    if any(
-        map(_is_opaque, rewritten.makers)
-    ):  # behind an operator that it does not know, onnx infers nothing
+    operators = {(*node.operator, node.version) for node in rewritten.makers if node is not None}
+    if any(find_schema(*each) is None for each in operators):  # behind such a one, onnx infers nothing
         unknown = {name: each for name, each in unknown.items() if known.get(each[1]) or inferred.get(name)}
     _refuse_unknown(unknown, known, inferred, ranks)
 
@@ -403,6 +402,7 @@ def _agrees(dims: Sequence[int | None], sources: Collection[Sequence[int | None]
 
 
 def _inferred_dims(model: Numbered, unknown: Container[str]) -> dict[str, list[Sequence[int | None]]] | None:
+    """Return the sizes that onnx infers of `unknown` values, by name; None where it fails."""
     graph = infer_shapes(model.proto, unknown)
     if graph is None:
         return None
@@ -411,7 +411,7 @@ def _inferred_dims(model: Numbered, unknown: Container[str]) -> dict[str, list[S
     while waiting:
         graph = waiting.pop()
         for info in (*graph.value_info, *graph.input, *graph.output):
-            if (dims := _dims(info.type)) is not None:
+            if info.name in unknown and (dims := _dims(info.type)) is not None:
                 found.setdefault(info.name, []).append(dims)
         for node in graph.node:
             waiting.extend(each.g for each in node.attribute if each.HasField("g"))

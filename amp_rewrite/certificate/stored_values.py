@@ -114,13 +114,10 @@ def _identical(a: TensorProto, b: TensorProto) -> bool:
 
 
 def compare_array(expected: Array, rewritten: Held) -> Comparison:
-    """The same for a float32 array that was computed."""
-    held = Held(_as_tensor(expected), None)
-    return compare(held, rewritten)
-
-
-def _as_tensor(array: Array) -> TensorProto:
-    return TensorProto(dims=array.shape, data_type=FLOAT, raw_data=array.astype("<f4").tobytes())
+    """Compare as `compare` does an array that was computed, as float32."""
+    raw = expected.astype("<f4").tobytes()
+    tensor = TensorProto(dims=expected.shape, data_type=FLOAT, raw_data=raw)
+    return compare(Held(tensor, None), rewritten)
 
 
 def _shown(shape: tuple[int, ...]) -> str:

@@ -36,6 +36,7 @@ class Signature:
     least: int = 0
 
 
+@functools.lru_cache(1 << 12)
 def find_schema(domain: str, operator: str, version: int) -> OpSchema | None:
     """onnx's schema of an operator at a version; None where it knows none."""
     try:
