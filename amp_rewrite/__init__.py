@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from amp_rewrite.policy.operator_lists import OpLists
     from amp_rewrite.policy.operator_lists import load as load_lists
     from amp_rewrite.policy.options import Options, Pins
-    from amp_rewrite.restoring.restore import Restored, restore
     from amp_rewrite.rewriting.observations import Observed
+    from amp_rewrite.rewriting.restore import Restored, restore
     from amp_rewrite.running.emulation import emulate
     from amp_rewrite.running.observation import observe
     from amp_rewrite.running.tolerances import Metric, Tolerances
@@ -83,7 +83,7 @@ _PLACES = {
     "Options": "policy.options:Options",
     "Pins": "policy.options:Pins",
     "Placement": "placement.placement:Placement",
-    "Restored": "restoring.restore:Restored",
+    "Restored": "rewriting.restore:Restored",
     "Result": "pipeline:Result",
     "Tolerances": "running.tolerances:Tolerances",
     "Tuned": "tuning.tune:Tuned",
@@ -95,7 +95,7 @@ _PLACES = {
     "measure_coverage": "coverage.counts:measure",
     "measure_placement": "placement.placing:place",
     "observe": "running.observation:observe",
-    "restore": "restoring.restore:restore",
+    "restore": "rewriting.restore:restore",
     "rewrite": "pipeline:rewrite",
     "rewrite_zoo": "zoo.run:rewrite_zoo",
     "tune": "tuning.tune:tune",

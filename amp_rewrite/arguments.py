@@ -17,8 +17,8 @@ from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
-from amp_rewrite import slips
 from amp_rewrite.errors import OptionError
+from amp_rewrite.text import nearest
 
 T = TypeVar("T")
 E = TypeVar("E", bound=enum.Enum)
@@ -87,7 +87,7 @@ def named(name: str, given: T | str, kind: type[T], known: Mapping[str, T], reme
         return given
     by_name = {key.lower(): value for key, value in known.items()}
     if not isinstance(given, str) or given.lower() not in by_name:
-        near = slips.near(given.lower(), by_name) if isinstance(given, str) else None
+        near = nearest(given.lower(), by_name) if isinstance(given, str) else None
         meant = f"did you mean {near}?" if near else remedy
         raise refused(name, f"{shown(given)} is not one of {', '.join(by_name)}", meant)
     return by_name[given.lower()]

@@ -15,7 +15,7 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from amp_rewrite.escaping import brief, shortened, visible
+from amp_rewrite.text import brief, shortened, visible
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite.escaping import brief, shortened
+from amp_rewrite.text import brief, shortened
 
 TRACEBACK = "AMP_REWRITE_TRACEBACK"
 """With this environment variable set, the command prints tracebacks."""

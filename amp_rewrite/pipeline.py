@@ -17,14 +17,13 @@ from typing import Any, Generic, TypeVar, overload
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite import argument_checks, arguments, certified
+from amp_rewrite import arguments
 from amp_rewrite.analysis.facts import gather
 from amp_rewrite.analysis.observed import Held, Seen
 from amp_rewrite.analysis.outputs import Faint
 from amp_rewrite.bounds import bounding, deciding
 from amp_rewrite.colouring import classification, paying, rules
 from amp_rewrite.errors import ModelError
-from amp_rewrite.escaping import brief
 from amp_rewrite.explaining import causes, sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
 from amp_rewrite.flops import flop_count
@@ -37,6 +36,7 @@ from amp_rewrite.process import startup, worker
 from amp_rewrite.process.stopwatch import Progress, Stopwatch, count_of
 from amp_rewrite.rewriting import (
     annotations,
+    argument_checks,
     editing,
     observed_before,
     plan_files,
@@ -48,6 +48,7 @@ from amp_rewrite.rewriting import plan as planning
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.report import Obstacle, Report
+from amp_rewrite.text import brief
 
 M = TypeVar("M", covariant=True)
 Whole = TypeVar("Whole", onnx.ModelProto, ir.Model, bytes)
@@ -227,7 +228,7 @@ def rewrite(
                 removed = tidy.run(graph.root, graph.nodes, graph.types)
             with timed.stage("annotate"):
                 warnings = _annotate(analysis, placed)
-        proof = certified.Proof(source, timed=timed) if options.certify else None
+        proof = result_checks.Proof(source, timed=timed) if options.certify else None
         with writing.transaction(target) as written:
             with timed.stage("write"):
                 result = writing.write_result(

@@ -11,9 +11,9 @@ from amp_rewrite.coverage.counts import Coverage, measure
 from amp_rewrite.coverage.faces import nodes
 from amp_rewrite.coverage.rules import TOLERANCE, CoverageRules, RuleResult, check
 from amp_rewrite.errors import OptionError
-from amp_rewrite.escaping import brief
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.policy.open_sizes import Dims
+from amp_rewrite.text import brief
 
 
 def assert_coverage(

@@ -25,7 +25,6 @@ from model_folder import models
 
 from amp_rewrite import Options, rewrite
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.escaping import visible
 from amp_rewrite.numerics.half import BY_NAME
 from amp_rewrite.placement import opening
 from amp_rewrite.placement.comparison import compare_placements
@@ -34,6 +33,7 @@ from amp_rewrite.placement.placing import Place, placer
 from amp_rewrite.placement.saved_graph import FULL
 from amp_rewrite.policy import kernel_table
 from amp_rewrite.running.sessions import Device
+from amp_rewrite.text import visible
 
 NEAR = 1.1
 """How many times the nodes of the model a result may have to be called near it."""

@@ -23,9 +23,9 @@ from amp_rewrite.colouring import classification, rules
 from amp_rewrite.costs import model_costs
 from amp_rewrite.costs.model_costs import AS_GIVEN, ModelCosts, Prediction, Scale
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.escaping import visible
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.policy import devices
+from amp_rewrite.text import visible
 
 PACKAGES = ("onnx", "onnx-ir")
 HEADING = """# Predicted times of real models

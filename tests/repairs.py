@@ -4,9 +4,9 @@ import contextlib
 from dataclasses import replace
 
 import amp_rewrite
-from amp_rewrite import repair
 from amp_rewrite.options import Options
-from amp_rewrite.repair import ObservePolicy
+from amp_rewrite.tuning import repair
+from amp_rewrite.tuning.repair import ObservePolicy
 
 
 class OnSamples:

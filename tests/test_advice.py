@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from amp_rewrite import analyze, rewrite
-from amp_rewrite.advice import Capability, advise, explain_shortfall
+from amp_rewrite.coverage.advice import Capability, advise, explain_shortfall
 from amp_rewrite.errors import OptionError
 from amp_rewrite.flops import flop_count
 from amp_rewrite.model import loading

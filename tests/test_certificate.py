@@ -12,7 +12,7 @@ import onnx_ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from amp_rewrite import Options, certified, certify, rewrite
+from amp_rewrite import Options, certify, rewrite
 from amp_rewrite.certificate import numbering
 from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.certificate.shapes import Ranks
@@ -355,7 +355,7 @@ def test_what_is_not_proved_is_not_written(wide, tmp_path, monkeypatch):
     def only_itself(original, rewritten):
         return Certificate(original == rewritten, 0, problem="they differ")
 
-    monkeypatch.setattr(certified, "certify", only_itself)
+    monkeypatch.setattr(result_checks, "certify", only_itself)
     line = failure(wide, "-o", out, "--no-verify")
     assert "not proved equal: they differ; please report this fault" in line
     assert "--no-certify writes it all the same" in line
@@ -401,7 +401,7 @@ def test_a_model_in_memory_is_proved_with_its_weights_in_files(wide, tmp_path):
 
 def test_what_cannot_be_proved_equal_to_itself_is_written(wide, tmp_path, monkeypatch):
     """A model that the certificate does not understand says nothing of its rewrite; the report says so."""
-    monkeypatch.setattr(certified, "certify", lambda *_: Certificate(False, 0, problem="what is this"))
+    monkeypatch.setattr(result_checks, "certify", lambda *_: Certificate(False, 0, problem="what is this"))
     out = tmp_path / "out.onnx"
     done = run(wide, "-o", out, "--no-verify")
     assert done.exit_code == 0

@@ -17,7 +17,7 @@ from amp_rewrite import demo
 from amp_rewrite.cli import main
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import AmpRewriteError, ModelError, OptionError
-from amp_rewrite.escaping import LONGEST_NAME, brief, shortened, visible
+from amp_rewrite.text import LONGEST_NAME, brief, shortened, visible
 from tests import text
 from tests.test_cli import run
 

@@ -420,7 +420,7 @@ def test_who_is_blamed(tmp_path, monkeypatch, operator, said):
 
     path = tmp_path / "model.onnx"
     onnx.save(parse_model(MODEL.replace("= MatMul (x", f"= {operator} (x")), path)
-    monkeypatch.setattr("amp_rewrite.explanation_sources.advise", fails)
+    monkeypatch.setattr("amp_rewrite.cli.explanation_sources.advise", fails)
     result = run("explain", path, "--advice")
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr

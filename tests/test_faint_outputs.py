@@ -16,7 +16,7 @@ from tests import commands, text
 from tests.repairs import OnSamples, repaired
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.repair import ObservePolicy
+from amp_rewrite.tuning.repair import ObservePolicy
 
 FAINT = """g (float[8,8] x) => (float[8,8] y, float[8,8] loud) <float[8,8] v, float[8,8] w, float[8,8] u> {
     [first] a = MatMul (x, v) [loud] loud = MatMul (x, u)

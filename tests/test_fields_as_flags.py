@@ -25,14 +25,13 @@ FLAG = re.compile(r"(?<![\w-])--[a-z]|(?<![\w-])-o\b")
 
 # What the command line prints under a result: suggestions of flags, by nature.
 SUGGESTS = {
-    "explanation_sources.py",
     "explaining/suggestions.py",
     "explaining/causes.py",
     "explaining/sentences.py",
     "reporting/terminal.py",
     "reporting/verdict_text.py",
     "running/verdict.py",
-    "advice.py",
+    "coverage/advice.py",
     "coverage/counts.py",
 }
 # Runs a compiler, which has flags of its own.

@@ -11,7 +11,8 @@ import onnx_ir as ir
 import pytest
 
 import amp_rewrite
-from amp_rewrite import demo, explanation_sources
+from amp_rewrite import demo
+from amp_rewrite.cli import explanation_sources
 from amp_rewrite.coverage import counts
 from amp_rewrite.explaining.sentences import chain, of_cause
 from amp_rewrite.model import constants

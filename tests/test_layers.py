@@ -8,12 +8,11 @@ PACKAGE = ROOT / "amp_rewrite"
 
 # Each imports only from what stands before it: modules, and folders as wholes. It is the reading order, too.
 ORDER = """
-    escaping version errors console process slips arguments files
+    text version errors console process arguments files
     numerics onnx_facts certificate onnx_types policy model flops
     preparing analysis bounds costs colouring rewriting explaining
-    running placement coverage advice reporting
-    argument_checks certified pipeline training restoring
-    explanation_sources tuning repair
+    running placement coverage reporting
+    pipeline training tuning
     testing onnx_ir_pass demo options half zoo cli __init__ __main__
 """.split()
 ASKING = {
@@ -95,7 +94,7 @@ def asks_onnxruntime(path):
     return "onnxruntime" in {name[0] for name in names}
 
 
-WITNESS = {"errors", "escaping", "process", "files", "numerics", "onnx_facts", "certificate"}
+WITNESS = {"errors", "text", "process", "files", "numerics", "onnx_facts", "certificate"}
 """What the certificate may import: nothing of it analyses, plans or edits."""
 
 

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from amp_rewrite import repair
+from amp_rewrite.tuning import repair
 from tests import text
 from tests.commands import run
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest
 from onnx import parser
 
-from amp_rewrite import analyze, explanation_sources, rewrite
+from amp_rewrite import analyze, rewrite
+from amp_rewrite.cli import explanation_sources
 from amp_rewrite.errors import OptionError, PlanError
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.options import IOTypes, Options, Pins

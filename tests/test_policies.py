@@ -4,7 +4,7 @@ import onnx
 import pytest
 
 from amp_rewrite import Options, analyze, rewrite, training
-from amp_rewrite.advice import Advice, Capability, Dimension, Padding, explain_shortfall
+from amp_rewrite.coverage.advice import Advice, Capability, Dimension, Padding, explain_shortfall
 from amp_rewrite.errors import OptionError
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.options import Policy

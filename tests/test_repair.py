@@ -14,13 +14,13 @@ from amp_rewrite.policy.options import Level, Options, Pins
 from tests import commands, text
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite import repair
-from amp_rewrite.repair import ObservePolicy, Outcome, Settings
 from amp_rewrite.reporting import verdict_text
 from amp_rewrite.rewriting.report import NodeCounts
 from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.verdict import Output, Tried, Verdict
+from amp_rewrite.tuning import repair
+from amp_rewrite.tuning.repair import ObservePolicy, Outcome, Settings
 from tests.repairs import OnSamples, made_up, repaired
 
 METRICS = Metrics(0, 0, 0, 1, math.inf, None, 0, 1, 0, 1)

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from amp_rewrite import training
-from amp_rewrite.reporting.drawn_graph import StepPart
+from amp_rewrite.rewriting.report import StepPart
 from tests import train_steps
 from tests.commands import run
 from tests.test_training import TRAPS

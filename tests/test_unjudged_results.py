@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from amp_rewrite import certified, demo
+from amp_rewrite import demo
 from amp_rewrite.cli import rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.html_and_plots import ReportFiles
@@ -61,7 +61,7 @@ SEARCHED = ("tune", "varied.onnx", *OUTPUT, *REPORTS, "--data", "varied.npz", "-
 RESTORE = ("restore", "half.onnx", *OUTPUT, "--json", "r.json")
 TRAIN = ("train", "step.onnx", "-o", "old.onnx", "--json", "r.json", "--html", "r.html")
 STAGES = {
-    "rewrite, proof": (REWRITE, certified.Proof, "__call__"),
+    "rewrite, proof": (REWRITE, result_checks.Proof, "__call__"),
     "rewrite, check": (REWRITE, result_checks, "validate"),
     "rewrite, comparison": (REWRITE, ComparisonFlags, "verdict"),
     "rewrite, blame": (FAILING, ComparisonFlags, "with_blame"),
@@ -77,7 +77,7 @@ STAGES = {
     "tune, search": (SEARCHED, RewriteJob, "tune"),
     "restore, check": (RESTORE, result_checks, "validate"),
     "restore, comparison": (RESTORE, ComparisonFlags, "verdict"),
-    "train, proof": (TRAIN, certified.Proof, "__call__"),
+    "train, proof": (TRAIN, result_checks.Proof, "__call__"),
     "train, check": (TRAIN, result_checks, "validate"),
     "train, page": (TRAIN, ReportFiles, "write"),
     "many models": (("m.onnx", "--out-dir", "many", *BESIDE), ComparisonFlags, "verdict"),

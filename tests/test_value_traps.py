@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 import amp_rewrite
 from amp_rewrite import Options
 from amp_rewrite.policy.options import Level
-from amp_rewrite.repair import ObservePolicy, Outcome
 from amp_rewrite.running.verification import Verdict
+from amp_rewrite.tuning.repair import ObservePolicy, Outcome
 from tests.repairs import OnSamples, repaired
 from tests.text import model
 

@@ -15,8 +15,8 @@ from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.console import Console
 from amp_rewrite.model import writing
 from amp_rewrite.reporting import terminal
-from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewriting import result_checks
+from amp_rewrite.rewriting.report import SummaryLine
 
 
 @click.command(cls=WritingCommand)

@@ -24,11 +24,10 @@ from typing import Any
 import click
 from click.exceptions import NoSuchOption
 
-from amp_rewrite import slips
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.errors import TRACEBACK, AmpRewriteError
-from amp_rewrite.escaping import brief
 from amp_rewrite.process import startup
+from amp_rewrite.text import brief, nearest
 
 FAILED = 1
 BAD_INPUT = 2
@@ -187,7 +186,7 @@ def _flags_of(command: click.Command) -> list[str]:
 
 def _nearest(flag: str, known: Iterable[str]) -> str | None:
     names = {each.lstrip("-"): each for each in known if each.startswith("--")}
-    found = slips.near(flag.lstrip("-"), names)
+    found = nearest(flag.lstrip("-"), names)
     return names[found] if found else None
 
 
@@ -207,7 +206,7 @@ def _near_choice(error: click.UsageError) -> str | None:
     given = _QUOTED.search(getattr(error, "message", ""))
     if not isinstance(kind, click.Choice) or given is None:
         return None
-    return slips.near(given[1].lower(), map(str, kind.choices))
+    return nearest(given[1].lower(), map(str, kind.choices))
 
 
 _QUOTED = re.compile("^'([^']*)'")

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from amp_rewrite import explanation_sources
-from amp_rewrite.advice import Capability
+from amp_rewrite.cli import explanation_sources
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
+from amp_rewrite.cli.explanation_sources import DecisionSource, Explanation
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, switch
@@ -21,22 +21,22 @@ from amp_rewrite.cli.html_and_plots import PageMaker, Placing, ReportFiles, repo
 from amp_rewrite.cli.input_flags import counted_flags
 from amp_rewrite.cli.output_flags import json_flag
 from amp_rewrite.console import Console, Styled
+from amp_rewrite.coverage.advice import Capability
 from amp_rewrite.errors import OptionError
-from amp_rewrite.escaping import LONGEST_NAME
 from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.sentences import chain, first_step
 from amp_rewrite.explaining.suggestions import NodeRemedy
-from amp_rewrite.explanation_sources import DecisionSource, Explanation
 from amp_rewrite.model import writing
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.reporting import summary, terminal
 from amp_rewrite.reporting.executed_graph import PlacementView
 from amp_rewrite.reporting.html_report import HtmlReport
-from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.reporting.terminal import print_lines
 from amp_rewrite.rewriting import result_checks
+from amp_rewrite.rewriting.report import SummaryLine
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
+from amp_rewrite.text import LONGEST_NAME
 
 Answer = dict[str, Any]
 """An answer as plain data."""

@@ -27,8 +27,7 @@ from amp_rewrite.model import external_data, output_paths
 from amp_rewrite.numerics import half
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.reporting.html_report import PICTURES
-from amp_rewrite.restoring import restore
-from amp_rewrite.rewriting import annotations
+from amp_rewrite.rewriting import annotations, restore
 from amp_rewrite.training import insertion
 
 _RESULT = "the result"

@@ -10,13 +10,14 @@ from typing import Any
 
 import onnx_ir as ir
 
-from amp_rewrite import explanation_sources, pipeline
+from amp_rewrite import pipeline
+from amp_rewrite.cli import explanation_sources
+from amp_rewrite.cli.explanation_sources import Explanation
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flag_builders import given_flags, grouped, read_path, switch, written_file
 from amp_rewrite.coverage import counts
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.explanation_sources import Explanation
 from amp_rewrite.files import destination, staging
 from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.model import constants

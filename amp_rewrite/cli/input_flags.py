@@ -13,12 +13,12 @@ import click
 from amp_rewrite.cli.flag_builders import PATH, grouped, number, repeatable, written
 from amp_rewrite.console import Console
 from amp_rewrite.errors import FeedError, ModelError, OptionError, RunError
-from amp_rewrite.escaping import brief
 from amp_rewrite.policy.open_sizes import DEFAULT
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.sessions import Libraries, Runnable
+from amp_rewrite.text import brief
 from amp_rewrite.zoo import entries
 
 _FLAGS = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from amp_rewrite.cli.fields_as_flags import as_argument
-from amp_rewrite.reporting.summary import SummaryLine
+from amp_rewrite.rewriting.report import SummaryLine
 from amp_rewrite.running import sessions
 
 

@@ -16,9 +16,9 @@ from amp_rewrite.cli.help_sections import SECTIONS
 from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import Level
-from amp_rewrite.repair import Outcome
 from amp_rewrite.reporting import verdict_text
 from amp_rewrite.running.verdict import Verdict
+from amp_rewrite.tuning.repair import Outcome
 from amp_rewrite.tuning.search import Prefer
 from amp_rewrite.tuning.tune import Tuned
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from amp_rewrite.policy.options import IOTypes
-from amp_rewrite.repair import Outcome
-from amp_rewrite.reporting.summary import SummaryLine
-from amp_rewrite.rewriting.report import Obstacle
+from amp_rewrite.rewriting.report import Obstacle, SummaryLine
 from amp_rewrite.tuning import tune
+from amp_rewrite.tuning.repair import Outcome
 
 
 def lines(outcome: Outcome, io: IOTypes) -> Iterator[SummaryLine]:

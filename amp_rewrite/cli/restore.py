@@ -17,17 +17,17 @@ from amp_rewrite.cli.output_flags import external_data_flag, json_flag, output_f
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import AmpRewriteError, ModelError
-from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.files import staging
 from amp_rewrite.model import writing
 from amp_rewrite.policy.options import ExternalData, IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.reporting import terminal
-from amp_rewrite.restoring.restore import Restored
-from amp_rewrite.restoring.restore import restore as restored
+from amp_rewrite.rewriting.restore import Restored
+from amp_rewrite.rewriting.restore import restore as restored
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.verdict import Verdict
+from amp_rewrite.text import plural
 
 
 @click.command(cls=WritingCommand)

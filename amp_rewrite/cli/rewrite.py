@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from amp_rewrite import explanation_sources
-from amp_rewrite.cli import rewrite_output
+from amp_rewrite.cli import explanation_sources, rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.fields_as_flags import as_argument
@@ -39,7 +38,6 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
-from amp_rewrite.repair import ObservePolicy
 from amp_rewrite.reporting import summary, terminal
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.rewriting.observations import Observed
@@ -47,6 +45,7 @@ from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.observation import observe
 from amp_rewrite.running.sessions import Libraries
+from amp_rewrite.tuning.repair import ObservePolicy
 
 _FLAGS = (
     repeatable(

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from amp_rewrite import pipeline, repair
+from amp_rewrite import pipeline
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.bounds.given import InputRange, Source
 from amp_rewrite.bounds.unit_ranges import RangeCounts
@@ -31,13 +31,11 @@ from amp_rewrite.errors import (
     TimeLimitError,
 )
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model import output_paths
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import Options
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
-from amp_rewrite.repair import ObservePolicy, Outcome, Settings, Verification
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running import emulation, run_arguments, sessions
@@ -46,6 +44,9 @@ from amp_rewrite.running.inputs.feeds import Data, of_source
 from amp_rewrite.running.observation import observe
 from amp_rewrite.running.sessions import Feeds, Runnable
 from amp_rewrite.running.verdict import Verdict
+from amp_rewrite.text import plural
+from amp_rewrite.tuning import repair
+from amp_rewrite.tuning.repair import ObservePolicy, Outcome, Settings, Verification
 from amp_rewrite.tuning.search import Prefer, Step, Watch
 from amp_rewrite.tuning.tune import Tuned, tune
 

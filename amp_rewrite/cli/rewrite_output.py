@@ -7,19 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite import explanation_sources
-from amp_rewrite.advice import Advice
 from amp_rewrite.bounds import bounding
-from amp_rewrite.cli import comparison_flags, exit_codes, next_steps, outcome_lines
+from amp_rewrite.cli import comparison_flags, exit_codes, explanation_sources, next_steps, outcome_lines
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.html_and_plots import PageMaker, Placing, ReportFiles
 from amp_rewrite.cli.progress import tell
 from amp_rewrite.cli.rewrite_job import CANNOT_RUN, RewriteJob
 from amp_rewrite.console import Console
+from amp_rewrite.coverage.advice import Advice
 from amp_rewrite.coverage.counts import assumptions, some
 from amp_rewrite.errors import AmpRewriteError, ModelError, TimeLimitError
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.files import staging
 from amp_rewrite.flops import flop_count
 from amp_rewrite.model import external_data, writing
@@ -27,18 +25,18 @@ from amp_rewrite.pipeline import Result
 from amp_rewrite.placement.comparison import Comparison
 from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.repair import Outcome, Verification
 from amp_rewrite.reporting import summary, terminal
 from amp_rewrite.reporting.charts import Plan, Search
 from amp_rewrite.reporting.html_report import Evidence, HtmlReport
-from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
-from amp_rewrite.rewriting.report import Report
+from amp_rewrite.rewriting.report import Report, SummaryLine
 from amp_rewrite.running import latency, run_arguments
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.latency import Bench, TimedModel
 from amp_rewrite.running.verdict import Verdict
+from amp_rewrite.text import plural
+from amp_rewrite.tuning.repair import Outcome, Verification
 from amp_rewrite.tuning.tune import Tuned
 
 

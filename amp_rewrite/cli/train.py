@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from amp_rewrite import explanation_sources, pipeline
-from amp_rewrite.cli import exit_codes, rewrite_output
+from amp_rewrite import pipeline
+from amp_rewrite.cli import exit_codes, explanation_sources, rewrite_output
 from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand

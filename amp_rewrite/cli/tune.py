@@ -24,10 +24,10 @@ from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.repair import ObservePolicy
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
+from amp_rewrite.tuning.repair import ObservePolicy
 from amp_rewrite.tuning.search import Prefer
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}

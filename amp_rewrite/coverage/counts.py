@@ -11,7 +11,6 @@ from typing import Any
 import onnx_ir as ir
 
 from amp_rewrite import arguments
-from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.flops import flop_count
 from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.model import constants, inlining, loading, serialization, traversal
@@ -22,6 +21,7 @@ from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.open_sizes import DEFAULT, Dims
 from amp_rewrite.process import startup
 from amp_rewrite.rewriting import result_checks
+from amp_rewrite.text import plural
 
 # The assumptions behind FLOP counts, as text.
 

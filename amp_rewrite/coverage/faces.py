@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.coverage.counts import Counts, Coverage, OperatorCoverage
 from amp_rewrite.coverage.rules import RuleResult, percent
-from amp_rewrite.escaping import brief, visible
-from amp_rewrite.explaining.sentences import plural, size
+from amp_rewrite.explaining.sentences import size
+from amp_rewrite.text import brief, plural, visible
 
 # A model whose coverage was measured and checked.
 

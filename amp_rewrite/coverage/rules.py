@@ -29,7 +29,6 @@ import yaml
 from amp_rewrite import arguments
 from amp_rewrite.coverage.counts import Coverage, NodeCoverage, Precision, add
 from amp_rewrite.errors import OptionError
-from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.files import reading
 from amp_rewrite.model import writing
 from amp_rewrite.onnx_types import schema
@@ -37,6 +36,7 @@ from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.policy import yaml_fields
 from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.policy.yaml_fields import Field
+from amp_rewrite.text import plural
 
 TOLERANCE = 0.01
 """How far a share may fall below that of the baseline by default: one percentage point."""

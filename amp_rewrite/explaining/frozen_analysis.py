@@ -18,10 +18,8 @@ from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.colouring.paying import Priced
 from amp_rewrite.costs.model_costs import Prediction, Prices, RunTime
 from amp_rewrite.errors import OptionError
-from amp_rewrite.escaping import brief
 from amp_rewrite.explaining import causes, suggestions
 from amp_rewrite.explaining.causes import RootCause
-from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model.loading import Loaded
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options
@@ -31,6 +29,7 @@ from amp_rewrite.rewriting import decisions, report
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.rewriting.result_checks import IOType, io_types
+from amp_rewrite.text import brief, plural
 
 # How much stays float32 by what runs showed: in this rewrite, and in an earlier one of the same model.
 

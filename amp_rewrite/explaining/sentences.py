@@ -18,6 +18,7 @@ from amp_rewrite.policy.reasons import authority_in_words, in_words
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.rewriting.cast_sites import CastSite, Origin
 from amp_rewrite.rewriting.decisions import Decision, Decisions
+from amp_rewrite.text import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +162,6 @@ def size(count: int) -> str:
         return f"{count} B"
     power = min(int(math.log10(count)) // 3, 4)
     return f"{count / 1000**power:.1f} {('kB', 'MB', 'GB', 'TB')[power - 1]}"
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 node`, `2 nodes`, `3 launches`."""
-    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{count:,} {noun}{ending}"
 
 
 # What was changed of a model's form before anything was decided, in sentences.

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from amp_rewrite.console import Console, Part, Styled
-from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.placement import opening
 from amp_rewrite.placement.placement import Counts, Placement
 from amp_rewrite.running import sessions
 from amp_rewrite.running.sessions import Device
+from amp_rewrite.text import plural
 
 # Two placements -> what changed, and what got worse.
 

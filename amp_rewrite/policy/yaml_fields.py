@@ -17,8 +17,8 @@ import yaml
 from yaml.reader import ReaderError
 
 from amp_rewrite.errors import ListError
-from amp_rewrite.escaping import LONGEST_NAME
 from amp_rewrite.files import reading
+from amp_rewrite.text import LONGEST_NAME
 
 KEEP_ONE = "keep one of them"
 

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model import constants
 from amp_rewrite.model.constants import StoredTensor
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.reporting.pictures import WIDTH, Anchor, Dot, Drawable, Line, Picture, Rect, Text, Tone
 from amp_rewrite.running.latency import Bench, Latency
+from amp_rewrite.text import plural
 
 _LEFT, _RIGHT = 46, 8
 """The margins of a chart; the left one holds the scale."""

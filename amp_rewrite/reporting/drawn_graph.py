@@ -19,6 +19,7 @@ from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.reporting import charts
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.plan import Plan, PlannedCast, Storage
+from amp_rewrite.rewriting.report import StepPart
 
 
 class Shade(enum.Enum):
@@ -397,22 +398,6 @@ def _stored_numbers(tensor: ir.TensorProtocol | None) -> tuple[str, Counts]:
 
 
 # The parts of a train step.
-
-
-class StepPart(enum.Enum):
-    """The part of a train step that a node belongs to.
-
-    BACKWARD is linear in the seed, and multiplied by a loss scale that ENTERS at the seed and LEAVES at the
-    gradients. LOSS and OPTIMISER stay float32, and SCALE decides which steps are skipped, and the next scale.
-    """
-
-    FORWARD = "forward"
-    LOSS = "loss"
-    ENTERS = "enters"
-    BACKWARD = "backward"
-    LEAVES = "leaves"
-    OPTIMISER = "optimiser"
-    SCALE = "scale"
 
 
 def step_part(box: Box, parts: Mapping[str, StepPart]) -> StepPart | None:

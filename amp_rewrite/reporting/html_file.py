@@ -21,7 +21,7 @@ from amp_rewrite.reporting import pictures, verdict_text
 from amp_rewrite.reporting.drawn_graph import DrawnGraph
 from amp_rewrite.reporting.executed_graph import PlacementView
 from amp_rewrite.reporting.html_report import BoxError, Evidence, HtmlReport, UnitReason
-from amp_rewrite.reporting.summary import SummaryLine
+from amp_rewrite.rewriting.report import SummaryLine
 from amp_rewrite.running.verdict import Output
 
 _FOLDER = Path(__file__).parent / "html"

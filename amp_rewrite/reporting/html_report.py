@@ -19,12 +19,11 @@ from amp_rewrite.explaining.sentences import Paragraph, Step
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.reporting import charts, drawn_graph, summary
 from amp_rewrite.reporting.charts import Binades, Point, Search
-from amp_rewrite.reporting.drawn_graph import Box, DrawnGraph, Shade, StepPart
+from amp_rewrite.reporting.drawn_graph import Box, DrawnGraph, Shade
 from amp_rewrite.reporting.executed_graph import PlacementView
 from amp_rewrite.reporting.pictures import Picture
-from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewriting.decisions import Decisions
-from amp_rewrite.rewriting.report import Report
+from amp_rewrite.rewriting.report import Report, StepPart, SummaryLine
 from amp_rewrite.running.blame import NodeError
 from amp_rewrite.running.latency import Bench
 from amp_rewrite.running.verdict import Verdict

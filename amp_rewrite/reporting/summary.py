@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from importlib import metadata
 
 from amp_rewrite import version
@@ -13,18 +12,10 @@ from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.coverage.counts import Counts, Coverage
 from amp_rewrite.explaining import frozen_analysis, sentences
-from amp_rewrite.explaining.sentences import plural, size
+from amp_rewrite.explaining.sentences import size
 from amp_rewrite.rewriting.observations import Observed
-from amp_rewrite.rewriting.report import NodeCounts, Report
-
-
-@dataclass(frozen=True, slots=True)
-class SummaryLine:
-    """One line of a summary: its label and its text; one that has names to be copied `is_whole`."""
-
-    name: str
-    text: str
-    is_whole: bool = False
+from amp_rewrite.rewriting.report import NodeCounts, Report, SummaryLine
+from amp_rewrite.text import plural
 
 
 def lines(report: Report) -> Iterator[SummaryLine]:

@@ -8,25 +8,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.table import Column
 
-from amp_rewrite.advice import Advice
 from amp_rewrite.bounds.unit_ranges import HalfRanges, Knowledge
 from amp_rewrite.colouring.painting import Colour
 from amp_rewrite.console import Console, Part, Styled
+from amp_rewrite.coverage.advice import Advice
 from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.causes import RootCause
-from amp_rewrite.explaining.sentences import CastExplanation, Step, first_step, of_cause, plural, size
+from amp_rewrite.explaining.sentences import CastExplanation, Step, first_step, of_cause, size
 from amp_rewrite.onnx_types.element_types import element_type_name
 from amp_rewrite.policy.named_policies import Policy
-from amp_rewrite.reporting.summary import SummaryLine, lines
+from amp_rewrite.reporting.summary import lines
 from amp_rewrite.reporting.verdict_text import COLUMNS, cells, describe, hints, in_vain, notes
 from amp_rewrite.rewriting.cast_sites import Origin
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.plan import Plan
-from amp_rewrite.rewriting.report import Report
+from amp_rewrite.rewriting.report import Report, SummaryLine
 from amp_rewrite.running.blame import Blame, Choice, NodeError
 from amp_rewrite.running.latency import Bench, Latency
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.verdict import Output, Verdict
+from amp_rewrite.text import plural
 
 # A rewrite, and a comparison.
 

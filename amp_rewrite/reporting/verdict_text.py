@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from amp_rewrite.coverage.counts import some
-from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.running.comparison import HalvedPort
 from amp_rewrite.running.metrics import SMALLEST
 from amp_rewrite.running.tolerances import Measured, Tolerances
 from amp_rewrite.running.verdict import NotJudged, Output, Tried, Verdict
+from amp_rewrite.text import plural
 
 COLUMNS = ("output", "error", "floor", "noise", "relative L2", "max abs", "cosine", "agree", "verdict")
 

@@ -154,3 +154,28 @@ def of_plan(plan: Plan, nodes: NodeCounts) -> Report:
         saturated=sum(change.saturates for change in (*stored, *plan.attributes)),
         flushed=sum(change.flushes for change in (*stored, *plan.attributes)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryLine:
+    """One line of a summary: its label and its text; one that has names to be copied `is_whole`."""
+
+    name: str
+    text: str
+    is_whole: bool = False
+
+
+class StepPart(enum.Enum):
+    """The part of a train step that a node belongs to.
+
+    BACKWARD is linear in the seed, and multiplied by a loss scale that ENTERS at the seed and LEAVES at the
+    gradients. LOSS and OPTIMISER stay float32, and SCALE decides which steps are skipped, and the next scale.
+    """
+
+    FORWARD = "forward"
+    LOSS = "loss"
+    ENTERS = "enters"
+    BACKWARD = "backward"
+    LEAVES = "leaves"
+    OPTIMISER = "optimiser"
+    SCALE = "scale"

@@ -1,20 +1,28 @@
-"""Whether a result is a valid model with the inputs and outputs of the original."""
+"""Check a result: a valid model, with the inputs and outputs of the original, and proved."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
 
+from amp_rewrite.certificate.certificate import Certificate
+from amp_rewrite.certificate.certifying import certify
+from amp_rewrite.certificate.element_checks import WrittenTensors
+from amp_rewrite.certificate.tensors import InFolder, JustWritten
 from amp_rewrite.errors import EXPORT_AGAIN, AmpRewriteError, CertificateError, ModelError
-from amp_rewrite.model.loading import root_cause
+from amp_rewrite.model import external_data, serialization
+from amp_rewrite.model.loading import ModelSource, root_cause
 from amp_rewrite.model.serialization import Checkable
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.process import worker, worker_process
+from amp_rewrite.process.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +136,55 @@ def _complaint(model: Checkable, *, full: bool = True) -> str:
 
 
 _CRASHES = "onnx's checker crashed"
+
+
+@dataclass(slots=True)
+class Proof:
+    """Proves a result, a path, bytes or a ModelProto, to be `source` but for precision.
+
+    `certificate` is that of the result, once it is proved. CertificateError is raised for a result that is
+    not proved. Of a model that is not even proved equal to itself, as one in memory with tensors in the files
+    of several folders, `certificate` says so. The proof is a stage of `timed`; `written` has the tensors that
+    were proved while they were written.
+    """
+
+    source: ModelSource
+    timed: Stopwatch = field(default_factory=Stopwatch)
+    certificate: Certificate | None = None
+    written: WrittenTensors = field(default_factory=WrittenTensors)
+
+    def __call__(self, result: Any) -> None:
+        """Proves it."""
+        with self.timed.stage("prove"):
+            certificate, itself = self._certificates(result)
+        if itself.proved and not certificate.proved:
+            is_path = isinstance(self.source, (str, os.PathLike))
+            raise CertificateError(
+                f"the result is {certificate}",
+                where=str(self.source) if is_path else "the given model",
+                remedy=_REPORT,
+            )
+        self.certificate = itself  # what cannot be proved equal to itself says nothing of a rewrite
+
+    def _certificates(self, result: Any) -> tuple[Certificate, Certificate]:
+        """The certificate of the result, and of the source with itself where the first proves nothing."""
+        given: Any = serialization.checkable(self.source)
+        folder = external_data.folder(self.source) if isinstance(self.source, ir.Model) else None
+        if folder is not None:
+            given, result = InFolder(given, folder), InFolder(result, folder)
+        elif isinstance(result, Path):
+            result = JustWritten(result, self.written)
+        certificate = _certified(given, result)
+        return certificate, certificate if certificate.proved else _certified(given, given)
+
+
+_REPORT = "please report this fault of amp-rewrite; `Options.certify=False` writes it all the same"
+
+
+def _certified(source: Any, result: Any) -> Certificate:
+    try:
+        return certify(source, result)
+    except ModelError as error:
+        return Certificate(False, 0, problem=error.problem)
+    except Exception as error:  # a fault of the proof proves nothing, and must not hide where it is
+        return Certificate(False, 0, problem=f"the proof failed ({type(error).__name__}: {error})")

@@ -11,10 +11,10 @@ from typing import Any
 
 from amp_rewrite import arguments
 from amp_rewrite.errors import OptionError
-from amp_rewrite.escaping import shortened
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.running.comparison import Runs
 from amp_rewrite.running.metrics import Metrics
+from amp_rewrite.text import shortened
 
 # Violated bounds in words.
 

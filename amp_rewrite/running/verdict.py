@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.escaping import brief
-from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.rewriting.report import NodeCounts
 from amp_rewrite.running import comparison, sessions
 from amp_rewrite.running.blame import Blame
@@ -18,6 +16,7 @@ from amp_rewrite.running.inputs.feeds import FROM_CALLER, InputSource
 from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.tolerances import Measured
+from amp_rewrite.text import brief, plural
 
 
 @dataclass(frozen=True, slots=True)

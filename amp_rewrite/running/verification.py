@@ -17,7 +17,6 @@ import onnx_ir as ir
 from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import FeedError, ModelError
-from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model import external_data
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.numerics.half import Half
@@ -58,6 +57,7 @@ from amp_rewrite.running.verdict import (
     without_undecided,
 )
 from amp_rewrite.running.witness_sessions import WitnessSession
+from amp_rewrite.text import plural
 
 # From two open sessions to a verdict: runs on every sample, the bounds, and float32's own noise.
 

@@ -13,11 +13,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.analysis.observed import Held
-from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model import traversal
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.reporting.drawn_graph import StepPart
-from amp_rewrite.reporting.summary import SummaryLine
+from amp_rewrite.rewriting.report import StepPart, SummaryLine
+from amp_rewrite.text import plural
 from amp_rewrite.training import insertion, linearity
 from amp_rewrite.training.finding import Step
 from amp_rewrite.training.insertion import STATE_KEY, InsertedScale, NodeBuilder, ScaleBorders

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.errors import SpecError
-from amp_rewrite.escaping import shortened
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.text import shortened
 from amp_rewrite.training.spec import Pair
 
 _SUFFIXES = (".new", "_new", "_out", ".out", ".updated", "_updated")

@@ -17,21 +17,20 @@ from amp_rewrite.analysis.outputs import Faint
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import FeedError
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.explaining.sentences import plural
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.options import Options
-from amp_rewrite.reporting.summary import SummaryLine
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.plan_files import SavedPlan
-from amp_rewrite.rewriting.report import Report
+from amp_rewrite.rewriting.report import Report, SummaryLine
 from amp_rewrite.running import run_arguments, tolerances
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sessions import Device, Feeds, Libraries
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.running.verification import verify
+from amp_rewrite.text import plural
 from amp_rewrite.tuning import effort
 from amp_rewrite.tuning import switches as sites
 from amp_rewrite.tuning.search import Found, Point, Prefer, Search, Watch, widest

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 from amp_rewrite import version
-from amp_rewrite.escaping import visible
-from amp_rewrite.explaining.sentences import plural
+from amp_rewrite.text import plural, visible
 from amp_rewrite.zoo.row import Row
 
 # The columns of a zoo, in a terminal and on its page.

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite import argument_checks, arguments
+from amp_rewrite import arguments
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import inlining, loading, output_paths, serialization, writing
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.process import worker
-from amp_rewrite.rewriting import annotations, result_checks, widened_model
+from amp_rewrite.rewriting import annotations, argument_checks, result_checks, widened_model
 from amp_rewrite.rewriting.widened_model import Edited
 
 

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from amp_rewrite.coverage import counts
 from amp_rewrite.coverage.counts import Precision, some
 from amp_rewrite.errors import OptionError
-from amp_rewrite.explaining.sentences import plural, share
+from amp_rewrite.explaining.sentences import share
 from amp_rewrite.flops import shapes
 from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.model.traversal import every_node
@@ -28,6 +28,7 @@ from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.running import latency
+from amp_rewrite.text import plural
 
 STEP = 8
 """Dimensions are best in multiples of this many elements of two bytes: 16 bytes (see above)."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from amp_rewrite.advice import Advice, Capability, advise
 from amp_rewrite.bounds.unit_ranges import HalfRanges
 from amp_rewrite.colouring.match_counts import Matched
+from amp_rewrite.coverage.advice import Advice, Capability, advise
 from amp_rewrite.coverage.counts import assumptions
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.explaining import causes, suggestions

@@ -1,4 +1,6 @@
-"""Escapes untrusted text for printing: it moves no cursor, ends no line, and is not a command to a CI log.
+"""Text for users: names escaped and shortened, nouns counted, and the word that a misspelt one stands for.
+
+Escaped text moves no cursor, ends no line, and is not a command to a CI log.
 
 Names, paths and messages come from files and command lines. What is printed of them is escaped here:
 errors (`errors`), every line of a terminal (`console`), click's own messages (`cli.exit_codes`), and the
@@ -7,7 +9,9 @@ files that a CI shows (`coverage`). JSON keeps names as they are, with its own e
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 LONGEST_NAME = 200
 """The most characters of a name that are shown; names derived from module paths have up to about 150."""
@@ -49,3 +53,26 @@ def shortened(text: str, longest: int = LONGEST_NAME) -> str:
 
 
 _ELLIPSIS = "..."
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 node`, `2 nodes`, `3 launches`."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{ending}"
+
+
+_HALVES = {"fp16": "float16", "f16": "float16", "half": "float16", "bf16": "bfloat16", "bfp16": "bfloat16"}
+"""Other names of the half types."""
+
+_CUTOFF = 0.8
+"""The similarity (difflib's ratio) from which a word counts as a misspelling of another."""
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str | None:
+    """The candidate that `word` is another name of, is close to, or alone begins; None if there is none."""
+    names = list(candidates)
+    if _HALVES.get(word) in names:
+        return _HALVES[word]
+    close = difflib.get_close_matches(word, names, n=1, cutoff=_CUTOFF)
+    longer = [name for name in names if word and name.startswith(word)]
+    return close[0] if close else longer[0] if len(longer) == 1 else None

@@ -1,1 +1,0 @@
-"""The way back: a model with half values in float32."""
