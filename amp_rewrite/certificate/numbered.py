@@ -141,7 +141,7 @@ class Numbered:
         self.names.extend(names)
 
     def read(self, node: Node) -> list[int]:
-        """What a node reads, the Casts included that `inputs` is behind."""
+        """Return what a node reads, the Casts included that `inputs` is behind."""
         found = [self._result(node.scope.find(name) or MISSING) for name in node.proto.input]
         return found[: len(node.inputs)]
 
@@ -151,7 +151,7 @@ class Numbered:
         return number
 
     def told(self, number: int) -> str:
-        """What a value is, in words."""
+        """Return what a value is, in words."""
         node, name = self.makers[number], self.names[number]
         if number == MISSING:
             return "nothing"
@@ -204,12 +204,12 @@ def without_graphs(attributes: Mapping[str, Bound]) -> dict[str, AttributeProto]
 
 
 def has_graphs(bound: Bound) -> bool:
-    """Whether an attribute is a body, or several."""
+    """Return whether an attribute is a body, or several."""
     return bound.attribute.type in _GRAPHS
 
 
 def is_plain_cast(node: Node) -> bool:
-    """Whether a Cast says nothing besides its type but what its schema has by default."""
+    """Return whether a Cast says nothing besides its type but what its schema has by default."""
     if len(node.proto.attribute) == 1:
         return True
     schema = find_schema(*node.operator, node.version)
@@ -222,7 +222,7 @@ def is_plain_cast(node: Node) -> bool:
 
 
 def attribute_content(attribute: AttributeProto) -> object:
-    """What an attribute says, for comparison: floats by their bits; a tensor is not read."""
+    """Return what an attribute says, for comparison: floats by their bits; a tensor is not read."""
     kind = attribute.type
     if kind == AttributeProto.INT:
         return kind, attribute.i
