@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import ModelProto
 
-from amp_rewrite.certificate import loss_scale, numbering, side_by_side
+from amp_rewrite.certificate import loss_scale, numbering
 from amp_rewrite.certificate.certificate import Certificate, DifferentError, Place
 from amp_rewrite.certificate.numbered import MISSING, Numbered
 from amp_rewrite.certificate.numbering import functions_of, inlined_size
@@ -18,7 +18,7 @@ _MOST_NODES = 1 << 20
 
 
 def certify(original: Source, rewritten: Source) -> Certificate:
-    """Whether `rewritten` is proved equal to `original` but for precision; if not, the first place of it.
+    """Return the proof that `rewritten` is `original` but for precision, or the first place where it is not.
 
     Both are paths, bytes, or ModelProtos. Only Casts between float32, float16 and bfloat16, stored values
     rounded to half, and what Licence names may differ. Raises ModelError for what is no valid model.
@@ -32,11 +32,8 @@ def certify(original: Source, rewritten: Source) -> Certificate:
         'element 0 was -0.16635707020759583, and is 0.07106806337833405'
     """
     with startup.paused():
-        before, (model, folder, where) = _numbered(*read_model(original)), read_model(rewritten)
-        certificate = side_by_side.proved(before, model, folder)
-        if certificate is not None:
-            return certificate
-        after = _numbered(model, folder, where, believed=False)
+        before = _numbered(*read_model(original))
+        after = _numbered(*read_model(rewritten), believed=False)
         try:
             plain, uses = loss_scale.take_out(before, after)
             problem = interface_problem(before, plain)
@@ -54,17 +51,14 @@ def certify(original: Source, rewritten: Source) -> Certificate:
 
 
 def _numbered(model: ModelProto, folder: Folder | None, where: str, *, believed: bool = True) -> Numbered:
+    """Number the values of a model that comes from `where`, which its errors name."""
     try:
-        return _number(model, folder, believed)
+        functions = functions_of(model)
+        if functions and inlined_size(model, functions) > _MOST_NODES:
+            problem = f"would have more than {_MOST_NODES:,} nodes with its functions taken apart"
+            raise ModelError(problem, remedy="give a smaller model")
+        return numbering.number(model, folder, functions, believed=believed)
     except ModelError as error:
         raise ModelError(error.problem, where=error.where or where, remedy=error.remedy) from error
     except RecursionError as error:
         raise ModelError("nests bodies too deeply", where=where, remedy=EXPORT_AGAIN) from error
-
-
-def _number(model: ModelProto, folder: Folder | None, believed: bool) -> Numbered:
-    functions = functions_of(model)
-    if functions and inlined_size(model, functions) > _MOST_NODES:
-        problem = f"would have more than {_MOST_NODES:,} nodes with its functions taken apart"
-        raise ModelError(problem, remedy="give a smaller model")
-    return numbering.number(model, folder, functions, believed=believed)

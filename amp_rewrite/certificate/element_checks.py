@@ -95,7 +95,7 @@ def restored(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
 
 
 def _is_restored(old: Array, new: Array, half: Half, uses: Counter[Licence]) -> bool:
-    """Whether every element is what rounding to half, or clamping to it, and widening makes of it."""
+    """Return whether every element is what rounding to half, or clamping to it, and widening makes of it."""
     with np.errstate(all="ignore"):
         given = new.astype(half.numpy)
     exact = (given.astype(np.float32).view(np.uint32) == new.view(np.uint32)) | np.isnan(new)
@@ -132,8 +132,9 @@ def _first_not_rounded(old: Array, new: Array, uses: Counter[Licence], half: Hal
 
 
 def _lifted(old: Array, new: Array, half: Half) -> Array:
-    """Where numbers that are not 0 were raised to one of float16's two least, of their sign, as converters do
-    so that nothing becomes 0: onnxruntime's to 2^-24, onnxconverter-common's to 1e-7.
+    """Positions of numbers other than 0 that were raised to one of float16's two least, of their sign.
+
+    Converters do so that nothing becomes 0: onnxruntime's to 2^-24, onnxconverter-common's to 1e-7.
     """
     if half is not FLOAT16:
         return np.zeros(old.shape, bool)
@@ -147,7 +148,7 @@ def _are(wanted: Array, given: Array) -> bool:
 
 
 def _is_finite(new: Array, half: Half) -> bool:
-    """Whether all is finite, as nearly always: a NaN, which may have any bits, becomes nothing that is."""
+    """Return whether all elements are finite, as nearly always; a NaN may have any bits."""
     given, infinity = new.view(np.uint16), _infinity(half)
     if not np.bitwise_or.reduce(given, axis=None) & _TWO:  # one pass over most weights, in place of two
         return True

@@ -63,7 +63,7 @@ def as_max_and_min(proof: Proof, clip: Node, right: int) -> Sequence[Pair]:
 
 
 def max_and_min_operands(proof: Proof, right: int) -> tuple[int, int, int]:
-    """What a Max and a Min of the result clip, and to which bounds; DifferentError for anything else."""
+    """The operand and the bounds of a Max and a Min of the result; DifferentError for others."""
     below = proof.made(right, "Min")
     above = proof.made(below.inputs[0], "Max") if below.inputs else below
     if len(below.inputs) != _TWO or len(above.inputs) != _TWO:
@@ -160,7 +160,7 @@ def _contents(given: Mapping[str, AttributeProto]) -> Mapping[str, object]:
 
 
 def _before_activation(proof: Proof, right: int, name: str, numbers: Sequence[float]) -> int:
-    """What the activation of a fused node is applied to in the result."""
+    """Return what the activation of a fused node is applied to in the result."""
     node = proof.rewritten.makers[right]
     if name == "Clip" and node is not None and node.operator == ("", "Min") and len(numbers) == 2:
         data, low, high = max_and_min_operands(proof, right)
@@ -250,7 +250,7 @@ def _without_bias(proof: Proof, node: Node | None) -> tuple[Node | None, Array |
 
 
 def _channelwise(added: Array, weight: Array, channels: int) -> Array:
-    """What is added to each channel, which is the second axis of all or of two."""
+    """Return what is added to each channel, which is the second axis of all or of two."""
     axes = [1] * weight.ndim
     axes[1] = channels
     if [1] * (weight.ndim - added.ndim) + list(added.shape) != axes:
@@ -335,7 +335,7 @@ SLACK = 2.0**-22
 
 
 def outside_interval(exact: Array, rewritten: Held, size: Array | None = None, slack: float = SLACK) -> str:
-    """What is wrong with stored numbers; empty where each lies between the exact one less and plus `slack`
+    """The fault of stored numbers; empty where each lies between the exact one less and plus `slack`
     times its `size` (of the terms of a sum; else its own), both rounded as it is.
     """
     tensor = rewritten.tensor
@@ -375,7 +375,7 @@ _INTERVAL_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 
 
 def follow_unknown_cast(proof: Proof, left: int, node: Node) -> Sequence[Pair]:
-    """What is left to prove of a value of the original and such a node, which may be a Cast or nothing there.
+    """Return the pairs left to prove of a value and such a node, which is a Cast there, or nothing.
 
     The value of the original that has the name of the one it follows is only a guess: that the two are the
     same is left to prove as well.

@@ -98,7 +98,7 @@ class Folded:
         return node
 
     def _may_trap(self, division: Node) -> bool:
-        """Whether a processor may end the program: it divides integers by 0, or the least of them by -1."""
+        """Return whether a processor may trap: it divides integers by 0, or the least of them by -1."""
         original = self._proof.original
         if original.kinds[division.first] in _FRACTIONS:
             return False
@@ -135,7 +135,7 @@ class Folded:
         return failed
 
     def _model(self, wanted: Sequence[int], casts: bool) -> ModelProto:
-        """What computes values of the original; without its Casts between floats, all of them are float32."""
+        """A model that computes values of the original, in float32 where its Casts are left out."""
         original, graph = self._proof.original, GraphProto(name="folded")
         reached, versions, waiting = set[int](), set[int](), [(number, False) for number in wanted]
         while waiting:
@@ -303,7 +303,7 @@ class SmallValues:
         self._bytes = 0
 
     def add(self, left: int, right: int, output: str) -> bool:
-        """Whether a pair is a small float32 value and its half, which is compared later.
+        """Return whether a pair is a small float32 value and its half, which is compared later.
 
         Raises DifferentError as `compare` does.
         """
@@ -322,7 +322,7 @@ class SmallValues:
         return True
 
     def first(self) -> DifferentError | None:
-        """What is wrong with the first value that waits and differs; None where none does."""
+        """Return what is wrong with the first value that waits and differs; None where none does."""
         try:
             self.compare()
         except DifferentError as found:

@@ -98,7 +98,7 @@ class _Site:
         return shared.pop() if len(shared) == 1 and not any(others) else None
 
     def is_zero(self, port: int) -> bool:
-        """Whether an input is left out, or zero."""
+        """Return whether an input is left out, or zero."""
         return self.node.inputs[port] == MISSING or _is_zero(self.model, self.node.inputs[port])
 
     def said(self, name: str, default: str) -> str:
@@ -108,7 +108,7 @@ class _Site:
 
 
 def _is_zero(model: Numbered, number: int) -> bool:
-    """Whether a value is stored, or filled, with zeros."""
+    """Return whether a value is stored, or filled, with zeros."""
     node = model.makers[number]
     while node is not None and node.operator[0] == "" and node.operator[1] in KEEPING_ZERO:
         number = node.inputs[0]

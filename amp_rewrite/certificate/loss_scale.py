@@ -57,7 +57,7 @@ class _TakingOut:
         return replace(after, inputs=inputs, outputs=outputs, stored=stored), Counter(uses)
 
     def _factors(self) -> dict[int, int]:
-        """What the scale alone makes, with its degree: an input, or the stored powers of a fixed scale."""
+        """Values of the scale alone, with their degrees: an input, or the stored powers of a fixed scale."""
         declared = self.declared
         if "scale" in declared.state:
             return {self._scalar(declared.state["scale"][0]): 1}
@@ -164,7 +164,7 @@ class Declared:
 
 
 def declared_scale(original: Numbered, rewritten: Numbered) -> Declared | None:
-    """What the result alone declares; None where it declares nothing, DifferentError for what is no scale."""
+    """The scale that the result alone declares; None without one, DifferentError for what is none."""
     told = _metadata(rewritten)
     if _KEY not in told or _KEY in _metadata(original):
         return None
@@ -319,7 +319,7 @@ def _kept(
 
 
 def _may_be_one(model: Numbered, before: str, after: str) -> bool:
-    """Whether what is declared of an input and of an output lets one hold what the other held."""
+    """Return whether what is declared of an input and of an output lets one hold what the other held."""
     graph = model.proto.graph
     one = next(info.type.tensor_type for info in graph.input if info.name == before)
     other = next(info.type.tensor_type for info in graph.output if info.name == after)
@@ -365,7 +365,7 @@ _SMALL = 2.0**-32
 
 
 def _summed(model: Numbered, number: int) -> int:
-    """What a value is the sum of all absolute values of; DifferentError for a sum over some axes."""
+    """Return what a value is the sum of all absolute values of; DifferentError for a sum over some axes."""
     node = _of(model, number, "ReduceL1")
     stated = {name: held.attribute.i for name, held in attributes_of(node).items()}
     if len(node.inputs) != 1 or stated != {"keepdims": 0}:

@@ -42,7 +42,7 @@ def differing_attribute(proof: Proof, a: Node, b: Node) -> str | None:
     """
     if a.operator == BIT_CAST and not read_same_bits(proof, a, b):
         return "to"
-    if a.scope.bound is None is b.scope.bound and state_the_same(a.proto, b.proto):
+    if a.scope.bound is None is b.scope.bound and _state_the_same(a.proto, b.proto):
         return None
     before, after = (without_graphs(attributes_of(node)) for node in (a, b))
     for name in sorted({*before, *after}, key=str):
@@ -62,15 +62,15 @@ def _unread_bodies(a: Node, b: Node) -> str | None:
     return next((n for node, n, held in given if not node.bodies and has_graphs(held)), None)
 
 
-def state_the_same(a: Any, b: Any) -> bool:
-    """Whether two nodes state the same attributes in one order, none of which holds a graph or a tensor."""
+def _state_the_same(a: Any, b: Any) -> bool:
+    """Return whether two nodes state the same attributes in one order, none a graph or a tensor."""
     one, other = a.attribute, b.attribute
     if len(one) != len(other):
         return False
-    return all(x.type not in HOLDING and x == y for x, y in zip(one, other, strict=True))
+    return all(x.type not in _HOLDING and x == y for x, y in zip(one, other, strict=True))
 
 
-HOLDING = (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.TENSOR, AttributeProto.TENSORS)
+_HOLDING = (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.TENSOR, AttributeProto.TENSORS)
 
 
 def _stated(given: Mapping[str, AttributeProto], node: Node, name: str) -> AttributeProto | None:
@@ -110,13 +110,13 @@ def _same_tensor(
 
 
 def _exact(proof: Proof, one: Any, other: Any) -> bool:
-    """Whether two tensors are the same, without a licence for what their elements are."""
+    """Return whether two tensors are the same, without a licence for what their elements are."""
     found = stored_values.compare(Held(one, proof.original.folder), Held(other, proof.rewritten.folder))
     return one.data_type == other.data_type and not found.problem and not found.uses.total()
 
 
 def _is_type(proof: Proof, a: Node, b: Node, name: str) -> bool:
-    """Whether an attribute does nothing but give the type of a float; the outputs are of one kind."""
+    """Return whether an attribute does nothing but give the type of a float; the outputs are of one kind."""
     if a.operator in _FIXED or value_kinds.TYPED.get(a.operator, (None,))[0] != name:
         return False
     kinds = proof.original.kinds[a.first], proof.rewritten.kinds[b.first]
@@ -133,7 +133,7 @@ BIT_CAST = ("", "BitCast")
 
 
 def read_same_bits(proof: Proof, a: Node, b: Node) -> bool:
-    """Whether what both read is known to have one element type, where it is a float."""
+    """Return whether what both read is known to have one element type, where it is a float."""
     if proof.original.kinds[a.inputs[0]] != value_kinds.FLOAT:
         return True
     before, after = _element(proof.original, a), _element(proof.rewritten, b)
@@ -170,7 +170,7 @@ RankOf = Callable[[int], "int | None"]
 
 
 def means_same(node: Node, other: int, rank_of: RankOf) -> bool:
-    """Whether a node means at version `other` of its domain what it means at its own."""
+    """Return whether a node means at version `other` of its domain what it means at its own."""
     if max(node.version, other) > _NEWEST.get(node.operator[0], sys.maxsize):
         return False
     before = find_schema(*node.operator, node.version)
@@ -198,7 +198,7 @@ _SINGLE = OpSchema.FormalParameterOption.Single
 
 
 def _same_ports(before: OpSchema, after: OpSchema, node: Node) -> bool:
-    """Whether the ports that a node uses are in both, and none that it needs is left out."""
+    """Return whether the ports that a node uses are in both, and none that it needs is left out."""
     for formals, used in (
         (before.inputs, len(node.inputs)),
         (after.inputs, len(node.inputs)),
@@ -215,7 +215,7 @@ def _same_ports(before: OpSchema, after: OpSchema, node: Node) -> bool:
 
 
 def _same_attributes(before: OpSchema, after: OpSchema, stated: Collection[str]) -> bool:
-    """Whether what is stated is in both, and what is not has one default, or none that matters."""
+    """Return whether what is stated is in both, and what is not has one default, or none that matters."""
     old, new = before.attributes, after.attributes
     indifferent = NEUTRAL.get(before.name, frozenset())
     for name in {*old, *new}:
@@ -244,7 +244,7 @@ def _means_same(before: OpSchema, after: OpSchema, node: Node, stated: _Stated, 
 
 
 def _is_spared(spared: Unless | Spared, node: Node, stated: _Stated, rank_of: RankOf) -> bool:
-    """Whether a node means what it meant before a change of its operator."""
+    """Return whether a node means what it meant before a change of its operator."""
     if isinstance(spared, Unless):
         said = stated.get(spared.attribute)
         return said is None or _value(said) in spared.values

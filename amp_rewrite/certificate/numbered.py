@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, numpy_helper
@@ -16,10 +16,6 @@ from amp_rewrite.certificate import tensors
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import SEQUENCE, Kind, find_schema, of_tensor, of_type
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
-
-if TYPE_CHECKING:
-    from amp_rewrite.certificate.numbering import Row
-
 
 MISSING = 0
 """The number of an optional value that is left out."""
@@ -107,9 +103,9 @@ class Numbered:
 
     `makers` has the node of each value, None for what no node makes; `stored` the tensors, or Constant nodes,
     of those that the model stores. `roots` has the value that a Cast between floats stands for, else the
-    value itself. `visible` has the values of the model's graph by name, `rows`
-    its nodes as they stand, and `initial` what it stores by name, defaults of inputs as well. `results` has
-    the value in a function for each output of a call, `scopes` all graphs and functions with their scopes.
+    value itself. `visible` has the values of the model's graph by name, and `initial` what it stores by
+    name, defaults of inputs as well. `results` has the value in a function for each output of a call,
+    `scopes` all graphs and functions with their scopes.
     """
 
     proto: ModelProto
@@ -122,7 +118,6 @@ class Numbered:
     inputs: dict[str, int] = field(default_factory=dict[str, int])
     outputs: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     visible: dict[str, int] = field(default_factory=dict[str, int])
-    rows: Sequence[Row] = ()
     initial: Mapping[str, Any] = field(default_factory=dict[str, Any])
     calls: int = 0
     results: dict[int, int] = field(default_factory=dict[int, int])
@@ -146,7 +141,7 @@ class Numbered:
         self.names.extend(names)
 
     def read(self, node: Node) -> list[int]:
-        """What a node reads, the Casts included that `inputs` is behind."""
+        """Return what a node reads, the Casts included that `inputs` is behind."""
         found = [self._result(node.scope.find(name) or MISSING) for name in node.proto.input]
         return found[: len(node.inputs)]
 
@@ -156,7 +151,7 @@ class Numbered:
         return number
 
     def told(self, number: int) -> str:
-        """What a value is, in words."""
+        """Return what a value is, in words."""
         node, name = self.makers[number], self.names[number]
         if number == MISSING:
             return "nothing"
@@ -209,12 +204,12 @@ def without_graphs(attributes: Mapping[str, Bound]) -> dict[str, AttributeProto]
 
 
 def has_graphs(bound: Bound) -> bool:
-    """Whether an attribute is a body, or several."""
+    """Return whether an attribute is a body, or several."""
     return bound.attribute.type in _GRAPHS
 
 
 def is_plain_cast(node: Node) -> bool:
-    """Whether a Cast says nothing besides its type but what its schema has by default."""
+    """Return whether a Cast says nothing besides its type but what its schema has by default."""
     if len(node.proto.attribute) == 1:
         return True
     schema = find_schema(*node.operator, node.version)
@@ -227,7 +222,7 @@ def is_plain_cast(node: Node) -> bool:
 
 
 def attribute_content(attribute: AttributeProto) -> object:
-    """What an attribute says, for comparison: floats by their bits; a tensor is not read."""
+    """Return what an attribute says, for comparison: floats by their bits; a tensor is not read."""
     kind = attribute.type
     if kind == AttributeProto.INT:
         return kind, attribute.i

@@ -91,10 +91,8 @@ class _Numbering:
         yield self._nodes(graph.node, scope)
 
     def _nodes(self, protos: Iterable[Any], scope: Scope) -> Step:
-        functions, rows = self._functions, self._defined(protos, scope)
-        if scope is self._root:
-            self._made.rows = rows
-        for row in self._order.of(rows, scope):
+        functions = self._functions
+        for row in self._order.of(self._defined(protos, scope), scope):
             proto, operator, _, first, count = row
             if operator == CONSTANT:
                 if count:
@@ -298,11 +296,11 @@ class Order:
                 raise ModelError(f"defines '{name}' in a body, and around it", remedy=EXPORT_AGAIN)
 
     def _is_late(self, row: Row, names: Mapping[str, int]) -> bool:
-        """Whether a node stands before one that it reads from."""
+        """Return whether a node stands before one that it reads from."""
         return any(number >= row[3] for number in self._numbers(row, names))
 
     def _numbers(self, row: Row, names: Mapping[str, int]) -> Iterator[int]:
-        """What a node reads of its own graph, in its bodies as well."""
+        """Return what a node reads of its own graph, in its bodies as well."""
         proto, operator, read, _, _ = row
         yield from (each if isinstance(each, int) else names.get(each, MISSING) for each in read)
         if operator in WITH_BODIES or operator[0]:
@@ -318,7 +316,7 @@ class Order:
 
 
 def _reaches_out(row: Row) -> bool:
-    """Whether a node, or a body of it, may read what does not stand before it in its own graph."""
+    """Return whether a node, or a body of it, may read what does not stand before it in its own graph."""
     return not isinstance(row[2], tuple) or bool(row[1][0]) or row[1] in WITH_BODIES
 
 
@@ -371,7 +369,7 @@ def canonical_domain(domain: str) -> str:
 
 
 def called_key(proto: Any) -> Key:
-    """What a node calls."""
+    """Return what a node calls."""
     return canonical_domain(proto.domain), proto.op_type, proto.overload
 
 
@@ -399,7 +397,7 @@ def all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
 
 
 def inlined_size(model: ModelProto, functions: Functions) -> int:
-    """How many nodes a model has once all calls are taken apart; ModelError where one never ends."""
+    """Return how many nodes a model has once all calls are taken apart; ModelError where one never ends."""
     sizes: dict[Key, int] = {}
     called = {name: _counts(function.node, functions) for name, function in functions.items()}
     for start in functions:

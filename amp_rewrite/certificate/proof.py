@@ -134,7 +134,7 @@ class Masks:
         self._model = model
 
     def is_mask(self, number: int) -> bool:
-        """Whether a value ends in softmaxes alone."""
+        """Return whether a value ends in softmaxes alone."""
         waiting, reached, ends = [number], {number}, False
         while waiting:
             value = waiting.pop()
@@ -160,7 +160,7 @@ class Masks:
         return port in MASK_CARRIERS.get(name, ())
 
     def _is_scale(self, number: int) -> bool:
-        """Whether a value is stored, and near 1."""
+        """Return whether a value is stored, and near 1."""
         array = self._array(number)
         if array is None:
             return False
@@ -168,7 +168,7 @@ class Masks:
         return bool(((sizes >= 1 / LARGEST_MASK_SCALE) & (sizes <= LARGEST_MASK_SCALE)).all())
 
     def _is_whole(self, number: int) -> bool:
-        """Whether the elements of a value are integers by what makes them."""
+        """Return whether the elements of a value are integers by what makes them."""
         model, waiting, reached = self._model, [number], {number}
         while waiting:
             value = waiting.pop()

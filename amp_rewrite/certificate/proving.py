@@ -62,7 +62,7 @@ class Proving(Proof):
         return Certificate(True, self._compared, self._uses())
 
     def _declared(self) -> Iterator[Declared]:
-        """What the result declares of values that are compared, or that stand in the place of a node."""
+        """Declarations of the result for values that are compared, or that replace a node."""
         roots, equal = self.rewritten.roots, {right: left for left, right in self._seen}
         for info, number in declared_shapes(self.rewritten):
             left = equal.get(roots[number], MISSING)
@@ -106,7 +106,7 @@ class Proving(Proof):
             raise DifferentError("the two are not the same")
 
     def _is_float_cast(self, node: Node) -> bool:
-        """Whether a node casts to a float what is a float by the original alone."""
+        """Return whether a node casts to a float what is a float by the original alone."""
         if node.operator != ("", "Cast") or node.count != 1 or len(node.inputs) != 1:
             return False
         said = attributes_of(node).get("to")
@@ -188,7 +188,7 @@ class Proving(Proof):
             raise DifferentError("one of them is computed anew where the other is not")
 
     def _follow(self, a: Node, b: Node, output: str) -> None:
-        """What is left to prove of two nodes: their inputs, the first one first."""
+        """Return what is left to prove of two nodes: their inputs, the first one first."""
         if len(a.inputs) != len(b.inputs):
             raise DifferentError("they have different numbers of inputs")
         if MISSING in a.inputs or MISSING in b.inputs or a.operator in _PRODUCTS:
@@ -206,7 +206,7 @@ class Proving(Proof):
         return pairs
 
     def _raised(self, a: Node, b: Node, port: int) -> bool:
-        """Whether a stored factor has more axes than it had, as many as the other factor has at most."""
+        """Return whether a stored factor has more axes than it had, at most those of the other."""
         left, right = a.inputs[port], b.inputs[port]
         one, other = self.original.stored.get(left), self.rewritten.stored.get(right)
         if port > 1 or one is None or other is None or not _MATRIX <= len(one.dims) < len(other.dims):
@@ -258,7 +258,7 @@ def _firsts(a: Node | None, b: Node | None) -> Pair | None:
 
 
 def _turns_batches(product: Node) -> bool:
-    """Whether a product puts the first axis of a factor elsewhere, so that it counts which one that is."""
+    """Return whether a product moves the first axis of a factor, so that its place matters."""
     given = attributes_of(product)
     return any(given[name].attribute.i for name in ("transBatchA", "transBatchB") if name in given)
 
@@ -271,7 +271,7 @@ _MATRIX = 2
 
 
 def interface_problem(original: Numbered, rewritten: Numbered) -> str:
-    """What is wrong with the inputs or outputs of a result; empty where nothing is."""
+    """Return what is wrong with the inputs or outputs of a result; empty where nothing is."""
     if not original.outputs:
         return "the original has no outputs, so there is nothing to prove"
     if "" in _domains(original) - _domains(rewritten):
@@ -315,7 +315,7 @@ def _domains(model: Numbered) -> set[str]:
 
 
 def _is_believed(outputs: Mapping[str, Kind], info: Any) -> bool:
-    """Whether the type that a model declares is there, and is not contradicted by what makes the value."""
+    """Return whether a type is declared, and not contradicted by what makes the value."""
     declared = value_kinds.of_type(info.type)
     return declared is not None and outputs.get(info.name) in (None, declared)
 

@@ -299,7 +299,7 @@ _UNKNOWN = "unknown"
 
 
 def _drops_axis(node: NodeProto) -> bool:
-    """Whether onnx may give parts an axis that onnxruntime drops: it ignores `keepdims` beside a split."""
+    """Return whether onnx may give parts an axis that runtimes drop: it ignores `keepdims` beside a split."""
     splits = node.op_type == "SplitToSequence" and len(node.input) > 1
     return splits and any(each.name == "keepdims" and not each.i for each in node.attribute)
 
@@ -318,7 +318,7 @@ Declared = tuple[Any, int, int]
 
 
 def declared_shapes(model: Numbered) -> Iterator[tuple[Any, int]]:
-    """What a model declares of the values that its nodes make, with their numbers."""
+    """Return what a model declares of the values that its nodes make, with their numbers."""
     for graph, scope in model.scopes:
         infos = [graph.value_info] if isinstance(graph, FunctionProto) else [graph.value_info, graph.output]
         if scope.outer is not None and isinstance(graph, GraphProto):
@@ -351,9 +351,8 @@ def refuse_other_shapes(
     if inferred is None and infer_shapes(original.proto) is None:
         unknown = _with_sources(unknown, known)
     inferred = inferred or {}
-    if any(
-        map(_is_opaque, rewritten.makers)
-    ):  # behind an operator that it does not know, onnx infers nothing
+    operators = {(*node.operator, node.version) for node in rewritten.makers if node is not None}
+    if any(find_schema(*each) is None for each in operators):  # behind such a one, onnx infers nothing
         unknown = {name: each for name, each in unknown.items() if known.get(each[1]) or inferred.get(name)}
     _refuse_unknown(unknown, known, inferred, ranks)
 
@@ -380,12 +379,12 @@ def _refuse_unknown(unknown: _Unknown, known: _Dims, inferred: _Dims, ranks: Ran
 
 
 def _is_opaque(node: Node | None) -> bool:
-    """Whether onnx knows nothing of the operator of a node; onnxruntime infers shapes of its own itself."""
+    """Return whether onnx does not know the operator of a node, as onnxruntime does its own."""
     return node is not None and find_schema(*node.operator, node.version) is None
 
 
 def _is_possible(dims: Sequence[int | None], sources: Iterable[Sequence[int | None]]) -> bool:
-    """Whether no source has another rank or another size: all that is asked of what has no equal."""
+    """Return whether no source has another rank or another size: all that is asked of what has no equal."""
     return all(
         len(source) == len(dims)
         and all(None in pair or pair[0] == pair[1] for pair in zip(dims, source, strict=True))
@@ -394,7 +393,7 @@ def _is_possible(dims: Sequence[int | None], sources: Iterable[Sequence[int | No
 
 
 def _agrees(dims: Sequence[int | None], sources: Collection[Sequence[int | None]]) -> bool:
-    """Whether each size is one of the sources', and no rank is another."""
+    """Return whether each size is one of the sources', and no rank is another."""
     if dims in sources:
         return True
     if not sources or any(len(each) != len(dims) for each in sources):
@@ -403,6 +402,7 @@ def _agrees(dims: Sequence[int | None], sources: Collection[Sequence[int | None]
 
 
 def _inferred_dims(model: Numbered, unknown: Container[str]) -> dict[str, list[Sequence[int | None]]] | None:
+    """Return the sizes that onnx infers of `unknown` values, by name; None where it fails."""
     graph = infer_shapes(model.proto, unknown)
     if graph is None:
         return None
@@ -411,7 +411,7 @@ def _inferred_dims(model: Numbered, unknown: Container[str]) -> dict[str, list[S
     while waiting:
         graph = waiting.pop()
         for info in (*graph.value_info, *graph.input, *graph.output):
-            if (dims := _dims(info.type)) is not None:
+            if info.name in unknown and (dims := _dims(info.type)) is not None:
                 found.setdefault(info.name, []).append(dims)
         for node in graph.node:
             waiting.extend(each.g for each in node.attribute if each.HasField("g"))

@@ -40,7 +40,7 @@ _NOTHING = Comparison()
 
 
 def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Comparison:
-    """Whether `rewritten` holds the elements of `original`; with `rank` it may have more axes of size 1 at
+    """Compare the elements of `rewritten` and `original`; with `rank` it may have more axes of size 1 at
     the beginning. Raises ModelError for what cannot be read.
     """
     a, b = original.tensor, rewritten.tensor
@@ -88,7 +88,7 @@ def _seen(old: Elements, new: Elements, folder: Folder | None) -> Counter[Licenc
 
 
 def _checked(check: Check, old: Elements, new: Elements) -> tuple[str, Counter[Licence]]:
-    """What is wrong with a value, empty if nothing is, and what was used."""
+    """Return what is wrong with a value, empty if nothing is, and what was used."""
     uses = Counter[Licence]()
     for part in check_parts(check, old, new):
         uses.update(part.uses)
@@ -98,7 +98,7 @@ def _checked(check: Check, old: Elements, new: Elements) -> tuple[str, Counter[L
 
 
 def _of_whole(uses: Counter[Licence]) -> Counter[Licence]:
-    """What was used in the parts of a value: what holds of all of it, once."""
+    """Return what was used in the parts of a value: what holds of all of it, once."""
     return Counter({licence: 1 if licence in _OF_ALL else count for licence, count in uses.items()})
 
 
@@ -106,7 +106,7 @@ _OF_ALL = frozenset((Licence.RESTORED, Licence.WIDENED, Licence.CONVERTED))
 
 
 def _identical(a: TensorProto, b: TensorProto) -> bool:
-    """Whether small tensors are stored alike: most are, and this is quick."""
+    """Return whether small tensors are stored alike: most are, and this is quick."""
     if a.data_type != b.data_type or not (tensors.is_raw(a) and tensors.is_raw(b)):
         return False
     dims = a.dims
@@ -114,13 +114,10 @@ def _identical(a: TensorProto, b: TensorProto) -> bool:
 
 
 def compare_array(expected: Array, rewritten: Held) -> Comparison:
-    """The same for a float32 array that was computed."""
-    held = Held(_as_tensor(expected), None)
-    return compare(held, rewritten)
-
-
-def _as_tensor(array: Array) -> TensorProto:
-    return TensorProto(dims=array.shape, data_type=FLOAT, raw_data=array.astype("<f4").tobytes())
+    """Compare as `compare` does an array that was computed, as float32."""
+    raw = expected.astype("<f4").tobytes()
+    tensor = TensorProto(dims=expected.shape, data_type=FLOAT, raw_data=raw)
+    return compare(Held(tensor, None), rewritten)
 
 
 def _shown(shape: tuple[int, ...]) -> str:
@@ -158,7 +155,7 @@ class CheckedPart:
 
 
 def check_parts(check: Check, old: Elements, new: Elements) -> Iterator[CheckedPart]:
-    """What came of each part, in order; raises what reading raises."""
+    """Return what came of each part, in order; raises what reading raises."""
 
     def run(start: int) -> CheckedPart:
         stop, found = min(start + PART, old.size), CheckedPart()
@@ -179,7 +176,7 @@ def check_parts(check: Check, old: Elements, new: Elements) -> Iterator[CheckedP
 
 
 def agree_in_places(check: Check, old: Elements, new: Elements) -> bool:
-    """Whether a few elements at the beginning of each part, and the last ones, are right."""
+    """Return whether a few elements at the beginning of each part, and the last ones, are right."""
     starts = sorted({*range(0, old.size, PART), max(0, old.size - _FEW)})
     parts = [slice(start, min(start + _FEW, old.size)) for start in starts]
     return all(check(*pair, Counter()) is None for pair in zip(old.each(parts), new.each(parts), strict=True))

@@ -56,7 +56,7 @@ def dims(tensor: TensorProto) -> tuple[int, ...]:
 
 
 def initial(graph: GraphProto) -> Mapping[str, Any]:
-    """What a graph stores, dense or sparse, by name; ModelError for two of one name that are not the same, of
+    """Tensors that a graph stores, by name; ModelError for two of one name that are not the same, of
     which onnxruntime 1.32 takes the first where they are large, and else the last.
     """
     found: dict[str, Any] = {tensor.name: tensor for tensor in graph.initializer}
@@ -105,7 +105,7 @@ def _said(tensor: TensorProto) -> Mapping[str, str]:
 
 
 def is_raw(tensor: TensorProto) -> bool:
-    """Whether the elements of a tensor are the bytes that it holds, whatever else it says."""
+    """Return whether the elements of a tensor are the bytes that it holds, whatever else it says."""
     if tensor.data_type == TensorProto.STRING or tensor.data_location == TensorProto.EXTERNAL:
         return False
     return tensor.HasField("raw_data")
@@ -168,7 +168,7 @@ def _internal(tensor: TensorProto) -> Array:
 
 
 def _stored_type(tensor: TensorProto) -> tuple[np.dtype[Any], int]:
-    """What a tensor is stored as, and how many of it: small elements are packed into bytes."""
+    """Return what a tensor is stored as, and how many of it: small elements are packed into bytes."""
     dtype, count = _dtype(tensor).newbyteorder("<"), prod(dims(tensor))
     bits = _BITS.get(tensor.data_type)
     return (dtype, count) if bits is None else (np.dtype(np.uint8), (count * bits + 7) // 8)
@@ -211,7 +211,7 @@ def _external(tensor: TensorProto, folder: Folder | None) -> Elements:
 
 
 def _offset(said: Mapping[str, str]) -> int:
-    """Where in its file a tensor begins; ValueError for what is not written in digits alone."""
+    """Return where in its file a tensor begins; ValueError for what is not written in digits alone."""
     text = said.get("offset") or "0"
     if not (text.isascii() and text.isdigit()):
         raise ValueError(text)

@@ -36,6 +36,7 @@ class Signature:
     least: int = 0
 
 
+@functools.lru_cache(1 << 12)
 def find_schema(domain: str, operator: str, version: int) -> OpSchema | None:
     """onnx's schema of an operator at a version; None where it knows none."""
     try:
@@ -46,7 +47,7 @@ def find_schema(domain: str, operator: str, version: int) -> OpSchema | None:
 
 @functools.cache
 def find_signature(domain: str, operator: str, version: int) -> Signature | None:
-    """What an operator declares; None for one that nobody knows."""
+    """Return what an operator declares; None for one that nobody knows."""
     known = find_schema(domain, operator, version)
     if known is not None:
         return Signature(
@@ -60,7 +61,7 @@ def find_signature(domain: str, operator: str, version: int) -> Signature | None
 
 
 def is_operator(domain: str, operator: str) -> bool:
-    """Whether there is an operator of that name, of any version."""
+    """Return whether there is an operator of that name, of any version."""
     newest = find_schema(domain, operator, defs.onnx_opset_version())
     return newest is not None or operator in _contrib_schemas().get(domain, {})
 
@@ -152,7 +153,7 @@ _HOLDERS: Mapping[str, Rule] = {
 
 @functools.cache
 def rules(domain: str, operator: str, version: int, count: int) -> Sequence[Rule | None]:
-    """How to know the kinds of that many outputs of a node."""
+    """Return how to know the kinds of that many outputs of a node."""
     if (domain, operator) in TYPED:
         return [("typed", TYPED[domain, operator])] * count
     if not domain and operator in _HOLDERS:
