@@ -1,4 +1,4 @@
-"""Whether a result is the original but for precision: proved from the two protobufs alone.
+"""Certification that a result equals the original up to precision, from the two protobufs alone.
 
-Nothing here is shared with what analyses, plans or edits, so that it cannot share their faults.
+It shares no code with analysis, planning or rewriting, and so none of their faults.
 """

@@ -9,23 +9,23 @@ from typing import Any
 
 
 class Licence(enum.Enum):
-    """What a result may differ in besides Casts between float types and stored values rounded to half; each
-    use is proved on its own.
+    """A permitted difference besides Casts between float types and constants rounded to half; each use is
+    proved on its own.
 
-    CLAMPED: finite stored values beyond the range of half are its fill value of their sign, and masks of a
-    softmax. OVERFLOWED: they are infinite, as rounding makes them. LIFTED: stored values that float16 has
-    no number for, but 0, have one of its two least. WIDENED: values stored in half are stored in float32.
-    CONVERTED: values stored in bfloat16 are stored in float16, or the reverse, rounded. RESTORED: all
-    elements of a float32 value are as rounding to half and widening makes them. TYPED: an attribute gives
-    an output another float type. IO_TYPES: an input or output of the model has another float type. INLINED:
-    nodes of a function stand in place of its call. FUSED_CONV: a FusedConv is its parts. OPSET: an operator
-    is of another version, which means the same. FOLDED: a value that depends on stored values alone is
-    stored. MERGED: a BatchNormalization is in the weights of the product before it. MAX_AND_MIN: a Clip is
-    a Max and a Min. RECIPROCAL: a Reciprocal is a division. SQUARE: a value times itself is its power of 2.
-    RANK: a stored factor of a matrix product has more axes, of size 1. IDENTITY: an Identity is left out.
-    UNUSED_OUTPUT: a node leaves out outputs that nothing reads. LOSS_SCALE: a value is multiplied by a loss
-    scale, or by its reciprocal, and no output depends on the scale. SKIPPED: an output is the old state
-    where gradients are not finite.
+    CLAMPED: finite constants beyond the range of half saturate to its fill value of their sign; only masks
+    of a softmax. OVERFLOWED: rounding makes them infinite. LIFTED: nonzero constants that underflow in
+    float16 become one of its two smallest numbers. WIDENED: half constants are stored in float32.
+    CONVERTED: bfloat16 constants are rounded to float16, or the reverse. RESTORED: all elements of a float32
+    constant were rounded to half and widened again. TYPED: an attribute gives an output another float type.
+    IO_TYPES: an input or output of the model has another float type. INLINED: a function call is replaced by
+    the nodes of the function. FUSED_CONV: a FusedConv is split into its parts. OPSET: an operator is of
+    another version with the same meaning. FOLDED: a constant expression is folded. MERGED: a
+    BatchNormalization is folded into the weights of its producer. MAX_AND_MIN: a Clip is a Max and a Min.
+    RECIPROCAL: a Reciprocal is a division. SQUARE: a value times itself is its power of 2. RANK: a stored
+    factor of a matrix product has additional axes of size 1. IDENTITY: an Identity is removed.
+    UNUSED_OUTPUT: a node omits outputs without consumers. LOSS_SCALE: a value is multiplied by a loss scale,
+    or by its reciprocal, and no output depends on the scale. SKIPPED: an output keeps its old state where
+    gradients are not finite.
     """
 
     CLAMPED = "clamped"
@@ -52,7 +52,7 @@ class Licence(enum.Enum):
 
 
 class DifferentError(Exception):
-    """Two values that are not proved equal; `at` are the two and the output, where not those in hand."""
+    """A failure to prove two values equal; `at` are the two and the output, by default the current pair."""
 
     def __init__(self, problem: str, at: tuple[int, int, str] | None = None) -> None:
         super().__init__(problem)
@@ -61,8 +61,8 @@ class DifferentError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The first place where two models differ: the `output` that it is read for, empty where it is none's,
-    and what makes the two values.
+    """The first difference between two models: the `output` that depends on it, if any, and the producers of
+    the two values.
     """
 
     output: str
@@ -72,10 +72,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Whether `rewritten` is proved equal to `original` but for precision.
+    """The outcome of proving `rewritten` equal to `original` up to precision.
 
     `nodes` counts the pairs of nodes that were proved equal, and `licences` the uses of each licence. Where
-    nothing was proved, `problem` says why, and `place` where.
+    the proof failed, `problem` gives the reason, and `place` the location.
 
     Examples:
         >>> from amp_rewrite import certify, rewrite
@@ -92,12 +92,12 @@ class Certificate:
     place: Place | None = None
 
     def __str__(self) -> str:
-        """One line, not escaped; a result that is proved may still be one that no runtime loads."""
+        """Return one line, not escaped; a runtime may still reject a result that is proved."""
         return f"{self.summary}; the proof says nothing of loading" if self.proved else self.summary
 
     @property
     def summary(self) -> str:
-        """The same for a result that is checked besides."""
+        """The same line without the caveat on loading, for a result that is checked in other ways too."""
         if self.proved:
             used = ", ".join(f"{licence.value} {count:,}" for licence, count in self.licences.items())
             noun = "node" if self.nodes == 1 else "nodes"
@@ -112,7 +112,7 @@ class Certificate:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data.
+        """Return the certificate as plain data.
 
         Examples:
             >>> from amp_rewrite import certify

@@ -1,4 +1,4 @@
-"""Proves that a result is the original but for precision: `certify`."""
+"""Proof that a result equals the original up to precision: `certify`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.process import startup
 
 _MOST_NODES = 1 << 20
-"""The nodes that a model may have once its functions are taken apart, where its file has fewer."""
+"""The most nodes that a model may have once its functions are inlined."""
 
 
 def certify(original: Source, rewritten: Source) -> Certificate:
-    """Return the proof that `rewritten` is `original` but for precision, or the first place where it is not.
+    """Return the proof that `rewritten` equals `original` up to precision, or the first difference.
 
-    Both are paths, bytes, or ModelProtos. Only Casts between float32, float16 and bfloat16, stored values
-    rounded to half, and what Licence names may differ. Raises ModelError for what is no valid model.
+    Both are paths, bytes, or ModelProtos. They may differ only in Casts between float32, float16 and
+    bfloat16, in constants rounded to half, and as Licence permits. Raises ModelError for an invalid model.
 
     Examples:
         >>> from amp_rewrite import certify, rewrite
@@ -51,7 +51,7 @@ def certify(original: Source, rewritten: Source) -> Certificate:
 
 
 def _numbered(model: ModelProto, folder: Folder | None, where: str, *, believed: bool = True) -> Numbered:
-    """Number the values of a model that comes from `where`, which its errors name."""
+    """Number the values of a model; errors name its source, `where`."""
     try:
         functions = functions_of(model)
         if functions and inlined_size(model, functions) > _MOST_NODES:

@@ -1,6 +1,6 @@
-"""Whether elements of stored tensors are those of others, rounded to half where they are half.
+"""Element-wise comparison of stored tensors with the originals, rounded where they are half.
 
-Large tensors are checked while they are written to files: their proof need not read them again.
+Large tensors are checked while they are written to files, so that the proof need not read them again.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from amp_rewrite.numerics.half import BFLOAT16, FLOAT16, Half
 Array = NDArray[Any]
 
 Check = Callable[[Array, Array, Counter[Licence]], int | None]
-"""The position of the first element that is wrong in a block; None where none is. Counts what was used."""
+"""Returns the position of the first wrong element of a block, None if all are right; counts licences used."""
 
 Rounding = Callable[[Array], Array | None]
-"""A block rounded, which stands until the next is; None where more than one result would be right."""
+"""Returns a rounded block, valid until the next call; None where more than one result would be right."""
 
 HALVES = {int(half.dtype): half for half in (FLOAT16, BFLOAT16)}
-"""The half types by their number in ONNX."""
+"""The half types by ONNX element type."""
 
 
 def between(before: int, after: int) -> Check | None:
-    """The check of elements of one type that became another; None where these may not differ so."""
+    """Return the check for elements converted from one type to another; None for a forbidden conversion."""
     if before == after:
         return _clamped_float if before == FLOAT else _same
     if before == FLOAT and after in HALVES:
@@ -48,7 +48,7 @@ def between(before: int, after: int) -> Check | None:
 
 
 def only_result(before: int, after: int) -> Rounding:
-    """Rounds blocks of float32 elements whose values are all finite in half: no other bits would be right."""
+    """Return a rounding of float32 blocks that are finite in half, where no other bits would be right."""
     return _FiniteBlocks(HALVES[after]) if before == FLOAT and after in HALVES else lambda _: None
 
 
@@ -67,7 +67,7 @@ def _same(old: Array, new: Array, _: Counter[Licence]) -> int | None:
 
 
 def _clamped_float(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
-    """The same bits, or all that leave the range of one half type clamped to it."""
+    """Check for equal bits, or for saturation of all elements beyond the range of one half type."""
     if np.array_equal(old.view(np.uint32), new.view(np.uint32)):
         return None
     differs = old.view(np.uint32) != new.view(np.uint32)
@@ -84,7 +84,7 @@ def _clamped_float(old: Array, new: Array, uses: Counter[Licence]) -> int | None
 
 
 def restored(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
-    """The check of float32 elements that were rounded to half, or clamped to it, and widened again."""
+    """Check float32 elements that were rounded or saturated to half, and widened again."""
     uses[Licence.RESTORED] = 1
     for half in (FLOAT16, BFLOAT16):
         found = Counter[Licence]()
@@ -95,7 +95,7 @@ def restored(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
 
 
 def _is_restored(old: Array, new: Array, half: Half, uses: Counter[Licence]) -> bool:
-    """Return whether every element is what rounding to half, or clamping to it, and widening makes of it."""
+    """Return whether every element was rounded or saturated to half, and widened again."""
     with np.errstate(all="ignore"):
         given = new.astype(half.numpy)
     exact = (given.astype(np.float32).view(np.uint32) == new.view(np.uint32)) | np.isnan(new)
@@ -107,8 +107,8 @@ def _clamped(old: Array, half: Half) -> Array:
 
 
 def rounded(old: Array, new: Array, uses: Counter[Licence], half: Half) -> int | None:
-    """The position of the first element that is not what rounding to half makes of it, or clamping to its
-    range; None where none is. Counts what was used.
+    """Return the position of the first element that is neither rounded nor saturated to half correctly; None
+    if all are. Counts the licences used.
     """
     old = np.asarray(old, np.float32)
     if _is_finite(new, half) and _are(rounding.convert(old, half, nan=False), new):
@@ -132,9 +132,9 @@ def _first_not_rounded(old: Array, new: Array, uses: Counter[Licence], half: Hal
 
 
 def _lifted(old: Array, new: Array, half: Half) -> Array:
-    """Positions of numbers other than 0 that were raised to one of float16's two least, of their sign.
+    """Return the positions of nonzero numbers raised to one of float16's two smallest, of the same sign.
 
-    Converters do so that nothing becomes 0: onnxruntime's to 2^-24, onnxconverter-common's to 1e-7.
+    Converters do so to avoid underflow: onnxruntime's to 2^-24, onnxconverter-common's to 1e-7.
     """
     if half is not FLOAT16:
         return np.zeros(old.shape, bool)
@@ -148,7 +148,7 @@ def _are(wanted: Array, given: Array) -> bool:
 
 
 def _is_finite(new: Array, half: Half) -> bool:
-    """Return whether all elements are finite, as nearly always; a NaN may have any bits."""
+    """Return whether all elements are finite, the common case; a NaN may have any bits."""
     given, infinity = new.view(np.uint16), _infinity(half)
     if not np.bitwise_or.reduce(given, axis=None) & _TWO:  # one pass over most weights, in place of two
         return True
@@ -156,7 +156,7 @@ def _is_finite(new: Array, half: Half) -> bool:
 
 
 class _FiniteBlocks(threading.local):
-    """A `Rounding` in memory that each thread uses again."""
+    """A `Rounding` with a buffer that each thread reuses."""
 
     def __init__(self, half: Half) -> None:
         self._half, self._round = half, BlockRounding(half)
@@ -167,14 +167,14 @@ class _FiniteBlocks(threading.local):
 
 
 class _RoundedBlocks(threading.local):
-    """`rounded` for one block after another, in memory that each thread uses again."""
+    """The check `rounded` for successive blocks, with a buffer that each thread reuses."""
 
     def __init__(self, half: Half) -> None:
         self._half, self._only_result = half, _FiniteBlocks(half)
         self._same = np.empty(0, bool)
 
     def __call__(self, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
-        """As a `Check`."""
+        """Implement `Check`."""
         wanted = self._only_result(old)
         if wanted is not None and self._equal(wanted.view(np.uint16), new.view(np.uint16)):
             return None
@@ -189,11 +189,11 @@ class _RoundedBlocks(threading.local):
 
 
 _AT_ONCE = 4
-"""Halves in what is compared at once."""
+"""Half elements per 64-bit comparison."""
 
 _SIGN = np.uint16(0x8000)
 _TWO = np.uint16(0x4000)
-"""The bit of either half type that what is 2 or more has, of any sign, and nothing that is less."""
+"""The bit of either half type that is set exactly in magnitudes of 2 or more."""
 
 
 def _infinity(half: Half) -> Any:
@@ -201,7 +201,7 @@ def _infinity(half: Half) -> Any:
 
 
 def _converted(half: Half, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
-    """Of one half type: as rounding to the other makes it, with the licences of that."""
+    """Check elements of one half type that were rounded to the other, with the licences of `rounded`."""
     uses[Licence.CONVERTED] += 1
     return rounded(old, new, uses, half)
 
@@ -213,12 +213,12 @@ def _widened(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
     return _first(wrong & ~(np.isnan(wide) & np.isnan(new)))
 
 
-# ---- tensors that are checked while they are written
+# ---- tensors checked at writing
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Where the elements of a tensor lie: from which byte of which file on, of which type, and how many."""
+    """The location of a tensor's elements in a file: byte offset, element type, and number."""
 
     file: FileIdentity
     offset: int
@@ -228,7 +228,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What was written to a file, and which licences it used."""
+    """A tensor written to a file, its source, and the licences used."""
 
     source: Extent
     data_type: int
@@ -237,16 +237,16 @@ class _Written:
 
 
 _Start = tuple[int, int, int]
-"""A file's device and inode, and a byte of it."""
+"""The device and inode of a file, and a byte offset."""
 
 
 class WrittenTensors:
-    """What was found of tensors while they were written; of a file that has changed since, nothing."""
+    """The outcomes of checks at writing; those of a file that has changed since are void."""
 
     def __init__(self) -> None:
         self._found: dict[_Start, _Written] = {}
         self._files: dict[tuple[int, int], FileIdentity] = {}
-        self._check = functools.cache(between)  # whose memory serves each tensor of a thread
+        self._check = functools.cache(between)  # the buffers serve every tensor of a thread
         self._only_result = functools.cache(only_result)
 
     def write(
@@ -257,11 +257,10 @@ class WrittenTensors:
         blocks: Iterable[Array],
         convert: Callable[[Array], Array],
     ) -> None:
-        """Writes a tensor of a type to a file, from blocks of `source`: as the proof itself rounds a block
-        where no other bits would be right, else as `convert` makes it, which is checked.
+        """Write a tensor of a type to a file, from blocks of `source`. A block is rounded by the check itself
+        where only one result is right, else by `convert`, whose result is checked.
 
-        What is wrong with a block is found where the tensor is compared: it is only not noted here. Raises
-        OSError.
+        A tensor with a wrong block is not recorded; the later comparison reports it. Raises OSError.
         """
         check = self._check(source.data_type, data_type)
         only_result = self._only_result(source.data_type, data_type)
@@ -273,18 +272,18 @@ class WrittenTensors:
                 right = right and check is not None and check(before, after, uses) is None
             file.write(after.astype(after.dtype.newbyteorder("<"), copy=False).view(np.uint8).data)
             size += after.size
-        if right and size == source.size and Licence.RESTORED not in uses:  # which holds of a whole tensor
+        if right and size == source.size and Licence.RESTORED not in uses:  # a property of the whole tensor
             found = os.fstat(file.fileno())
             written = _Written(source, data_type, size, uses)
             self._found[found.st_dev, found.st_ino, start] = written
 
     def close(self, path: Path) -> None:
-        """Says that a file is complete: whoever writes to it now makes what was found of it worthless."""
+        """Mark a file as complete: any later write to it voids the recorded checks."""
         found = FileIdentity.of(path.stat())
         self._files[found.device, found.inode] = found
 
     def uses(self, old: Extent, new: Extent) -> Counter[Licence] | None:
-        """The licences that `new` used where it was written from `old`; None where that was not seen."""
+        """Return the licences used in writing `new` from `old`; None if that was not recorded."""
         if self._files.get((new.file.device, new.file.inode)) != new.file:
             return None
         found = self._found.get((new.file.device, new.file.inode, new.offset))

@@ -1,4 +1,4 @@
-"""The rules by which a node of the original may stand as others in the result."""
+"""Rules by which other nodes of the result may replace a node of the original."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from amp_rewrite.certificate.value_kinds import CAST, FLOAT
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 
 Rule = Callable[[Proof, Node, int], Sequence[Pair]]
-"""What is left to prove of a node of the original and a value of the result; raises DifferentError."""
+"""Returns the pairs that remain to be proved for a node of the original and a value of the result."""
 
 
 def rule(a: Node, b: Node | None) -> Rule | None:
-    """The rule for two nodes of different operators; None where there is none."""
+    """Return the rule for two nodes of different operators; None if there is none."""
     if a.operator in _WHATEVER_STANDS or b is None or a.operator[0] or b.operator[0]:
         return _WHATEVER_STANDS.get(a.operator)
     return _EXCHANGED.get((a.operator[1], b.operator[1]))
 
 
 def _left_out(proof: Proof, node: Node, right: int) -> Sequence[Pair]:
-    """`Identity(x)` is `x`."""
+    """Match `Identity(x)` with `x`."""
     proof.uses[Licence.IDENTITY] += 1
     return [(node.inputs[0], right)]
 
 
-# ---- a Clip written as a Max and a Min
+# ---- Clip as Max and Min
 
 
 _LARGEST = float(np.finfo(np.float32).max)
 _BOUNDS = (("min", -_LARGEST), ("max", _LARGEST))
-"""The attributes of the bounds before opset 11, and what a missing bound is."""
+"""The attributes of the bounds before opset 11, and the defaults of missing bounds."""
 
 
 def as_max_and_min(proof: Proof, clip: Node, right: int) -> Sequence[Pair]:
-    """`Clip(x, low, high)` is `Min(Max(x, low), high)`, for floats."""
+    """Match `Clip(x, low, high)` with `Min(Max(x, low), high)`, for floats."""
     data, *bounds = max_and_min_operands(proof, right)
     if proof.original.kinds[clip.first] != FLOAT:
         raise DifferentError("they are a Clip, and a Max and a Min, of integers")
@@ -63,7 +63,7 @@ def as_max_and_min(proof: Proof, clip: Node, right: int) -> Sequence[Pair]:
 
 
 def max_and_min_operands(proof: Proof, right: int) -> tuple[int, int, int]:
-    """The operand and the bounds of a Max and a Min of the result; DifferentError for others."""
+    """Return the operand and the bounds of a Max and a Min of the result; DifferentError for other nodes."""
     below = proof.made(right, "Min")
     above = proof.made(below.inputs[0], "Max") if below.inputs else below
     if len(below.inputs) != _TWO or len(above.inputs) != _TWO:
@@ -84,11 +84,11 @@ def _bound_number(clip: Node, port: int) -> float:
     return missing if stated is None else stated.attribute.f
 
 
-# ---- a product of a value with itself written as its power of 2
+# ---- a square as a power of 2
 
 
 def as_power(proof: Proof, product: Node, right: int) -> Sequence[Pair]:
-    """`Mul(x, x)` is `Pow(x, 2)`, for floats."""
+    """Match `Mul(x, x)` with `Pow(x, 2)`, for floats."""
     power = proof.made(right, "Pow")
     base, factors = power.inputs[0], product.inputs
     if len(factors) != _TWO or factors[0] != factors[1] or proof.original.kinds[product.first] != FLOAT:
@@ -98,11 +98,11 @@ def as_power(proof: Proof, product: Node, right: int) -> Sequence[Pair]:
     return [(factors[0], base)]
 
 
-# ---- a Reciprocal written as a division
+# ---- Reciprocal as a division
 
 
 def as_division(proof: Proof, node: Node, right: int) -> Sequence[Pair]:
-    """`Reciprocal(x)` is `1 / x`, rounded once as well."""
+    """Match `Reciprocal(x)` with `1 / x`, which is also rounded once."""
     division = proof.made(right, "Div")
     if len(division.inputs) != 2 or proof.original.kinds[node.first] != FLOAT:
         raise DifferentError("they are not a Reciprocal and a division")
@@ -111,7 +111,7 @@ def as_division(proof: Proof, node: Node, right: int) -> Sequence[Pair]:
     return [(node.inputs[0], division.inputs[1])]
 
 
-# ---- a FusedConv taken apart into a Conv, a sum and an activation
+# ---- FusedConv as a Conv, an Add and an activation
 
 
 _PARAMETERS: Mapping[str, tuple[str, ...]] = {
@@ -122,11 +122,11 @@ _PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "HardSigmoid": ("alpha", "beta"),
     "Clip": ("min", "max"),
 }
-"""What onnxruntime fuses, with the attributes that its `activation_params` are, in order."""
+"""Activations that onnxruntime fuses, with the attributes that `activation_params` lists, in order."""
 
 
 def take_conv_apart(proof: Proof, fused: Node, right: int) -> Sequence[Pair]:
-    """`FusedConv(x, w, b, z)` is `activation(Conv(x, w, b) + z)`."""
+    """Match `FusedConv(x, w, b, z)` with `activation(Conv(x, w, b) + z)`."""
     given = without_graphs(attributes_of(fused))
     name = given["activation"].s.decode(errors="replace") if "activation" in given else ""
     if name not in _PARAMETERS:
@@ -160,7 +160,7 @@ def _contents(given: Mapping[str, AttributeProto]) -> Mapping[str, object]:
 
 
 def _before_activation(proof: Proof, right: int, name: str, numbers: Sequence[float]) -> int:
-    """Return what the activation of a fused node is applied to in the result."""
+    """Return the operand of a fused node's activation in the result."""
     node = proof.rewritten.makers[right]
     if name == "Clip" and node is not None and node.operator == ("", "Min") and len(numbers) == 2:
         data, low, high = max_and_min_operands(proof, right)
@@ -174,7 +174,7 @@ def _before_activation(proof: Proof, right: int, name: str, numbers: Sequence[fl
 
 
 def _same_parameters(proof: Proof, node: Node, names: Sequence[str], numbers: Sequence[float]) -> None:
-    """Proves that an activation has the parameters of a fused node, as attributes or as inputs."""
+    """Prove that an activation has the parameters of a fused node, as attributes or as inputs."""
     stated = without_graphs(attributes_of(node))
     wanted = dict(zip(names, numbers, strict=False))
     if len(node.inputs) > 1:
@@ -186,11 +186,11 @@ def _same_parameters(proof: Proof, node: Node, names: Sequence[str], numbers: Se
         raise DifferentError("the activation has other parameters")
 
 
-# ---- a BatchNormalization in the weights of the product before it:
+# ---- a BatchNormalization folded into the weights of the preceding product:
 #
 #     scale * (W x + b - mean) / sqrt(variance + epsilon) + shift  =  (a W) x + (a (b - mean) + shift)
 #
-# with a = scale / sqrt(variance + epsilon) for each output channel. The numbers are computed anew in float64.
+# with a = scale / sqrt(variance + epsilon) per output channel. The numbers are recomputed in float64.
 
 
 _WITHOUT_TEST_MODE = 7
@@ -206,7 +206,7 @@ class _Norm:
 
 
 def into_product(proof: Proof, norm: Node, right: int) -> Sequence[Pair]:
-    """The data of the product is left to prove; its weights and its bias are proved here."""
+    """Prove the weights and the bias of a product with a BatchNormalization folded in; its data remains."""
     product, after = proof.original.makers[norm.inputs[0]], proof.rewritten.makers[right]
     product, added = _without_bias(proof, product)
     if product is None or after is None or len(product.inputs) < 2:
@@ -240,7 +240,7 @@ def into_product(proof: Proof, norm: Node, right: int) -> Sequence[Pair]:
 
 
 def _without_bias(proof: Proof, node: Node | None) -> tuple[Node | None, Array | None]:
-    """A product, and what is stored and added to it before it is normalised."""
+    """Return a product, and the constant added to it before normalisation, if any."""
     if node is not None and node.operator == ("", "Add") and not node.proto.attribute:
         for port, value in enumerate(node.inputs):
             product, added = proof.original.makers[node.inputs[1 - port]], proof.array(value)
@@ -250,7 +250,7 @@ def _without_bias(proof: Proof, node: Node | None) -> tuple[Node | None, Array |
 
 
 def _channelwise(added: Array, weight: Array, channels: int) -> Array:
-    """Return what is added to each channel, which is the second axis of all or of two."""
+    """Return a constant addend per channel; channels are the second axis of the output."""
     axes = [1] * weight.ndim
     axes[1] = channels
     if [1] * (weight.ndim - added.ndim) + list(added.shape) != axes:
@@ -311,7 +311,7 @@ _MATRIX = 2
 
 
 def _view(product: Node, weight: Array) -> _View:
-    """The weight as (groups, inputs, channels of a group, rest): the first and third are the channels."""
+    """Return the weight's sizes as (groups, inputs, channels of a group, rest); channels are axes 0 and 2."""
     given = without_graphs(attributes_of(product))
     dims, name = weight.shape, product.operator[1] if not product.operator[0] else ""
     rest = int(np.prod(dims[2:]))
@@ -327,16 +327,17 @@ def _view(product: Node, weight: Array) -> _View:
     raise DifferentError("a BatchNormalization went into another operator")
 
 
-# ---- stored numbers that are exact ones, rounded to float32 at most a few times and then to half
+# ---- constants computed in float32, with a few roundings, and then rounded to half
 
 
 SLACK = 2.0**-22
-"""Of each number, what float32 may have lost: two roundings."""
+"""The relative error that float32 may have: two roundings."""
 
 
 def outside_interval(exact: Array, rewritten: Held, size: Array | None = None, slack: float = SLACK) -> str:
-    """The fault of stored numbers; empty where each lies between the exact one less and plus `slack`
-    times its `size` (of the terms of a sum; else its own), both rounded as it is.
+    """Return the fault of constants; empty where each lies in the interval of `slack` times `size` around the
+    exact number, with both ends rounded alike. `size` is the magnitude of the terms of a sum, by default the
+    number's own.
     """
     tensor = rewritten.tensor
     if tensors.dims(tensor) != exact.shape:
@@ -360,7 +361,7 @@ def _outside(exact: Array, around: Array, found: Array) -> Array:
 
 
 def _as_halves(found: Array) -> Iterator[Array]:
-    """Float32 numbers in each half type that holds all of them: they may have been rounded to it."""
+    """Yield float32 numbers in each half type that represents all of them, as it may have rounded them."""
     for half in (FLOAT16, BFLOAT16) if found.dtype == np.float32 else ():
         with np.errstate(all="ignore"):
             given = found.astype(half.numpy)
@@ -371,14 +372,13 @@ def _as_halves(found: Array) -> Iterator[Array]:
 _INTERVAL_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
-# ---- a CastLike of which only the original declares the type of the value that it follows
+# ---- CastLike whose second input has a type that only the original declares
 
 
 def follow_unknown_cast(proof: Proof, left: int, node: Node) -> Sequence[Pair]:
-    """Return the pairs left to prove of a value and such a node, which is a Cast there, or nothing.
+    """Return the pairs that remain to be proved for a CastLike that is a Cast or nothing in the original.
 
-    The value of the original that has the name of the one it follows is only a guess: that the two are the
-    same is left to prove as well.
+    The counterpart of the second input is a guess by name: that the two are equal remains to be proved too.
     """
     original = proof.original
     data, like = node.inputs[:2]
@@ -401,9 +401,9 @@ _WHATEVER_STANDS: dict[tuple[str, str], Rule] = {
     ("", "BatchNormalization"): into_product,
     ("com.microsoft", "FusedConv"): take_conv_apart,
 }
-"""By the operator of the original alone."""
+"""Rules by the operator of the original alone."""
 
 _EXCHANGED: dict[tuple[str, str], Rule] = {
     ("Mul", "Pow"): as_power,
 }
-"""By both operators, which are ONNX's."""
+"""Rules by both operators, in the ONNX domain."""

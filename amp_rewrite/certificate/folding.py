@@ -1,6 +1,6 @@
-"""Licence: a value that depends on stored values alone, stored; it is computed anew, within limits.
+"""Licence for constant folding: folded values are recomputed, within limits on memory and work.
 
-Small stored values that became half are compared many at a time: each alone costs more than its elements.
+Small constants that became half are compared in batches: each alone costs more than its elements.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from amp_rewrite.certificate.value_kinds import find_signature
 from amp_rewrite.process import startup
 
 MOST = 1 << 28
-"""The bytes of stored values that are computed with at most."""
+"""The most bytes of constants that a computation may read."""
 
 _VARYING = frozenset(
     """
@@ -42,18 +42,18 @@ _VARYING = frozenset(
     RandomUniformLike Scan
     """.split()
 )
-"""What is not computed before a run, and what reads the bits of a float, which may be a half's."""
+"""Operators that are not folded, and those that read the bits of a float, which may be a half's."""
 
 _DIVISIONS = frozenset(("Div", "Mod"))
 _FRACTIONS = frozenset((value_kinds.FLOAT, int(TensorProto.DOUBLE)))
 
 
 _Folding = tuple[int, int, str]
-"""A value of the original, the stored one of the result, and the output that they are read for."""
+"""A value of the original, the constant of the result, and the output that depends on them."""
 
 
 class Folded:
-    """The folded values of a proof; they are computed together at its end."""
+    """The folded values of a proof, which are recomputed together at its end."""
 
     def __init__(self, proof: Proof) -> None:
         self._proof = proof
@@ -63,7 +63,7 @@ class Folded:
         self._bytes = 0
 
     def add(self, left: int, right: int, output: str) -> None:
-        """Notes a computed value that the result stores; DifferentError where it needs more than that."""
+        """Add a computed value that the result stores; DifferentError unless it is a constant expression."""
         self._proof.same_kind(left, right)
         waiting = [left]
         while waiting:
@@ -98,7 +98,7 @@ class Folded:
         return node
 
     def _may_trap(self, division: Node) -> bool:
-        """Return whether a processor may trap: it divides integers by 0, or the least of them by -1."""
+        """Return whether a processor may trap, on an integer division by 0 or of the smallest by -1."""
         original = self._proof.original
         if original.kinds[division.first] in _FRACTIONS:
             return False
@@ -108,16 +108,16 @@ class Folded:
         return bool(np.isin(tensors.whole(divisor, original.folder), (0, -1)).any())
 
     def prove(self) -> None:
-        """Computes all that was added, and compares it; raises DifferentError.
+        """Recompute all added values and compare them; raises DifferentError.
 
-        Either with the Casts of the original, which round what is computed as it does itself, or without.
+        A value may match with the Casts of the original, which round as the original does, or without them.
         """
         failed = self._differing(self._pairs, casts=True) if self._pairs else {}
         for error in self._differing(failed, casts=False).values() if failed else ():
             raise error
 
     def _differing(self, pairs: Collection[_Folding], *, casts: bool) -> Mapping[_Folding, DifferentError]:
-        """The pairs that are not what computing makes of the original; the others are counted."""
+        """Return the pairs that differ from the recomputed values; count the others."""
         wanted, failed = [*dict.fromkeys(left for left, _, _ in pairs)], dict[_Folding, DifferentError]()
         try:
             arrays = dict(zip(wanted, compute_outputs(self._model(wanted, casts)), strict=True))
@@ -135,7 +135,7 @@ class Folded:
         return failed
 
     def _model(self, wanted: Sequence[int], casts: bool) -> ModelProto:
-        """A model that computes values of the original, in float32 where its Casts are left out."""
+        """Return a model that computes values of the original, in float32 where its Casts are omitted."""
         original, graph = self._proof.original, GraphProto(name="folded")
         reached, versions, waiting = set[int](), set[int](), [(number, False) for number in wanted]
         while waiting:
@@ -159,7 +159,7 @@ class Folded:
         return helper.make_model(graph, opset_imports=[opset], ir_version=max(original.proto.ir_version, _IR))
 
     def _stored(self, number: int, casts: bool) -> TensorProto:
-        """A stored value; of half it has the values in float32, where the Casts between are left out."""
+        """Return a constant, widened from half to float32 where the Casts in between are omitted."""
         original = self._proof.original
         array = tensors.whole(original.stored[number], original.folder)
         is_half = original.kinds[number] == value_kinds.FLOAT and not casts
@@ -167,7 +167,7 @@ class Folded:
 
 
 _IR = 8
-"""The IR version of what is computed, where the original has an older one."""
+"""The minimum IR version of a model that is computed."""
 
 
 def _renamed(node: Node, read: Sequence[int]) -> NodeProto:
@@ -184,18 +184,18 @@ def _renamed(node: Node, read: Sequence[int]) -> NodeProto:
     return made
 
 
-# ---- how much it costs to compute what is folded: a few small values may be expanded to any size
+# ---- the cost of recomputing folded values: a few small ones may be expanded to any size
 
 
 MOST_BYTES = 1 << 28
-"""The bytes of all values that are computed for one model at most."""
+"""The most bytes of all values that are computed for one model."""
 
 MOST_WORK = 1 << 36
-"""The products and sums of all of them: some seconds."""
+"""The most products and sums for one model: some seconds."""
 
 
 def refuse_costly(model: ModelProto) -> None:
-    """DifferentError for a model without inputs that would take long to compute, or much memory."""
+    """Raise DifferentError for a model without inputs that would take too much time or memory."""
     try:
         graph = shape_inference.infer_shapes(model, data_prop=True).graph
     except Exception as error:  # of many kinds
@@ -219,7 +219,7 @@ def _elements(info: ValueInfoProto) -> int:
 
 
 def _width(info: ValueInfoProto) -> int:
-    """The bytes of an element; 8 of one whose width is not known."""
+    """Return the bytes of an element; 8 if its width is unknown."""
     try:
         return helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).itemsize
     except (KeyError, TypeError, ValueError):
@@ -227,7 +227,7 @@ def _width(info: ValueInfoProto) -> int:
 
 
 def _between(graph: GraphProto, sizes: Mapping[str, int]) -> int:
-    """The bytes that products of more than two factors may take on the way."""
+    """Return the bytes of intermediates that products of more than two factors may need."""
     products = (node for node in graph.node if node.op_type == "Einsum" and len(node.input) > _TWO)
     return sum(8 * prod(sizes.get(name, 0) for name in node.input) for node in products)
 
@@ -254,14 +254,14 @@ _SUMS = frozenset(
     MaxPool MaxRoiPool NonMaxSuppression QLinearConv RNN RoiAlign STFT
     """.split()
 )
-"""Operators that may read all elements of an input for each element that they make."""
+"""Operators that may read all elements of an input for each output element."""
 
 
-# ---- computing node by node, as a runtime folds in float32
+# ---- computation node by node, as a runtime folds in float32
 
 
 def compute_outputs(model: ModelProto) -> Sequence[Array]:
-    """The outputs of a model without inputs, in order; DifferentError where they cannot be computed."""
+    """Return the outputs of a model without inputs, in order; DifferentError if they cannot be computed."""
     refuse_costly(model)
     try:
         run = _by_runtime if importlib.util.find_spec("onnxruntime") else _by_reference
@@ -289,11 +289,11 @@ def _by_reference(model: ModelProto) -> Sequence[Array]:
 
 
 _SMALL, _MANY = 1 << 14, 1 << 17
-"""The bytes of a small float32 value, and of those that are compared at once: too few for onnxruntime."""
+"""The most bytes of a small float32 value, and of a batch: too few for onnxruntime."""
 
 
 class SmallValues:
-    """The small values of a proof that are still to be compared."""
+    """The small constants of a proof that wait for comparison."""
 
     def __init__(self, proof: Proof) -> None:
         self._proof = proof
@@ -303,7 +303,7 @@ class SmallValues:
         self._bytes = 0
 
     def add(self, left: int, right: int, output: str) -> bool:
-        """Return whether a pair is a small float32 value and its half, which is compared later.
+        """Add a small float32 value and its half for later comparison; return False for any other pair.
 
         Raises DifferentError as `compare` does.
         """
@@ -322,7 +322,7 @@ class SmallValues:
         return True
 
     def first(self) -> DifferentError | None:
-        """Return what is wrong with the first value that waits and differs; None where none does."""
+        """Return the fault of the first waiting value that differs; None if none does."""
         try:
             self.compare()
         except DifferentError as found:
@@ -330,7 +330,7 @@ class SmallValues:
         return None
 
     def compare(self) -> None:
-        """Compares what waits, one by one where a licence is used; DifferentError for the first that
+        """Compare the waiting values, one by one if a licence is used; DifferentError for the first that
         differs.
         """
         if not self._waiting:
@@ -351,7 +351,7 @@ class SmallValues:
 
 
 def _content(a: object, b: object) -> tuple[bytes, bytes] | None:
-    """The bytes of a small float32 value and of its half; None where they are anything else."""
+    """Return the bytes of a small float32 value and of its half; None for any other pair."""
     if not (isinstance(a, TensorProto) and isinstance(b, TensorProto)):
         return None
     if a.data_type != TensorProto.FLOAT or b.data_type not in HALVES:
@@ -359,7 +359,7 @@ def _content(a: object, b: object) -> tuple[bytes, bytes] | None:
     dims = a.dims[:]
     size = 4 * prod(dims)
     if size > _SMALL or dims != b.dims[:] or (dims and min(dims) < 0):
-        return None  # of which `compare` refuses a negative size
+        return None  # `compare` refuses a negative size
     if not (tensors.is_raw(a) and tensors.is_raw(b)):
         return None
     old, new = a.raw_data, b.raw_data

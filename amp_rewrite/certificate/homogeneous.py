@@ -1,7 +1,7 @@
-"""How values of a model grow with a factor: each is homogeneous in it, of some degree, or nothing is known.
+"""Degrees of homogeneity of a model's values in a factor, where they are known.
 
-A value of degree d is the factor to the power d times what it is where the factor is 1. One of degree 0
-depends on it only in rounding.
+A value of degree d is its value for a factor of 1, times the factor to the power d. A value of degree 0
+depends on the factor only in rounding.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _Rule = Callable[["_Site"], int | None]
 
 
 class Degrees:
-    """The degrees of what some values of a model depend on; `known` has those of the factors."""
+    """The degrees of a model's values, from those of the factors."""
 
     def __init__(self, model: Numbered, known: Mapping[int, int]) -> None:
         self.model = model
         self.of = dict(known)
 
     def settle(self, wanted: Collection[int]) -> list[Node]:
-        """Finds them; returns the nodes on which the `wanted` values depend, producers first.
+        """Compute the degrees; return the nodes that some values depend on, producers first.
 
-        Raises DifferentError for a value of which nothing is known, and for one that is wanted, enters or
-        leaves a body, and is not of degree 0.
+        Raises DifferentError for an unknown degree, and for one other than 0 of these values or of those that
+        enter or leave a body.
         """
         nodes = _before(self.model, wanted)
         for node in nodes:
@@ -66,7 +66,7 @@ def _grown(number: int) -> DifferentError:
 
 
 def _before(model: Numbered, wanted: Collection[int]) -> list[Node]:
-    """The nodes on which values depend, those in bodies included, producers first."""
+    """Return the nodes that values depend on, including those in bodies, producers first."""
     found, seen = list[Node](), set[int]()
     stack = [(number, False) for number in wanted]
     while stack:
@@ -85,30 +85,30 @@ def _before(model: Numbered, wanted: Collection[int]) -> list[Node]:
 
 
 class _Site:
-    """A node, and the degrees of its inputs."""
+    """A node with the degrees of its inputs."""
 
     def __init__(self, degrees: Degrees, node: Node) -> None:
         self.model, self.node = degrees.model, node
         self.degrees = [degrees.of.get(number, 0) for number in node.inputs]
 
     def common(self, ports: Sequence[int]) -> int | None:
-        """The degree that these inputs share, and all others are of degree 0; zeros are of any."""
+        """Return the degree that these inputs share if all others have degree 0; zeros have any degree."""
         shared = {self.degrees[port] for port in ports if port < len(self.degrees) and not self.is_zero(port)}
         others = (degree for port, degree in enumerate(self.degrees) if port not in ports)
         return shared.pop() if len(shared) == 1 and not any(others) else None
 
     def is_zero(self, port: int) -> bool:
-        """Return whether an input is left out, or zero."""
+        """Return whether an input is omitted or zero."""
         return self.node.inputs[port] == MISSING or _is_zero(self.model, self.node.inputs[port])
 
     def said(self, name: str, default: str) -> str:
-        """An attribute that is a text."""
+        """Return an attribute of type string."""
         held = attributes_of(self.node).get(name)
         return default if held is None else held.attribute.s.decode(errors="replace")
 
 
 def _is_zero(model: Numbered, number: int) -> bool:
-    """Return whether a value is stored, or filled, with zeros."""
+    """Return whether a value is a constant of zeros, stored or filled."""
     node = model.makers[number]
     while node is not None and node.operator[0] == "" and node.operator[1] in KEEPING_ZERO:
         number = node.inputs[0]
@@ -132,7 +132,7 @@ def _pad(site: _Site) -> int | None:
     constant = site.said("mode", "constant") == "constant"
     value = attributes_of(site.node).get("value")
     if constant and value is not None and value.attribute.f:
-        return None  # of old versions: what is added does not grow
+        return None  # of old versions: the padding does not scale
     return site.common((0, 2) if constant else (0,))
 
 
@@ -150,7 +150,7 @@ def _cast(site: _Site) -> int | None:
 
 
 def _product(site: _Site) -> int | None:
-    """The degree of two factors; what is added to their product has the same."""
+    """Return the degree of a product of two factors; addends must have the same."""
     degree = sum(site.degrees[:2])
     added = [port for port in range(2, len(site.degrees)) if not site.is_zero(port)]
     return degree if all(site.degrees[port] == degree for port in added) else None
@@ -172,4 +172,4 @@ _RULES: Mapping[tuple[str, str], _Rule] = {
     **{("com.microsoft", name): _together(0) for name in LINEAR_GRADIENTS},
     **{("com.microsoft", name): _together(2) for name in ("GatherGrad", "GatherNDGrad")},
 }
-"""Operators by the definitions of ONNX; those of com.microsoft, onnxruntime's gradients, are linear in dY."""
+"""Rules by the definitions of ONNX; onnxruntime's gradients, in com.microsoft, are linear in dY."""

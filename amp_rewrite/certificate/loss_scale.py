@@ -1,8 +1,8 @@
-"""Takes a loss scale that a result declares out of it, proved: its factors, skipped steps, and its state.
+"""Proved removal of a loss scale that a result declares: its factors, skipped steps, and its state.
 
-All values are homogeneous in the scale, and the outputs of degree 0: they are what they are where it is 1.
-There, multiplying by it changes nothing; whatever else reads it reads no value of the original. What keeps
-old state where gradients are not finite, and what the scale becomes, is compared with the rule
+All values are homogeneous in the scale, and the outputs have degree 0: they are the same as for a scale of 1,
+where multiplication by it is the identity; its other consumers read no value of the original. The selection
+of old state where gradients are not finite, and the update of the scale, are compared with the rule
 (`skipped_steps`).
 """
 
@@ -25,9 +25,9 @@ from amp_rewrite.certificate.proving import Proving
 
 
 def take_out(original: Numbered, rewritten: Numbered) -> tuple[Numbered, Counter[Licence]]:
-    """The result without the loss scale that it alone declares, and what was used for that.
+    """Return the result without the loss scale that it alone declares, and the licences used for that.
 
-    Raises DifferentError for a result whose outputs depend on the scale, or that does otherwise than it says.
+    Raises DifferentError if outputs depend on the scale, or if the result deviates from its declaration.
     """
     declared = declared_scale(original, rewritten)
     return (rewritten, Counter()) if declared is None else _TakingOut(rewritten, declared).run()
@@ -57,7 +57,7 @@ class _TakingOut:
         return replace(after, inputs=inputs, outputs=outputs, stored=stored), Counter(uses)
 
     def _factors(self) -> dict[int, int]:
-        """Values of the scale alone, with their degrees: an input, or the stored powers of a fixed scale."""
+        """Return the values of the scale, with their degrees: an input, or stored powers of a fixed scale."""
         declared = self.declared
         if "scale" in declared.state:
             return {self._scalar(declared.state["scale"][0]): 1}
@@ -68,7 +68,7 @@ class _TakingOut:
         return found
 
     def _scalar(self, name: str) -> int:
-        """The number of an input that is one float: more axes would be given to what it multiplies."""
+        """Return the number of a scalar input; with axes, it could broadcast the other factors."""
         number = number_of(self.after.inputs, name)
         for info in self.after.proto.graph.input:
             kind = info.type.tensor_type
@@ -77,7 +77,7 @@ class _TakingOut:
         return number
 
     def _stored(self, name: str) -> int:
-        """The number of a stored value; MISSING for a name that the result does not store."""
+        """Return the number of a stored value; MISSING for a name that the result does not store."""
         return next((number for number in self.after.stored if self.after.names[number] == name), MISSING)
 
     def _refuse_other(self, number: int, degree: int) -> None:
@@ -95,7 +95,7 @@ _FLOATS = value_kinds.FLOATS | {int(TensorProto.DOUBLE)}
 
 
 def _powers(model: Numbered, nodes: Sequence[Node], factors: Mapping[int, int]) -> dict[int, int]:
-    """The values that are powers of the scale, with their degrees: factors, and what these alone make."""
+    """Return the powers of the scale, with their degrees: factors, and values computed from these alone."""
     found = dict(factors)
     for node in nodes:
         if node.operator == ("", "Cast") and node.inputs[0] in found:
@@ -111,7 +111,7 @@ def _is_one(model: Numbered, number: int) -> bool:
 
 
 def _multiplied(nodes: Sequence[Node], powers: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
-    """Products by the scale, and by its reciprocal, each with what is multiplied."""
+    """Return the products by the scale and by its reciprocal, each with its other operand."""
     by_degree: dict[int, dict[int, int]] = {1: {}, -1: {}}
     for node in nodes:
         if node.operator != ("", "Mul"):
@@ -125,7 +125,7 @@ def _multiplied(nodes: Sequence[Node], powers: Mapping[int, int]) -> tuple[dict[
 
 
 def _erase(model: Numbered, nodes: Sequence[Node], standing: Mapping[int, int]) -> None:
-    """Puts other values in the places of some, wherever they are read."""
+    """Replace values by others for all their consumers."""
 
     def final(number: int) -> int:
         while number in standing:
@@ -137,7 +137,7 @@ def _erase(model: Numbered, nodes: Sequence[Node], standing: Mapping[int, int]) 
         node.inputs = list(map(final, node.inputs))
 
 
-# ---- what a result declares of its loss scale, in its metadata
+# ---- the declaration of a loss scale in the metadata of a result
 
 
 _PREFIX = "amp_rewrite.train."
@@ -146,9 +146,9 @@ _KEY = f"{_PREFIX}loss_scale"
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a result says of its loss scale: its numbers, the inputs and outputs that hold its state, the
-    output that says whether gradients were finite, the stored `powers` of a fixed scale, and the inputs and
-    outputs of the state of the model.
+    """The declaration of a loss scale: its numbers, the inputs and outputs for its state, the output that
+    flags finite gradients, the stored `powers` of a fixed scale, and the inputs and outputs for the state of
+    the model.
     """
 
     scale: Mapping[str, float]
@@ -159,12 +159,12 @@ class Declared:
 
     @property
     def outputs(self) -> set[str]:
-        """The outputs that the scale adds."""
+        """The outputs that exist only for the scale."""
         return {pair[1] for pair in self.state.values()} | ({self.finite} if self.finite else set[str]())
 
 
 def declared_scale(original: Numbered, rewritten: Numbered) -> Declared | None:
-    """The scale that the result alone declares; None without one, DifferentError for what is none."""
+    """Return the scale that the result alone declares, if any; DifferentError for an invalid declaration."""
     told = _metadata(rewritten)
     if _KEY not in told or _KEY in _metadata(original):
         return None
@@ -211,7 +211,7 @@ def _whole(value: Any, allowed: range) -> int:
 
 
 def _positive(value: Any) -> float:
-    """A number that float32 holds, and its reciprocal: what is multiplied by it can be divided again."""
+    """Return a number that is normal in float32, as is its reciprocal, so that scaling can be undone."""
     if type(value) not in (int, float) or not _TINY <= value <= 1 / _TINY:
         raise ValueError(value)
     return float(value)
@@ -220,7 +220,7 @@ def _positive(value: Any) -> float:
 _TINY = float(np.finfo(np.float32).tiny)
 
 
-# ---- what a dynamic loss scale becomes after a step (TensorFlow's DynamicLossScale.update)
+# ---- the update of a dynamic loss scale after a step (TensorFlow's DynamicLossScale.update)
 
 
 _RULE = """<ir_version: 8, opset_import: ["" : 17]>
@@ -241,7 +241,7 @@ update (float scale, int64 good, bool finite) => (float next, int64 steps)
 
 
 def refuse_other_update(model: Numbered, declared: Declared) -> None:
-    """DifferentError where the state of a scale does not become what the rule says."""
+    """Raise DifferentError if the state of a scale is not updated by the rule."""
     if "good_steps" not in declared.state:
         return
     outputs = dict(model.outputs)
@@ -277,23 +277,23 @@ def _rule(declared: Declared, model: Numbered) -> ModelProto:
 
 
 def number_of(values: Mapping[str, int], name: str) -> int:
-    """The number of an input or output; DifferentError where there is none of that name."""
+    """Return the number of an input or output by its name; DifferentError if there is none."""
     if name not in values:
         raise DifferentError(f"'{name}', which it declares of its loss scale, is not there")
     return values[name]
 
 
 def flag_of(model: Numbered, declared: Declared) -> int:
-    """The value that says whether gradients are finite; DifferentError where there is none."""
+    """Return the value that flags finite gradients; DifferentError if there is none."""
     number = number_of(dict(model.outputs), declared.finite or "")
     return _of(model, model.roots[number], "Identity").inputs[0]
 
 
 def take_out_skips(model: Numbered, declared: Declared, unscaled: Collection[int]) -> dict[int, int]:
-    """The outputs that are old state where a step is skipped, and what they are where it is not.
+    """Return the outputs that keep old state in a skipped step, with their values in other steps.
 
-    Raises DifferentError where steps are not skipped exactly where one of the `unscaled` gradients is not
-    finite, or the state of the scale does not follow its rule.
+    Raises DifferentError unless steps are skipped exactly if one of the `unscaled` gradients is not finite,
+    and each output keeps its own state.
     """
     if declared.finite is None:
         return {}
@@ -319,7 +319,7 @@ def _kept(
 
 
 def _may_be_one(model: Numbered, before: str, after: str) -> bool:
-    """Return whether what is declared of an input and of an output lets one hold what the other held."""
+    """Return whether the declared shapes of an input and of an output are compatible."""
     graph = model.proto.graph
     one = next(info.type.tensor_type for info in graph.input if info.name == before)
     other = next(info.type.tensor_type for info in graph.output if info.name == after)
@@ -341,9 +341,9 @@ def _of(model: Numbered, number: int, *operators: str) -> Node:
 
 
 def _checked(model: Numbered, flag: int) -> Iterator[int]:
-    """The values whose elements are all finite where a flag is true.
+    """Yield the values whose elements are all finite where a flag is true.
 
-    A sum of absolute values is finite if all elements are; they are made small, so that it does not overflow.
+    A sum of absolute values is finite if all elements are; they are scaled down, so that it cannot overflow.
     """
     flags, sums = [flag], list[int]()
     while flags:
@@ -361,11 +361,11 @@ def _checked(model: Numbered, flag: int) -> Iterator[int]:
 
 
 _SMALL = 2.0**-32
-"""What elements are multiplied by at most, so that a sum of 2^32 of them is finite."""
+"""The largest factor for elements such that a sum of 2^32 of them is finite."""
 
 
 def _summed(model: Numbered, number: int) -> int:
-    """Return what a value is the sum of all absolute values of; DifferentError for a sum over some axes."""
+    """Return the operand of a sum of all absolute values; DifferentError for a sum over some axes only."""
     node = _of(model, number, "ReduceL1")
     stated = {name: held.attribute.i for name, held in attributes_of(node).items()}
     if len(node.inputs) != 1 or stated != {"keepdims": 0}:

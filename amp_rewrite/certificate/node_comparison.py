@@ -1,6 +1,4 @@
-"""Whether two nodes of one operator have the same attributes, stated or by default, and mean the same at two
-versions.
-"""
+"""Comparison of two nodes of one operator: attributes, stated or by default, and meaning across versions."""
 
 from __future__ import annotations
 
@@ -29,16 +27,16 @@ from amp_rewrite.onnx_facts.versions import CHANGES, NEUTRAL, Spared, Unless
 
 FILL = ("", "ConstantOfShape")
 _ZERO = helper.make_attribute("value", TensorProto(dims=[1], data_type=TensorProto.FLOAT, raw_data=bytes(4)))
-"""What a ConstantOfShape without a value fills with, which its schema does not tell."""
+"""The default fill of a ConstantOfShape, which its schema omits."""
 
 _FIXED = frozenset((("", "BitCast"), ("", "Multinomial"), FILL))
-"""Operators whose attribute for a type is not one for a float, or says more than the type."""
+"""Operators whose type attribute is not for floats, or holds more than the type."""
 
 
 def differing_attribute(proof: Proof, a: Node, b: Node) -> str | None:
-    """The name of the first attribute that differs, which may be empty; None where none does.
+    """Return the name of the first attribute that differs, which may be empty; None if none does.
 
-    One that gives the type of an output, which is known to be a float of both, may be another.
+    An attribute for the type of an output may differ if the output is known to be a float in both.
     """
     if a.operator == BIT_CAST and not read_same_bits(proof, a, b):
         return "to"
@@ -57,13 +55,13 @@ def differing_attribute(proof: Proof, a: Node, b: Node) -> str | None:
 
 
 def _unread_bodies(a: Node, b: Node) -> str | None:
-    """The name of a body of an operator that has none; None where there is none."""
+    """Return the name of a graph attribute on a node whose operator has no bodies; None without one."""
     given = ((node, name, held) for node in (a, b) for name, held in attributes_of(node).items())
     return next((n for node, n, held in given if not node.bodies and has_graphs(held)), None)
 
 
 def _state_the_same(a: Any, b: Any) -> bool:
-    """Return whether two nodes state the same attributes in one order, none a graph or a tensor."""
+    """Return whether two nodes state equal attributes in the same order, none a graph or a tensor."""
     one, other = a.attribute, b.attribute
     if len(one) != len(other):
         return False
@@ -74,7 +72,7 @@ _HOLDING = (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.TENSOR, 
 
 
 def _stated(given: Mapping[str, AttributeProto], node: Node, name: str) -> AttributeProto | None:
-    """An attribute as it is stated, else its default."""
+    """Return an attribute as stated, else its default."""
     if name in given:
         return given[name]
     if node.operator == FILL and name == "value":
@@ -110,13 +108,13 @@ def _same_tensor(
 
 
 def _exact(proof: Proof, one: Any, other: Any) -> bool:
-    """Return whether two tensors are the same, without a licence for what their elements are."""
+    """Return whether two tensors are equal without any licence."""
     found = stored_values.compare(Held(one, proof.original.folder), Held(other, proof.rewritten.folder))
     return one.data_type == other.data_type and not found.problem and not found.uses.total()
 
 
 def _is_type(proof: Proof, a: Node, b: Node, name: str) -> bool:
-    """Return whether an attribute does nothing but give the type of a float; the outputs are of one kind."""
+    """Return whether an attribute only selects the type of a float; the outputs are of one kind."""
     if a.operator in _FIXED or value_kinds.TYPED.get(a.operator, (None,))[0] != name:
         return False
     kinds = proof.original.kinds[a.first], proof.rewritten.kinds[b.first]
@@ -126,14 +124,14 @@ def _is_type(proof: Proof, a: Node, b: Node, name: str) -> bool:
     return True
 
 
-# ---- BitCast: float16 and bfloat16 are one kind, and have other bits
+# ---- BitCast: float16 and bfloat16 are one kind with different bits
 
 
 BIT_CAST = ("", "BitCast")
 
 
 def read_same_bits(proof: Proof, a: Node, b: Node) -> bool:
-    """Return whether what both read is known to have one element type, where it is a float."""
+    """Return whether the inputs of both have one known element type, if they are floats."""
     if proof.original.kinds[a.inputs[0]] != value_kinds.FLOAT:
         return True
     before, after = _element(proof.original, a), _element(proof.rewritten, b)
@@ -141,14 +139,14 @@ def read_same_bits(proof: Proof, a: Node, b: Node) -> bool:
 
 
 def _element(model: Numbered, node: Node) -> int:
-    """The float type whose bits a BitCast reads, UNDEFINED where it is not known."""
+    """Return the float type whose bits a BitCast reads; UNDEFINED if it is unknown."""
     stated = attributes_of(node).get("to")
     if stated is not None and stated.attribute.i in _AS_FLOAT32:
         return TensorProto.FLOAT
     name, scope = node.proto.input[0], node.scope
     number = scope.find(name)
     if number is None or scope.bound is not None:
-        return TensorProto.UNDEFINED  # what a function reads stands for what is before the Casts of its call
+        return TensorProto.UNDEFINED  # a function's input stands for the value before the Casts of its call
     tensor, maker = model.stored.get(number), model.makers[number]
     if isinstance(tensor, TensorProto):
         return tensor.data_type
@@ -160,7 +158,7 @@ def _element(model: Numbered, node: Node) -> int:
 
 
 _AS_FLOAT32 = (TensorProto.FLOAT, TensorProto.INT32, TensorProto.UINT32)
-"""What has as many bits as float32 alone."""
+"""Types of the width of float32, and of neither half type."""
 
 
 # ---- versions of operators
@@ -170,13 +168,13 @@ RankOf = Callable[[int], "int | None"]
 
 
 def means_same(node: Node, other: int, rank_of: RankOf) -> bool:
-    """Return whether a node means at version `other` of its domain what it means at its own."""
+    """Return whether a node has the same meaning at version `other` of its domain as at its own."""
     if max(node.version, other) > _NEWEST.get(node.operator[0], sys.maxsize):
         return False
     before = find_schema(*node.operator, node.version)
     after = find_schema(*node.operator, other)
     if before is None or after is None:
-        return before is after and not node.operator[0]  # one of onnxruntime's, which goes by its own schema
+        return before is after and not node.operator[0]  # one of onnxruntime's, with a schema of its own
     if before.since_version == after.since_version:
         return True
     if after.since_version < before.since_version:
@@ -191,14 +189,14 @@ def means_same(node: Node, other: int, rank_of: RankOf) -> bool:
 
 
 _NEWEST = {"": defs.onnx_opset_version(), "ai.onnx.ml": defs.onnx_ml_opset_version()}
-"""The newest versions: of later ones nobody knows what operators will mean."""
+"""The newest supported versions; the meaning of operators at later ones is unknown."""
 
 _VARIADIC = OpSchema.FormalParameterOption.Variadic
 _SINGLE = OpSchema.FormalParameterOption.Single
 
 
 def _same_ports(before: OpSchema, after: OpSchema, node: Node) -> bool:
-    """Return whether the ports that a node uses are in both, and none that it needs is left out."""
+    """Return whether both versions have the ports that a node uses, and no mandatory one is omitted."""
     for formals, used in (
         (before.inputs, len(node.inputs)),
         (after.inputs, len(node.inputs)),
@@ -215,7 +213,7 @@ def _same_ports(before: OpSchema, after: OpSchema, node: Node) -> bool:
 
 
 def _same_attributes(before: OpSchema, after: OpSchema, stated: Collection[str]) -> bool:
-    """Return whether what is stated is in both, and what is not has one default, or none that matters."""
+    """Return whether both versions have the stated attributes, and the same or irrelevant other defaults."""
     old, new = before.attributes, after.attributes
     indifferent = NEUTRAL.get(before.name, frozenset())
     for name in {*old, *new}:
@@ -244,7 +242,7 @@ def _means_same(before: OpSchema, after: OpSchema, node: Node, stated: _Stated, 
 
 
 def _is_spared(spared: Unless | Spared, node: Node, stated: _Stated, rank_of: RankOf) -> bool:
-    """Return whether a node means what it meant before a change of its operator."""
+    """Return whether a change of its operator leaves the meaning of a node unchanged."""
     if isinstance(spared, Unless):
         said = stated.get(spared.attribute)
         return said is None or _value(said) in spared.values
@@ -259,5 +257,5 @@ def _is_spared(spared: Unless | Spared, node: Node, stated: _Stated, rank_of: Ra
 
 
 def _value(attribute: AttributeProto) -> object:
-    """A number, or a text."""
+    """Return an integer or a string."""
     return attribute.i if attribute.type == AttributeProto.INT else attribute.s.decode(errors="replace")

@@ -1,6 +1,6 @@
-"""A model as numbered values: who makes each, of what, and what a Cast between floats leaves as it is.
+"""A model as numbered values, with their producers, and with Casts between floats looked through.
 
-The nodes are those of protobufs, with the attributes, Constants and bodies that they hold.
+The nodes are those of protobufs, with their attributes, Constants and bodies.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from amp_rewrite.certificate.value_kinds import SEQUENCE, Kind, find_schema, of_
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
 MISSING = 0
-"""The number of an optional value that is left out."""
+"""The number of an omitted optional value."""
 
 
 @dataclass(slots=True, eq=False)
 class Bound:
-    """An attribute, and the graph that it was written in, where bodies find the values around them."""
+    """An attribute with the scope that it was written in, in which its bodies look up outer values."""
 
     attribute: AttributeProto
     scope: Scope
@@ -34,8 +34,8 @@ class Scope:
     """The names that are visible in a graph; `outer` encloses it.
 
     `versions` are the opsets by domain, and `bound` the attributes of the function's call, None outside.
-    `repeated` is the node that computes the graph once for each of its rounds, None where it is computed
-    once, and `declared` has what the graph declares of its values.
+    `repeated` is the node that computes the graph once per iteration, None where it is computed once, and
+    `declared` has the graph's declarations of its values.
     """
 
     names: dict[str, int]
@@ -46,7 +46,7 @@ class Scope:
     declared: Mapping[str, ValueInfoProto] = field(default_factory=dict[str, ValueInfoProto])
 
     def find(self, name: str) -> int | None:
-        """The number of a value by its name; None where no graph defines it. A function sees only its own."""
+        """Return the number of a value by name; None if undefined. A function sees only its own values."""
         scope: Scope | None = self
         while scope is not None:
             number = scope.names.get(name)
@@ -59,7 +59,7 @@ class Scope:
 
     @property
     def outermost(self) -> Scope:
-        """The graph of the model."""
+        """The scope of the model's graph."""
         scope = self
         while scope.outer is not None:
             scope = scope.outer
@@ -68,7 +68,7 @@ class Scope:
 
 @dataclass(slots=True, eq=False)
 class Body:
-    """A graph in a node: the numbers of its inputs, and of its outputs, and the `names` of both."""
+    """A subgraph of a node: the numbers of its inputs and of its outputs, and the `names` of both."""
 
     attribute: str
     inputs: list[int]
@@ -78,8 +78,8 @@ class Body:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A node; `inputs` are numbers behind Casts that change nothing but precision. `first` is the number of
-    its first output, and `count` how many it has.
+    """A node; `inputs` are numbers, looked through Casts that change nothing but precision. `first` is the
+    number of its first output, and `count` the number of outputs.
     """
 
     proto: Any
@@ -93,7 +93,7 @@ class Node:
 
     @property
     def left_out(self) -> Sequence[int]:
-        """The outputs that it leaves out: it tells by them what to compute, as a norm that trains."""
+        """The outputs that it omits, which may decide what it computes, as for a norm in training mode."""
         return () if self.count == 1 else [port for port, name in enumerate(self.proto.output) if not name]
 
 
@@ -101,11 +101,10 @@ class Node:
 class Numbered:
     """A model, its values by number.
 
-    `makers` has the node of each value, None for what no node makes; `stored` the tensors, or Constant nodes,
-    of those that the model stores. `roots` has the value that a Cast between floats stands for, else the
-    value itself. `visible` has the values of the model's graph by name, and `initial` what it stores by
-    name, defaults of inputs as well. `results` has the value in a function for each output of a call,
-    `scopes` all graphs and functions with their scopes.
+    `makers` has the producer of each value, if any; `stored` the tensors of constants. `roots` has the
+    operand of a Cast between floats, for others the value itself. `visible` has the values of the model's
+    graph by name, and `initial` its initializers by name, including defaults of inputs. `results` has the
+    value in a function for each output of a call, `scopes` all graphs and functions with their scopes.
     """
 
     proto: ModelProto
@@ -124,7 +123,7 @@ class Numbered:
     scopes: list[tuple[Any, Scope]] = field(default_factory=list[tuple[Any, Scope]])
 
     def add(self, name: str, maker: Node | None = None, kind: Kind = None) -> int:
-        """A new value."""
+        """Add a value and return its number."""
         number = len(self.roots)
         self.roots.append(number)
         self.makers.append(maker)
@@ -133,7 +132,7 @@ class Numbered:
         return number
 
     def add_all(self, names: Sequence[str]) -> None:
-        """New values, of which nothing is known yet."""
+        """Add values of unknown producer and kind."""
         first, count = len(self.roots), len(names)
         self.roots.extend(range(first, first + count))
         self.makers.extend([None] * count)
@@ -141,7 +140,7 @@ class Numbered:
         self.names.extend(names)
 
     def read(self, node: Node) -> list[int]:
-        """Return what a node reads, the Casts included that `inputs` is behind."""
+        """Return the operands of a node, including results of the Casts that `inputs` looks through."""
         found = [self._result(node.scope.find(name) or MISSING) for name in node.proto.input]
         return found[: len(node.inputs)]
 
@@ -151,7 +150,7 @@ class Numbered:
         return number
 
     def told(self, number: int) -> str:
-        """Return what a value is, in words."""
+        """Return a description of a value."""
         node, name = self.makers[number], self.names[number]
         if number == MISSING:
             return "nothing"
@@ -168,9 +167,9 @@ _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
 def bound_attributes(proto: Any, scope: Scope) -> dict[str, Bound]:
-    """The attributes of a node that stands in a graph; ModelError for two of one name.
+    """Return the attributes of a node in a scope; ModelError for two of one name.
 
-    A reference to what a call does not give is absent. Outside functions there are no references.
+    A reference to an attribute that the call omits is absent. Outside functions there are no references.
     """
     found: dict[str, Bound] = {}
     for attribute in proto.attribute:
@@ -184,12 +183,12 @@ def bound_attributes(proto: Any, scope: Scope) -> dict[str, Bound]:
 
 
 def attributes_of(node: Node) -> dict[str, Bound]:
-    """The attributes of a numbered node."""
+    """Return the attributes of a numbered node."""
     return bound_attributes(node.proto, node.scope)
 
 
 def graphs_of(attribute: AttributeProto) -> Iterator[GraphProto]:
-    """The graphs that an attribute holds."""
+    """Yield the graphs of an attribute."""
     if attribute.type == AttributeProto.GRAPH:
         yield attribute.g
     elif attribute.type == AttributeProto.GRAPHS:
@@ -199,17 +198,17 @@ def graphs_of(attribute: AttributeProto) -> Iterator[GraphProto]:
 
 
 def without_graphs(attributes: Mapping[str, Bound]) -> dict[str, AttributeProto]:
-    """Those that hold no graphs."""
+    """Return the attributes that hold no graphs."""
     return {name: bound.attribute for name, bound in attributes.items() if not has_graphs(bound)}
 
 
 def has_graphs(bound: Bound) -> bool:
-    """Return whether an attribute is a body, or several."""
+    """Return whether an attribute holds one or several graphs."""
     return bound.attribute.type in _GRAPHS
 
 
 def is_plain_cast(node: Node) -> bool:
-    """Return whether a Cast says nothing besides its type but what its schema has by default."""
+    """Return whether all attributes of a Cast but its type have their default values."""
     if len(node.proto.attribute) == 1:
         return True
     schema = find_schema(*node.operator, node.version)
@@ -222,7 +221,7 @@ def is_plain_cast(node: Node) -> bool:
 
 
 def attribute_content(attribute: AttributeProto) -> object:
-    """Return what an attribute says, for comparison: floats by their bits; a tensor is not read."""
+    """Return the content of an attribute for comparison: floats by their bits; tensor data is not read."""
     kind = attribute.type
     if kind == AttributeProto.INT:
         return kind, attribute.i
@@ -242,12 +241,12 @@ CONSTANT = ("", "Constant")
 
 
 def constant_value(proto: Any, scope: Scope) -> Any:
-    """The tensor, dense or sparse, that the one attribute of a Constant gives; ModelError where there is not
-    one, or its name says another type than it has: one runtime goes by the name, another by the type.
+    """Return the tensor, dense or sparse, of a Constant; ModelError unless it has one attribute, of the type
+    that its name implies: one runtime goes by the name, another by the type.
     """
     if len(proto.output) > 1 or len(proto.input):
         raise ModelError("has a Constant with inputs, or with several outputs", remedy=EXPORT_AGAIN)
-    if scope.bound is None and len(proto.attribute) == 1:  # as most are, and this is quick
+    if scope.bound is None and len(proto.attribute) == 1:  # the common case, and a fast path
         (attribute,) = proto.attribute
         if attribute.name == "value" and attribute.type == AttributeProto.TENSOR:
             return attribute.t
@@ -278,13 +277,13 @@ _VALUES: Mapping[str, tuple[int | None, str, Any]] = {
 
 
 WITH_BODIES = frozenset(("", operator) for operator in ("If", "Loop", "Scan", "SequenceMap"))
-"""The operators of ONNX that have bodies."""
+"""ONNX operators with bodies."""
 
 _FIRST_SCAN_WITHOUT_BATCH = 9
 
 
 def kinds_entering_bodies(node: Node, kinds: Sequence[Kind]) -> Sequence[Kind]:
-    """The kinds of the inputs of the bodies of a node, from those of its own."""
+    """Return the kinds of a node's body inputs, from those of its own."""
     if node.operator == ("", "Loop"):
         return (int(TensorProto.INT64), int(TensorProto.BOOL), *kinds[2:])
     if node.operator == ("", "Scan"):
@@ -295,7 +294,7 @@ def kinds_entering_bodies(node: Node, kinds: Sequence[Kind]) -> Sequence[Kind]:
 
 
 def kinds_leaving_bodies(node: Node, leaving: Sequence[Sequence[Kind]]) -> Sequence[Kind]:
-    """The kinds of the outputs of a node, from those of its bodies."""
+    """Return the kinds of a node's outputs, from those of its bodies."""
     first = next(iter(leaving), ())
     if node.operator == ("", "Loop"):
         return first[1:]
@@ -305,23 +304,23 @@ def kinds_leaving_bodies(node: Node, leaving: Sequence[Sequence[Kind]]) -> Seque
 
 
 def repeating_node(node: Node | None) -> Node | None:
-    """The node that computes the values of the bodies of a node more than once, or not at all; None for one
-    outside of such. An If computes its bodies once at most.
+    """Return the node, this or an outer one, that may compute the bodies of a node several times or never;
+    None if there is none. An If computes its bodies at most once.
     """
     if node is None or node.operator != ("", "If"):
         return node
     return node.scope.repeated
 
 
-# ---- inputs and stored values
+# ---- inputs and constants
 
 
 _OVERRIDABLE = 4
-"""From this IR version on, the caller may give another value for an initializer that is an input."""
+"""The first IR version in which a caller may override an initializer that is an input."""
 
 
 def add_inputs(made: Numbered) -> None:
-    """Numbers the inputs of a model, and names what it stores."""
+    """Number the inputs of a model, and collect its initializers."""
     graph = made.proto.graph
     made.initial = stored = tensors.initial(graph)
     is_fixed = made.proto.ir_version < _OVERRIDABLE
@@ -334,7 +333,7 @@ def add_inputs(made: Numbered) -> None:
 
 
 def add_stored(made: Numbered, stored: Mapping[str, Any], names: dict[str, int]) -> None:
-    """Numbers what a graph stores, but for the defaults of its inputs, which have `names` already."""
+    """Number the initializers of a graph, except the defaults of its inputs, which are in `names` already."""
     given = frozenset(names)
     for name, tensor in stored.items():
         if name not in given:

@@ -1,4 +1,4 @@
-"""Numbers the values of a model: every graph, and every call of a function, in the order of its nodes."""
+"""Numbering of the values of a model: every graph, and every call of a function, in the order of nodes."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 def number(
     model: ModelProto, folder: Folder | None, functions: Functions, *, believed: bool = True
 ) -> Numbered:
-    """The values of a model whose calls of these functions are taken apart.
+    """Number the values of a model, with calls of these functions inlined.
 
-    Unless it is `believed`, what it declares of values that are no inputs is not read. Raises ModelError for
-    a value that is not defined, defined twice, or that depends on itself.
+    Unless it is `believed`, its declarations are ignored, except those of inputs. Raises ModelError for a
+    value that is not defined, defined twice, or depends on itself.
     """
     return _Numbering(Numbered(model, folder), functions, believed).run()
 
 
 def imports(entries: Iterable[Any]) -> dict[str, int]:
-    """The opset of each domain; without an import of one of ONNX's, the newest is meant.
+    """Return the opset of each domain; ONNX domains that are not imported default to the newest.
 
     Raises ModelError for two versions of one domain: onnxruntime takes the last, onnx's reference the newest.
     """
@@ -81,7 +81,7 @@ class _Numbering:
         return made
 
     def _graph(self, graph: GraphProto, scope: Scope) -> Step:
-        """All of a graph but its inputs, which are in its scope."""
+        """Number a graph except its inputs, which are in its scope already."""
         names, made = scope.names, self._made
         made.scopes.append((graph, scope))
         if self._believed:
@@ -107,9 +107,9 @@ class _Numbering:
                 yield self._bodies(self._made.makers[first] if count else None, row, scope)
 
     def _defined(self, protos: Iterable[Any], scope: Scope) -> list[Row]:
-        """The nodes of a graph; their outputs get numbers, one after the other."""
+        """Return the nodes of a graph as rows, with consecutive numbers for their outputs."""
         names, rows, made = scope.names, list[Row](), list[str]()
-        names.pop("", None)  # which is no value
+        names.pop("", None)  # not a value
         number = first = len(self._made.roots)
         find, operators = names.__getitem__, self._operators
         for proto in protos:
@@ -131,7 +131,7 @@ class _Numbering:
         return rows
 
     def _operator(self, domain: str, name: str) -> tuple[str, str]:
-        """The domain and the name of an operator: one object for all its nodes."""
+        """Return the domain and the name of an operator, as one object for all its nodes."""
         operator = (canonical_domain(domain), name)
         self._operators[domain, name] = self._operators.setdefault(operator, operator)
         return self._operators[operator]
@@ -143,7 +143,7 @@ class _Numbering:
         return found
 
     def _inputs(self, read: Reads, scope: Scope) -> list[int]:
-        """The numbers of what a node reads, without omitted ones at the end."""
+        """Return the numbers of a node's operands, without trailing omitted ones."""
         roots = self._made.roots
         if isinstance(read, tuple):
             found = [roots[n] for n in read]
@@ -173,7 +173,7 @@ class _Numbering:
             made.roots[first] = inputs[0] if is_plain_cast(node) else first
 
     def _unknown(self, node: Node) -> None:
-        """The kinds of outputs that are not known by those of the inputs."""
+        """Set the kinds of outputs that do not follow from those of the inputs."""
         made = self._made
         rules = value_kinds.rules(*node.operator, node.version, node.count)
         for number, rule in enumerate(rules, start=node.first):
@@ -197,13 +197,13 @@ class _Numbering:
         self._made.kinds[first] = value_kinds.of_tensor(tensor)
 
     def _call(self, row: Row, scope: Scope, function: Any) -> Step:
-        """Takes a call apart: the outputs of the call are those of the function's body."""
+        """Inline a call: its outputs are those of the function's body."""
         proto, _, read, first, count = row
         made = self._made
         given = bound_attributes(proto, scope)
         inner = Scope({}, self._root, imports(function.opset_import), None, scope.repeated)
         known = {a.name: Bound(a, inner) for a in function.attribute_proto}
-        inner.bound = known | given  # those as well that it does not declare: runtimes take them
+        inner.bound = known | given  # including undeclared ones, which runtimes accept
         numbers = [each if isinstance(each, int) else self._find(each, scope) for each in read]
         inner.names.update(dict.fromkeys(function.input, MISSING))
         inner.names.update(zip(function.input, numbers, strict=False))
@@ -218,7 +218,7 @@ class _Numbering:
             made.roots[first + port], made.kinds[first + port] = value, made.kinds[value]
 
     def _bodies(self, node: Node | None, row: Row, scope: Scope) -> Step:
-        """Numbers the bodies of a node, and with them the kinds of its outputs."""
+        """Number the bodies of a node, and set the kinds of its outputs from theirs."""
         found = list[Body]()
         given = bound_attributes(row[0], scope)
         self._order.refuse_hidden([graph for held in given.values() for graph in graphs_of(held.attribute)])
@@ -238,7 +238,7 @@ class _Numbering:
         inner, made = Scope({}, scope, scope.versions, scope.bound, repeating_node(node)), self._made
         given = [] if node is None else kinds_entering_bodies(node, [made.kinds[v] for v in node.inputs])
         numbers, stored = list[int](), tensors.initial(graph)
-        inputs = [info for info in graph.input if info.name not in stored]  # the node gives no others
+        inputs = [info for info in graph.input if info.name not in stored]  # the node passes only these
         if len({info.name for info in inputs}) < len(inputs):
             raise ModelError(f"has a body '{graph.name}' with two inputs of one name", remedy=EXPORT_AGAIN)
         for position, info in enumerate(inputs):
@@ -253,32 +253,32 @@ class _Numbering:
 
 
 def _declared(scope: Scope, name: str) -> Kind:
-    """The kind that a graph declares of a value; None where it declares nothing."""
+    """Return the declared kind of a value; None without a declaration."""
     info = scope.declared.get(name)
     return None if info is None else value_kinds.of_type(info.type)
 
 
-# ---- the order of nodes: each after those that it reads from
+# ---- topological order
 
 
 Read = int | str
-"""The number of a value that stands before a node in its own graph, else the name."""
+"""The number of a value defined before its consumer in the same graph, else the name."""
 
 Reads = tuple[int, ...] | list[Read]
-"""What a node reads: a tuple where all of it stands before the node in its own graph."""
+"""The operands of a node: a tuple if all are defined before it in its own graph."""
 
 Row = tuple[Any, tuple[str, str], Reads, int, int]
-"""A node, its operator, what it reads, and the number of its first output and of its outputs."""
+"""A node, its operator, its operands, the number of its first output, and the number of outputs."""
 
 
 class Order:
-    """Puts the nodes of graphs in order; what a body reads from around it is found once."""
+    """Topological order of nodes, with a cache of the outer values that each body reads."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, frozenset[str]]] = {}  # with the body, of which protobuf makes one
+        self._known: dict[int, tuple[Any, frozenset[str]]] = {}  # with the body, which keeps its id in use
 
     def of(self, rows: list[Row], scope: Scope) -> Sequence[Row]:
-        """The nodes of a graph in an order in which each can be computed; ModelError where there is none."""
+        """Return the nodes of a graph in topological order; ModelError for a cycle."""
         names = scope.names
         if not any(self._is_late(row, names) for row in rows if _reaches_out(row)):
             return rows
@@ -287,8 +287,8 @@ class Order:
         return [rows[i] for i in _sort(needs)]
 
     def refuse_hidden(self, graphs: Sequence[Any]) -> None:
-        """ModelError for bodies of one node of which one defines a name that another reads from around it:
-        onnxruntime gives both what stands around.
+        """Raise ModelError if a body defines a name that another body of the same node reads from outside:
+        onnxruntime uses the outer value in both.
         """
         for graph in graphs if len(graphs) > 1 else ():
             read = self._free(other for other in graphs if other is not graph)
@@ -296,18 +296,18 @@ class Order:
                 raise ModelError(f"defines '{name}' in a body, and around it", remedy=EXPORT_AGAIN)
 
     def _is_late(self, row: Row, names: Mapping[str, int]) -> bool:
-        """Return whether a node stands before one that it reads from."""
+        """Return whether a node precedes one of its producers."""
         return any(number >= row[3] for number in self._numbers(row, names))
 
     def _numbers(self, row: Row, names: Mapping[str, int]) -> Iterator[int]:
-        """Return what a node reads of its own graph, in its bodies as well."""
+        """Yield the values of its own graph that a node reads, including those read in its bodies."""
         proto, operator, read, _, _ = row
         yield from (each if isinstance(each, int) else names.get(each, MISSING) for each in read)
         if operator in WITH_BODIES or operator[0]:
             yield from (names.get(name, MISSING) for name in self._free(_bodies_of((proto,))))
 
     def _free(self, graphs: Iterable[Any]) -> Iterator[str]:
-        """The names that bodies read from around them."""
+        """Yield the names that bodies read from enclosing graphs."""
         for graph in graphs:
             if id(graph) not in self._known:
                 names = {*_read(graph), *self._free(_bodies_of(graph.node))}
@@ -316,7 +316,7 @@ class Order:
 
 
 def _reaches_out(row: Row) -> bool:
-    """Return whether a node, or a body of it, may read what does not stand before it in its own graph."""
+    """Return whether a node or its bodies may read values not defined before it in its own graph."""
     return not isinstance(row[2], tuple) or bool(row[1][0]) or row[1] in WITH_BODIES
 
 
@@ -327,14 +327,14 @@ def _bodies_of(nodes: Iterable[Any]) -> Iterator[Any]:
 
 
 def _read(graph: Any) -> Iterator[str]:
-    """The names that the nodes of a body read, and those that it gives."""
+    """Yield the names that the nodes of a body read, and those of its outputs."""
     for node in graph.node:
         yield from node.input
     yield from (info.name for info in graph.output)
 
 
 def _own(graph: Any) -> set[str]:
-    """The names that a body defines."""
+    """Return the names that a body defines."""
     own = {info.name for info in graph.input} | tensors.initial(graph).keys()
     return own | {name for node in graph.node for name in node.output}
 
@@ -346,7 +346,7 @@ def _sort(needs: Sequence[Iterable[int]]) -> list[int]:
         for made in each:
             readers[made].append(reader)
     ready = [i for i, count in enumerate(waiting) if not count]
-    for i in ready:  # which grows
+    for i in ready:  # grows in the loop
         for reader in readers[i]:
             waiting[reader] -= 1
             if not waiting[reader]:
@@ -356,7 +356,7 @@ def _sort(needs: Sequence[Iterable[int]]) -> list[int]:
     return ready
 
 
-# ---- functions, and how many nodes they are once their calls are taken apart
+# ---- functions, and their numbers of nodes once inlined
 
 
 Key = tuple[str, str, str]
@@ -364,17 +364,17 @@ Functions = Mapping[Key, FunctionProto]
 
 
 def canonical_domain(domain: str) -> str:
-    """The one name of a domain: that of ONNX has two."""
+    """Return the canonical name of a domain: that of ONNX has two."""
     return "" if domain == "ai.onnx" else domain
 
 
 def called_key(proto: Any) -> Key:
-    """Return what a node calls."""
+    """Return the key of the function that a node calls, if it is a call."""
     return canonical_domain(proto.domain), proto.op_type, proto.overload
 
 
 def functions_of(model: ModelProto) -> Functions:
-    """The functions of a model; ModelError for two of one name, or with two defaults of one attribute."""
+    """Return the functions of a model; ModelError for two of one name, or two defaults of one attribute."""
     found: dict[Key, FunctionProto] = {}
     for function in model.functions:
         if len({each.name for each in function.attribute_proto}) < len(function.attribute_proto):
@@ -386,7 +386,7 @@ def functions_of(model: ModelProto) -> Functions:
 
 
 def all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
-    """Nodes, and those in their bodies."""
+    """Yield nodes, including those in their bodies."""
     waiting = [*nodes]
     while waiting:
         node = waiting.pop()
@@ -397,7 +397,7 @@ def all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
 
 
 def inlined_size(model: ModelProto, functions: Functions) -> int:
-    """Return how many nodes a model has once all calls are taken apart; ModelError where one never ends."""
+    """Return the number of nodes of a model once all calls are inlined; ModelError for recursion."""
     sizes: dict[Key, int] = {}
     called = {name: _counts(function.node, functions) for name, function in functions.items()}
     for start in functions:
@@ -409,8 +409,8 @@ def inlined_size(model: ModelProto, functions: Functions) -> int:
 
 
 def _refuse_operators(called: Iterable[Key]) -> None:
-    """ModelError for a call of a function that has the name of an operator: onnxruntime and onnx's reference
-    take the operator, and another runtime may take the function.
+    """Raise ModelError for a call of a function named like an operator: onnxruntime and onnx's reference take
+    the operator, and another runtime may take the function.
     """
     for domain, name, _ in called:
         if is_operator(domain, name):
@@ -422,7 +422,7 @@ _Counts = tuple[int, Mapping[Key, int]]
 
 
 def _counts(nodes: Iterable[Any], functions: Functions) -> _Counts:
-    """The number of nodes, and of the calls of each function among them."""
+    """Return the number of nodes, and of the calls of each function among them."""
     own, calls = 0, dict[Key, int]()
     for node in all_nodes(nodes):
         own += 1
@@ -448,11 +448,11 @@ def _measure(start: Key, called: Mapping[Key, _Counts], sizes: dict[Key, int]) -
         waiting.extend(missing)
 
 
-# ---- kinds from the operators that read a value
+# ---- kinds from the consumers of a value
 
 
 def deduce_kinds(model: Numbered, operator: tuple[str, str], version: int, inputs: Sequence[int]) -> None:
-    """Gives an input of unknown kind that of another input, where an operator takes both in one type."""
+    """Set the kind of an input from that of another which must have the same type."""
     kinds = [model.kinds[number] for number in inputs]
     if None not in [kind for number, kind in zip(inputs, kinds, strict=True) if number != MISSING]:
         return
@@ -471,15 +471,15 @@ def deduce_kinds(model: Numbered, operator: tuple[str, str], version: int, input
             model.kinds[number] = known[text]
 
 
-# ---- nested work without deep recursion
+# ---- recursion on an explicit stack
 
 
 Step = Generator["Step", Any, Any]
-"""A part of the work that may ask for others, whose results it is sent."""
+"""A coroutine that yields further steps, and is sent their results."""
 
 
 def run_steps(step: Step) -> Any:
-    """Carries out a step and all that it asks for."""
+    """Run a step with all steps that it yields, and return its result."""
     stack, value = [step], None
     while stack:
         try:

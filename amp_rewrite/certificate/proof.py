@@ -1,4 +1,4 @@
-"""What the parts of a proof share: the two models, what was used, how they differ, and what is a mask."""
+"""The state shared by the parts of a proof: the two models, the licences used, and the softmax masks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from amp_rewrite.onnx_facts.operators import (
 )
 
 Pair = tuple[int, int]
-"""A value of the original and one of the result that are to be equal."""
+"""A value of the original and one of the result that must be equal."""
 
 
 _BROADCAST, _AS_NUMPY = frozenset(("Add", "Div", "Max", "Min", "Pow")), 7
@@ -43,29 +43,30 @@ class Proof:
         self._masks = Masks(original)
 
     def same_kind(self, left: int, right: int) -> None:
-        """DifferentError for values of different types; what nobody knows of one is as of the other."""
+        """Raise DifferentError for values of different kinds; an unknown kind matches any other."""
         kinds = self.original.kinds[left], self.rewritten.kinds[right]
         if kinds[0] != kinds[1] and None not in kinds:
             raise DifferentError("the two are of different types", (left, right, ""))
 
     def named(self, name: str) -> int:
-        """A value of the original that has a name, MISSING where there is none."""
+        """Return a value of the original by its name; MISSING if there is none."""
         if self._by_name is None:
             self._by_name = {name: number for number, name in enumerate(self.original.names) if name}
         return self._by_name.get(name, MISSING)
 
     def held(self, left: int, right: int) -> tuple[Held, Held]:
-        """Two stored values."""
+        """Return the constants of a pair."""
         a, b = self.original, self.rewritten
         return Held(a.stored[left], a.folder), Held(b.stored[right], b.folder)
 
     def used(self) -> dict[Licence, int]:
-        """The licences that were used, and how often."""
+        """Return the licences used, with their numbers of uses."""
         return {licence: self.uses[licence] for licence in Licence if self.uses[licence]}
 
     def count(self, found: Comparison, at: Pair | None) -> None:
-        """Counts what the comparison of a pair of values used; raises DifferentError where it failed, and for
-        a clamp of what is no mask, as a number by itself or the default of an input (None) never is.
+        """Count the licences that the comparison of a pair used. Raises DifferentError if the comparison
+        failed, and for a clamp of anything but a mask; single numbers and defaults of inputs (`at` is None)
+        are never masks.
         """
         place = None if at is None else (*at, "")
         if found.problem:
@@ -78,15 +79,15 @@ class Proof:
             self.uses.update(found.uses)
 
     def to_half(self, half: int, at: Pair | None) -> None:
-        """Notes the half type of a value; DifferentError where another has another one."""
+        """Record the half type of a value; DifferentError if another value has the other one."""
         if self._half not in (None, half):
             raise DifferentError("values are stored in two half types", None if at is None else (*at, ""))
         self._half = half
 
     def made(self, number: int, operator: str) -> Node:
-        """The node of the result that makes a value alone; DifferentError where it is another.
+        """Return the node of the result that computes only this value; DifferentError for another operator.
 
-        One of two operands broadcasts as NumPy does: before opset 7 an attribute said otherwise.
+        A binary operator must broadcast as in NumPy; before opset 7, an attribute could select otherwise.
         """
         node = self.rewritten.makers[number]
         if node is None or node.operator != ("", operator) or node.count != 1:
@@ -97,9 +98,7 @@ class Proof:
         return node
 
     def stored_number(self, number: int, expected: Array) -> None:
-        """Proves that the result stores these numbers, none of them clamped; DifferentError where it does
-        not.
-        """
+        """Prove that the result stores these numbers, none clamped; raises DifferentError."""
         tensor = self.rewritten.stored.get(number)
         if not isinstance(tensor, TensorProto):
             raise DifferentError("a number is not stored")
@@ -108,7 +107,7 @@ class Proof:
         self.count(stored_values.compare_array(expected, Held(tensor, self.rewritten.folder)), None)
 
     def array(self, number: int) -> Array | None:
-        """A value that the original stores as float32; None where it does not."""
+        """Return a float32 constant of the original; None if the value is not one."""
         tensor = self.original.stored.get(number)
         if not isinstance(tensor, TensorProto) or tensor.data_type != TensorProto.FLOAT:
             return None
@@ -119,7 +118,7 @@ class Proof:
 
 
 _MOST_ELEMENTS = 1 << 20
-"""Elements up to which a stored factor is read."""
+"""The most elements of a constant factor that is read."""
 
 _INTEGERS = frozenset(
     int(getattr(TensorProto, name))
@@ -128,13 +127,13 @@ _INTEGERS = frozenset(
 
 
 class Masks:
-    """The readers of the values of a model, followed to the softmaxes that they end in."""
+    """The consumers of a model's values, followed to the softmaxes that they end in."""
 
     def __init__(self, model: Numbered) -> None:
         self._model = model
 
     def is_mask(self, number: int) -> bool:
-        """Return whether a value ends in softmaxes alone."""
+        """Return whether a value is consumed only as a mask of softmaxes."""
         waiting, reached, ends = [number], {number}, False
         while waiting:
             value = waiting.pop()
@@ -160,7 +159,7 @@ class Masks:
         return port in MASK_CARRIERS.get(name, ())
 
     def _is_scale(self, number: int) -> bool:
-        """Return whether a value is stored, and near 1."""
+        """Return whether a value is a constant near 1 in magnitude."""
         array = self._array(number)
         if array is None:
             return False
@@ -168,7 +167,7 @@ class Masks:
         return bool(((sizes >= 1 / LARGEST_MASK_SCALE) & (sizes <= LARGEST_MASK_SCALE)).all())
 
     def _is_whole(self, number: int) -> bool:
-        """Return whether the elements of a value are integers by what makes them."""
+        """Return whether the elements of a value are integers by its producers."""
         model, waiting, reached = self._model, [number], {number}
         while waiting:
             value = waiting.pop()
@@ -190,7 +189,7 @@ class Masks:
         return True
 
     def _array(self, number: int) -> np.ndarray | None:
-        """A stored value of at most a million elements; None for any other."""
+        """Return a constant of at most a million elements; None for any other value."""
         tensor = self._model.stored.get(number)
         if not isinstance(tensor, TensorProto) or tensor.data_type == TensorProto.STRING:
             return None
@@ -215,7 +214,7 @@ class Masks:
         return readers
 
     def _nodes(self) -> Iterator[Node]:
-        """All nodes, each once, but for the Casts that values are read through."""
+        """Return all nodes, each once, except the Casts that are looked through."""
         model = self._model
         made = (number for number, root in enumerate(model.roots) if root == number)
         return (

@@ -1,4 +1,4 @@
-"""Follows the outputs of two models through both, and proves pair by pair that they are the same."""
+"""Proof that two models are equal, pair by pair of values from their outputs to their inputs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from amp_rewrite.certificate.value_kinds import CAST_LIKE, FLOAT, Kind, find_sch
 _ONE_TO_ONE = frozenset(
     "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
 )
-"""Two nodes of these give two values, though they are alike; so may those of other domains."""
+"""Operators whose nodes may differ in value with equal operands; so may those of other domains."""
 
 _PAIRS = 16
-"""How many times as many pairs as values are followed: a result has about as many as the original."""
+"""The most pairs followed per value: a result has about as many values as the original."""
 
 
 class Proving(Proof):
-    """The proof for two numbered models; raises ModelError for stored values that cannot be read."""
+    """The proof for two numbered models; raises ModelError for constants that cannot be read."""
 
     def __init__(self, original: Numbered, rewritten: Numbered) -> None:
         super().__init__(original, rewritten)
@@ -45,7 +45,7 @@ class Proving(Proof):
         self._folded, self._small = Folded(self), SmallValues(self)
 
     def run(self) -> Certificate:
-        """Proves the outputs equal, or finds the first pair that is not."""
+        """Prove the outputs equal, or return the first pair that is not."""
         a, b = self.original, self.rewritten
         at = (MISSING, MISSING, "")
         try:
@@ -62,7 +62,7 @@ class Proving(Proof):
         return Certificate(True, self._compared, self._uses())
 
     def _declared(self) -> Iterator[Declared]:
-        """Declarations of the result for values that are compared, or that replace a node."""
+        """Yield the result's declarations of values that are compared, or that replace a node."""
         roots, equal = self.rewritten.roots, {right: left for left, right in self._seen}
         for info, number in declared_shapes(self.rewritten):
             left = equal.get(roots[number], MISSING)
@@ -75,7 +75,7 @@ class Proving(Proof):
         return Certificate(False, self._compared, self._uses(), found.problem, place)
 
     def assume(self, left: int, right: int) -> None:
-        """Takes two values for equal: inputs of the models, or of two bodies."""
+        """Assume two values equal: inputs of the models, or of two bodies."""
         self._seen.add((left, right))
         self.same_kind(left, right)
 
@@ -106,7 +106,7 @@ class Proving(Proof):
             raise DifferentError("the two are not the same")
 
     def _is_float_cast(self, node: Node) -> bool:
-        """Return whether a node casts to a float what is a float by the original alone."""
+        """Return whether a node casts to a float a value that only the original shows to be a float."""
         if node.operator != ("", "Cast") or node.count != 1 or len(node.inputs) != 1:
             return False
         said = attributes_of(node).get("to")
@@ -115,13 +115,13 @@ class Proving(Proof):
         return is_cast and self.rewritten.kinds[node.inputs[0]] in (None, FLOAT)
 
     def _pair(self, a: Node, b: Node, left: int, right: int, output: str) -> bool:
-        """Compares two nodes of one operator; False where they are of two."""
+        """Compare two nodes of one operator; return False if their operators differ."""
         if a.operator != b.operator:
             return False
         if left - a.first != right - b.first:
             raise DifferentError("they are two outputs of one operator")
         self.same_kind(left, right)
-        if a.count == 1 or self._is_new((a.first, b.first)):  # a new pair of values may be all of two nodes
+        if a.count == 1 or self._is_new((a.first, b.first)):  # one output: the pair of nodes is new as well
             self._compared += 1
             self._alike(a, b)
             self._follow(a, b, output)
@@ -135,7 +135,7 @@ class Proving(Proof):
         return is_new
 
     def _alike(self, a: Node, b: Node) -> None:
-        """Compares what nodes of one operator say themselves."""
+        """Compare two nodes of one operator, apart from their inputs and bodies."""
         if a.proto.overload != b.proto.overload:
             raise DifferentError("they are of different overloads")
         if (a.count, a.left_out) != (b.count, b.left_out):
@@ -151,9 +151,7 @@ class Proving(Proof):
             self._one_to_one(a, b)
 
     def _fewer_outputs(self, a: Node, b: Node) -> None:
-        """DifferentError but for a node that leaves out optional outputs of the other, which says nothing
-        else.
-        """
+        """Raise DifferentError unless a node differs only in omitting optional outputs of the other."""
         given, kept = ([bool(name) for name in node.proto.output] for node in (a, b))
         kept += [False] * (len(given) - len(kept))
         ports = [port for port, pair in enumerate(zip(given, kept, strict=False)) if pair[0] > pair[1]]
@@ -170,8 +168,8 @@ class Proving(Proof):
         self.uses[Licence.OPSET] += 1
 
     def _as_in_model(self, node: Node) -> None:
-        """DifferentError for a node of a function that means another thing at the version which the model
-        imports: onnxruntime goes by that one.
+        """Raise DifferentError for a node of a function with another meaning at the version that the model
+        imports, which onnxruntime uses.
         """
         version = node.scope.outermost.versions.get(node.operator[0], node.version)
         if version != node.version and not means_same(node, version, self.ranks_after.of):
@@ -188,7 +186,7 @@ class Proving(Proof):
             raise DifferentError("one of them is computed anew where the other is not")
 
     def _follow(self, a: Node, b: Node, output: str) -> None:
-        """Return what is left to prove of two nodes: their inputs, the first one first."""
+        """Push the pairs of inputs that remain to be proved for two nodes, the first on top."""
         if len(a.inputs) != len(b.inputs):
             raise DifferentError("they have different numbers of inputs")
         if MISSING in a.inputs or MISSING in b.inputs or a.operator in _PRODUCTS:
@@ -206,7 +204,7 @@ class Proving(Proof):
         return pairs
 
     def _raised(self, a: Node, b: Node, port: int) -> bool:
-        """Return whether a stored factor has more axes than it had, at most those of the other."""
+        """Return whether a constant factor gained axes, at most as many as the other factor has."""
         left, right = a.inputs[port], b.inputs[port]
         one, other = self.original.stored.get(left), self.rewritten.stored.get(right)
         if port > 1 or one is None or other is None or not _MATRIX <= len(one.dims) < len(other.dims):
@@ -239,7 +237,7 @@ class Proving(Proof):
         self._stack.extend([(*pair, output) for pair in reversed(pairs) if pair not in seen])
 
     def _stored(self, left: int, right: int, output: str) -> None:
-        """Compares a value that the result stores."""
+        """Compare a constant of the result."""
         if left in self.original.stored:
             if self._small.add(left, right, output):
                 return
@@ -250,7 +248,7 @@ class Proving(Proof):
 
 _OPTIONAL = OpSchema.FormalParameterOption.Optional
 _TOLD_BY_OUTPUTS = frozenset((("", "BatchNormalization"),))
-"""Operators that compute something else where there are more outputs."""
+"""Operators whose meaning depends on the number of outputs."""
 
 
 def _firsts(a: Node | None, b: Node | None) -> Pair | None:
@@ -258,7 +256,7 @@ def _firsts(a: Node | None, b: Node | None) -> Pair | None:
 
 
 def _turns_batches(product: Node) -> bool:
-    """Return whether a product moves the first axis of a factor, so that its place matters."""
+    """Return whether a product transposes the batch axes of a factor, so that their position matters."""
     given = attributes_of(product)
     return any(given[name].attribute.i for name in ("transBatchA", "transBatchB") if name in given)
 
@@ -271,7 +269,7 @@ _MATRIX = 2
 
 
 def interface_problem(original: Numbered, rewritten: Numbered) -> str:
-    """Return what is wrong with the inputs or outputs of a result; empty where nothing is."""
+    """Return the fault of the inputs or outputs of a result; empty if there is none."""
     if not original.outputs:
         return "the original has no outputs, so there is nothing to prove"
     if "" in _domains(original) - _domains(rewritten):
@@ -292,8 +290,8 @@ def interface_problem(original: Numbered, rewritten: Numbered) -> str:
 
 
 def _misdeclared(model: Numbered) -> str | bytes:
-    """The first input of a model before IR version 4 that is stored otherwise than it is declared, so that
-    onnxruntime does not load the model; empty where there is none.
+    """Return the first input of a model before IR version 4 whose initializer contradicts its declaration, so
+    that onnxruntime does not load the model; empty if there is none.
     """
     for info in model.proto.graph.input:
         tensor = None if info.name in model.inputs else model.initial.get(info.name)
@@ -315,7 +313,7 @@ def _domains(model: Numbered) -> set[str]:
 
 
 def _is_believed(outputs: Mapping[str, Kind], info: Any) -> bool:
-    """Return whether a type is declared, and not contradicted by what makes the value."""
+    """Return whether a type is declared, and not contradicted by the producer of the value."""
     declared = value_kinds.of_type(info.type)
     return declared is not None and outputs.get(info.name) in (None, declared)
 
@@ -330,7 +328,7 @@ def _outputs(model: Numbered) -> Sequence[Any]:
 
 
 def _text(name: str | bytes) -> str:
-    """A name; one that is not UTF-8 is read as Latin-1."""
+    """Return a name as text, decoded as Latin-1 if it is not UTF-8."""
     return name.decode("latin-1") if isinstance(name, bytes) else name
 
 
@@ -339,7 +337,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _interface(declared: TypeProto) -> object:
-    """The kind and the shape that a declaration states, of what a sequence or an optional value holds."""
+    """Return the kind and the shape of a declaration; the shape is that of the element in a container."""
     kind, held = value_kinds.of_type(declared), declared
     while held.WhichOneof("value") in _HOLDERS:
         held = getattr(held, held.WhichOneof("value") or "").elem_type
@@ -353,7 +351,7 @@ _HOLDERS = ("sequence_type", "optional_type")
 
 
 def equal_inputs(proof: Proof) -> Sequence[Pair]:
-    """The inputs of one name, which are equal; DifferentError where their types or defaults are not."""
+    """Return the pairs of corresponding inputs; DifferentError if their types or defaults differ."""
     a, b = proof.original, proof.rewritten
     defaults = a.initial, b.initial
     for (name, left), (other, right) in zip(a.inputs.items(), b.inputs.items(), strict=True):

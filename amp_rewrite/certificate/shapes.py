@@ -1,4 +1,4 @@
-"""The ranks and sizes of values, as far as stored values, declarations, a few operators and onnx tell."""
+"""Ranks and sizes of values, from constants, declarations, a few operators and onnx's shape inference."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from amp_rewrite.process import worker, worker_process
 
 
 class Ranks:
-    """The ranks of the values of a model; declarations of its main graph are read once they are needed.
+    """The ranks of the values of a model; declarations of its main graph are read on demand.
 
-    What onnx infers from inputs comes first; what a model declares besides counts only if it is `believed`.
+    Inference by onnx takes precedence; other declarations count only if the model is `believed`.
     """
 
     def __init__(self, model: Numbered, *, believed: bool = True) -> None:
@@ -36,7 +36,7 @@ class Ranks:
         self._known: dict[int, int | None] = {}
 
     def of(self, number: int) -> int | None:
-        """The rank of a value; None where it is not known."""
+        """Return the rank of a value; None if it is unknown."""
         known, waiting = self._known, [number]
         while waiting:
             top = waiting.pop()
@@ -51,7 +51,7 @@ class Ranks:
         return known[number]
 
     def _used(self, number: int) -> list[int]:
-        """The inputs of its node that may tell the rank of a value."""
+        """Return the values whose ranks may determine that of a value."""
         node = self._model.makers[number]
         if node is None or number in self._model.stored or node.count != 1 or node.operator[0]:
             return []
@@ -61,7 +61,7 @@ class Ranks:
         return node.inputs if name in _BROADCAST else node.inputs[: _INPUTS.get(name, 0)]
 
     def _found(self, number: int, used: list[int]) -> int | None:
-        """The rank of a value by what makes it, by those of what it is made from, and by its declaration."""
+        """Return the rank of a value from its producer, from that one's operands, or from its declaration."""
         stored, node = self._model.stored.get(number), self._model.makers[number]
         if stored is not None:
             return len(stored.dims)
@@ -82,7 +82,7 @@ class Ranks:
         return None
 
     def _with_axes(self, node: Node, rank: int | None) -> int | None:
-        """The rank of what an Unsqueeze makes of a value of this rank."""
+        """Return the rank of an Unsqueeze of a value of this rank."""
         stated = attributes_of(node).get("axes")
         stored = self._model.stored.get(node.inputs[1]) if len(node.inputs) > 1 else None
         if rank is not None and stated is not None:
@@ -90,7 +90,7 @@ class Ranks:
         return rank + stored.dims[0] if rank is not None and stored and len(stored.dims) == 1 else None
 
     def _by_name(self, number: int) -> int | None:
-        """The declared rank of a value of the main graph; those inside of functions may have its names."""
+        """Return the declared rank of a value of the main graph; values in functions may share its names."""
         node, name = self._model.makers[number], self._model.names[number]
         if (self._model.inputs.get(name) != number) if node is None else (node.scope.outer is not None):
             return None
@@ -108,7 +108,7 @@ class Ranks:
 
 
 def _said(graph: GraphProto) -> dict[str, int]:
-    """The ranks that a graph declares, by the names of its values."""
+    """Return the ranks that a graph declares, by value name."""
     infos = (*graph.value_info, *graph.input, *graph.output)
     kinds = ((info.name, info.type.tensor_type) for info in infos)
     return {name: len(kind.shape.dim) for name, kind in kinds if kind.HasField("shape")}
@@ -132,24 +132,24 @@ _AS_FIRST = """Abs AveragePool BatchNormalization Cast Ceil Clip Conv ConvTransp
 """Operators whose only output has as many axes as their first input."""
 _BROADCAST = frozenset("Add And Div Equal Greater Less Max Mean Min Mod Mul Or Pow Sub Sum Where Xor".split())
 _INPUTS = {**dict.fromkeys(_AS_FIRST, 1), "MatMul": 2}
-"""How many of its inputs tell the rank of an operator's output."""
+"""The number of inputs that determine the rank of an operator's output."""
 
 
-# ---- how many elements a value of one axis has, such as the sizes that a Reshape is given
+# ---- lengths of values with one axis, such as the shape input of a Reshape
 
 
 Rank = Callable[[int], int | None]
-"""The rank of a value by its number; None where it is not known."""
+"""Returns the rank of a value by its number; None if it is unknown."""
 
 _DEEPEST = 16
-"""The nodes that are looked through, one behind the other: sizes are computed by a few."""
+"""The longest chain of nodes that is followed: sizes are computed by a few."""
 
 _MOST = 1 << 10
-"""The values that are looked at for one length, so that many lengths of many parts take no time."""
+"""The most values examined for one length, which bounds the time for many lengths of many parts."""
 
 
 def shapes_of_length(model: Numbered, number: int) -> Iterator[int]:
-    """The values whose ranks tell the length of a value: those whose shapes it is made from."""
+    """Yield the values whose ranks determine the length of a value, as it is computed from their shapes."""
     seen, level = {number}, [number]
     for _ in range(_DEEPEST):
         nodes = [node for value in level if (node := model.makers[value]) is not None]
@@ -163,7 +163,7 @@ def shapes_of_length(model: Numbered, number: int) -> Iterator[int]:
 
 
 def length_of(model: Numbered, number: int, rank: Rank) -> int | None:
-    """The elements of a value that has one axis; None where they are not known, or there are more axes."""
+    """Return the number of elements of a value with one axis; None if it is unknown, or has more axes."""
     known: dict[tuple[int, int], int | None] = {}
 
     def length(value: int, deepest: int) -> int | None:
@@ -211,7 +211,7 @@ def _of_indices(_: Numbered, node: Node, __: Rank, length: _Length) -> int | Non
 
 
 def _of_one(_: Numbered, __: Node, ___: Rank, ____: _Length) -> int:
-    return 1  # it has one axis, so that it is a number with an axis
+    return 1  # one axis: an unsqueezed scalar
 
 
 def _of_slice(model: Numbered, node: Node, _: Rank, length: _Length) -> int | None:
@@ -223,7 +223,7 @@ def _of_slice(model: Numbered, node: Node, _: Rank, length: _Length) -> int | No
 
 
 _BOUNDS = (("starts", 1, None), ("ends", 2, None), ("", 4, 1))
-"""Where a Slice says what to take: the attribute of old versions, the input of new ones, and the default."""
+"""The bounds of a Slice: the attribute of old versions, the input of new ones, and the default."""
 
 
 def _bound(model: Numbered, node: Node, name: str, port: int, default: int | None) -> int | None:
@@ -247,19 +247,19 @@ _RULES: Mapping[tuple[str, str], _Rule] = {
     ("", "Slice"): _of_slice,
     ("", "Unsqueeze"): _of_one,
 }
-"""What exporters compute sizes with, on the way to one axis."""
+"""The operators with which exporters compute sizes, each with the rule for its length."""
 
 
-# ---- what onnx infers, whatever a model declares of what its nodes make
+# ---- onnx's shape inference, independent of a model's declarations
 
 
 _SMALL = 1 << 10
-"""The bytes of a stored value up to which its elements may be sizes."""
+"""The most bytes of a constant whose elements may be sizes."""
 
 
 def infer_shapes(model: ModelProto, unknown: Container[str] | None = None) -> GraphProto | None:
-    """The graph of a model, with the shapes that follow from its inputs, and from what it declares of values
-    that are not `unknown`; by default all are. None where onnx fails or crashes.
+    """Return the graph of a model with the shapes inferred from its inputs and from its declarations of
+    values that are not `unknown`; by default all are. None if onnx fails or crashes.
     """
     bare = ModelProto()
     bare.CopyFrom(model)
@@ -274,7 +274,7 @@ def infer_shapes(model: ModelProto, unknown: Container[str] | None = None) -> Gr
 
 
 def _forget(graph: GraphProto, unknown: Container[str] | None) -> None:
-    """Takes from a graph what it declares of its values, but for inputs, and the elements of large ones."""
+    """Remove the declarations of `unknown` values except inputs, and the data of large constants."""
     waiting = [graph]
     while waiting:
         held = waiting.pop()
@@ -295,11 +295,11 @@ def _forget(graph: GraphProto, unknown: Container[str] | None) -> None:
 
 
 _UNKNOWN = "unknown"
-"""A domain of whose operators onnx infers nothing."""
+"""A domain of operators for which onnx infers nothing."""
 
 
 def _drops_axis(node: NodeProto) -> bool:
-    """Return whether onnx may give parts an axis that runtimes drop: it ignores `keepdims` beside a split."""
+    """Return whether onnx may infer an axis that runtimes drop: it ignores `keepdims` beside a split."""
     splits = node.op_type == "SplitToSequence" and len(node.input) > 1
     return splits and any(each.name == "keepdims" and not each.i for each in node.attribute)
 
@@ -310,15 +310,15 @@ def _empty(tensor: TensorProto) -> None:
             tensor.ClearField(field)
 
 
-# ---- what a result declares: a runtime believes it where it cannot infer anything
+# ---- declarations of a result: runtimes believe them where they cannot infer a shape
 
 
 Declared = tuple[Any, int, int]
-"""What the result declares of a value, the value of the original that it is equal to, and its own number."""
+"""A declaration of the result, and the numbers of the equal value of the original and of its own value."""
 
 
 def declared_shapes(model: Numbered) -> Iterator[tuple[Any, int]]:
-    """Return what a model declares of the values that its nodes make, with their numbers."""
+    """Yield the declarations of a model for the values that its nodes compute, with their numbers."""
     for graph, scope in model.scopes:
         infos = [graph.value_info] if isinstance(graph, FunctionProto) else [graph.value_info, graph.output]
         if scope.outer is not None and isinstance(graph, GraphProto):
@@ -333,9 +333,9 @@ def declared_shapes(model: Numbered) -> Iterator[tuple[Any, int]]:
 def refuse_other_shapes(
     original: Numbered, rewritten: Numbered, ranks: Ranks, declared: Iterable[Declared]
 ) -> None:
-    """DifferentError for a size or a rank that neither the original declares of an equal value nor onnx
-    infers from the inputs of the result. Of what an operator unknown to onnx makes, the original's
-    declaration counts, if there is one; so it does of all values where onnx fails on both models.
+    """Raise DifferentError for a declared size or rank that neither the original declares of an equal value
+    nor onnx infers from the inputs of the result. For outputs of operators unknown to onnx, and for all
+    values if onnx fails on both models, the original's declaration decides, if there is one.
     """
     known: dict[int, list[Sequence[int | None]]] = {}
     for info, number in declared_shapes(original):
@@ -352,7 +352,7 @@ def refuse_other_shapes(
         unknown = _with_sources(unknown, known)
     inferred = inferred or {}
     operators = {(*node.operator, node.version) for node in rewritten.makers if node is not None}
-    if any(find_schema(*each) is None for each in operators):  # behind such a one, onnx infers nothing
+    if any(find_schema(*each) is None for each in operators):  # onnx infers nothing behind such a node
         unknown = {name: each for name, each in unknown.items() if known.get(each[1]) or inferred.get(name)}
     _refuse_unknown(unknown, known, inferred, ranks)
 
@@ -362,7 +362,7 @@ _Dims = Mapping[Any, Sequence[Sequence[int | None]]]
 
 
 def _with_sources(unknown: _Unknown, known: _Dims) -> _Unknown:
-    """The values that the original declares shapes of."""
+    """Return the values whose shapes the original declares."""
     return {name: each for name, each in unknown.items() if known.get(each[1])}
 
 
@@ -379,12 +379,12 @@ def _refuse_unknown(unknown: _Unknown, known: _Dims, inferred: _Dims, ranks: Ran
 
 
 def _is_opaque(node: Node | None) -> bool:
-    """Return whether onnx does not know the operator of a node, as onnxruntime does its own."""
+    """Return whether onnx does not know the operator of a node, such as one of onnxruntime's."""
     return node is not None and find_schema(*node.operator, node.version) is None
 
 
 def _is_possible(dims: Sequence[int | None], sources: Iterable[Sequence[int | None]]) -> bool:
-    """Return whether no source has another rank or another size: all that is asked of what has no equal."""
+    """Return whether no source has another rank or size, which suffices for a value without a counterpart."""
     return all(
         len(source) == len(dims)
         and all(None in pair or pair[0] == pair[1] for pair in zip(dims, source, strict=True))
@@ -393,7 +393,7 @@ def _is_possible(dims: Sequence[int | None], sources: Iterable[Sequence[int | No
 
 
 def _agrees(dims: Sequence[int | None], sources: Collection[Sequence[int | None]]) -> bool:
-    """Return whether each size is one of the sources', and no rank is another."""
+    """Return whether each size occurs in a source, and all have the same rank."""
     if dims in sources:
         return True
     if not sources or any(len(each) != len(dims) for each in sources):
@@ -419,8 +419,8 @@ def _inferred_dims(model: Numbered, unknown: Container[str]) -> dict[str, list[S
 
 
 def _dims(declared: TypeProto) -> Sequence[int | None] | None:
-    """The sizes that a declaration states, None for one that is open, of what a sequence or an optional value
-    holds; None without any.
+    """Return the declared sizes, None for an open one; for a container, those of its element. None without a
+    declared shape.
     """
     which = declared.WhichOneof("value")
     while which in ("sequence_type", "optional_type"):

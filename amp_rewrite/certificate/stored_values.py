@@ -1,4 +1,4 @@
-"""Whether a stored value is another, rounded to half where it is half."""
+"""Comparison of constants, rounded to half where they are half."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from amp_rewrite.certificate.value_kinds import FLOAT
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A tensor, dense or sparse, and the folder that its file is in."""
+    """A tensor, dense or sparse, and the folder of its external data."""
 
     tensor: Any
     folder: Folder | None
@@ -29,7 +29,7 @@ class Held:
 
 @dataclass(slots=True)
 class Comparison:
-    """What is wrong with a value, empty if nothing is; what was used how often; the half type it became."""
+    """The fault of a value, empty if there is none; the uses of licences; the half type that it became."""
 
     problem: str = ""
     uses: Counter[Licence] = field(default_factory=Counter[Licence])
@@ -40,8 +40,8 @@ _NOTHING = Comparison()
 
 
 def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Comparison:
-    """Compare the elements of `rewritten` and `original`; with `rank` it may have more axes of size 1 at
-    the beginning. Raises ModelError for what cannot be read.
+    """Compare the elements of `rewritten` and `original`; with `rank` it may have additional leading axes of
+    size 1. Raises ModelError for values that cannot be read.
     """
     a, b = original.tensor, rewritten.tensor
     if not (isinstance(a, TensorProto) and isinstance(b, TensorProto)):
@@ -74,13 +74,13 @@ def _of_elements(check: Check, original: Held, rewritten: Held) -> Comparison:
     if seen is not None and agree_in_places(check, *both):
         return replace(found, uses=_of_whole(seen))
     found.problem, found.uses = _checked(check, *both)
-    if found.uses[Licence.RESTORED]:  # which holds of all elements, or of none
+    if found.uses[Licence.RESTORED]:  # a property of all elements or none
         found.problem, found.uses = _checked(element_checks.restored, *both)
     return found
 
 
 def _seen(old: Elements, new: Elements, folder: Folder | None) -> Counter[Licence] | None:
-    """The licences that were used where a tensor was seen while it was written; None where it was not."""
+    """Return the licences used if a tensor was checked at writing; None if it was not."""
     if folder is None or folder.written is None:
         return None
     before, after = old.extent(), new.extent()
@@ -88,7 +88,7 @@ def _seen(old: Elements, new: Elements, folder: Folder | None) -> Counter[Licenc
 
 
 def _checked(check: Check, old: Elements, new: Elements) -> tuple[str, Counter[Licence]]:
-    """Return what is wrong with a value, empty if nothing is, and what was used."""
+    """Return the fault of a value, empty if there is none, and the licences used."""
     uses = Counter[Licence]()
     for part in check_parts(check, old, new):
         uses.update(part.uses)
@@ -98,7 +98,7 @@ def _checked(check: Check, old: Elements, new: Elements) -> tuple[str, Counter[L
 
 
 def _of_whole(uses: Counter[Licence]) -> Counter[Licence]:
-    """Return what was used in the parts of a value: what holds of all of it, once."""
+    """Return the uses for a whole value from those of its parts: licences for whole values count once."""
     return Counter({licence: 1 if licence in _OF_ALL else count for licence, count in uses.items()})
 
 
@@ -106,7 +106,7 @@ _OF_ALL = frozenset((Licence.RESTORED, Licence.WIDENED, Licence.CONVERTED))
 
 
 def _identical(a: TensorProto, b: TensorProto) -> bool:
-    """Return whether small tensors are stored alike: most are, and this is quick."""
+    """Return whether small tensors have the same raw data: the common case, and a fast path."""
     if a.data_type != b.data_type or not (tensors.is_raw(a) and tensors.is_raw(b)):
         return False
     dims = a.dims
@@ -114,7 +114,7 @@ def _identical(a: TensorProto, b: TensorProto) -> bool:
 
 
 def compare_array(expected: Array, rewritten: Held) -> Comparison:
-    """Compare as `compare` does an array that was computed, as float32."""
+    """Compare a computed array, as float32, with a constant."""
     raw = expected.astype("<f4").tobytes()
     tensor = TensorProto(dims=expected.shape, data_type=FLOAT, raw_data=raw)
     return compare(Held(tensor, None), rewritten)
@@ -133,29 +133,29 @@ def _sparse(held: Held) -> tuple[Any, ...]:
     return (tuple(sparse.dims), sparse.values.data_type, tuple(sparse.indices.dims), read)
 
 
-# ---- large tensors, part by part, by threads that read and compare side by side
+# ---- large tensors, in parts that threads read and compare in parallel
 
 
 _THREADS = min(4, os.cpu_count() or 1)
-"""NumPy, onnxruntime and reading do without Python's lock."""
+"""The number of threads; NumPy, onnxruntime and file reads release Python's lock."""
 
 PART = 1 << 22
-"""Elements of a part: 16 MiB of float32."""
+"""The elements of a part: 16 MiB of float32."""
 
 _FEW = 1 << 10
-"""Elements that are read where it is only to be seen that a tensor lies where it should."""
+"""The elements read per part to confirm only the location of a tensor."""
 
 
 @dataclass(slots=True)
 class CheckedPart:
-    """What was used in a part, and what is wrong with its first wrong element; empty where none is."""
+    """The licences used in a part, and the fault of its first wrong element; empty if there is none."""
 
     uses: Counter[Licence] = field(default_factory=Counter[Licence])
     problem: str = ""
 
 
 def check_parts(check: Check, old: Elements, new: Elements) -> Iterator[CheckedPart]:
-    """Return what came of each part, in order; raises what reading raises."""
+    """Yield the outcome of each part, in order; raises the errors of reading."""
 
     def run(start: int) -> CheckedPart:
         stop, found = min(start + PART, old.size), CheckedPart()
@@ -176,7 +176,7 @@ def check_parts(check: Check, old: Elements, new: Elements) -> Iterator[CheckedP
 
 
 def agree_in_places(check: Check, old: Elements, new: Elements) -> bool:
-    """Return whether a few elements at the beginning of each part, and the last ones, are right."""
+    """Return whether a few elements at the start of each part, and the last ones, are right."""
     starts = sorted({*range(0, old.size, PART), max(0, old.size - _FEW)})
     parts = [slice(start, min(start + _FEW, old.size)) for start in starts]
     return all(check(*pair, Counter()) is None for pair in zip(old.each(parts), new.each(parts), strict=True))

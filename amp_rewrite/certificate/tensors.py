@@ -1,6 +1,4 @@
-"""Reads models as protobufs, which are not changed, and the values of stored tensors in blocks, from the
-model or from the files beside it.
-"""
+"""Reading of models as unmodified protobufs, and of tensor data in blocks, inline or external."""
 
 from __future__ import annotations
 
@@ -21,20 +19,20 @@ from amp_rewrite.files import reading
 from amp_rewrite.files.file_identity import FileIdentity
 
 BLOCK = 1 << 18
-"""Elements of a block: 1 MiB of float32 stays in a core's cache, and each thread has one in memory."""
+"""The elements of a block: 1 MiB of float32 fits a core's cache, and each thread holds one in memory."""
 
 _BITS = {
     getattr(TensorProto, name): bits
     for name, bits in (("INT4", 4), ("UINT4", 4), ("FLOAT4E2M1", 4), ("INT2", 2), ("UINT2", 2))
     if hasattr(TensorProto, name)
 }
-"""The bits of an element, of the types of less than a byte."""
+"""The bits per element of the types narrower than a byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Where a model lies, by the path that it was read from, and where the file itself does; and what was
-    seen of its tensors while they were written there.
+    """The folder of a model by its path, the folders that may hold its external data, and the checks made
+    when its tensors were written.
     """
 
     path: Path
@@ -43,12 +41,12 @@ class Folder:
 
     @classmethod
     def of(cls, model: Path, written: WrittenTensors | None = None) -> Folder:
-        """The folder of a model file; where that is a link, the data may lie beside it or beside the file."""
+        """Return the folder of a model file; external data may be beside the file or a link to it."""
         return cls(model.parent, frozenset((model.parent.resolve(), model.resolve().parent)), written)
 
 
 def dims(tensor: TensorProto) -> tuple[int, ...]:
-    """The shape of a tensor; ModelError for a negative size."""
+    """Return the shape of a tensor; ModelError for a negative size."""
     found = tuple(tensor.dims)
     if min(found, default=0) < 0:
         raise _damaged(tensor, "has a negative size")
@@ -56,8 +54,8 @@ def dims(tensor: TensorProto) -> tuple[int, ...]:
 
 
 def initial(graph: GraphProto) -> Mapping[str, Any]:
-    """Tensors that a graph stores, by name; ModelError for two of one name that are not the same, of
-    which onnxruntime 1.32 takes the first where they are large, and else the last.
+    """Return the initializers of a graph by name; ModelError for two of one name that differ, of which
+    onnxruntime 1.32 takes the first if they are large, else the last.
     """
     found: dict[str, Any] = {tensor.name: tensor for tensor in graph.initializer}
     found |= {tensor.values.name: tensor for tensor in graph.sparse_initializer}
@@ -72,8 +70,8 @@ def initial(graph: GraphProto) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """The elements of a tensor of numbers, and how to read some after others, at most BLOCK at a time: they
-    stand only until the next are read. `extent` says where they lie, if that is a file.
+    """The elements of a numeric tensor, read in slices of at most BLOCK, each valid only until the next is
+    read. `extent` gives their location, if that is a file.
     """
 
     size: int
@@ -81,14 +79,14 @@ class Elements:
     extent: Callable[[], Extent | None] = lambda: None
 
     def read(self, start: int, stop: int) -> Iterator[Array]:
-        """The elements from one to another in blocks."""
+        """Return a range of elements in blocks."""
         return self.each(slice(at, min(at + BLOCK, stop)) for at in range(start, stop, BLOCK))
 
 
 def elements(tensor: TensorProto, folder: Folder | None) -> Elements:
-    """The elements of a tensor, in order; those of less than a byte packed as in a file.
+    """Return the elements of a tensor, in order; those narrower than a byte are packed as in a file.
 
-    Raises ModelError, as reading them does, where they cannot be read, or are not as many as the shape says.
+    Raises ModelError, as reading them does, if they cannot be read, or if their number contradicts the shape.
     """
     if _is_external(tensor, folder):
         return _external(tensor, folder)
@@ -105,20 +103,20 @@ def _said(tensor: TensorProto) -> Mapping[str, str]:
 
 
 def is_raw(tensor: TensorProto) -> bool:
-    """Return whether the elements of a tensor are the bytes that it holds, whatever else it says."""
+    """Return whether the raw data of a tensor holds its elements, whatever other fields are set."""
     if tensor.data_type == TensorProto.STRING or tensor.data_location == TensorProto.EXTERNAL:
         return False
     return tensor.HasField("raw_data")
 
 
 def blocks(tensor: TensorProto, folder: Folder | None) -> Iterator[Array]:
-    """All elements of a tensor; ModelError as `elements`, and blocks as there."""
+    """Return all elements of a tensor in blocks; raises ModelError as `elements` does."""
     found = elements(tensor, folder)
     return found.read(0, found.size)
 
 
 def whole(tensor: TensorProto, folder: Folder | None) -> Array:
-    """All elements in their shape; ModelError as `blocks`."""
+    """Return a tensor as one array; raises ModelError as `blocks` does."""
     parts = [block.copy() for block in blocks(tensor, folder)]
     shape = dims(tensor)
     if not parts:
@@ -133,12 +131,12 @@ def whole(tensor: TensorProto, folder: Folder | None) -> Array:
 def _empty(tensor: TensorProto, shape: tuple[int, ...]) -> Array:
     try:
         return np.zeros(shape, _dtype(tensor))
-    except ValueError as error:  # other sizes than the one that is 0 are too large
+    except ValueError as error:  # the sizes besides the 0 are too large
         raise _damaged(tensor, "has sizes that are too large") from error
 
 
 def texts(tensor: TensorProto) -> Sequence[bytes]:
-    """The elements of a tensor of strings."""
+    """Return the elements of a string tensor."""
     return tuple(tensor.string_data)
 
 
@@ -168,7 +166,7 @@ def _internal(tensor: TensorProto) -> Array:
 
 
 def _stored_type(tensor: TensorProto) -> tuple[np.dtype[Any], int]:
-    """Return what a tensor is stored as, and how many of it: small elements are packed into bytes."""
+    """Return the storage type of a tensor and the number of items; small elements are packed into bytes."""
     dtype, count = _dtype(tensor).newbyteorder("<"), prod(dims(tensor))
     bits = _BITS.get(tensor.data_type)
     return (dtype, count) if bits is None else (np.dtype(np.uint8), (count * bits + 7) // 8)
@@ -178,7 +176,7 @@ def _external(tensor: TensorProto, folder: Folder | None) -> Elements:
     dtype, count = _stored_type(tensor)
     said = _said(tensor)
     location, length = said.get("location", ""), said.get("length") or "0"
-    if length not in ("0", str(count * dtype.itemsize)):  # 0 says nothing to onnxruntime
+    if length not in ("0", str(count * dtype.itemsize)):  # onnxruntime takes 0 as unspecified
         raise _damaged(tensor, "does not fit its shape")
     place = _place(tensor, location, folder)
 
@@ -204,14 +202,14 @@ def _external(tensor: TensorProto, folder: Folder | None) -> Elements:
     def extent() -> Extent | None:
         try:
             return Extent(FileIdentity.of(place.stat()), _offset(said), tensor.data_type, count)
-        except (OSError, ValueError):  # which reading it says
+        except (OSError, ValueError):  # reading reports it
             return None
 
     return Elements(count, each, extent)
 
 
 def _offset(said: Mapping[str, str]) -> int:
-    """Return where in its file a tensor begins; ValueError for what is not written in digits alone."""
+    """Return the byte offset of a tensor in its file; ValueError for anything but digits."""
     text = said.get("offset") or "0"
     if not (text.isascii() and text.isdigit()):
         raise ValueError(text)
@@ -219,7 +217,7 @@ def _offset(said: Mapping[str, str]) -> int:
 
 
 def _place(tensor: TensorProto, location: str, folder: Folder | None) -> Path:
-    """The file of an external tensor, which is in the folder of the model."""
+    """Return the path of an external tensor, which must be in the folder of the model."""
     if folder is None:
         problem = "keeps tensors in files, and does not say in which folder"
         raise ModelError(problem, remedy="give its path, or load it with its external data")
@@ -241,7 +239,7 @@ def _damaged(tensor: TensorProto, problem: str) -> ModelError:
 
 @dataclass(frozen=True, slots=True)
 class InFolder:
-    """A model in memory, and the folder that its data files lie in."""
+    """A model in memory, and the folder of its external data."""
 
     model: ModelProto
     folder: Path
@@ -249,20 +247,20 @@ class InFolder:
 
 @dataclass(frozen=True, slots=True)
 class JustWritten:
-    """The path of a model, and what was seen of its tensors while its data files were written."""
+    """The path of a model, and the checks made when its tensors were written."""
 
     path: Path
     tensors: WrittenTensors
 
 
 Source = str | os.PathLike[str] | bytes | ModelProto | InFolder | JustWritten
-"""A path, serialised bytes, or a ModelProto, of which a folder may be known."""
+"""A path, serialised bytes, or a ModelProto with or without a folder."""
 
 
 def read_model(source: Any) -> tuple[ModelProto, Folder | None, str]:
-    """A model, the folder of its data files, None where that is not known, and where it comes from.
+    """Return a model, the folder of its external data, None if unknown, and the source that errors name.
 
-    Raises ModelError for what is missing, truncated, or no model.
+    Raises ModelError for a missing, truncated or invalid model.
     """
     if isinstance(source, ModelProto):
         return source, None, "the given model"

@@ -1,7 +1,7 @@
-"""The kinds of values, as far as they decide what a Cast does: all floats of up to 32 bits are one kind.
+"""Kinds of values, as fine as the effect of a Cast requires: float32, float16 and bfloat16 are one kind.
 
-A kind is the number of an element type for a tensor, FLOAT for float32, float16 and bfloat16 alike; a pair
-for what holds others; None where it is not known.
+The kind of a tensor is its element type, FLOAT for these three; that of a container is a pair; an unknown
+kind is None.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 _SINGLE = OpSchema.FormalParameterOption.Single
 
 Formal = tuple[str, bool]
-"""The type, or type variable, of a port, and whether all ports that it stands for have one type."""
+"""The type or type variable of a port, and whether it is homogeneous: of one type if variadic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
     """The ports of an operator, the types that each variable allows, and the number of inputs up to the last
-    one that a node has to have.
+    mandatory one.
     """
 
     inputs: Sequence[Formal]
@@ -38,16 +38,16 @@ class Signature:
 
 @functools.lru_cache(1 << 12)
 def find_schema(domain: str, operator: str, version: int) -> OpSchema | None:
-    """onnx's schema of an operator at a version; None where it knows none."""
+    """Return onnx's schema of an operator at a version; None if there is none."""
     try:
         return defs.get_schema(operator, version, domain)
-    except (defs.SchemaError, TypeError):  # a name that is not UTF-8 is bytes, a version may be any number
+    except (defs.SchemaError, TypeError):  # names that are not UTF-8 are bytes, and versions unchecked
         return None
 
 
 @functools.cache
 def find_signature(domain: str, operator: str, version: int) -> Signature | None:
-    """Return what an operator declares; None for one that nobody knows."""
+    """Return the signature of an operator; None if neither onnx nor onnxruntime has it."""
     known = find_schema(domain, operator, version)
     if known is not None:
         return Signature(
@@ -61,7 +61,7 @@ def find_signature(domain: str, operator: str, version: int) -> Signature | None
 
 
 def is_operator(domain: str, operator: str) -> bool:
-    """Return whether there is an operator of that name, of any version."""
+    """Return whether there is an operator of that name, at any version."""
     newest = find_schema(domain, operator, defs.onnx_opset_version())
     return newest is not None or operator in _contrib_schemas().get(domain, {})
 
@@ -72,7 +72,7 @@ def _of_record(record: Mapping[str, Any]) -> Signature:
 
 
 _TABLE = Path(__file__).parents[1] / "onnx_types" / "contrib_schemas.json"
-"""Data, of which no code is shared."""
+"""Data shared with the rest of the package, but no code."""
 
 
 @functools.cache
@@ -93,17 +93,17 @@ SEQUENCE, OPTIONAL = "sequence", "optional"
 
 
 def of_element(number: int) -> Kind:
-    """The kind of a tensor with elements of this type; None for the type 0, which is undefined."""
+    """Return the kind of a tensor of an element type; None for 0, which is undefined."""
     return FLOAT if number in FLOATS else number or None
 
 
 def of_tensor(tensor: Any) -> Kind:
-    """The kind of a stored tensor, dense or sparse."""
+    """Return the kind of a stored tensor, dense or sparse."""
     return of_element(tensor.data_type if isinstance(tensor, TensorProto) else tensor.values.data_type)
 
 
 def of_type(declared: TypeProto) -> Kind:
-    """The kind that a declaration states."""
+    """Return the kind of a declaration."""
     which = declared.WhichOneof("value")
     if which == "tensor_type":
         return of_element(declared.tensor_type.elem_type)
@@ -115,8 +115,8 @@ def of_type(declared: TypeProto) -> Kind:
 
 
 Rule = tuple[str, Any]
-"""How to know the kind of an output: `as` an input, the `element` of one, a `sequence` or `optional` of one,
-a `kind`, or the kind that a `typed` attribute gives.
+"""A rule for the kind of an output: `as` an input, the `element` of one, a `sequence` or `optional` of one,
+a fixed `kind`, or that of a `typed` attribute.
 """
 
 TYPED: Mapping[tuple[str, str], tuple[str, int | None, Kind]] = {
@@ -137,7 +137,7 @@ TYPED: Mapping[tuple[str, str], tuple[str, int | None, Kind]] = {
     ("", "DequantizeLinear"): ("output_dtype", 1, None),
     ("", "SequenceEmpty"): ("dtype", None, (SEQUENCE, FLOAT)),
 }
-"""Operators whose output has the type that an attribute gives; without it, that of an input or a default."""
+"""Operators with an attribute for their output type, and the input or the default that replaces it."""
 
 _HOLDERS: Mapping[str, Rule] = {
     "SequenceAt": ("element", 0),
@@ -153,7 +153,7 @@ _HOLDERS: Mapping[str, Rule] = {
 
 @functools.cache
 def rules(domain: str, operator: str, version: int, count: int) -> Sequence[Rule | None]:
-    """Return how to know the kinds of that many outputs of a node."""
+    """Return the rules for the kinds of a number of outputs of a node."""
     if (domain, operator) in TYPED:
         return [("typed", TYPED[domain, operator])] * count
     if not domain and operator in _HOLDERS:
@@ -179,7 +179,7 @@ def _rule(signature: Signature, port: int) -> Rule | None:
 
 
 def _named(text: str) -> Kind:
-    """The kind of a type as schemas write it, such as `tensor(int64)` or `seq(tensor(float))`."""
+    """Return the kind of a type in schema notation, such as `tensor(int64)` or `seq(tensor(float))`."""
     opening, _, inner = text.partition("(")
     if opening == "tensor":
         return of_element(_ELEMENTS.get(inner[:-1], 0))
@@ -194,8 +194,8 @@ _ELEMENTS = {name.lower(): number for name, number in TensorProto.DataType.items
 
 
 def stated(attribute: AttributeProto, operator: tuple[str, str]) -> Kind:
-    """The kind that an attribute in TYPED gives, by the number or the name of a type, or a tensor of it; None
-    where it is anything else.
+    """Return the kind that an attribute in TYPED gives, by the number or the name of a type, or a tensor of
+    it; None for anything else.
     """
     if attribute.type == AttributeProto.TENSOR:
         return of_element(attribute.t.data_type)
@@ -206,15 +206,15 @@ def stated(attribute: AttributeProto, operator: tuple[str, str]) -> Kind:
 
 
 def by_name(name: str) -> int:
-    """The number of an element type by its name, as a Cast before opset 6 states it; 0 if there is none."""
+    """Return an element type by its name, as in a Cast before opset 6; 0 if there is none."""
     return int(_ELEMENTS.get(name.lower(), 0))
 
 
 @functools.lru_cache(1 << 12)
 def plain(operator: tuple[str, str], version: int, count: int, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
-    """The kinds of the outputs of a node from those of its inputs; None where they do not tell.
+    """Return the kinds of a node's outputs as determined by those of its inputs; None for undetermined ones.
 
-    Raises ModelError for a node that has fewer inputs than its operator needs.
+    Raises ModelError for a node that lacks mandatory inputs.
     """
     signature = find_signature(*operator, version)
     if signature is not None and len(kinds) < signature.least:
@@ -245,14 +245,14 @@ CAST, CAST_LIKE = ("", "Cast"), ("", "CastLike")
 
 
 def as_cast(proto: Any, likes: Sequence[Kind]) -> NodeProto | None:
-    """The Cast that such a node is, of its first input alone, from the kinds of the others; None where there
-    is not one of a tensor.
+    """Return the Cast that is equivalent to a CastLike, from the kinds of the inputs after its first; None
+    unless there is one, a tensor of known type.
     """
     like = likes[0] if len(likes) == 1 else None
     if not isinstance(like, int):
         return None
     cast = NodeProto()
-    cast.CopyFrom(proto)  # names that are no UTF-8 as well
+    cast.CopyFrom(proto)  # including names that are not UTF-8
     cast.op_type = "Cast"
     del cast.input[1:], cast.attribute[:]
     cast.attribute.extend(attribute for attribute in proto.attribute if attribute.name != "to")
