@@ -1,4 +1,4 @@
-"""`amp-rewrite verify ORIGINAL REWRITTEN`: do the two compute the same?"""
+"""`amp-rewrite verify ORIGINAL REWRITTEN`: compare the outputs of two models."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def verify(
 
 
 def _sums(asked: str, comparing: ComparisonFlags) -> Accumulation:
-    """How sums are emulated; OptionError beside a provider that computes in half itself."""
+    """Return the accumulator type to emulate; raise OptionError for a provider with real half arithmetic."""
     sums = Accumulation(asked)
     if sums is Accumulation.HALF and (comparing.provider or "cpu") != "cpu":
         raise OptionError(
