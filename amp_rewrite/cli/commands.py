@@ -91,7 +91,7 @@ class _DefaultGroup(click.Group):
 
 
 def _refuse_empty(args: Sequence[str]) -> None:
-    """Raise OneLineError for an empty argument, such as an unset shell variable: as a path it is the folder."""
+    """Raise OneLineError for an empty argument, such as an unset shell variable: as a path it is `.`."""
     for before, arg in zip(("", *args), args, strict=False):
         empty = before if arg == "" else arg[:-1] if arg.startswith("--") and arg.endswith("=") else None
         if empty is not None:

@@ -39,7 +39,7 @@ metric_flag = repeatable(
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """The acceptance criteria of a comparison: tolerances of the built-in metrics, and user-defined metrics."""
+    """The acceptance criteria of a comparison: tolerances of built-in metrics, and user-defined metrics."""
 
     bounds: Tolerances
     metrics: tuple[Metric, ...]
@@ -161,9 +161,7 @@ class ComparisonFlags:
     libraries: Libraries = ()
 
     def refuse_missing(self) -> None:
-        """Raise OptionError or MissingPackageError, before any work, for a provider or a library that does not
-        work.
-        """
+        """Raise OptionError or MissingPackageError, before any work, for a faulty provider or library."""
         if self.provider is not None:
             run_arguments.device(self.provider)
         run_arguments.libraries(self.libraries)

@@ -42,7 +42,7 @@ def fail_unless(passed: bool) -> None:
 
 
 def end_many(*, done: bool, passed: bool) -> None:
-    """End a command on many models: with BAD_INPUT unless all have a result, or FAILED unless all are good."""
+    """End a command on many models with BAD_INPUT unless all have a result, or FAILED unless all are good."""
     if not done:
         raise click.exceptions.Exit(BAD_INPUT)
     fail_unless(passed)
@@ -203,7 +203,7 @@ def _commands_with(flag: str, context: click.Context | None) -> Iterator[str]:
 
 
 def _near_choice(error: click.UsageError) -> str | None:
-    """Return the accepted value closest to the rejected one; None if no value is close."""
+    """Return the choice that the rejected value is an alias or a misspelling of; None if there is none."""
     kind = getattr(getattr(error, "param", None), "type", None)
     given = _QUOTED.search(getattr(error, "message", ""))
     if not isinstance(kind, click.Choice) or given is None:

@@ -43,7 +43,7 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A query for a node, a Cast, all units, ranges, or advice (for a capability); else for the root causes."""
+    """A query: a node, a Cast, all units, ranges, or advice (for a capability); else the root causes."""
 
     node: str | None
     why_cast: str | None

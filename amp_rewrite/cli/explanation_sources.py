@@ -69,7 +69,7 @@ class Explanation:
         return self._analysis.ranges()
 
     def remedies(self, units: Sequence[int]) -> Sequence[NodeRemedy]:
-        """Return the remedies that change the colour of each unit; empty for a replayed plan or without a model."""
+        """Return the remedies that change the colour of each unit; empty for a plan or without a model."""
         made = self._analysis
         if made is None or made.replayed or self.counted is None:
             return ()
@@ -77,7 +77,7 @@ class Explanation:
         return tuple(suggestions.of_units(units, self.causes, subject))
 
     def advice(self, capability: Capability | None) -> Advice:
-        """Return advice on running faster on a device of that capability; raise OptionError for a plan alone."""
+        """Return advice on speed for a device of that capability; raise OptionError for a plan alone."""
         if self.counted is None:
             raise OptionError("a plan alone has no shapes", remedy="ask for advice on the model, with --plan")
         return advise(self.counted, self.decisions, self.half, capability)
@@ -134,7 +134,7 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
 
 
 def advise_model(path: Path, half: str, dims: Dims) -> Advice:
-    """Return advice on a model as it is, for the device of this machine if any; raise ModelError as `load`."""
+    """Return advice on an unchanged model, for this machine's device if any; raise ModelError as `load`."""
     with result_checks.blaming(lambda: str(path)):
         model = loading.load(path).model
         counted = flop_count.count(model, shape_inference.types(model), dims)
@@ -142,7 +142,7 @@ def advise_model(path: Path, half: str, dims: Dims) -> Advice:
 
 
 def advise_planned(made: Analysis) -> Advice:
-    """Return advice on the decisions of an analysis, for the device of this machine if any."""
+    """Return advice on the decisions of an analysis, for this machine's device if any."""
     counted = flop_count.count(made.loaded.model, made.graph.types, made.options.dims.dims)
     return advise(counted, made.decisions(), made.options.half.name, Capability.of_this_machine())
 

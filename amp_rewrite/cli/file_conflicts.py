@@ -223,7 +223,7 @@ def _named(params: Sequence[click.Parameter], values: Mapping[str, Any], *, writ
 
 
 def _behind(file: _File) -> Iterable[_File]:
-    """Return the files that an input refers to: of a folder, its files; weights; the baseline of a rule file."""
+    """Return the files behind an input: those in a folder, weights, or the baseline of a rule file."""
     if file.path.is_dir():
         return [_File(file.by, path) for pattern in ("*", "*/*") for path in file.path.glob(pattern)]
     if file.by == "--rules":
@@ -248,7 +248,7 @@ def _baseline(named: Path | None, rules: Path | None) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Ineffective:
-    """A rule: `flags` have no effect beside the flag `beside`, for the reason `does`, unless `unless` is given."""
+    """A rule: `flags` have no effect with `beside`, for the reason `does`, unless `unless` is given."""
 
     beside: str
     does: str

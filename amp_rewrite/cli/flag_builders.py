@@ -133,7 +133,7 @@ def _text(value: object) -> str:
 
 
 _PLAIN = (str, int, float, Path)
-"""The types whose values may be printed: paths are not among them, as folders may be private."""
+"""The types whose values may be printed; of a path only the name, as its folder may be private."""
 
 
 def written(context: click.Context, names: Iterable[str]) -> dict[str, str]:
@@ -156,7 +156,7 @@ def executor_flag(what: str) -> Flag:
 
 @contextlib.contextmanager
 def opened(where: str | None) -> Generator[Executor | None]:
-    """Yield the executor of that name; None without one. Raise as `executors.named` and `ExecutorName.opened`."""
+    """Yield the executor of that name, or None; raise as `executors.named` and `ExecutorName.opened`."""
     if where is None:
         yield None
         return

@@ -154,7 +154,7 @@ class PageMaker:
         return HtmlReport(str(model), report, self._decided, evidence, coverage, placed)
 
     def of_step(self, model: Path, report: Report, step: ScaledStep, said: str, result: Path) -> HtmlReport:
-        """Return the page on the last analysis of a train step, with the verdict of its comparison in words."""
+        """Return the page on the last analysis of a train step, with the verdict on it in words."""
         shown = self.page(model, report, Evidence(unverified=said), result)
         lines = list(scaled_step.lines(step))
         return replace(shown, step=html_report.step_view(lines, step.parts, shown.decided.graph.boxes))

@@ -43,7 +43,7 @@ def _data(flags: Mapping[str, Any]) -> Data:
 
 
 def _default_paths() -> tuple[Path, ...]:
-    """Return the samples of --calibrate, else m.npz beside m.onnx; none where a flag requests synthetic inputs."""
+    """Return the samples of --calibrate, else m.npz beside m.onnx; none if a flag sizes synthetic inputs."""
     context = click.get_current_context(silent=True)
     if context is None or written(context, ("data", "dim", "seed", "samples")):
         return ()
@@ -81,7 +81,7 @@ COUNTED = (
 )
 
 counted_flags = grouped(COUNTED, "data", lambda flags: Data(tuple(flags["data"]), dims(flags["dim"])))
-"""A decorator that adds flags to a command that counts and runs nothing and passes them as `Data` in `data`."""
+"""A decorator that adds flags to a command that only counts, and passes them as `Data` in `data`."""
 
 
 def dims(texts: Sequence[str]) -> dict[str, int]:
@@ -143,4 +143,4 @@ custom_ops_flag = repeatable(
     type=PATH,
     callback=_distinct,
 )
-"""A decorator that adds the flag to a command and passes it as `custom_ops`, not checked yet."""
+"""A decorator that adds the flag to a command and passes the libraries as `custom_ops`, unchecked."""

@@ -98,7 +98,7 @@ def of_comparison(verdict: Verdict) -> Iterator[str]:
 
 
 def looser(tuned: Tuned) -> str:
-    """Return the tolerance that the default plan meets; empty for a bound on another metric, or one too wide."""
+    """Return the tolerance that the default plan meets; empty for another metric, or if it is too wide."""
     error = tuned.walked[0].error if tuned.walked and tuned.bound == "error" else math.inf
     return _above(error) if error <= _WIDEST else ""
 

@@ -110,7 +110,7 @@ _OFF = "what is far off is its half, which overflows or rounds too much"
 
 
 def _is_proved(model: Path, found: Restored) -> bool:
-    """Whether the result provably differs from the half model only in precision, the cause of any difference."""
+    """Whether the result provably differs from the half model only in precision, so that half is at fault."""
     try:
         return certify(model, Path(found.model)).proved
     except AmpRewriteError:

@@ -237,7 +237,7 @@ class RewriteJob:
         return seen if self.seen is None else self.seen.merge(seen)
 
     def tune(self, outcome: Outcome) -> Tuned | None:
-        """Search for a plan on the samples of a comparison; None for a saved plan or a model too large to search."""
+        """Search for a plan on the samples of a comparison; None for a saved plan or too large a model."""
         if self.replay is not None or outcome.result.report.size_before > self.tuning.largest:
             return None
         assert isinstance(outcome.verification, Verdict), "a verdict failed"
@@ -302,7 +302,7 @@ class RewriteJob:
         return replace(result, report=replace(report, warnings=warnings))
 
     def compare(self, result: Result[Any], *, fresh: bool = False) -> Verification:
-        """Compare a result: return the verdict, the error that prevents it, or None if nothing is to be compared."""
+        """Compare a result: return the verdict, the error that prevents it, or None without a comparison."""
         is_wanted = result.report.changed or self.required
         if self.original is None or isinstance(self.original, AmpRewriteError):
             return self.original if is_wanted else None
@@ -367,7 +367,7 @@ def _in_flags(outcome: Outcome) -> Outcome:
 
 
 def _fresh(data: Data) -> Data:
-    """Return unseen synthetic inputs by another seed; inputs from files stay, as the search holds some out."""
+    """Return synthetic inputs of another seed; inputs from files stay, as the search holds some out."""
     return replace(data, seed=data.seed + 1) if not data.paths else data
 
 

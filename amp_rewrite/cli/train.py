@@ -58,7 +58,7 @@ class ScaleFlags:
     skip_nonfinite: bool
 
     def settled(self, half: Half | None) -> LossScale | None:
-        """Return the loss scale for a half type, None for float32; raise OptionError for flags without effect."""
+        """Return the loss scale for a half type, or None; raise OptionError for ineffective flags."""
         asked = self._asked(half)
         if self.told and not isinstance(asked, DynamicLossScale):
             flags = " and ".join(self.told)

@@ -115,7 +115,7 @@ _OVER = 124
 """The exit code for a process that exceeded its timeout, as of the command timeout."""
 
 _START = """import sys
-sys.path.append(sys.argv.pop(1))  # the parent of this package, if it is not installed
+sys.path.append(sys.argv.pop(1))  # where this package is, should it not be installed
 from amp_rewrite.__main__ import main
 main()"""
 
@@ -142,7 +142,7 @@ def _failed(job: Job, why: str) -> Row:
 
 
 def _why(code: int, told: str) -> str:
-    """Return the reason for a failure: the last line on standard error, with the signal if one ended the process."""
+    """Return the reason for a failure: the last line on standard error, with the signal, if any."""
     if code >= 0 and told:
         return told
     return f"{_ending(code)}, after: {told}" if told else _ending(code)
@@ -364,7 +364,7 @@ def _by(executor: Executor, jobs: Iterable[Job]) -> Iterator[tuple[Job, Row]]:
 
 @contextlib.contextmanager
 def here(count: int | None = None) -> Generator[Executor]:
-    """Yield an executor of threads, each of which runs one process at a time; leaving the context ends them."""
+    """Yield an executor of threads, each of which runs one process at a time; end these at exit."""
     with ThreadPoolExecutor(count or max(1, (os.cpu_count() or 1) // 2)) as threads:
         try:
             yield threads
