@@ -67,7 +67,7 @@ class _DefaultGroup(click.Group):
         return name, listed and loaded(listed), rest
 
     def _refuse_misspelt(self, word: str) -> None:
-        """OneLineError for a bare word that is close to a subcommand's name and is not a file."""
+        """Raise OneLineError for a bare word that is close to a subcommand's name and is not a file."""
         if word.startswith("-") or Path(word).suffix:
             return
         near = difflib.get_close_matches(word, self.commands, n=1)
@@ -75,7 +75,7 @@ class _DefaultGroup(click.Group):
             raise OneLineError(f"no command or file '{word}'; did you mean {near[0]}?")
 
     def _refuse_dashed(self, args: Sequence[str]) -> None:
-        """OneLineError for a file whose name would be read as flags, where the model is expected."""
+        """Raise OneLineError for a file whose name would be read as flags, where the model is expected."""
         word = next((arg for arg in args if arg not in self.commands), "")
         if word.startswith("-") and word not in ("-", "--") and Path(word).is_file():
             raise OneLineError(f"{word} would be read as flags; write ./{word}")

@@ -94,9 +94,7 @@ def _line(error: Exception) -> str:
         return f"the model is too large for this machine ({type(error).__name__})"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: cannot be used ({error.strerror}); check the path"
-    if isinstance(
-        error, OSError
-    ):  # errors of files are caught where they are used: this one is of standard output
+    if isinstance(error, OSError):  # errors of files are caught elsewhere: this is standard output
         _drop_output()
         return f"the output cannot be written ({error})"
     what = " ".join(f"{type(error).__name__}: {error}".split())[:300]

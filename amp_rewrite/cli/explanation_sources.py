@@ -148,7 +148,7 @@ def advise_planned(made: Analysis) -> Advice:
 
 
 def _half(types: Types) -> str:
-    """The half type of a rewritten model."""
+    """Return the half type of a rewritten model."""
     has_bfloat16 = any(kind.dtype == BFLOAT16.dtype for kind in types.values())
     return (BFLOAT16 if has_bfloat16 else FLOAT16).name
 

@@ -62,7 +62,7 @@ def verify(
     comparing.refuse_missing()
     comparing = replace(comparing, accumulate=_sums(accumulate, comparing))
     for path in (original, rewritten):
-        loading.load(path)  # for error messages of ours rather than onnxruntime's
+        loading.load(path)  # for our error messages rather than onnxruntime's
     with shown_progress() as progress, limit.running():
         tell(progress, "verify")
         verdict = comparing.verdict(original, rewritten, data, IOTypes(io), progress)

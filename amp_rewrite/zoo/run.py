@@ -45,7 +45,7 @@ class Job:
 
     @property
     def result(self) -> Path:
-        """The model that is written."""
+        """The rewritten model."""
         return self.results / "models" / f"{self.entry.name}.onnx"
 
     @property
@@ -55,7 +55,7 @@ class Job:
 
     @property
     def page(self) -> Path:
-        """The report as HTML, where it is asked for."""
+        """The report as HTML, if requested."""
         return self.results / "pages" / f"{self.entry.name}.html"
 
     @property
@@ -70,7 +70,7 @@ class Job:
 
     @property
     def command(self) -> list[str]:
-        """The arguments of the command; of a flag that is given twice, the last one holds."""
+        """The arguments of the command; the last occurrence of a flag takes effect."""
         own = ("--quiet", "-o", self.result, "--json", self.report)
         pages = ("--html", self.page) if self.pages else ()
         return ["rewrite", *map(str, (*self.flags, *self.entry.flags, *own, *pages, self.entry.model))]
@@ -93,7 +93,7 @@ def run(job: Job) -> Row:
 
 def _ended(job: Job) -> tuple[int, str]:
     """Return the exit code of the process and its last line on standard error."""
-    force = ("--force",) if job.record.is_file() else ()  # then the result is an earlier one
+    force = ("--force",) if job.record.is_file() else ()  # replaces the result of an earlier run
     started = subprocess.Popen(
         [sys.executable, "-P", "-c", _START, str(Path(__file__).parents[2]), *job.command, *force],
         cwd=job.start if job.start.is_dir() else None,
@@ -352,7 +352,7 @@ def _by(executor: Executor, jobs: Iterable[Job]) -> Iterator[tuple[Job, Row]]:
     futures = dict[Future[Row], Job]()
     try:
         for each in jobs:
-            with contextlib.suppress(Exception):  # it broke, or was shut down
+            with contextlib.suppress(Exception):  # a broken executor, or one that was shut down
                 futures[executor.submit(run, each)] = each
         for future in as_completed(futures):
             if not future.cancelled() and future.exception() is None:
