@@ -1,4 +1,4 @@
-"""`amp-rewrite bench A [B ...]`: the latencies of models, compared."""
+"""`amp-rewrite bench A [B ...]`: time models against each other."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def bench(
     Synthetic inputs are those of A, and all models must take them. Each round runs every model once: A B A B.
     """
     if chart is not None:
-        pictures.refuse_other_suffix(chart)  # refuses what cannot be drawn, before minutes have passed
+        pictures.refuse_other_suffix(chart)  # fails before the timing, which takes minutes
     run_arguments.libraries(custom_ops)
     device = run_arguments.device(provider)
     if tf32 and device is not Device.CUDA:

@@ -1,4 +1,4 @@
-"""`amp-rewrite certify ORIGINAL REWRITTEN`: is the one the other, but for precision?"""
+"""`amp-rewrite certify ORIGINAL REWRITTEN`: prove that two models differ only in precision."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ def certify(original: Path, rewritten: Path, json_: Path | None) -> None:
 
 
 def _not_valid(original: Path, rewritten: Path, nodes: int) -> Iterator[SummaryLine]:
-    """That onnx's checker rejects the rewritten model alone: a proof is of what is computed, not of whether
-    a runtime accepts the types.
+    """Yield a warning for each complaint that onnx's checker has about the rewritten model only.
+
+    A certificate covers what is computed, not whether a runtime accepts the types.
     """
     for complaint in result_checks.validate(str(rewritten), lambda: str(original), nodes).broken:
         yield SummaryLine("warning", complaint)

@@ -35,7 +35,7 @@ class _DefaultGroup(click.Group):
     """`amp-rewrite model.onnx` is `amp-rewrite rewrite model.onnx`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Inserts the default subcommand where none is named."""
+        """Insert the default subcommand where none is named."""
         _refuse_empty(args)
         self._refuse_dashed(args)
         if args and args[0] not in self.commands and args[0] not in _GROUP_FLAGS:
@@ -45,12 +45,12 @@ class _DefaultGroup(click.Group):
             return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order of the list below, the most common first."""
-        del ctx  # another name would not be click's
+        """Return the commands in declaration order, the most common first."""
+        del ctx  # the name must match click's
         return list(self.commands)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Commands and flags, and models: the first argument may be one."""
+        """Complete commands and flags, and models, which the first argument may be."""
         found = super().shell_complete(ctx, incomplete)
         if incomplete.startswith("-"):
             return found
@@ -62,12 +62,12 @@ class _DefaultGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Imports the subcommand that was named."""
+        """Import and return the subcommand."""
         name, listed, rest = super().resolve_command(ctx, args)
         return name, listed and loaded(listed), rest
 
     def _refuse_misspelt(self, word: str) -> None:
-        """OneLineError for a bare word that is close to a subcommand's name and is not a file."""
+        """Raise OneLineError for a bare word that is close to a subcommand's name and is not a file."""
         if word.startswith("-") or Path(word).suffix:
             return
         near = difflib.get_close_matches(word, self.commands, n=1)
@@ -75,13 +75,13 @@ class _DefaultGroup(click.Group):
             raise OneLineError(f"no command or file '{word}'; did you mean {near[0]}?")
 
     def _refuse_dashed(self, args: Sequence[str]) -> None:
-        """OneLineError for a file whose name would be read as flags, where the model is expected."""
+        """Raise OneLineError for a file whose name would be read as flags, where the model is expected."""
         word = next((arg for arg in args if arg not in self.commands), "")
         if word.startswith("-") and word not in ("-", "--") and Path(word).is_file():
             raise OneLineError(f"{word} would be read as flags; write ./{word}")
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the subcommand; third-party warnings and logs are silenced, as messages of ours cover them."""
+        """Run the subcommand, without third-party warnings and logs, which messages of ours cover."""
         logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
         if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
             sys.stdout.reconfigure(errors="backslashreplace")  # for names that its encoding cannot represent
@@ -91,7 +91,7 @@ class _DefaultGroup(click.Group):
 
 
 def _refuse_empty(args: Sequence[str]) -> None:
-    """OneLineError for an empty argument: an unset shell variable, which as a path would be the folder."""
+    """Raise OneLineError for an empty argument, such as an unset shell variable: as a path it is `.`."""
     for before, arg in zip(("", *args), args, strict=False):
         empty = before if arg == "" else arg[:-1] if arg.startswith("--") and arg.endswith("=") else None
         if empty is not None:
@@ -100,7 +100,7 @@ def _refuse_empty(args: Sequence[str]) -> None:
 
 
 def loaded(listed: click.Command) -> click.Command:
-    """The implementation of a listed subcommand: NAME in the module `amp_rewrite.cli.NAME`."""
+    """Import the implementation of a listed subcommand: NAME in the module `amp_rewrite.cli.NAME`."""
     return getattr(startup.load(f"amp_rewrite.cli.{listed.name}"), str(listed.name))
 
 
@@ -141,7 +141,7 @@ _SUMMARIES = {
     "restore": "Turn a half MODEL, made by any tool, back into float32.",
     "demo": "Rewrite a small built-in network, and compare the two.",
 }
-"""For the list of commands: the first sentence of each command's own help."""
+"""The line on each command in the command list: the first sentence of its own help."""
 
 for name, summary in _SUMMARIES.items():
     main.add_command(click.Command(name, help=summary))

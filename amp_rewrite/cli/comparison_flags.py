@@ -39,14 +39,14 @@ metric_flag = repeatable(
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """What judges a comparison: bounds of the built-in metrics, and metrics of the user's own with theirs."""
+    """The acceptance criteria of a comparison: tolerances of built-in metrics, and user-defined metrics."""
 
     bounds: Tolerances
     metrics: tuple[Metric, ...]
 
 
 def read(metric_texts: Sequence[str], tolerance_texts: Sequence[str]) -> Judging:
-    """The metrics and all bounds; OptionError for what cannot be imported or is no bound."""
+    """Return the metrics and all bounds; raise OptionError for a failed import or a malformed bound."""
     metrics: dict[str, Metric] = {}
     for metric in map(_metric, metric_texts):
         if metric.name in metrics:
@@ -79,7 +79,7 @@ def _metric(text: str) -> Metric:
 
 
 def _imported(text: str, module: str, function: str) -> MetricFunction:
-    """The function, from a module on the Python path or in the current folder."""
+    """Import the function from a module on the Python path or in the current folder."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
@@ -116,7 +116,7 @@ def _no_bound(metric: Metric, bound: str) -> OptionError:
 
 
 def refuse_failed(verdict: object) -> None:
-    """OptionError for a metric that raised or returned no number; called when all else is done."""
+    """Raise OptionError for a metric that raised or returned no number; called after everything else."""
     for metric in verdict.metrics if isinstance(verdict, Verdict) else ():
         if metric.problem:
             raise OptionError(
@@ -148,10 +148,10 @@ _FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class ComparisonFlags:
-    """What judges a comparison, on what, and whether nodes are blamed even if the verdict is good.
+    """The settings of a comparison: criteria, provider, and per-node blame even for a good verdict.
 
-    `accumulate` says how sums of half are emulated: as those of the target. `libraries` are those of custom
-    operators.
+    `accumulate` is the accumulator type that is emulated for half, that of the target. `libraries` implement
+    the custom operators.
     """
 
     judging: Judging
@@ -161,9 +161,7 @@ class ComparisonFlags:
     libraries: Libraries = ()
 
     def refuse_missing(self) -> None:
-        """OptionError or MissingPackageError, before anything is done, for a provider or a library that does
-        not work.
-        """
+        """Raise OptionError or MissingPackageError, before any work, for a faulty provider or library."""
         if self.provider is not None:
             run_arguments.device(self.provider)
         run_arguments.libraries(self.libraries)
@@ -176,7 +174,7 @@ class ComparisonFlags:
         io: IOTypes = IOTypes.KEEP,
         progress: Progress | None = None,
     ) -> Verdict:
-        """The verdict on all samples, of which `progress` shows how many are done.
+        """Return the verdict on all samples; `progress` shows how many are done.
 
         Raises MissingPackageError, ModelError and FeedError when the models cannot be run.
         """
@@ -203,8 +201,9 @@ class ComparisonFlags:
         *,
         by_effect: bool = False,
     ) -> Verdict:
-        """The verdict with the blame of the first sample, if that is asked for or an output is too far off,
-        by what nodes add to the outputs with `by_effect`.
+        """Attach the blame on the first sample if it is requested or an output exceeds its tolerance.
+
+        With `by_effect`, nodes are ranked by the error that they add to the outputs.
 
         Raises as `verdict` does.
         """
@@ -243,11 +242,11 @@ comparison_flags = grouped(
         libraries=flags["custom_ops"],
     ),
 )
-"""Adds these flags to a command, which gets them as `ComparisonFlags` in `comparing`."""
+"""A decorator that adds these flags to a command and passes them as `ComparisonFlags` in `comparing`."""
 
 
 def swapped(command: str, original: Path, rewritten: Path) -> Iterator[SummaryLine]:
-    """That the first model is the rewritten one, as it seems, where the second is not."""
+    """Yield a hint that the two models seem to be in the wrong order: the first has half, the second none."""
     half = sessions.half_of(original)
     if half is None or sessions.half_of(rewritten) is not None:
         return

@@ -1,4 +1,4 @@
-"""`amp-rewrite coverage MODEL`: how much of it runs in half, and is that enough?"""
+"""`amp-rewrite coverage MODEL`: measure how much of it runs in half, and check that against rules."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from amp_rewrite.running.inputs.feeds import Data
 
 
 def _number(_: click.Context, flag: click.Parameter, text: str | None) -> float | None:
-    """A share from 0 to 1; OptionError for a percentage, and for what is none."""
+    """Parse a share from 0 to 1; raise OptionError for a percentage and for anything else."""
     if text is None:
         return None
     name, percentage = max(flag.opts, key=len), text.strip().endswith("%")
@@ -80,7 +80,7 @@ _FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class CoverageFlags:
-    """What the flags and the file ask for; `update` is where to write a baseline, or None."""
+    """The rules of the flags and the rule file; `update` is the baseline file to write, or None."""
 
     rules: CoverageRules
     sized: Data
@@ -88,7 +88,7 @@ class CoverageFlags:
 
 
 def _read(flags: Mapping[str, Any]) -> CoverageFlags:
-    """Flags before the file; requirements and dimensions of both."""
+    """Merge the flags with the rule file: flags take precedence, requirements and dimensions accumulate."""
     path = flags["file"]
     held = coverage_rules.load(path) if path is not None else coverage_rules.RuleFile()
     baseline: Path | None = flags["baseline"] or held.baseline
@@ -136,7 +136,7 @@ def _requirement(text: str) -> tuple[str, float]:
 
 
 coverage_flags = grouped(_FLAGS, "asked", _read)
-"""Adds these flags to a command, which gets them as `CoverageFlags` in `asked`."""
+"""A decorator that adds these flags to a command and passes them as `CoverageFlags` in `asked`."""
 
 
 @click.command(cls=WritingCommand)
@@ -189,7 +189,7 @@ def _measured(model: Path, asked: CoverageFlags) -> MeasuredModel:
 
 
 def _warn_of_another(one: MeasuredModel, baseline: Baseline) -> None:
-    """Says on standard error that a baseline seems to be of another model."""
+    """Warn on standard error that a baseline seems to be of another model."""
     if lacking := coverage_rules.lacking(one.coverage, baseline):
         told = f"{baseline.where} counts operators that {one.title} lacks ({some(lacking)})"
         Console(stderr=True).print(f"warning  {told}: it may be of another model; --update writes a new one")

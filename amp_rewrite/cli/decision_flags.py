@@ -35,7 +35,7 @@ _REGEX = "Node names, or regular expressions that match a whole name."
 
 
 def _one_list(given: tuple[str, ...]) -> str | None:
-    """The list that is named; OptionError for two, of which one would win silently."""
+    """Return the name of the list; raise OptionError for two, one of which would win silently."""
     if len(given) > 1:
         remedy = "name one, which may extend another: extends: tensorflow"
         raise OptionError(f"--list names two: {given[0]} and {given[1]}", remedy=remedy)
@@ -43,7 +43,7 @@ def _one_list(given: tuple[str, ...]) -> str | None:
 
 
 def _flag(name: str, declared: Declared) -> Flag:
-    """The flag of a field, whose default is that of the field."""
+    """Build the flag of a field, with the field's default."""
     if declared.values:
         default = getattr(Options(), name)
         word = default.value if isinstance(default, enum.Enum) else default.name
@@ -54,7 +54,7 @@ def _flag(name: str, declared: Declared) -> Flag:
 
 
 def _argument(declared: Declared, flags: Mapping[str, Any]) -> Any:
-    """The argument for a field, from the values of the flags."""
+    """Return the value of a field from the values of the flags."""
     value = flags[declared.flag.removeprefix("--").replace("-", "_")]
     return not value if declared.flag.startswith("--no-") else value
 
@@ -101,10 +101,9 @@ _PLAN = read_path("--plan", "FILE", "Apply a saved plan; no other decision flag 
 
 @dataclass(frozen=True, slots=True)
 class DecisionFlags:
-    """What the flags ask for; `decided` says whether any of them was written.
+    """The decisions that the flags make; `decided` is true if any of them was written.
 
-    `seen` is what was observed of the model before, and `policy` the precision policy; None where that is not
-    given.
+    `seen` holds the ranges observed earlier, `policy` the precision policy; None without one.
     """
 
     options: Options
@@ -114,7 +113,7 @@ class DecisionFlags:
     policy: Policy | None = None
 
     def analyze(self, model: Path, progress: Progress | None = None) -> Analysis:
-        """The analysis of a model under these flags; raises as `pipeline.analyze`."""
+        """Analyze a model under these flags; raise as `pipeline.analyze`."""
         return pipeline.analyze(
             model, self.options, replay=self.replay, observed=self.seen, progress=progress
         )
@@ -152,9 +151,9 @@ _EXAMPLE = "write it as in --range pixels=0:255"
 
 
 def _ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Ranges by name; OptionError for what is not NAME=LO:HI, ends that cross, NaN, and two for one input.
+    """Parse ranges by input name; raise OptionError for a malformed, empty, NaN or repeated one.
 
-    The names of inputs may have an = or a colon in them, and numbers have neither.
+    An input name may contain = or a colon, so the text is split at the last =.
     """
     found: dict[str, tuple[float, float]] = {}
     for text in texts:
@@ -181,7 +180,7 @@ def _ends(text: str, low: str, high: str) -> tuple[float, float]:
 
 
 def _observed(paths: Iterable[Path]) -> Observed | None:
-    """What is in all of these files; None without one."""
+    """Merge the observed ranges of all files; None without a file."""
     known: Observed | None = None
     for path in paths:
         found = Observed.load(path)
@@ -225,7 +224,7 @@ def _refuse_two_lists(flags: Mapping[str, Any]) -> None:
 
 
 decision_flags = grouped((*_FLAGS, _PLAN), "asked", _read)
-"""Adds these flags to a command, which gets them as `DecisionFlags` in `asked`."""
+"""A decorator that adds these flags to a command and passes them as `DecisionFlags` in `asked`."""
 
 free_decision_flags = grouped(_FLAGS, "asked", lambda flags: _read({**flags, "plan": None}))
-"""The same for a command that takes no plan."""
+"""The same decorator for a command that takes no plan."""

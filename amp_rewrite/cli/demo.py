@@ -38,7 +38,7 @@ def demo(output: Path) -> None:
 
 
 def _refuse_another_model(path: Path) -> None:
-    """OptionError for a file at the path that no earlier demo has written."""
+    """Raise OptionError for a file at the path that no earlier demo has written."""
     if not path.exists():
         return
     try:

@@ -2,8 +2,8 @@
 
     0          done; a rewrite that could not be compared is done too, unless --require-verify is given
     1          a result is not valid, a comparison failed or proves nothing, or a coverage rule is broken
-    2          bad input or usage, and faults of amp-rewrite itself: one line on standard error; with many
-               models, where any has that, whatever the others came to
+    2          bad input or usage, or an internal error: one line on standard error; with many models, if any
+               has it, whatever the others return
     128 + n    ended by signal n; an interrupt (Ctrl-C) is 130
 
 `process.startup` ends a command that cannot be imported with 2; a full standard error changes no code.
@@ -32,26 +32,26 @@ from amp_rewrite.text import brief, nearest
 FAILED = 1
 BAD_INPUT = 2
 _SIGNALLED = 128
-"""What shells add to the number of the signal that ended a process."""
+"""The offset that shells add to the number of the signal that ended a process."""
 
 
 def fail_unless(passed: bool) -> None:
-    """Ends the command with FAILED, unless its checks passed."""
+    """End the command with FAILED unless its checks passed."""
     if not passed:
         raise click.exceptions.Exit(FAILED)
 
 
 def end_many(*, done: bool, passed: bool) -> None:
-    """Ends a command on many models with BAD_INPUT unless all were `done`, or FAILED unless all `passed`."""
+    """End a command on many models with BAD_INPUT unless all have a result, or FAILED unless all are good."""
     if not done:
         raise click.exceptions.Exit(BAD_INPUT)
     fail_unless(passed)
 
 
 def end_rewrite(*, valid: bool, passed: bool | None, required: bool = False) -> None:
-    """Ends a rewrite with FAILED where the result is not valid or its comparison failed.
+    """End a rewrite with FAILED where the result is not valid or its comparison failed.
 
-    `passed` is None where there was no comparison, which is a failure only if one is `required`.
+    A missing comparison (None) fails only if one is `required`.
     """
     fail_unless(valid and (not required if passed is None else passed))
 
@@ -68,7 +68,7 @@ class OneLineError(click.ClickException):
 
 @contextlib.contextmanager
 def errors_as_one_line() -> Generator[None]:
-    """Turns every error into a OneLineError, whose line is escaped when it is printed.
+    """Convert every error to a OneLineError, whose line is escaped when it is printed.
 
     With the environment variable TRACEBACK, errors pass unchanged.
     """
@@ -94,7 +94,7 @@ def _line(error: Exception) -> str:
         return f"the model is too large for this machine ({type(error).__name__})"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: cannot be used ({error.strerror}); check the path"
-    if isinstance(error, OSError):  # files are handled where they are used: this is standard output
+    if isinstance(error, OSError):  # errors of files are caught elsewhere: this is standard output
         _drop_output()
         return f"the output cannot be written ({error})"
     what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
@@ -102,8 +102,8 @@ def _line(error: Exception) -> str:
 
 
 def _drop_output() -> None:
-    """Sends what is still buffered for standard output nowhere: written at exit, it would fail once more."""
-    with contextlib.suppress(OSError):  # what stands in for standard output may have no descriptor
+    """Discard what is buffered for standard output: the flush at exit would fail once more."""
+    with contextlib.suppress(OSError):  # a replacement of standard output may have no descriptor
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
@@ -111,7 +111,7 @@ def _drop_output() -> None:
 
 @contextlib.contextmanager
 def interrupt_as_exit() -> Generator[None]:
-    """Ends the command with one line and the exit code of SIGINT where it is interrupted (Ctrl-C)."""
+    """End the command with one line and the exit code of SIGINT where it is interrupted (Ctrl-C)."""
     try:
         yield
     except KeyboardInterrupt:
@@ -121,7 +121,7 @@ def interrupt_as_exit() -> Generator[None]:
 
 @contextlib.contextmanager
 def sigterm_as_exit() -> Generator[None]:
-    """Makes SIGTERM unwind the stack like an exception, so that temporary files are removed."""
+    """Make SIGTERM unwind the stack like an exception, so that temporary files are removed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -141,11 +141,11 @@ _MEANT = {
     **dict.fromkeys(("bf16", "bfloat16"), _BFLOAT16),
     **dict.fromkeys(("precision", "dtype", "type", "fp", "half-type", "amp"), _TYPES),
 }
-"""What helps with flags that other tools have, by their names."""
+"""Remedies for flags of other tools, by name."""
 
 
 def usage_line(error: click.UsageError) -> str:
-    """The error as one line, which ends in what would help: what was meant, or where the flags are listed."""
+    """Return the error as one line that ends in a remedy: the likely flag or value, or the help to read."""
     if isinstance(error, NoSuchOption):
         return _unknown_flag(error.option_name, error.ctx)
     message = _plain(error.format_message())
@@ -166,7 +166,7 @@ def _unknown_flag(flag: str, context: click.Context | None) -> str:
 
 
 def _of(context: click.Context | None) -> str:
-    """The command, unless it is the main job, whose name nobody writes."""
+    """Return the command as "of NAME"; empty for the main job, whose name is implicit."""
     name = context.command.name if context is not None else None
     return "" if name in (None, "rewrite", "main") else f" of {name}"
 
@@ -191,7 +191,7 @@ def _nearest(flag: str, known: Iterable[str]) -> str | None:
 
 
 def _commands_with(flag: str, context: click.Context | None) -> Iterator[str]:
-    """The other commands that have this flag."""
+    """Yield the other commands that have this flag."""
     group = context.find_root().command if context is not None else None
     if not isinstance(group, click.Group):
         return
@@ -201,7 +201,7 @@ def _commands_with(flag: str, context: click.Context | None) -> Iterator[str]:
 
 
 def _near_choice(error: click.UsageError) -> str | None:
-    """The value that stands for another name of a half type, where the flag knows it."""
+    """Return the choice that the rejected value is an alias or a misspelling of; None if there is none."""
     kind = getattr(getattr(error, "param", None), "type", None)
     given = _QUOTED.search(getattr(error, "message", ""))
     if not isinstance(kind, click.Choice) or given is None:
@@ -213,7 +213,7 @@ _QUOTED = re.compile("^'([^']*)'")
 
 
 def _plain(message: str) -> str:
-    """A message of click's as ours are: with the flag in front, in lower case, and without a full stop."""
+    """Restyle a click message as one of ours: flag first, lower case, no full stop."""
     text = " ".join(message.split()).removesuffix(".")
     text = re.sub(r"^Invalid value for (?:'-\w' / )?'([^']+)': ", r"\1 ", text)
     return text if text.startswith("-") else text[:1].lower() + text[1:]

@@ -1,4 +1,4 @@
-"""`amp-rewrite explain MODEL [NODE]`: why every part has the precision that it has."""
+"""`amp-rewrite explain MODEL [NODE]`: explain the precision of every part of a model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """Asks for a node, a Cast, all units, ranges, or advice (for a capability); else for the causes."""
+    """A query: a node, a Cast, all units, ranges, or advice (for a capability); else the root causes."""
 
     node: str | None
     why_cast: str | None
@@ -53,7 +53,7 @@ class Query:
     capability: str | None
 
     def refuse_contradictions(self) -> None:
-        """OptionError for two queries at once, and for a device without --advice."""
+        """Raise OptionError for two queries at once, and for a device without --advice."""
         asked = [("NODE", self.node), ("--why-cast", self.why_cast)]
         asked += [("--all", self.all_ or None), ("--ranges", self.ranges or None)]
         asked += [("--advice", self.advice or None)]
@@ -64,7 +64,7 @@ class Query:
             raise OptionError("--device-capability is for --advice", remedy="add --advice, or leave it out")
 
     def answer(self, console: Console, found: Explanation) -> Answer:
-        """Prints and returns the answer; OptionError where there is none."""
+        """Print and return the answer; raise OptionError where there is none."""
         if self.advice:
             return _answer_advice(console, found, self.capability)
         if self.all_:
@@ -129,7 +129,7 @@ def _answer_cast(console: Console, found: Explanation, name: str) -> Answer:
 
 
 def _no_cast(found: Explanation, name: str) -> OptionError:
-    known = [known for site in found.decisions.cast_sites for known in site.names]
+    known = [each for site in found.decisions.cast_sites for each in site.names]
     there = list(dict.fromkeys(names[0] for site in found.decisions.cast_sites if (names := site.names)))
     more = f" and {len(there) - _LISTED:,} more" if len(there) > _LISTED else ""
     listed = f"there are Casts of {', '.join(there[:_LISTED])}{more}" if there else "there is no Cast"
@@ -141,7 +141,7 @@ def _no_cast(found: Explanation, name: str) -> OptionError:
 
 
 _LISTED = 5
-"""How many Casts are named."""
+"""The maximum number of Casts that a message names."""
 
 
 def _answer_node(console: Console, found: Explanation, name: str) -> Answer:
@@ -170,7 +170,7 @@ def _answer_node(console: Console, found: Explanation, name: str) -> Answer:
 
 
 def _remedies(found: Explanation, units: Sequence[int]) -> list[list[str]]:
-    """What changes the colour of each unit, in lines; none where no flag can be tried."""
+    """Describe the flags that change the colour of each unit; no lines where no flag can be tried."""
     tried = found.remedies(units)
     if not tried:
         return [[] for _ in units]
@@ -186,7 +186,7 @@ def _changing(found: Explanation, unit: int, remedy: NodeRemedy) -> list[str]:
 
 
 def _units_of(found: Explanation, name: str) -> list[int]:
-    """The units of the nodes that have this name, or an output of this name."""
+    """Return the units of the nodes that have this name, or an output of this name."""
     nodes = {decision.node: decision for decision in found.decisions.all}
     named = {node for node, decision in nodes.items() if name in (decision.name, *decision.defs)}
     return [unit for unit, decision in enumerate(found.decisions.all) if decision.node in named]
@@ -196,7 +196,7 @@ def _no_node(found: Explanation, name: str) -> OptionError:
     if name in _without_units(found):
         return OptionError(f"'{name}' has no float32 in it", remedy="name a node that has")
     nodes = {decision.node: decision for decision in found.decisions.all}.values()
-    known = (known for decision in nodes for known in (decision.name, *decision.defs))
+    known = (each for decision in nodes for each in (decision.name, *decision.defs))
     offer = "leave NODE out to see what keeps nodes in float32, or say --all"
     return OptionError(f"no node is called '{name}'", remedy=_near(name, list(filter(None, known)), offer))
 
@@ -213,7 +213,7 @@ def _near(name: str, known: list[str], otherwise: str) -> str:
 
 
 PLAN = ".json"
-"""How the name of a saved plan ends."""
+"""The file suffix of a saved plan."""
 
 
 @click.command(cls=WritingCommand)
@@ -282,7 +282,7 @@ def explain(
 
 
 def _sized(model: Path, asked: DecisionFlags, data: Data) -> DecisionFlags:
-    """The flags with the sizes of open dimensions that were given; OptionError for a plan alone."""
+    """Bind open dimensions to the given sizes; raise OptionError for a plan without its model."""
     if model.suffix != PLAN:
         return replace(asked, options=replace(asked.options, dims=feeds.given_sizes(model, data)))
     if asked.decided or data.dims or data.paths:
@@ -295,7 +295,7 @@ def _sized(model: Path, asked: DecisionFlags, data: Data) -> DecisionFlags:
 
 
 def _explanation(model: Path, asked: DecisionFlags) -> Explanation:
-    """What the decision flags lead to if any is given, else the decisions that a file carries."""
+    """Explain the decisions that the flags make if any is written, else those that the file carries."""
     if model.suffix == PLAN:
         return explanation_sources.of_plan(model)
     if asked.decided:
@@ -304,7 +304,7 @@ def _explanation(model: Path, asked: DecisionFlags) -> Explanation:
 
 
 def _decided_now(model: Path, asked: DecisionFlags, found: Explanation) -> Iterator[SummaryLine]:
-    """That nothing was read and all was decided now, where that is so."""
+    """Yield a note if the file carries no decisions, so that they come from a new analysis."""
     if found.source is DecisionSource.ANALYSIS:
         flags = "these flags" if asked.decided else "the defaults"
         shown = f"this is what a rewrite with {flags} would decide"
@@ -312,7 +312,7 @@ def _decided_now(model: Path, asked: DecisionFlags, found: Explanation) -> Itera
 
 
 def _placing(report_files: ReportFiles, model: Path, found: Explanation) -> Placing | None:
-    """Where it is asked for; the original of what was rewritten before is not known."""
+    """Return the placing if it is requested, without an original for a model that is itself a result."""
     if not report_files.placement:
         return None
     return Placing(None if found.source is DecisionSource.METADATA else model)

@@ -1,4 +1,4 @@
-"""Whatever holds decisions -> why each part of a model is half or float32: a model, its result, or a plan."""
+"""Explanations of why each part is half or float32, from a model, a rewritten model, or a saved plan."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from amp_rewrite.rewriting.decisions import Decisions
 
 
 class DecisionSource(enum.Enum):
-    """What decisions were read from: an ANALYSIS made now, the METADATA of a rewritten model, or a PLAN."""
+    """The source of decisions: a new ANALYSIS, the METADATA of a rewritten model, or a PLAN."""
 
     ANALYSIS = "analysis"
     METADATA = "metadata"
@@ -39,11 +39,11 @@ class DecisionSource(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why each part of a model is half or float32.
+    """The precision decisions of a model, with their root causes.
 
-    `half` is the half type. `counted` is None where only a plan is at hand. `assumptions` say what the FLOPs
-    rest on, `warnings` what a reader should know; `matched` counts what the user named. `form_changes` are
-    the nodes that took another form before anything was decided; the analysis, if any, knows more.
+    `half` is the half type. `counted` is None for a plan without its model. `assumptions` are those of the
+    FLOP counts; `matched` counts the nodes that the user's patterns match. `form_changes` are the nodes that
+    were normalized before any decision.
     """
 
     source: DecisionSource
@@ -59,17 +59,17 @@ class Explanation:
 
     @property
     def has_ranges(self) -> bool:
-        """Whether the original is at hand, from which the ranges of values follow."""
+        """Whether the original is available, from which the ranges of values are derived."""
         return self._analysis is not None
 
     def ranges(self) -> HalfRanges:
-        """What is known of the values of half units; OptionError where there is no model in float32."""
+        """Return the ranges of half units; raise OptionError without the float32 model."""
         if self._analysis is None:
             raise OptionError("the ranges of values follow from the original", remedy="explain that instead")
         return self._analysis.ranges()
 
     def remedies(self, units: Sequence[int]) -> Sequence[NodeRemedy]:
-        """What changes the colour of each unit; empty where no flag can be tried, as a plan decided."""
+        """Return the remedies that change the colour of each unit; empty for a plan or without a model."""
         made = self._analysis
         if made is None or made.replayed or self.counted is None:
             return ()
@@ -77,14 +77,14 @@ class Explanation:
         return tuple(suggestions.of_units(units, self.causes, subject))
 
     def advice(self, capability: Capability | None) -> Advice:
-        """How it could run faster on a device of that capability; OptionError for a plan alone."""
+        """Return advice on speed for a device of that capability; raise OptionError for a plan alone."""
         if self.counted is None:
             raise OptionError("a plan alone has no shapes", remedy="ask for advice on the model, with --plan")
         return advise(self.counted, self.decisions, self.half, capability)
 
 
 def of_plan(path: Path) -> Explanation:
-    """What a saved plan says without its model; PlanError when it is missing or damaged."""
+    """Explain a saved plan without its model; raise PlanError when it is missing or damaged."""
     plan = plan_files.load(path)
     decisions, flops = plan.decisions()
     untried = tuple(suggestions.untried(causes.find(decisions, flops)))
@@ -93,7 +93,7 @@ def of_plan(path: Path) -> Explanation:
 
 
 def of_analysis(made: Analysis) -> Explanation:
-    """What an analysis decided; where a saved plan did, no flag was tried."""
+    """Explain the decisions of an analysis; for a replayed plan no flag was tried."""
     counted = flop_count.count(made.loaded.model, made.graph.types, made.options.dims.dims)
     found = made.causes(counted.flops)
     source = DecisionSource.PLAN if made.replayed else DecisionSource.ANALYSIS
@@ -113,9 +113,9 @@ def of_analysis(made: Analysis) -> Explanation:
 
 
 def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explanation:
-    """What a rewritten model carries; of any other, the analysis that `analyze` makes.
+    """Explain the decisions that a rewritten model carries; for any other model, those of `analyze`.
 
-    Raises ModelError, and OptionError when `dims` names what is not open.
+    Raises ModelError, and OptionError when `dims` names a dimension that is not open.
     """
     if not _mentions_us(path):
         return of_analysis(analyze())
@@ -134,7 +134,7 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
 
 
 def advise_model(path: Path, half: str, dims: Dims) -> Advice:
-    """Advice on a model as it stands, for the device of this machine if it has one; ModelError as `load`."""
+    """Return advice on an unchanged model, for this machine's device if any; raise ModelError as `load`."""
     with result_checks.blaming(lambda: str(path)):
         model = loading.load(path).model
         counted = flop_count.count(model, shape_inference.types(model), dims)
@@ -142,20 +142,20 @@ def advise_model(path: Path, half: str, dims: Dims) -> Advice:
 
 
 def advise_planned(made: Analysis) -> Advice:
-    """Advice on what an analysis decided, for the device of this machine if it has one."""
+    """Return advice on the decisions of an analysis, for this machine's device if any."""
     counted = flop_count.count(made.loaded.model, made.graph.types, made.options.dims.dims)
     return advise(counted, made.decisions(), made.options.half.name, Capability.of_this_machine())
 
 
 def _half(types: Types) -> str:
-    """The half type of a rewritten model."""
+    """Return the half type of a rewritten model."""
     has_bfloat16 = any(kind.dtype == BFLOAT16.dtype for kind in types.values())
     return (BFLOAT16 if has_bfloat16 else FLOAT16).name
 
 
 def _mentions_us(path: Path) -> bool:
-    """Whether decisions can be in a file at all; much quicker than reading the model for them."""
+    """Return False if a file cannot carry decisions; a byte search, much quicker than loading the model."""
     try:
         return annotations.KEY.encode() in reading.read(path)
     except OSError:
-        return False  # who reads it as a model says what is wrong
+        return False  # loading it as a model reports the error

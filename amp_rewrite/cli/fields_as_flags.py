@@ -1,6 +1,6 @@
-"""Messages of the library name fields and arguments in backticks (`Options.keep_io`); users read flags.
+"""Translation of library messages for the command line: `Options.keep_io` in backticks becomes its flag.
 
-The library does not know whether it is called from the command line.
+The library itself does not depend on the command line.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _IN_BACKTICKS = re.compile("`([^`]+)`")
 
 
 def in_flags(message: object) -> str:
-    """A message, or the line of an error, with its fields replaced by flags; other backticks stay."""
+    """Replace the fields in a message or error by flags; other backticks stay."""
     return _IN_BACKTICKS.sub(lambda match: FLAGS.get(match[1], match[0]), str(message))
 
 
 def as_argument(path: Path) -> str:
-    """A path quoted for a shell, and not mistaken for a flag."""
+    """Quote a path for a shell so that it is not mistaken for a flag."""
     name = str(path)
     return shlex.quote(f"./{name}" if name.startswith("-") else name)

@@ -1,4 +1,4 @@
-"""Refuses, before any work, files that cannot be written or conflict, and flags without effect beside others.
+"""Checks before any work: files that cannot be written or conflict, and flags without effect beside others.
 
 With `--dry-run` every flag of the real run is accepted, except `--require-verify`.
 """
@@ -35,11 +35,12 @@ _MODEL = "MODEL"
 
 
 class WritingCommand(SectionedCommand):
-    """A command that refuses WRITTEN files which cannot be written, are each other or what it reads, or, but
-    for --force, are a model or its weights that no such command wrote.
+    """A command that checks its WRITTEN files and flags before it runs.
 
-    It refuses ineffective flags as well. What a command that writes a model writes is moved into place
-    together, when the result is judged: after an error or an interrupt all files are as they were.
+    It refuses files that cannot be written, that coincide with each other or with an input, and, without
+    --force, models and weights that no such command wrote. Ineffective flags are refused as well. The outputs
+    of a command that writes a model are committed together, after the verdict: an error or an interrupt
+    leaves all files unchanged.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -49,11 +50,11 @@ class WritingCommand(SectionedCommand):
             self.params.append(click.Option(["--force"], is_flag=True, help=help_))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Checks flags and files, then runs the command; raises OptionError and OutputError."""
+        """Check flags and files, then run the command; raise OptionError and OutputError."""
         refuse_ineffective_flags(ctx)
         written = list(_written(self.params, ctx.params))
         for file in written:
-            if file.path.parent.is_dir() or file.by != "--plots":  # which makes its folder
+            if file.path.parent.is_dir() or file.by != "--plots":  # --plots creates its folder
                 destination.resolve(file.path)
         if written:
             _refuse_conflicts(written, list(_read(self.params, ctx.params)))
@@ -74,7 +75,7 @@ class WritingCommand(SectionedCommand):
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A path, and what names it: a flag, an argument, or a file that one of them names."""
+    """A path, and the flag, argument or file that names it."""
 
     by: str
     path: Path
@@ -97,7 +98,7 @@ def _refuse_conflicts(written: Sequence[_File], read: Sequence[_File]) -> None:
 
 
 def _refuse_foreign(written: Iterable[_File], source: Path | None) -> None:
-    """OptionError for a named file that is a model or its weights, unless an earlier result is replaced."""
+    """Raise OptionError for an output that would replace a model or weights, unless an earlier result."""
     for file in written:
         if file.by == "--plots" or not file.path.is_file() or _is_text(file.path):
             continue
@@ -116,7 +117,7 @@ def _refuse_foreign(written: Iterable[_File], source: Path | None) -> None:
 
 
 def _is_text(path: Path) -> bool:
-    """Whether a file begins with text, as reports do, and weights do not."""
+    """Whether a file begins with text, as reports do and weights do not."""
     with path.open("rb") as file:
         begin = file.read(_BEGIN)
     try:
@@ -131,7 +132,7 @@ _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")
 
 
 def _is_earlier(model: onnx.ModelProto, path: Path, source: Path | None) -> bool:
-    """Whether a model is a result of ours, as its metadata say, or of the same source, as the proof says."""
+    """Whether a model is a result of ours (by its metadata) or of the same source (by a certificate)."""
     if any(entry.key in _MARKS for entry in model.metadata_props):
         return True
     try:
@@ -144,7 +145,7 @@ _MARKS = (annotations.KEY, annotations.RESTORED, insertion.STATE_KEY)
 
 
 def _is_one_place(file: _File, other: _File) -> bool:
-    """Whether two files to write, existing or not, are one, also on systems that ignore case."""
+    """Whether two outputs, existing or not, are one file, also on case-insensitive systems."""
     if file.by == other.by:
         return False
     folded = (str(path.resolve()).casefold() for path in (file.path, other.path))
@@ -157,7 +158,7 @@ def _conflict(file: _File, other: str) -> OptionError:
 
 
 def _other_place(file: _File) -> str:
-    """Return what to choose in place of a file, by the flag that names it."""
+    """Return a remedy that names the flag for another output path."""
     if file.by in (_OUTPUT, _RESULT) and _is_one_of_many():
         return "another folder with --out-dir"
     return "another place with -o" if file.by == _RESULT else f"another place for {file.by}"
@@ -169,7 +170,7 @@ def _is_one_of_many() -> bool:
 
 
 def _read(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[_File]:
-    """What the command reads: files that its arguments name, and files that these name."""
+    """Yield the inputs of the command: files that its arguments name, and files that those refer to."""
     for file in _named(params, values, written=False):
         yield file
         yield from _behind(file)
@@ -179,7 +180,7 @@ def _read(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Itera
 
 
 def _written(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[_File]:
-    """What the command writes, with default names; for plots, every file that there can be."""
+    """Yield the outputs of the command, including default names and every possible plot."""
     yield from _named(params, values, written=True)
     if values.get("update"):
         yield from (_File("--baseline", path) for path in _baseline(values["baseline"], values["file"]))
@@ -193,14 +194,14 @@ def _written(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> It
 
 
 def _halves(values: Mapping[str, Any]) -> Iterable[half.Half]:
-    """The types that a result may have: any, where a plan or a policy says it."""
+    """Return the half types that the result may have: all, where a plan or a policy decides."""
     if "to" not in values or values.get("plan") or values.get("policy"):
         return half.BY_NAME.values() if "to" in values else ()
     return (half.named(values["to"]),)
 
 
 def _has_default_name(values: Mapping[str, Any]) -> bool:
-    """Whether the command is a rewrite that derives the name of its result from its existing model's."""
+    """Whether the command is a rewrite whose result is named after its existing model."""
     named = any(values.get(name) for name in ("output", "in_place", "dry_run", "explain"))
     if "output" not in values or named:
         return False
@@ -222,7 +223,7 @@ def _named(params: Sequence[click.Parameter], values: Mapping[str, Any], *, writ
 
 
 def _behind(file: _File) -> Iterable[_File]:
-    """Further files: those in a folder, the weights of a model, the baseline of a rule file."""
+    """Return the files behind an input: those in a folder, weights, or the baseline of a rule file."""
     if file.path.is_dir():
         return [_File(file.by, path) for pattern in ("*", "*/*") for path in file.path.glob(pattern)]
     if file.by == "--rules":
@@ -231,12 +232,12 @@ def _behind(file: _File) -> Iterable[_File]:
 
 
 def _weights(model: _File) -> Iterable[_File]:
-    """The files in which a model, if it is one, keeps weights."""
+    """Return the external data files of a model; empty for any other file."""
     return (_File(f"the weights of {model.by}", path) for path in external_data.referenced_by(model.path))
 
 
 def _baseline(named: Path | None, rules: Path | None) -> Iterator[Path]:
-    """The baseline that is named, or else that of a rule file."""
+    """Yield the baseline that a flag names, or else that of the rule file."""
     if named:
         yield named
     elif rules:
@@ -247,7 +248,7 @@ def _baseline(named: Path | None, rules: Path | None) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Ineffective:
-    """`flags` have no effect with the flag `beside`, which `does` what; unless one of `unless` is given."""
+    """A rule: `flags` have no effect with `beside`, for the reason `does`, unless `unless` is given."""
 
     beside: str
     does: str
@@ -255,7 +256,7 @@ class Ineffective:
     unless: tuple[str, ...] = ()
 
     def refuse(self, given: frozenset[str]) -> None:
-        """OptionError where one of the flags is among those that are given."""
+        """Raise OptionError where one of the flags is given without effect."""
         idle = [flag for flag in self.flags if flag in given]
         if not idle or self.beside not in given or not given.isdisjoint(self.unless):
             return
@@ -294,7 +295,7 @@ INEFFECTIVE = (
 
 
 def refuse_ineffective_flags(context: click.Context) -> None:
-    """OptionError for a flag of the command that has no effect with another one (INEFFECTIVE)."""
+    """Raise OptionError for a flag of the command that has no effect beside another one (INEFFECTIVE)."""
     flags = written(context, context.params)
     values = (f"{flag} {context.params[name]}" for name, flag in flags.items())
     given = frozenset((*flags.values(), *values))

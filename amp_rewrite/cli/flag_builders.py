@@ -22,7 +22,7 @@ Flag = Callable[[Command], Command]
 
 class _ReadPath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path; raises OptionError for a text that can be none."""
+        """Return the path; raise OptionError for a text that cannot be one."""
         if "\0" in str(value):
             raise OptionError(f"{value} is not a path: it has a null character", remedy="check the path")
         return super().convert(value, param, ctx)
@@ -34,7 +34,7 @@ PATH = _ReadPath(path_type=Path)
 
 class _WrittenFile(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path; raises OptionError for what names standard output, a folder, or nothing."""
+        """Return the path; raise OptionError for standard output, a folder, or an empty text."""
         problem = _NOT_A_FILE.get(str(value)) or ("is a folder's name" if str(value).endswith("/") else "")
         if problem:
             by = max(param.opts, key=len) if param is not None else "the output"
@@ -49,38 +49,38 @@ WRITTEN = _WrittenFile(path_type=Path)
 
 
 def repeatable(name: str, metavar: str, help_: str, **settings: Any) -> Flag:
-    """A flag that may be given several times, as its help then says."""
+    """Build a flag that may be given several times, as its help then says."""
     return click.option(name, multiple=True, metavar=metavar, help=f"{help_} May be repeated.", **settings)
 
 
 def switch(name: str, help_: str, *argument: str) -> Flag:
-    """A flag without a value; `argument` is what a command gets it as, where that is not its name."""
+    """Build a flag without a value; `argument` is its parameter name in the command, if not its own."""
     return click.option(name, *argument, is_flag=True, help=help_)
 
 
 def choice(name: str, values: Iterable[str], help_: str, default: str | None = None) -> Flag:
-    """A flag that takes one of these values, in any case."""
+    """Build a flag that takes one of these values, case-insensitive."""
     kind = click.Choice(list(values), case_sensitive=False)
     return click.option(name, type=kind, default=default, show_default=True, help=help_)
 
 
 def number(name: str, kind: Any, help_: str, default: float | None = None, *, metavar: str = "N") -> Flag:
-    """A flag that takes a number of this kind."""
+    """Build a flag that takes a number of this kind."""
     return click.option(name, type=kind, metavar=metavar, default=default, show_default=True, help=help_)
 
 
 def read_path(name: str, metavar: str, help_: str, *argument: str) -> Flag:
-    """A flag that names a file or folder."""
+    """Build a flag that names a file or folder."""
     return click.option(name, *argument, type=PATH, metavar=metavar, help=help_)
 
 
 def written_file(name: str, help_: str, *argument: str) -> Flag:
-    """A flag that names a file to write."""
+    """Build a flag that names a file to write."""
     return click.option(name, *argument, type=WRITTEN, metavar="FILE", help=help_)
 
 
 def grouped(flags: Sequence[Flag], argument: str, build: Callable[[Mapping[str, Any]], Any]) -> Flag:
-    """A decorator that adds flags to a command, which gets what `build` makes of them as `argument`."""
+    """Return a decorator that adds flags to a command and passes it the value of `build` as `argument`."""
 
     def decorate(command: Command) -> Command:
         def collected(**arguments: Any) -> Any:
@@ -103,14 +103,14 @@ _GROUPS = "flag_groups"
 
 
 def check_groups(context: click.Context) -> None:
-    """Raises what a command would for the flags of its groups, before it is carried out for many models."""
+    """Raise the errors in the flag groups of a command once, before it runs on many models."""
     with context.scope(cleanup=False):
         for names, build in vars(context.command.callback).get(_GROUPS, ()):
             build({name: context.params[name] for name in names})
 
 
 def given_flags() -> str:
-    """The flags of the command that is carried out, as they were given; empty outside of a command."""
+    """Return the flags of the current command as they were given; empty outside of a command."""
     context = click.get_current_context(silent=True)
     if context is None:
         return ""
@@ -133,11 +133,11 @@ def _text(value: object) -> str:
 
 
 _PLAIN = (str, int, float, Path)
-"""What a value is if it is shown; a folder that it lies in may be private."""
+"""The types whose values may be printed; of a path only the name, as its folder may be private."""
 
 
 def written(context: click.Context, names: Iterable[str]) -> dict[str, str]:
-    """The flags that were written on the command line, even with their default values, by argument name."""
+    """Return the flags written on the command line, even with their default values, by argument name."""
     return {
         name: f"--{name.rstrip('_').replace('_', '-')}"
         for name in names
@@ -146,7 +146,7 @@ def written(context: click.Context, names: Iterable[str]) -> dict[str, str]:
 
 
 def executor_flag(what: str) -> Flag:
-    """The flag, whose help says what the workers do."""
+    """Build the flag `--executor`, whose help describes the work of the workers."""
     return click.option(
         "--executor",
         metavar="WHERE",
@@ -156,7 +156,7 @@ def executor_flag(what: str) -> Flag:
 
 @contextlib.contextmanager
 def opened(where: str | None) -> Generator[Executor | None]:
-    """The executor of that name; None without one. Raises as `executors.named` and `ExecutorName.opened`."""
+    """Yield the executor of that name, or None; raise as `executors.named` and `ExecutorName.opened`."""
     if where is None:
         yield None
         return
@@ -164,14 +164,14 @@ def opened(where: str | None) -> Generator[Executor | None]:
         yield executor
 
 
-# ---- where a result, its weights and a report go
+# ---- destinations of a result, its weights and a report
 
 _UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmg]i?b)", re.IGNORECASE)
 
 
 def _external_data(_: click.Context, __: click.Parameter, text: str) -> ExternalData:
-    """A word, or a size such as 2GB, which limits each data file."""
+    """Parse a word, or a size such as 2GB, which limits each data file."""
     if text.lower() in {beside.value for beside in Beside}:
         return ExternalData(Beside(text.lower()))
     size = _SIZE.fullmatch(text)
@@ -201,12 +201,12 @@ require_half_flag = switch(
 
 
 def json_flag(what: str) -> Flag:
-    """The flag `--json FILE`; the command gets the path, or None, as `json_`."""
+    """Build the flag `--json FILE`; the command gets the path, or None, as `json_`."""
     return written_file("--json", f"Write the {what} as JSON.", "json_")
 
 
 def output_flag(default: str) -> Flag:
-    """The flag `--output FILE`; `default` is the name that its help gives for a result without one."""
+    """Build the flag `--output FILE`; `default` is the default name that its help states."""
     return click.option(
         "-o",
         "--output",
@@ -262,7 +262,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "Checks": ("no_check", "no_certify"),
 }
-"""The options of each section, by the names of arguments, in their order; all others are in the last one."""
+"""The options of each section by argument name, in order; the last section takes all others."""
 
 _OTHERS = "Options"
 
@@ -271,7 +271,7 @@ class SectionedCommand(click.Command):
     """A command whose options are listed in sections."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the sections that the command has options of."""
+        """Write the sections that have options of the command."""
         for title, rows in self._sections(ctx):
             with formatter.section(title):
                 formatter.write_dl(rows)
@@ -287,4 +287,4 @@ class SectionedCommand(click.Command):
 
 
 _FEW = 8
-"""Options that need no sections."""
+"""The number of options up to which sections are omitted."""

@@ -1,4 +1,4 @@
-"""The flags `--html`, `--plots` and `--placement`, and the page that all show."""
+"""The flags `--html`, `--plots` and `--placement`, and the page behind all three."""
 
 from __future__ import annotations
 
@@ -44,15 +44,16 @@ _DEVICE = Device.CUDA
 
 
 def refuse_without_runtime() -> None:
-    """Raises, before any work, what keeps models from being opened, as `stub_libraries.folder` does."""
+    """Raise, before any work, an error that keeps models from being opened, as `stub_libraries.folder`."""
     if opening.needs_stubs(_DEVICE):
         stub_libraries.folder()
 
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """Places results within a time limit, beside the original; None where it is not known. `libraries` are
-    those of custom operators.
+    """The placement of results within a time limit, beside that of the original if it is known.
+
+    `libraries` implement the custom operators.
     """
 
     original: Path | None = None
@@ -60,7 +61,7 @@ class Placing:
     libraries: Libraries = ()
 
     def view(self, result: Path, planned: Sequence[Box]) -> PlacementView:
-        """What the report shows of a result, of which `planned` are the boxes in its plan."""
+        """Return the view of a result on the CUDA provider, beside the boxes of its plan."""
         with placing.opener(_DEVICE, self.libraries) as opened:
             before = self._opened(opened, self.original).placement if self.original else None
             execution = self._opened(opened, result)
@@ -68,7 +69,7 @@ class Placing:
         return PlacementView(Comparison(comparison.runtime(_DEVICE), execution.placement, before), drawn)
 
     def _opened(self, opened: Open, model: Path) -> Execution:
-        """What comes of a model; the report on one that cannot be opened here says why."""
+        """Open a model; one that cannot be opened here has a placement with the reason."""
         try:
             with self.limit.running():
                 return opened(model, None)
@@ -89,9 +90,7 @@ _FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class ReportFiles:
-    """Where the report and the plots go; None where they were not asked for. `placement` says whether the
-    report has one.
-    """
+    """The paths of the report and the plots, None if not requested; `placement` adds it to the report."""
 
     html: Path | None
     plots: Path | None
@@ -99,11 +98,11 @@ class ReportFiles:
 
     @property
     def asked(self) -> bool:
-        """Whether any of them was asked for."""
+        """Whether a report or plots were requested."""
         return self.html is not None or self.plots is not None
 
     def write(self, shown: HtmlReport) -> None:
-        """Writes what was asked for; raises OutputError."""
+        """Write the requested files; raise OutputError."""
         if self.html is not None:
             staging.write(html_file.render(shown), self.html)
         if self.plots is not None:
@@ -126,13 +125,13 @@ def _read(flags: Mapping[str, Any]) -> ReportFiles:
 
 
 report_flags = grouped(_FLAGS, "report_files", _read)
-"""Adds these flags to a command, which gets them as `ReportFiles` in `report_files`."""
+"""A decorator that adds these flags to a command and passes them as `ReportFiles` in `report_files`."""
 
 
 class PageMaker:
-    """Records the last analysis, as a rewrite may decide twice, and makes the page of it.
+    """The builder of the page on the last analysis, as a rewrite may analyze twice.
 
-    `placing` places the result, where that was asked for.
+    `placing` places the result, if requested.
     """
 
     def __init__(self, dims: Dims, placing: Placing | None = None) -> None:
@@ -141,13 +140,13 @@ class PageMaker:
         self._decided: DecisionView | None = None
 
     def record(self, analysis: Analysis) -> None:
-        """Records what the page shows of an analysis, before its model is changed."""
+        """Record the page's view of an analysis, before its model is changed."""
         found = explanation_sources.of_analysis(analysis)
         planned = drawn_graph.changes(analysis.graph, found.decisions, analysis.plan)
         self._decided = _decided(found, analysis.loaded.model, planned, analysis.plan.half)
 
     def page(self, model: Path, report: Report | None, evidence: Evidence, result: Path) -> HtmlReport:
-        """The page of the last analysis of a model, with what is to be known of its result."""
+        """Return the page on the last analysis of a model, with the evidence on its result."""
         assert self._decided is not None, "an analysis is recorded before its page is made"
         coverage = counts.measure(result, self._dims)
         boxes = self._decided.graph.boxes
@@ -155,13 +154,13 @@ class PageMaker:
         return HtmlReport(str(model), report, self._decided, evidence, coverage, placed)
 
     def of_step(self, model: Path, report: Report, step: ScaledStep, said: str, result: Path) -> HtmlReport:
-        """The page of the last analysis of a train step; `said` is what its comparison came to."""
+        """Return the page on the last analysis of a train step, with the verdict on it in words."""
         shown = self.page(model, report, Evidence(unverified=said), result)
         lines = list(scaled_step.lines(step))
         return replace(shown, step=html_report.step_view(lines, step.parts, shown.decided.graph.boxes))
 
     def of_plan(self, model: Path, analysis: Analysis) -> HtmlReport:
-        """The page of an analysis that is not carried out; its result is a temporary one."""
+        """Return the page on a dry run, from a temporary result."""
         self.record(analysis)
         report = analysis.report()
         report = replace(report, warnings=tuple(map(in_flags, report.warnings)))
@@ -169,13 +168,13 @@ class PageMaker:
             return self.page(model, report, Evidence(), _carried_out(model, analysis, Path(scratch)))
 
     def of_rewritten(self, model: Path, found: Explanation) -> HtmlReport:
-        """The page of a model that was rewritten before, from the decisions that it carries."""
+        """Return the page on a rewritten model, from the decisions that it carries."""
         self._decided = _decided(found, _measured(found).model, PlannedChanges(), half.named(found.half))
         return self.page(model, None, Evidence(), model)
 
 
 def _carried_out(model: Path, analysis: Analysis, scratch: Path) -> Path:
-    """The result of an analysis, in a folder."""
+    """Write the result of an analysis to a folder and return its path."""
     plan = plan_files.dump(analysis.graph, analysis.painting, analysis.plan, analysis.options)
     options = Options(check=False, metadata=False)
     saved, result = (scratch / name for name in ("plan.json", "result.onnx"))

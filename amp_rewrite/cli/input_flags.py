@@ -1,4 +1,4 @@
-"""The flags that give or size the inputs of model runs, and limit their time."""
+"""The flags that supply or size the inputs of model runs, and limit their time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _data(flags: Mapping[str, Any]) -> Data:
 
 
 def _default_paths() -> tuple[Path, ...]:
-    """The samples of --calibrate, else m.npz beside m.onnx; none where a flag asks for synthetic inputs."""
+    """Return the samples of --calibrate, else m.npz beside m.onnx; none if a flag sizes synthetic inputs."""
     context = click.get_current_context(silent=True)
     if context is None or written(context, ("data", "dim", "seed", "samples")):
         return ()
@@ -52,7 +52,7 @@ def _default_paths() -> tuple[Path, ...]:
 
 
 def _beside(model: Path) -> tuple[Path, ...]:
-    """The samples beside a model, where they fit it: nobody named them."""
+    """Return the samples beside a model if they fit it, as no flag names them."""
     paths = tuple(filter(None, [entries.data_beside(model)]))
     try:
         for _ in feeds.feeds(model, Data(paths)) if paths else ():
@@ -69,7 +69,7 @@ def _beside(model: Path) -> tuple[Path, ...]:
 
 
 input_flags = grouped(_FLAGS, "data", _data)
-"""Adds these flags to a command, which gets them as `Data` in `data`."""
+"""A decorator that adds these flags to a command and passes them as `Data` in `data`."""
 
 COUNTED = (
     repeatable("--data", "PATH", "Inputs, whose sizes open dimensions count with.", type=PATH),
@@ -81,11 +81,11 @@ COUNTED = (
 )
 
 counted_flags = grouped(COUNTED, "data", lambda flags: Data(tuple(flags["data"]), dims(flags["dim"])))
-"""Adds flags to a command that counts and runs nothing, which gets them as `Data` in `data`."""
+"""A decorator that adds flags to a command that only counts, and passes them as `Data` in `data`."""
 
 
 def dims(texts: Sequence[str]) -> dict[str, int]:
-    """Sizes by name, from the values of `--dim`; OptionError for what is not NAME=SIZE, and for two sizes."""
+    """Parse the sizes of `--dim` by name; raise OptionError for a malformed or repeated one."""
     found: dict[str, int] = {}
     for text in texts:
         name, size = _dim(text)
@@ -106,12 +106,12 @@ def _dim(text: str) -> tuple[str, int]:
 
 
 _DIGITS = 18
-"""Every number of so many digits fits into the 64 bits that ONNX has for a dimension."""
+"""The number of digits that always fits into the 64 bits of an ONNX dimension."""
 
 
 @contextlib.contextmanager
 def naming_sizes(model: Runnable, data: Data) -> Generator[None]:
-    """Adds the sizes that `--dim` could change to the error of a run that fails on synthetic inputs."""
+    """Add the sizes that `--dim` could change to the error of a run that fails on synthetic inputs."""
     try:
         yield
     except RunError as error:
@@ -129,7 +129,7 @@ _TIMEOUT = number(
 )
 
 timeout_flag = grouped((_TIMEOUT,), "limit", lambda flags: TimeLimit(flags["timeout"], "--timeout"))
-"""Adds the flag to a command, which gets it as a `TimeLimit` in `limit`."""
+"""A decorator that adds the flag to a command and passes it as a `TimeLimit` in `limit`."""
 
 
 def _distinct(_: click.Context, __: click.Parameter, paths: tuple[Path, ...]) -> Libraries:
@@ -143,4 +143,4 @@ custom_ops_flag = repeatable(
     type=PATH,
     callback=_distinct,
 )
-"""Adds the flag to a command, which gets the libraries as `custom_ops`, not checked yet."""
+"""A decorator that adds the flag to a command and passes the libraries as `custom_ops`, unchecked."""

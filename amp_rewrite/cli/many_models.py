@@ -28,14 +28,14 @@ _OF_ONE = ("output", "save_plan", "json_", "html", "plots", "save_observed")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A model, and where it stands below the folder that was named, or its own name."""
+    """A model, and its path relative to the folder that was named, or its own name."""
 
     model: Path
     place: Path
 
 
 def find(given: Iterable[Path], results: Path | None = None) -> list[Found]:
-    """The models at these paths: in a folder all .onnx files, as deep as they lie, but not in `results`.
+    """Return the models at these paths: in a folder all .onnx files, recursively, but not in `results`.
 
     Raises ModelError for a folder, or a pattern, without any.
     """
@@ -58,14 +58,14 @@ def _at(path: Path, results: Path | None) -> Iterator[Found]:
 
 
 class ManyModelsCommand(WritingCommand):
-    """A command that takes one model, and is carried out for each where several are named.
+    """A command on one model, which runs once for each where several are named.
 
     The results of several go to the folder `out_dir`. One that fails does not stop the others; the exit code
     is the highest of all.
     """
 
     def invoke(self, ctx: click.Context) -> None:
-        """Runs the command for each model; raises OptionError where flags are for one of them."""
+        """Run the command for each model; raise OptionError for flags that name a file of one."""
         folder: Path | None = ctx.params.pop("out_dir")
         given: tuple[Path, ...] = ctx.params["model"]
         if folder is None and (directory := next(filter(_is_folder, given), None)):
@@ -139,7 +139,7 @@ def _refuse_one_place(found: Sequence[Found]) -> None:
 
 
 def _tell(console: Console, found: Sequence[Found], codes: Sequence[int]) -> None:
-    """How many models are done, and which are not: each with its exit code in words."""
+    """Print the number of models that succeeded, and the others by the meaning of their exit codes."""
     console.print()
     done = f"{codes.count(0):,} of {len(found):,} models done"
     failures = {

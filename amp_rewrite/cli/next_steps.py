@@ -27,13 +27,11 @@ _DECIDING = frozenset(
     for name in SECTIONS[title]
 )
 _WIDEST = 0.1
-"""An output that is farther off than a tenth of itself is another output."""
+"""The relative error above which no tolerance is suggested: such an output is simply wrong."""
 
 
 def after(job: RewriteJob, outcome: Outcome, *, is_bad: bool) -> Iterator[str]:
-    """Advice after a job whose verdict is bad, whose search left nothing in half, or that left nodes in
-    float32.
-    """
+    """Yield advice after a bad verdict, a search that left nothing in half, or nodes left in float32."""
     verdict, tuned = outcome.verification, outcome.tuned
     if is_bad:
         assert isinstance(verdict, Verdict), "what is bad was compared"
@@ -48,8 +46,9 @@ def after(job: RewriteJob, outcome: Outcome, *, is_bad: bool) -> Iterator[str]:
 
 
 def _explain(job: RewriteJob, result: Result[Any]) -> str:
-    """Advice on how to learn why nodes stay float32: from the result, if it carries its reasons, from the
-    model where the defaults decided, and else from a plan.
+    """Return the command that explains why nodes stay float32.
+
+    It reads the result if that carries its reasons, the model where the defaults decided, and else a plan.
     """
     report, context = result.report, click.get_current_context(silent=True)
     observed = bool(report.observed or report.faint or report.sensitive)
@@ -61,8 +60,8 @@ def _explain(job: RewriteJob, result: Result[Any]) -> str:
 
 
 def _after_failure(job: RewriteJob, outcome: Outcome, verdict: Verdict) -> Iterator[str]:
-    """Flags that were tried and help, and else a search; always something for outputs too far off."""
-    as_it_is = job.in_place or job.replay is not None  # flags for another result are no use
+    """Yield flags that a trial shows to help, else a search; at least one line for a failed tolerance."""
+    as_it_is = job.in_place or job.replay is not None  # flags that change the result do not apply
     hints = [hint for hint in verdict_text.hints(verdict) if not (as_it_is and hint.startswith("--keep-io"))]
     yield from hints
     is_mended = any(tried.ok for tried in verdict.tried) or any(
@@ -90,7 +89,7 @@ def _further(job: RewriteJob, tuned: Tuned | None, verdict: Verdict) -> str:
 
 
 def of_comparison(verdict: Verdict) -> Iterator[str]:
-    """Advice on a result of any tool, which `verify` compared."""
+    """Yield advice on a result of any tool that `verify` compared."""
     for hint in verdict_text.hints(verdict):
         yield f"rewrite the original with {hint}" if hint.startswith("--keep") else hint
     if verdict.is_far:
@@ -99,15 +98,13 @@ def of_comparison(verdict: Verdict) -> Iterator[str]:
 
 
 def looser(tuned: Tuned) -> str:
-    """The bound that the result of the default plan is within; empty where another metric was bounded, or
-    where nobody would want so wide a bound.
-    """
+    """Return the tolerance that the default plan meets; empty for another metric, or if it is too wide."""
     error = tuned.walked[0].error if tuned.walked and tuned.bound == "error" else math.inf
     return _above(error) if error <= _WIDEST else ""
 
 
 def _raised(bound: str, subject: str) -> str:
-    """A sentence on the bound of the error that the subject is within, with the flag of this command."""
+    """Return a sentence on the error bound that the subject meets, with the flag of this command."""
     context = click.get_current_context(silent=True)
     is_search = context is not None and context.params.get("max_error") is not None
     flag = "--max-error " if is_search else "--tolerance error="
@@ -115,6 +112,6 @@ def _raised(bound: str, subject: str) -> str:
 
 
 def _above(error: float) -> str:
-    """A bound of two digits that an error is within."""
+    """Round an error up to two digits."""
     digits = f"{error:.1e}"
     return digits if float(digits) >= error else f"{float(digits) * 1.1:.1e}"

@@ -1,4 +1,4 @@
-"""`amp-rewrite placement MODEL [MODEL ...]`: what onnxruntime executes of models on a provider."""
+"""`amp-rewrite placement MODEL [MODEL ...]`: the graph that onnxruntime executes on a provider."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def placement(
 
 
 def _refuse_inputs() -> None:
-    """OptionError for a flag that says with what to run, where nothing is run."""
+    """Raise OptionError for an input flag where nothing is run."""
     flags = written(click.get_current_context(), ("data", "dim", "seed", "samples", "timeout"))
     if flags:
         named = " and ".join(flags.values())
@@ -78,7 +78,7 @@ def _refuse_inputs() -> None:
 
 
 def _feeds(model: Path, data: Data, *, run: bool) -> Feeds | None:
-    """The inputs of one run, where it is asked for."""
+    """Return the inputs of one run, None unless a run is requested."""
     if not run:
         return None
     sample = next(iter(feeds.feeds(model, data)), None)

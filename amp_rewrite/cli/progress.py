@@ -24,42 +24,42 @@ T = TypeVar("T")
 
 
 class _Bar(BarColumn):
-    """A bar, for stages whose steps are counted."""
+    """The progress bar of a stage whose steps are counted."""
 
     def render(self, task: Task) -> RenderableType:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The bar; nothing where the number of steps is not known."""
+        """Return the bar; blank while the number of steps is unknown."""
         return Text("") if task.total is None else super().render(task)
 
 
 class _Count(MofNCompleteColumn):
-    """The steps that are done, and all of them."""
+    """The column with the completed and the total steps."""
 
     def render(self, task: Task) -> Text:
-        """The counts; nothing where they are not known."""
+        """Return the counts; blank while they are unknown."""
         return Text("") if task.total is None else super().render(task)
 
 
 class ShownProgress:
-    """Shows the stage that it is called with, and within it the steps that are done."""
+    """A progress callback that shows the current stage and its completed steps."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
         self._task = display.add_task("load", total=None)
 
     def __call__(self, stage: str) -> None:
-        """Shows that a stage begins."""
+        """Show the start of a stage."""
         self._display.update(self._task, description=stage, completed=0)
         for task in self._display.tasks:
-            task.total = None  # which `update` would leave as it is
+            task.total = None  # `update` ignores None
 
     def count(self, done: int, total: int) -> None:
-        """Shows that `done` of `total` steps of the stage are done."""
+        """Show the number of completed steps out of `total`."""
         self._display.update(self._task, completed=done, total=total)
 
 
 @contextlib.contextmanager
 def shown_progress(*, quiet: bool = False) -> Generator[ShownProgress | None]:
-    """A progress callback with a spinner; None when quiet, or when standard error is not a terminal."""
+    """Yield a progress callback with a spinner; None when quiet, or when standard error is not a terminal."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield None
@@ -76,13 +76,13 @@ def shown_progress(*, quiet: bool = False) -> Generator[ShownProgress | None]:
 
 
 def tell(progress: Progress | None, stage: str) -> None:
-    """Passes a stage that begins to a progress callback, if there is one."""
+    """Announce a stage to the progress callback, if there is one."""
     if progress is not None:
         progress(stage)
 
 
 def counted(progress: Progress | None, samples: Iterable[T], total: int) -> Iterator[T]:
-    """The samples of a stage, which shows how many of them are done, where that can be shown."""
+    """Yield the samples of a stage and report how many are done, if the callback can show it."""
     count = counting(progress, total)
     for done, sample in enumerate(samples):
         count(done)
@@ -90,9 +90,7 @@ def counted(progress: Progress | None, samples: Iterable[T], total: int) -> Iter
 
 
 def counting(progress: Progress | None, total: int) -> Callable[[int], None]:
-    """A function that shows how many of `total` steps of the stage are done, where that can be shown, and
-    there are several.
-    """
+    """Return a function that reports completed steps out of `total`, if the callback can show several."""
     show = count_of(progress) if total > 1 else None
 
     def count(done: int) -> None:

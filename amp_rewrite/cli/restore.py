@@ -1,4 +1,4 @@
-"""`amp-rewrite restore MODEL`: a half model, of any tool, in float32 again."""
+"""`amp-rewrite restore MODEL`: convert a half model of any tool back to float32."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _compared(
     limit: TimeLimit,
     progress: Progress | None,
 ) -> Verdict | AmpRewriteError:
-    """The verdict on the half model beside the restored one, or why there is none."""
+    """Compare the half model with the restored one; return the verdict, or the reason for none."""
     borders = IOTypes.HALF if io == "float" else IOTypes.KEEP
     try:
         with limit.running():
@@ -110,7 +110,7 @@ _OFF = "what is far off is its half, which overflows or rounds too much"
 
 
 def _is_proved(model: Path, found: Restored) -> bool:
-    """Whether the result is the half model but for precision, so that a difference is the latter's fault."""
+    """Whether the result provably differs from the half model only in precision, so that half is at fault."""
     try:
         return certify(model, Path(found.model)).proved
     except AmpRewriteError:

@@ -1,4 +1,4 @@
-"""`amp-rewrite MODEL`: the main job."""
+"""`amp-rewrite MODEL`: rewrite a model to mixed precision and compare the two."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class CalibrationFlags:
-    """Where the samples are, where to save what they show, and who runs them."""
+    """The calibration samples, the file to save the observed ranges to, and the executor that runs them."""
 
     paths: tuple[Path, ...]
     save: Path | None
@@ -79,9 +79,9 @@ class CalibrationFlags:
         progress: Progress | None,
         libraries: Libraries = (),
     ) -> Observed | None:
-        """What was observed before, with what these samples show; None where neither was asked for.
+        """Calibrate and merge with earlier observations; None where neither is requested.
 
-        Raises as `observe` does, OptionError where it can have no effect, and OutputError.
+        Raises as `observe`, OptionError where calibration has no effect, and OutputError.
         """
         self._refuse_ineffective(asked)
         known = asked.seen
@@ -126,7 +126,7 @@ class CalibrationFlags:
 
 
 def _samples() -> str:
-    """The inputs of the comparison, which are samples as well, where they were given."""
+    """Return the --data inputs, which can serve as samples, or a placeholder without any."""
     context = click.get_current_context(silent=True)
     given: tuple[Path, ...] = context.params.get("data", ()) if context is not None else ()
     return " --calibrate ".join(map(as_argument, given)) or "PATH"
@@ -137,7 +137,7 @@ def _read(flags: Mapping[str, Any]) -> CalibrationFlags:
 
 
 calibration_flags = grouped(_FLAGS, "calibration", _read)
-"""Adds these flags to a command, which gets them as `CalibrationFlags` in `calibration`."""
+"""A decorator that adds these flags to a command and passes them as `CalibrationFlags` in `calibration`."""
 
 
 @click.command(cls=ManyModelsCommand)
@@ -256,7 +256,7 @@ def rewrite(
 
 
 def _policy(asked: DecisionFlags, observe: str) -> ObservePolicy:
-    """When to observe values; OptionError where that cannot change the decisions."""
+    """Return the observation policy; raise OptionError where observing cannot change the decisions."""
     settled = asked.replay is not None or asked.options.level is Level.UNSAFE_FORCE_ALL
     if settled and observe == ObservePolicy.ALWAYS.value:
         flag = "--plan" if asked.replay else f"--level {asked.options.level.value}"

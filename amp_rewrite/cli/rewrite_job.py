@@ -1,4 +1,4 @@
-"""The main job on one file: rewrite, compare, repair; the steps that `repair` asks for, on files."""
+"""The main job on one file: rewrite, compare and repair, with the file-based steps that `repair` calls."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ from amp_rewrite.tuning.tune import Tuned, tune
 
 
 class GivenInputs:
-    """The least and the greatest element of each input in the samples so far."""
+    """The running minimum and maximum of each input over the samples."""
 
     def __init__(self) -> None:
         self._ends: dict[str, tuple[float, float]] = {}
 
     def add(self, feeds: Feeds) -> None:
-        """Takes a sample."""
+        """Add a sample."""
         for name, value in feeds.items():
             if isinstance(value, np.ndarray) and value.size and value.dtype.kind not in "OSUb":
                 low, high = self._ends.get(name, (np.inf, -np.inf))
                 self._ends[name] = min(low, float(value.min())), max(high, float(value.max()))
 
     def warnings(self, ranges: RangeCounts | None, seen: Seen) -> Iterator[str]:
-        """A line for each input that leaves its range, here or in what was `seen` of its values."""
+        """Yield a warning for each input whose samples or observations leave its range."""
         for each in ranges.inputs if ranges is not None else ():
             ends = [self._ends[each.name]] if each.name in self._ends else []
             ends += [(seen[each.name].low, seen[each.name].high)] if each.name in seen else []
@@ -84,14 +84,15 @@ def _line(given: InputRange, low: float, high: float) -> str:
 T = TypeVar("T")
 
 CANNOT_RUN = (MissingPackageError, ModelError, FeedError, OutputError, ThreadError, TimeLimitError)
-"""What can keep a model from being run here; it is reported, and the rewrite stands."""
+"""The errors that keep a model from being run here; they are reported, and the rewrite stands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The search for a plan where the comparison fails: its seconds (None for a budget in runs), what it
-    prefers, the bytes of the largest model that is searched, who runs the samples, and whether the user asked
-    for it.
+    """The settings of the search after a failed comparison.
+
+    `budget` is in seconds (None for a budget in runs), `largest` the bytes of the largest model to search,
+    `executor` runs the samples, and `is_requested` is true if the user requested the search.
     """
 
     budget: float | None = None
@@ -102,7 +103,7 @@ class Tuning:
 
 
 def _watching(progress: Progress | None) -> Watch:
-    """Shows the steps of a search beside the spinner."""
+    """Return a callback that shows the steps of a search beside the spinner."""
 
     def watch(step: Step) -> None:
         if progress is not None:
@@ -114,13 +115,12 @@ def _watching(progress: Progress | None) -> Watch:
 
 @dataclass(frozen=True, slots=True)
 class RewriteJob:
-    """What to rewrite, how, and where to; what to compare it with, and on which inputs.
+    """The specification of a rewrite: model, options and output, the original to compare with, and inputs.
 
-    `original` is the model as it was, or why there is nothing to compare with; None when no comparison was
-    asked for. `seen` is what was observed of the model's values before; None where nothing was. With
-    `required` a result that did not change is compared as well, and with `needs_half` one without half fails.
-    `judged` grows by the verdict of each comparison, `given` by the samples that files have, and `timed` by
-    the stages.
+    `original` is the unchanged model, or the error that prevents a comparison; None without one. `seen` holds
+    the ranges observed earlier. With `required` an unchanged result is compared as well, and with
+    `needs_half` one without half fails. `judged` collects the verdicts, `given` the extremes of the samples
+    in files, and `timed` the stages.
     """
 
     model: Path
@@ -147,7 +147,7 @@ class RewriteJob:
     def run(self, policy: ObservePolicy) -> Outcome:
         """Rewrite, compare and repair; raise as `pipeline.rewrite`, and with ALWAYS as `observe`.
 
-        Raise as well, before anything is written, what keeps a required comparison from being made.
+        Also raise, before anything is written, the error that prevents a required comparison.
         """
         if self.required and isinstance(self.original, AmpRewriteError):
             raise self.original
@@ -160,14 +160,14 @@ class RewriteJob:
         return replace(outcome, result=replace(outcome.result, report=report))
 
     def _stage(self, name: str, work: Callable[[], T]) -> T:
-        """What `work` returns, as a stage that is shown and timed."""
+        """Run `work` as a stage that is shown and timed."""
         tell(self.progress, name)
         with self.timed.stage(name):
             return work()
 
     @contextlib.contextmanager
     def elsewhere(self) -> Generator[RewriteJob]:
-        """The same job on a temporary result, which is compared even where nothing changed."""
+        """Yield the same job on a temporary result, which is compared even if nothing changed."""
         tell(self.progress, "try")
         with tempfile.TemporaryDirectory() as folder:
             yield replace(
@@ -180,9 +180,9 @@ class RewriteJob:
             )
 
     def _refuse_bad_data(self) -> None:
-        """FeedError, before anything is written, for inputs that were asked for and cannot be had.
+        """Raise FeedError, before anything is written, for inputs that cannot be supplied.
 
-        Every sample in files is read once for that, and none is kept.
+        Every sample in files is read once for that, and none is retained.
         """
         if not isinstance(self.original, Runnable):
             return
@@ -193,7 +193,7 @@ class RewriteJob:
             next(feeds.feeds(self.original, self.data), None)
 
     def plan(self, policy: ObservePolicy) -> Analysis:
-        """Decides, and stops there; raises as `pipeline.analyze`, and with ALWAYS as `observe`."""
+        """Analyze without writing; raise as `pipeline.analyze`, and with ALWAYS as `observe`."""
         seen = self.observe(None) if policy is ObservePolicy.ALWAYS else self._known
         analysis = pipeline.analyze(
             self.model, self.options, replay=self.replay, observed=seen, progress=self.progress
@@ -207,12 +207,13 @@ class RewriteJob:
 
     @property
     def trusts_synthetic(self) -> bool:
-        """Whether a search was asked for, whatever the inputs."""
+        """Whether the user requested a search, even on synthetic inputs."""
         return self.tuning.is_requested
 
     def observe(self, before: Verification) -> Seen:
-        """The ranges observed earlier, with those on the inputs of a comparison; after a failed one, the
-        earlier ones alone where nothing runs.
+        """Merge the ranges observed earlier with those on the inputs of a comparison.
+
+        After a failed comparison, a model that cannot be run leaves the earlier ranges only.
         """
         data = of_source(self.data, before.inputs) if isinstance(before, Verdict) else self.data
         try:
@@ -236,7 +237,7 @@ class RewriteJob:
         return seen if self.seen is None else self.seen.merge(seen)
 
     def tune(self, outcome: Outcome) -> Tuned | None:
-        """A plan that was searched for on the samples of a comparison; None where none can be, or need be."""
+        """Search for a plan on the samples of a comparison; None for a saved plan or too large a model."""
         if self.replay is not None or outcome.result.report.size_before > self.tuning.largest:
             return None
         assert isinstance(outcome.verification, Verdict), "a verdict failed"
@@ -268,12 +269,12 @@ class RewriteJob:
             return None
 
     def half_flops(self, result: Result[Any]) -> int:
-        """The FLOPs of a result that are computed in half, at the sizes of synthetic inputs."""
+        """Return the FLOPs of a result that are computed in half, at the sizes of synthetic inputs."""
         counted = counts.measure(result.model, feeds.open_sizes(self.model, self.data)).flops
         return counted.half + counted.mixed
 
     def rewrite(self, settings: Settings) -> Result[Any]:
-        """The rewrite; the error for a result that cannot be written to its default path names -o."""
+        """Rewrite the model; an unwritable default path raises an error that names -o."""
         try:
             return self._write(settings)
         except OutputError as error:
@@ -301,7 +302,7 @@ class RewriteJob:
         return replace(result, report=replace(report, warnings=warnings))
 
     def compare(self, result: Result[Any], *, fresh: bool = False) -> Verification:
-        """The verdict on a result, what kept it from being run, or None where there is nothing to compare."""
+        """Compare a result: return the verdict, the error that prevents it, or None without a comparison."""
         is_wanted = result.report.changed or self.required
         if self.original is None or isinstance(self.original, AmpRewriteError):
             return self.original if is_wanted else None
@@ -322,7 +323,7 @@ class RewriteJob:
         return verdict
 
     def _refusal(self, original: Runnable) -> ModelError | None:
-        """Returns why onnxruntime refuses an original that stays as it is; None where it does not."""
+        """Return the error of onnxruntime on an original that stays unchanged; None if it loads."""
         try:
             with self.limit.running():
                 device = sessions.reference(run_arguments.device(self.comparing.provider))
@@ -334,11 +335,11 @@ class RewriteJob:
             return None
 
     def _as_target(self, comparing: ComparisonFlags) -> ComparisonFlags:
-        """A comparison that emulates sums as the target does them."""
+        """Return a comparison that emulates the accumulators of the target."""
         return replace(comparing, accumulate=self.options.target.accumulate)
 
     def blame(self, outcome: Outcome, *, per_node: bool = False) -> Outcome:
-        """The outcome with the blame of its verdict, where there can be one; with `per_node` in any case."""
+        """Attach blame to the verdict of the outcome, if there is one; with `per_node` even to a good one."""
         comparing = replace(self.comparing, per_node=per_node or self.comparing.per_node)
         verdict = outcome.verification
         if not isinstance(verdict, Verdict) or not isinstance(self.original, Runnable):
@@ -358,7 +359,7 @@ class RewriteJob:
 
 
 def _in_flags(outcome: Outcome) -> Outcome:
-    """The outcome whose verdict names flags."""
+    """Translate the fields named in the verdict of the outcome to flags."""
     verdict = outcome.verification
     if not isinstance(verdict, Verdict):
         return outcome
@@ -366,12 +367,12 @@ def _in_flags(outcome: Outcome) -> Outcome:
 
 
 def _fresh(data: Data) -> Data:
-    """Synthetic inputs that no search has run on; given ones as they are, some of which it leaves out."""
+    """Return synthetic inputs of another seed; inputs from files stay, as the search holds some out."""
     return replace(data, seed=data.seed + 1) if not data.paths else data
 
 
 def _beside_a_plan(options: Options) -> Options:
-    """What a plan does not decide; of declared ranges, and times on the device, the report speaks."""
+    """Return the options that a plan does not decide; the report uses the ranges and the device timings."""
     return Options(
         check=options.check,
         certify=options.certify,

@@ -53,7 +53,7 @@ class JobFiles:
 
     @property
     def names(self) -> str:
-        """All of them, for the user."""
+        """The names of all files, for the user."""
         files = (self.report, self.plan, self.page.html, self.page.plots, self.observed)
         return ", ".join(str(file) for file in files if file is not None)
 
@@ -63,13 +63,13 @@ def carry_out(
 ) -> Callable[[Console], None]:
     """Run a job, or plan it if `is_dry`, write its files and move them into place.
 
-    Returns what prints the report on it.
+    Return the function that prints its report.
     """
     placing = Placing(job.model, job.limit, job.comparing.libraries) if files.page.placement else None
     pages = PageMaker(job.options.dims.dims, placing)
 
     def record(analysis: Analysis) -> None:
-        """Takes what the files show of an analysis, before its model is changed."""
+        """Record the analysis for the files, before its model is changed."""
         if files.plan is not None:
             _save_plan(files.plan, analysis)
         if files.report is not None or (not is_dry and bounding.is_quick(analysis.facts)):
@@ -94,7 +94,7 @@ def carry_out(
 
 
 def _save_plan(path: Path, analysis: Analysis) -> None:
-    """Writes the plan, with the FLOPs of the nodes, as it may be explained without the model."""
+    """Write the plan with the FLOPs of its nodes, so that it can be explained without the model."""
     counted = flop_count.count(analysis.loaded.model, analysis.graph.types, analysis.options.dims.dims)
     text = plan_files.dump(
         analysis.graph,
@@ -111,7 +111,7 @@ NOTHING_CHANGED = "nothing changed"
 
 
 def evidence(job: RewriteJob, outcome: Outcome, *, timed: bool) -> Evidence:
-    """The verdict with its blame, observed magnitudes, and if `timed` latencies."""
+    """Collect the verdict with its blame, observed magnitudes, and if `timed` latencies."""
     found = Evidence(
         bench=_latencies(job, outcome.result) if timed else None,
         search=_search(outcome.tuned),
@@ -126,7 +126,7 @@ def evidence(job: RewriteJob, outcome: Outcome, *, timed: bool) -> Evidence:
 
 
 def _search(tuned: Tuned | None) -> Search:
-    """What a search measured, as the page draws it."""
+    """Return the measurements of a search in the form that the page draws."""
     if tuned is None:
         return Search()
     plans = [Plan(point.seconds, point.error, point.half) for point in tuned.walked]
@@ -134,7 +134,7 @@ def _search(tuned: Tuned | None) -> Search:
 
 
 def not_verified(job: RewriteJob, verdict: Verification) -> str:
-    """Why the result is not known to compute what the model does; empty where it is."""
+    """Return the reason why the result is not verified against the original; empty if it is."""
     if isinstance(verdict, Verdict):
         return "; ".join(verdict.faults)
     if verdict is not None:
@@ -143,7 +143,7 @@ def not_verified(job: RewriteJob, verdict: Verification) -> str:
 
 
 def _latencies(job: RewriteJob, result: Result[Any]) -> Bench | None:
-    """The latencies of both models as `bench` measures them by default; None where they cannot be run."""
+    """Measure the latencies of both models with the defaults of `bench`; None where they cannot be run."""
     tell(job.progress, "measure")
     libraries, pair = job.comparing.libraries, (job.model, Path(result.model))
     subjects = [TimedModel(str(path), path, libraries=libraries) for path in pair]
@@ -156,9 +156,9 @@ def _latencies(job: RewriteJob, result: Result[Any]) -> Bench | None:
 
 
 def settle(job: RewriteJob, outcome: Outcome, json_: Path | None, placed: Comparison | None) -> Outcome:
-    """Writes the outcome as JSON, moves all files into place, and returns it with the path of its model.
+    """Write the outcome as JSON, commit all files, and return the outcome with the path of its model.
 
-    Raises TimeLimitError where the time was over before a verdict was known that a file may be replaced for.
+    Raises TimeLimitError where the time limit expired before a verdict that justifies replacing a file.
     """
     report, verdict = outcome.result.report, outcome.verification
     refuse_unjudged(job.limit, verdict, outcome.result.model)
@@ -177,9 +177,7 @@ def _advise(job: RewriteJob, outcome: Outcome) -> Advice:
 
 
 def refuse_unjudged(limit: TimeLimit, verdict: Verification, result: Path) -> None:
-    """TimeLimitError for a result that would replace a file without a good verdict, or all that is done about
-    a bad one, as the time was over.
-    """
+    """Raise TimeLimitError where the time limit expired and an unverified result would replace a file."""
     is_good = isinstance(verdict, Verdict) and verdict.ok
     if limit.is_over and not is_good and staging.current().replaces(result):
         taken = f"running the models took longer than {limit.name} allows ({limit.seconds:g} s)"
@@ -191,7 +189,7 @@ def refuse_unjudged(limit: TimeLimit, verdict: Verification, result: Path) -> No
 
 
 def print_result(job: RewriteJob, outcome: Outcome, files: JobFiles, console: Console) -> None:
-    """Reports on a result that is in place, and sets the exit code."""
+    """Print the report on a committed result and set the exit code."""
     report, verdict = outcome.result.report, outcome.verification
     terminal.print_device_check(console, job.policy, partial(_advise, job, outcome))
     if job.is_verbose:
@@ -222,16 +220,16 @@ def print_result(job: RewriteJob, outcome: Outcome, files: JobFiles, console: Co
 
 
 def data_lines(model: Path) -> Iterator[SummaryLine]:
-    """The files with the weights of a model that was written, which belongs beside them."""
+    """Yield a line on the external data files of a written model, which must stay beside it."""
     if files := sorted(file.name for file in external_data.referenced_by(model)):
         yield SummaryLine("data", f"{some(files, _SHOWN)}: the weights, to be kept beside the model")
 
 
 _KEPT = ("matched", "observed", "tuned", "earlier", "faint", "warning", "BROKEN")
-"""The lines of a summary that hold for a model that was half already."""
+"""The lines of a summary that apply to a model that was half already."""
 
 _SHOWN = 3
-"""How many data files are named."""
+"""The maximum number of data files that a line names."""
 
 
 def _print_files(console: Console, files: JobFiles) -> None:
@@ -240,7 +238,7 @@ def _print_files(console: Console, files: JobFiles) -> None:
 
 
 def _print_first(loud: Console, job: RewriteJob, outcome: Outcome) -> None:
-    """Says on standard error that the original does not load, and that nothing became half."""
+    """Print on standard error that the original does not load, or that nothing became half."""
     report, verdict, result = outcome.result.report, outcome.verification, Path(outcome.result.model)
     if _is_refused(verdict):
         loud.print(f"not compared with the original, which does not load: {in_flags(verdict)}")
@@ -270,7 +268,7 @@ def _write_json(
 
 
 def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -> None:
-    """Prints a verdict; a bad one, or why there is none, on standard error if all else is quiet."""
+    """Print a verdict; with --quiet a bad or missing one on standard error."""
     loud = Console(stderr=console.quiet)
     if isinstance(verdict, AmpRewriteError) and not _is_refused(verdict):
         loud.print(f"not compared with the original: {in_flags(verdict)}")
@@ -282,7 +280,7 @@ def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -
 def print_plan(
     job: RewriteJob, analysis: Analysis, placed: Comparison | None, files: JobFiles, console: Console
 ) -> None:
-    """Reports on a plan that is not carried out."""
+    """Print the report on a dry run."""
     terminal.print_device_check(console, job.policy, lambda: explanation_sources.advise_planned(analysis))
     if files.report is not None:
         more = _told(explanation_sources.advise_planned(analysis), placed, job.seen)
@@ -302,14 +300,14 @@ def print_plan(
 
 
 def outcome_lines(outcome: Outcome, io: IOTypes) -> Iterator[SummaryLine]:
-    """The line of the search, where one was needed, and why nothing became half, where that is so."""
+    """Yield the line on the search, if there was one, and the reason if nothing became half."""
     yield from search_lines(outcome)
     if outcome.result.report.obstacle is not None:
         yield SummaryLine("result", without_half(outcome, io), is_whole=True)
 
 
 def search_lines(outcome: Outcome) -> Iterator[SummaryLine]:
-    """The line of the search, where one was needed."""
+    """Yield the line on the search, if there was one."""
     tuned = outcome.tuned
     if tuned is not None and tuned.is_met and not outcome.is_tuned:
         yield SummaryLine("search", tuning.not_taken(tuned))
@@ -318,7 +316,7 @@ def search_lines(outcome: Outcome) -> Iterator[SummaryLine]:
 
 
 def without_half(outcome: Outcome, io: IOTypes, model: str = "the model", result: str = "the result") -> str:
-    """That nothing became half, what the result is then, and the largest reason."""
+    """Return the message that nothing became half, with the state of the result and the main reason."""
     report = outcome.result.report
     obstacle = report.obstacle
     assert obstacle is not None, "nothing became half"

@@ -1,4 +1,4 @@
-"""`amp-rewrite train MODEL`: a train step in mixed precision, with a loss scale."""
+"""`amp-rewrite train MODEL`: rewrite a train step to mixed precision with a loss scale."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from amp_rewrite.training.spec import Asked, DynamicLossScale, Implementation, L
 
 @dataclass(frozen=True, slots=True)
 class ScaleFlags:
-    """What the flags say of the loss scale; which one counts may depend on the half type."""
+    """The flags of the loss scale; with auto, the scale depends on the half type."""
 
     text: str
     dynamic: DynamicLossScale
@@ -58,7 +58,7 @@ class ScaleFlags:
     skip_nonfinite: bool
 
     def settled(self, half: Half | None) -> LossScale | None:
-        """The loss scale for a half type, None for float32; OptionError for flags without an effect on it."""
+        """Return the loss scale for a half type, or None; raise OptionError for ineffective flags."""
         asked = self._asked(half)
         if self.told and not isinstance(asked, DynamicLossScale):
             flags = " and ".join(self.told)
@@ -146,7 +146,7 @@ scale_flags = grouped(
     "scaling",
     _scale,
 )
-"""Adds these flags to a command, which gets them as `ScaleFlags` in `scaling`."""
+"""A decorator that adds these flags to a command and passes them as `ScaleFlags` in `scaling`."""
 
 spec_flags = grouped(
     (
@@ -160,7 +160,7 @@ spec_flags = grouped(
     "said",
     _spec,
 )
-"""Adds these flags to a command, which gets them as `Asked` in `said`."""
+"""A decorator that adds these flags to a command and passes them as `Asked` in `said`."""
 
 
 @click.command(cls=WritingCommand)
@@ -283,7 +283,7 @@ def _refuse_contradictions(*, explain: bool, output: Path | None, html: Path | N
 def _compared(
     model: Path, result: Path, job: steps.TrainJob, data: Data, limit: TimeLimit
 ) -> StepComparison | AmpRewriteError:
-    """The comparison of a step with its result, or why there is none."""
+    """Compare a step with its result; return the comparison, or the error that prevents it."""
     try:
         with limit.running():
             return comparing.compare(model, result, job.step, job.options.half, data)
@@ -298,12 +298,12 @@ def _sentence(compared: StepComparison | AmpRewriteError | None) -> str:
 
 
 def _told(compared: StepComparison | AmpRewriteError | None) -> dict[str, Any]:
-    """The comparison as JSON data, with the reason where there is none."""
+    """Return the comparison as JSON data, or the reason for none."""
     return compared.to_json() if isinstance(compared, StepComparison) else {"unverified": _sentence(compared)}
 
 
 def _print_compared(console: Console, compared: StepComparison | AmpRewriteError | None) -> None:
-    """Prints a line for each step, and the verdict; why there is none goes to standard error."""
+    """Print a line for each step and the verdict, or the reason for none on standard error."""
     if isinstance(compared, AmpRewriteError):
         Console(stderr=True).print(f"warning  not compared with the model: {in_flags(compared)}")
     if isinstance(compared, StepComparison):

@@ -1,4 +1,4 @@
-"""`amp-rewrite tune MODEL`: the fastest plan whose outputs stay within an error."""
+"""`amp-rewrite tune MODEL`: search for the fastest plan within an error bound."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|min|h)?")
 
 
 def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    """A duration such as 120s or 2m; None where there is none."""
+    """Parse a duration such as 120s or 2m; None without one."""
     if text is None:
         return None
     found = _DURATION.fullmatch(text)
@@ -147,7 +147,7 @@ def _refuse_force_all(asked: DecisionFlags) -> None:
 
 
 def _within(comparing: ComparisonFlags, max_error: float | None) -> ComparisonFlags:
-    """The comparison with --max-error among its bounds."""
+    """Add --max-error to the bounds of the comparison."""
     if max_error is None:
         return comparing
     bounds, texts = comparing.judging.bounds, click.get_current_context().params["tolerance"]

@@ -1,4 +1,4 @@
-"""`amp-rewrite verify ORIGINAL REWRITTEN`: do the two compute the same?"""
+"""`amp-rewrite verify ORIGINAL REWRITTEN`: compare the outputs of two models."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def verify(
     comparing.refuse_missing()
     comparing = replace(comparing, accumulate=_sums(accumulate, comparing))
     for path in (original, rewritten):
-        loading.load(path)  # for error messages of ours rather than onnxruntime's
+        loading.load(path)  # for our error messages rather than onnxruntime's
     with shown_progress() as progress, limit.running():
         tell(progress, "verify")
         verdict = comparing.verdict(original, rewritten, data, IOTypes(io), progress)
@@ -81,7 +81,7 @@ def verify(
 
 
 def _sums(asked: str, comparing: ComparisonFlags) -> Accumulation:
-    """How sums are emulated; OptionError beside a provider that computes in half itself."""
+    """Return the accumulator type to emulate; raise OptionError for a provider with real half arithmetic."""
     sums = Accumulation(asked)
     if sums is Accumulation.HALF and (comparing.provider or "cpu") != "cpu":
         raise OptionError(

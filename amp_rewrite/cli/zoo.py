@@ -1,4 +1,4 @@
-"""`amp-rewrite zoo SOURCE -o FOLDER`: many models, each as by `amp-rewrite MODEL`."""
+"""`amp-rewrite zoo SOURCE -o FOLDER`: rewrite many models, each as `amp-rewrite MODEL`."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def zoo(
 
 @contextlib.contextmanager
 def _opened(where: str | None) -> Generator[Executor | None]:
-    """The executor of that name. A number of processes is one of threads, which start a process each."""
+    """Yield the executor of that name; for a number of processes, threads that start a process each."""
     if where is None:
         yield None
         return
@@ -103,7 +103,7 @@ def _opened(where: str | None) -> Generator[Executor | None]:
 
 
 def _context(flags: Sequence[str], model: Path) -> click.Context:
-    """What the command would be given; OptionError for files that are named here."""
+    """Parse the flags for a model; raise OptionError for output files, which the zoo names."""
     context = rewrite.make_context("amp-rewrite", [*flags, str(model)])
     for name in _NAMED_HERE:
         if context.params.get(name):
@@ -113,18 +113,18 @@ def _context(flags: Sequence[str], model: Path) -> click.Context:
 
 
 def _of_all(context: click.Context) -> tuple[object, ...]:
-    """The flags but for the model and its data: what is checked once for all models that have the same."""
+    """Return the flags without model and data, which are checked once for all models that share them."""
     return tuple(value for name, value in context.params.items() if name not in ("model", "data"))
 
 
 _NAMED_HERE = (
     *("output", "out_dir", "in_place", "dry_run", "save_plan", "save_observed", "json_", "html", "plots"),
 )
-"""Flags of the command that name what it writes, or have it write nothing or elsewhere."""
+"""The flags that name outputs of the command, suppress them or redirect them."""
 
 
 def _print_zoo(console: Console, zoo: Zoo) -> None:
-    """A line for each model, below the table what is wrong with any, and the counts."""
+    """Print a table of the models, the problems below it, and the counts."""
     rows = ([row.name, _status(row), *index_page.cells(row)[2:]] for row in zoo.rows)
     console.numbers(index_page.HEADER, rows, texts=2)
     console.print()
@@ -136,7 +136,7 @@ def _print_zoo(console: Console, zoo: Zoo) -> None:
 
 
 def _print_failures(console: Console, zoo: Zoo) -> None:
-    """A line for each model that failed or is too far off, and none for the others."""
+    """Print a line for each model that failed or exceeds its tolerance."""
     for row in zoo.rows:
         if not row.status.is_good:
             console.print(_status(row), f" {row.name}: {row.why}")

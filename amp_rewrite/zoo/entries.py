@@ -23,7 +23,7 @@ from amp_rewrite.policy.yaml_fields import Field
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A model, its name, and the flags that it has of its own."""
+    """A model, its name, and its own flags."""
 
     name: str
     model: Path
@@ -31,9 +31,9 @@ class Entry:
 
 
 def find(source: Path, results: Path) -> list[Entry]:
-    """The models of a folder, as deep as they lie but for the folder of results, or those of a manifest.
+    """Return the models of a folder, recursively but without the folder of results, or those of a manifest.
 
-    Raises ModelError where there is none, and ListError for a manifest that is wrong.
+    Raises ModelError without any model, and ListError for an invalid manifest.
     """
     if not source.exists():
         raise ModelError("there is no such folder or manifest", where=source, remedy="check the path")
@@ -51,14 +51,14 @@ def find(source: Path, results: Path) -> list[Entry]:
 
 
 def models_in(folder: Path, results: Path | None) -> list[Path]:
-    """The .onnx files of a folder, as deep as they lie, but not those in a folder of results."""
+    """Return the .onnx files of a folder, recursively, but not those in a folder of results."""
     own = results.resolve() if results is not None else None
     models = (path for path in sorted(folder.rglob("*.onnx")) if not path.is_dir())
     return [path for path in models if own not in path.resolve().parents]
 
 
 def data_beside(model: Path) -> Path | None:
-    """The file of inputs beside a model, which has its name: m.npz for m.onnx; None where there is none."""
+    """Return the input file beside a model, m.npz for m.onnx; None if there is none."""
     data = model.parent / f"{model.stem}.npz"
     return data if data.is_file() else None
 
@@ -76,7 +76,7 @@ def _in_manifest(file: Path) -> Iterator[Entry]:
 
 
 def _entry(field: Field) -> Entry:
-    """The entry of a name that is a relative path without a way out."""
+    """Parse an entry, whose name must be a relative path inside the folder of results."""
     parts = PurePosixPath(field.name).parts
     if field.name != "/".join(parts) or ".." in parts or "\\" in field.name or field.name.startswith("/"):
         raise field.error(f"{field.name} is not a name", "write it as in bert, or text/bert")
@@ -97,7 +97,7 @@ _KEYS = ("model", "data", "flags")
 
 
 def _texts(field: Field | None) -> list[str]:
-    """The words of a field: one, or a list of them."""
+    """Return the words of a field: one, or a list."""
     if field is None:
         return []
     nodes = field.value.value if isinstance(field.value, yaml.SequenceNode) else [field.value]
@@ -112,7 +112,7 @@ def _word(field: Field, node: yaml.Node) -> str:
 
 
 def refuse_overwriting(entries: Sequence[Entry], results: Path) -> None:
-    """ModelError for a model that lies in the folder of results."""
+    """Raise ModelError for a model that lies in the folder of results."""
     own = results.resolve()
     for entry in entries:
         if own in entry.model.resolve().parents:

@@ -1,4 +1,4 @@
-"""The page of a zoo: a table that links to the pages, reports and results of its models. No script."""
+"""The page of a zoo: a table with links to the pages, reports and results of its models, without scripts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADER = ("model", "status", "half nodes", "Casts", "error", "predicted", "MB", 
 
 
 def cells(row: Row) -> list[str]:
-    """The cells of a row; empty where a number is not known."""
+    """Return the cells of a row; empty where a number is unknown."""
     before, after = row.sizes or (None, None)
     return [
         row.name,
@@ -71,7 +71,7 @@ that which is predicted for a GPU, and the sizes are those of the result and of 
 
 
 def render(rows: Sequence[Row], counts: Mapping[str, int]) -> str:
-    """The page; what comes from models is text in it."""
+    """Render the page; all text from models is escaped."""
     return _PAGE.format(
         count=plural(len(rows), "model"),
         summary=", ".join(f"{count} {name}" for name, count in counts.items()),

@@ -1,4 +1,4 @@
-"""What came of a model."""
+"""The outcome of a model in a zoo."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Status(enum.Enum):
-    """How the rewrite of a model ended."""
+    """The outcome of the rewrite of a model."""
 
     CLOSE = "close"
     UNCHANGED = "unchanged"
@@ -21,7 +21,7 @@ class Status(enum.Enum):
 
     @property
     def is_good(self) -> bool:
-        """Whether there is a result, and nothing is known against it."""
+        """Whether there is a result without a known fault."""
         return self not in (Status.INCONCLUSIVE, Status.FAR, Status.FAILED)
 
 
@@ -29,9 +29,9 @@ class Status(enum.Enum):
 class Row:
     """A model, by its name and path; its result, its report as JSON and its page, relative to the folder.
 
-    `why` says in a line what is wrong, or keeps the result from being compared. `error` is the largest of any
-    output, `half` the share of nodes in half, `speedup` the predicted one, and `sizes` the bytes of both
-    models; None where they are not known.
+    `why` is the problem in one line, or the reason for no comparison. `error` is the largest of any output,
+    `half` the share of nodes in half, `speedup` the predicted one, and `sizes` the bytes of both models; None
+    if unknown.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Row:
 
 
 def from_json(data: Mapping[str, Any]) -> Row:
-    """Return the row whose fields these are; raises KeyError, TypeError or ValueError for any other data."""
+    """Return the row with these fields; raise KeyError, TypeError or ValueError for any other data."""
     fields: dict[str, Any] = {**data, "status": Status(data["status"])}
     if fields["sizes"]:
         before, after = fields["sizes"]
@@ -59,7 +59,7 @@ def from_json(data: Mapping[str, Any]) -> Row:
 
 
 def numbers(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a row, by the JSON report of a rewrite."""
+    """Extract the numbers of a row from the JSON report of a rewrite."""
     nodes, verdict = report["nodes"], report["verification"] or {}
     floats = nodes["half"] + nodes["mixed"] + nodes["full"]
     errors = [_number(output["error"]) for output in verdict.get("outputs", ())]
@@ -74,12 +74,12 @@ def numbers(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(given: object) -> float | None:
-    """A number of a report, in which what is not finite is text."""
+    """Return a number of a report; None for text, which stands for a non-finite value."""
     return float(given) if isinstance(given, (int, float)) else None
 
 
 def status_of(report: Mapping[str, Any]) -> tuple[Status, str]:
-    """How a rewrite ended that has a report, and why."""
+    """Return the status of a rewrite with a report, and the reason for it."""
     why = report["not_verified"] or ""
     if not report["ok"]:
         return Status.FAR, "; ".join(["the result is not valid", *map(str, report["broken"])])

@@ -1,4 +1,4 @@
-"""Runs the jobs of a zoo; whatever becomes of one, the others go on."""
+"""The jobs of a zoo, which fail independently of each other."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from amp_rewrite.zoo import entries, index_page, row
 from amp_rewrite.zoo.entries import Entry
 from amp_rewrite.zoo.row import Row, Status
 
-# The rewrite of one model of a zoo: the command in a process of its own, which may die of it.
+# The rewrite of one model of a zoo: the command in a process of its own, which may crash.
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """A model, the flags of the command, and the folder of the results.
 
-    `pages` asks for a page of each model, `timeout` are the seconds after which the process is ended, and
-    `start` is the folder that relative paths in flags begin at.
+    `pages` requests a page of each model, `timeout` is in seconds, and `start` is the working directory, to
+    which paths in flags are relative.
     """
 
     entry: Entry
@@ -45,7 +45,7 @@ class Job:
 
     @property
     def result(self) -> Path:
-        """The model that is written."""
+        """The rewritten model."""
         return self.results / "models" / f"{self.entry.name}.onnx"
 
     @property
@@ -55,12 +55,12 @@ class Job:
 
     @property
     def page(self) -> Path:
-        """The report as HTML, where it is asked for."""
+        """The report as HTML, if requested."""
         return self.results / "pages" / f"{self.entry.name}.html"
 
     @property
     def record(self) -> Path:
-        """What is known of the last run, for the next."""
+        """The record of the last run, for the next."""
         return self.results / ".records" / f"{self.entry.name}.json"
 
     @property
@@ -70,21 +70,21 @@ class Job:
 
     @property
     def command(self) -> list[str]:
-        """The arguments of the command; of a flag that is given twice, the last one holds."""
+        """The arguments of the command; the last occurrence of a flag takes effect."""
         own = ("--quiet", "-o", self.result, "--json", self.report)
         pages = ("--html", self.page) if self.pages else ()
         return ["rewrite", *map(str, (*self.flags, *self.entry.flags, *own, *pages, self.entry.model))]
 
 
 def run(job: Job) -> Row:
-    """What came of a job; whatever is wrong is in it, and nothing is raised."""
+    """Run a job and return its row; errors are recorded in the row, not raised."""
     began = time.monotonic()
     try:
         for file in job.files:
             destination.make_folder(file.parent)
         earlier = _identity(job.report)
         code, told = _ended(job)
-        is_new = _identity(job.report) != earlier  # an earlier run's report must not pass for this one's
+        is_new = _identity(job.report) != earlier  # the report of an earlier run does not count
         found = _row(job) if is_new and code in _HAS_REPORT else _failed(job, _why(code, told))
     except (AmpRewriteError, OSError, ValueError) as error:
         found = _failed(job, str(error))
@@ -92,8 +92,8 @@ def run(job: Job) -> Row:
 
 
 def _ended(job: Job) -> tuple[int, str]:
-    """The exit code of the process, and the last line that it printed on standard error."""
-    force = ("--force",) if job.record.is_file() else ()  # then the result is an earlier one
+    """Return the exit code of the process and its last line on standard error."""
+    force = ("--force",) if job.record.is_file() else ()  # replaces the result of an earlier run
     started = subprocess.Popen(
         [sys.executable, "-P", "-c", _START, str(Path(__file__).parents[2]), *job.command, *force],
         cwd=job.start if job.start.is_dir() else None,
@@ -112,7 +112,7 @@ def _ended(job: Job) -> tuple[int, str]:
 
 
 _OVER = 124
-"""Stands for the exit code of a process whose time was over, as of the command timeout."""
+"""The exit code for a process that exceeded its timeout, as of the command timeout."""
 
 _START = """import sys
 sys.path.append(sys.argv.pop(1))  # where this package is, should it not be installed
@@ -129,12 +129,12 @@ def _row(job: Job) -> Row:
 
 
 def _identity(file: Path) -> FileIdentity | None:
-    """The identity of a file; None where there is none."""
+    """Return the identity of a file; None if it does not exist."""
     return FileIdentity.of(file.stat()) if file.is_file() else None
 
 
 _HAS_REPORT = (0, 1)
-"""The exit codes of a rewrite that was carried out."""
+"""The exit codes of a rewrite that wrote its report."""
 
 
 def _failed(job: Job, why: str) -> Row:
@@ -142,14 +142,14 @@ def _failed(job: Job, why: str) -> Row:
 
 
 def _why(code: int, told: str) -> str:
-    """What is wrong: the last line that was printed; of a process that a signal ended, that as well."""
+    """Return the reason for a failure: the last line on standard error, with the signal, if any."""
     if code >= 0 and told:
         return told
     return f"{_ending(code)}, after: {told}" if told else _ending(code)
 
 
 def _ending(code: int) -> str:
-    """How a process ended."""
+    """Describe the exit code of a process."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:
@@ -171,13 +171,13 @@ def _registered(process: subprocess.Popen[bytes]) -> Generator[None]:
 
 
 def end_all() -> None:
-    """Ends the processes that this one has started and not seen end."""
+    """End all child processes that are still running."""
     for process in list(_RUNNING):
         _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process, which may first remove what it has not completed."""
+    """End a process, with a grace period to remove incomplete files."""
     process.terminate()
     try:
         process.wait(_GRACE)
@@ -187,18 +187,18 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 _GRACE = 3.0
-"""The seconds that a process has for that: a running model gets one of them (`interruptible.GRACE`)."""
+"""The grace period in seconds; a running model takes one of them (`interruptible.GRACE`)."""
 
 
-# What was done before, so that a run that is started again does the rest.
+# Incremental runs: unchanged jobs of an earlier run are reused.
 #
-# As `make` does, it compares sizes and times of files, and not their content.
+# As in `make`, sizes and times of files are compared, not their content.
 
 
 def done(job: Job) -> Row | None:
-    """The row of an earlier run of the same job, whose files are as it left them; None without one.
+    """Return the row of an earlier run of the same job if its files are unchanged; None otherwise.
 
-    What failed is not done.
+    Failed jobs are not reused.
     """
     try:
         known = json.loads(job.record.read_bytes())
@@ -209,7 +209,7 @@ def done(job: Job) -> Row | None:
 
 
 def save(job: Job, found: Row) -> None:
-    """Records a row that was just made, unless it failed; raises OutputError."""
+    """Record the row of a finished job, unless it failed; raise OutputError."""
     if found.status is Status.FAILED:
         return
     destination.make_folder(job.record.parent)
@@ -218,7 +218,7 @@ def save(job: Job, found: Row) -> None:
 
 
 def _stamp(job: Job) -> Any:
-    """What the results of a job depend on, as JSON data."""
+    """Return the dependencies of the results of a job, as JSON data."""
     model = job.entry.model
     read = [model, *sorted(external_data.referenced_by(model)), *filter(None, [entries.data_beside(model)])]
     for word in (*job.flags, *job.entry.flags):
@@ -227,7 +227,7 @@ def _stamp(job: Job) -> Any:
 
 
 def _named(start: Path, word: str) -> Iterator[Path]:
-    """The files that a word of the flags names, and those in a folder that it names."""
+    """Yield the file that a word of the flags names, or the files in the folder that it names."""
     with contextlib.suppress(OSError, ValueError):
         path = start / word
         yield from sorted(path.rglob("*")) if path.is_dir() else (path,) if path.is_file() else ()
@@ -242,29 +242,29 @@ OnRow = Callable[[Row], object]
 
 @dataclass(frozen=True, slots=True)
 class Zoo:
-    """What came of all models, by name, and how many of them were done by an earlier run."""
+    """The outcomes of all models by name, and the number reused from an earlier run."""
 
     rows: tuple[Row, ...]
     reused: int
 
     @property
     def ok(self) -> bool:
-        """Whether there is a result of every model, and nothing is known against any."""
+        """Whether every model has a result without a known fault."""
         return all(row.status.is_good for row in self.rows)
 
     @property
     def has_failed(self) -> bool:
-        """Whether there is no result of some model."""
+        """Whether some model has no result."""
         return any(row.status is Status.FAILED for row in self.rows)
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many models ended in each way, those that occur."""
+        """The number of models by status, for those that occur."""
         found = {s.value: sum(row.status is s for row in self.rows) for s in Status}
         return {name: count for name, count in found.items() if count}
 
     def to_json(self) -> dict[str, Any]:
-        """This as JSON data."""
+        """Return the zoo as JSON data."""
         models = records.plain(self.rows)
         return {"amp_rewrite": version.installed(), "ok": self.ok, "counts": self.counts, "models": models}
 
@@ -279,17 +279,17 @@ def rewrite_zoo(
     timeout: float | None = None,
     on_row: OnRow | None = None,
 ) -> Zoo:
-    """Rewrites, compares and reports on the models of a folder or manifest (zoo.entries), each by the command
+    """Rewrite, compare and report on the models of a folder or manifest (zoo.entries), each by the command
     `amp-rewrite MODEL` with these flags in a process of its own.
 
-    In the folder `results` are then the models, their reports as JSON and with `pages` as HTML, zoo.json and
-    index.html. Models whose files, flags and results are as an earlier run left them are not rewritten again.
-    A process that dies, or takes longer than `timeout` seconds, fails alone. The workers of an `executor`
-    (concurrent.futures) start the processes; they have to see the same files, and what a lost worker had is
-    done here. Without one, half as many run at a time as there are processors. `on_row` is called with each
-    Row as it is known.
+    The folder `results` then holds the models, their reports as JSON and with `pages` as HTML, zoo.json and
+    index.html. Models whose files, flags and results are unchanged since an earlier run are not rewritten
+    again. A process that dies, or takes longer than `timeout` seconds, fails alone. The workers of an
+    `executor` (concurrent.futures) start the processes; they must see the same files, and the jobs of a lost
+    worker run here. Without one, the number of parallel processes is half the number of processors. `on_row`
+    is called with each Row as its job ends.
 
-    Raises ModelError and ListError for a source that is wrong, OptionError for invalid arguments, and
+    Raises ModelError and ListError for an invalid source, OptionError for invalid arguments, and
     OutputError.
 
     Examples:
@@ -336,7 +336,7 @@ def _write(zoo: Zoo, folder: Path) -> None:
 
 
 def _run(jobs: Sequence[Job], executor: Executor | None) -> Iterator[tuple[Job, Row]]:
-    """The jobs with what came of them, in the order in which they end."""
+    """Yield each job with its row, in completion order."""
     left = list(jobs)
     if executor is not None:
         for each, row in _by(executor, jobs):
@@ -348,11 +348,11 @@ def _run(jobs: Sequence[Job], executor: Executor | None) -> Iterator[tuple[Job, 
 
 
 def _by(executor: Executor, jobs: Iterable[Job]) -> Iterator[tuple[Job, Row]]:
-    """The jobs that an executor does, without those whose workers are lost."""
+    """Yield the jobs that an executor completes, without those of lost workers."""
     futures = dict[Future[Row], Job]()
     try:
         for each in jobs:
-            with contextlib.suppress(Exception):  # it broke, or was shut down
+            with contextlib.suppress(Exception):  # a broken executor, or one that was shut down
                 futures[executor.submit(run, each)] = each
         for future in as_completed(futures):
             if not future.cancelled() and future.exception() is None:
@@ -364,7 +364,7 @@ def _by(executor: Executor, jobs: Iterable[Job]) -> Iterator[tuple[Job, Row]]:
 
 @contextlib.contextmanager
 def here(count: int | None = None) -> Generator[Executor]:
-    """Threads of this process, each of which waits for one process at a time; these end with the context."""
+    """Yield an executor of threads, each of which runs one process at a time; end these at exit."""
     with ThreadPoolExecutor(count or max(1, (os.cpu_count() or 1) // 2)) as threads:
         try:
             yield threads
