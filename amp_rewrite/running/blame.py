@@ -347,7 +347,7 @@ def _rounds(node: onnx.NodeProto, of_float32: Collection[str]) -> bool:
 
 
 GATES = frozenset(("HardSigmoid", "Sigmoid", "Softmax"))
-"""Operators with results from 0 to 1 that are factors: what is all but 0 there is as good as 0."""
+"""Operators with results in 0..1 that scale others: a result of almost 0 is as good as 0."""
 
 _MOVING = KEEP_ROUNDED - {"Constant", "ConstantOfShape", "If", "Loop", "Scan"}
 

@@ -42,7 +42,7 @@ class OutputComparison:
 
 
 Outputs = dict[str, OutputComparison]
-"""What was compared, by output."""
+"""The comparisons by output name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +342,7 @@ class HalvedPort:
 
 
 IsFar = Callable[[Runs], bool]
-"""Whether what stands for the rewritten model's outputs is too far from the original's."""
+"""A predicate: true if the rewritten model's outputs in these runs violate a bound."""
 
 
 def misfits(before: Any, after: Any, runs: Runs, half: Half | None, is_far: IsFar) -> tuple[HalvedPort, ...]:

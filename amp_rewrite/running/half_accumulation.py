@@ -423,6 +423,6 @@ RULES: Mapping[str, Callable[[_Steps], ir.Value | None]] = {
     "SimplifiedLayerNormalization": _layer_norm,
     "Softmax": _softmax,
 }
-"""By operator, as lists write it. All others but UNKNOWN compute an element from few others, which rounding
-the result is nearly all of.
+"""The rule of each operator, in operator-list notation. Except for UNKNOWN, all others compute an element
+from few others, so that rounding the result is nearly the whole error.
 """
