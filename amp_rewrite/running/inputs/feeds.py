@@ -161,9 +161,8 @@ class Data:
 
     A path is an `.npz` (one sample: arrays by the names of the inputs), a directory of these, an ONNX
     `test_data_set_*` directory, or a directory of those. `dims` gives sizes for open dimensions, by symbol or
-    as `input:axis`; `seed` and `samples` are for synthetic inputs, and so are `images`, the range of images
-    of which the graph does not say one, and `ranges`, those of inputs by name. A single path need not be in
-    a list.
+    as `input:axis`. Synthetic inputs use `seed`, `samples`, `images` (the range of images if the graph
+    implies none) and `ranges` (by input name). A single path need not be in a list.
     Raises OptionError, which names the field, for invalid values.
     """
 

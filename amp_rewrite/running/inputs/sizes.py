@@ -63,8 +63,8 @@ class NodeInput:
         return () if tensor is None else tuple(tensor.shape.numpy())
 
     def axis_of(self, value: ir.Value, axis: int) -> int | None:
-        """Return the axis of this input for an axis of a value read directly, cast or transposed; None for any
-        other path.
+        """Return the axis of this input for an axis of a value read directly, cast or transposed; None for
+        any other path.
         """
         read = self.input_at(self.index)
         producer = None if read is None else read.producer()
