@@ -71,8 +71,8 @@ class NotJudged:
 
 @dataclass(frozen=True, slots=True)
 class FailedStress:
-    """A change of synthetic inputs, in words, that makes the comparison fail, and the largest violating error;
-    `loses_values` if only half has infinities or NaN.
+    """A change of synthetic inputs, in words, that makes the comparison fail, and the largest violating
+    error; `loses_values` if only half has infinities or NaN.
     """
 
     change: str

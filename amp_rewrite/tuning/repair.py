@@ -52,8 +52,8 @@ def _nothing() -> Mapping[Any, Any]:
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The inputs of a rewrite: options, observed ranges, outputs for which half is too coarse with their
-    errors, and a plan, which replaces the other three. `search` is the outcome of a search, whether its plan is used
-    or not.
+    errors, and a plan, which replaces the other three. `search` is the outcome of a search, whether its plan
+    is used or not.
     """
 
     options: Options
