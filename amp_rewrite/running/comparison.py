@@ -348,7 +348,7 @@ IsFar = Callable[[Runs], bool]
 def misfits(before: Any, after: Any, runs: Runs, half: Half | None, is_far: IsFar) -> tuple[HalvedPort, ...]:
     """Return the inputs and outputs whose rounding alone violates a bound; empty if that cannot be decided.
 
-    `before` and `after` are the sessions of the two models, `runs` a sample on which they are too far apart.
+    `before` and `after` are the sessions of the two models, `runs` those on a sample that violates a bound.
     """
     if half is None:
         return ()

@@ -3,7 +3,7 @@
 The order is that of onnxruntime's WebGPU provider (version 0.4.0, by its shaders). MatMul, Gemm, Conv and
 ConvTranspose have one accumulator of the output's type for each element, and go through the positions of the
 filter, and through the channels at each. Reductions have 64 lanes, each in order, which are then halved; a
-mean divides by the number of elements as half holds it, which is infinite from 65520 on. Norms
+mean divides by the number of elements in half, which overflows from 65520 on. Norms
 compute their statistics in float32, and round them before applying them.
 """
 

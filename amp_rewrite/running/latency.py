@@ -218,8 +218,7 @@ def parse(events: Iterable[Mapping[str, Any]]) -> Profile:
 
 # The cost of a model besides run time: seconds to open a session, memory, nodes not on the device.
 #
-# Each model is measured in its own process, so that no measurement includes what another model left
-# behind.
+# Each model is measured in its own process, so that no measurement includes memory of another model.
 
 
 @dataclass(frozen=True, slots=True)

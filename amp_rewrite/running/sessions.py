@@ -66,8 +66,8 @@ _REMEDY = "give the shared library that exports RegisterCustomOps, built for thi
 # Deterministic replacements for random operators.
 #
 # onnxruntime seeds RandomNormal and the like by the position of the node, and draws other numbers in the next
-# run, so that a model differs from its rewrite, and from itself, by random numbers. In compared
-# runs, each such node becomes a function of positions and of its name: the fractional part of
+# run, so that a model differs from its rewrite, and from itself, by random numbers. In compared runs,
+# each such node becomes a function of positions and of its name: the fractional part of
 # 43758.5453 sin(12.9898 k + phase) is uniform in 0..1, and two of these make a normal one (G. E. P. Box,
 # M. E. Muller: A note on the generation of random normal deviates, Annals of Mathematical Statistics 29,
 # 1958). Dropout in training mode and Bernoulli compare such uniform numbers with their probabilities.

@@ -298,7 +298,7 @@ difference understates float32's error, for constant images by a factor of up to
 
 
 class Undecided:
-    """Outputs that violate bounds but that float32 does not determine, in any of the samples."""
+    """The outputs whose error is comparable to float32 noise in all samples that violate their bounds."""
 
     def __init__(self, noise: Float32Noise, judge: Judge) -> None:
         self._noise, self._judge = noise, judge

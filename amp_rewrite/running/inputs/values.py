@@ -313,7 +313,7 @@ _INTEGERS: tuple[Rule, ...] = (
 )
 
 
-# Floats: normally distributed, except for masks, images, positive operands, and what has a declared range.
+# Floats: normally distributed, except for masks, images, positive operands and declared ranges.
 
 _POSITIVE = (0.1, 1.0)
 _DOMAINS = (
