@@ -174,7 +174,7 @@ class _Runs:
         self._session = sessions.opened(proto, self._device, options)
 
     def _options(self, *, is_optimised: bool) -> Any:
-        """Return session options that make each value be reduced right behind its producer."""
+        """Return session options for reducing each value right behind its producer."""
         runtime, options = sessions.onnxruntime(), sessions.session_options(self._libraries)
         levels = runtime.GraphOptimizationLevel
         # ORT_ENABLE_ALL gives convolutions a blocked channel layout, which each reduction reorders

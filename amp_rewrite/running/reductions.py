@@ -139,7 +139,7 @@ class _Vectors:
 
     @property
     def infos(self) -> list[onnx.ValueInfoProto]:
-        """Their declarations."""
+        """The declarations of the vectors."""
         return [
             helper.make_tensor_value_info(name, TensorProto.FLOAT, [size])
             for name, size in zip(self.names, self.sizes, strict=True)

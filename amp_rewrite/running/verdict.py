@@ -113,11 +113,11 @@ class Verdict:
     `stressed` are changes of synthetic inputs, such as a larger scale, that would turn a pass into a failure.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
-    float. `unproven` lists, in words, missing evidence: no value is comparable
+    float. `unproven` lists, in words, where evidence is missing:
 
-    - in no output at all: they are empty, or the original computes nothing finite;
-    - in a non-empty output, if all samples with values for it have non-finite inputs;
-    - in a sample with non-finite inputs, if the same outputs are comparable in other samples;
+    - in all outputs: they are empty, or the original computes nothing finite;
+    - in a non-empty output without comparable values, if all its samples have non-finite inputs;
+    - in a sample without comparable values but with non-finite inputs, if other samples have such values;
     - in every output that has values, as each is zero or constant, in the original or in the result;
     - in half of the outputs or more, while others were compared;
     - in an output for which another run of the original violates a bound;
@@ -265,7 +265,7 @@ def changing_outputs(before: Any, runs: Runs, judge: Judge) -> frozenset[str]:
 
 
 def without_changing(verdict: Verdict, names: Collection[str]) -> Verdict:
-    """The verdict without judgement on these outputs, which says so."""
+    """Return the verdict without judgement on these outputs, which `unproven` then lists."""
     outputs = list(verdict.outputs)
     for at, output in enumerate(outputs):
         if output.name in names:
@@ -328,7 +328,7 @@ class Undecided:
 
 
 def without_undecided(verdict: Verdict, why: Mapping[str, str]) -> Verdict:
-    """The verdict without judgement on these outputs, which says so."""
+    """Return the verdict without judgement on these outputs, which `unproven` then lists."""
     far = {output.name for output in verdict.outputs if output.broken and output.name in why}
     outputs = (
         replace(output, broken=(), is_undecided=True) if output.name in far else output

@@ -404,7 +404,7 @@ def _open_rewritten(model: Runnable, device: Device, libraries: Libraries) -> An
 
 
 def _how(device: Device, accumulate: Accumulation, left: Sequence[ir.Node] = ()) -> str:
-    """Describe the comparison; the nodes still sum in float32 although half sums were requested."""
+    """Describe the comparison, and count the nodes that sum in float32 although half was requested."""
     if device is not Device.CPU or accumulate is not Accumulation.HALF:
         return _HOW[device]
     beside = f" but those of {plural(len(left), 'node')}" if left else ""

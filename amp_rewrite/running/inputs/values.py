@@ -397,7 +397,7 @@ def _is_added_up(use: NodeInput) -> bool:
 
 
 def _declared(spec: InputSpec) -> Array | None:
-    """Return numbers in the declared range, clipped to that of half: values beyond it stay float32."""
+    """Return numbers in the declared range; None if it exceeds that of half, as such values stay float32."""
     if spec.declared is None or not max(map(abs, spec.declared)) <= FLOAT16.largest:
         return None
     return spec.uniform(*spec.declared)
