@@ -67,11 +67,11 @@ class InstrumentedModel:
         return {name: None for node in self.nodes for name in node.output if name}
 
     def run(self, names: Iterable[str], feeds: Feeds) -> Values:
-        """The values called `names`, from one run; only those that are dense float tensors."""
+        """Return those of these values that are dense float tensors, from one run."""
         return self._run(names, feeds, _FLOATS, optimised=False)
 
     def indices(self, names: Iterable[str], feeds: Feeds) -> Values:
-        """The values called `names` that are indices, from one run as a comparison makes it: optimised."""
+        """Return those of these values that are indices, from one run optimised as in a comparison."""
         return self._run(names, feeds, _INDICES, optimised=True)
 
     def _run(self, names: Iterable[str], feeds: Feeds, types: Container[str], *, optimised: bool) -> Values:
@@ -90,7 +90,7 @@ class InstrumentedModel:
         return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
 
     def chunks(self, names: Iterable[str], feeds: Feeds) -> Iterator[Values]:
-        """The same from several runs: the next run has twice as many values if this one's were small."""
+        """Yield these values chunk by chunk, a run each; a chunk of small values doubles the next."""
         size, rest = CHUNK, iter(names)
         while chunk := list(itertools.islice(rest, size)):
             found = self.run(chunk, feeds)
@@ -100,7 +100,7 @@ class InstrumentedModel:
 
 
 def _inlined_copy(model: Runnable) -> onnx.ModelProto:
-    """A copy without functions that may be modified; external data stays outside."""
+    """Return an editable copy with its functions inlined; external data stays in its files."""
     if isinstance(model, onnx.ModelProto):
         proto = onnx.ModelProto()
         proto.CopyFrom(model)
@@ -114,7 +114,7 @@ def _inlined_copy(model: Runnable) -> onnx.ModelProto:
 
 
 def _set_outputs(graph: onnx.GraphProto, names: Iterable[str]) -> None:
-    """Makes these values the outputs, with the types that the model declares for them."""
+    """Make these values the graph outputs, with their declared types."""
     known = {info.name: info for info in (*graph.value_info, *graph.output)}
     undeclared = {output.name for output in graph.output} - {info.name for info in graph.value_info}
     graph.value_info.extend(known[name] for name in undeclared)
@@ -123,16 +123,15 @@ def _set_outputs(graph: onnx.GraphProto, names: Iterable[str]) -> None:
     graph.output.extend(outputs)
 
 
-# Choices by the largest or smallest of values (TopK, ArgMax, ArgMin) that turn out otherwise where some
-# are close.
+# Selections (TopK, ArgMax, ArgMin) whose indices differ in the rewritten model because of near-ties.
 #
-# A mixture of experts sends a token elsewhere then, and the outputs differ by much more than any value
-# before the choice: no node is to blame for that.
+# A mixture of experts then routes a token to another expert, and the outputs differ by far more than any
+# value before the selection, so that no node's rounding error explains it.
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A node that chooses otherwise in the rewritten model, in how many rows of how many.
+    """A node with other indices in the rewritten model, in `rows` of `of` rows.
 
     An unnamed node goes by the name of its first output.
     """
@@ -146,9 +145,9 @@ class Choice:
 def first_changed(
     before: InstrumentedModel, after: InstrumentedModel, shared: Mapping[str, str], feeds: Feeds
 ) -> Choice | None:
-    """The first node of the main graph that chooses otherwise; None where none does.
+    """Return the first node of the main graph whose indices differ; None if there is none.
 
-    `shared` maps the values of the original to those of the rewritten model. Raises what runs of these raise.
+    `shared` maps the values of the original to those of the rewritten model. Raises as their runs do.
     """
     chosen = {name: node for name, node in _chosen(before.nodes) if name in shared}
     if not chosen:
@@ -164,7 +163,7 @@ def first_changed(
 
 
 def _chosen(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, onnx.NodeProto]]:
-    """The indices that nodes choose, in the order of the graph."""
+    """Yield the index outputs of ArgMax, ArgMin and TopK with their nodes, in graph order."""
     for node in nodes:
         at = _CHOSEN.get(node.op_type) if not node.domain else None
         if at is not None and at < len(node.output) and node.output[at]:
@@ -172,7 +171,7 @@ def _chosen(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, onnx.NodePro
 
 
 _CHOSEN = {"ArgMax": 0, "ArgMin": 0, "TopK": 1}
-"""The output that has the indices."""
+"""The index output of each operator."""
 
 
 def _choice(node: onnx.NodeProto, wanted: NDArray[Any], got: NDArray[Any]) -> Choice | None:
@@ -190,14 +189,14 @@ def _choice(node: onnx.NodeProto, wanted: NDArray[Any], got: NDArray[Any]) -> Ch
 class NodeError:
     """An output of a node of the original, compared with the same value in the rewritten model.
 
-    `error` is the relative L2 error of the value; of a gate (GATES) that of tolerances (Metrics.error), for
-    which one that is all but closed is close. `added` is the difference to the largest error of the node's
-    inputs, and `rounds` says whether the node makes such errors: it is half, and does more than to move
-    values. `non_finite` counts values that are NaN or infinite in only one of the two, and is 0 if an input
-    has such values. `low` and `high` bound the node's inputs in the rewritten model; None if none is finite
-    or was compared. `readers` are the consumers of the value. `effect` is the error of
-    the model's outputs that rounding at the node adds (tuning.effects); None where it was not measured. An
-    unnamed node goes by the name of its first output.
+    `error` is the relative L2 error of the value, for a gate (GATES) the error of tolerances
+    (Metrics.error), which is small for a gate that is nearly closed. `added` is the increase over the largest
+    error of the node's inputs, and `rounds` says whether the node rounds: it is half, and does more than move
+    values. `non_finite` counts values that are NaN or infinite in only one of the two models, and is 0 if an
+    input has such values. `low` and `high` bound the node's inputs in the rewritten model; None if none is
+    finite or was compared. `readers` are the consumers of the value. `effect` is the error that rounding at
+    the node adds to the model's outputs (tuning.effects); None if not measured. An unnamed node goes by the
+    name of its first output.
     """
 
     node: str
@@ -213,9 +212,9 @@ class NodeError:
     effect: float | None = None
 
     def to_keep(self, names: Collection[str]) -> tuple[str, ...]:
-        """The nodes among `names` to keep in float32: this node, and its consumers too if the value itself
-        overflows, if rounding it is what counts (`effect`), as a Cast before them would do it again, or if
-        this node is not among `names` (a Constant, for example).
+        """Yield the nodes among `names` to keep in float32: this node, and also its consumers if the value
+        itself overflows, if rounding the value causes the error (`effect`; a Cast before a half consumer
+        would round it again), or if this node is not among `names` (a Constant, for example).
         """
         alone = self.node in names and not self.non_finite and not self.effect
         candidates = (self.node,) if alone else (self.node, *self.readers)
@@ -224,11 +223,11 @@ class NodeError:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """All nodes that could be compared, in descending order of added error, those that round first.
+    """All comparable nodes, in descending order of added error, those that round first.
 
     `first_lost` is the first node in graph order whose output becomes non-finite; `keep_full` are pins that
-    keep the nodes behind `worst` in float32, if pins can. `choice` is the first node that chooses otherwise
-    among its values; None where none does.
+    keep the nodes of `worst` in float32, as far as pins can. `choice` is the first node that selects other
+    indices; None if there is none.
     """
 
     nodes: tuple[NodeError, ...]
@@ -238,8 +237,8 @@ class Blame:
 
     @property
     def worst(self) -> NodeError | None:
-        """The node to inspect: the first non-finite one, else the one that adds most, of those that round if
-        any do: two float32 models may differ too.
+        """The node to inspect: the first non-finite one, else the one with the largest added error.
+        Nodes that round come first, if there are any (two float32 models may differ too).
         """
         return self.first_lost or next(iter(self.nodes), None)
 
@@ -253,11 +252,10 @@ def blame(
     accumulate: Accumulation = Accumulation.FLOAT,
     libraries: Libraries = (),
 ) -> Blame:
-    """Runs both models and compares all values of the main graph that exist in both, in chunks.
+    """Run both models and compare all values of the main graph that exist in both, in chunks.
 
-    Functions of the original are inlined, so that nodes have the names that pins refer to. `libraries` are
-    those of custom operators. Raises what
-    `InstrumentedModel` raises.
+    Functions of the original are inlined, so that nodes have the names that pins refer to. `libraries`
+    implement custom operators. Raises as `InstrumentedModel` does.
     """
     where = device or sessions.best_device()
     with (
@@ -281,7 +279,7 @@ def blame(
 
 
 def pins(original: Runnable, blamed: Iterable[NodeError]) -> tuple[str, ...]:
-    """Patterns for `Pins.keep_full` that keep these nodes in float32, as far as pins can."""
+    """Return patterns for `Pins.keep_full` that keep these nodes in float32, as far as pins can."""
     model = loading.load(original).model
     inlining.inline(model)
     types = shape_inference.types(model)
@@ -292,9 +290,9 @@ def pins(original: Runnable, blamed: Iterable[NodeError]) -> tuple[str, ...]:
 
 
 def _shared(before: InstrumentedModel, after: InstrumentedModel) -> dict[str, str]:
-    """The values of the main graph that both models have, in order, with their names in the rewritten one.
+    """Map the main-graph values that both models have to their names in the rewritten one, in order.
 
-    In an emulation that is the value after rounding, which all its consumers read.
+    In an emulation that is the rounded value, which all consumers read.
     """
     shared: dict[str, str] = {}
     there = after.value_names
@@ -315,8 +313,8 @@ class _Difference:
 
 
 def _compare(values: Iterable[tuple[str, Any, Any]]) -> Iterator[tuple[str, _Difference]]:
-    """The error and range of each value (name, expected, actual) that is a float tensor with the same shape
-    in both.
+    """Yield the error and range of each (name, expected, actual) that is a float tensor of the same shape in
+    both models.
     """
     for name, wanted, got in values:
         if not isinstance(wanted, np.ndarray) or not metrics.is_float(wanted):
@@ -331,7 +329,7 @@ def _compare(values: Iterable[tuple[str, Any, Any]]) -> Iterator[tuple[str, _Dif
 
 
 def _of_float32(rewritten: Runnable) -> frozenset[str]:
-    """The names of the nodes that make nothing in half."""
+    """Return the names of the nodes without a half output."""
     model = loading.load(rewritten).model
     inlining.inline(model)
     types = element_types.infer(model)
@@ -343,13 +341,13 @@ def _of_float32(rewritten: Runnable) -> frozenset[str]:
 
 
 def _rounds(node: onnx.NodeProto, of_float32: Collection[str]) -> bool:
-    """Whether a node may round on its own; bodies may do so, and constants that are stored in half are."""
+    """Return whether a node may round; one with bodies may, and so does a constant stored in half."""
     moves = node.op_type in _MOVING and not node.domain
     return not moves and _name(node) not in of_float32
 
 
 GATES = frozenset(("HardSigmoid", "Sigmoid", "Softmax"))
-"""Operators with results from 0 to 1 that are factors: what is all but 0 there is as good as 0."""
+"""Operators with results in 0..1 that scale others: a result of almost 0 is as good as 0."""
 
 _MOVING = KEEP_ROUNDED - {"Constant", "ConstantOfShape", "If", "Loop", "Scan"}
 

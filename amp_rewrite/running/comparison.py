@@ -1,4 +1,4 @@
-"""Two models on the same samples: the metrics of each sample, and whether they prove anything."""
+"""Comparison of two models on the same samples: metrics of each sample, and evidence against vacuity."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
 
 class RewrittenRunError(Exception):
-    """The rewritten model fails on a sample that the original runs."""
+    """A run of the rewritten model that fails on a sample on which the original succeeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputComparison:
     """The metrics of an output on one sample, and whether it is floating-point.
 
-    `moments` are those of the original's output, None where it is not float or not comparable, and `off` the
-    RMS differences from it. `rounding` are those that rounding it to half makes: infinite if a finite value
-    becomes infinite, None for an output that is not float and for a model without half. `only` is the value
-    that all elements have, in the original and in the result; None where they differ.
+    `moments` belong to the original's output, None if it is not float or not comparable, and `off` are the
+    RMS differences from it. `rounding` are the RMS differences from rounding it to half: infinite if a finite
+    value overflows, None for an output that is not float and for a model without half. `only` is the common
+    value of all elements, in the original and in the result; None if they differ.
     """
 
     metrics: Metrics
@@ -42,7 +42,7 @@ class OutputComparison:
 
 
 Outputs = dict[str, OutputComparison]
-"""What was compared, by output."""
+"""The comparisons by output name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Runs:
 
 
 def run(before: Any, after: Any, feeds: Feeds, sample: str) -> Runs:
-    """Runs both sessions on a sample. Raises RunError if the original fails, RewrittenRunError if only the
+    """Run both sessions on a sample. Raises RunError if the original fails, RewrittenRunError if only the
     rewritten model does.
     """
     expected = sessions.run_session(before, feeds, where=sample)
@@ -85,7 +85,7 @@ def run(before: Any, after: Any, feeds: Feeds, sample: str) -> Runs:
 
 
 def compare(runs: Runs, sample: str, half: Half | None = None) -> SampleComparison:
-    """The comparison of the outputs on a sample; `half` is the half type of the rewritten model."""
+    """Compare the outputs on a sample; `half` is the half type of the rewritten model."""
     expected, actual = dict(arrays(runs.original)), dict(arrays(runs.rewritten))
     bad_inputs = dict.fromkeys(n.partition("[")[0] for n, v in arrays(runs.feeds) if not _finite(v).all())
     bad_outputs = (name for name, value in expected.items() if value.size and not _finite(value).any())
@@ -114,7 +114,7 @@ def _measure(
 
 
 _INCOMPARABLE = Metrics(np.inf, np.inf, np.inf, 0.0, 0.0, 0.0, 0, 0, np.inf, 0.0)
-"""For an output that is missing or has a different shape."""
+"""The metrics of an output that is missing or has another shape."""
 
 
 def _rounding(array: NDArray[Any], half: Half) -> Channels:
@@ -122,7 +122,7 @@ def _rounding(array: NDArray[Any], half: Half) -> Channels:
     with np.errstate(over="ignore"):
         rounded = rounding.convert(finite.astype(np.float32), half, nan=False)
     if np.isinf(rounded).any():
-        return {}  # which counts as infinite
+        return {}  # counts as infinite
     return metrics.differences(array, rounded.reshape(array.shape))
 
 
@@ -131,7 +131,7 @@ def _finite(array: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def unproven(runs: Sequence[SampleComparison]) -> tuple[str, ...]:
-    """The reasons why a comparison proves nothing, or less than it seems to: the rules of Verdict."""
+    """Return the reasons why a comparison is vacuous or weak, by the rules of Verdict."""
     compared = {name for run in runs for name, found in run.outputs.items() if found.metrics.compared}
     reasons: list[str] = []
     for name in dict.fromkeys(n for run in runs for n in run.non_finite_outputs if n not in compared):
@@ -154,14 +154,14 @@ def unproven(runs: Sequence[SampleComparison]) -> tuple[str, ...]:
 
 
 def silent(runs: Sequence[SampleComparison]) -> dict[str, str]:
-    """The outputs that were compared and show nothing, and why; none where any other one shows something."""
+    """Return the vacuous outputs with reasons; empty unless all compared outputs are vacuous."""
     compared = dict.fromkeys(n for run in runs for n, found in run.outputs.items() if found.metrics.compared)
     told = {name: _why_silent(name, runs) for name in compared}
     return told if all(told.values()) else {}
 
 
 def _why_silent(name: str, runs: Sequence[SampleComparison]) -> str:
-    """Why equal values of an output show nothing; empty if they do. A single number is no constant."""
+    """Return why equality of an output is vacuous; empty if it is not. A single number is no constant."""
     found = [run.outputs[name] for run in runs if name in run.outputs]
     if sum(each.metrics.compared for each in found) < 2:
         return ""
@@ -180,7 +180,7 @@ def _proves_nothing(what: str, non_finite: Iterable[tuple[str, ...]]) -> str:
 
 
 def arrays(outputs: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Every output as arrays: sequences element by element, maps as their values in the order of the keys."""
+    """Yield every output as arrays: sequences element by element, maps as their values in key order."""
     for name, value in outputs.items():
         if isinstance(value, np.ndarray):
             yield name, value
@@ -191,7 +191,7 @@ def arrays(outputs: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def worst(samples: list[Metrics]) -> Metrics:
-    """The metrics of an output over all samples: the worst of each, and the sums of the counts."""
+    """Combine the metrics of an output over all samples: the worst of each, and sums of the counts."""
     agreements = [sample.agreement for sample in samples if sample.agreement is not None]
     return replace(
         samples[0],
@@ -208,11 +208,11 @@ def worst(samples: list[Metrics]) -> Metrics:
     )
 
 
-# How much the float32 model differs from itself: its outputs with and without onnxruntime's optimisation.
+# Noise of the float32 model: its outputs with and without onnxruntime's optimisation.
 
 
 class Float32Noise:
-    """The difference of a model's outputs from those of the same model, which runs unoptimised."""
+    """The difference between the outputs of a model and those of the same model run unoptimised."""
 
     def __init__(self, model: Runnable, device: Device, libraries: Libraries = ()) -> None:
         self._model = model
@@ -222,10 +222,10 @@ class Float32Noise:
         self._known: tuple[Feeds, Mapping[str, Any]] | None = None
 
     def outputs(self, feeds: Feeds) -> Mapping[str, Any] | None:
-        """What the model computes unoptimised; kept until other feeds come.
+        """Return the outputs of the unoptimised model, cached for the latest feeds.
 
-        None where it cannot be had: onnxruntime may run a model with its optimisation only, or no time may be
-        left; a verdict without noise is one all the same.
+        None if unavailable: onnxruntime may need its optimisation to run the model, or the time limit may be
+        reached. A verdict does not require noise.
         """
         if self._known is None or self._known[0] is not feeds:
             try:
@@ -240,8 +240,8 @@ class Float32Noise:
         return sessions.run_session(self._session, feeds)
 
     def measure(self, feeds: Feeds, outputs: Mapping[str, Any]) -> dict[str, Channels]:
-        """The RMS differences from `outputs`, for each floating-point output; none where the model does not
-        run unoptimised.
+        """Return the RMS differences from `outputs`, for each floating-point output; empty if the model does
+        not run unoptimised.
         """
         found = self.outputs(feeds)
         plain = dict(arrays(found)) if found is not None else {}
@@ -256,10 +256,9 @@ class Float32Noise:
 
 
 def wrongly_declared(models: tuple[Runnable, Runnable], before: Any, after: Any) -> dict[str, str]:
-    """A warning, by name, for each output whose inferred shape differs from what both models declare.
+    """Return a warning, by name, for each output whose inferred shape differs from the declared one in both.
 
-    onnxruntime reports either shape, so that different shapes in the sessions do not mean that the models
-    differ.
+    onnxruntime reports either shape, so different session shapes do not imply different models.
     """
     differing = _reshaped(before, after)
     old, new = map(_declared, models) if differing else ({}, {})
@@ -272,9 +271,9 @@ def wrongly_declared(models: tuple[Runnable, Runnable], before: Any, after: Any)
 
 
 def undeclared(model: Runnable, before: Any, after: Any) -> set[str]:
-    """The outputs of which the two sessions infer different shapes, and of which the model declares none.
+    """Return the outputs without a declared shape for which the two sessions infer different shapes.
 
-    onnxruntime knows more of a result, whose values declare shapes, and calls what it does not know a scalar.
+    onnxruntime infers more for a result, whose values declare shapes, and reports an unknown shape as scalar.
     """
     differing = {was.name for was, _ in _reshaped(before, after)}
     return differing - _declared(model).keys() if differing else set()
@@ -286,7 +285,7 @@ def _reshaped(before: Any, after: Any) -> list[tuple[Any, Any]]:
 
 
 def _declared(model: Runnable) -> dict[str, list[int | str | None]]:
-    """The declared shapes of a model's outputs, in onnxruntime's form."""
+    """Return the declared shapes of a model's outputs, in onnxruntime's form."""
     proto = model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=False)
     return {
         info.name: [
@@ -299,8 +298,8 @@ def _declared(model: Runnable) -> dict[str, list[int | str | None]]:
 
 
 def differences(before: Any, after: Any, io: IOTypes, exempt: Container[str]) -> Iterator[str]:
-    """The differences of the second session from the first in names, types and shapes, one sentence each;
-    not in the shapes of the outputs that are `exempt`.
+    """Yield the differences of the second session from the first in names, types and shapes, one sentence
+    each, without shapes of the `exempt` outputs.
     """
     for side in ("inputs", "outputs"):
         old, new = (getattr(session, f"get_{side}")() for session in (before, after))
@@ -322,18 +321,17 @@ def _names(entries: Iterable[Any]) -> str:
     return ", ".join(f"'{entry.name}'" for entry in entries)
 
 
-# Inputs and outputs of a model that half cannot hold: rounding one alone moves the outputs too far.
+# Inputs and outputs that half cannot represent well enough: rounding one of them alone violates a bound.
 #
-# What is computed between them does not matter then: no plan brings the outputs nearer, and only float32
-# for these inputs and outputs does.
+# No plan can mend this, whatever precision the nodes between have; these inputs and outputs must be float32.
 
 
 @dataclass(frozen=True, slots=True)
 class HalvedPort:
-    """An input, or an output, that is half in the result alone and cannot be, and what half that is.
+    """An input or output that must not be half but is so in the result, with the name of that half type.
 
-    `largest` is the largest magnitude in it where that is beyond `limit`, the largest number of half; None
-    where it fits, and half is too coarse for it.
+    `largest` is its largest magnitude if it overflows `limit`, the largest finite half; None if it is in
+    range but half is too coarse.
     """
 
     name: str
@@ -344,13 +342,13 @@ class HalvedPort:
 
 
 IsFar = Callable[[Runs], bool]
-"""Whether what stands for the rewritten model's outputs is too far from the original's."""
+"""A predicate: true if the rewritten model's outputs in these runs violate a bound."""
 
 
 def misfits(before: Any, after: Any, runs: Runs, half: Half | None, is_far: IsFar) -> tuple[HalvedPort, ...]:
-    """The inputs and outputs of a sample which rounding alone makes too far; none where that cannot be said.
+    """Return the inputs and outputs whose rounding alone violates a bound; empty if that cannot be decided.
 
-    `before` and `after` are the sessions of the two models, `runs` a sample on which they are too far apart.
+    `before` and `after` are the sessions of the two models, `runs` those on a sample that violates a bound.
     """
     if half is None:
         return ()
@@ -364,13 +362,13 @@ def misfits(before: Any, after: Any, runs: Runs, half: Half | None, is_far: IsFa
             _port(name, runs.feeds[name], half, is_input=True)
             for name in _far_inputs(before, runs, names, half, is_far)
         ]
-    except AmpRewriteError:  # no time may be left
+    except AmpRewriteError:  # the time limit may be reached
         return tuple(found)
     return tuple(found)
 
 
 def _halved(before: Any, after: Any, side: str) -> Iterator[str]:
-    """The names of the inputs or outputs that are float32 in the first session, and half in the second."""
+    """Yield the names of inputs or outputs that are float32 in the first session and half in the second."""
     pairs = zip(*(getattr(session, f"get_{side}")() for session in (before, after)), strict=True)
     return (was.name for was, now in pairs if was.type == _FLOAT and now.type in _HALF)
 
@@ -380,8 +378,8 @@ _HALF = frozenset(("tensor(float16)", "tensor(bfloat16)"))
 
 
 def _far_inputs(before: Any, runs: Runs, names: list[str], half: Half, is_far: IsFar) -> Iterable[str]:
-    """The inputs that are too coarse in half: those beyond its range, if that is all, or else each that is
-    too far alone; all where none is.
+    """Return the inputs for which half is too coarse: those out of range, if they suffice, else also each
+    that violates a bound on its own, or all if none does.
     """
 
     def moves(rounded: Iterable[str]) -> bool:
@@ -413,7 +411,7 @@ def _rounded(array: Any, half: Half) -> Any:
 
 
 def _largest(array: Any, half: Half) -> float | None:
-    """The largest finite magnitude in an array, where rounding makes that infinite."""
+    """Return the largest finite magnitude in an array if rounding overflows it, else None."""
     finite = array[np.isfinite(array)]
     largest = float(np.abs(finite).max(initial=0.0))
     return largest if np.isinf(_rounded(np.array([largest], np.float32), half)).any() else None

@@ -2,7 +2,7 @@
 
 onnxruntime's CPU provider runs most half nodes in float32 and does not round between them: 300 * 300 is 90000
 there, and infinite on a GPU. It does keep the Casts of a model, so every half value gets a Cast to half and
-back behind its producer: stored values are rounded, sums inside of a node are in float32, as on tensor cores.
+back behind its producer. Initializers are rounded; a node accumulates in float32, as tensor cores do.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _COMMUTE = frozenset("Abs Flatten Identity MaxPool Neg Relu Reshape Squeeze Tran
 def emulate(
     source: loading.ModelSource, *, late: bool = False, accumulate: Accumulation | str = Accumulation.FLOAT
 ) -> onnx.ModelProto:
-    """A float32 model that rounds wherever `source` computes in float16 or bfloat16.
+    """Return a float32 model that rounds wherever `source` computes in float16 or bfloat16.
 
     Inputs and outputs keep their types: an initializer that is also an input or output stays half, a sequence
-    is cast element by element, and an optional if it is not empty. With `late`, a value that is only used by
-    nodes which commute with rounding is rounded behind them: the results are the same, and the runtime can
-    fuse a Conv with its Relu. With `accumulate` "half", products and sums that half nodes add up are rounded
-    one by one as well, in the order of onnxruntime's WebGPU provider (half_accumulation.RULES); a run then
+    is cast element by element, and an optional if it is not empty. With `late`, a value whose consumers
+    all commute with rounding is rounded behind them: the results are the same, and the runtime can
+    fuse a Conv with its Relu. With `accumulate` "half", each product and partial sum of half nodes is also
+    rounded, in the order of onnxruntime's WebGPU provider (half_accumulation.RULES); a run then
     takes some 5 s for 10^9 products. `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an
     onnx_graphsurgeon.Graph with half values, from any tool; it is not modified.
 
@@ -78,7 +78,7 @@ def emulation(
     accumulate: Accumulation = Accumulation.FLOAT,
     left: list[ir.Node] | None = None,
 ) -> loading.Loaded:
-    """The model of `emulate`, to be edited further; adds to `left` the nodes that sum in float32 still."""
+    """Return the model of `emulate` for further edits; append nodes that still sum in float32 to the list."""
     loaded = loading.load(source)
     inlining.inline(loaded.model)
     unsummed = _Emulator(loaded.model, late=late).run(accumulate)
@@ -96,8 +96,8 @@ def emulated(
     accumulate: Accumulation = Accumulation.FLOAT,
     left: list[ir.Node] | None = None,
 ) -> Generator[sessions.Runnable]:
-    """The model to run in place of a half model: its emulation on the CPU, itself where half is computed.
-    Adds to `left` as `emulation` does.
+    """Yield the model to run for a half model: its emulation on the CPU, else the model itself. Appends to
+    the list as `emulation` does.
     """
     if device is not Device.CPU:
         yield model
@@ -108,9 +108,9 @@ def emulated(
 
 @dataclass(slots=True)
 class Reference:
-    """The float32 model that a result is compared with, a session of it, and what to say of it, if anything.
+    """The float32 model to compare with, its session, and a note for the report, which may be empty.
 
-    Whoever needs no session sets it to None.
+    The session may be set to None to release it.
     """
 
     model: sessions.Runnable
@@ -120,10 +120,10 @@ class Reference:
 
 @contextlib.contextmanager
 def reference(original: sessions.Runnable, device: Device, libraries: Libraries = ()) -> Generator[Reference]:
-    """Yields the original, and where onnxruntime refuses it the original as it can be run: with its half
-    values in float32, as `restore` makes them, and with node names that differ.
+    """Yield the original, or if onnxruntime rejects it, a copy with half values widened to float32, as by
+    `restore`, and with unique node names.
 
-    Raises ModelError where that is refused, too.
+    Raises ModelError if the copy is rejected too.
     """
     try:
         found = Reference(original, sessions.open_session(original, device, libraries))
@@ -148,8 +148,8 @@ def reference(original: sessions.Runnable, device: Device, libraries: Libraries 
 
 @contextlib.contextmanager
 def runnable(loaded: loading.Loaded) -> Generator[sessions.Runnable]:
-    """A model as onnxruntime takes it: one that is too large for a protobuf is in a temporary folder, until
-    the context ends.
+    """Yield a model in a form for onnxruntime: a protobuf, or if too large, a file that exists until the
+    context ends.
     """
     if not loaded.external and loaded.size < writing.PROTOBUF_LIMIT // 4:
         yield serialization.to_proto(loaded)
@@ -161,7 +161,7 @@ def runnable(loaded: loading.Loaded) -> Generator[sessions.Runnable]:
 
 
 def rounded_name(name: str) -> str:
-    """The name of a half value after rounding in an emulation, unless that name was taken."""
+    """Return the name of the rounded half value in an emulation, unless another value has that name."""
     return f"{name}__{_HALF}__{_ROUNDED}"
 
 
@@ -185,12 +185,12 @@ class _Emulator:
                 self._graph_outputs.setdefault(value, []).append(Use(graph, port))
 
     def run(self, accumulate: Accumulation) -> list[ir.Node]:
-        """Makes every half value a rounded float32 value; inputs and outputs of the model stay half. Returns
-        the nodes that sum in float32 though their sums are to be half.
+        """Replace every half value by a rounded float32 value, except the model's inputs and outputs. Returns
+        the nodes that still sum in float32 although half accumulation was requested.
         """
         summing: list[tuple[ir.Node, ir.DataType]] = []
         if accumulate is Accumulation.HALF:
-            value_shapes.infer_shapes(self._model, self._types)  # which say how many are added up
+            value_shapes.infer_shapes(self._model, self._types)  # for the lengths of sums
             nodes = filter(half_accumulation.sums, every_node(self._root))
             types = ((node, self._types.get(node.outputs[0])) for node in nodes)
             summing = [
@@ -229,7 +229,7 @@ class _Emulator:
             value.type = element_types.with_element(self._types[value], ir.DataType.FLOAT)
 
     def _round(self, value: ir.Value, dtype: ir.DataType, node: ir.Node) -> None:
-        """Casts a node's output to half, and back for its consumers."""
+        """Cast a node's output to half, and back for its consumers."""
         self._widen(value)
         keeps = effective_op(node) in KEEP_ROUNDED and node.domain == ""
         exact = keeps and self._unrounded.isdisjoint(node.inputs)
@@ -245,7 +245,7 @@ class _Emulator:
             self._widen_uses(value, half)
 
     def _output_as_half(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Casts a value to half; if it is an output of the model, the result takes its name and place."""
+        """Cast a value to half; for an output of the model, the result takes over its name and position."""
         half = self._cast(value, dtype, _HALF)
         if self._is_model_output(value):
             value.name, half.name = half.name, value.name
@@ -255,7 +255,7 @@ class _Emulator:
         return half
 
     def _widen_uses(self, value: ir.Value, half: ir.Value) -> None:
-        """Casts `half` to float32, for the uses of `value`."""
+        """Cast `half` to float32 for the uses of `value`."""
         uses = [Use(node, port) for node, port in value.uses() if node is not half.producer()]
         uses += [s for s in self._graph_outputs.get(value, ()) if s.holder is not self._root]
         if uses:
@@ -274,7 +274,7 @@ class _Emulator:
         return cast
 
     def _container(self, value: ir.Value, value_type: ir.TypeProtocol, dtype: ir.DataType) -> list[ir.Node]:
-        """Nodes that cast a sequence or an optional to `dtype`."""
+        """Return nodes that cast a sequence or an optional to `dtype`."""
         since = cast_insertion.MIN_OPSET[type(value_type)]
         if self._opset < since:
             raise ModelError(

@@ -3,8 +3,8 @@
 The order is that of onnxruntime's WebGPU provider (version 0.4.0, by its shaders). MatMul, Gemm, Conv and
 ConvTranspose have one accumulator of the output's type for each element, and go through the positions of the
 filter, and through the channels at each. Reductions have 64 lanes, each in order, which are then halved; a
-mean divides by the number of elements as half holds it, which is infinite from 65520 on. Norms have
-statistics in float32, and round them before they are applied.
+mean divides by the number of elements in half, which overflows from 65520 on. Norms
+compute their statistics in float32, and round them before applying them.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ UNKNOWN = frozenset(
     "com.microsoft:GroupQueryAttention com.microsoft:MultiHeadAttention "
     "com.microsoft:SkipLayerNormalization com.microsoft:SkipSimplifiedLayerNormalization".split()
 )
-"""Operators that sum in an order that no rule knows, as lists write them."""
+"""Operators that accumulate in an order without a rule here, in operator-list notation."""
 
 
 def apply(halves: Iterable[tuple[ir.Node, ir.DataType]], opset: int, names: UniqueNames) -> list[ir.Node]:
-    """Makes nodes of an emulation, of which each was computed in that type, sum in it too; returns those of
-    which too little is known, which sum in float32.
+    """Make nodes of an emulation accumulate in their half type; return those that keep accumulating in
+    float32, as too little is known about them.
     """
     left: list[ir.Node] = []
     for node, half in halves:
@@ -52,7 +52,7 @@ def apply(halves: Iterable[tuple[ir.Node, ir.DataType]], opset: int, names: Uniq
             left.append(node)
             continue
         node.graph.insert_before(node, steps.nodes)
-        node.domain, node.op_type = "", "Identity"  # it keeps its name and its output
+        node.domain, node.op_type = "", "Identity"  # its name and its output stay
         node.attributes.clear()
         node.resize_inputs(1)
         node.replace_input_with(0, result)
@@ -66,9 +66,9 @@ def sums(node: ir.Node) -> bool:
 
 
 def summed(value: ir.Value, half: ir.DataType, opset: int, names: UniqueNames) -> ir.Value:
-    """A value beside a float32 one, not rounded at its end, that its node would make by sums in half.
+    """Return the unrounded value that the producer of `value` would compute with half accumulation.
 
-    The value itself where its node sums nothing, or in an unknown order.
+    The value itself if its producer does not accumulate, or in an unknown order.
     """
     node = value.producer()
     if node is None or node.graph is None or value is not node.outputs[0]:
@@ -80,7 +80,7 @@ def summed(value: ir.Value, half: ir.DataType, opset: int, names: UniqueNames) -
 
 
 class _Steps:
-    """Makes `nodes` in float32 that take the place of `node`, whose half type is `half`."""
+    """A builder of float32 `nodes` that replace `node`, whose half type is `half`."""
 
     def __init__(self, node: ir.Node, half: ir.DataType, opset: int, names: UniqueNames) -> None:
         self.node, self.half, self.opset = node, half, opset
@@ -88,32 +88,32 @@ class _Steps:
         self.nodes: list[ir.Node] = []
 
     def result(self) -> ir.Value | None:
-        """The value before it is rounded; None where the node stays as it is."""
+        """Return the value before rounding; None if the node stays as it is."""
         rule = RULES.get(schema.written(self.node.domain, self.node.op_type))
         return None if rule is None or self.opset < _SINCE_ZEROS else rule(self)
 
     def input(self, port: int) -> ir.Value:
-        """An input that the operator requires."""
+        """Return a required input."""
         value = self.node.inputs[port]
         assert value is not None, "an input that the operator requires"
         return value
 
     @property
     def bias(self) -> ir.Value | None:
-        """The third input, None where there is none."""
+        """The third input; None if there is none."""
         return self.node.inputs[2] if len(self.node.inputs) > 2 else None
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """An attribute of the node, or its default."""
+        """Return an attribute of the node, or its default."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None else attribute.value
 
     def op(self, operator: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
-        """The output of a new node."""
+        """Append a node and return its output."""
         return self._add(ir.node(operator, inputs, attributes))
 
     def again(self, *inputs: ir.Value | None, outputs: int = 1) -> ir.Value:
-        """The last output of the node itself for these inputs, with sums in float32."""
+        """Return the last output of a copy of the node for these inputs, with float32 accumulation."""
         attributes = self.node.attributes.values()
         return self._add(
             ir.Node(self.node.domain, self.node.op_type, inputs, attributes, num_outputs=outputs)
@@ -127,42 +127,42 @@ class _Steps:
         return node.outputs[-1]
 
     def constant(self, values: Any) -> ir.Value:
-        """A stored tensor, of float32 or of int64."""
+        """Return a constant of float32 or int64."""
         array = np.asarray(values)
         return self.op(
             "Constant", value=ir.tensor(array.astype(np.float32 if array.dtype.kind == "f" else np.int64))
         )
 
     def rounded(self, value: ir.Value) -> ir.Value:
-        """A value as half holds it."""
+        """Return a value rounded to half."""
         return self.op("Cast", self.op("Cast", value, to=int(self.half)), to=int(ir.DataType.FLOAT))
 
     def added(self, one: ir.Value, other: ir.Value) -> ir.Value:
-        """A sum in half."""
+        """Return a sum rounded to half."""
         return self.rounded(self.op("Add", one, other))
 
     def times(self, one: ir.Value, other: ir.Value) -> ir.Value:
-        """A product in half."""
+        """Return a product rounded to half."""
         return self.rounded(self.op("Mul", one, other))
 
     def shaped(self, value: ir.Value, dims: Sequence[int]) -> ir.Value:
-        """A value in another shape, with 0 and -1 as Reshape has them."""
+        """Reshape a value, with 0 and -1 as in Reshape."""
         return self.op("Reshape", value, self.constant(dims))
 
     def like(self, value: ir.Value, other: ir.Value) -> ir.Value:
-        """A value in the shape of another."""
+        """Reshape a value to the shape of another."""
         return self.op("Reshape", value, self.op("Shape", other))
 
     def size(self, value: ir.Value, axis: int) -> ir.Value:
-        """The size of an axis, [1]."""
+        """Return the size of an axis, [1]."""
         return self.op("Gather", self.op("Shape", value), self.constant([axis]), axis=0)
 
     def zeros(self, value: ir.Value) -> ir.Value:
-        """As many zeros."""
+        """Return zeros in the shape of a value."""
         return self.op("ConstantOfShape", self.op("Shape", value))
 
     def sum(self, trips: ir.Value, start: ir.Value, term: Callable[[_Steps, ir.Value], ir.Value]) -> ir.Value:
-        """The sum in half of `start` and that many terms, each of which is made of its number, [1]."""
+        """Accumulate `start` and that many terms in half, each a function of its index, [1]."""
         inner = _Steps(self.node, self.half, self.opset, self._names)
         turn, go, last = (
             ir.Value(name=self._names.of_value(self.node.outputs[0], "taken"), type=tensor(kind), shape=shape)
@@ -178,7 +178,7 @@ class _Steps:
 
 
 def _sizes(value: ir.Value) -> Sequence[int | None]:
-    """The dimensions of a value, None for one that is not known; empty without a known rank."""
+    """Return the dimensions of a value, None for an unknown one; empty if the rank is unknown."""
     return [dim if isinstance(dim, int) else None for dim in value.shape or ()]
 
 
@@ -188,9 +188,7 @@ def _sizes(value: ir.Value) -> Sequence[int | None]:
 def _sum_products(
     steps: _Steps, factors: Sequence[tuple[ir.Value, int]], start: ir.Value, width: int = 1
 ) -> ir.Value:
-    """The sum of products of two factors, each gone through along its axis; each turn adds the sum of `width`
-    products.
-    """
+    """Return the accumulated products of two factors along their axes, `width` products per step."""
 
     def term(inner: _Steps, turn: ir.Value) -> ir.Value:
         first = inner.op("Mul", turn, inner.constant([width]))
@@ -203,7 +201,7 @@ def _sum_products(
 
 
 def _matmul(steps: _Steps) -> ir.Value | None:
-    """MatMul; None where a rank is not known."""
+    """Return a MatMul; None if a rank is unknown."""
     left, right = steps.input(0), steps.input(1)
     ranks = len(_sizes(left)), len(_sizes(right))
     if 0 in ranks:
@@ -216,8 +214,8 @@ def _matmul(steps: _Steps) -> ir.Value | None:
 
 
 def _gemm(steps: _Steps) -> ir.Value:
-    """Gemm: alpha and beta are factors of what is summed; four terms at a time where the kernel reads rows of
-    the second matrix.
+    """Return a Gemm; alpha and beta scale its terms, of which the kernel adds four at a time if it reads rows
+    of the second matrix.
     """
     left, right, width = steps.input(0), steps.input(1), 1
     if steps.attribute("transA", 0):
@@ -239,7 +237,7 @@ _WINDOW = "auto_pad dilations kernel_shape output_padding output_shape pads stri
 
 
 def _patches(steps: _Steps, operator: str, window: Sequence[int], channels: int) -> ir.Value:
-    """The elements under a filter, [N, channels * elements of the filter, ...]: a convolution with ones."""
+    """Return the patches (im2col), [N, channels * filter elements, ...], by a one-hot convolution."""
     spots = math.prod(window)
     ones = np.tile(np.eye(spots, dtype=np.float32), (channels, 1))
     rows = [channels, spots] if operator == "ConvTranspose" else [channels * spots, 1]
@@ -249,7 +247,7 @@ def _patches(steps: _Steps, operator: str, window: Sequence[int], channels: int)
 
 
 def _conv(steps: _Steps) -> ir.Value | None:
-    """Conv, and ConvTranspose, which goes through the filter backwards; None without the filter's shape."""
+    """Return a Conv or ConvTranspose (filter in reverse order); None if the filter's shape is unknown."""
     dims = [dim or 0 for dim in _sizes(steps.input(1))]
     if len(dims) < 3 or not all(dims):
         return None
@@ -278,7 +276,7 @@ def _conv(steps: _Steps) -> ir.Value | None:
 
 
 def _sum_by_lanes(steps: _Steps, value: ir.Value, axis: int, lanes: int) -> ir.Value:
-    """The sum over the last axis, or over another one by a single lane, in order; it stays, with size 1."""
+    """Return the sum over the last axis, or over another by a single lane in order; the axis keeps size 1."""
     zero = steps.zeros(steps.op("Gather", value, steps.constant([0]), axis=axis))
     start = steps.op("Concat", *[zero] * lanes, axis=axis)
     ended, places = steps.op("Concat", value, start, axis=axis), steps.constant(range(lanes))
@@ -299,7 +297,7 @@ def _sum_by_lanes(steps: _Steps, value: ir.Value, axis: int, lanes: int) -> ir.V
 
 
 def _lanes(dims: Iterable[int | None]) -> int:
-    """The lanes that add up so many elements: all of them where the number is not known."""
+    """Return the number of lanes for so many elements: all lanes if the count is unknown."""
     return min(math.prod(dim or 0 for dim in dims) or _LANES, _LANES)
 
 
@@ -309,7 +307,7 @@ def _mean(steps: _Steps, total: ir.Value, terms: ir.Value, axis: int) -> ir.Valu
 
 
 def _reduced(steps: _Steps) -> ir.Value | None:
-    """ReduceSum, ReduceMean, ReduceSumSquare and ReduceL2; None where the axes are not known."""
+    """Return a ReduceSum, ReduceMean, ReduceSumSquare or ReduceL2; None if the axes are unknown."""
     value, dims, operator = steps.input(0), _sizes(steps.input(0)), steps.node.op_type
     axes = _axes(steps, len(dims))
     if not axes or any(dims[axis] == 0 for axis in axes):
@@ -325,7 +323,7 @@ def _reduced(steps: _Steps) -> ir.Value | None:
 
 
 def _axes(steps: _Steps, rank: int) -> Sequence[int]:
-    """The axes that are reduced, in order; none where they are not known, or none are asked for."""
+    """Return the reduced axes, in order; empty if they are unknown, or none is to be reduced."""
     axes: Sequence[int] = steps.attribute("axes", ())
     if len(steps.node.inputs) > 1 and steps.node.inputs[1] is not None:
         stored = constants.stored_as(steps.node.inputs[1])
@@ -338,7 +336,7 @@ def _axes(steps: _Steps, rank: int) -> Sequence[int]:
 
 
 def _global_average_pool(steps: _Steps) -> ir.Value | None:
-    """GlobalAveragePool: in order up to a workgroup's size, by lanes beyond and where the size is open."""
+    """Return a GlobalAveragePool: in order up to the workgroup size, by lanes above or for an open size."""
     value, dims = steps.input(0), _sizes(steps.input(0))
     if len(dims) < 3 or 0 in dims[2:]:
         return None
@@ -348,7 +346,7 @@ def _global_average_pool(steps: _Steps) -> ir.Value | None:
 
 
 def _average_pool(steps: _Steps) -> ir.Value | None:
-    """AveragePool without padding: in order over the window; None for others."""
+    """Return an AveragePool in window order; None with padding or other options."""
     dims, window = _sizes(steps.input(0)), steps.attribute("kernel_shape", ())
     pads = steps.attribute("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
     pads = pads or any(steps.attribute("pads", ())) or steps.attribute("ceil_mode", 0)
@@ -360,7 +358,7 @@ def _average_pool(steps: _Steps) -> ir.Value | None:
 
 
 def _softmax(steps: _Steps) -> ir.Value | None:
-    """Softmax over the last axis: differences, exponentials and their sum are half; None for others."""
+    """Return a Softmax over the last axis with half differences, exponentials and sum; None for others."""
     value, dims = steps.input(0), _sizes(steps.input(0))
     axis = steps.attribute("axis", -1 if steps.opset >= _SOFTMAX_OF_AN_AXIS else 1)
     last = len(dims) - 1
@@ -380,8 +378,8 @@ def _softmax(steps: _Steps) -> ir.Value | None:
 
 
 def _layer_norm(steps: _Steps) -> ir.Value | None:
-    """LayerNormalization, a large mean of which costs digits, and onnxruntime's SimplifiedLayerNormalization,
-    which takes none away; None where the statistics are outputs.
+    """Return a LayerNormalization, where subtracting a large mean cancels digits, or onnxruntime's
+    SimplifiedLayerNormalization, which has no mean; None if the statistics are outputs.
     """
     if len(steps.node.outputs) > 1:
         return None
@@ -395,7 +393,7 @@ def _layer_norm(steps: _Steps) -> ir.Value | None:
 
 
 def _instance_norm(steps: _Steps) -> ir.Value | None:
-    """InstanceNormalization, one product and one sum per element; None where the rank is not known."""
+    """Return an InstanceNormalization, a product and a sum per element; None if the rank is unknown."""
     value, rank = steps.input(0), len(_sizes(steps.input(0)))
     if rank < 3:
         return None
@@ -425,6 +423,6 @@ RULES: Mapping[str, Callable[[_Steps], ir.Value | None]] = {
     "SimplifiedLayerNormalization": _layer_norm,
     "Softmax": _softmax,
 }
-"""By operator, as lists write it. All others but UNKNOWN compute an element from few others, which rounding
-the result is nearly all of.
+"""The rule of each operator, in operator-list notation. Except for UNKNOWN, all others compute an element
+from few others, so that rounding the result is nearly the whole error.
 """

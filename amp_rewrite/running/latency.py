@@ -31,7 +31,7 @@ Answer = TypeVar("Answer")
 
 
 def query(question: Callable[[Any, Any], Answer]) -> Answer | None:
-    """The result of `question`, which is called with the module `pynvml` and the handle of the device.
+    """Return the result of `question`, which gets the module `pynvml` and the handle of the device.
 
     None without the package nvidia-ml-py, without a driver, or if NVML raises an error.
     """
@@ -58,8 +58,8 @@ STATUS = Path("/proc/self/status")
 
 
 def available() -> int | None:
-    """Bytes that this process can allocate before the system runs short of memory or a container's limit
-    is reached; None if unknown.
+    """Return the bytes that this process can allocate before the system or its container runs out of memory;
+    None if unknown.
     """
     return min(_limits(), default=None)
 
@@ -73,8 +73,8 @@ def _limits() -> Iterator[int]:
 
 
 def in_use(device: Device) -> int | None:
-    """On CUDA what is in use on the device, by any process (with nvidia-ml-py); elsewhere the peak of this
-    process so far (Linux). None if unknown.
+    """Return the memory in use by all processes on a CUDA device (with nvidia-ml-py), elsewhere the peak of
+    this process so far (Linux). None if unknown.
     """
     if device is Device.CUDA:
         return query(lambda module, handle: int(module.nvmlDeviceGetMemoryInfo(handle).used))
@@ -93,7 +93,7 @@ def _read_number(file: Path, pattern: str) -> int | None:
 # Models prepared for repeated, timed runs: session open, inputs converted and on the device.
 
 PreparedRun = Callable[[], Any]
-"""Runs a model once, and returns when the outputs are complete."""
+"""A function that runs a model once, and returns when the outputs are complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class TimedModel:
 
 
 def open_timed_session(model: TimedModel, device: Device, profile: Path | None = None) -> Any:
-    """A session; with `profile`, one that writes a profile to a file with that prefix.
+    """Open a session; with `profile`, it writes a profile to a file with that prefix.
 
     Raises ModelError if onnxruntime rejects the model.
     """
@@ -127,7 +127,7 @@ _STOP_SPINNING = ("session.force_spinning_stop", "1")
 def prepare(
     session: Any, feeds: Feeds, device: Device, where: str | Path = "", options: Any = None
 ) -> PreparedRun:
-    """A function that runs a session on these inputs, and raises RunError at `where` if that fails.
+    """Return a function that runs a session on these inputs, and raises RunError at `where` on failure.
 
     Tensors are handed over once: on CUDA they are bound, so that they are on the device if the model reads
     them there, and the outputs stay on it. Other inputs are handed over at each run. `options` are
@@ -155,7 +155,7 @@ def prepare(
 
 
 def bind(session: Any, values: Feeds) -> Any:
-    """An IOBinding; onnxruntime copies a bound input, once, to the device of the nodes that read it."""
+    """Return an IOBinding; onnxruntime copies a bound input once, to the device of its consumers."""
     binding = session.io_binding()
     for name, value in values.items():
         binding.bind_ortvalue_input(name, value)
@@ -165,7 +165,7 @@ def bind(session: Any, values: Feeds) -> Any:
     return binding
 
 
-# Which nodes ran where, from the profile that onnxruntime writes of a run.
+# Node placement, from the profile that onnxruntime writes of a run.
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ _COPIES = frozenset(("MemcpyFromHost", "MemcpyToHost"))
 
 
 def read(path: Path) -> Profile:
-    """The profile of a session that ran once."""
+    """Return the profile of a session after one run."""
     events: list[Mapping[str, Any]] = []
     for line in path.read_text(errors="replace").splitlines():  # one event each; names are not escaped
         with contextlib.suppress(ValueError):
@@ -202,7 +202,7 @@ def read(path: Path) -> Profile:
 
 
 def parse(events: Iterable[Mapping[str, Any]]) -> Profile:
-    """The profile from the events of the file: a list of Chrome trace events."""
+    """Return the profile from the Chrome trace events of the file."""
     ran = [event for event in events if event.get("cat") == "Node" and event["name"].endswith(_RAN)]
     nodes = {(event["name"], event["args"].get("node_index")): event["args"] for event in ran}
     operators = Counter(event["args"].get("op_name", "") for event in ran)
@@ -218,8 +218,7 @@ def parse(events: Iterable[Mapping[str, Any]]) -> Profile:
 
 # The cost of a model besides run time: seconds to open a session, memory, nodes not on the device.
 #
-# Each model is measured in its own process, so that no measurement includes what another model left
-# behind.
+# Each model is measured in its own process, so that no measurement includes memory of another model.
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +240,7 @@ RUNS = 3
 
 
 def measure_footprint(model: TimedModel, device: Device, feeds: Feeds) -> Footprint:
-    """The footprint of a model, from a child process. Raises ModelError and FeedError as a run does."""
+    """Measure a footprint in a child process. Raises ModelError and FeedError as a run does."""
     child = ChildProcess(_CODE)
     with tempfile.TemporaryDirectory() as folder:  # the child may be killed, and would not remove its own
         try:
@@ -259,7 +258,7 @@ _CODE = "from amp_rewrite.running import latency; latency.serve()"
 
 
 def serve() -> None:
-    """In that process: answers with the footprint, or with the error that the caller raises."""
+    """Answer, in the child process, with the footprint or with the error for the caller to raise."""
 
     def answer(request: tuple[TimedModel, Device, Feeds, Path]) -> Footprint | Exception:
         try:
@@ -285,7 +284,7 @@ def _measure(model: TimedModel, device: Device, feeds: Feeds, folder: Path) -> F
 
 
 def profile(model: TimedModel, device: Device, feeds: Feeds) -> Profile:
-    """The profile of one run, in this process. Raises ModelError and FeedError as a run does."""
+    """Profile one run in this process. Raises ModelError and FeedError as a run does."""
     with tempfile.TemporaryDirectory() as folder:
         return _profile(model, device, feeds, Path(folder))
 
@@ -305,7 +304,7 @@ Round = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class TimingBudget:
-    """The time to measure for: at most `rounds`, none starting after `seconds`, with `warmup` rounds before.
+    """A measurement budget: at most `rounds`, none started after `seconds`, after `warmup` rounds.
 
     At least FEWEST rounds run however long they take. No warm-up round starts after a quarter of `seconds`.
     """
@@ -316,7 +315,7 @@ class TimingBudget:
 
 
 FEWEST = 5
-"""Percentiles of fewer rounds are meaningless."""
+"""The fewest rounds for meaningful percentiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,12 +356,12 @@ class Bench:
     onnxruntime: str
 
     def title(self, latency: Latency) -> str:
-        """The display name of a model; on CUDA with whether it may use TF32."""
+        """Return the display name of a model; on CUDA with its TF32 setting."""
         tf32 = f" (TF32 {'on' if latency.model.tf32 else 'off'})" if self.device is Device.CUDA else ""
         return f"{latency.model.name}{tf32}"
 
     def to_json(self) -> dict[str, Any]:
-        """This as JSON data."""
+        """Return JSON data."""
         return {
             "provider": self.device.value,
             "onnxruntime": self.onnxruntime,
@@ -383,7 +382,7 @@ def _to_json(latency: Latency) -> dict[str, Any]:
 def measure(
     models: Sequence[TimedModel], samples: Iterable[Feeds], device: Device, budget: TimingBudget | None = None
 ) -> Bench:
-    """Interleaves runs of the models on the same inputs, one sample per round.
+    """Interleave runs of the models on the same inputs, one sample per round.
 
     Raises MissingPackageError without onnxruntime, ModelError and FeedError if a run fails.
     """
@@ -405,7 +404,7 @@ def measure(
 def time_rounds(
     models: Sequence[TimedModel], samples: Sequence[Feeds], device: Device, budget: TimingBudget
 ) -> list[Round]:
-    """The seconds of each round, with all models open in this process; raises as `measure` does."""
+    """Time each round, with all models open in this process; raise as `measure` does."""
 
     def measured(options: Any) -> list[Round]:
         return interleave([_cycling(model, device, samples, options) for model in models], budget)
@@ -414,7 +413,7 @@ def time_rounds(
 
 
 def _cycling(model: TimedModel, device: Device, samples: Sequence[Feeds], options: Any) -> PreparedRun:
-    """A function that runs the model on the next sample at each call, starting over after the last one."""
+    """Return a function that runs the model on the next sample at each call, in a cycle."""
     session = open_timed_session(model, device)
     runs = [prepare(session, feeds, device, model.path, options) for feeds in samples]
     cycle = itertools.cycle(runs)
@@ -424,7 +423,7 @@ def _cycling(model: TimedModel, device: Device, samples: Sequence[Feeds], option
 def interleave(
     runs: Sequence[PreparedRun], budget: TimingBudget, clock: Clock = time.perf_counter
 ) -> list[Round]:
-    """Calls all of `runs` in turn, round by round (A B A B), after a warm-up; returns the seconds of each."""
+    """Call all of `runs` in turn, round by round (A B A B), after a warm-up; return the seconds of each."""
 
     def seconds(run: PreparedRun) -> float:
         start = clock()
@@ -442,7 +441,7 @@ def interleave(
 
 
 def speedup(first: Round, other: Round) -> Speedup:
-    """How many times as fast `other` is as `first`, from the ratios of each round.
+    """Return the speedup of `other` over `first`, from the ratios of each round.
 
     The interval is a bootstrap's (Efron 1979) with a fixed seed.
     """

@@ -1,4 +1,4 @@
-"""A model to which nodes are added for several sessions: read once, with large weights in files."""
+"""A model to instrument for several sessions: read once, with large weights in files."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ would each step on the way to it.
 class LightModel:
     """A model with its functions inlined, the types of its floats, and its opset.
 
-    `fingerprint` identifies the model as it was given (`plan_files.fingerprint`). `folder` is what
-    the data files of its weights are relative to; None without any.
+    `fingerprint` identifies the original model (`plan_files.fingerprint`). Its data files are relative to
+    `folder`; None without any.
     """
 
     fingerprint: str
@@ -43,7 +43,7 @@ class LightModel:
     folder: Path | None
 
     def copy(self) -> onnx.ModelProto:
-        """The model, to be changed."""
+        """Return an editable copy of the model."""
         proto = onnx.ModelProto()
         proto.CopyFrom(self.proto)
         return proto
@@ -51,7 +51,7 @@ class LightModel:
 
 @contextlib.contextmanager
 def light(model: Runnable) -> Generator[LightModel]:
-    """The model, which can be used within the context.
+    """Yield the model, for use within the context.
 
     Raises ModelError if it cannot be read, and OutputError if there is no room for a temporary file.
     """
@@ -85,7 +85,7 @@ def _written(loaded: Loaded, path: Path) -> onnx.ModelProto:
 
 
 def _relocate(proto: onnx.ModelProto, files: Collection[Path]) -> Path | None:
-    """Names data files as runtimes take them, relative to a folder, which is returned; None without files."""
+    """Make data file paths relative to a folder, as runtimes require, and return it; None without files."""
     if not files:
         return None
     folder = Path(os.path.commonpath([file.parent for file in files]))

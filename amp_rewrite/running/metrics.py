@@ -1,4 +1,4 @@
-"""Metrics of the difference between two outputs, and the spread that an error is relative to."""
+"""Metrics of the difference between two outputs, and the spread that normalises an error."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Metrics:
     scale: float
 
     def error(self, atol: float = 0.0) -> float:
-        """`rms` in relation to `scale`, or to SMALLEST or `atol` where the output is fainter."""
+        """Return `rms` relative to `scale`, or to SMALLEST or `atol` if that is larger."""
         return self.rms / max(self.scale, SMALLEST, atol)
 
 
@@ -53,8 +53,8 @@ Channels = Mapping[int | None, NDArray[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of the finite values of an output in a sample: their number, their mean, the mean of their squares, and
-    the largest magnitude.
+    """Moments of the finite values of an output in a sample: count, mean, mean square, and the largest
+    magnitude.
     """
 
     count: Channels
@@ -65,17 +65,15 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The numbers that differences of an output are held against: one for each channel of `axis`, or one for
-    the output as a whole where that is None.
+    """The scales by which differences of an output are divided: one for each channel of `axis`, or one for
+    the whole output if that is None.
     """
 
     axis: int | None
     sizes: NDArray[np.float64]
 
     def error(self, differences: Channels, least: float) -> tuple[float, int]:
-        """The largest RMS difference in relation to the spread, which counts as `least` where it is less, and
-        the channel that has it.
-        """
+        """Return the largest RMS difference relative to a spread of at least `least`, and its channel."""
         with np.errstate(over="ignore"):
             errors = differences.get(self.axis, _LOST) / np.maximum(self.sizes, least or _TINY)
         worst = int(np.argmax(errors))
@@ -86,7 +84,7 @@ _LOST, _TINY = np.array([math.inf]), float(np.finfo(np.float64).tiny)
 
 
 def moments(expected: NDArray[Any]) -> Moments:
-    """Those of an output of the original."""
+    """Return the moments of an output of the original."""
     finite = np.isfinite(expected)
     values = np.where(finite, expected, 0).astype(np.float64)
     count = {axis: _by_channel(np.sum, finite, axis).astype(np.float64) for axis in _axes(expected)}
@@ -102,8 +100,8 @@ def moments(expected: NDArray[Any]) -> Moments:
 def differences(
     expected: NDArray[Any], actual: NDArray[Any], axes: Iterable[int | None] | None = None
 ) -> Channels:
-    """The RMS differences of the values that are finite in the original, where what is lost counts as 0; with
-    `axes`, of the channels along these only.
+    """Return the RMS differences of the values that are finite in the original, non-finite actual values
+    counting as 0; with `axes`, of the channels along these only.
     """
     finite = np.isfinite(expected)
     got = np.where(finite & np.isfinite(actual), actual, 0).astype(np.float64)
@@ -129,12 +127,13 @@ def _largest(values: NDArray[np.float64], axis: Any = None) -> NDArray[np.float6
 
 
 def spread(samples: Sequence[Moments]) -> Spread:
-    """What differences of an output are held against: the largest RMS of any sample about the mean of all
-    samples, and about 0 where there is no telling what is an offset: in fewer than FEW values, in values that
-    are all from -1 to 1 (probabilities, images, normalised coordinates), and in constant ones (CONSTANT).
+    """Return the spread of an output: the largest RMS of any sample about the mean of all samples, or about 0
+    if an offset cannot be told from signal: in fewer than FEW values, in values that are all in -1..1
+    (probabilities, images, normalised coordinates), and in constant ones (CONSTANT).
 
-    Channels count apart along an axis, 1 or the last, where their means differ by PLAIN times what is inside
-    them, and the output is not all from -1 to 1. A channel that is counts as the whole output, or as 1, does.
+    Channels are normalised separately along axis 1 or the last if their means differ by PLAIN times the
+    deviation within them, and the output is not all in -1..1. The spread of a channel that is all in -1..1 is
+    at least that of the whole output, at most 1.
     """
     whole = _about_mean(samples, None)
     if not samples or whole.largest.max() <= NEAR_1:
@@ -151,9 +150,9 @@ def spread(samples: Sequence[Moments]) -> Spread:
 
 
 FEW, NEAR_1, CONSTANT, PLAIN = 16, 1.001, 2.0**-16, 4.0
-"""Values of which no spread is known; from where on the scale of an output is not that of probabilities; the
-share of a value that float32 holds to 8 bits only, below which what differs is its own noise; and how much
-farther than they spread the means of channels differ that are quantities of their own: the columns of
+"""The fewest values with a spread; the magnitude above which an output cannot be probabilities; the relative
+deviation below which float32 has only 8 significant bits, so that a difference is its own noise; and the
+ratio of between-channel to within-channel deviation of channels that are separate quantities: the columns of
 detectors and of log-probabilities in the models measured reach 3.2, physical quantities hundreds.
 """
 
@@ -168,7 +167,7 @@ class _Pooled:
 
 
 def _about_mean(samples: Sequence[Moments], axis: int | None) -> _Pooled:
-    """The spread and the moments of all samples."""
+    """Pool the moments of all samples, and return them with the spread."""
     count = np.sum([each.count[axis] for each in samples], axis=0)
     some = np.maximum(count, 1.0)
     mean = np.sum([each.count[axis] * each.mean[axis] for each in samples], axis=0) / some
@@ -182,7 +181,7 @@ def _about_mean(samples: Sequence[Moments], axis: int | None) -> _Pooled:
 
 
 def _shared_axes(samples: Sequence[Moments]) -> list[int]:
-    """The axes with as many channels in every sample, more than one, and no few values in any."""
+    """Return the axes with the same number of channels in all samples, at least two, with FEW values each."""
     first = samples[0].count
     return [
         axis
@@ -195,25 +194,25 @@ def _shared_axes(samples: Sequence[Moments]) -> list[int]:
 
 
 def _plainness(samples: Sequence[Moments], axis: int) -> float:
-    """How much the means of channels differ, in relation to what is inside them."""
+    """Return the deviation of the channel means relative to the deviation within the channels."""
     found = _about_mean(samples, axis)
     inside = math.sqrt(float(found.variance.mean()))
     return float(found.mean.std()) / inside if inside else 0.0
 
 
 def only_value(array: NDArray[Any]) -> Any:
-    """The value that all elements have; None where they differ, or there are none."""
+    """Return the common value of all elements; None if they differ, or there are none."""
     return array.flat[0].item() if array.size and (array == array.flat[0]).all() else None
 
 
 def rms(array: NDArray[Any]) -> float:
-    """The root mean square of the elements; 0 if there are none."""
+    """Return the root mean square of the elements; 0 if there are none."""
     return float(np.linalg.norm(array) / math.sqrt(array.size)) if array.size else 0.0
 
 
 @blas_threads.single()
 def measure(expected: NDArray[Any], actual: NDArray[Any]) -> Metrics:
-    """The metrics of `actual` against `expected`; both have the same shape."""
+    """Return the metrics of `actual` against `expected`, of the same shape."""
     if not all(is_float(array) or array.dtype.kind in "iub" for array in (expected, actual)):
         same = _share_equal(expected, actual)
         return Metrics(0.0, 0.0, 0.0, 1.0, math.inf, same, 0, expected.size, 0.0, 0.0)
@@ -238,7 +237,7 @@ def measure(expected: NDArray[Any], actual: NDArray[Any]) -> Metrics:
 
 
 def _changed(expected: NDArray[Any], actual: NDArray[Any]) -> int:
-    """The number of values that are NaN or infinite in the original only, or infinite with opposite signs."""
+    """Count the values that are NaN or infinite in the original only, or infinite with opposite signs."""
     same = np.isnan(expected) & ~np.isfinite(actual)
     same |= np.isinf(expected) & (np.isnan(actual) | (actual == expected))
     return int(np.count_nonzero(~same))
@@ -261,7 +260,7 @@ def _cosine(wanted: NDArray[np.float64], got: NDArray[np.float64]) -> float:
 
 
 def _top1(expected: NDArray[Any], actual: NDArray[Any]) -> float | None:
-    """The share of rows with the same arg-max, over the rows that are not constant and have no NaN.
+    """Return the share of rows with the same arg-max, over the rows that are not constant and have no NaN.
 
     Only for outputs of rank 2 or 3, whose rows can be scores: [batch, class] or [batch, token, class].
     """

@@ -1,4 +1,4 @@
-"""Runs of the float32 model that observe the extremes of all its values, sample by sample."""
+"""Calibration runs of the float32 model that observe the extremes of all its values, by sample."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
 PART = 8
-"""The samples that one task of an executor has."""
+"""The samples per task of an executor."""
 
 COUNTED = 2
 """The samples in which the elements of all values are counted, which takes longer than to find extremes."""
 
 REOPENED = 4
-"""How often a session is opened again for further values to count; then those of all are counted."""
+"""The most reopenings of a session for further values to count; afterwards all values are counted."""
 
 
 def observe(
@@ -50,11 +50,11 @@ def observe(
     executor: Executor | None = None,
     custom_ops: PathLike | Iterable[PathLike] = (),
 ) -> Observed:
-    """The extremes of all float32 values of a model over all samples, those in If, Loop and Scan bodies too.
+    """Return the extremes of all float32 values over all samples, including If, Loop and Scan bodies.
 
     The model can be of any kind that `rewrite` takes; the result is for its argument `observed`. A sample is
-    a mapping from input names to arrays; `samples` is one sample or an iterable of samples, of which one is
-    held at a time, and `inputs` their source. Values are reduced in each run, and not kept.
+    a mapping from input names to arrays; `samples` is one sample or an iterable of samples, of which one at a
+    time is in memory, and `inputs` their source. Each run reduces the values, and retains none.
     `on_sample` is called after each sample with the number of samples so far. `device` is "cuda" or "cpu"; by
     default CUDA if it works. Elements are counted in the first two samples (COUNTED), and from then on of
     values that have elements which are not finite, or beyond float16; within runs at opset 9 or later.
@@ -88,7 +88,7 @@ def observe(
 
 
 def _finite(found: Observed) -> Observed:
-    """What was seen, without values that were never finite; FeedError where nothing is left."""
+    """Drop values that were never finite; raise FeedError if none remains, or there was no sample."""
     if not found.samples:
         raise FeedError("there is no sample to observe", remedy="give one with `samples`")
     finite = {name: extremes for name, extremes in found.items() if not extremes.is_empty}
@@ -105,7 +105,7 @@ def _observe(
     libraries: Libraries,
     on_sample: Callable[[int], object] | None = None,
 ) -> Observed:
-    """The extremes of all values in all samples, which have names for errors; of those never finite too."""
+    """Return the extremes of all values over the samples, even never finite ones; names are for errors."""
     found, count = dict[str, Extremes](), 0
     with light(model) as readable:
         runs = _Runs(readable, device, libraries)
@@ -128,10 +128,10 @@ def _refuse_nan(where: str, feeds: Feeds) -> None:
 
 
 class _Runs:
-    """The runs of a model, whose session is opened again when the elements of other values are to be counted.
+    """The runs of a model, whose session is reopened when further values need element counts.
 
-    Those of all values are counted in the first COUNTED runs, and from then on those of values that had an
-    element which float16 cannot hold.
+    The elements of all values are counted in the first COUNTED runs, afterwards those of values with an
+    element outside the range of float16.
     """
 
     def __init__(self, model: LightModel, device: Device, libraries: Libraries) -> None:
@@ -144,7 +144,7 @@ class _Runs:
         self._leaving: set[str] = set()
 
     def measure(self, where: str, feeds: Feeds) -> dict[str, Extremes]:
-        """Returns the extremes of the values that a run computes, by name.
+        """Return the extremes of the values that a run computes, by name.
 
         Raises ModelError, RunError and FeedError, at `where`.
         """
@@ -161,8 +161,8 @@ class _Runs:
         return values
 
     def _open(self) -> None:
-        """Opens a session; it is optimised for many runs, and not for the first ones, which count."""
-        self._session = None  # first: two of them would take twice the memory
+        """Open a session; optimised except for the first runs, which count elements."""
+        self._session = None  # released first: two sessions would take twice the memory
         proto, opset = self._model.copy(), self._model.opset
         counts_all = self._runs < COUNTED or self._reopened > REOPENED
 
@@ -174,23 +174,23 @@ class _Runs:
         self._session = sessions.opened(proto, self._device, options)
 
     def _options(self, *, is_optimised: bool) -> Any:
-        """Those of a session that reduces each value right behind the node that makes it."""
+        """Return session options for reducing each value right behind its producer."""
         runtime, options = sessions.onnxruntime(), sessions.session_options(self._libraries)
         levels = runtime.GraphOptimizationLevel
-        # ORT_ENABLE_ALL has convolutions pass on their channels in blocks, which each reduction reorders
+        # ORT_ENABLE_ALL gives convolutions a blocked channel layout, which each reduction reorders
         options.graph_optimization_level = (
             levels.ORT_ENABLE_EXTENDED if is_optimised else levels.ORT_DISABLE_ALL
         )
         options.execution_order = runtime.ExecutionOrder.PRIORITY_BASED
-        options.enable_mem_pattern = False  # from the second run on it takes memory beside that of the first
+        options.enable_mem_pattern = False  # it allocates again in the second run
         options.add_session_config_entry(_SPINNING, "0")  # reductions have one thread: others need not wait
-        options.add_session_config_entry(_NO_QUANTISED, "1")  # it takes a DequantizeLinear for each reader
+        options.add_session_config_entry(_NO_QUANTISED, "1")  # it has a DequantizeLinear per consumer
         if self._model.folder is not None:
             options.add_session_config_entry(sessions.DATA_FOLDER, str(self._model.folder))
         return options
 
     def _run(self, where: str, feeds: Feeds) -> tuple[dict[str, Extremes], set[str]]:
-        """What one run shows, and the values that leave float16 in it and whose elements were not counted."""
+        """Return the extremes of one run, and the uncounted values that leave the range of float16."""
         outputs = sessions.run_session(self._session, feeds, where=where)
         values, further = dict[str, Extremes](), set[str]()
         for row, numbers in reductions.read_rows(self._rows, outputs.values()) if self._rows else ():
@@ -215,7 +215,7 @@ def _in_parts(
     on_sample: Callable[[int], object] | None,
     executor: Executor,
 ) -> Observed:
-    """The same by the workers of an executor; of no sample, by none."""
+    """Observe the samples in parts by the workers of an executor; without samples, start none."""
     seen: Observed | None = None
     with _as_file(model) as file:
         parts = iter(lambda: list(itertools.islice(samples, PART)), [])
@@ -230,7 +230,7 @@ def _in_parts(
 
 @contextlib.contextmanager
 def _as_file(model: Runnable) -> Generator[Path]:
-    """The path of a model; one in memory is written once, for all tasks."""
+    """Yield the path of a model; one in memory is written once, for all tasks."""
     if not isinstance(model, onnx.ModelProto):
         yield Path(model).absolute()
         return

@@ -1,9 +1,9 @@
 """A float32 model whose outputs are the extremes of its float values, and counts of their elements.
 
-Nodes behind each value reduce it within the run, so that no value is kept. The outputs are three vectors: the
-largest elements of the values, the smallest, and sums. Those of a body leave it through new outputs of an If,
-Loop or Scan: the branch of an If that does not run gives what changes nothing; a Loop and a Scan carry what
-they have from one iteration to the next.
+Nodes behind each value reduce it within the run, so that no value is retained. The outputs are three vectors:
+the largest elements of the values, the smallest, and sums. Those of a body leave it through new outputs of an
+If, Loop or Scan: the other branch of an If yields neutral elements; a Loop and a Scan carry the vectors from
+one iteration to the next.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
 from amp_rewrite.onnx_types.element_types import Types
 
 SINCE_COUNTS = 9
-"""The opset from which on elements can be counted: that of Where."""
+"""The first opset for element counts, that of Where."""
 
 _SINCE_SEQUENCES = 11
-"""The opset from which on two nodes make a vector of any number of scalars."""
+"""The first opset where two nodes concatenate any number of scalars."""
 
 _SINCE_STATES = 9
-"""The opset from which on a Scan has no batch axis."""
+"""The first opset where a Scan has no batch axis."""
 
 _SAME_ELEMENTS = frozenset("Flatten Identity Reshape Squeeze Transpose Unsqueeze".split())
 """Operators whose output has the elements of their first input."""
@@ -42,7 +42,7 @@ FloatTypes = Sequence[Mapping[str, int]]
 
 
 def float_types(model: ir.Model, types: Types) -> FloatTypes:
-    """Returns those of the float32 and half values that vary: no initializers, and no Constants."""
+    """Return the types of the float32 and half values, without initializers and Constants."""
     return [
         {value.name or "": int(dtype) for value in _varying(graph) if (dtype := _float(types.get(value)))}
         for graph in traversal.graphs(model.graph)
@@ -57,7 +57,7 @@ def _varying(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def _float(kind: ir.TypeProtocol | None) -> ir.DataType | None:
-    """The element type of a tensor of floats that half can replace, or replaced."""
+    """Return the element type of a float32 or half tensor, else None."""
     if isinstance(kind, ir.TensorType) and kind.dtype in (ir.DataType.FLOAT, *HALF_TYPES):
         return kind.dtype
     return None
@@ -67,9 +67,9 @@ def _float(kind: ir.TypeProtocol | None) -> ir.DataType | None:
 class Row:
     """The numbers of values with the same elements: the largest and the smallest element, and sums.
 
-    The sums of values whose elements are counted are the numbers of all, of those that float16 rounds to 0,
-    of those that are not finite, and of the finite ones beyond float16; the extremes are of finite elements.
-    Of others it is the sum of the elements: ReduceMax and ReduceMin leave out elements beside a NaN.
+    If elements are counted, the sums are the counts of all elements, of those that float16 flushes to 0, of
+    non-finite ones, and of finite ones that overflow float16; the extremes are of finite elements. Otherwise
+    it is the sum of the elements, as ReduceMax and ReduceMin may skip elements next to a NaN.
     """
 
     names: list[str]
@@ -81,7 +81,7 @@ class Row:
         return 4 if self.is_counted else 1
 
     def extremes(self, high: float, low: float, sums: Sequence[float]) -> Extremes:
-        """Returns what the numbers say of one run; NOTHING where the value was not computed or is empty."""
+        """Return the extremes of one run; NOTHING if the value was not computed or is empty."""
         if not self.is_counted:
             return Extremes(low, high) if -math.inf < low <= high < math.inf else NOTHING
         size, flushed, not_finite, beyond = map(int, sums)
@@ -89,7 +89,7 @@ class Row:
         return Extremes(low, high, int(size > 0), total, beyond, flushed, not_finite)
 
     def leaves_float16(self, high: float, low: float, sums: Sequence[float]) -> bool:
-        """Returns whether float16 does not hold all elements of a value that is not counted."""
+        """Return whether an uncounted value has elements outside the range of float16."""
         if self.is_counted:
             return False
         return math.isnan(sums[0]) or (low <= high and not max(-low, high) <= FLOAT16.largest)
@@ -98,7 +98,7 @@ class Row:
 def read_rows(
     rows: Sequence[Row], vectors: Iterable[Any]
 ) -> Iterator[tuple[Row, tuple[Any, Any, list[Any]]]]:
-    """Yields each row with its numbers in the three vectors of a run."""
+    """Yield each row with its numbers in the three vectors of a run."""
     highs, lows, sums = (vector.tolist() for vector in vectors)
     ends = itertools.accumulate(row.width for row in rows)
     for row, high, low, end in zip(rows, highs, lows, ends, strict=True):
@@ -108,7 +108,7 @@ def read_rows(
 def reduce_values(
     graph: onnx.GraphProto, types: FloatTypes, opset: int, is_counted: Callable[[str], bool]
 ) -> Sequence[Row]:
-    """Makes the three vectors of the values with these `types` the outputs of a graph, in place of its own.
+    """Replace the outputs of a graph by the three vectors of the values with these `types`.
 
     Returns their rows; a graph without such values has none, and stays as it is.
     """
@@ -128,7 +128,7 @@ _LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class _Vectors:
-    """The names of the three vectors of a graph, and the rows that they have numbers of."""
+    """The names of the three vectors of a graph, and their rows."""
 
     names: Sequence[str]
     rows: Sequence[Row]
@@ -139,20 +139,20 @@ class _Vectors:
 
     @property
     def infos(self) -> list[onnx.ValueInfoProto]:
-        """Their declarations."""
+        """The declarations of the vectors."""
         return [
             helper.make_tensor_value_info(name, TensorProto.FLOAT, [size])
             for name, size in zip(self.names, self.sizes, strict=True)
         ]
 
     def neutral(self) -> list[onnx.NodeProto]:
-        """Constants for vectors of which nothing was reduced."""
+        """Yield constants of neutral elements for the vectors."""
         filled = (np.full(size, fill, np.float32) for size, fill in zip(self.sizes, _NEUTRAL, strict=True))
         return [_constant(name, array) for name, array in zip(self.names, filled, strict=True)]
 
 
 class _Reducer:
-    """Adds nodes to a graph and its bodies; `nodes` in its methods are those of a graph up to there."""
+    """A builder of reductions in a graph and its bodies; methods append to `nodes`, in graph order."""
 
     def __init__(
         self, graph: onnx.GraphProto, types: FloatTypes, opset: int, is_counted: Callable[[str], bool]
@@ -174,7 +174,7 @@ class _Reducer:
         return vectors.rows
 
     def _reduce(self, graph: onnx.GraphProto) -> _Vectors | None:
-        """Reduces the values of a graph, each behind the node that makes it; None if it has none."""
+        """Reduce the values of a graph, each behind its producer; None if it has none."""
         types = next(self._types, {})
         rows, numbers, inner = list[Row](), list[tuple[str, str, Sequence[str]]](), list[_Vectors]()
         nodes, row_of = list[onnx.NodeProto](), dict[str, Row]()
@@ -209,7 +209,7 @@ class _Reducer:
         return None
 
     def _reduce_bodies(self, node: onnx.NodeProto, nodes: list[onnx.NodeProto]) -> Iterator[_Vectors]:
-        """Reduces the values in the bodies of a node, and yields the vectors that the node gives of them."""
+        """Reduce the values in the bodies of a node, and yield the vectors as outputs of the node."""
         is_known = node.domain == "" and node.op_type in ("If", "Loop", "Scan")
         if node.op_type == "Scan" and self._opset < _SINCE_STATES:
             is_known = False
@@ -222,7 +222,7 @@ class _Reducer:
                 yield (self._add_outputs if is_if else partial(self._carry, nodes))(node, body, vectors)
 
     def _add_outputs(self, node: onnx.NodeProto, branch: onnx.GraphProto, vectors: _Vectors) -> _Vectors:
-        """Adds the vectors of one branch to the outputs of an If."""
+        """Add the vectors of one branch to the outputs of an If."""
         _pad(node.output, len(branch.output))
         for each in proto_traversal.bodies(node):
             leaving = vectors
@@ -237,7 +237,7 @@ class _Reducer:
     def _carry(
         self, nodes: list[onnx.NodeProto], node: onnx.NodeProto, body: onnx.GraphProto, vectors: _Vectors
     ) -> _Vectors:
-        """Carries vectors through a Loop, or a Scan, behind the values that these carry."""
+        """Carry vectors through a Loop or Scan, behind its own loop-carried values."""
         first, condition = (2, 1) if node.op_type == "Loop" else (0, 0)
         _pad(node.input, first)
         scanned = sum(attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs")
@@ -260,21 +260,21 @@ class _Reducer:
         return f"{self._prefix}_{name}"
 
     def _add(self, nodes: list[onnx.NodeProto], operator: str, *inputs: str, **attributes: Any) -> str:
-        """Appends a node, and returns the name of its output."""
+        """Append a node, and return the name of its output."""
         output = next(self._names)
         nodes.append(helper.make_node(operator, inputs, [output], **attributes))
         return output
 
     def _extremes(self, nodes: list[onnx.NodeProto], value: str) -> tuple[str, str, Sequence[str]]:
-        """Appends what reduces a value to its extremes and its sum."""
+        """Append nodes that reduce a value to its extremes and its sum."""
         operators = ("ReduceMax", "ReduceMin", "ReduceSum")
         high, low, total = (self._add(nodes, operator, value, keepdims=0) for operator in operators)
         return high, low, (total,)
 
     def _count(self, nodes: list[onnx.NodeProto], value: str) -> tuple[str, str, Sequence[str]]:
-        """Appends what reduces a value to the extremes of its finite elements, and to counts.
+        """Append nodes that reduce a value to the extremes of its finite elements, and to counts.
 
-        Each number is counted by itself: a difference of large ones would be inexact in float32.
+        Each count is a sum of its own: a difference of large sums would be inexact in float32.
         """
 
         def add(operator: str, *inputs: str, **attributes: Any) -> str:
@@ -294,7 +294,7 @@ class _Reducer:
         return high, low, (add("Cast", add("Size", value), to=TensorProto.FLOAT), *counts)
 
     def _pack(self, nodes: list[onnx.NodeProto], scalars: Sequence[str], vectors: Iterable[str]) -> str:
-        """Appends what makes one vector of scalars, and of vectors behind them."""
+        """Append nodes that concatenate scalars, and vectors behind them."""
         parts = list[str]()
         if scalars and self._opset < _SINCE_SEQUENCES:
             parts.extend(self._add(nodes, "Unsqueeze", scalar, axes=[0]) for scalar in scalars)
@@ -309,12 +309,12 @@ def _constant(name: str, array: Any) -> onnx.NodeProto:
 
 
 def _pad(names: MutableSequence[str], count: int) -> None:
-    """Writes out trailing names that are left out."""
+    """Append empty names for omitted trailing ones."""
     names.extend("" for _ in range(count - len(names)))
 
 
 def _insert(items: MutableSequence[Any], at: int, new: Iterable[Any]) -> None:
-    """Inserts into a field of a message, which copies what it takes."""
+    """Insert into a repeated message field, which copies the items."""
     rest = list(items[at:])
     del items[at:]
     items.extend(new)

@@ -1,4 +1,4 @@
-"""Checks and conversion of what callers pass to be run: models, samples and devices."""
+"""Validation and conversion of models, samples and devices for runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ARRAYS = 'give arrays by the names of the inputs, as in [{"image": array}]'
 
 
 def model(name: str, given: loading.ModelSource) -> Runnable:
-    """A model of any kind that `rewrite` takes, in a form that can be run; ModelError if it is not valid."""
+    """Return a model of any kind that `rewrite` takes in a runnable form; raise ModelError if invalid."""
     if isinstance(given, onnx.ModelProto):
         return loading.refuse_too_large(given)
     if arguments.is_path(given):
@@ -41,8 +41,8 @@ def model(name: str, given: loading.ModelSource) -> Runnable:
 
 
 def samples(given: Samples) -> Iterator[Feeds]:
-    """The samples, each checked when it is requested; FeedError for an invalid one, and for an error in its
-    place.
+    """Yield the samples, each validated on request; raise FeedError for an invalid one, or if the iterable
+    raises.
     """
     several: Any = (given,) if isinstance(given, Mapping) else given
     # arrays and strings are iterable, but do not hold samples
@@ -52,7 +52,7 @@ def samples(given: Samples) -> Iterator[Feeds]:
 
 
 def _drawn(several: Iterable[Any]) -> Iterator[Any]:
-    """The same; what is raised in drawing a sample becomes a FeedError, unless it is one of ours."""
+    """Yield the samples; an error of the iterable becomes a FeedError, unless it is one of ours."""
     count = 0
     try:
         for sample in several:
@@ -69,7 +69,7 @@ def _sample(at: int, given: object) -> Feeds:
     where = f"samples[{at}]"
     if not isinstance(given, Mapping):
         raise FeedError(f"{arguments.shown(given)} is not a sample", where=where, remedy=_ARRAYS)
-    arrays = dict(given)  # once: an npz file reads an array at each access
+    arrays = dict(given)  # an npz file reads an array at each access
     for name, array in arrays.items():
         if not isinstance(name, str):
             raise FeedError(
@@ -85,14 +85,14 @@ def _sample(at: int, given: object) -> Feeds:
 
 
 def _has_mask_or_fields(array: Any) -> bool:
-    """Whether an array has more than plain numbers: a mask, or fields, which would be lost."""
-    is_plain = type(array) is np.ndarray  # most are, and need not wait for NumPy to import its masks
+    """Whether an array has a mask or fields, which a run would ignore."""
+    is_plain = type(array) is np.ndarray  # the usual case, without importing numpy.ma
     has_mask = not is_plain and isinstance(array, np.ma.MaskedArray)
     return has_mask or bool(getattr(getattr(array, "dtype", None), "names", None))
 
 
 def libraries(given: PathLike | Iterable[PathLike]) -> Libraries:
-    """Libraries of custom operators, by absolute paths, which workers take as well; each was loaded once.
+    """Return absolute paths of custom operator libraries, valid in workers too, after loading each once.
 
     Raises OptionError for one that is missing or that onnxruntime refuses, and MissingPackageError without
     onnxruntime.
@@ -109,7 +109,7 @@ def libraries(given: PathLike | Iterable[PathLike]) -> Libraries:
 
 
 def device(given: Device | str | None) -> Device:
-    """The device, the best one for None.
+    """Return the device, the best one for None.
 
     Raises OptionError for one that is not known or does not work here, and MissingPackageError without
     onnxruntime, or for WebGPU without the package for that.

@@ -29,14 +29,14 @@ from amp_rewrite.process import interruptible, startup
 from amp_rewrite.running import webgpu
 from amp_rewrite.running.inputs import declared_inputs
 
-# Libraries of custom operators, which onnxruntime loads into the sessions of a model that has them.
+# Libraries of custom operators, for onnxruntime to load into the sessions of a model.
 
 Libraries = tuple[Path, ...]
 """The paths of shared libraries, each with a function RegisterCustomOps."""
 
 
 def register(options: Any, libraries: Libraries) -> None:
-    """Adds libraries to SessionOptions; OptionError for one that onnxruntime refuses."""
+    """Add libraries to SessionOptions; raise OptionError for one that onnxruntime rejects."""
     for path in libraries:
         try:
             options.register_custom_ops_library(str(path))
@@ -46,13 +46,13 @@ def register(options: Any, libraries: Libraries) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error message, shortened."""
+    """Return the first line of an error message, shortened."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def refuse_crashing(path: Path) -> None:
-    """OptionError for a library whose loading ends the process, as of a file that is cut off; it is loaded
-    in one of its own. What fails otherwise is onnxruntime's to say.
+    """Raise OptionError for a library that crashes a child process when loaded, such as a truncated file.
+    Other failures are for onnxruntime to report.
     """
     load = [sys.executable, "-I", "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", str(path)]
     if subprocess.run(load, check=False, capture_output=True).returncode < 0:
@@ -63,18 +63,18 @@ def refuse_crashing(path: Path) -> None:
 _REMEDY = "give the shared library that exports RegisterCustomOps, built for this machine"
 
 
-# Models that draw random numbers, made to draw the same in every run.
+# Deterministic replacements for random operators.
 #
-# onnxruntime seeds RandomNormal and the like by the position of the node, and draws others in the next
-# run, so that a model differs from its rewrite, and from itself, by what they draw. For runs that are
-# compared, each such node becomes a function of positions and of its name: the fractional part of
+# onnxruntime seeds RandomNormal and the like by the position of the node, and draws other numbers in the next
+# run, so that a model differs from its rewrite, and from itself, by random numbers. In compared runs,
+# each such node becomes a function of positions and of its name: the fractional part of
 # 43758.5453 sin(12.9898 k + phase) is uniform in 0..1, and two of these make a normal one (G. E. P. Box,
 # M. E. Muller: A note on the generation of random normal deviates, Annals of Mathematical Statistics 29,
 # 1958). Dropout in training mode and Bernoulli compare such uniform numbers with their probabilities.
 
 
 def may_draw(path: Path) -> bool:
-    """Whether a file has the name of an operator that draws random numbers somewhere in it."""
+    """Whether the bytes of a file contain the name of a random operator."""
     with path.open("rb") as file:
         if not path.stat().st_size:
             return False
@@ -83,9 +83,9 @@ def may_draw(path: Path) -> bool:
 
 
 def repeatable(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """A copy that draws the same in every run; None where nothing can be replaced.
+    """Return a copy with the same random numbers in every run; None if no node can be replaced.
 
-    That takes opset 11, for Range, and 15, for CastLike, where a node does not name the type which it draws.
+    This needs opset 11 for Range, and 15 for CastLike if a node does not declare its output type.
     """
     versions = {schema.canonical(entry.domain): entry.version for entry in model.opset_import}
     opset = versions.get("", 1)
@@ -123,7 +123,7 @@ def _is_drawn(node: onnx.NodeProto, opset: int) -> bool:
 
 
 def _replace(node: onnx.NodeProto, opset: int, count: int) -> onnx.FunctionProto:
-    """Makes a node a call of the function that is returned."""
+    """Turn a node into a function call, and return the function."""
     given = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
     name = f"Draw{count}"
     lines = (_head(node, opset, name), *_shape(given), *_UNIFORM, *_drawn(node, given), "}")
@@ -142,7 +142,7 @@ def _head(node: onnx.NodeProto, opset: int, name: str) -> str:
 
 
 def _drawn(node: onnx.NodeProto, given: dict[str, Any]) -> Sequence[str]:
-    """The lines that make what a node gives of the uniform numbers `first`."""
+    """Return the lines that compute the output of a node from the uniform numbers `first`."""
     if node.op_type == "Dropout":
         return (*(() if node.input[_RATIO] else _USUAL_RATIO), *_DROPPED)
     result = "result = Cast <to = %(dtype)d> (shaped)"
@@ -162,7 +162,7 @@ def _shape(given: dict[str, Any]) -> Sequence[str]:
 
 
 def _numbers(operator: str, given: dict[str, Any]) -> dict[str, float]:
-    """What a number that was drawn is multiplied with, what is added, and the type that it then gets."""
+    """Return scale, offset and output type of the random numbers."""
     dtype = given.get("dtype", onnx.TensorProto.FLOAT)
     if "Normal" in operator:
         return {"scale": given.get("scale", 1.0), "offset": given.get("mean", 0.0), "dtype": dtype}
@@ -228,7 +228,7 @@ converted: they would lose their imaginary part.
 
 
 def to_input_type(value: Any, input_type: str) -> Any:
-    """A numeric array, converted to the element type of a float input; everything else unchanged."""
+    """Convert a numeric array to the element type of a float input; return all else unchanged."""
     wanted = _FLOATS.get(input_type)
     if wanted is None or not isinstance(value, np.ndarray):
         return value
@@ -239,14 +239,14 @@ def to_input_type(value: Any, input_type: str) -> Any:
 
 
 def to_ort_value(ort_value: Any, array: Any, input_type: str) -> Any:
-    """An array as an instance of onnxruntime's class `ort_value`, which may share the array's memory."""
+    """Return an array as an OrtValue of class `ort_value`, which may share the array's memory."""
     if input_type == BFLOAT16:
         return ort_value.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _BFLOAT16_ENUM)
     return ort_value.ortvalue_from_numpy(np.asarray(array, order="C"))
 
 
 def from_ort_value(value: Any) -> NDArray[Any]:
-    """The array in an OrtValue that is in main memory."""
+    """Return the array in an OrtValue in main memory."""
     if value.data_type() != BFLOAT16:
         return value.numpy()
     bits = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
@@ -259,9 +259,9 @@ def from_ort_value(value: Any) -> NDArray[Any]:
 def prepared(
     session: Any, feeds: Mapping[str, Any], wanted: Container[str] | None, where: str
 ) -> Callable[[Any], dict[str, Any]]:
-    """A run that gives the outputs by name, or those in `wanted`; it is called with its RunOptions.
+    """Return a function of RunOptions that runs the session and returns all or the selected outputs by name.
 
-    It raises RunError, at `where`, if it fails, and FeedError if that is since the feeds do not fit.
+    It raises RunError, at `where`, if the run fails, and FeedError if the feeds do not fit.
     """
     outputs = [o for o in session.get_outputs() if wanted is None or o.name in wanted]
     names = [output.name for output in outputs]
@@ -290,7 +290,7 @@ def prepared(
 
 @contextlib.contextmanager
 def run_errors(where: str | Path) -> Generator[None]:
-    """Turns what onnxruntime raises during a run into a RunError at `where`."""
+    """Turn exceptions of onnxruntime during a run into a RunError at `where`."""
     try:
         yield
     except Exception as error:  # onnxruntime's errors have no common base class
@@ -308,9 +308,9 @@ Runnable = onnx.ModelProto | str | Path
 
 
 class Device(enum.Enum):
-    """Where a model runs: a CUDA device with TF32 off, the CPU, or a WebGPU adapter.
+    """An execution device: CUDA with TF32 off, the CPU, or a WebGPU adapter.
 
-    WebGPU computes in half where a model is half, in software too (Mesa's Vulkan driver for CPUs).
+    WebGPU computes half nodes in half, also in software (Mesa's Vulkan driver for CPUs).
     """
 
     CUDA = "CUDA"
@@ -319,25 +319,25 @@ class Device(enum.Enum):
 
 
 def reference(device: Device) -> Device:
-    """Where the float32 model runs for a comparison with half on a device.
+    """Return the device of the float32 model for a comparison with half on another.
 
-    Beside WebGPU that is the CPU: it has kernels for every operator, and is exact to float32.
+    For WebGPU that is the CPU, which has kernels for every operator and full float32 precision.
     """
     return Device.CPU if device is Device.WEBGPU else device
 
 
 def providers(device: Device, *, tf32: bool = False) -> list[Any]:
-    """onnxruntime's execution providers for a device; `tf32` lets CUDA round float32 products to TF32."""
+    """Return onnxruntime's providers for a device; `tf32` lets CUDA round float32 products to TF32."""
     cuda = ("CUDAExecutionProvider", {"use_tf32": str(int(tf32))})
     return [*([cuda] if device is Device.CUDA else []), "CPUExecutionProvider"]
 
 
 FATAL_ONLY = 4
-"""onnxruntime's log level that prints only errors which end the process."""
+"""onnxruntime's log level for fatal errors only."""
 
 
 def onnxruntime() -> Any:
-    """The module; MissingPackageError if it is not installed."""
+    """Return the module; raise MissingPackageError if it is not installed."""
     try:
         return startup.import_module("onnxruntime")
     except ImportError as error:
@@ -345,10 +345,10 @@ def onnxruntime() -> Any:
 
 
 def run_interruptible(work: Callable[[Any], T]) -> T:
-    """The result of `work`, which is called with the RunOptions to use for its runs.
+    """Return the result of `work`, which gets the RunOptions for its runs.
 
-    Everything that onnxruntime does with a user's model goes through here, so that signals and time limits
-    can interrupt it (see `stoppable`).
+    All work of onnxruntime on a user's model goes through here, so that signals and time limits can interrupt
+    it (see `stoppable`).
     """
     options = onnxruntime().RunOptions()
     return interruptible.call(partial(work, options), partial(setattr, options, "terminate", True))
@@ -356,7 +356,7 @@ def run_interruptible(work: Callable[[Any], T]) -> T:
 
 @functools.cache
 def best_device() -> Device:
-    """CUDA if it works, else the CPU; MissingPackageError without onnxruntime.
+    """Return CUDA if it works, else the CPU; raise MissingPackageError without onnxruntime.
 
     A GPU build lists its provider even if the CUDA libraries or the device are missing, so a model of one
     node is tried. onnxruntime's warnings about a fallback are suppressed.
@@ -385,9 +385,9 @@ def open_session(
     optimised: bool = True,
     folder: Path | None = None,
 ) -> Any:
-    """A session on a device, with libraries of custom operators; unless `optimised`, it runs every node as it
-    is, without fusion or constant folding. `folder` has the data files of a model in memory. ModelError if
-    onnxruntime rejects the model.
+    """Open a session on a device, with libraries of custom operators; unless `optimised`, without fusion and
+    constant folding. `folder` has the data files of a model in memory. Raises ModelError if onnxruntime
+    rejects the model.
     """
     options = session_options(libraries)
     if folder is not None:
@@ -398,24 +398,24 @@ def open_session(
 
 
 def session_options(libraries: Libraries) -> Any:
-    """SessionOptions with libraries of custom operators; OptionError for one that onnxruntime refuses."""
+    """Return SessionOptions with custom operator libraries; OptionError for one that onnxruntime rejects."""
     options = onnxruntime().SessionOptions()
     register(options, libraries)
     return options
 
 
 DATA_FOLDER = "session.model_external_initializers_file_folder_path"
-"""The option that has the folder of the files with a model's data."""
+"""The session option for the folder of a model's external data."""
 
 
 def opened(model: Runnable, device: Device, options: Any) -> Any:
-    """A session with options of its own; ModelError as above."""
+    """Open a session with these options; raise ModelError as `open_session`."""
     source = _source(model, options)
     return run_interruptible(lambda _: create(source, options, device))
 
 
 def _source(model: Runnable, options: Any) -> bytes | str:
-    """The model as it is, or the bytes of one that draws the same random numbers in every run."""
+    """Return the model, or the bytes of its `repeatable` copy if it has random operators."""
     if isinstance(model, onnx.ModelProto):
         return (repeatable(model) or model).SerializeToString()
     path = _path(model)
@@ -429,7 +429,7 @@ def _source(model: Runnable, options: Any) -> bytes | str:
 def create(
     model: bytes | str, options: Any, device: Device, where: str | Path = "", *, tf32: bool = False
 ) -> Any:
-    """An InferenceSession; ModelError, at `where`, if onnxruntime rejects the model.
+    """Create an InferenceSession; raise ModelError, at `where`, if onnxruntime rejects the model.
 
     Raises MissingPackageError for WebGPU without its package.
     """
@@ -447,8 +447,8 @@ def create(
 
 
 def _path(model: str | Path) -> str:
-    """The path as onnxruntime takes it; ModelError if it is not UTF-8, or not a regular file (onnxruntime
-    would block on a pipe).
+    """Return the path for onnxruntime; raise ModelError if it is not UTF-8, or not a regular file
+    (onnxruntime would block on a pipe).
     """
     with loading.open_file(Path(model)):
         try:
@@ -462,9 +462,9 @@ def _path(model: str | Path) -> str:
 def run_session(
     session: Any, feeds: Feeds, wanted: Container[str] | None = None, *, where: str = ""
 ) -> dict[str, Any]:
-    """The outputs of a session by name, or only those in `wanted`.
+    """Return all outputs of a session by name, or only the selected ones.
 
-    Raises RunError, at `where`, if the run fails, and FeedError if that is since the feeds do not fit.
+    Raises RunError, at `where`, if the run fails, and FeedError if the feeds do not fit.
     """
     return run_interruptible(prepared(session, feeds, wanted, where))
 
@@ -473,7 +473,7 @@ def run_session(
 
 
 def half_of(model: Runnable) -> Half | None:
-    """The half type that a model has, the first one that is found; None for a model without half."""
+    """Return the first half type in a model; None for a model without half."""
     proto = model if isinstance(model, onnx.ModelProto) else loading.load_graph(Path(model))
     return next((_HALVES[dtype] for dtype in _element_types(proto) if dtype in _HALVES), None)
 

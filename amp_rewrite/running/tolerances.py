@@ -1,4 +1,4 @@
-"""The bounds of a verdict, and which of them an output violates."""
+"""Tolerances: the bounds of a verdict, and their violations."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ _MOST_DIGITS = 17
 
 
 def above(name: str, value: float, bound: float) -> str:
-    """That a value is above its bound."""
+    """Return a message that a value is above its bound."""
     shown, most = _apart(value, bound, 3)
     return f"{name} {shown} is above {most}"
 
 
 def below(name: str, value: float, bound: float) -> str:
-    """That a value is below its bound."""
+    """Return a message that a value is below its bound."""
     shown, least = _apart(value, bound, 4)
     return f"{name} {shown} is below {least}"
 
 
 def _apart(value: float, bound: float, digits: int) -> tuple[str, str]:
-    """Both numbers with as many significant digits as it takes to tell them apart."""
+    """Format both numbers with the fewest significant digits that distinguish them."""
     shown = f"{value:.{digits}g}", f"{bound:.{digits}g}"
     return shown if shown[0] != shown[1] or digits >= _MOST_DIGITS else _apart(value, bound, digits + 1)
 
 
-# Metrics of the user's own: of the original outputs, the rewritten outputs and the samples.
+# User-defined metrics of the original outputs, the rewritten outputs and the samples.
 
 Outputs = Sequence[Mapping[str, Any]]
 """The outputs, or inputs, of every sample by name, in the order of the samples."""
 
 MetricFunction = Callable[[Any, Any, Any], Any]
-"""A number from the outputs of the original, those of the rewritten model, and the samples (Outputs)."""
+"""A function of original outputs, rewritten outputs, and samples (Outputs) that returns a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric of the user's own, and its bounds: the value is to be from `least` to `most`.
+    """A user-defined metric with bounds: its value must be in `least`..`most`.
 
     `function` is called once, with three lists that have a mapping for each sample: the outputs of the
-    original, those of the rewritten model, and the inputs, as arrays by name. While there is a metric, all of
-    these are kept in memory. Without bounds the value is shown, and judges nothing.
+    original, those of the rewritten model, and the inputs, as arrays by name. With a metric, all of
+    these stay in memory. Without bounds the value is only reported.
     Raises OptionError for a function that is not callable, and for bounds that are no numbers or cross.
 
     Examples:
@@ -96,9 +96,9 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The value of a metric of the user's own with its bounds.
+    """The value of a user-defined metric with its bounds.
 
-    `value` is None where the function raised or returned no number; `problem` says so then.
+    `value` is None if the function raised or returned no number, as `problem` then explains.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Measured:
 
     @property
     def fault(self) -> str:
-        """Which bound is violated, or the problem, in words; empty if there is nothing wrong."""
+        """The violated bound or the problem, in words; empty if there is none."""
         if self.value is None:
             return f"{self.name}: {self.problem}"
         if self.least is not None and self.value < self.least:
@@ -120,7 +120,7 @@ class Measured:
 
 
 def several(given: Metric | MetricFunction | Iterable[Metric | MetricFunction]) -> tuple[Metric, ...]:
-    """Metrics, which may be given as functions; a single one need not be in a list.
+    """Return metrics from metrics or functions; a single one need not be in a list.
 
     Raises OptionError for anything else, and for two of one name.
     """
@@ -136,7 +136,7 @@ def several(given: Metric | MetricFunction | Iterable[Metric | MetricFunction]) 
 
 
 def measure(metrics: Iterable[Metric], runs: Sequence[Runs]) -> tuple[Measured, ...]:
-    """The value of each metric on all samples, or why it has none."""
+    """Evaluate each metric on all samples; a failure is reported as its problem."""
     before, after, samples = ([getattr(run, side) for run in runs] for side in _SIDES)
     return tuple(_measure(metric, before, after, samples) for metric in metrics)
 
@@ -159,7 +159,7 @@ _LONGEST = 200
 
 
 def _number(value: Any) -> float | None:
-    """A real number, also in an array of one element; None for anything else, and for NaN."""
+    """Return a real number, also from an array of one element; None for anything else, and for NaN."""
     if getattr(value, "size", None) == 1 and hasattr(value, "item"):
         value = value.item()
     if not arguments.is_number(value):
@@ -168,7 +168,7 @@ def _number(value: Any) -> float | None:
 
 
 class _Default(float):
-    """A bound that nobody asked for."""
+    """A default bound, as opposed to one that the user set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class Tolerances:
             object.__setattr__(self, "error", self.error if self.relative_l2 is None else None)
 
     def of(self, half: Half | None) -> Tolerances:
-        """These bounds for a result in a half type: what nobody asked for follows its unit roundoff.
+        """Return these bounds for a half type: default bounds scale with its unit roundoff.
 
         Examples:
             >>> from amp_rewrite import Tolerances
@@ -223,8 +223,8 @@ class Tolerances:
         return replace(self, error=self.error * coarser) if isinstance(self.error, _Default) else self
 
     def removed(self, *, is_float: bool) -> tuple[str, ...]:
-        """The bounds of such an output that were removed: what has a default, and bounds nothing now. An
-        error of more than 1 has another output, too.
+        """Return the default bounds that were removed for such an output. An `error` bound above 1 counts as
+        removed, as unrelated outputs meet it.
 
         Examples:
             >>> from amp_rewrite import Tolerances
@@ -271,11 +271,11 @@ _RANGES = {
 
 
 def parse_tolerances(texts: tuple[str, ...], others: Sequence[Metric] = ()) -> Tolerances:
-    """The defaults, changed by texts of the form `name=bound`; `name=none` removes a bound, and with that of
+    """Return the defaults with changes of the form `name=bound`; `name=none` removes a bound, and for
     `relative_l2` also the default of `error`.
 
-    Raises OptionError for an invalid text, for two different bounds of one name, and if no bound is left, of
-    `others` neither.
+    Raises OptionError for an invalid text, for two different bounds of one name, and if no bound remains,
+    including `others`.
     """
     bounds: dict[str, Any] = {}
     names = (*NAMES, *(metric.name for metric in others))
@@ -314,8 +314,8 @@ _NUMBER = re.compile(r"[\d.]+(?:[eE][+-]?\d+)?")
 
 
 def violations(metrics: Metrics, error: float | None, bounds: Tolerances) -> Iterator[str]:
-    """The bounds that an output violates, in words; only `agreement` applies to one that is not float, which
-    has no `error`.
+    """Return the violated bounds of an output, in words; if it is not float, it has no `error`, and only
+    `agreement` applies.
     """
     is_float = error is not None
     for name in _UPPER if is_float else ():

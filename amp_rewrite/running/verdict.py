@@ -32,13 +32,13 @@ class Output:
     """An output's metrics, the worst over all samples, and the violated bounds, in words.
 
     `error` is that of the tolerances: the RMS of the difference over the `spread` of the output
-    (metrics.spread), of the worst channel where channels count apart, which is `channel`. `floor` is what of
-    it rounding this output alone makes, in relation to its spread however faint; infinite where half cannot
-    hold a value of it. `noise` is float32's own error: of the original without onnxruntime's optimisation, on
-    the first sample. None for what does not apply or was not measured. `by_sample` is the relative L2 error
-    of each sample, None where a sample does not have this output. `is_undecided` holds where nothing is
-    decided: it is too far off, and float32 itself about as far, so that no bound counts as violated, or it
-    says as little as all others. `unbounded` names the bounds that were removed.
+    (metrics.spread); if channels are normalised separately, of the worst one, `channel`. `floor` is the error
+    from rounding this output alone, relative to its spread even if faint; infinite if a value overflows half.
+    `noise` is float32's own error: of the original without onnxruntime's optimisation, on the first sample.
+    None if not applicable or not measured. `by_sample` is the relative L2 error of each sample, None if it
+    lacks this output. `is_undecided` holds if the output violates a bound but float32 noise is of similar
+    size, so that no bound counts as violated, or if all outputs are vacuous. `unbounded` names the removed
+    bounds.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class NotJudged:
-    """A comparison that does not count: the range of its images, what it came to, and whether it passes."""
+    """A disregarded comparison: the range of its images, its error and noise, and whether it passes."""
 
     images: str
     error: float
@@ -71,8 +71,8 @@ class NotJudged:
 
 @dataclass(frozen=True, slots=True)
 class FailedStress:
-    """A change of made-up inputs with which the comparison would fail, in words, and the largest error of an
-    output that is too far off then; `loses_values` where half alone has infinities or NaN.
+    """A change of synthetic inputs, in words, that makes the comparison fail, and the largest violating
+    error; `loses_values` if only half has infinities or NaN.
     """
 
     change: str
@@ -82,11 +82,10 @@ class FailedStress:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Options that were tried after a failed comparison, and what that of their result came to.
+    """A trial of other options after a failed comparison, and the outcome of its own comparison.
 
-    `keep_full` are the pins that were added, `level` the level that was taken; None where it stayed. `nodes`
-    counts what is half in that result; None where that is not known. `keep_io` are inputs and outputs that
-    stayed float32.
+    `keep_full` are the added pins, `level` the new level; None if unchanged. `nodes` counts the half nodes of
+    the result; None if unknown. `keep_io` are inputs and outputs that stayed float32.
     """
 
     keep_full: tuple[str, ...]
@@ -99,30 +98,30 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
-    """Whether a rewritten model computes the same outputs as the original.
+    """The verdict of a comparison between a rewritten model and the original.
 
     `signature` lists unexpected differences in the names, types and shapes of inputs and outputs, or the
-    error that keeps the rewritten model from running, which is `failed_run` too, else empty. `how` is where
-    the two ran, `samples` the number of samples, `inputs` their source; `blame` is None unless requested.
-    `warnings` are about outputs that declare a wrong shape in both models; these are compared all the same.
-    `metrics` are those of the user's own. `witness` is where the rewritten model ran: on the CPU half is
-    emulated. `not_judged` are comparisons on images of other ranges, on which float32 is less exact itself.
-    `tried` are options that might have mended a failed comparison, in the order in which they were tried.
-    `misfits` are the inputs and outputs that half cannot hold: rounding one alone fails the comparison.
-    `changing` are the outputs that the original does not compute alike twice; these are not compared.
-    `is_made_up` holds where outputs are too far off on synthetic inputs, which is no proof of a fault.
-    `stressed` are changes of synthetic inputs, such as louder ones, with which a good verdict would not be.
+    error that keeps the rewritten model from running, which is `failed_run` too, else empty. `how` tells the
+    devices, `samples` is the number of samples, `inputs` their source; `blame` is None unless requested.
+    `warnings` are about outputs with a wrong declared shape in both models; these are compared all the same.
+    `metrics` are user-defined. `witness` is the device of the rewritten model: on the CPU half is emulated.
+    `not_judged` are comparisons on images of other ranges, on which float32 is less accurate itself.
+    `tried` are trials of options that might mend a failed comparison, in order.
+    `misfits` are the inputs and outputs for which half is insufficient: rounding one alone fails the
+    comparison. `changing` are the outputs that differ between two runs of the original; these are not
+    compared. `is_made_up` holds if outputs violate bounds on synthetic inputs, which is no proof of a fault.
+    `stressed` are changes of synthetic inputs, such as a larger scale, that would turn a pass into a failure.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
-    float. `unproven` lists, in words, where no value is comparable:
+    float. `unproven` lists, in words, where evidence is missing:
 
-    - in no output at all: they are empty, or the original computes nothing finite;
-    - in a non-empty output, if all samples with values for it have non-finite inputs;
-    - in a sample with non-finite inputs, if the same outputs are comparable in other samples;
+    - in all outputs: they are empty, or the original computes nothing finite;
+    - in a non-empty output without comparable values, if all its samples have non-finite inputs;
+    - in a sample without comparable values but with non-finite inputs, if other samples have such values;
     - in every output that has values, as each is zero or constant, in the original or in the result;
     - in half of the outputs or more, while others were compared;
-    - in an output that another run of the original alone has too far from the first;
-    - in an output that is too far off, while float32 itself, optimised differently, is about as far off.
+    - in an output for which another run of the original violates a bound;
+    - in an output that violates a bound, but no more than float32 itself if optimised differently.
 
     Other infinities and NaN that both models have are not a failure: a mask may be an output, an image may
     have no detections, and non-finite inputs are valid if the original computes finite outputs from them.
@@ -154,7 +153,7 @@ class Verdict:
     stressed: tuple[FailedStress, ...] = ()
 
     def __repr__(self) -> str:
-        """A line: the verdict with the worst error, or with its first fault; what was run, and where."""
+        """Return a line: the verdict with the worst error or the first fault, the samples and the devices."""
         first, *others = self.faults or (f"error {self.error:.1e}",)
         more = f" and {len(others):,} more" if others else ""
         told = f"{'PASS' if self.ok else 'FAIL'}: {first}{more}"
@@ -180,7 +179,7 @@ class Verdict:
         return not self.signature and (own or any(output.broken for output in self.outputs))
 
     def on_made_up_inputs(self) -> Verdict:
-        """This as an open question: what is too far off on synthetic inputs counts as undecided.
+        """Return the verdict with bound violations on synthetic inputs as undecided outputs.
 
         Examples:
             >>> from amp_rewrite import verify
@@ -221,7 +220,7 @@ class Verdict:
         return tuple(max(sample, default=None) for sample in errors)
 
     def to_json(self) -> dict[str, Any]:
-        """This as JSON data.
+        """Return JSON data.
 
         Examples:
             >>> from amp_rewrite import verify
@@ -235,7 +234,7 @@ class Verdict:
 
 
 def _plain(value: Any) -> Any:
-    """`value` with infinities and NaN, which JSON lacks, as strings."""
+    """Return `value` with infinities and NaN, which JSON lacks, as strings."""
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -243,19 +242,19 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# Outputs of the original that change from run to run: no comparison of them proves anything.
+# Outputs of the original that change from run to run: a comparison of them is vacuous.
 #
-# Most models that draw random numbers are made to draw the same in every run (`sessions.repeatable`). What
-# is left are operators that draw at opsets without what that takes, and those of others.
+# Most random operators are replaced by deterministic functions (`sessions.repeatable`). The remaining ones
+# are at opsets without the required operators, or custom.
 
 Judge = Callable[[Sequence[SampleComparison]], Sequence[Output]]
-"""The outputs of comparisons, with the bounds that they violate."""
+"""A function from comparisons to outputs with their violated bounds."""
 
 
 def changing_outputs(before: Any, runs: Runs, judge: Judge) -> frozenset[str]:
-    """The names of the outputs of which another run on the same sample is too far from the first itself.
+    """Return the names of the outputs for which another run on the same sample violates a bound.
 
-    None where it cannot run once more: no time may be left.
+    Empty if another run is impossible, for example because of the time limit.
     """
     try:
         again = sessions.run_session(before, runs.feeds)
@@ -266,7 +265,7 @@ def changing_outputs(before: Any, runs: Runs, judge: Judge) -> frozenset[str]:
 
 
 def without_changing(verdict: Verdict, names: Collection[str]) -> Verdict:
-    """The verdict without judgement on these outputs, which says so."""
+    """Return the verdict without judgement on these outputs, which `unproven` then lists."""
     outputs = list(verdict.outputs)
     for at, output in enumerate(outputs):
         if output.name in names:
@@ -284,23 +283,22 @@ _WHY = (
 )
 
 
-# Outputs that float32 itself does not tell: it moves as far where it only rounds in another order.
+# Outputs that float32 itself does not determine: another order of rounding moves them as far.
 #
-# A constant image behind an InstanceNormalization is what rounding has left of it, divided by the root of
-# an epsilon. An error of half says nothing there, and no plan is within a tolerance that float32 itself
-# misses.
+# A constant image behind an InstanceNormalization is a rounding residue divided by the root of an epsilon.
+# An error of half is meaningless there, and no plan can meet a tolerance that float32 itself misses.
 
 NEAR = 2.0
-"""How many times farther than float32 is from itself a result is that may be as near to what is exact."""
+"""The ratio of error to float32 noise up to which a result may be as accurate as float32."""
 
 BEYOND = 16.0
-"""The same where float32 itself is beyond the bounds: two sessions have most kernels in common, and differ by
-a part of what float32 loses, for constant images by a fourteenth of it and more.
+"""The same ratio if float32 noise itself violates a bound: two sessions share most kernels, so that their
+difference understates float32's error, for constant images by a factor of up to fourteen.
 """
 
 
 class Undecided:
-    """Looks at outputs that are too far off, sample by sample: float32 decides one that it tells in any."""
+    """The outputs whose error is comparable to float32 noise in all samples that violate their bounds."""
 
     def __init__(self, noise: Float32Noise, judge: Judge) -> None:
         self._noise, self._judge = noise, judge
@@ -308,17 +306,17 @@ class Undecided:
 
     @property
     def why(self) -> Mapping[str, str]:
-        """The outputs that float32 does not tell in any sample in which they are too far off, and why."""
+        """The outputs that float32 does not determine in any sample that violates a bound, with reasons."""
         return {name: reason[1] for name, reason in self._reasons.items() if reason is not None}
 
     def look(self, runs: Runs, outputs: Sequence[Output]) -> None:
-        """Takes the outputs that are too far off in a sample."""
+        """Examine the outputs that violate bounds in a sample."""
         far = [
             output for output in outputs if output.broken and self._reasons.get(output.name, ()) is not None
         ]
         plain = self._noise.outputs(runs.feeds) if far else None
         own: dict[str, Output] = {}
-        if plain is not None:  # float32 itself in the place of the result
+        if plain is not None:  # float32 itself in place of the result
             compared = comparison.compare(Runs(runs.feeds, runs.original, plain), "")
             own = {output.name: output for output in self._judge([compared])}
         for output in far:
@@ -330,7 +328,7 @@ class Undecided:
 
 
 def without_undecided(verdict: Verdict, why: Mapping[str, str]) -> Verdict:
-    """The verdict without judgement on these outputs, which says so."""
+    """Return the verdict without judgement on these outputs, which `unproven` then lists."""
     far = {output.name for output in verdict.outputs if output.broken and output.name in why}
     outputs = (
         replace(output, broken=(), is_undecided=True) if output.name in far else output
@@ -341,14 +339,14 @@ def without_undecided(verdict: Verdict, why: Mapping[str, str]) -> Verdict:
 
 
 def _is_within(output: Output, own: Output) -> bool:
-    """Whether a result is about as far off as float32 is from itself; never where it loses a value."""
+    """Whether an error is comparable to float32 noise; never if the result loses a value."""
     if output.metrics.non_finite:
         return False
     return distance(output) <= (BEYOND if own.broken else NEAR) * distance(own)
 
 
 def distance(output: Output) -> float:
-    """How far an output is off: the share of values that differ where it is not float."""
+    """Return the error of an output, or the share of different values if it is not float."""
     if output.error is not None:
         return output.error
     return 1.0 - (1.0 if output.metrics.agreement is None else output.metrics.agreement)

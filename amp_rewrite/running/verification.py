@@ -1,5 +1,5 @@
-"""The numerical comparison of original and rewritten model: on CUDA, on the CPU with half emulated, or with
-WebGPU as the witness, which computes in half.
+"""Numerical verification of a rewritten model against the original: on CUDA, with half emulated on the CPU,
+or on WebGPU, which computes in half.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from amp_rewrite.text import plural
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The sessions of two models, the half type of the second, and what judges them."""
+    """The sessions of two models, the half type of the second, and the criteria of the comparison."""
 
     before: Any
     after: Any
@@ -77,7 +77,7 @@ class Pair:
     is_large: bool
 
     def judge(self, compared: Sequence[SampleComparison]) -> tuple[Output, ...]:
-        """The outputs of comparisons, with the bounds that they violate."""
+        """Return the outputs of comparisons with their violated bounds."""
         return tuple(_outputs(compared, self.bounds))
 
 
@@ -86,9 +86,9 @@ LARGE = 1 << 30
 
 
 def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
-    """The verdict on two sessions with the same signature: that of the best-conditioned trial.
+    """Return the verdict on two sessions with the same signature, from the best-conditioned trial.
 
-    Trials beyond the first, and float32's noise, are left out where models are large and the verdict is good.
+    For large models that pass, trials beyond the first and float32's noise are skipped.
     """
     first = _judge(blank, pair, trials[0])
     if first.verdict.ok and pair.is_large:
@@ -103,8 +103,8 @@ def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
 
 
 def _failed_stresses(pair: Pair, sample: Feeds, free: frozenset[str]) -> Iterator[FailedStress]:
-    """The changes of a sample after which the result is too far off, and farther than float32 is from itself;
-    none from where a run fails, or no time is left.
+    """Yield the changes of a sample with which the result violates a bound beyond float32 noise; stop if a
+    run fails or the time limit is reached.
     """
     for tried, copy in stress.copies(sample, free):
         try:
@@ -122,9 +122,9 @@ def _failed_stresses(pair: Pair, sample: Feeds, free: frozenset[str]) -> Iterato
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A verdict without noise, what it compares, the runs on the first sample, the runs on the first sample
-    that is too far off alone (None where none is), and the outputs that float32 does not tell, with the
-    reason.
+    """A verdict without noise, its comparisons, the runs on the first sample, the runs on the first sample
+    that violates a bound on its own (None without any), and the outputs that float32 does not determine, with
+    reasons.
     """
 
     verdict: Verdict
@@ -142,7 +142,7 @@ def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
     for at, sample in enumerate(trial.samples):
         runs = comparison.run(pair.before, pair.after, sample, blank.inputs.sample(at))
         compared.append(comparison.compare(runs, blank.inputs.sample(at), pair.half))
-        if pair.metrics or not kept:  # all outputs of all samples for metrics of the user's alone
+        if pair.metrics or not kept:  # user-defined metrics need all samples
             kept.append(runs)
         outputs = pair.judge(compared[-1:])
         if any(output.broken for output in outputs):
@@ -188,7 +188,7 @@ def _outputs(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iterat
 
 
 def _measured(output: Output, samples: Sequence[OutputComparison], atol: float) -> Output:
-    """A float output with what its differences, and those of rounding it, are beside its spread."""
+    """Return a float output with its error and rounding floor relative to its spread."""
     spread = _spread(samples)
     errors = [spread.error(sample.off, max(metrics.SMALLEST, atol)) for sample in samples]
     error, channel = max(errors, key=lambda found: (math.isnan(found[0]), found[0]))
@@ -208,14 +208,14 @@ def _spread(samples: Sequence[OutputComparison]) -> Spread:
 
 
 def _channel(output: Output, bound: str) -> str:
-    """Where an error is largest, if a channel is meant."""
+    """Return the channel with the largest error, in words; empty if there is none."""
     if output.channel is None or not bound.startswith("error "):
         return ""
     return f" in channel {output.channel.index} of axis {output.channel.axis}"
 
 
 def _completed(judged: _Judged, pair: Pair) -> Verdict:
-    """The verdict with float32's noise on the first sample, at the scale of all samples."""
+    """Return the verdict with float32's noise on the first sample, at the scale of all samples."""
     noise = pair.noise.measure(judged.first.feeds, judged.first.original)
     least = max(metrics.SMALLEST, pair.bounds.atol or 0.0)
     outputs = list(judged.verdict.outputs)
@@ -229,8 +229,8 @@ def _completed(judged: _Judged, pair: Pair) -> Verdict:
 
 
 def _explained(verdict: Verdict, judged: _Judged, far: Runs, pair: Pair) -> Verdict:
-    """A verdict that fails on a sample, without the outputs that change by themselves or that float32 does
-    not tell, or with the inputs and outputs that half cannot hold.
+    """Return a verdict that fails on a sample, without outputs that change between runs or that float32 does
+    not determine, or with the misfit inputs and outputs.
     """
 
     def is_far(runs: Runs) -> bool:
@@ -247,17 +247,17 @@ def _explained(verdict: Verdict, judged: _Judged, far: Runs, pair: Pair) -> Verd
 
 
 BETTER = 2.0
-"""How many times smaller float32's noise is on clearly better-conditioned inputs."""
+"""The ratio of float32 noise from which on inputs count as better conditioned."""
 
 ALIVE = 2.0**-27
-"""An eighth of float32's unit roundoff: less noise than this has no model that computes its outputs, but one
-whose outputs are saturated (clipped, say) by inputs out of range.
+"""An eighth of float32's unit roundoff: less noise indicates outputs that are saturated (clipped, say) by
+inputs out of range.
 """
 
 
 def _best_conditioned(verdicts: Sequence[Verdict]) -> Verdict:
-    """The verdict on the inputs that amplify rounding errors least, which names the others: of those that
-    pass, where one does.
+    """Return the verdict on the inputs that amplify rounding errors least, with the others as `not_judged`;
+    passing verdicts come first.
     """
     chosen, *others = [verdict for verdict in verdicts if verdict.ok] or verdicts
     for verdict in others:
@@ -293,16 +293,16 @@ def verify(
     metrics: Metric | MetricFunction | Iterable[Metric | MetricFunction] = (),
     custom_ops: PathLike | Iterable[PathLike] = (),
 ) -> Verdict:
-    """Runs both models on all samples and compares their outputs.
+    """Run both models on all samples and compare their outputs.
 
     The models can be of any kind that `rewrite` takes. A sample is a mapping from input names to arrays;
     `samples` is one sample or an iterable of samples, and `inputs` is their source. Without samples, one is
-    synthesised as the command does it: that shows less than real data. With `io` "half", float32
+    synthesised as by the command, which proves less than real data. With `io` "half", float32
     inputs and outputs may be half in the rewritten model. `device` is "cuda", "cpu" or "webgpu"; by default
     CUDA if it works. On WebGPU the rewritten model runs in half arithmetic, against float32 on the CPU.
     Where half is emulated, `accumulate` says whether sums in half nodes are "float" or "half" (`emulate`).
-    `metrics` are your own, functions or `Metric`s with bounds; one that raises or returns no number
-    fails the verdict, which says so. `custom_ops` are the libraries of the models' custom operators.
+    `metrics` are user-defined, functions or `Metric`s with bounds; one that raises or returns no number
+    fails the verdict, with that reason. `custom_ops` are the libraries of the models' custom operators.
 
     The verdict fails if the rewritten model does not run, or has different inputs or outputs, and if the
     comparison proves nothing (see Verdict). Raises MissingPackageError without onnxruntime, ModelError and
@@ -356,7 +356,7 @@ def verify_trials(
     accumulate: Accumulation = Accumulation.FLOAT,
     libraries: Libraries = (),
 ) -> Verdict:
-    """The verdict of `verify` on the best-conditioned trial, which names the others; raises as `verify`."""
+    """Return the verdict of `verify` on the best-conditioned trial; raise as `verify`."""
     models = run_arguments.model("original", original), run_arguments.model("rewritten", rewritten)
     where = run_arguments.device(device)
     with emulation.reference(models[0], sessions.reference(where), libraries) as found:
@@ -404,7 +404,7 @@ def _open_rewritten(model: Runnable, device: Device, libraries: Libraries) -> An
 
 
 def _how(device: Device, accumulate: Accumulation, left: Sequence[ir.Node] = ()) -> str:
-    """How two models are compared; `left` are nodes that sum in float32, where sums are to be half."""
+    """Describe the comparison, and count the nodes that sum in float32 although half was requested."""
     if device is not Device.CPU or accumulate is not Accumulation.HALF:
         return _HOW[device]
     beside = f" but those of {plural(len(left), 'node')}" if left else ""

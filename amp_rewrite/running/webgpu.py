@@ -1,6 +1,6 @@
-"""onnxruntime's WebGPU provider: a library that is registered, and chosen by its devices.
+"""onnxruntime's WebGPU provider: a plugin library, selected by its devices.
 
-It computes in half where a model is half, on a GPU or, with Mesa's Vulkan driver for CPUs, without one.
+It computes half nodes in half, on a GPU or with Mesa's Vulkan driver for CPUs.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from amp_rewrite.errors import MissingPackageError
 from amp_rewrite.process import startup
 
 PROVIDER = "WebGpuExecutionProvider"
-"""Its name in sessions and profiles."""
+"""The name of the provider in sessions and profiles."""
 
 _PACKAGE = "onnxruntime_ep_webgpu"
 _LOCK = threading.Lock()
 
 
 def select(runtime: Any, options: Any) -> None:
-    """Chooses WebGPU's devices in session options: one for each adapter, and one that may be software; what
-    these have no kernel for runs on the CPU.
+    """Select WebGPU's devices in session options: one per adapter, and one that may be software. Nodes
+    without a WebGPU kernel run on the CPU.
 
     Raises MissingPackageError without the package onnxruntime-ep-webgpu.
     """
@@ -37,7 +37,7 @@ def select(runtime: Any, options: Any) -> None:
                 purpose = "running a model on WebGPU"
                 raise MissingPackageError("onnxruntime-ep-webgpu", extra="webgpu", purpose=purpose) from error
             os.environ.setdefault(_SOFTWARE, "1")
-            runtime.set_default_logger_severity(_FATAL_ONLY)  # it warns that the adapter may be software
+            runtime.set_default_logger_severity(_FATAL_ONLY)  # it warns about software adapters
             runtime.register_execution_provider_library(_PACKAGE, package.get_library_path())
             devices = _registered(runtime)
     options.add_provider_for_devices(devices, {})
@@ -48,7 +48,7 @@ def _registered(runtime: Any) -> list[Any]:
 
 
 def placed(session: Any) -> str:
-    """How many nodes of a session run on WebGPU, of how many that remain when onnxruntime has fused them."""
+    """Return the number of WebGPU nodes of a session, and that of all nodes after fusion, in words."""
     parts = [(part.ep_name, len(part.get_nodes())) for part in session.get_provider_graph_assignment_info()]
     there = sum(count for name, count in parts if name == PROVIDER)
     return f"{there:,} of {sum(count for _, count in parts):,} nodes"
@@ -58,13 +58,13 @@ _RECORD_PLACES = "session.record_ep_graph_assignment_info"
 
 
 _SOFTWARE = "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER"
-"""The provider's environment variable; without it there is no device where there is no GPU."""
+"""The environment variable that makes the provider offer a device without a GPU."""
 _FATAL_ONLY = 4
 
 
 @contextlib.contextmanager
 def without_notes() -> Generator[None]:
-    """Dawn writes two lines on limits to standard error when it opens an adapter, whatever its log level."""
+    """Silence standard error: Dawn prints two lines on limits when it opens an adapter, at any log level."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:

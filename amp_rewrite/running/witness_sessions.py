@@ -1,4 +1,4 @@
-"""Sessions on WebGPU, each in a process of its own: the provider, or its driver, crashes on some models."""
+"""WebGPU sessions, each in a child process, as the provider or its driver crashes on some models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from amp_rewrite.process.child_process import ChildProcess, CrashError
 from amp_rewrite.running import sessions, webgpu
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
-# Whether WebGPU computes in half here: a model of two nodes is tried, whose square overflows half.
+# A probe for half arithmetic on WebGPU: a model of two nodes whose square overflows half.
 
 _PROBE = parser.parse_model("""
 <ir_version: 8, opset_import: ["": 17]>
@@ -30,7 +30,7 @@ probe (float16[1] x, float16[1] small) => (float16[1] y) {
 
 @functools.cache
 def require() -> None:
-    """Tries an adapter; it is not kept open, since what a session leaves there changes what later ones give.
+    """Probe an adapter without keeping its session, as an open session affects the results of later ones.
 
     Raises MissingPackageError without onnxruntime or its package for WebGPU, and OptionError where there is
     no adapter, or none with half (WGSL's `f16`, Vulkan's shaderFloat16).
@@ -58,7 +58,7 @@ _MESA = (
 
 
 class Argument(NamedTuple):
-    """An input or output of a session, as onnxruntime's NodeArg has it."""
+    """An input or output of a session, like onnxruntime's NodeArg."""
 
     name: str
     type: str
@@ -66,7 +66,7 @@ class Argument(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """What a session says of itself; `placed` is that of `webgpu`."""
+    """The signature of an open session, and its placement (`webgpu.placed`)."""
 
     inputs: list[Argument]
     outputs: list[Argument]
@@ -74,7 +74,7 @@ class Opened(NamedTuple):
 
 
 class WitnessSession:
-    """A session on WebGPU in a process of its own. Raises ModelError as `sessions.open_session` does."""
+    """A WebGPU session in a child process. Raises ModelError as `sessions.open_session` does."""
 
     def __init__(
         self, model: Runnable, libraries: Libraries, *, optimised: bool, folder: Path | None = None
@@ -88,19 +88,19 @@ class WitnessSession:
 
     @property
     def placed(self) -> str:
-        """How many nodes run on WebGPU, of how many."""
+        """The number of nodes on WebGPU, and of all nodes, in words."""
         return self._opened.placed
 
     def get_inputs(self) -> list[Argument]:
-        """The inputs."""
+        """Return the inputs."""
         return self._opened.inputs
 
     def get_outputs(self) -> list[Argument]:
-        """The outputs."""
+        """Return the outputs."""
         return self._opened.outputs
 
     def run(self, feeds: Feeds, wanted: Container[str] | None) -> dict[str, Any]:
-        """As `sessions.run_session`."""
+        """Run the session like `sessions.run_session`."""
         try:
             return self._asked((dict(feeds), wanted))
         except CrashError as error:
@@ -124,21 +124,21 @@ def open_session(
     optimised: bool = True,
     folder: Path | None = None,
 ) -> Any:
-    """A session of `sessions.open_session`, on WebGPU in a process of its own, for `run_session` here."""
+    """Open a session for `run_session`: by `sessions.open_session`, or in a child process on WebGPU."""
     if device is Device.WEBGPU:
         return WitnessSession(model, libraries, optimised=optimised, folder=folder)
     return sessions.open_session(model, device, libraries, optimised=optimised, folder=folder)
 
 
 def run_session(session: Any, feeds: Feeds, wanted: Container[str] | None = None) -> dict[str, Any]:
-    """The outputs of a session by name, or only those in `wanted`; RunError if the run fails."""
+    """Return all or the selected outputs of a session by name; raise RunError if the run fails."""
     if isinstance(session, WitnessSession):
         return session.run(feeds, wanted)
     return sessions.run_session(session, feeds, wanted)
 
 
 def serve() -> None:
-    """In the process of a session: opens it with the first request, and runs it with each further one."""
+    """Serve in the child process: open the session on the first request, and run it on each further one."""
     opened: list[Any] = []
 
     def answer(request: tuple[Any, ...]) -> Any:

@@ -1,1 +1,1 @@
-"""The search for the plan with the least predicted time that meets a target: what has to stay float32."""
+"""The search for the plan with the least predicted time within an error target."""

@@ -1,4 +1,4 @@
-"""What rounding at each node of a half model adds to the error of its outputs, by switches."""
+"""Sensitivity of the outputs to rounding at each node of a half model, measured by switches."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from amp_rewrite.tuning.search import Group
 from amp_rewrite.tuning.switches import SwitchedSession, opened, switched_emulation
 
 MOST_RUNS = 64
-"""Runs after which values that are not told apart share the error of their group."""
+"""The most runs; afterwards values that are not measured separately share the error of their group."""
 
 _FITS = 0.01
-"""The share of the squared error that may be of values that are not told apart."""
+"""The share of the squared error that may belong to values not measured separately."""
 
 
 LARGEST = 1 << 30
@@ -35,10 +35,10 @@ LARGEST = 1 << 30
 def effects(
     original: Runnable, rewritten: Runnable, feeds: Feeds, libraries: Libraries = ()
 ) -> Mapping[str, float] | None:
-    """The error of the outputs (Metrics.error) that rounding adds at nodes of the rewritten model, by their
-    names; what bodies round counts for the node that has them. Infinite where an output is lost. What rounds
-    stored values is not in it. It runs on the CPU, with half emulated; None for a model that is too large, or
-    does not run so.
+    """Return the output error (Metrics.error) that rounding at each node of the rewritten model adds, by
+    name; rounding in bodies counts for their node. Infinite if an output becomes non-finite. Rounding of
+    initializers is not included. Runs on the CPU with emulated half; None for a model that is too large or
+    does not run that way.
     """
     emulated = emulation.emulation(rewritten)
     if emulated.size > LARGEST:
@@ -58,7 +58,7 @@ def effects(
 
 
 def _by_value(session: SwitchedSession, count: int) -> list[float]:
-    """The squared error that each value adds."""
+    """Return the squared error that rounding each value adds."""
     noise = session.squared(())
 
     def added(sites: Sequence[int]) -> float:
@@ -78,13 +78,13 @@ def _by_value(session: SwitchedSession, count: int) -> list[float]:
 
 
 def _owners(root: ir.Graph) -> dict[ir.Graph, ir.Node]:
-    """The nodes of the main graph that have bodies, by all graphs in them."""
+    """Map all nested graphs to the node of the main graph that has them."""
     return {inner: node for node in root for body in control_flow.bodies(node) for inner in graphs(body)}
 
 
 def ranked(blame: Blame, found: Mapping[str, float] | None, original: Runnable) -> Blame:
-    """The blame with these effects, if any: the nodes in their descending order, what is lost before all, and
-    pins of those that add most, unless a node loses values.
+    """Return the blame with these effects, if any: nodes in descending order, value losses first, and pins of
+    the nodes that add most, unless a node loses values.
     """
     if found is None:
         return blame
@@ -96,7 +96,7 @@ def ranked(blame: Blame, found: Mapping[str, float] | None, original: Runnable) 
 
 
 def _most(nodes: Sequence[NodeError]) -> list[NodeError]:
-    """The first nodes of a ranking that together add MOST of the squared error, up to PINNED of them."""
+    """Return the first nodes of a ranking that together add MOST of the squared error, at most PINNED."""
     adding = list({error.node: error for error in nodes if error.effect}.values())
     squared = [(error.effect or 0.0) ** 2 for error in adding]
     left = sum(squared) * (1 - MOST)
@@ -104,7 +104,7 @@ def _most(nodes: Sequence[NodeError]) -> list[NodeError]:
 
 
 MOST, PINNED = 0.9, 3
-"""The share of the squared error that pins are to take away, and how many nodes they may name for it."""
+"""The share of the squared error that pins should remove, and the most nodes they may name."""
 
 
 def _rank(error: NodeError) -> tuple[float, ...]:

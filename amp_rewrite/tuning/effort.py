@@ -1,6 +1,6 @@
-"""How many runs a search may take, and of these its parts.
+"""The run budget of a search and of its phases.
 
-Runs are counted, and not timed: without a time limit a search comes to the same plan on every machine.
+Runs are counted, not timed: without a time limit a search gives the same plan on every machine.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from amp_rewrite.flops import flop_count
 from amp_rewrite.onnx_types.element_types import Types
 
 FEWEST_RUNS = 24
-"""A search may take so many runs, or half as many as there are sites, as far as WORK allows more."""
+"""The run budget; half the number of sites if that is more and within WORK."""
 
 WORK = 1e11
 """The FLOPs of all runs together beyond which a search takes FEWEST_RUNS: 10 to 40 seconds on two cores."""
 
 _ELEMENT, _NODE = 50.0, 5e4
-"""The FLOPs that take as long as one element that is written, rounded and read, and as a node that starts."""
+"""The FLOPs that take as long as writing, rounding and reading an element, and as launching a node."""
 
 CALLS = 2
-"""How many times as many runs all searches for one plan may take as the first."""
+"""The run budget of all searches for one plan, as a multiple of that of the first."""
 
 
 def most_runs(sites: int, work: float = 0.0) -> int:
-    """The runs of a search over so many sites, where one takes the `work` of so many FLOPs."""
+    """Return the run budget for so many sites, with `work` FLOPs per run."""
     wanted = max(FEWEST_RUNS, sites // 2)
     return wanted if work * wanted <= WORK else max(FEWEST_RUNS, int(WORK / work))
 
 
 def work_of_run(model: ir.Model, types: Types, samples: Sequence[Mapping[str, Any]]) -> float:
-    """The time of a run of all samples in FLOPs, estimated from the shapes that the first one gives."""
+    """Estimate the time of a run of all samples in FLOPs, from the shapes of the first one."""
     counted = flop_count.count(model, types, _sizes(model, samples[0]))
     work = float(counted.total)
     for graph, runs in counted.runs.items():
@@ -50,7 +50,7 @@ def _elements(shape: Sequence[int | None] | None) -> int:
 
 
 def _sizes(model: ir.Model, sample: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes of open dimensions in a sample."""
+    """Return the sizes of open dimensions in a sample."""
     return {
         f"{value.name}:{axis}": sample[str(value.name)].shape[axis]
         for value in model.graph.inputs
@@ -61,19 +61,19 @@ def _sizes(model: ir.Model, sample: Mapping[str, Any]) -> dict[str, int]:
 
 
 FEWEST_CHOICES = 3
-"""The choices that are measured, however little time there is: as long as nothing else is known, all sites
-count as equally bad, which mends a model that is only just too far.
+"""The fewest choices to measure, whatever the time: without further measurements all sites count as equally
+sensitive, which mends a model slightly above the target.
 """
 
 BEFORE = 2
-"""The runs before a search: with no site rounded, and with those of the default plan."""
+"""The runs before a search: with no site rounded, and with the default plan."""
 
 
 ROUNDS = ((0.3, 0.5), (0.6, 0.75), (0.85, 0.95))
 """The share of its runs up to which each round of a search measures groups of sites, and then choices."""
 
 AGAIN = 1.0
-"""The share up to which a search for less frees parts again: what the earlier one left."""
+"""The share of its runs up to which a repeated search frees parts: the rest of the budget."""
 
 SEARCHED = 0.5
-"""The share of a time limit that a search may take; the rest is for confirming what it finds."""
+"""The share of a time limit for the search; the rest is for confirming its plans."""

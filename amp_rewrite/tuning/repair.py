@@ -1,7 +1,7 @@
-"""Rewrite a model, compare it, and repair a result that is too far off.
+"""Rewriting, comparison, and repair of a result that violates its tolerances.
 
-ATTEMPTS are made from top to bottom, each on the best result so far. What still fails then is given TRIALS:
-flags for the user, of which each was compared before it is suggested.
+ATTEMPTS run in order, each on the best result so far. If the result still fails, TRIALS follow: flags for the
+user, each of which is compared before it is suggested.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ LEAST = 0.9
 
 
 class ObservePolicy(enum.Enum):
-    """When runs decide: before the rewrite (ALWAYS, and again as ON_FAILURE), by the verdict, or never.
+    """The use of calibration runs: before the rewrite (ALWAYS, then as ON_FAILURE), on failure, or never.
 
-    A failed verdict has the values of the float32 model observed; ALWAYS observes them at once.
+    A failed verdict triggers the observation of the float32 model; ALWAYS observes it at once.
     """
 
     ALWAYS = "always"
@@ -51,9 +51,9 @@ def _nothing() -> Mapping[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a result is made with: options, observed ranges, the outputs that half stores badly with the error
-    of each, and a plan, which replaces the other three. `search` is what a search came to, whether its plan
-    was taken or not.
+    """The inputs of a rewrite: options, observed ranges, outputs for which half is too coarse with their
+    errors, and a plan, which replaces the other three. `search` is the outcome of a search, whether its plan
+    is used or not.
     """
 
     options: Options
@@ -64,7 +64,7 @@ class Settings:
 
     @property
     def decisive(self) -> tuple[object, ...]:
-        """The part that changes the result: of observed ranges, those that leave half's."""
+        """The settings that change the result; of observed ranges, those that overflow half."""
         half = self.options.half
         beyond = frozenset(name for name, extremes in self.seen.items() if extremes.is_beyond(half))
         return self.options, beyond, self.faint, self.plan
@@ -72,8 +72,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A result, its verification, and the settings that it was made with; `is_made_up` where it was compared
-    on synthetic inputs, and nobody asked for a search on these.
+    """A result, its verification, and its settings; `is_made_up` if it was compared on synthetic inputs, and
+    the user requested no search on these.
     """
 
     result: Result[Any]
@@ -83,7 +83,7 @@ class Outcome:
 
     @property
     def tuned(self) -> Tuned | None:
-        """The search for a plan; None where there was none."""
+        """The search for a plan; None without one."""
         return self.settings.search
 
     @property
@@ -93,40 +93,40 @@ class Outcome:
 
     @property
     def is_far(self) -> bool:
-        """Whether it was compared, and is not near enough to the original."""
+        """Whether its comparison violates bounds."""
         return isinstance(self.verification, Verdict) and self.verification.is_far
 
     @property
     def has_misfits(self) -> bool:
-        """Whether it was compared, and an input or output alone, which is half, makes it too far."""
+        """Whether a half input or output alone makes its comparison fail."""
         return isinstance(self.verification, Verdict) and bool(self.verification.misfits)
 
     @property
     def is_repairable(self) -> bool:
-        """Whether it is too far off for what is computed, and not for the types of inputs and outputs."""
+        """Whether it violates bounds because of computation, not of input or output types."""
         return self.is_far and not self.has_misfits
 
     @property
     def loses_values(self) -> bool:
-        """Whether a value that is finite in the original is not in the result."""
+        """Return whether a finite value of the original is non-finite in the result."""
         outputs = self.verification.outputs if isinstance(self.verification, Verdict) else ()
         return any(output.metrics.non_finite for output in outputs)
 
 
 class Work(Protocol):
-    """The steps of a repair on one model. Each raises what the command reports with exit code 2."""
+    """The steps of a repair on one model. Each raises errors for which the command exits with code 2."""
 
     @property
     def trusts_synthetic(self) -> bool:
-        """Whether synthetic inputs may decide as much as given ones: the user asked for a search on them."""
+        """Whether synthetic inputs count as real ones, as the user requested a search on them."""
         ...
 
     def rewrite(self, settings: Settings) -> Result[Any]:
-        """Make the result, in the place where the final one belongs."""
+        """Rewrite the model to the path of the final result."""
         ...
 
     def compare(self, result: Result[Any], *, fresh: bool) -> Verification:
-        """Judge a result; `fresh` synthetic inputs are others than those of a search."""
+        """Verify a result; `fresh` synthetic inputs differ from those of a search."""
         ...
 
     def observe(self, before: Verification) -> Seen:
@@ -134,7 +134,7 @@ class Work(Protocol):
         ...
 
     def tune(self, outcome: Outcome) -> Tuned | None:
-        """Search for a plan on the inputs of a failed comparison; None where it cannot be run."""
+        """Search for a plan on the inputs of a failed comparison; None if that is impossible."""
         ...
 
     def half_flops(self, result: Result[Any]) -> int:
@@ -142,11 +142,11 @@ class Work(Protocol):
         ...
 
     def blame(self, outcome: Outcome) -> Outcome:
-        """The outcome with the nodes to blame for its error, where it fails."""
+        """Return the outcome with the blame for its error if it fails."""
         ...
 
     def elsewhere(self) -> AbstractContextManager[Work]:
-        """The same work with its result in a temporary place."""
+        """Return the same work with its result in a temporary place."""
         ...
 
 
@@ -154,10 +154,10 @@ class Work(Protocol):
 class Attempt:
     """A repair: `when` it may help, the `settings` of another result, and whether that `is_better`.
 
-    `settings` may run the model; None where there is nothing to try. Settings that decide nothing else are
-    remembered for the attempts below, and no result is made of them. With `is_range` the attempt keeps in
-    float32 what leaves the range of half, which made-up inputs may decide; anything else has to be cheap on
-    these (LEAST).
+    `settings` may run the model; None if there is nothing to try. Settings without effect on the result are
+    kept for later attempts, without a rewrite. With `is_range` the attempt keeps in float32 values that
+    overflow half, for which synthetic inputs are sufficient evidence; any other must be cheap on these
+    (LEAST).
     """
 
     name: str
@@ -170,7 +170,7 @@ class Attempt:
 def repair(work: Work, options: Options, policy: ObservePolicy, known: Seen | None = None) -> Outcome:
     """Rewrite and compare a model; repair the result by ATTEMPTS where the policy lets runs decide.
 
-    `known` are ranges that were observed before. Raises what the steps raise.
+    Ranges observed before may be passed. Raises as the steps do.
     """
     seen = work.observe(None) if policy is ObservePolicy.ALWAYS else known or {}
     best = latest = _make(work, Settings(options, seen))
@@ -186,7 +186,7 @@ def repair(work: Work, options: Options, policy: ObservePolicy, known: Seen | No
             continue
         has_price = best.is_made_up and not (attempt.is_range or best.loses_values)
         if has_price and half_flops is None:
-            half_flops = work.half_flops(best.result)  # before the next result takes the place of its file
+            half_flops = work.half_flops(best.result)  # before the next result overwrites its file
         latest = _make(work, settings, best)
         is_dear = has_price and _is_dear(work, best, latest, half_flops or 0)
         if attempt.is_better(best, latest) and not is_dear:
@@ -200,7 +200,7 @@ def repair(work: Work, options: Options, policy: ObservePolicy, known: Seen | No
 
 def _make(work: Work, settings: Settings, before: Outcome | None = None) -> Outcome:
     result = work.rewrite(settings)
-    if settings.plan is not None and before is not None:  # a plan has no patterns that match
+    if settings.plan is not None and before is not None:  # a plan has no patterns to match
         result = replace(result, report=replace(result.report, matched=before.result.report.matched))
     verification = work.compare(result, fresh=settings.plan is not None)
     synthetic = isinstance(verification, Verdict) and verification.inputs.is_synthetic
@@ -208,7 +208,7 @@ def _make(work: Work, settings: Settings, before: Outcome | None = None) -> Outc
 
 
 def _is_dear(work: Work, before: Outcome, after: Outcome, half_flops: int) -> bool:
-    """Whether an attempt gives up more speed or FLOPs in half than made-up inputs may decide."""
+    """Whether an attempt costs more speed or half FLOPs than synthetic inputs justify."""
     was, now = before.result.report.prediction, after.result.report.prediction
     if was is not None:
         seconds = was.float32.seconds if now is None else now.result.seconds
@@ -218,7 +218,7 @@ def _is_dear(work: Work, before: Outcome, after: Outcome, half_flops: int) -> bo
 
 
 def _judged_by_its_inputs(outcome: Outcome) -> Outcome:
-    """The outcome; on made-up inputs an error, however large, is no failure but an open question."""
+    """Return the outcome; on synthetic inputs an error of any size is undecided, not a failure."""
     verdict = outcome.verification
     if not (isinstance(verdict, Verdict) and outcome.is_repairable and outcome.is_made_up):
         return outcome
@@ -239,7 +239,7 @@ def _observed(work: Work, outcome: Outcome) -> Settings:
 
 
 def _float32_outputs(_: Work, outcome: Outcome) -> Settings | None:
-    """The outputs to which rounding them alone makes most of an error above the limit, in float32."""
+    """Return settings with float32 outputs where rounding the output dominates an error above the limit."""
     if not isinstance(outcome.verification, Verdict):
         return None
     limit = faint_limit(outcome.settings.options.half)
@@ -249,13 +249,13 @@ def _float32_outputs(_: Work, outcome: Outcome) -> Settings | None:
 
 
 def _is_rounded(output: Output) -> bool:
-    """Whether the error is not much below what rounding the output makes."""
+    """Whether rounding the output accounts for most of its error."""
     by_spread = max(1.0, SMALLEST / output.spread) if output.spread else 1.0  # however faint
     return (output.floor or 0.0) <= 2 * (output.error or 0.0) * by_spread
 
 
 def _brings_outputs_nearer(before: Outcome, after: Outcome) -> bool:
-    """Whether a verdict is as good as before, none of these outputs farther, and one at most half as far."""
+    """Return whether the verdict and these outputs are no worse, and the error of one at least halved."""
     old, new = before.verification, after.verification
     if not isinstance(old, Verdict) or not isinstance(new, Verdict) or old.ok > new.ok:
         return False
@@ -265,7 +265,7 @@ def _brings_outputs_nearer(before: Outcome, after: Outcome) -> bool:
 
 
 def _searched_plan(work: Work, outcome: Outcome) -> Settings | None:
-    """The plan of a search, if it passes; on given inputs also if it has something in half and is nearer."""
+    """Return settings with a search's plan if it passes; on user inputs also if nearer with half nodes."""
     found = work.tune(outcome)
     if found is None:
         return None
@@ -297,8 +297,8 @@ NEARER = 0.9
 """The share of the error that pins must leave at most, for more of them to be tried."""
 
 Trial = Callable[[Outcome, Outcome], Options | None]
-"""Other options for the first of these, a job that failed; None where there are none. The second is what pins
-have come to so far.
+"""A function that returns other options for a failed outcome, or None. The second argument is the outcome of
+the pins so far.
 """
 
 
@@ -318,7 +318,7 @@ def _with_pins(failed: Outcome, pinned: Outcome) -> Options | None:
 
 
 def _at_level(level: Level, beside: Level) -> Trial:
-    """A trial of a level where another one was taken."""
+    """Return a trial of one level in place of another."""
 
     def options_at(failed: Outcome, _: Outcome) -> Options | None:
         options = failed.settings.options
@@ -336,11 +336,11 @@ TRIALS: tuple[Trial, ...] = (
     _at_level(Level.TENSOR_CORES_ONLY, beside=Level.DEFAULT),
     _at_level(Level.DEFAULT, beside=Level.UNSAFE_FORCE_ALL),
 )
-"""What is tried for the user where a comparison failed, up to the first that passes: the mildest first."""
+"""The trials after a failed comparison, mildest first, up to the first that passes."""
 
 
 def with_trials(outcome: Outcome, work: Work | None, policy: ObservePolicy) -> Outcome:
-    """Try flags where the comparison failed and no search ran; without `work` suggest none."""
+    """Try flags if the comparison failed and no search ran; without `work` suggest none."""
     verdict = outcome.verification
     if not (isinstance(verdict, Verdict) and verdict.is_far and (verdict.blame or verdict.misfits)):
         return outcome
@@ -366,18 +366,18 @@ def with_trials(outcome: Outcome, work: Work | None, policy: ObservePolicy) -> O
 
 
 def _compared(work: Work, failed: Outcome, options: Options, policy: ObservePolicy) -> Outcome | None:
-    """What the same job comes to with other options; None where these are refused, or nothing runs."""
+    """Return the outcome with other options; None if these are refused, or nothing runs."""
     is_forced = failed.settings.options.level is Level.UNSAFE_FORCE_ALL is not options.level
     try:
         with work.elsewhere() as other:
             outcome = repair(other, options, ObservePolicy.ON_FAILURE if is_forced else policy)
             return other.blame(outcome) if isinstance(outcome.verification, Verdict) else None
-    except AmpRewriteError:  # a pin of the user's says otherwise, or the time is over
+    except AmpRewriteError:  # it contradicts a pin, or the time limit is reached
         return None
 
 
 def _helps(before: Outcome, after: Outcome) -> bool:
-    """Whether the error fell, or another node than before is the first to lose a value."""
+    """Return whether pins helped: the error fell, or a node had lost values before."""
     old, new = before.verification, after.verification
     if not (isinstance(old, Verdict) and isinstance(new, Verdict)):
         return False

@@ -1,4 +1,4 @@
-"""The search: what each site adds, the cheapest choice that fits, and what of it can be half after all."""
+"""The search: site sensitivities, the cheapest fitting choice, and refinement towards more half units."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.tuning import effort
 from amp_rewrite.tuning.switches import Rounding, Site, SwitchedSession
 
-# Which units to keep in float32: the least predicted time, or the most arithmetic in half, within an
-# error.
+# The choice of float32 units: the least predicted time, or the most arithmetic in half, within an error.
 #
 # `sum(time) + sum(Casts) + lambda * sum(error²)` has an exact minimum, a minimum cut (costs.unpaid_parts).
-# A site whose error is infinite is rounded at no price.
+# A site with an infinite error is never rounded.
 
 _MOST_STEPS = 24
 """Steps of the bisection."""
 
 _LEAST, _MOST = 1e-12, 1e6
-"""Seconds that a squared error as large as the target's costs: from nothing to more than any run takes."""
+"""Bounds of the price in seconds of a squared error equal to the target's."""
 
 
 class Choice:
-    """The units that a painting has in half, and what it costs and gives to keep some in float32.
+    """The half units of a painting, with the costs and benefits of keeping some in float32.
 
-    `worth` are the FLOPs of units, where arithmetic in half is to count for more than any time; else empty.
+    `worth` are the FLOPs of units if arithmetic in half counts for more than any time, else empty.
     """
 
     def __init__(
@@ -51,8 +50,8 @@ class Choice:
         self._kept = [unit for unit, entry in enumerate(painting.entries) if entry.authority is Authority.PIN]
 
     def price(self, errors: Sequence[float], allowed: float) -> float:
-        """The seconds that a squared error of 1 has to cost so that the squared errors of the sites which are
-        then still rounded sum up to what is `allowed`, as far as pins leave it possible: by bisection.
+        """Return, by bisection, the price in seconds of a squared error of 1 at which the squared errors of
+        the rounded sites sum to at most `allowed`, as far as pins permit.
         """
         low, high = math.log(_LEAST), math.log(_MOST)
         for _ in range(_MOST_STEPS):
@@ -64,15 +63,15 @@ class Choice:
         return math.exp(high)
 
     def worth(self, unit: int) -> float:
-        """What a unit alone gives in half: FLOPs or seconds, as the search wants them."""
+        """Return the benefit of a single half unit: FLOPs or seconds, by the preference of the search."""
         return self._gains[unit]
 
     def cost(self, halves: Sequence[bool], seconds: float) -> float:
-        """What the search makes least of: predicted seconds at large sizes, or FLOPs in half, below 0."""
+        """Return the objective: predicted seconds at large sizes, or the negative FLOPs in half."""
         return sum(price for (unit,), price in self._worth if halves[unit]) if self._worth else seconds
 
     def at(self, errors: Sequence[float], seconds: float) -> frozenset[int]:
-        """The best units to keep where a squared error of 1 costs so many seconds."""
+        """Return the best units to keep in float32 at this price of a squared error of 1, in seconds."""
         prices = [
             (site.units, _price(error, seconds)) for site, error in zip(self._sites, errors, strict=True)
         ]
@@ -82,7 +81,7 @@ class Choice:
         )
 
     def _error(self, errors: Sequence[float], gone: Collection[int]) -> float:
-        """The sum of the errors of all sites that have a half unit left."""
+        """Return the sum of the errors of all sites with a remaining half unit."""
         return sum(
             error for site, error in zip(self._sites, errors, strict=True) if self._is_rounded(site, gone)
         )
@@ -92,7 +91,7 @@ class Choice:
 
 
 _PER_FLOP = 10**6
-"""Femtoseconds that a FLOP in half is worth where arithmetic counts for more than time: a nanosecond."""
+"""The worth of a half FLOP in femtoseconds if FLOPs are preferred to time: a nanosecond."""
 
 
 def _price(error: float, seconds: float) -> int:
@@ -109,11 +108,11 @@ def _gains(prices: Prices, worth: Mapping[int, int]) -> Mapping[int, float]:
     return gains
 
 
-# What a search goes from and to: what is preferred, the plans that it finds, and its steps.
+# The interface of a search: preference, plans and steps.
 
 
 class Prefer(enum.Enum):
-    """What a plan that meets the target has as much of as it can: less predicted TIME, or FLOPS in half."""
+    """The objective among plans that meet the target: the least predicted TIME, or the most FLOPS in half."""
 
     TIME = "time"
     FLOPS = "flops"
@@ -121,9 +120,9 @@ class Prefer(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A painting, the units that the search keeps in float32 for it, the sites that it rounds, its squared
-    error as measured, its predicted seconds at large sizes, what is predicted at the sizes that the model
-    has, and what the search makes least of: `is_refused` where float32 itself is preferred, then `cost`.
+    """A plan: a painting, the units that the search keeps in float32, the rounded sites, the measured squared
+    error, the predicted seconds at large sizes, the prediction at the model's sizes, and the objective:
+    `is_refused` if the gate prefers float32, then `cost`.
     """
 
     painting: Painting
@@ -137,14 +136,14 @@ class Found:
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """The less, the better."""
+        """The objective, to be minimised."""
         return self.is_refused, self.cost
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is known at a step of the search, for who watches it: its runs, and the best plan so far, with
-    the values that it rounds, of how many.
+    """The progress of a search, for its watcher: runs, the error of the best plan so far, and its number of
+    rounded values, with the total.
     """
 
     runs: int
@@ -155,8 +154,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A plan that was measured: its predicted seconds at large sizes, its units in half, its error, and how
-    many times as fast as float32 it is predicted to be at the sizes that the model has.
+    """A measured plan: its predicted seconds at large sizes, its number of half units, its error, and its
+    predicted speedup over float32 at the model's sizes.
     """
 
     seconds: float
@@ -168,34 +167,34 @@ class Point:
 Watch = Callable[[Step], None]
 
 
-# How much each rounding site adds to the error of the outputs, by splitting.
+# Sensitivity of the outputs to each rounding site, by group splitting.
 #
-# Errors of single sites add in squares: the squared error of a group is the sum of those of its halves, so
-# that one run tells both. What overflows has an infinite error, and is split until it stands alone. The
-# largest group is split until those that are left fit the target.
+# Squared errors of sites add up: that of a group is the sum over its halves, so that one run measures both.
+# A group that overflows has an infinite error, and is split down to single sites. The largest group is split
+# until the remaining ones fit the target.
 
 SquaredError = Callable[[Sequence[int]], float]
-"""The squared error of the outputs with these sites on, relative to the target; infinite if one is lost."""
+"""A function from rounded sites to the squared output error relative to the target, which may be infinite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Sites next to each other, and their squared error together, relative to that of the target."""
+    """Adjacent sites, and their joint squared error, relative to that of the target."""
 
     sites: tuple[int, ...]
     error: float
 
     @property
     def of_each(self) -> float:
-        """The squared error of each of its sites: not known apart, it counts as the same."""
+        """The squared error of each site, taken as equal within the group."""
         return self.error / len(self.sites)
 
 
 def split(
     groups: Iterable[Group], measure: SquaredError, fits: float, may_go_on: Callable[[], bool]
 ) -> list[Group]:
-    """These groups, split until all but the largest single sites have a squared error of at most `fits`
-    together, or may not go on.
+    """Split groups until all but the largest single sites have a total squared error of at most `fits`, or
+    the budget is used up.
     """
     queue: list[tuple[float, int, Group]] = []
     single: list[Group] = []
@@ -216,8 +215,8 @@ def _push(queue: list[tuple[float, int, Group]], group: Group) -> None:
 
 
 def _halves(group: Group, measure: SquaredError) -> tuple[Group, Group]:
-    """Both halves of a group: one run tells both, or two where the difference would tell little: something
-    overflows, or the second half has no more than errors of measurement.
+    """Return both halves of a group, from one run, or from two if the difference is inaccurate: on overflow,
+    or if the second half is within the measurement error.
     """
     middle = len(group.sites) // 2
     first, second = group.sites[:middle], group.sites[middle:]
@@ -229,12 +228,12 @@ def _halves(group: Group, measure: SquaredError) -> tuple[Group, Group]:
 
 
 _TOLD = 0.1
-"""The share of a group's error from which on the difference tells that of a half: sums hold to a tenth."""
+"""The share of a group's error above which the difference is accurate: sums hold within a tenth."""
 
 
 def widest(analysis: Analysis, prefer: Prefer) -> Painting:
-    """The default painting, with all that a search may have in half: where arithmetic counts, no such unit is
-    pruned.
+    """Return the default painting with all units that a search may have in half; if FLOPs are preferred,
+    units with arithmetic are not pruned.
     """
     worth = _worth(analysis, prefer)
     has_half = any(analysis.painting.halves)
@@ -242,11 +241,11 @@ def widest(analysis: Analysis, prefer: Prefer) -> Painting:
 
 
 class Search:
-    """The search for one model with a switch for each site, those of the `widest` painting; `bound` is the
-    error to stay within, `most_runs` those of one call, and `end` the time (time.monotonic) to stop at.
+    """The search for one model with a switch for each site of the `widest` painting; `bound` is the error
+    target, `most_runs` the budget of one call, and `end` the deadline (time.monotonic).
 
-    All squared errors are relative to that of the bound. `noise` is that of no site rounded, `errors` are
-    those of the sites as far as they are known, and `walked` what was measured.
+    All squared errors are relative to that of the bound. `noise` is that of float32 without rounding,
+    `errors` are those of the sites, 0 if not measured, and `walked` are the measured plans.
     """
 
     def __init__(
@@ -276,10 +275,10 @@ class Search:
         self._met: list[Found] = []
 
     def run(self, limit: float, watch: Watch | None) -> Found:
-        """The best painting with a squared error of at most `limit`, or the closest; that of the analysis
-        where it fits.
+        """Return the best plan with a squared error of at most `limit`, or the closest; that of the analysis
+        if it fits.
 
-        A call for less goes on from the best of what an earlier one found on its way.
+        A call with a smaller limit continues from the best fitting plan of earlier calls.
         """
         self._limit, self._watch, began = limit, watch, self._session.runs
         sites = range(len(self._sites))
@@ -299,7 +298,7 @@ class Search:
         return self._best
 
     def float32(self, instead: Found) -> Found:
-        """Nothing in half, as the gate asks where what was found is predicted to be no faster."""
+        """Return the float32 plan, for the gate, if another plan is predicted to be no faster."""
         painting = pruning.gate(self._analysis.painting, instead.predicted)
         kept = (u for u in range(len(painting.paints)) if self._analysis.painting.is_half(u))
         return replace(self._measured((), painting), kept=tuple(kept), is_refused=False)
@@ -312,7 +311,7 @@ class Search:
         return found.squared <= self._limit
 
     def _may_go_on(self, share: float) -> bool:
-        """Whether less than a share of the runs was used, and there is time."""
+        """Return whether the share of the run budget and the time are not used up."""
         best, sites = self._best, len(self._sites)
         error = math.sqrt(best.squared) * self._bound
         if self._watch is not None:
@@ -327,11 +326,11 @@ class Search:
 
     @property
     def _allowed(self) -> float:
-        """What the errors of sites may sum up to."""
+        """The limit for the sum of site errors."""
         return _MARGIN * (self._limit - self.noise)
 
     def _split(self, groups: Sequence[Group], share: float) -> list[Group]:
-        """Finds the errors of sites by themselves, as far as a share of the search tells them."""
+        """Measure the errors of single sites, within a share of the run budget."""
         known, fits = self._above_noise, self._allowed * _KNOWN
         found = split(groups, known, fits, lambda: self._may_go_on(share))
         for group in found:
@@ -340,7 +339,7 @@ class Search:
         return found
 
     def _bisect(self, share: float) -> None:
-        """Measures choices at different prices of an error, around the one that ought to fit."""
+        """Measure choices at different error prices, around the one predicted to fit."""
         price, factor, was_met = self._choice.price(self.errors, self._allowed), _FACTOR, None
         for _ in range(_STEPS):
             if not self._may_go_on(share) and self._choices >= effort.FEWEST_CHOICES:
@@ -353,9 +352,9 @@ class Search:
             price, was_met = price / factor if is_met else price * factor, is_met
 
     def _free(self, share: float) -> None:
-        """Takes parts of what is kept back into half where the target is met without them.
+        """Return parts of the float32 units to half if the target is met without them.
 
-        A choice by price is a corner of the hull of all choices: between two corners there may be others.
+        A choice by price is a vertex of the convex hull of all choices: better ones may lie between vertices.
         """
         if not self._is_met(self._best):
             return
@@ -367,12 +366,12 @@ class Search:
                 parts.split(part)
 
     def _is_hopeless(self, painting: Painting) -> bool:
-        """Whether what it rounds besides is thought to add far more than what the target leaves."""
+        """Whether its additional rounding is predicted to exceed the remaining error by far."""
         more = set(self._rounded(painting)).difference(self._best.rounded)
         return sum(self.errors[at] for at in more) > _HOPE * (self._limit - self._best.squared)
 
     def _try(self, kept: Collection[int], painting: Painting) -> bool:
-        """Whether the target is met with these units kept; the best is remembered."""
+        """Measure a painting, update the best plan, and return whether it meets the target."""
         found = self._measured(kept, painting)
         if self._is_met(self._best) and self._is_met(found):
             better = found.rank < self._best.rank
@@ -399,11 +398,11 @@ class Search:
         )
 
     def _predicted(self, painting: Painting) -> Prediction:
-        """At the sizes that the model has."""
+        """Predict the speed at the model's sizes."""
         return self._prices.predict(painting.halves)
 
     def _painted(self, kept: Collection[int]) -> Painting:
-        """How the model is coloured with these units in float32."""
+        """Return the painting of the model with these units in float32."""
         if not kept:
             return self._analysis.painting
         worst = dict.fromkeys(kept, 0.0)
@@ -418,25 +417,25 @@ class Search:
         return Evidence(Authority.OBSERVATION, Reason.SENSITIVE, number=error, limit=self._bound)
 
     def _rounded(self, painting: Painting) -> list[int]:
-        """The positions of the sites that a painting rounds."""
+        """Return the indices of the sites that a painting rounds."""
         return [at for at, site in enumerate(self._sites) if any(map(painting.is_half, site.units))]
 
 
 _MARGIN = 0.81
-"""The share of the target's square that the first choice may use: single errors are known to a tenth."""
+"""The share of the squared target for the first choice: site errors are accurate within a tenth."""
 
 _KNOWN = 0.5
-"""The share of that which sites may have whose errors are not known apart."""
+"""The share of the allowed error for sites that are not measured separately."""
 
 _FACTOR, _STEPS = 4.0, 8
-"""By how much the price of an error changes at first, and how often."""
+"""The initial factor between error prices, and the most changes."""
 
 _HOPE = 2.0
-"""Parts that are thought to add more than so many times what is left are not tried whole."""
+"""The ratio of predicted to remaining error above which a part is split without a measurement."""
 
 
 def _worth(analysis: Analysis, prefer: Prefer) -> Mapping[int, int]:
-    """The FLOPs of the units that are half, where they count."""
+    """Return the FLOPs of the units if the search prefers FLOPs, else nothing."""
     if prefer is Prefer.TIME:
         return {}
     flops = flop_count.count(analysis.loaded.model, analysis.graph.types, analysis.options.dims.dims).flops
@@ -445,7 +444,7 @@ def _worth(analysis: Analysis, prefer: Prefer) -> Mapping[int, int]:
 
 
 class Parts:
-    """Runs of units next to each other, of which each is taken whole or in halves of the same worth."""
+    """A queue of parts: runs of adjacent units, which split into halves of equal worth."""
 
     def __init__(self, units: Iterable[int], worth: Callable[[int], float]) -> None:
         self._worth = worth
@@ -453,11 +452,11 @@ class Parts:
         self._push(tuple(sorted(units)))
 
     def next(self) -> tuple[int, ...]:
-        """The part that is worth most, taken out of the queue; empty if there is none left."""
+        """Pop the part with the greatest worth; empty if the queue is empty."""
         return heapq.heappop(self._queue)[1] if self._queue else ()
 
     def split(self, part: tuple[int, ...]) -> None:
-        """Puts the halves of a part back; a single unit has none."""
+        """Push the halves of a part; a single unit has none."""
         if len(part) > 1:
             sums = list(itertools.accumulate(map(self._worth, part)))
             middle = sum(1 for each in sums[:-1] if each <= sums[-1] / 2)

@@ -1,5 +1,5 @@
-"""Switches in a float32 model: one more input, a Boolean vector, chooses for each of some values whether its
-consumers read it as it is, or rounded. Bodies read the vector from outside.
+"""Switches in a float32 model: an additional Boolean vector input selects, for some values, whether consumers
+read them exact or rounded. Bodies read the vector from the outer scope.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from amp_rewrite.running.emulation import KEEP_ROUNDED
 from amp_rewrite.running.metrics import Moments
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
-# Where a plan rounds, and the sites by which a search knows it.
+# Rounding places of a plan, and the sites of a search.
 #
-# A value is rounded for a reader where its producer or that reader is half: a place each. What only moves
-# values, or is monotonic on them, rounds nothing of its own, so a site is a value that no such node makes,
-# with all places behind it up to the next values that are made: what they add to the error is one number.
+# A place is an edge from producer to consumer that rounds the value, as one of the two is half. Nodes that
+# only move values, or are monotonic on them, do not round, so a site is a value with another producer,
+# with all places behind it up to the next such values: their contribution to the error is one number.
 
 
 class Place(NamedTuple):
-    """Readers of a value that read it rounded where any of `units` is half: units, or None for what belongs
-    to none, as the outputs of the model.
+    """Consumers of a value that read it rounded if any of `units` is half: units, or None for uses outside
+    units, such as the outputs of the model.
     """
 
     value: ir.Value
@@ -60,7 +60,7 @@ class Place(NamedTuple):
 
 
 class Site(NamedTuple):
-    """A value, the units of which any in half has it rounded for a reader, and its places by position."""
+    """A value, the units any of which in half rounds it for a consumer, and the indices of its places."""
 
     value: ir.Value
     units: tuple[int, ...]
@@ -69,18 +69,18 @@ class Site(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """All places and sites of a painting, for it and for those that have less in half."""
+    """All places and sites of a painting, also for paintings with fewer half units."""
 
     places: tuple[Place, ...]
     sites: tuple[Site, ...]
 
     def rounded(self, painting: Painting) -> list[int]:
-        """The positions of the places that a painting rounds."""
+        """Return the indices of the places that a painting rounds."""
         return [at for at, place in enumerate(self.places) if any(map(painting.is_half, place.units))]
 
 
 def find(graph: UnitGraph, painting: Painting) -> Rounding:
-    """The places and sites of a painting, in the order of the nodes; sequences and optionals have none."""
+    """Return the places and sites of a painting, in node order; sequences and optionals have none."""
     finder = _Finder(graph, painting)
     return Rounding(tuple(finder.places), tuple(finder.sites()))
 
@@ -94,7 +94,7 @@ class _Finder:
         self.places = [place for value in self._values for place in self._places(value)]
 
     def _places(self, value: ir.Value) -> Iterator[Place]:
-        """What rounds a value: its producer, but a carrier makes what it was given, and each reader."""
+        """Yield the places of a value, which its producer, unless a carrier, or a consumer may round."""
         producer = self._origin(value)
         readers: dict[tuple[int, ...], dict[int | None, None]] = {}
         for reader in (None, *(unit for unit, _ in self._graph.uses.get(value, ()))):
@@ -108,7 +108,7 @@ class _Finder:
         return None if producer is None or self._carriers[producer] else producer
 
     def sites(self) -> Iterator[Site]:
-        """A place behind several values belongs to the first of them."""
+        """Yield the sites; a place behind several values belongs to the first of them."""
         made: dict[ir.Value, list[int]] = {}
         for at, place in enumerate(self.places):
             made.setdefault(place.value, []).append(at)
@@ -125,7 +125,7 @@ class _Finder:
         return producer is not None and self._carriers[producer]
 
     def _touching(self, value: ir.Value) -> tuple[int, ...]:
-        """The producer of a value, and all that reads it or what carriers make of it."""
+        """Return the producer of a value, and its consumers, directly or behind carriers."""
         graph, carriers = self._graph, self._carriers
         readers = dict.fromkeys(unit for unit, _ in graph.uses.get(value, ()))
         behind = reach(
@@ -146,7 +146,7 @@ def _is_tensor(graph: UnitGraph, value: ir.Value) -> bool:
 
 
 def _carries(graph: UnitGraph, unit: int) -> bool:
-    """Whether what a unit makes is rounded as what it reads is."""
+    """Return whether the outputs of a unit are rounded if its inputs are."""
     node, has_inputs = graph.units[unit].node, bool(graph.units[unit].uses)
     moves = control_flow.may_have_bodies(node) or (effective_op(node) in KEEP_ROUNDED and not node.domain)
     return has_inputs and moves
@@ -169,11 +169,11 @@ class Switches:
         root.inputs.append(self._vector)
 
     def uses(self, value: ir.Value) -> list[Use]:
-        """What uses a value: nodes, and graphs whose output it is."""
+        """Return the uses of a value: by nodes, and as graph outputs."""
         return [Use(node, port) for node, port in value.uses()] + self._ends.get(value, [])
 
     def choose(self, at: int, uses: Iterable[Use], rounded: ir.Value, exact: ir.Value) -> None:
-        """Makes these uses read `rounded`, which a node makes, where the switch is on, and `exact` where not.
+        """Redirect these uses to `rounded`, which needs a producer, while the switch is on, else to `exact`.
         An output of the model keeps its name.
         """
         uses = list(uses)
@@ -186,7 +186,7 @@ class Switches:
             chosen.type, chosen.shape = value.type, value.shape
 
     def _switch(self, at: int) -> ir.Value:
-        """One element of the vector, as a scalar: a value keeps its rank behind Where."""
+        """Return one element of the vector, as a scalar, so that Where keeps the rank of a value."""
         index = self.stored(np.array(at, np.int64), self._vector)
         node = self.node("Gather", (self._vector, index), self._vector)
         self.placer.behind([node], self._vector)
@@ -205,26 +205,26 @@ class Switches:
         return node.outputs[0]
 
     def _branch(self, value: ir.Value) -> ir.Graph:
-        """A body that passes a value on."""
+        """Return a body that forwards a value."""
         node = self.node("Identity", (value,), value)
         node.outputs[0].type = element_types.tensor(ir.DataType.FLOAT)
         return ir.Graph((), node.outputs, nodes=[node], name=self.names.of_node("branch"))
 
     def stored(self, array: np.ndarray, like: ir.Value) -> ir.Value:
-        """A new initializer, named like a value."""
+        """Register an initializer, named like a value."""
         stored = ir.Value(name=self.names.of_value(like, "number"))
         stored.const_value = ir.Tensor(array, name=stored.name)
         self._root.register_initializer(stored)
         return stored
 
     def node(self, operator: str, inputs: Sequence[ir.Value], like: ir.Value) -> ir.Node:
-        """A node outside any graph, whose output is named like a value."""
+        """Return a node outside any graph, whose output is named like a value."""
         made = ir.Value(name=self.names.of_value(like, operator.lower()))
         return ir.Node("", operator, inputs, outputs=(made,), name=self.names.of_node(operator))
 
 
 _FIRST_WITH_WHERE = 9
-"""The opset that has Where; before it, an If does the same with copies."""
+"""The first opset with Where; below it, an If does the same with copies."""
 
 
 # A float32 model with a switch for every place: one session emulates any choice of half units.
@@ -235,7 +235,7 @@ _FIRST_WITH_WHERE = 9
 
 @dataclass(frozen=True, slots=True)
 class SwitchedModel:
-    """The model, the name of its additional input, and how many switches that has."""
+    """A model, the name of its additional input, and the number of its switches."""
 
     loaded: Loaded
     switches: str
@@ -243,7 +243,7 @@ class SwitchedModel:
 
 
 def switched(analysis: Analysis, places: Sequence[Place]) -> SwitchedModel:
-    """The model of an analysis, edited in place, with a switch for each of its places, in their order."""
+    """Edit the model of an analysis in place: add a switch for each of its places, in order."""
     analysis.state.is_edited = True
     clamped = {change.stored.value for change in analysis.plan.tensors if change.saturates}
     switches = Switches(analysis.graph.root, len(places))
@@ -257,7 +257,7 @@ def switched(analysis: Analysis, places: Sequence[Place]) -> SwitchedModel:
 
 
 def _by_reader(analysis: Analysis, switches: Switches, value: ir.Value) -> dict[int | None, list[Use]]:
-    """The uses of a value by the units that read it, and with None those by what belongs to none."""
+    """Group the uses of a value by unit, with None for uses outside units."""
     units = {use: unit for unit, use in analysis.graph.uses.get(value, ())}
     uses: defaultdict[int | None, list[Use]] = defaultdict(list)
     for use in switches.uses(value):
@@ -268,9 +268,9 @@ def _by_reader(analysis: Analysis, switches: Switches, value: ir.Value) -> dict[
 def _rounded(
     switches: Switches, value: ir.Value, options: Options, clamped: Collection[ir.Value]
 ) -> ir.Value:
-    """The value, cast to half and back; stored ones that the plan clamps are clamped before.
+    """Return the value cast to half and back; initializers that the plan saturates are clamped before.
 
-    Where the target adds up in half, it is what that comes to.
+    If the target accumulates in half, the value is that of half accumulation.
     """
     half = options.half
     nodes = _clamp(switches, value, half) if value in clamped else []
@@ -294,8 +294,8 @@ def _clamp(switches: Switches, value: ir.Value, half: Half) -> list[ir.Node]:
 
 
 def switched_emulation(loaded: Loaded) -> tuple[SwitchedModel, list[ir.Value]]:
-    """An emulation (running.emulation), edited in place, with a switch for each value that a Cast to half and
-    one back round; and these values, in the order of their switches.
+    """Edit an emulation (running.emulation) in place: add a switch for each value that a Cast to half and
+    back rounds. Also returns these values, in the order of their switches.
     """
     places = list(_places(loaded.model))
     switches = Switches(loaded.model.graph, len(places))
@@ -305,14 +305,14 @@ def switched_emulation(loaded: Loaded) -> tuple[SwitchedModel, list[ir.Value]]:
 
 
 def _places(model: ir.Model) -> Iterator[tuple[ir.Value, ir.Value]]:
-    """What is rounded, and what it is then."""
+    """Yield each rounded value, exact and rounded."""
     types = element_types.infer(model)
     for node in every_node(model.graph):
         half = _cast_from(node)
         exact = _cast_from(half.producer()) if half is not None else None
         if exact is None or half is None or types[half].dtype not in HALF_TYPES:
             continue
-        before = types.get(exact)  # None behind an operator of no known schema
+        before = types.get(exact)  # None behind an operator without a schema
         if before is not None and before.dtype == types[node.outputs[0]].dtype == ir.DataType.FLOAT:
             yield exact, node.outputs[0]
 
@@ -321,15 +321,15 @@ def _cast_from(node: ir.Node | None) -> ir.Value | None:
     return node.inputs[0] if node is not None and node.op_type == "Cast" and not node.domain else None
 
 
-# Runs of a model with switches: the error of the outputs with any sites rounded.
+# Runs of a model with switches: the output error for any set of rounded sites.
 
 
 class Target:
-    """The outputs of float32 for some samples, and how far others may be from them.
+    """The float32 outputs for some samples, and the bound on the error relative to them.
 
     The error of a float output is that of a verdict: the RMS of the difference over the spread in all samples
-    (metrics.spread), at least metrics.SMALLEST; of others, it is the share of values that differ. Sequences
-    and maps are as many outputs as they have arrays.
+    (metrics.spread), at least metrics.SMALLEST; of others, it is the share of different values. Each
+    array of a sequence or map counts as an output.
     """
 
     def __init__(self, wanted: Sequence[Mapping[str, Any]], bound: float) -> None:
@@ -341,7 +341,7 @@ class Target:
         self._spread = {name: metrics.spread(known) for name, known in moments.items()}
 
     def squared(self, sample: int, outputs: Mapping[str, Any]) -> float:
-        """The squared error of the worst output of a sample, over the square of the bound."""
+        """Return the squared error of the worst output of a sample, over the square of the bound."""
         wanted, got = self._wanted[sample], dict(comparison.arrays(outputs))
         found = [self._error(name, value, got[name]) for name, value in wanted.items() if name in got]
         return (max(found, default=0.0) / self._bound) ** 2
@@ -359,9 +359,10 @@ class Target:
 
 
 class SwitchedSession:
-    """What measures sites, and how often it did: `runs`, of all samples each.
+    """A cache of measured errors by rounded sites; `runs` counts the measurements, on all samples each.
 
-    `measure` gives the squared error of each sample with these sites rounded, over the square of the target.
+    `measure` returns the squared error of each sample with these sites rounded, over the square of the
+    target.
     """
 
     def __init__(self, measure: Callable[[tuple[int, ...]], Iterable[float]]) -> None:
@@ -370,7 +371,7 @@ class SwitchedSession:
         self._known: dict[tuple[int, ...], float] = {}
 
     def squared(self, sites: Iterable[int]) -> float:
-        """The squared error with these sites on, in the worst sample, over the square of the target."""
+        """Return the squared error of the worst sample with these sites on, over the square of the target."""
         known = tuple(sorted(sites))
         if known not in self._known:
             self.runs += 1
@@ -380,8 +381,8 @@ class SwitchedSession:
 
 @dataclass(frozen=True, slots=True)
 class _Measuring:
-    """What a session runs: the name and length of its switches, the samples, what to compare with, and
-    libraries of custom operators.
+    """The inputs of measurements: the name and number of switches, the samples, the target, and libraries of
+    custom operators.
     """
 
     switches: str
@@ -391,7 +392,7 @@ class _Measuring:
     libraries: Libraries
 
     def squared(self, session: Any, at: int, sites: Sequence[int]) -> float:
-        """The squared error of a sample."""
+        """Return the squared error of a sample."""
         switches = np.zeros(self.count, bool)
         switches[list(sites)] = True
         outputs = sessions.run_session(session, {**self.samples[at], self.switches: switches})
@@ -407,8 +408,8 @@ def opened(
     executor: Executor | None = None,
     libraries: Libraries = (),
 ) -> Generator[SwitchedSession]:
-    """A session on the CPU, or one for each worker of an executor, which run a sample each; closed with the
-    context. The outputs of the original are computed here.
+    """Yield a CPU session, or one for each worker of an executor with a sample per task, for use within the
+    context. Computes the outputs of the original first.
 
     Raises ModelError and RunError if the original does not run.
     """
@@ -438,7 +439,7 @@ def _by_workers(
 
 @contextlib.contextmanager
 def _shared(model: Runnable, measuring: _Measuring) -> Generator[Path]:
-    """A folder with all that a worker needs."""
+    """Yield a folder with the model and inputs for the workers."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         if isinstance(model, onnx.ModelProto):
@@ -452,7 +453,7 @@ _MODEL, _REST = "model.onnx", "measuring.pickle"
 
 
 def _measured(folder: Path, at: int, sites: Sequence[int]) -> float:
-    """In a worker: the squared error of a sample."""
+    """Return, in a worker, the squared error of a sample."""
     session, measuring = _loaded(folder)
     return measuring.squared(session, at, sites)
 

@@ -36,22 +36,20 @@ from amp_rewrite.tuning import switches as sites
 from amp_rewrite.tuning.search import Found, Point, Prefer, Search, Watch, widest
 from amp_rewrite.tuning.switches import Site, opened, switched
 
-# What a search for a plan came to.
+# The outcome of a search for a plan.
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """A plan, and what it rests on.
+    """A plan, with its verdict and the evidence of the search.
 
-    `verdict` is that of the model which the plan makes, on all samples. `target` is the error that the search
-    stayed within (Metrics.error), and `noise` what float32 differs from itself by, optimised in another way.
-    `kept` are the nodes that the search keeps in float32, and `sensitivity` the error that rounding adds at
-    nodes, by name, as far as it was measured apart. `runs` counts how often all samples were run for the
-    search, and `walked` has the plans that were measured, in their order: the default one first, with the
-    error of its result. `seconds` is the time that is predicted for the plan at large sizes, as those of
-    `walked` are, `half` the number of
-    its units in half, 0 where float32 itself is the answer, and `speedup` how many times as fast as float32
-    it is predicted to be at the sizes that the model has. `bound` names the tolerance that the target is of.
+    `verdict` is that of the rewritten model on all samples. `target` is the error bound of the search
+    (Metrics.error), and `noise` the float32 noise between different optimisations. `kept` are the nodes that
+    the search keeps in float32, and `sensitivity` is the error that rounding adds at nodes, by name, as far
+    as measured separately. `runs` counts the runs of all samples, and `walked` has the measured plans in
+    order, the default one first, with the error of its result. `seconds` is the predicted time of the plan
+    at large sizes, as in `walked`, `half` its number of half units, 0 for float32, and `speedup` the
+    predicted speedup over float32 at the model's sizes. `bound` names the tolerance of the target.
 
     Examples:
         >>> from amp_rewrite import tune
@@ -82,16 +80,16 @@ class Tuned:
 
     @property
     def is_float32(self) -> bool:
-        """Whether nothing is half, as what is within the error is predicted to be no faster than float32."""
+        """Whether the plan is float32, as no plan within the target is predicted to be faster."""
         return not self.half
 
     @property
     def is_below_noise(self) -> bool:
-        """Whether no plan can meet the target: float32 itself misses it."""
+        """Whether float32 itself misses the target, so that no plan can meet it."""
         return self.noise > self.target
 
     def to_json(self) -> dict[str, Any]:
-        """This as JSON data, without the plan.
+        """Return JSON data, without the plan.
 
         Examples:
             >>> from amp_rewrite import tune
@@ -105,12 +103,12 @@ class Tuned:
         return {**plain, "verdict": self.verdict.to_json(), "walked": walked}
 
 
-# From what a search emulates to what `verify` says of the real result.
+# Confirmation of emulated plans by `verify` on the real result.
 
 
 def confirm_plan(search: Search, confirm: Callable[[Found], Tuned], end: float, watch: Watch | None) -> Tuned:
-    """The first plan whose model passes, or the closest: the search is for less where a model fails. Float32
-    itself where the gate asks for it, all of that is predicted to be no faster, and float32 passes.
+    """Return the first plan whose model passes, or the closest; the target is tightened after each failure.
+    Float32 if the gate is on, no plan is predicted to be faster, and float32 passes.
     """
     found = search.run(math.inf, watch)  # the default plan
     best = tuned = confirm(found)
@@ -129,19 +127,19 @@ def confirm_plan(search: Search, confirm: Callable[[Found], Tuned], end: float, 
 
 
 def _goes_on(tuned: Tuned) -> bool:
-    """Whether a plan that is nearer would be better, and may be had."""
+    """Return whether a closer plan is needed and possible."""
     return not tuned.is_met and tuned.verdict.is_far and not tuned.is_below_noise
 
 
 def _float32_or(search: Search, found: Found, best: Tuned, confirm: Callable[[Found], Tuned]) -> Tuned:
-    """Float32 where that passes, in place of what is predicted no faster; else the closest of both."""
+    """Return the float32 plan if it passes, else the closer of the refused and the best plan."""
     exact = confirm(search.float32(found))
     return exact if exact.is_met else min(best, confirm(found), key=lambda each: each.verdict.error)
 
 
 def _is_over(search: Search, share: float, end: float, left: int) -> bool:
-    """Whether the time is, and no more is to be confirmed of what was measured by then; not before a search,
-    which takes few runs then.
+    """Whether the deadline has passed, and no measured plan is to be confirmed; never before the first
+    search, which then takes few runs.
     """
     is_first = left == _CONFIRMATIONS
     is_late = left > _CONFIRMATIONS - _LATE
@@ -149,20 +147,20 @@ def _is_over(search: Search, share: float, end: float, left: int) -> bool:
 
 
 _CONFIRMATIONS, _LATE = 6, 2
-"""How many plans are confirmed at most, and how many of them though the time is over."""
+"""The most plans to confirm, and the most of them after the deadline."""
 
 _AT_FIRST = 0.97
-"""The share of the target to search for: most results were at most 3 % farther off than emulated."""
+"""The share of the target to search for: most real errors were at most 3 % above the emulated ones."""
 
 _TIGHTER, _FAR_TIGHTER = 0.98, 0.5
-"""The share of an emulated error to search for, where the real one is above the target, and where it is not
-but the verdict fails for something else."""
+"""The share of an emulated error to search for, if the real one is above the target, and if it is not but the
+verdict fails for another reason."""
 
 
 def _at_first(found: Found, tuned: Tuned) -> float:
-    """The share of the target to search for after the default plan: less by half, on a logarithmic scale, of
-    what that is farther off than emulated. What onnxruntime fuses differs by float32's noise, which takes
-    values over to the next number of half: of few outputs the errors differ by half for that.
+    """Return the share of the target to search for after the default plan: reduced by the root of the ratio
+    of its real to its emulated error. Fusions of onnxruntime differ by float32 noise, which moves values to
+    the neighbouring half number: for few outputs the errors may differ by half.
     """
     emulated, real = math.sqrt(found.squared) * search_bound(tuned.target), tuned.verdict.error
     if not (0 < emulated < math.inf and math.isfinite(real)):
@@ -171,8 +169,8 @@ def _at_first(found: Found, tuned: Tuned) -> float:
 
 
 def _next(found: Found, tuned: Tuned) -> float:
-    """The share of the target to search for after a plan that failed: halfway to where the next plan would
-    be near enough if it were as much farther off than emulated as this one.
+    """Return the share of the target to search for after a failed plan: halfway, on a logarithmic scale, to
+    the share at which the same ratio of real to emulated error would pass.
     """
     emulated, real = math.sqrt(found.squared), tuned.verdict.error / search_bound(tuned.target)
     if not math.isfinite(emulated):
@@ -181,25 +179,25 @@ def _next(found: Found, tuned: Tuned) -> float:
 
 
 def search_bound(target: float) -> float:
-    """The error that others are measured in: the target, or one that no rounding is within."""
+    """Return the unit of errors: the target, or a positive number below any rounding error."""
     return max(target, _NOTHING)
 
 
 _NOTHING = 1e-30
-"""What counts as an error of 0, whose square can be divided by."""
+"""A stand-in for a target of 0, whose square can be a divisor."""
 
 
-# What a search for a plan came to, as a summary line.
+# The outcome of a search for a plan, as a summary line.
 
 
 def lines(tuned: Tuned | None, report: Report) -> Iterator[SummaryLine]:
-    """What was found for a result, and what it costs; nothing where no search was needed."""
+    """Yield the outcome and effort of a search; nothing without a search."""
     if tuned is not None:
         yield SummaryLine("search", f"{_found(tuned, report)} ({_effort(tuned)})")
 
 
 def not_taken(tuned: Tuned) -> str:
-    """That a plan passed, and gives up more than inputs that nobody gave may decide."""
+    """Return a message that a plan passed, but costs more than synthetic inputs justify."""
     before = "more than a tenth of the predicted speed or of the FLOPs in half"
     lost = "all that is half" if tuned.is_float32 else before
     return f"the plan within {_target(tuned)} gives up {lost}, too much for made-up inputs ({_effort(tuned)})"
@@ -226,29 +224,29 @@ def _found(tuned: Tuned, report: Report) -> str:
 
 
 def _slower(tuned: Tuned) -> str:
-    """That half does not pay within the target, with the fastest plan that was measured there."""
+    """Return a message that half does not pay within the target, with the fastest such plan."""
     near = _near(tuned)
     if not near:
         return _none(tuned)
-    if max(near) > 1:  # as emulated, and not as it is
+    if max(near) > 1:  # in emulation only
         return f"no plan within {_target(tuned)} was found that is predicted to be faster than float32"
     fastest = f"the fastest plan that was found within {_target(tuned)}"
     return f"float32 is fastest: {fastest} is predicted to be {max(near):.2f} times as fast"
 
 
 def _none(tuned: Tuned) -> str:
-    """That nothing in half passes; where something is within the target, it fails for another bound."""
+    """Return a message that no half plan passes: none within the target, or those fail another bound."""
     found = "nothing in half was found"
     return f"{found} that passes" if _near(tuned) else f"{found} within {_target(tuned)}"
 
 
 def _near(tuned: Tuned) -> list[float]:
-    """The speeds of what has something in half and was measured within the target."""
+    """Return the predicted speedups of measured plans with half units within the target."""
     return [point.speedup for point in tuned.walked if point.half and point.error <= tuned.target]
 
 
 def _target(tuned: Tuned) -> str:
-    """The bound, by its name unless it is that of the error."""
+    """Return the target, with its name unless it is `error`."""
     bound = f"{tuned.target:.1e}" if tuned.target else "0"
     return bound if tuned.bound == "error" else f"{tuned.bound} {bound}"
 
@@ -264,7 +262,7 @@ def _effort(tuned: Tuned) -> str:
 
 
 MOST_SAMPLES = 8
-"""The samples that the search runs at most: each of its runs takes all of them."""
+"""The most samples of the search: each of its runs takes all of them."""
 
 
 def tune(
@@ -285,19 +283,19 @@ def tune(
     custom_ops: PathLike | Iterable[PathLike] = (),
     device: Device | str | None = None,
 ) -> Tuned:
-    """The plan with the least predicted time, or with `prefer` "flops" most arithmetic in half, that passes
-    `verify` with these bounds and metrics on all samples; `max_error` is short for Tolerances(error=...).
-    With `Options.gate` float32 is a plan too, where the default plan does not pass: what the search finds
-    instead is never predicted slower, at the sizes that the model has. Then nothing is half.
+    """Search for the plan with the least predicted time, or with `prefer` "flops" most arithmetic in half,
+    that passes `verify` with these bounds and metrics on all samples; `max_error` is short for
+    Tolerances(error=...). With `Options.gate` float32 is a plan too if the default plan fails: no plan that
+    is predicted to be slower at the model's sizes replaces it.
 
-    The search emulates half on the CPU, for every other sample, up to MOST_SAMPLES; all are kept in memory.
-    Its plans are confirmed on all of them, or on the samples in `fresh` alone. It takes a number of runs that
-    depends on the model alone, so that the same samples give the same plan; with a `budget` it takes so many
-    seconds in place of that, at least half of them for the search itself, and returns the best plan by then.
-    No plan is worse than the default one. Carry it out with rewrite(model, replay=tuned.plan). `observed`
-    and `imprecise_outputs` are those of `rewrite`; `watch` is called with every step. The workers of an
-    `executor` (concurrent.futures) run a sample each, and have to see the same files.
-    `custom_ops` are the libraries of the model's custom operators. `device` is where `verify` judges.
+    The search emulates half on the CPU, for every other sample, up to MOST_SAMPLES; all stay in memory. Its
+    plans are confirmed on all of them, or only on the samples in `fresh`. The number of runs depends on the
+    model alone, so that the same samples give the same plan; with a `budget` in seconds instead, at least
+    half of it for the search itself, it returns the best plan by then. No plan is worse than the default one.
+    Apply it with rewrite(model, replay=tuned.plan). `observed` and `imprecise_outputs` are those of
+    `rewrite`; `watch` is called with every step. The workers of an `executor` (concurrent.futures) run a
+    sample each, and have to see the same files. `custom_ops` are the libraries of the model's custom
+    operators. `device` is where `verify` judges.
 
     Raises MissingPackageError without onnxruntime, ModelError and FeedError if the model does not run, or a
     sample does not fit, OptionError for invalid arguments, and WorkerError where a worker ends before its
@@ -330,13 +328,13 @@ def tune(
     )
     painting = widest(analysis, prefer)
     rounding = sites.find(analysis.graph, painting)
-    switches = switched(twin, sites.find(twin.graph, widest(twin, prefer)).places)  # which edits the twin
+    switches = switched(twin, sites.find(twin.graph, widest(twin, prefer)).places)  # edits the twin
     bound = search_bound(_wanted(judged))
     graph = analysis.graph
     work = effort.work_of_run(analysis.loaded.model, graph.types, searched) if budget is None else 0.0
     runs = effort.most_runs(len(rounding.sites), work)
     with opened(runnable, switches, searched, bound, executor, judges.libraries) as session:
-        end = max(end, time.monotonic() + seconds / 2)  # a busy machine may take long to get here
+        end = max(end, time.monotonic() + seconds / 2)  # setup may be slow on a busy machine
         search = Search(analysis, painting, rounding, session, bound, prefer, runs, end)
 
         def confirm(found: Found) -> Tuned:
@@ -373,13 +371,13 @@ def _bounds(bounds: Tolerances | None, max_error: float | None) -> Tolerances:
 
 
 def _wanted(bounds: Tolerances) -> float:
-    """The error to stay within: what bounds the distance of outputs, or the default."""
+    """Return the error target: the bound on the error of outputs, or the default."""
     first = next((bound for bound in (bounds.error, bounds.relative_l2) if bound is not None), None)
     return first if first is not None else Tolerances().error or math.inf
 
 
 def _is_relative(bounds: Tolerances) -> bool:
-    """Whether the error to stay within is that of `relative_l2`."""
+    """Whether the error target is the bound on `relative_l2`."""
     return bounds.error is None and bounds.relative_l2 is not None
 
 
@@ -397,7 +395,7 @@ def _saved(analysis: Analysis, found: Found) -> SavedPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """What judges the model that a plan makes, and where it runs."""
+    """The criteria and device for verifying the model of a plan."""
 
     bounds: Tolerances
     metrics: tuple[Metric, ...]
@@ -405,7 +403,7 @@ class _Judge:
     device: Device | str | None
 
     def verdict(self, model: ModelSource, plan: SavedPlan, feeds: Sequence[Feeds]) -> Verdict:
-        """What `verify` says of it; it is written to a temporary file where the model is one."""
+        """Return the verdict of `verify`; if the model is a file, the result is a temporary file."""
         quick = Options(check=False, metadata=False)
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder) / "tuned.onnx" if arguments.is_path(model) else None
@@ -427,7 +425,7 @@ class _Judge:
 def _sensitivity(
     analysis: Analysis, places: Sequence[Site], errors: Sequence[float], bound: float
 ) -> dict[str, float]:
-    """The error that rounding adds where a node makes or reads a value, by its name; the largest first."""
+    """Return the error that rounding adds at each node, by its name, in descending order."""
     found: dict[str, float] = {}
     for site, error in zip(places, errors, strict=True):
         producer = analysis.graph.producer.get(site.value)

@@ -109,13 +109,13 @@ def _dim(dim: int | ir.SymbolicDim) -> Dim:
     return None if declared in _NO_NAMES else declared
 
 
-# Conversion of given values to the type and shape that a model declares for an input.
+# Conversion of values to the type and shape that a model declares for an input.
 
 Array = NDArray[Any]
 
 
 def coerce(declared: Input, value: Any, where: str | Path) -> Any:
-    """The value in the input's type: an array, or a list of arrays for a sequence.
+    """Return the value in the input's type: an array, or a list of arrays for a sequence.
 
     The element type is converted if no number changes, and from float64 to float32. A sequence may be given
     as one array, with its tensors along the first axis. Raises FeedError if the value does not fit.
@@ -135,7 +135,7 @@ _SAVE = "save it in that type and shape"
 
 
 def refuse_unknown(names: Iterable[str], inputs: Mapping[str, Input], where: str | Path) -> None:
-    """FeedError for a name that is not an input."""
+    """Raise FeedError for a name that is not an input."""
     for name in names:
         if name not in inputs:
             known = ", ".join(inputs) or "no inputs"
@@ -143,7 +143,7 @@ def refuse_unknown(names: Iterable[str], inputs: Mapping[str, Input], where: str
 
 
 def refuse_wrong_names(names: Collection[str], inputs: Mapping[str, Input], where: str | Path) -> None:
-    """FeedError for a name that is not an input, and for an input without a default that is missing."""
+    """Raise FeedError for a name that is not an input, and for a missing input without a default."""
     refuse_unknown(names, inputs, where)
     for name, declared in inputs.items():
         if name not in names and not declared.has_default:
@@ -151,7 +151,7 @@ def refuse_wrong_names(names: Collection[str], inputs: Mapping[str, Input], wher
 
 
 def check_declared(declared: Input, shape: tuple[int, ...], dtype: np.dtype[Any], where: str | Path) -> None:
-    """Raises the FeedError of `coerce` if no array of this shape and type is a value of the input."""
+    """Raise the FeedError of `coerce` if no array of this shape and type fits the input."""
     if declared.structure is Structure.OTHER:
         return
     is_sequence = declared.structure is Structure.SEQUENCE
@@ -182,14 +182,14 @@ def _fits(declared: Input, shape: tuple[int, ...]) -> bool:
 
 
 def _convert(array: Array, dtype: ir.DataType | None) -> Array | None:
-    """The array in that element type; None if numbers would change."""
+    """Return the array in that element type; None if numbers would change."""
     wanted = dtype.numpy() if dtype is not None else array.dtype
     if dtype == ir.DataType.STRING:
         return array if array.dtype.kind in "UOST" else None
     if array.dtype == wanted:
         return array
     if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
-        return array.view(wanted)  # an .npz does not keep the names of types that are not NumPy's own
+        return array.view(wanted)  # an .npz does not store the names of extension types
     if _category(array.dtype) != _category(wanted):
         return None
     with np.errstate(all="ignore"):
@@ -201,7 +201,7 @@ def _convert(array: Array, dtype: ir.DataType | None) -> Array | None:
 
 
 def _category(dtype: np.dtype[Any]) -> str:
-    """`float` or `integer`; NumPy's kind code for other types."""
+    """Return `float` or `integer`, or NumPy's kind code for other types."""
     try:
         known = ir.DataType.from_numpy(dtype)
     except TypeError:
@@ -211,14 +211,14 @@ def _category(dtype: np.dtype[Any]) -> str:
     return "integer" if known.is_integer() else dtype.kind
 
 
-# Why a sample that was given does not fit a session: asked once a run has failed on it.
+# Diagnosis of a sample that does not fit a session, after a run has failed on it.
 
 _TENSOR = re.compile(r"^tensor\((\w+)\)$")
 """The notation of onnxruntime for the type of a tensor."""
 
 
 def refuse(session: Any, feeds: Mapping[str, Any], where: str) -> None:
-    """FeedError for an input that is unknown, missing, no array, or of another type or shape."""
+    """Raise FeedError for an input that is unknown, missing, no array, or of another type or shape."""
     entries = ((session.get_inputs(), False), (session.get_overridable_initializers(), True))
     inputs = {
         entry.name: _input_of_session(entry, has_default=has_default)

@@ -41,14 +41,14 @@ from amp_rewrite.running.inputs.declared_inputs import (
 from amp_rewrite.running.inputs.values import ImageRange
 from amp_rewrite.running.sessions import Feeds
 
-# NumPy's .npz archives: the declared arrays are checked against a model's inputs before any is read.
+# NumPy's .npz archives: the headers are checked against a model's inputs before any array is read.
 
 SAVE = "save arrays of numbers with numpy.savez"
 """The remedy for an invalid archive, or one with other contents."""
 
 
 def read(path: Path, inputs: Mapping[str, Input]) -> dict[str, NDArray[Any]]:
-    """The arrays of an `.npz` by name.
+    """Return the arrays of an `.npz` by name.
 
     A few kilobytes can inflate to any size, so only headers are inflated until all of them are accepted: each
     array must be an input of the model with the right shape, and together they must fit into memory. Raises
@@ -85,7 +85,7 @@ def read(path: Path, inputs: Mapping[str, Input]) -> dict[str, NDArray[Any]]:
 
 
 def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """The shape and element type that a member declares."""
+    """Return the declared shape and element type of a member."""
     if member.flag_bits & _ENCRYPTED:
         raise ValueError("it is encrypted")
     with archive.open(member) as file:
@@ -112,12 +112,12 @@ _LONGEST = 200
 """Characters of a library's error message that are shown: it may quote file contents."""
 
 
-# Where samples come from.
+# Sources of samples.
 
 
 @dataclass(frozen=True, slots=True)
 class InputSource:
-    """Synthesised with `seed`, or read from `paths`, or else passed by the caller.
+    """The source of samples: synthesised with `seed`, read from `paths`, or else passed by the caller.
 
     `files` has the file or folder of each sample that was read, in order; `images` is the range of synthetic
     images, None if there are none, or several ranges.
@@ -134,7 +134,7 @@ class InputSource:
         return self.seed is not None
 
     def sample(self, index: int) -> str:
-        """The display name of a sample, counted from 0; empty for synthetic ones, which are all alike.
+        """Return the display name of a sample, counted from 0; empty for synthetic ones.
 
         The caller's are named as in Python: `samples[0]`.
         """
@@ -143,7 +143,7 @@ class InputSource:
         return self.files[index] if index < len(self.files) else f"samples[{index}]"
 
     def to_json(self) -> dict[str, Any]:
-        """This as JSON data, without the names of single samples."""
+        """Return JSON data, without the names of single samples."""
         return {
             "synthetic": self.is_synthetic,
             "seed": self.seed,
@@ -161,9 +161,8 @@ class Data:
 
     A path is an `.npz` (one sample: arrays by the names of the inputs), a directory of these, an ONNX
     `test_data_set_*` directory, or a directory of those. `dims` gives sizes for open dimensions, by symbol or
-    as `input:axis`; `seed` and `samples` are for synthetic inputs, and so are `images`, the range of images
-    of which the graph does not say one, and `ranges`, those of inputs by name. A single path need not be in
-    a list.
+    as `input:axis`. Synthetic inputs use `seed`, `samples`, `images` (the range of images if the graph
+    implies none) and `ranges` (by input name). A single path need not be in a list.
     Raises OptionError, which names the field, for invalid values.
     """
 
@@ -193,7 +192,7 @@ class Data:
 
 
 def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
-    """The samples for a model, each read or synthesised when it is requested.
+    """Yield samples for a model, each read or synthesised on request.
 
     A sample has every input without a default, by name, in the type that the model declares. Raises
     ModelError if the model cannot be read, FeedError if a path has no samples, if a file's contents do not
@@ -204,7 +203,7 @@ def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
 
 
 def _samples(model: ir.Model, path: str, data: Data, *, partial: bool = False) -> Iterator[Feeds]:
-    """The samples of `feeds` for a model from a path; those in files may lack inputs if `partial`."""
+    """Yield the samples of `feeds` for a model from a path; those in files may lack inputs if `partial`."""
     if not data.paths:
         return synthetic.synthesise(model, data.dims, data.seed, data.samples, path, data.images, data.ranges)
     declared = inputs_of(model, path)
@@ -217,14 +216,14 @@ def _path_of(model: onnx.ModelProto | str | Path) -> str:
 
 
 def partial_feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
-    """The samples in files, which may lack inputs of the model; raises as `feeds`."""
+    """Yield the samples in files, which may lack inputs of the model; raise as `feeds`."""
     return (
         _samples(loading.load(model).model, _path_of(model), data, partial=True) if data.paths else iter(())
     )
 
 
 def input_source(data: Data) -> InputSource:
-    """The source of the samples, with the files if they are read; raises FeedError as `feeds` does."""
+    """Return the source of the samples, with any files; raise FeedError as `feeds` does."""
     if not data.paths:
         return InputSource(seed=data.seed)
     files = tuple(str(reader.args[0]) for reader in _all_readers(data))
@@ -232,8 +231,8 @@ def input_source(data: Data) -> InputSource:
 
 
 def given_sizes(model: str | Path, data: Data, others: Iterable[Path] = ()) -> GivenSizes:
-    """The sizes of a model's open dimensions that `data` gives by name, and for all others those of its first
-    sample in files; of the first in `others` where it has no files. Raises what `feeds` raises.
+    """Return the sizes of a model's open dimensions: by name from `data`, all others from the first sample in
+    its files, or in `others` if it has none. Raises as `feeds` does.
     """
     data = replace(data, paths=data.paths or others)
     if not data.paths:
@@ -252,7 +251,7 @@ def given_sizes(model: str | Path, data: Data, others: Iterable[Path] = ()) -> G
 
 
 def open_sizes(model: onnx.ModelProto | str | Path, data: Data) -> dict[str, int]:
-    """The size of each open dimension in synthetic samples, by its name in `dims`.
+    """Return the size of each open dimension in synthetic samples, by its name in `dims`.
 
     Raises ModelError if the model cannot be read.
     """
@@ -264,8 +263,8 @@ def _all_readers(data: Data) -> list[partial[Feeds]]:
 
 
 def _readers(path: Path) -> Iterator[partial[Feeds]]:
-    """One reader for each sample at a path, its first argument the file or folder; FeedError if there is
-    none.
+    """Yield a reader, whose first argument is the file or folder, for each sample at a path; raise FeedError
+    if there is none.
     """
     if path.is_dir():
         yield from _readers_within(path)
@@ -304,7 +303,7 @@ def _readers_within(folder: Path) -> Iterator[partial[Feeds]]:
 
 
 def _sorted(paths: Iterator[Path]) -> list[Path]:
-    """Sorted by name, with numbers in names by value: 2 before 10."""
+    """Sort by name, with numbers in names by value: 2 before 10."""
     return sorted(paths, key=lambda path: [int(p) if p.isdigit() else p for p in _PARTS.split(path.name)])
 
 
@@ -340,7 +339,7 @@ def _read_pb(path: Path, declared: Input) -> Any:
 
 
 def _element(proto: onnx.OptionalProto) -> Any:
-    """The element of an optional; None if it is empty, by its fields: not every writer sets `elem_type`."""
+    """Return the element of an optional; None if its fields are empty, as not all writers set `elem_type`."""
     is_full = any(descriptor.name.endswith("_value") for descriptor, _ in proto.ListFields())
     return numpy_helper.to_optional(proto) if is_full else None
 
@@ -355,17 +354,17 @@ _FORMATS: dict[Structure, _Format] = {
 
 
 def _coerced(inputs: Mapping[str, Input], values: Mapping[str, Any], where: Path) -> Feeds:
-    """The values in the declared types; FeedError for one that is missing, unknown or does not fit."""
+    """Return the values in the declared types; raise FeedError for a missing, unknown or unfit one."""
     refuse_wrong_names(values, inputs, where)
     return {name: coerce(inputs[name], value, where) for name, value in values.items()}
 
 
-# What two models are compared on: given samples, or synthetic ones, with images in each possible range.
+# Trials of a comparison: user samples, or synthetic ones with images in each possible range.
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Samples, their source, and the names of made-up inputs of which nothing tells how large they are."""
+    """Samples, their source, and the names of synthetic inputs of unknown magnitude."""
 
     samples: Iterable[Feeds]
     source: InputSource
@@ -373,8 +372,8 @@ class Trial:
 
 
 def trials(model: onnx.ModelProto | str | Path, data: Data) -> tuple[Trial, ...]:
-    """The samples for a model, as `feeds` has them; where images are synthetic and the graph does not say
-    their range, once for each range. Raises what `feeds` raises.
+    """Return the samples of `feeds` for a model; once per image range if images are synthetic and the graph
+    implies no range. Raises as `feeds` does.
     """
     loaded, source = loading.load(model).model, input_source(data)
     if not source.is_synthetic:
@@ -387,6 +386,6 @@ def trials(model: onnx.ModelProto | str | Path, data: Data) -> tuple[Trial, ...]
 
 
 def of_source(data: Data, source: InputSource) -> Data:
-    """The data from which a trial with this source has its samples."""
+    """Return the data that gives a trial with this source its samples."""
     seed = data.seed if source.seed is None else source.seed
     return replace(data, images=source.images or data.images, seed=seed)

@@ -50,21 +50,21 @@ class NodeInput:
         return self.operator, self.index
 
     def attribute(self, name: str, default: int = 0) -> int:
-        """The node's integer attribute `name`; `default` if it is not set."""
+        """Return the integer attribute `name`, or `default` if it is not set."""
         return self.node.attributes.get_int(name, default)
 
     def input_at(self, index: int) -> ir.Value | None:
-        """The node's input at `index`; None if it has none there."""
+        """Return the node's input at `index`; None if absent."""
         return self.node.inputs[index] if index < len(self.node.inputs) else None
 
     def stored_shape(self, index: int) -> Shape:
-        """The shape of what is stored as the node's input at `index`; empty where nothing is."""
+        """Return the shape of the constant input at `index`; empty if it is no constant."""
         tensor = stored_as(self.input_at(index))
         return () if tensor is None else tuple(tensor.shape.numpy())
 
     def axis_of(self, value: ir.Value, axis: int) -> int | None:
-        """The axis of this input that is an axis of a value, read as it is, cast or transposed; None if it
-        reads the value otherwise.
+        """Return the axis of this input for an axis of a value read directly, cast or transposed; None for
+        any other path.
         """
         read = self.input_at(self.index)
         producer = None if read is None else read.producer()
@@ -81,7 +81,7 @@ class NodeInput:
 class Consumers:
     """The dataflow from values to node inputs in a graph and its subgraphs.
 
-    `batch` is the size that stored states of recurrent layers require of a batch; None without such.
+    `batch` is the batch size of constant initial states of recurrent layers; None without such.
     """
 
     def __init__(self, graph: ir.Graph) -> None:
@@ -95,7 +95,7 @@ class Consumers:
             self.batch = self.batch or _stored_batch(node)
 
     def of(self, value: ir.Value) -> tuple[NodeInput, ...]:
-        """The node inputs that the value reaches, directly or moved and cast; nearest first."""
+        """Return the node inputs that the value reaches, directly or moved and cast; nearest first."""
         uses: dict[NodeInput, None] = {}
         queue, visited = [value], {value}
         while queue:
@@ -109,7 +109,7 @@ class Consumers:
 
 
 def _carried_to(use: NodeInput) -> Iterable[ir.Value]:
-    """The values that have the elements of what this node input reads."""
+    """Yield the outputs that carry the elements of this node input."""
     bindings = control_flow.bindings(use.node)
     if bindings is not None:
         entered = (binding.enters for binding in bindings if use.index in binding.inputs)
@@ -126,14 +126,14 @@ _STATES = (5, 6)
 
 
 def _batch_axis(layer: ir.Node) -> int:
-    """The axis of the batch, in data and states: [sequence, batch, features] and [directions, batch, hidden],
-    or first, as `layout` says.
+    """Return the batch axis of data and states: 1 in [sequence, batch, features] and [directions, batch,
+    hidden], or 0, according to `layout`.
     """
     return 0 if layer.attributes.get_int("layout", 0) else 1
 
 
 def _stored_batch(layer: ir.Node) -> int | None:
-    """The size of the batch of the state that a layer begins with; None where the model stores none."""
+    """Return the batch size of a layer's constant initial state; None if it has none."""
     if layer.op_type not in _LAYERS or layer.domain:
         return None
     shapes = (NodeInput(layer, index).stored_shape(index) for index in _STATES)
@@ -141,7 +141,7 @@ def _stored_batch(layer: ir.Node) -> int | None:
 
 
 def _columns(axis: int, use: NodeInput, weight: Shape, _consumers: Consumers) -> int | None:
-    """The size of the axis of a Gemm's first matrix that meets its weight."""
+    """Return the size of the contracted axis of a Gemm's first matrix."""
     is_inner = axis == (0 if use.attribute("transA") else 1)
     return weight[use.attribute("transB")] if is_inner else None
 
@@ -157,7 +157,7 @@ _MOST_EXTRA_TOKENS = 2
 
 
 def _patched_side(axis: int, use: NodeInput, weight: Shape, consumers: Consumers) -> int | None:
-    """The side of square images that a convolution cuts into patches, if a position for each is stored."""
+    """Return the side of square images for a patch convolution with a constant position table."""
     strides, pads = (use.node.attributes.get_ints(name, ()) for name in ("strides", "pads"))
     if len(weight) < IMAGE_RANK or tuple(strides) != weight[_SPATIAL:] or any(pads):
         return None
@@ -168,13 +168,13 @@ def _patched_side(axis: int, use: NodeInput, weight: Shape, consumers: Consumers
 
 
 def _side(length: int) -> int:
-    """The side of a square of patches with this many positions; 0 if there is none."""
+    """Return the side of a square of patches with this many positions; 0 if there is none."""
     patches = (length - extra for extra in range(min(length, _MOST_EXTRA_TOKENS) + 1))
     return next((root for count in patches if (root := math.isqrt(count)) ** 2 == count), 0)
 
 
 def _positions(added: NodeInput) -> Shape:
-    """The shape of the other operand, stored, or looked up with stored indices in a stored table; else ()."""
+    """Return the shape of the other operand, a constant or a Gather from constants; else ()."""
     other = added.input_at(1 - added.index)
     node = None if other is None else other.producer()
     if node is None or node.op_type != "Gather" or node.attributes.get_int("axis", 0):
@@ -197,7 +197,7 @@ or a stored state or position requires.
 """
 
 
-# What the words of a name and the place of an axis say of its size.
+# Sizes suggested by the words of a name and by the position of an axis.
 
 BATCH, CHANNELS, SEQUENCE, PAST = 1, 3, 16, 8
 SIDE = 64
@@ -219,7 +219,7 @@ _AUDIO = {"sample", "samples", "audio", "wave", "waveform", "signal"}
 
 
 def name_words(text: str) -> frozenset[str]:
-    """The words of a name: `past_seqLen.1` has past, seq and len; single letters count only on their own."""
+    """Split a name: `past_seqLen.1` has past, seq and len; a single letter counts only on its own."""
     parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", text)
     return frozenset(part.lower() for part in parts if len(part) > 1 or part == text)
 
@@ -239,7 +239,7 @@ def _is_formula(symbol: str) -> bool:
 
 
 def _evaluate(formula: str, sizes: Mapping[str, int]) -> int:
-    """The value of a formula, at least 0; SEQUENCE if it is malformed or has a symbol without a size."""
+    """Evaluate a formula to at least 0; SEQUENCE if it is malformed or has a symbol without a size."""
 
     def value(term: ast.expr) -> int:
         if isinstance(term, ast.BinOp):
@@ -282,7 +282,7 @@ class _OpenDim:
 
     @property
     def is_batch(self) -> bool:
-        """True if it is a batch by its name, or without one by its place."""
+        """True if it is a batch by its name, or if unnamed by its position."""
         return "batch" in name_words(self.symbol) if self.symbol else self.axis == 0
 
     @property
@@ -325,11 +325,11 @@ class Sizing:
                     self._sizes[dim.key] = size
 
     def shape(self, declared: Input) -> Shape:
-        """The shape of an input of known rank."""
+        """Return the shape of an input of known rank."""
         return tuple(self._size(declared, axis) for axis in range(len(declared.dims or ())))
 
     def open_sizes(self) -> dict[str, int]:
-        """The size of each open dimension, by its name in `dims`."""
+        """Return the size of each open dimension, by its name in `dims`."""
         return {dim.key: self._size(dim.input, dim.axis) for dim in self._open}
 
     def _size(self, declared: Input, axis: int, default: int = 1) -> int:
@@ -339,7 +339,7 @@ class Sizing:
         return self._sizes.get(f"{declared.name}:{axis}", self._sizes.get(dim or "", default))
 
     def _required(self, dim: _OpenDim) -> int | None:
-        """The size that weights, states and positions of the consumers require."""
+        """Return the size that weights, states and positions of the consumers require."""
         value = dim.input.value
         for use in self._consumers.of(value):
             axis, weight = use.axis_of(value, dim.axis), use.stored_shape(1)
@@ -352,7 +352,7 @@ class Sizing:
         return None
 
     def _named(self, dim: _OpenDim) -> int | None:
-        """The size that the words of its symbol suggest."""
+        """Return the size that the words of its symbol suggest."""
         words = name_words(dim.symbol)
         if self._is_derived(dim) or (dim.is_audio and words & {"seq", "sequence", "len", "length"}):
             return None
@@ -371,7 +371,7 @@ class Sizing:
         return _is_formula(dim.symbol) or "total" in name_words(dim.symbol) or (is_mask and is_unique)
 
     def _batch(self, dim: _OpenDim) -> int | None:
-        """The size of another batch for an unnamed one, which is the second axis of a recurrent state."""
+        """Return the batch size of another input for an unnamed second axis of a recurrent state."""
         uses = self._consumers.of(dim.input.value) if len(dim.dims) == 3 and dim.axis == 1 else ()
         if dim.axis and not any(use.operator in _LAYERS and use.index in _STATES for use in uses):
             return None
@@ -380,7 +380,7 @@ class Sizing:
         return self._sizes[key] if key else self._consumers.batch or BATCH
 
     def _positional(self, dim: _OpenDim) -> int | None:
-        """The usual size for the position of the axis and the rank of the input."""
+        """Return the usual size for the position of the axis and the rank of the input."""
         if self._is_derived(dim):
             return None
         if _is_past(dim.input) and dim.axis == 2:
@@ -392,7 +392,7 @@ class Sizing:
         return WINDOW if dim.is_audio else SEQUENCE
 
     def _derived(self, dim: _OpenDim) -> int:
-        """The value of a formula; else the past and the new tokens together."""
+        """Return the value of a formula, else the sum of past and new tokens."""
         if _is_formula(dim.symbol):
             return _evaluate(dim.symbol, self._sizes)
         pasts = (self._size(other, 2, PAST) for other in self._inputs if _is_past(other))

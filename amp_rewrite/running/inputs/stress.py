@@ -1,4 +1,4 @@
-"""Copies of a made-up sample that are loud, faint, or far from 0: what normal distributions do not show."""
+"""Synthetic samples scaled up, scaled down or offset, beyond what normal distributions cover."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amp_rewrite.running.sessions import Feeds
 
 @dataclass(frozen=True, slots=True)
 class Stress:
-    """A change of made-up inputs, in words, as numbers: each value times `factor`, plus `offset`."""
+    """A change of synthetic inputs, in words and numbers: each value times `factor`, plus `offset`."""
 
     change: str
     factor: float = 1.0
@@ -24,14 +24,14 @@ STRESSES = (
     Stress("1,000 times as faint", factor=1e-3),
     Stress("offset by 10 times their spread", offset=10.0),
 )
-"""The changes that are tried: percent for shares, silence in recordings (-60 dB), and temperatures of
+"""The stresses: percent for shares, silence in recordings (-60 dB), and temperatures of
 weather in kelvin (278 +- 21). Of 91 real models 7 fail in one; at 1,000 times as loud 11 do, and at the
 32,768 times of samples of 16 bits 25.
 """
 
 
 def copies(sample: Feeds, names: Collection[str]) -> Iterator[tuple[Stress, Feeds]]:
-    """A copy of the sample for each stress, in which the inputs with these names are changed."""
+    """Yield each stress with a copy of the sample in which the named inputs are changed."""
     for stress in STRESSES if names else ():
         changed = {
             name: np.asarray(sample[name] * stress.factor + stress.offset).astype(sample[name].dtype)

@@ -31,12 +31,12 @@ def synthesise(
     images: ImageRange = ImageRange.UNIT,
     ranges: Ranges | None = None,
 ) -> Iterator[Mapping[str, Any]]:
-    """Samples for a model, one after the other; the same seed gives the same samples.
+    """Yield synthetic samples for a model; the same seed gives the same samples.
 
     Each input has its own random number generator, so that adding an input does not change the others.
-    Where an input chooses a branch there are two samples at least, and they take turns: both branches run.
-    `images` is the range of images for which the graph does not say one, `ranges` are those that the user
-    declared of inputs. Inlines the functions of `model`.
+    If an input selects a branch, there are at least two samples, which alternate so that both branches run.
+    `images` is the range of images if the graph implies none, `ranges` are declared by the user. Inlines the
+    functions of `model`.
     Raises FeedError if an input cannot be synthesised, or if `dims` has a name that is not an open dimension.
     """
     specs = [replace(spec, unsaid_images=images) for spec in _specs(model, dims, ranges or {}, model_path)]
@@ -48,10 +48,10 @@ def synthesise(
 def unsaid(
     model: ir.Model, dims: Mapping[str, int], ranges: Ranges
 ) -> tuple[frozenset[ImageRange | None], frozenset[str]]:
-    """The ranges that the graph says of its images, with None for one of which it says nothing, and the names
-    of the inputs that may be of any size (`values.is_free`). An input with a declared range is in neither.
+    """Return the ranges that the graph implies for its images, None for an unknown one, and the names of the
+    inputs of unknown magnitude (`values.is_free`). An input with a declared range is in neither.
 
-    Raises what `synthesise` raises.
+    Raises as `synthesise` does.
     """
     floats = [spec for spec in _specs(model, dims, ranges) if spec.dtype.is_floating_point()]
     images = frozenset(values.stated_range(spec) for spec in floats if values.is_image(spec))
@@ -59,7 +59,7 @@ def unsaid(
 
 
 def open_sizes(model: ir.Model, dims: Mapping[str, int]) -> dict[str, int]:
-    """The size that `synthesise` chooses for each open dimension, by its name in `dims`."""
+    """Return the size that `synthesise` chooses for each open dimension, by its name in `dims`."""
     inlining.inline(model)
     return Sizing(_required_inputs(model), dims, Consumers(model.graph)).open_sizes()
 

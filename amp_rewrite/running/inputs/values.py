@@ -1,5 +1,5 @@
-"""The values of synthetic inputs, by rules on their names and on the node inputs that they reach; the first
-rule that applies gives the values.
+"""Values of synthetic inputs, by rules on their names and on the node inputs that they reach; the first
+applicable rule decides.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ BRANCHES = 2
 class InputSpec:
     """An input to synthesise: its shape, the node inputs that it reaches, and its random number generator.
 
-    `all_shapes` has the shapes of all inputs of the model, `unsaid_images` is the range of images for which
-    the graph does not say one, `declared` the range that the user declared, `sample` the position of the
-    sample that it is for.
+    `all_shapes` has the shapes of all inputs of the model, `unsaid_images` is the range of images if the
+    graph implies none, `declared` the range that the user declared, `sample` the index of the sample.
     """
 
     input: Input
@@ -84,23 +83,23 @@ class InputSpec:
 
     @property
     def chooses(self) -> bool:
-        """True if it is the truth value that chooses the branch of an If."""
+        """True if it is the condition of an If."""
         return self.dtype == ir.DataType.BOOL and self.reaches(_node_inputs("If", 0))
 
     def full(self, value: float) -> Array:
-        """An array filled with `value`."""
+        """Return an array filled with `value`."""
         return np.full(self.shape, value)
 
     def uniform(self, low: float, high: float) -> Array:
-        """Uniformly distributed random numbers."""
+        """Return uniformly distributed random numbers."""
         return self.random.uniform(low, high, self.shape)
 
     def reaches(self, inputs: frozenset[tuple[str, int]]) -> bool:
-        """True if it reaches one of these node inputs, directly or moved and cast."""
+        """Return whether it reaches one of these node inputs, directly or moved and cast."""
         return any(use.key in inputs for use in self.uses)
 
     def shape_of(self, value: ir.Value | None) -> Shape:
-        """The shape of another value, also through Cast and DequantizeLinear; empty if unknown."""
+        """Return the shape of another value, also through Cast and DequantizeLinear; empty if unknown."""
         if value is None or value in self.all_shapes:
             return () if value is None else self.all_shapes[value]
         stored = stored_as(value)
@@ -118,7 +117,7 @@ Rule = Callable[[InputSpec], Array | None]
 
 
 def rules(dtype: ir.DataType) -> tuple[Rule, ...]:
-    """The rules for an element type, of which the last one always applies; empty for other types."""
+    """Return the rules for an element type, the last of which always applies; empty for other types."""
     if dtype == ir.DataType.BOOL:
         return (lambda spec: spec.full(not spec.chooses or spec.sample % BRANCHES == 0),)
     if dtype == ir.DataType.STRING:
@@ -129,13 +128,13 @@ def rules(dtype: ir.DataType) -> tuple[Rule, ...]:
 
 
 def tensor(spec: InputSpec) -> Array:
-    """The values of an input, in its type; of one element of a sequence."""
+    """Return the values of an input, or of one element of a sequence, in its type."""
     values = next(values for rule in rules(spec.dtype) if (values := rule(spec)) is not None)
     return np.asarray(values).astype(spec.dtype.numpy())
 
 
 def _node_inputs(operators: str, *indices: int) -> frozenset[tuple[str, int]]:
-    """The keys of the inputs at these indices, for operators separated by spaces."""
+    """Return the keys of the inputs at these indices, for operators separated by spaces."""
     return frozenset((operator, index) for operator in operators.split() for index in indices)
 
 
@@ -145,7 +144,7 @@ def _is_past(name: str, shape: Shape) -> bool:
 
 
 def _stored_number(value: ir.Value | None) -> int | None:
-    """The only element of a stored value."""
+    """Return the only element of a constant; None for other values."""
     stored = stored_as(value)
     return None if stored is None or stored.size != 1 else int(np.ravel(stored.numpy())[0])
 
@@ -164,7 +163,7 @@ _DIVISORS = _node_inputs("Div Mod", 1)
 
 
 def _position(spec: InputSpec) -> Array | None:
-    """Ascending positions that follow those of the past, modulo the size of their table."""
+    """Return ascending positions that continue the past, modulo the size of their table."""
     if not spec.words & {"position", "positions", "pos"}:
         return None
     pasts = (s[2] for v, s in spec.all_shapes.items() if len(s) == 4 and _is_past(v.name or "", s))
@@ -174,7 +173,7 @@ def _position(spec: InputSpec) -> Array | None:
 
 
 def _by_name(spec: InputSpec) -> Array | None:
-    """0 for token types and the past, and 1 for a mask."""
+    """Return 0 for token types and the past, and 1 for a mask."""
     if spec.words >= {"token", "type"} or "segment" in spec.words or _is_past(spec.input.name, spec.shape):
         return spec.full(0)
     return spec.full(1) if "mask" in spec.words else None
@@ -186,13 +185,13 @@ def _index(spec: InputSpec) -> Array | None:
 
 
 def _bound(spec: InputSpec) -> int | None:
-    """The number of entries of the smallest table that the input indexes; None if it indexes none."""
+    """Return the number of entries of the smallest table that the input indexes; None if it indexes none."""
     bounds = (_entries(spec, use) for use in spec.uses)
     return min((size for size in bounds if size is not None), default=None)
 
 
 def _entries(spec: InputSpec, use: NodeInput) -> int | None:
-    """The number of entries that this use indexes; an index tuple is to be valid in every axis."""
+    """Return the number of entries that this use indexes; an index tuple must be valid in every axis."""
     if use.key == ("OneHot", 0):
         return _stored_number(use.input_at(1))
     if use.key not in _TABLES:
@@ -211,11 +210,11 @@ _TABLES: dict[tuple[str, int], int] = {
     ("com.microsoft:EmbedLayerNormalization", 1): 4,
     ("com.microsoft:EmbedLayerNormalization", 8): 3,
 }
-"""Node inputs that are indices, and where the node has their table."""
+"""Node inputs that are indices, with the input index of their table."""
 
 
 def _length(spec: InputSpec) -> Array | None:
-    """The full length of the data, in the axis that a recurrent layer or ReverseSequence goes along."""
+    """Return the full length of the data in the time axis of a recurrent layer or ReverseSequence."""
     for use in spec.uses:
         if use.key in _LENGTHS and (data := spec.shape_of(use.input_at(0))):
             return spec.full(data[use.attribute("time_axis")])
@@ -228,7 +227,7 @@ _LENGTHS = _node_inputs("LSTM GRU RNN", 4) | _node_inputs("ReverseSequence", 1)
 
 
 def _compared(spec: InputSpec) -> Array | None:
-    """The constant that the input is compared with, such as a sampling rate; 0 and 1 are truth values."""
+    """Return the constant that the input is compared with, such as a sampling rate; 0 and 1 are Booleans."""
     others = (use.input_at(1 - use.index) for use in spec.uses if use.operator == "Equal")
     numbers = (number for other in others if (number := _stored_number(other)) not in (None, 0, 1))
     number = next(numbers, None)
@@ -236,17 +235,17 @@ def _compared(spec: InputSpec) -> Array | None:
 
 
 def _by_use(spec: InputSpec) -> Array | None:
-    """1 for masks of several axes, and small counts for loops."""
+    """Return 1 for masks of several axes, and small trip counts for loops."""
     if spec.reaches(_MASKED) and len(spec.shape) > 1:
         return spec.full(1)
     return spec.full(TRIP_COUNT) if spec.is_single and spec.reaches(_COUNTS) else None
 
 
 def _operand(spec: InputSpec) -> Array | None:
-    """The value for the first operator that reads the input as an operand that determines shapes.
+    """Return the value for the first operator that reads the input as a shape-determining operand.
 
-    A single number may be moved on its way; of several, only a part may arrive. Where the input has another
-    length than the numbers, their minimum is in all elements.
+    A single number may be moved on its way; of several, only a part may arrive. If the length of the input
+    differs from that of the numbers, all elements are their minimum.
     """
     for use in spec.uses:
         is_whole = spec.is_single or use.input_at(use.index) is spec.input.value
@@ -259,14 +258,14 @@ def _operand(spec: InputSpec) -> Array | None:
 
 
 def _ends(spec: InputSpec, use: NodeInput, data: Shape) -> Sequence[int]:
-    """The sizes of the sliced axes, so that nothing is cut off."""
+    """Return the sizes of the sliced axes, so that nothing is cut off."""
     stored = stored_as(use.input_at(3))
     axes = np.ravel(stored.numpy()) if stored is not None else range(spec.length)
     return [data[axis] for axis in axes if -len(data) <= axis < len(data)]
 
 
 def _parts(spec: InputSpec, use: NodeInput, data: Shape) -> Sequence[int]:
-    """Equal parts, with the remainder in the last one."""
+    """Return equal parts, with the remainder in the last one."""
     axis = use.attribute("axis")
     if not -len(data) <= axis < len(data) or not spec.shape:
         return ()
@@ -290,7 +289,7 @@ _OPERANDS: dict[tuple[str, int], _Operand] = {
 
 
 def _small(spec: InputSpec) -> Array:
-    """A shape, by the name; 1 for a divisor; any bytes; and 0 and 1 for all others."""
+    """Return a shape, by the name; 1 for a divisor; random bytes; and 0 and 1 for all others."""
     if spec.words & {"size", "sizes", "shape"} and len(spec.shape) == 1:
         batch = next((shape[0] for shape in spec.others if shape), 1)
         return np.array([batch, CHANNELS, *[SIDE] * spec.length][: spec.length])
@@ -314,7 +313,7 @@ _INTEGERS: tuple[Rule, ...] = (
 )
 
 
-# Floats: normally distributed, except for masks, images, positive operands, and what has a declared range.
+# Floats: normally distributed, except for masks, images, positive operands and declared ranges.
 
 _POSITIVE = (0.1, 1.0)
 _DOMAINS = (
@@ -340,7 +339,7 @@ _SCALES = _node_inputs("Resize", 2) | _node_inputs("Upsample", 1)
 
 
 def _mask(spec: InputSpec) -> Array | None:
-    """0 for the past, and for a mask that is added before a softmax; 1 for one that is multiplied."""
+    """Return 0 for the past and for an additive softmax mask, 1 for a multiplicative mask."""
     if _is_past(spec.input.name, spec.shape) or spec.reaches(_ADDED_MASKS):
         return spec.full(0)
     if "mask" not in spec.words:
@@ -351,14 +350,14 @@ def _mask(spec: InputSpec) -> Array | None:
 
 
 def _scales(spec: InputSpec) -> Array | None:
-    """Scales of 2 for all axes but batch and channels."""
+    """Return scales of 2 for all axes but batch and channels."""
     if not spec.reaches(_SCALES) or len(spec.shape) != 1:
         return None
     return np.where(np.arange(spec.length) < 2, 1.0, 2.0)
 
 
 def _in_domain(spec: InputSpec) -> Array | None:
-    """Numbers in the domain of the functions that they or their sums reach; the narrowest domain first."""
+    """Return numbers in the domain of the functions that they or their sums reach, narrowest domain first."""
     for inputs, (low, high) in _DOMAINS:
         if spec.reaches(inputs):
             return spec.uniform(low, high)
@@ -367,13 +366,13 @@ def _in_domain(spec: InputSpec) -> Array | None:
 
 
 _MOST_SUMS = 4
-"""The most sums one behind the other: the degrees of an adjacency matrix are one or two."""
+"""The most chained sums: the degrees of an adjacency matrix are one or two."""
 _FEW = 1 << 16
-"""The most weights of a product that is taken for a sum; more are those of a layer."""
+"""The most weights of a product that counts as a sum; a layer has more."""
 
 
 def _needs_positive(consumers: Consumers, use: NodeInput, left: int) -> bool:
-    """True if what this use reads is a radicand, or a sum of it is, or what is reduced a divisor."""
+    """Return whether the operand of this use, or a sum of it, is a radicand or a divisor."""
     if use.key in _node_inputs("Sqrt Log", 0):
         return True
     if use.key == ("Pow", 0):
@@ -388,7 +387,7 @@ def _needs_positive(consumers: Consumers, use: NodeInput, left: int) -> bool:
 
 
 def _is_added_up(use: NodeInput) -> bool:
-    """True if a node adds up what it reads there, alone or to something else, with no negative weight."""
+    """Return whether a node sums this operand, alone or with others, without negative weights."""
     if use.operator == "MatMul":
         weights = stored_as(use.input_at(1 - use.index))
         return weights is not None and weights.size <= _FEW and bool(np.all(weights.numpy() >= 0))
@@ -398,14 +397,14 @@ def _is_added_up(use: NodeInput) -> bool:
 
 
 def _declared(spec: InputSpec) -> Array | None:
-    """Numbers in the range that the user declared, where half holds them: what it does not stays float32."""
+    """Return numbers in the declared range; None if it exceeds that of half, as such values stay float32."""
     if spec.declared is None or not max(map(abs, spec.declared)) <= FLOAT16.largest:
         return None
     return spec.uniform(*spec.declared)
 
 
 def _image(spec: InputSpec) -> Array | None:
-    """An image in the range that the graph says; in `unsaid_images` where it says nothing."""
+    """Return an image in the range that the graph implies, else in `unsaid_images`."""
     if not given.is_image(spec.input.value, spec.shape):
         return None
     return spec.uniform(0.0, (stated_range(spec) or spec.unsaid_images).most)
@@ -422,14 +421,14 @@ _FLOATS: tuple[Rule, ...] = (
 
 
 def is_image(spec: InputSpec) -> bool:
-    """True if an input is synthesised as an image."""
+    """Return whether an input is synthesised as an image."""
     before = _FLOATS[: _FLOATS.index(_image)]
     return given.is_image(spec.input.value, spec.shape) and all(rule(spec) is None for rule in before)
 
 
 def is_free(spec: InputSpec) -> bool:
-    """True if a floating-point tensor of several elements may be of any size: it is normally distributed for
-    lack of a rule, its name is not that of what is normalised, and no recurrent layer has it as its state.
+    """Return whether a float tensor of several elements has unknown magnitude: no rule applies, so that it is
+    normally distributed; its name suggests no normalised data; and it is no recurrent state.
     """
     is_array = spec.dtype.is_floating_point() and spec.input.structure is Structure.TENSOR
     if not is_array or spec.is_single or spec.words & _NORMALISED or spec.reaches(_STATES):
@@ -442,8 +441,8 @@ _STATES = _node_inputs("LSTM GRU RNN", 5) | _node_inputs("LSTM", 6)
 
 
 def stated_range(spec: InputSpec) -> ImageRange | None:
-    """The range that the graph takes an image to have, by the first constant that it subtracts or scales by;
-    None if it says nothing.
+    """Return the range of an image implied by the first constant that the graph subtracts or scales by; None
+    if there is none.
 
     A mean, a divisor or a bound of more than two is for 0..255, and so is a factor of less than 0.1:
     1/255, 1/127.5 and the inverse of its usual standard deviations (57 to 59) are.
@@ -464,4 +463,4 @@ _CONSTANTS = {
     ("BatchNormalization", 0): 3,
     ("Clip", 0): 2,
 }
-"""For the node inputs that read an image: where the node has its constant."""
+"""Node inputs that read an image, with the input index of the constant."""
