@@ -91,7 +91,13 @@ _ACTIVATIONS: tuple[tuple[str, int, Pattern], ...] = (
 )
 """Rarest operator of each kind, number of nodes from there to the end, and the pattern that they spell."""
 
-_FACTORED = ["Add", "Mul", "Mul", "Mul", "Mul"]  # with Pow, it matches a preceding Cast as a part of the pattern
+_FACTORED = [
+    "Add",
+    "Mul",
+    "Mul",
+    "Mul",
+    "Mul",
+]  # with Pow, it also takes a preceding Cast
 
 
 def _is_fused_in_float32(core: str, found: Match) -> bool:

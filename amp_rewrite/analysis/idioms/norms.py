@@ -38,7 +38,7 @@ _REDUCTIONS = {
     "ReduceSumSquare": SUM,
     "ReduceL2": SUM,
 }
-"""Reductions to a power mean or sum: a product of data with themselves is a mean if it is scaled after it."""
+"""Reductions to a power mean or sum: a product of data with themselves is a mean where it is then scaled."""
 _LONGEST = 12
 """Maximum number of nodes from the reduction to the quotient."""
 _ONE_TYPE = 17
