@@ -1,10 +1,10 @@
-"""Absorption: a large constant in half absorbs digits of what it is added to.
+"""Absorption: a large constant in half absorbs digits of the other term of a sum.
 
     Add(Mul(x, std), mean)        with a mean of 40000 and a std of 100, at the end of a model
     Gemm(x, w, bias)              the same, by the length of the columns of w
 
-Inside a model, that matters where half has no fractions left. At its end, whoever reads the output takes the
-offset away again, and what it absorbed is missing.
+Inside a model, that matters where half has no fractions left. At its end, the reader of the output subtracts
+the offset again, and the absorbed digits are missing.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ from amp_rewrite.policy.evidence import Evidence, Reason
 _SUMS = frozenset(("Add", "Sub", "Sum"))
 _BIASED = frozenset("Conv ConvTranspose FusedConv FusedGemm Gemm".split())
 _NORMS = frozenset("BatchNormalization GroupNormalization InstanceNormalization LayerNormalization".split())
-"""Operators with a bias at port 2; the normalised value to which a norm adds it has the size of its input
-1.
-"""
+"""Operators with a bias at port 2; a norm adds it to values of the size of its input 1."""
 _BESIDE = 16.0
 """Ratio of an offset to the rest above which only 128 of float16's 2,048 steps remain for the rest: the error
 of the output about its mean is then half of the tolerance of a verdict, in any half type.
@@ -86,9 +84,7 @@ def _offset(use: UnitUse, constant: Constant, node: ir.Node) -> float:
 
 
 def _size(value: ir.Value) -> NDArray[Any]:
-    """Return the magnitude of a value by channel: the constant that scales it last, or else its producer's
-    output.
-    """
+    """Return the magnitude of a value by channel: the constant that scales it last, or its producer's."""
     node = source(value, moves).producer()
     if node is None or node.op_type not in ("Div", "Mul"):
         return _ONE if node is None else _made(node)
@@ -98,9 +94,7 @@ def _size(value: ir.Value) -> NDArray[Any]:
 
 
 def _made(node: ir.Node) -> NDArray[Any]:
-    """Return the magnitude by channel of the output of a norm or a product, for data of about 1; 1 for other
-    operators.
-    """
+    """Return the magnitude of a norm's or product's output by channel, for data of about 1; 1 for others."""
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     if node.op_type in _NORMS:
         return _channels(weight)

@@ -61,9 +61,7 @@ _EXACT = 1e-6
 
 
 def check(graph: UnitGraph, half: Half) -> Mapping[int, Evidence]:
-    """Return the units that add to an accumulator, that move or scale it on the way, or that feed a
-    CumSum.
-    """
+    """Return the units that add to an accumulator, move or scale it on the way, or feed a CumSum."""
     units = (unit for name in _LOOPS for unit in graph.by_operator.get(name, ()))
     loops = dict.fromkeys(graph.units[unit].node for unit in units)
     nodes = {node for loop in loops for node in _Step(graph, loop).sums()}
@@ -104,9 +102,7 @@ class _Step:
                 yield from nodes
 
     def _spread(self, body: ir.Graph) -> None:
-        """Set for each value of a body, and of nested bodies, the bits of the carried values that it depends
-        on.
-        """
+        """Set for each value of a body, and of nested bodies, the bits of its carried ancestors."""
         for node in self._graph.nodes[body]:
             before = 0
             for value in node.inputs:
@@ -178,9 +174,7 @@ class _Average(NamedTuple):
 
 
 def _averages(graph: UnitGraph, most: float) -> Iterator[ir.Node]:
-    """Yield the nodes of the steps of moving averages, outside of loops, whose new term has at most this
-    weight.
-    """
+    """Yield the nodes of moving averages, outside of loops, whose new term has at most this weight."""
     totals = (graph.units[unit].node for unit in graph.by_operator.get("Add", ()))
     in_root = (node for node in totals if node.graph is graph.root)
     steps = {node: step for node in in_root if (step := _average(node, most)) is not None}

@@ -42,9 +42,7 @@ from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 _NEAR_0, _NEAR_1, _IF_UNBOUNDED = 1, 2, 4
-"""Needs of a value: its distance from 0, its distance from 1, and its distance from 0 unless it is
-bounded.
-"""
+"""Needs of a value: its distance from 0, from 1, and from 0 unless it is bounded."""
 _LAYERS = frozenset("Conv ConvTranspose Gemm MatMul Tanh".split())
 """Layers, and the operators that a Mish applies to a softplus."""
 _MOVES = REARRANGES | SELECTS | {"Neg"}
@@ -54,9 +52,7 @@ _SCALES = frozenset(("Add", "Div", "Mul", "Pow", "Sub"))
 
 
 def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping[int, Evidence]:
-    """Return the units of cancelling sums, from the atoms of their terms to the consumer that needs the
-    difference.
-    """
+    """Return the units of cancelling sums, from the atoms of their terms to the sensitive consumer."""
     if not _may_cancel(graph, fits):
         return {}
     forms = form_rules.read(graph, fits, half)
@@ -266,9 +262,7 @@ class _Needs:
         )
 
     def _is_saturated(self, end: ir.Node, value: ir.Value) -> bool:
-        """Return whether a value saturates where a node needs its digits: at 1 for an inverse, at 0 for a
-        Log.
-        """
+        """Return whether a value saturates where a node needs its digits: 1 for an inverse, 0 for a Log."""
         near = self._forms.known_near(value)
         if near is None or self._forms.of(value).number is not None:
             return False

@@ -22,9 +22,7 @@ Findings = Mapping[int, Evidence]
 NONE: Findings = {}
 CARRY_HUGE = MOVERS | {"Add", "Neg", "Sub"}
 _KEEP_OFFSET = MOVERS - CONTROL_FLOW | frozenset("Cast Clip Div LeakyRelu Mul Neg Relu".split())
-"""Operators that preserve the ratio of an offset to the rest: for Mul and Div, if one operand is a
-constant.
-"""
+"""Operators that preserve the ratio of an offset to the rest: Mul and Div if one operand is constant."""
 _SQUARES = 8.0
 """Exponent that nested squares add up to."""
 
@@ -41,7 +39,7 @@ class Constant:
     def evidence(
         self, reason: Reason, half: Half, number: float | None, limit: float, text: str = ""
     ) -> Evidence:
-        """Return the evidence for float32 that this constant gives."""
+        """Return evidence for float32 with this constant as the subject."""
         return Evidence(Authority.RANGE, reason, self.value.name or "", number, limit, half.name, text)
 
 

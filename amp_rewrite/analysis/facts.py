@@ -80,9 +80,7 @@ def gather(
 
 
 def _old_opset(root: ir.Graph, half: Half) -> Evidence | None:
-    """Return the reason why nothing in a model can change: its opset has no Cast to half. None where it has
-    one.
-    """
+    """Return the reason why nothing in a model can change, an opset without Cast to half; or None."""
     version, least = element_types.default_opset(root.opset_imports), schema.first_opset_with(half)
     if version >= least:
         return None

@@ -125,9 +125,7 @@ class _Flows:
         return self._with_ends(self._spread(dict.fromkeys(self._counting()), (), carries), _BOUNDED)
 
     def to_angles(self) -> Iterable[int]:
-        """Return the units that compute an angle from inputs of the model; a Sin of an input itself follows
-        its list.
-        """
+        """Return the units that compute an angle from inputs; a Sin of an input itself follows its list."""
         ends = set(self._of(*_ANGLES))
         way = reach(ends, self._graph.predecessors.__getitem__, self._is_of_a_point) if ends else ()
         return (*way, *(unit for each in way for unit in self._graph.successors[each] if unit in ends))
@@ -270,9 +268,7 @@ class _Flows:
         return not self._of_inputs.get(unit, _LAYER) & (_LAYER | _PROJECTED)
 
     def _is_power(self, units: Collection[int]) -> bool:
-        """Return whether all these are of inputs, a transform and a square precede, and nothing masks faint
-        values.
-        """
+        """Return whether these are of inputs, transformed and squared, and nothing masks faint values."""
         through = functools.reduce(lambda bits, unit: bits | self._of_inputs.get(unit, 0), units, 0)
         is_spectrum = through & (_PRODUCT | _SQUARE | _FLOORED) == _PRODUCT | _SQUARE
         return is_spectrum and all(unit in self._of_inputs for unit in units)
@@ -330,9 +326,7 @@ def _casts_to_integer(node: ir.Node) -> bool:
 
 
 def _scaling(values: Iterable[ir.Value]) -> Collection[ir.Node]:
-    """Return the nodes that move, scale, bound or square values on their way, up to an operator that
-    saturates.
-    """
+    """Return the nodes that move, scale, bound or square values, up to an operator that saturates."""
     nodes, todo = dict[ir.Node, None](), list(values)
     while todo:
         node = todo.pop().producer()

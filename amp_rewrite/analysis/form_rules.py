@@ -34,9 +34,7 @@ _COMPARED = 1 << 20
 """Maximum number of elements of indices that are compared with others."""
 
 Rule = Callable[[Forms, ir.Node, ir.Value], "Form | None"]
-"""Compute the form of the first output of a node with this first input; None where that is an atom of its
-own.
-"""
+"""Computes the form of the first output of a node with this first input; None for an atom of its own."""
 
 
 def read(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Forms:

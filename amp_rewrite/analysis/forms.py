@@ -31,9 +31,7 @@ SURE = 4.0
 _TERMS, _DEGREE = 16, 4
 """The most terms of a form, and the most atoms of a term: a value with more is an atom of its own."""
 _COMPARED = 1 << 20
-"""Maximum number of elements of a stored grid that is compared with others; a larger one equals only
-itself.
-"""
+"""Maximum number of elements of a stored grid that is compared with others."""
 _MATRIX = 4096
 """Maximum rows or columns of a stored matrix whose sums are computed."""
 _EXACT = 1e-4
@@ -78,7 +76,7 @@ class Form(NamedTuple):
 
     @property
     def averaged(self) -> bool:
-        """Whether any part of it is a sum over an axis."""
+        """True if any part of it is a sum over an axis."""
         return self.sums + self.inner > 0
 
 
@@ -125,9 +123,7 @@ class Forms:
         return form
 
     def is_part(self, value: ir.Value, term: Term, atoms: frozenset[Atom]) -> bool:
-        """Return whether a term of a value consists of these atoms, and is more than a moved output of one
-        operator.
-        """
+        """Return whether a term of a value consists of these atoms, and is not one output, merely moved."""
         if len(term) != 1:
             return not atoms.isdisjoint(term)
         is_more = self.kinds[term[0]] in _POSITIONS or self.of(value).averaged
@@ -380,7 +376,7 @@ def _near_sum(one: Form, other: Form) -> frozenset[float] | None:
 
 
 def _few(points: frozenset[float]) -> frozenset[float] | None:
-    """Return these points; None if they are so many that being close to one tells nothing."""
+    """Return these points; None if they are so many that being close to one is no information."""
     return points if len(points) <= _TERMS else None
 
 

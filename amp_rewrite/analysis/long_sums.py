@@ -16,9 +16,7 @@ from amp_rewrite.policy.options import Options
 
 
 def check(graph: UnitGraph, options: Options) -> Mapping[int, Evidence]:
-    """Return the units that stay float32 because they add up more terms than the target does accurately in
-    half.
-    """
+    """Return the units that add up more terms than the target does accurately in half."""
     target, found = options.target, dict[int, Evidence]()
     if target.longest_sum is None:
         return found
@@ -48,9 +46,7 @@ def _declared(value: ir.Value | None) -> ir.Shape | None:
 
 
 def terms(node: ir.Node, shape_of: _ShapeOf = _declared) -> int | None:
-    """Return the number of terms of each element of a product or a sum, for these shapes; None where it is
-    unknown.
-    """
+    """Return the terms per element of a product or a sum, for these shapes; None where unknown."""
     rule = _TERMS.get(node.op_type) if node.domain == "" else None
     return None if rule is None else rule(_Summed(node, shape_of))
 
@@ -92,9 +88,7 @@ def _conv(summed: _Summed) -> int | None:
 
 
 def _conv_transpose(summed: _Summed) -> int | None:
-    """Return an upper bound: an element of the result meets every stride-th element of the filter along each
-    axis.
-    """
+    """Return an upper bound: an element meets every stride-th element of the filter along each axis."""
     dims = summed.dims(1)
     channels, spots = _product(dims[:1]), dims[2:]
     strides = schema.integers(summed.node, "strides") or [1] * len(spots)

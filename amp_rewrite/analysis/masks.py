@@ -54,9 +54,7 @@ def find(constant: Constant, context: Context) -> Mask:
 
 
 def _masks(use: UnitUse, context: Context) -> bool:
-    """Return whether this is a valid use of a mask: propagated, compared, read for its shape, or negative in
-    a softmax.
-    """
+    """Return whether a use is valid for a mask: propagation, comparison, shape, or negative in a softmax."""
     if _is_softmax(use, context):
         return use.carried <= 0
     return _carries(use, context) or effective_op(context.node(use.unit)) in _COMPARE | _READ_NO_ELEMENT

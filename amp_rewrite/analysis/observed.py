@@ -93,9 +93,7 @@ def refuse_foreign(graph: ir.Graph, seen: Seen) -> None:
 
 
 def check(graph: UnitGraph, seen: Seen, found: Ranges, half: Half) -> dict[int, Evidence]:
-    """Return the units that read or produce values outside the range of half, except masks before a
-    softmax.
-    """
+    """Return the units with inputs or outputs outside the range of half, except masks before a softmax."""
     if not seen:
         return {}
     masking = {unit for units in found.masks.values() for unit in units}
@@ -118,9 +116,7 @@ def _evidence(unit: Unit, seen: Seen, half: Half) -> Evidence | None:
 
 
 def _frequency(seen: Extremes, half: Half) -> str:
-    """Return the number of samples, and the share of elements, beyond half's range; empty where they are
-    unknown.
-    """
+    """Return the number of samples and the share of elements beyond half's range; empty if unknown."""
     times = f" in {seen.samples:,} samples" if seen.samples > 1 else ""
     if seen.most <= half.largest:
         return f"{times}, too near for other inputs"

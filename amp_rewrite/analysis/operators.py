@@ -6,9 +6,7 @@ import onnx_ir as ir
 
 
 def effective_op(node: ir.Node) -> str:
-    """Return the operator whose arithmetic a node performs: Add for a scatter that adds, its own for any
-    other.
-    """
+    """Return the operator whose arithmetic a node performs: Add for a scatter that adds, else its own."""
     reduction = node.attributes.get("reduction") if node.op_type in _SCATTERS else None
     if reduction is None:
         return node.op_type

@@ -63,9 +63,7 @@ def faint_outputs(graph: UnitGraph, faint: Faint, options: Options) -> dict[int,
 
 
 def _end(graph: UnitGraph, output: ir.Value) -> Collection[int]:
-    """Return the units between an output and the last products before it, with these; none if they are too
-    many.
-    """
+    """Return the units from the last products before an output to the output; none if too many."""
     found: set[int] = set()
     todo = [output]
     while todo and len(found) <= MOST:

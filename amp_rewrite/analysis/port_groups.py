@@ -66,9 +66,7 @@ class PortGroups:
         return frozenset[str]().union(*signature.allowed.values()) if signature else frozenset[str]()
 
     def runs(self, domain: str, operator: str, variable: str) -> bool:
-        """Return whether the target has a half kernel for a type variable, as far as its kernels are
-        known.
-        """
+        """Return whether the target has a half kernel for a type variable, as far as known."""
         support = self._support(domain, operator)
         return support is None or support.has(variable, self._half)
 

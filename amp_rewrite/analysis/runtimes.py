@@ -1,6 +1,4 @@
-"""Nodes that runtimes fail on in half, refuse, fuse by their types, or remove before they look for
-kernels.
-"""
+"""Nodes that runtimes fail on in half, refuse, fuse by their types, or remove before kernel selection."""
 
 from __future__ import annotations
 
@@ -86,9 +84,7 @@ def _says(node: ir.Node, name: str) -> int:
 
 
 def _affine_grid(node: ir.Node, _: Types) -> str | None:
-    """Return the reason for a single grid in the plane: onnxruntime 1.31.1 fails on theta of the shape
-    [1, 2, 3].
-    """
+    """Return the reason for a single grid in the plane: theta of [1, 2, 3] fails (onnxruntime 1.31.1)."""
     theta = node.inputs[0]
     shape = None if theta is None else theta.shape
     if shape is None or len(shape) != _MATRICES:

@@ -104,9 +104,7 @@ def large_quotient(constant: Constant, context: Context) -> Findings:
 
 
 def _quotient(use: UnitUse, context: Context) -> tuple[float, float]:
-    """Return the largest magnitude of the dividend at a use of a divisor, 0 if unknown, and the least
-    divisor.
-    """
+    """Return the largest dividend at a use of a divisor, 0 if unknown, and the least divisor."""
     node = context.node(use.unit)
     is_base = patterns.is_default(node, "Pow") and use.port == 0
     degree = (patterns.scalar(node.inputs[1]) or 0.0) if is_base else 0.0
@@ -119,9 +117,7 @@ def _quotient(use: UnitUse, context: Context) -> tuple[float, float]:
 
 
 def inexact_factor(constant: Constant, context: Context) -> Findings:
-    """Return the products, quotients and powers with a single number that is subnormal in half and
-    inexact.
-    """
+    """Return the products, quotients and powers with one number that is subnormal and inexact in half."""
     fit, half = constant.fit, context.half
     if constant.size != 1 or fit.exact or fit.overflowing or not fit.low:
         return NONE

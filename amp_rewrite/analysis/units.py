@@ -77,9 +77,7 @@ class UnitGraph:
     sized: Mapping[ir.Value, ir.Shape] = field(default_factory=dict[ir.Value, ir.Shape])
 
     def shape(self, value: ir.Value | None) -> ir.Shape | None:
-        """Return the shape of a value at the sizes set for open dimensions, else as declared; None where
-        unknown.
-        """
+        """Return the shape of a value at the sizes set for open dimensions, else as declared, or None."""
         return None if value is None else self.sized.get(value, value.shape)
 
     def nodes_of(self, *operators: str) -> Iterator[ir.Node]:

@@ -23,12 +23,12 @@ from amp_rewrite.model.patterns import Pattern, either, fits, op, part, var
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.preparing import norms_and_clips
 
-# Which nodes of a norm that is written out onnxruntime runs as one kernel, as its own passes match them.
+# Nodes of a written-out norm that onnxruntime runs as one kernel, as its own passes match them.
 #
 #     d = x - mean(x)                                                   LayerNormalization, with a bias
 #     Pow(d, 2), ReduceMean, Add, Sqrt, Div, Mul by a weight            SimplifiedLayerNormalization
 #
-# Both average over the last axis alone, and want a weight (and bias) of one axis. Casts before and within
+# Both average over the last axis alone, and require a weight (and bias) of one axis. Casts before and within
 # them go as well. Source: layer_norm_fusion.cc in onnxruntime/core/optimizer; seen with onnxruntime-gpu
 # 1.31.1.
 
@@ -73,9 +73,7 @@ _PASSED = frozenset(("Cast", "Identity"))
 
 
 def match_fused_norm(result: ir.Node, weight: ir.Node) -> FusedNorm | None:
-    """Return the nodes that run as one with `weight`, which reads the `result` of a norm; None where none
-    do.
-    """
+    """Return the nodes that run as one with `weight`, which reads the `result` of a norm; else None."""
     found = patterns.match(_WEIGHTED, weight.outputs[0], _PASSED)
     if found is None or result not in found.nodes:
         return None
@@ -93,7 +91,7 @@ def _bias(weight: ir.Node) -> ir.Node | None:
     return node if _is_vector(patterns.other(node, weight.outputs[0])) else None
 
 
-# Norms that are written out and run as one kernel: which units launch none of their own.
+# Written-out norms that run as one kernel, and their units without a launch of their own.
 
 
 @dataclass(frozen=True, slots=True)

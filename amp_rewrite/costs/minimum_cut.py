@@ -67,9 +67,7 @@ class Network:
         return set()
 
     def _measure(self) -> deque[int]:
-        """Measure the distance of each node from a supply; return the nodes with a deficit that can reach
-        one.
-        """
+        """Measure the distance of each node from a supply; return those in reach of one with a deficit."""
         for node, demand in enumerate(self.demand):
             given = min(demand, self.supply[node])
             self.demand[node] -= given
@@ -88,9 +86,7 @@ class Network:
         return deque(lacks)
 
     def _settle(self, lacking: deque[int], most: int) -> int:
-        """Pass on deficits until no node that can reach a supply has one, or the work is done; return the
-        work.
-        """
+        """Pass on deficits until none can be covered, or the work is done; return the work."""
         never, work = len(self.supply), 0
         while lacking and work < most:
             node = lacking.popleft()
@@ -102,9 +98,7 @@ class Network:
         return work
 
     def _pull(self, node: int) -> list[int]:
-        """Cover the deficit of a node from those that are nearer to a supply; return those that have one
-        now.
-        """
+        """Cover the deficit of a node from those nearer to a supply; return those with a deficit now."""
         fresh: list[int] = []
         for edge in self._edges[node]:
             giver, room = self._ends[edge], self._left[edge ^ 1]
@@ -127,9 +121,7 @@ class Network:
         self.demand[giver] += amount - given
 
     def _nearest(self, node: int) -> int:
-        """Return the distance of the nearest giver with residual capacity; that of none where there is
-        none.
-        """
+        """Return the distance of the nearest giver with residual capacity; the maximum if there is none."""
         never = len(self.supply)
         rooms = (self._ends[edge] for edge in self._edges[node] if self._left[edge ^ 1])
         return min((self._away[giver] for giver in rooms), default=never)

@@ -39,9 +39,7 @@ batch of 42 images.
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Factors by which a model counts as larger than its shapes: values by `batch`, inner products by
-    `width`.
-    """
+    """Factors by which a model counts as larger than it is: values by `batch`, inner products by `width`."""
 
     batch: float = 1.0
     width: float = 1.0
@@ -92,26 +90,20 @@ class ModelCosts:
         return self.device.rate(self.half.name)
 
     def gain(self, kernel: Kernel, at: int, scale: Scale) -> int:
-        """Return the time that a kernel saves with one of its units in half; less than 0 where half is
-        slower.
-        """
+        """Return the time that a kernel saves with one of its units in half; negative if half is slower."""
         none = (False,) * len(kernel.units)
         alone = (True,) if len(none) == 1 else tuple([unit == at for unit in range(len(none))])
         return self.time(kernel, none, scale) - self.time(kernel, alone, scale)
 
     def cast(self, value: ir.Value, scale: Scale) -> int:
-        """Return the time of a Cast of a value between float32 and half; 0 if it is computed once for all
-        runs.
-        """
+        """Return the time of a Cast between float32 and half; 0 for a value computed once for all runs."""
         if value not in self.vary:
             return 0
         moved = (FULL + HALF) * self.sizes.elements(value) * scale.batch
         return self._runs(value) * self._launched(moved / self.device.bandwidth)
 
     def broken(self, fusion: Fusion, scale: Scale) -> int:
-        """Return the cost of a border within a fusion besides its Cast and a launch: the value is written and
-        read.
-        """
+        """Return the cost of a border in a fusion besides Cast and launch: the value is written and read."""
         moved = (FULL + HALF) * self.sizes.elements(fusion.value) * scale.batch
         return self._runs(fusion.value) * int(moved / self.device.bandwidth * FEMTO)
 
@@ -159,7 +151,7 @@ def _large(graph: UnitGraph, found: Iterable[Kernel], sizes: Sizes, vary: set[ir
     return Scale(max(1.0, LARGE / max(most, 1)), max(1.0, kernels.CONTRACTED / width))
 
 
-# Where Casts run: at which values, and what they cost, for any colours of the units.
+# Borders: the values at which Casts run, and the costs of these, for any colours of the units.
 
 
 class Made(enum.Enum):
@@ -196,7 +188,7 @@ def find_borders(graph: UnitGraph, costs: ModelCosts, *, half_io: bool) -> Itera
     """Yield all values with possible Casts between them and their readers, in the order of the model.
 
     `half_io` holds if inputs and outputs of the model become half. Casts of the model are no readers and no
-    producers: one from half makes its value HALF, and one to half reads it in half.
+    producers: the value of one from half is HALF, and one to half reads it in half.
     """
     finder = _Finder(graph, costs, half_io=half_io)
     leaving = [value for value in graph.root.outputs if value in graph.producer]
@@ -344,9 +336,7 @@ def _add_kernels(tallies: Iterable[_Tally], costs: ModelCosts, scale: Scale) -> 
 
 
 def _add_fusions(tallies: Iterable[_Tally], costs: ModelCosts, scale: Scale) -> None:
-    """Subtract the second launch of fused pairs; add the traffic of the value between where they are not
-    fused.
-    """
+    """Subtract the second launch of fused pairs; add the traffic between pairs that are not fused."""
     for fusion in costs.fusions:
         for tally in tallies:
             apart = tally.halves[fusion.producer] is not tally.halves[fusion.consumer]
@@ -363,7 +353,7 @@ def all_in_half(graph: UnitGraph, half: Half) -> list[bool]:
     return [known[unit.allowed] for unit in graph.units]
 
 
-# What a model costs on a device, gathered once for all colours that are tried.
+# Costs of a model on a device, gathered once for all candidate colours.
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,9 +366,7 @@ class Prices:
     origin: str = ""
 
     def predict(self, halves: Sequence[bool], scale: Scale = AS_GIVEN) -> Prediction:
-        """Return the predicted times with these units in half, at the model's own sizes or at another
-        scale.
-        """
+        """Return the predicted times with these units in half, at the model's own sizes or another scale."""
         costs, half = self.costs, self.costs.half
         none, (sizes, open_size, origin) = [False] * len(halves), self._sizes()
         everything = all_in_half(self.graph, half)

@@ -20,7 +20,7 @@ from amp_rewrite.costs import fusions
 from amp_rewrite.costs.minimum_cut import UNLIMITED, Network
 from amp_rewrite.costs.model_costs import Border, Made, ModelCosts
 
-# What is taken from half, in connected parts: each with the Casts that it would need, and their price.
+# Units reverted to float32, in connected parts: each with the Casts that it would need, and their price.
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def find_islands(
     """
     parts = _parts(graph, gone)
     casts, cost, gain = Counter[int](), Counter[int](), Counter[int]()
-    for border in borders:  # the Casts that come, less those that go
+    for border in borders:  # added Casts less removed ones
         for part, more in _casts(border, left, parts):
             casts[part] += more
             cost[part] += more * costs.cast(border.value, costs.large)

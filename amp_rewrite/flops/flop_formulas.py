@@ -247,9 +247,7 @@ _DOTS = "..."
 
 
 def _labels(term: str, rank: int) -> list[str | int]:
-    """Return a label for each dimension; those of an ellipsis are numbered from the last, as they
-    broadcast.
-    """
+    """Return a label for each dimension; those of an ellipsis are numbered from the last, to broadcast."""
     if _DOTS not in term:
         return list(term)
     before, _, after = term.partition(_DOTS)
@@ -258,9 +256,7 @@ def _labels(term: str, rank: int) -> list[str | int]:
 
 
 def recurrent(ports: PortShapes) -> int:
-    """Return the products of input and state with the weights of all gates and directions (W and R), for each
-    step.
-    """
+    """Return the products of input and state with all weights of gates and directions, for each step."""
     steps, batch = ports.input(0)[:2]
     return 2 * steps * batch * (math.prod(ports.input(1)) + math.prod(ports.input(2)))
 

@@ -258,9 +258,7 @@ _RULES: dict[str, Callable[[ir.Node, InputShapes], InputShapes]] = {
 
 
 def standard(node: ir.Node) -> str:
-    """Return the ONNX operator with the same inputs and shapes as a contrib node; empty where there is
-    none.
-    """
+    """Return the ONNX operator with the inputs and shapes of a contrib node; empty where there is none."""
     own = node.domain == CONTRIB and not schemas.integer(node, "channels_last")
     return _STANDARD.get(node.op_type, "") if own else ""
 

@@ -141,9 +141,7 @@ class _ShapePropagation:
                 self.types[value] = node_inference.tensor_proto(kind.dtype, array.shape)
 
     def _stand_in(self, read: KnownValue | None) -> KnownValue | None:
-        """Return an array of the same shape that takes no memory, for Shape and Size, which read no
-        elements.
-        """
+        """Return an array of the same shape that takes no memory, for Shape and Size."""
         shape = node_inference.proto_shape(read.type) if read is not None else None
         if read is None or shape is None:
             return read
@@ -373,9 +371,7 @@ def _scans(node: ir.Node) -> int:
 
 
 def _larger(kinds: Sequence[onnx.TypeProto]) -> onnx.TypeProto | None:
-    """Return the type of the largest tensor: where branches differ, later nodes are counted for the larger
-    one.
-    """
+    """Return the type of the largest tensor; it stands for all branches in later nodes."""
     known = [(size, kind) for kind in kinds if (size := _elements(kind)) is not None]
     if known:
         return max(known, key=lambda pair: pair[0])[1]

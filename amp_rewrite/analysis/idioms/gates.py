@@ -68,9 +68,7 @@ def _beside_addend(node: ir.Node) -> ir.Value | None:
 
 
 def _is_polynomial(node: ir.Node) -> bool:
-    """Return whether a node is a step of a polynomial; not for a difference, which could be that of
-    infinities.
-    """
+    """Return whether a node is a step of a polynomial; no difference, as that may be of infinities."""
     if node.op_type in ("Pow", "Div"):
         return len(node.inputs) == 2 and patterns.scalar(node.inputs[1]) is not None
     return node.op_type in ("Add", "Mul", "Softplus") or node.op_type in REARRANGES
@@ -168,9 +166,7 @@ def find_softmaxes(graph: UnitGraph, half: Half) -> Iterator[Idiom]:
 
 
 def _is_longer(data: ir.Value, largest: float) -> bool:
-    """Return whether an axis of the data is known to have more elements than the largest number of the
-    type.
-    """
+    """Return whether an axis of the data is known to be longer than the largest number of the type."""
     return data.shape is not None and any(isinstance(size, int) and size > largest for size in data.shape)
 
 

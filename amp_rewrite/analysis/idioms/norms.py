@@ -142,9 +142,7 @@ def _typed_as(
 
 
 def _has_vectors(outer: tuple[ir.Node, ...]) -> bool:
-    """Return whether there are a weight and a bias of one axis, as the fusion to LayerNormalization
-    requires.
-    """
+    """Return whether there are a weight and a bias of one axis, as LayerNormalization requires."""
     ranks = [[len(v.shape) for v in node.inputs if v is not None and v.shape is not None] for node in outer]
     return len(outer) == _WEIGHT_AND_BIAS and all(1 in found for found in ranks)
 

@@ -188,9 +188,7 @@ def find_running_sums(graph: UnitGraph) -> Iterator[Idiom]:
 
 
 def _is_summed(einsum: ir.Node, triangle: int) -> bool:
-    """Return whether one axis of the triangle is that of the sum, and the other one, new to the data, is
-    kept.
-    """
+    """Return whether one axis of the triangle is that of the sum, and the other, new to the data, is kept."""
     terms, _, result = schema.text(einsum, "equation").replace(" ", "").partition("->")
     axes, *data = terms.split(",")[:: -1 if triangle else 1]
     kept, added = set(axes) & set(result), set(axes) - set(result)
