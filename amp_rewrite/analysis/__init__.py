@@ -1,1 +1,1 @@
-"""What is known of a model before anything is decided: units, and what holds them in float32."""
+"""Analysis of a model before any decision: units, and the evidence that pins them to float32."""

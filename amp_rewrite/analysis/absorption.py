@@ -1,10 +1,10 @@
-"""Absorption: a large constant in half absorbs digits of what it is added to.
+"""Absorption: a large constant in half absorbs digits of the other term of a sum.
 
     Add(Mul(x, std), mean)        with a mean of 40000 and a std of 100, at the end of a model
     Gemm(x, w, bias)              the same, by the length of the columns of w
 
-Inside a model, that matters where half has no fractions left. At its end, whoever reads the output takes the
-offset away again, and what it absorbed is missing.
+Inside a model, that matters where half has no fractions left. At its end, the reader of the output subtracts
+the offset again, and the absorbed digits are missing.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from amp_rewrite.policy.evidence import Evidence, Reason
 _SUMS = frozenset(("Add", "Sub", "Sum"))
 _BIASED = frozenset("Conv ConvTranspose FusedConv FusedGemm Gemm".split())
 _NORMS = frozenset("BatchNormalization GroupNormalization InstanceNormalization LayerNormalization".split())
-"""Operators with a bias at port 2; what a norm adds it to is as large as its input 1."""
+"""Operators with a bias at port 2; a norm adds it to values of the size of its input 1."""
 _BESIDE = 16.0
-"""How many times as large as the rest an offset is that leaves it 128 of float16's 2,048 steps: the error of
-the output about its mean is then half of what a verdict allows, in any half type.
+"""Ratio of an offset to the rest above which only 128 of float16's 2,048 steps remain for the rest: the error
+of the output about its mean is then half of the tolerance of a verdict, in any half type.
 """
 _MOST = 1 << 24
-"""The elements of the largest tensor that is looked at: those of longer ones count as 1."""
+"""Maximum number of elements of a tensor whose values are inspected; those of larger ones count as 1."""
 
 
 def find(constant: Constant, context: Context) -> Findings:
-    """The sums with a constant so large that half has no fractions there, and those at the end of the model
-    with one that is large beside what it is added to, in any channel.
+    """Return the sums that add a constant so large that half has no fractions there, and those at the end of
+    the model whose constant is large relative to the other term, in any channel.
     """
     fit, half = constant.fit, context.half
     if fit.overflowing or not fit.magnitude:
@@ -69,7 +69,7 @@ def _evidence(constant: Constant, context: Context, number: float) -> Evidence:
 
 
 def _offset(use: UnitUse, constant: Constant, node: ir.Node) -> float:
-    """The largest number that is large beside what it is added to, in a channel; 0 if there is none."""
+    """Return the largest number that is large relative to the other term in a channel; 0 if there is none."""
     others = [value for port, value in enumerate(node.inputs) if port != use.port and value is not None]
     if node.op_type in _SUMS and len(others) == 1:
         size = _size(others[0])
@@ -84,7 +84,7 @@ def _offset(use: UnitUse, constant: Constant, node: ir.Node) -> float:
 
 
 def _size(value: ir.Value) -> NDArray[Any]:
-    """How large a value is, by channel: what is stored and scales it last, and else what makes it."""
+    """Return the magnitude of a value by channel: the constant that scales it last, or its producer's."""
     node = source(value, moves).producer()
     if node is None or node.op_type not in ("Div", "Mul"):
         return _ONE if node is None else _made(node)
@@ -94,7 +94,7 @@ def _size(value: ir.Value) -> NDArray[Any]:
 
 
 def _made(node: ir.Node) -> NDArray[Any]:
-    """The size of what a norm or a product makes of data of about 1, by channel; 1 for other operators."""
+    """Return the magnitude of a norm's or product's output by channel, for data of about 1; 1 for others."""
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     if node.op_type in _NORMS:
         return _channels(weight)
@@ -108,12 +108,12 @@ def _made(node: ir.Node) -> NDArray[Any]:
 
 _ONE, _TINY = np.ones(1), float(np.finfo(np.float64).tiny)
 _CHANNEL = {"ConvTranspose": 1, "FusedGemm": 1, "Gemm": 1, "MatMul": 1}
-"""The axis of a product's weights that its output has as well; 0 for convolutions."""
+"""Axis of a product's weights that its output shares; 0 for convolutions."""
 
 
 def _channels(value: ir.Value | None) -> NDArray[Any]:
-    """The magnitudes of a stored value along the one axis on which it varies; the largest where it varies on
-    several, as a table of positions does, and 1 where it is not known.
+    """Return the magnitudes of a stored value along the one axis on which it varies; the largest where it
+    varies on several, as a table of positions does, and 1 where it is unknown.
     """
     array = _numbers(value)
     if array is None or not array.size:

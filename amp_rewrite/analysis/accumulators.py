@@ -1,17 +1,17 @@
-"""Accumulators: sums that go on from step to step, of which half would round each step.
+"""Accumulators: sums carried from step to step, which half would round at each step.
 
     n' = n + 1                          counts, means and variances of a stream (Welford)
-    s' = where(valid, s + x, s)         sums of what is not padding
+    s' = where(valid, s + x, s)         sums of unpadded elements
     s' = exp(a * x) * s + x             states of selective scans
     s' = max(s + x) + y                 scores of a best path (Viterbi, time warping)
-    s' = concat(s, s[-1] + x)           sums in a table, as a CumSum makes them within a node
-    s' = 0.999 * s + 0.001 * x          moving averages, one step of them outside of loops as well
+    s' = concat(s, s[-1] + x)           sums in a table, as a CumSum computes them within a node
+    s' = 0.999 * s + 0.001 * x          moving averages, including a single step outside of loops
 
-Half has steps of 2 at 2048, and a count ends there. What feeds a CumSum is as exact as the sum, from the
-input or the layer on: the sum takes up what a rounded weight adds in each step. Where what is added is
-computed from the sum by more than a movement or a scale (a residual), or what scales it depends on what the
-loop carries (a gated cell), it is a layer. Outside of loops, what a step begins with is given, stored, or
-made by a step of the same weight.
+Half has steps of 2 at 2048, and a count ends there. The producers that feed a CumSum are kept as exact as the
+sum, back to the input or the nearest layer: the sum accumulates the error of a rounded weight in each step.
+Where the term is computed from the sum by more than a movement or a scale (a residual), or its scale depends
+on a loop-carried value (a gated cell), it is a layer. Outside of loops, the initial state of a step is an
+input, a constant, or the output of a step of the same weight.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ _MOVES = REARRANGES | SELECTS | EXTREMES | {"Relu"}
 _ACTIVATIONS = LIMITS.keys() | DIVISORS.keys() | {"LeakyRelu", "Relu", "Softplus"}
 _FEED = MOVERS - CONTROL_FLOW | ARITHMETIC | AVERAGES | _ACTIVATIONS | {"Cast", "Resize"}
 _ROUNDOFFS = 32
-"""The most that a step outside of loops may weigh, in unit roundoffs of half: a state that is rounded off by
-one in each step is 3 % of itself away from where it would be.
+"""Maximum weight of a step outside of loops, in unit roundoffs of half: a state that is off by one roundoff
+in each step ends 3 % of itself away from its exact value.
 """
 _EXACT = 1e-6
-"""How far from 1 both weights may be together, or weights of two steps from each other."""
+"""Tolerance for the sum of both weights about 1, and for the weights of two consecutive steps."""
 
 
 def check(graph: UnitGraph, half: Half) -> Mapping[int, Evidence]:
-    """The units that add to an accumulator, that move or scale it for that, or feed a CumSum."""
+    """Return the units that add to an accumulator, move or scale it on the way, or feed a CumSum."""
     units = (unit for name in _LOOPS for unit in graph.by_operator.get(name, ()))
     loops = dict.fromkeys(graph.units[unit].node for unit in units)
     nodes = {node for loop in loops for node in _Step(graph, loop).sums()}
@@ -79,10 +79,10 @@ def _feeds(node: ir.Node) -> bool:
 
 
 class _Step:
-    """What a loop does to the values that it carries, in one step.
+    """Dataflow of a loop's carried values through one step of its body.
 
-    Sets of carried values are the bits of a number: a search for each takes quadratic time where a loop
-    carries thousands.
+    Sets of carried values are bit masks: a search for each value would take quadratic time in loops that
+    carry thousands.
     """
 
     def __init__(self, graph: UnitGraph, loop: ir.Node) -> None:
@@ -95,14 +95,14 @@ class _Step:
             self._spread(body)
 
     def sums(self) -> Iterator[ir.Node]:
-        """The nodes that make running sums of what the loop carries."""
+        """Yield the nodes that compute running sums of loop-carried values."""
         for carried, left in self._ends.items():
             nodes = self._way(left, carried)
             if any(self._adds(node, carried) for node in nodes):
                 yield from nodes
 
     def _spread(self, body: ir.Graph) -> None:
-        """Gives each value of a body, and of those within, the bits of the carried values before it."""
+        """Set for each value of a body, and of nested bodies, the bits of its carried ancestors."""
         for node in self._graph.nodes[body]:
             before = 0
             for value in node.inputs:
@@ -119,12 +119,14 @@ class _Step:
         return self._bits.get(value, 0) if value is not None else 0
 
     def _adds(self, node: ir.Node, carried: ir.Value) -> bool:
-        """Whether a node adds something that does not depend on a carried value, as doubling does not."""
+        """Return whether a node adds a term that is independent of the carried value, unlike doubling."""
         terms = patterns.operands(node) if patterns.is_default(node, *_SUMS) else ()
         return any(not self._before(value) & self._bits[carried] for value in terms)
 
     def _way(self, left: ir.Value, carried: ir.Value) -> Mapping[ir.Node, None]:
-        """The nodes that add to a carried value, and move or scale it, up to this one; none for another."""
+        """Return the nodes that add to a carried value, and move or scale it, up to this output; none if any
+        other node is on the way.
+        """
         nodes, todo = dict[ir.Node, None](), [left]
         while todo:
             value = todo.pop()
@@ -139,8 +141,8 @@ class _Step:
         return nodes
 
     def _passed(self, node: ir.Node, carried: ir.Value) -> tuple[ir.Value, ...]:
-        """The inputs that a node moves, chooses from, adds to or scales, of those that depend on a carried
-        value.
+        """Return the inputs that a node moves, selects from, adds to or scales, of those that depend on a
+        carried value.
         """
         values = patterns.operands(node)
         if node.op_type == "Where":
@@ -164,7 +166,7 @@ class _Weighed(NamedTuple):
 
 
 class _Average(NamedTuple):
-    """The nodes of a step, the state that they begin with, and the weight of what is new."""
+    """The nodes of a step, its initial state, and the weight of the new term."""
 
     nodes: tuple[ir.Node, ...]
     state: ir.Value
@@ -172,7 +174,7 @@ class _Average(NamedTuple):
 
 
 def _averages(graph: UnitGraph, most: float) -> Iterator[ir.Node]:
-    """The nodes of the steps of moving averages, outside of loops, in which what is new weighs no more."""
+    """Yield the nodes of moving averages, outside of loops, whose new term has at most this weight."""
     totals = (graph.units[unit].node for unit in graph.by_operator.get("Add", ()))
     in_root = (node for node in totals if node.graph is graph.root)
     steps = {node: step for node in in_root if (step := _average(node, most)) is not None}
@@ -186,7 +188,7 @@ def _averages(graph: UnitGraph, most: float) -> Iterator[ir.Node]:
 
 
 def _average(total: ir.Node, most: float) -> _Average | None:
-    """The step of a moving average that ends in a sum; None for any other."""
+    """Return the step of a moving average that ends in a sum; None for any other sum."""
     terms = patterns.operands(total)
     if total.domain or len(terms) != 2:
         return None
@@ -203,7 +205,7 @@ def _average(total: ir.Node, most: float) -> _Average | None:
 
 
 def _takes(node: ir.Node, value: ir.Value) -> bool:
-    """Whether a node takes a value from another."""
+    """Return whether a node subtracts the value."""
     return patterns.is_default(node, "Sub") and source(patterns.operands(node)[1]) is value
 
 

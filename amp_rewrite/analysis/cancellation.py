@@ -1,15 +1,16 @@
-"""Sums that are much smaller than their terms, and what needs the digits that are left.
+"""Sums that are much smaller than their terms, and the consumers that need the remaining digits.
 
     mean(x * x) - mean(x) ** 2,  |a|^2 + |b|^2 - 2ab       terms that share atoms, with opposite signs
     (grid + flow) - grid,  x - mean(x)                     positions: inputs of the model, grids, sizes
-    1 - sigmoid(x + 8),  1 - prod(1 - p),  1 - cos(a, b)   what is known to be near 1
-    sqrt(1 - tanh(x)**2),  log(1 + x),  atanh(tanh(x))     what may be near 1, where the rest is needed
-    log(softmax(x)),  log(sigmoid(x) - sigmoid(z))         what may be near 0, where that is needed
+    1 - sigmoid(x + 8),  1 - prod(1 - p),  1 - cos(a, b)   differences from 1 of a value near 1
+    sqrt(1 - tanh(x)**2),  log(1 + x),  atanh(tanh(x))     the same for a value that may be near 1
+    log(softmax(x)),  log(sigmoid(x) - sigmoid(z))         the same for a value that may be near 0
 
-Half has steps of 1/2048 at 1 and of 1/2 at 1000, and a rest is seldom larger. What makes such a sum is
-float32 from its atoms on, and what is left is so up to what needs its relative size: a logarithm, a divisor,
-a root, an inverse function. What merely adds or weighs what is left is half. `form_rules` finds the sums;
-needs are carried back here, in one pass over the nodes.
+Half has steps of 1/2048 at 1 and of 1/2 at 1000, and a difference is seldom larger. The producers of such a
+sum are float32 from its atoms on, and so is the difference, up to the consumer that is sensitive to its
+relative error: a logarithm, a divisor, a root, an inverse function. Consumers that merely add or weight the
+difference are half. `form_rules` finds the sums; needs are propagated backwards here, in one pass over the
+nodes.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 _NEAR_0, _NEAR_1, _IF_UNBOUNDED = 1, 2, 4
-"""Needs of a value: how far it is from 0, how far from 1, and how far from 0 unless it is bounded."""
+"""Needs of a value: its distance from 0, from 1, and from 0 unless it is bounded."""
 _LAYERS = frozenset("Conv ConvTranspose Gemm MatMul Tanh".split())
-"""Layers, and what a Mish takes of a softplus."""
+"""Layers, and the operators that a Mish applies to a softplus."""
 _MOVES = REARRANGES | SELECTS | {"Neg"}
 _PASSES = _MOVES | EXTREMES | BOUNDS | JOINS.keys() | {"Abs"}
 _SCALES = frozenset(("Add", "Div", "Mul", "Pow", "Sub"))
-"""Operators that pass on the digits of a value beside a number."""
+"""Operators that preserve the digits of a value when the other operand is a number."""
 
 
 def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping[int, Evidence]:
-    """The units that make sums which cancel, from the atoms of these to what needs what is left."""
+    """Return the units of cancelling sums, from the atoms of their terms to the sensitive consumer."""
     if not _may_cancel(graph, fits):
         return {}
     forms = form_rules.read(graph, fits, half)
@@ -65,7 +66,7 @@ _STARTS = ("Log", "Neg", "Sub", *INVERSES)
 
 
 def _may_cancel(graph: UnitGraph, fits: Mapping[ir.Value, Fit]) -> bool:
-    """Whether anything in a model takes numbers from each other, outside of idioms, or needs those near 1."""
+    """Return whether any node outside of idioms subtracts, or is sensitive to values near 1."""
     units = (unit for operator in _STARTS for unit in graph.by_operator.get(operator, ()))
     if any(unit not in graph.spelled for unit in units):
         return True
@@ -84,7 +85,7 @@ def _may_cancel(graph: UnitGraph, fits: Mapping[ir.Value, Fit]) -> bool:
 
 
 def _cancelling(forms: Forms) -> Iterator[ir.Node]:
-    """The nodes whose terms take each other away, and those that make these terms of their atoms."""
+    """Yield the nodes whose terms cancel, and those that compute these terms from their atoms."""
     atoms = frozenset[int]().union(*forms.cancelling.values())
 
     def makes(node: ir.Node, value: ir.Value) -> bool:
@@ -97,7 +98,7 @@ def _cancelling(forms: Forms) -> Iterator[ir.Node]:
 
 
 def _back(starts: Iterable[ir.Node], through: Callable[[ir.Node, ir.Value], bool]) -> dict[ir.Node, None]:
-    """The nodes from which the starts are reached by values for which `through` holds, with the starts."""
+    """Return the ancestors of the starts by edges for which `through` holds, including the starts."""
     found = dict.fromkeys(starts)
     todo = list(found)
     while todo:
@@ -111,14 +112,14 @@ def _back(starts: Iterable[ir.Node], through: Callable[[ir.Node, ir.Value], bool
 
 
 def _read(node: ir.Node) -> Iterator[ir.Value]:
-    """The inputs of a node, and what its branches leave."""
+    """Yield the inputs of a node and the outputs of its branches."""
     yield from (value for value in node.inputs if value is not None)
     if node.op_type == "If":
         yield from (value for body in control_flow.bodies(node) for value in body.outputs)
 
 
 class _Needs:
-    """What needs the digits that are left of values near 0 or 1, and what makes these."""
+    """Consumers that need the remaining digits of values near 0 or 1, and the producers of these values."""
 
     def __init__(self, forms: Forms) -> None:
         self._forms = forms
@@ -130,7 +131,7 @@ class _Needs:
                 self._carry(node)
 
     def held(self) -> dict[ir.Node, None]:
-        """The nodes that stay float32."""
+        """Return the nodes that stay float32."""
         rests = [node for node in self._forms.rests if self._is_small(node)]
         ends = [node for node, value in self._ends.items() if self._is_saturated(node, value)]
         found = _back((*rests, *ends), self._makes) | self._behind(rests)
@@ -139,12 +140,12 @@ class _Needs:
         return {node: None for node in found if node.op_type != "Exp" or node in kept}
 
     def _is_exponential(self, node: ir.Node) -> bool:
-        """Whether an exponential that may be near 1 is taken from that."""
+        """Return whether an exponential that may be near 1 is an operand of the difference."""
         rest = self._forms.rests[node]
         return rest.may and self._forms.is_exponential(rest.value)
 
     def _carry(self, node: ir.Node) -> None:
-        """Carries what is needed of the outputs of a node to its inputs."""
+        """Propagate the needs of a node's outputs to its inputs."""
         if node.domain or not node.outputs:
             return
         if node.op_type == "If":
@@ -168,7 +169,7 @@ class _Needs:
                 self._need(value, self._needs.get(output, 0))
 
     def _own(self, node: ir.Node) -> int:
-        """What a node itself needs of its input."""
+        """Return the need that a node itself has of its input."""
         if node.op_type in INVERSES:
             return _NEAR_1
         graph = self._forms.graph
@@ -187,7 +188,9 @@ class _Needs:
         return _IF_UNBOUNDED if node.op_type == "Div" and _is_logit(node) else _NEAR_0
 
     def _passed(self, node: ir.Node, need: int) -> Iterator[tuple[ir.Value, int]]:
-        """The inputs on whose digits those of the output depend, with the need of each; none at a rest."""
+        """Yield the inputs whose digits determine those of the output, with the need of each; none at a
+        difference from 1.
+        """
         if node in self._forms.rests:
             return
         operator, given = node.op_type, patterns.operands(node)
@@ -208,15 +211,15 @@ class _Needs:
                 yield from ((value, _NEAR_1) for value in given)
 
     def _is_atanh(self, given: tuple[ir.Value, ...]) -> bool:
-        """Whether two values are what one is added to 1 and taken from it."""
+        """Return whether the two values are 1 + x and 1 - x for the same x."""
         forms = self._forms
         rests = [forms.rests.get(maker) for value in given if (maker := source(value).producer()) is not None]
         values = [forms.of(rest.value).terms for rest in rests if rest is not None]
         return len(values) == 2 and values[0] == values[1]
 
     def _is_activation(self, log: ir.Node) -> bool:
-        """Whether a node is the logarithm in a softplus that layers read, as max(x, 0) + log(1 + exp(-|x|)):
-        what that loses near zero is nothing to a layer.
+        """Return whether a node is the logarithm in a softplus with layers as consumers, as in max(x, 0) +
+        log(1 + exp(-|x|)): layers tolerate its error near zero.
         """
         total = addition_before(log)
         rest = self._forms.rests.get(total) if total is not None else None
@@ -227,7 +230,7 @@ class _Needs:
         return bool(behind) and all(node.op_type in _LAYERS for node in behind)
 
     def _is_small(self, node: ir.Node) -> bool:
-        """Whether a rest is known to be small, or may be and is needed."""
+        """Return whether a difference is known to be small, or may be small and has a sensitive consumer."""
         rest, need = self._forms.rests[node], self._needs.get(node.outputs[0], 0)
         if need & _NEAR_1 or (rest.must and not self._weighs(node, rest)):
             return True
@@ -237,8 +240,8 @@ class _Needs:
         return bool(need & (_NEAR_0 if is_bounded else _NEAR_0 | _IF_UNBOUNDED)) or self._is_exponential(node)
 
     def _weighs(self, node: ir.Node, rest: Rest) -> bool:
-        """Whether a rest weighs one value and what it was taken from another: what the one lacks the other
-        makes up for.
+        """Return whether a difference and its subtrahend are the weights of two terms of a sum: the error of
+        one compensates that of the other.
         """
         gate = self._forms.of(rest.value)
         products = _readers(node.outputs[0])
@@ -259,7 +262,7 @@ class _Needs:
         )
 
     def _is_saturated(self, end: ir.Node, value: ir.Value) -> bool:
-        """Whether a value saturates where a node needs its digits: at 1 for an inverse, at 0 for a Log."""
+        """Return whether a value saturates where a node needs its digits: 1 for an inverse, 0 for a Log."""
         near = self._forms.known_near(value)
         if near is None or self._forms.of(value).number is not None:
             return False
@@ -268,8 +271,8 @@ class _Needs:
         return end.op_type == "Log" and 0.0 in near
 
     def _makes(self, node: ir.Node, value: ir.Value) -> bool:
-        """Whether what makes a value for a held node is held: up to what saturates, or as far as the value is
-        moved, scaled, bounded or squared.
+        """Return whether the producer of a value is pinned along with its consumer: up to an operator that
+        saturates, or as far as the value is moved, scaled, bounded or squared.
         """
         if node.op_type in PRODUCTS:
             return False
@@ -283,7 +286,7 @@ class _Needs:
         return not maker.domain and (is_scaled or maker.op_type in _MOVES)
 
     def _behind(self, rests: Iterable[ir.Node]) -> dict[ir.Node, None]:
-        """The nodes from small rests on to what needs their digits."""
+        """Return the nodes from small differences to the consumers that need their digits."""
         found, passed = dict[ir.Node, None](), dict[ir.Node, None]()
         todo = [node.outputs[0] for node in rests]
         while todo:
@@ -304,12 +307,12 @@ class _Needs:
 
 
 def _is_logit(quotient: ir.Node) -> bool:
-    """Whether only the logarithm of a quotient counts."""
+    """Return whether a quotient is read by logarithms only."""
     return [node.op_type for node in _readers(quotient.outputs[0])] == ["Log"]
 
 
 def _readers(value: ir.Value) -> tuple[ir.Node, ...]:
-    """The nodes that read a value, rearranged or not; none where it is an output of a graph."""
+    """Return the nodes that read a value, rearranged or not; none where it is an output of a graph."""
     found: dict[ir.Node, None] = {}
     todo = [value]
     while todo:

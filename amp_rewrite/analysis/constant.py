@@ -1,4 +1,4 @@
-"""A stored value with its uses, what else rules of stored values go by, and values beyond half's range."""
+"""A constant with its uses, the context of the rules for constants, and overflow of constants."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from amp_rewrite.onnx_facts.operators import CONTROL_FLOW, MOVERS
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 Findings = Mapping[int, Evidence]
-"""The units that must stay float32, and why."""
+"""Units that must stay float32, with the evidence."""
 
 NONE: Findings = {}
 CARRY_HUGE = MOVERS | {"Add", "Neg", "Sub"}
 _KEEP_OFFSET = MOVERS - CONTROL_FLOW | frozenset("Cast Clip Div LeakyRelu Mul Neg Relu".split())
-"""Operators that leave an offset as large beside the rest as it was: Mul and Div by what is stored."""
+"""Operators that preserve the ratio of an offset to the rest: Mul and Div if one operand is constant."""
 _SQUARES = 8.0
-"""The power that squares of squares make."""
+"""Exponent that nested squares add up to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Constant:
     def evidence(
         self, reason: Reason, half: Half, number: float | None, limit: float, text: str = ""
     ) -> Evidence:
-        """What holds a unit in float32 because of this constant."""
+        """Return evidence for float32 with this constant as the subject."""
         return Evidence(Authority.RANGE, reason, self.value.name or "", number, limit, half.name, text)
 
 
 class Context:
-    """The graph, the half type, and how the stored values fit into it."""
+    """The graph, the half type, and the fit of each constant."""
 
     def __init__(self, graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> None:
         self.graph = graph
@@ -53,12 +53,12 @@ class Context:
         self.leaving = frozenset(graph.root.outputs)
 
     def node(self, unit: int) -> ir.Node:
-        """The node of a unit."""
+        """Return the node of a unit."""
         return self.graph.units[unit].node
 
     @functools.cached_property
     def dividends(self) -> Mapping[ir.Value, float]:
-        """The largest magnitude of each stored value that is a dividend."""
+        """The largest magnitude of each constant that is a dividend."""
         return {
             value: fit.magnitude
             for value, fit in self.fits.items()
@@ -67,7 +67,7 @@ class Context:
 
     @functools.cached_property
     def least_harmless_divisor(self) -> float:
-        """A number over which no stored dividend, or 1, overflows, and no power of which does."""
+        """The least divisor for which no constant dividend, or 1, overflows, nor does any power of it."""
         largest = max((1.0, *self.dividends.values()))
         exponents = (patterns.scalar(self.node(u).inputs[1]) for u in self.graph.by_operator.get("Pow", ()))
         powers = max((_SQUARES, *(-each for each in exponents if each is not None)))
@@ -75,8 +75,8 @@ class Context:
 
     @functools.cached_property
     def ending(self) -> frozenset[int]:
-        """The units of which an output of the model has all that they add up: nothing follows but movement,
-        bounds, and factors that are stored.
+        """The units whose sums reach an output of the model with no other operators between than movement,
+        bounds, and constant factors.
         """
         units, todo = set[int](), list(self.graph.root.outputs)
         while todo:
@@ -92,7 +92,7 @@ class Context:
 
 
 def overflow(constant: Constant, context: Context) -> Findings:
-    """The units that read a constant that overflows, or values that are as large because of it."""
+    """Return the units that read a constant that overflows, or values that overflow because of it."""
     readers = [use.unit for use in harmed(constant, context)]
 
     def edges(unit: int) -> Iterable[int]:
@@ -104,15 +104,15 @@ def overflow(constant: Constant, context: Context) -> Findings:
 
 
 def beyond(constant: Constant, context: Context) -> Evidence:
-    """Which number of a constant is too large, and what the limit is."""
+    """Return the evidence of overflow: the constant's worst number, and the limit."""
     fit, half = constant.fit, context.half
     worst = fit.low if -fit.low > fit.high else fit.high
     return constant.evidence(Reason.OVERFLOW, half, worst, half.largest)
 
 
 def harmed(constant: Constant, context: Context) -> Iterator[UnitUse]:
-    """The uses of a constant that overflows, except those for which infinity bounds other values as well, as
-    in Max(x, -3.4e38).
+    """Return the uses of a constant that overflows, except those where infinity is an equivalent bound, as in
+    Max(x, -3.4e38).
     """
     largest = context.half.largest
     for use in constant.uses:

@@ -1,4 +1,4 @@
-"""All that is known of a model before anything is decided: units, stored values, and what they rule out."""
+"""The facts about a model before any decision: units, constants, and the evidence from both."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from amp_rewrite.preparing.preparing import Prepared
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The units of a model, its stored float32 tensors, and how their numbers fit into half.
+    """The units of a model, its float32 constants, and their fit into half.
 
-    `findings` are what keeps single units in float32, by position; of several, that of the highest authority.
-    `freed` are units that a shipped list denies and that are proven tame, with the proof.
-    `old_opset` says why nothing in the model can change, None where it can.
+    `findings` are the evidence for float32 by unit; of several, that of the highest authority. `freed` are
+    units that a shipped list denies and that are proven tame, with the proof. `old_opset` is the reason why
+    nothing in the model can change, None where it can.
     """
 
     graph: UnitGraph
@@ -52,18 +52,18 @@ class Facts:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a user should know of the model."""
+        """Warnings about the model for the user."""
         return (f"{in_words(self.old_opset)}: nothing can change",) if self.old_opset else ()
 
 
 def gather(
     prepared: Prepared, options: Options, seen: Seen, faint: Faint, kept: Held = MappingProxyType({})
 ) -> Facts:
-    """What is known of a prepared model; `seen` is what a run showed of its values, `faint` of its outputs,
-    and `kept` what a caller holds in float32.
+    """Return the facts about a prepared model; `observations` are the extremes of its values in runs, `faint`
+    its faint outputs, and `pinned` the nodes that a caller pins to float32, by output.
 
-    Raises OptionError when `seen` or `faint` was seen of another model, or `options.dims` names what
-    is not open.
+    Raises OptionError when `observations` or `faint` belong to another model, or `options.dims` names a
+    dimension that is not open.
     """
     model = prepared.model
     observed.refuse_foreign(model.graph, seen)
@@ -80,7 +80,7 @@ def gather(
 
 
 def _old_opset(root: ir.Graph, half: Half) -> Evidence | None:
-    """Why nothing in a model can change: its opset has no Cast to half. None where it has one."""
+    """Return the reason why nothing in a model can change, an opset without Cast to half; or None."""
     version, least = element_types.default_opset(root.opset_imports), schema.first_opset_with(half)
     if version >= least:
         return None

@@ -1,4 +1,4 @@
-"""Values of which the error itself counts, however large they are: half has steps of 1/16 at 100.
+"""Values that are sensitive to absolute error, however large they are: half has steps of 1/16 at 100.
 
     angles      Sin(points @ frequencies)                        from inputs of the model
     gaussians   Exp(-(points - grid)**2)                         from a grid, and from inputs
@@ -6,8 +6,8 @@
     integers    Cast(positions) * frequencies                    from integers, or up to integers
     pixels      GridSample(x, grid + flow)                       up to pixel coordinates
 
-Each flow has a source or an end, or both, and what carries a value from one to the other. What a layer makes
-of inputs is no such flow: a product of many terms, a Conv.
+Each flow has sources, ends, or both, and operators that propagate a value from one to the other. A flow ends
+at a layer: a product of many terms, a Conv.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 _CARRY = MOVERS | ARITHMETIC | {"Cast"}
-"""What carries coordinates and integers."""
+"""Operators that propagate coordinates and integers."""
 _TO_ANGLES = _CARRY | PRODUCTS
 _SQUARES = frozenset(("ReduceL2", "ReduceSumSquare"))
 _OF_INPUTS = (_TO_ANGLES | TRANSFORMS | _SQUARES | AVERAGES) - CONTROL_FLOW
@@ -54,23 +54,26 @@ _SCALE = BOUNDS | (MOVERS - CONTROL_FLOW) | {"Abs", "Add", "Cast", "Div", "Mul",
 _ANGLES = ("Cos", "Sin")
 _BOUNDED = LIMITS.keys() - {"Exp"} | {"Sign"}
 _POINT = 4
-"""The terms of a product that moves a point with a 1; one that makes angles of a point has fewer, and those
-of features are more."""
+"""Contracted size of a product that transforms a point in homogeneous coordinates; one that computes angles
+of a point has fewer terms, one of features has more.
+"""
 _GRID = 32.0
-"""The least that a stored grid reaches: from there on, half has steps of 1/32."""
+"""Least magnitude that makes a constant a grid: from there on, half has steps of 1/32."""
 _FLOOR = 2.0**-10
-"""What is added to a power, or bounds it from below, and hides all that half rounds."""
+"""Least addend or lower bound of a power that masks the rounding error of half."""
 _EXACT = (ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.UINT8)
-"""Types of inputs of which half holds all numbers, and float32, whose Casts lead to other types."""
+"""Input types that half represents exactly, and float32, whose Casts lead to other types."""
 _SIZES = {ir.DataType.BOOL: 1.0, ir.DataType.UINT8: 255.0, ir.DataType.INT8: 128.0}
 _COUNTED = 2**24
-"""Up to here float32 is exact for integers; beyond, every float32 is an integer, which says nothing."""
+"""Limit up to which float32 is exact for integers; beyond it every float32 is an integer, so that the type
+tells nothing.
+"""
 _LAYER, _PRODUCT, _SQUARE, _FLOORED, _PROJECTED = 1, 2, 4, 8, 16
-"""What a value of inputs went through, as bits."""
+"""Operators between the inputs and a value, as bits."""
 
 
 def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping[int, Evidence]:
-    """The units on such flows; of several reasons the first counts."""
+    """Return the units on such flows; of several reasons the first counts."""
     flows = _Flows(graph, fits, half)
     findings: dict[int, Evidence] = {}
     for reason, flow in (
@@ -87,7 +90,7 @@ def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping
 
 
 class _Flows:
-    """The flows of a model; each is a walk over the units, back from its ends or on from its sources."""
+    """The flows of a model, each traversed backwards from its ends or forwards from its sources."""
 
     def __init__(self, graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> None:
         self._graph = graph
@@ -96,11 +99,11 @@ class _Flows:
         self._integers = _Integers(graph)
 
     def to_integers(self) -> Iterable[int]:
-        """The units whose result becomes an integer through arithmetic alone."""
+        """Return the units whose result becomes an integer through arithmetic alone."""
         return self._back(u for u in self._of("Cast") if _casts_to_integer(self._graph.units[u].node))
 
     def to_pixels(self) -> Iterable[int]:
-        """The units whose result becomes a pixel coordinate through arithmetic alone."""
+        """Return the units whose result becomes a pixel coordinate through arithmetic alone."""
         uses = (
             (self._graph.units[unit].node.inputs, port)
             for operator, ports in COORDINATES.items()
@@ -111,8 +114,8 @@ class _Flows:
         return self._back(unit for unit in makers if unit is not None and self._operators[unit] in _CARRY)
 
     def from_integers(self) -> Iterable[int]:
-        """The units that compute from large integers and constants alone, up to a bounded result; products
-        only on the way to an angle, where they are no layers.
+        """Return the units that compute from large integers and constants alone, up to a bounded result;
+        products only on the way to an angle, where they are no layers.
         """
 
         def carries(unit: int) -> bool:
@@ -122,16 +125,14 @@ class _Flows:
         return self._with_ends(self._spread(dict.fromkeys(self._counting()), (), carries), _BOUNDED)
 
     def to_angles(self) -> Iterable[int]:
-        """The units that compute an angle from inputs of the model; a Sin of an input itself is as its list
-        says.
-        """
+        """Return the units that compute an angle from inputs; a Sin of an input itself follows its list."""
         ends = set(self._of(*_ANGLES))
         way = reach(ends, self._graph.predecessors.__getitem__, self._is_of_a_point) if ends else ()
         return (*way, *(unit for each in way for unit in self._graph.successors[each] if unit in ends))
 
     def of_gaussians(self) -> Iterable[int]:
-        """The units that take positions and a grid from each other where the square of what is left ends in
-        an exponential, that scale either, or make it of inputs.
+        """Return the units that subtract a grid and positions where the square of the difference reaches an
+        exponential, that scale either, or compute it from inputs.
         """
         graph = self._graph
         differences = {u for u in self._of("Sub") if u not in graph.spelled} if self._of("Exp") else ()
@@ -146,8 +147,8 @@ class _Flows:
         return (*positions, *points, *graph.of_nodes(scales))
 
     def of_spectra(self) -> Iterable[int]:
-        """The units that make the logarithm of a power of inputs, where nothing that hides faint numbers is
-        added in front of it, or bounds them there.
+        """Return the units that compute the logarithm of a power of inputs, without an addend or lower bound
+        before it that masks faint numbers.
         """
         before = self._graph.predecessors
         logs = [unit for unit in self._of("Log") if unit not in self._graph.spelled]
@@ -160,14 +161,14 @@ class _Flows:
         return [effective_op(unit.node) for unit in self._graph.units]
 
     def _of(self, *operators: str) -> list[int]:
-        """The units of these operators."""
+        """Return the units of these operators."""
         return [unit for operator in operators for unit in self._graph.by_operator.get(operator, ())]
 
     def _maker(self, value: ir.Value | None) -> int | None:
         return None if value is None else self._graph.producer.get(value)
 
     def _back(self, ends: Iterable[int]) -> Iterable[int]:
-        """These units, and those that carry what they read."""
+        """Return these units, and the ones that propagate values to them."""
         ends = list(ends)
         before = self._graph.predecessors.__getitem__
         return (*ends, *reach(ends, before, lambda unit: self._operators[unit] in _CARRY))
@@ -175,8 +176,8 @@ class _Flows:
     def _spread(
         self, units: dict[int, None], sources: Collection[ir.Value], carries: Callable[[int], bool]
     ) -> dict[int, None]:
-        """The units that are found, and those that compute from these, sources and constants alone, each
-        behind those that it reads from.
+        """Return the units of the sources, and those that compute from these and constants alone, each after
+        its producers.
         """
         graph = self._graph
         todo = [other for unit in units for other in graph.successors[unit]]
@@ -195,14 +196,14 @@ class _Flows:
         )
 
     def _with_ends(self, units: dict[int, None], operators: Collection[str]) -> Iterable[int]:
-        """These units, and those of some operators that read nothing else but constants."""
+        """Return these units, and those of some operators that read only these and constants."""
         behind = {other for unit in units for other in self._graph.successors[unit]} - units.keys()
         ends = (unit for unit in behind if self._operators[unit] in operators)
         return (*units, *(unit for unit in ends if self._reads_only(unit, units)))
 
     @functools.cached_property
     def _constants(self) -> Collection[ir.Value]:
-        """All values that are computed from stored tensors and shapes alone."""
+        """The values that are computed from constants and shapes alone."""
         values = set(self._fits)
         for nodes in self._graph.nodes.values():
             for node in nodes:
@@ -221,8 +222,8 @@ class _Flows:
 
     @functools.cached_property
     def _of_inputs(self) -> Mapping[int, int]:
-        """The units that compute from inputs of the model, those without a default, and what these went
-        through; a Cast of an input of which half may not hold all makes an input (half, 16-bit audio).
+        """The units that compute from inputs of the model without a default, and the operators between, as
+        bits; a Cast from a type that half may not represent counts as an input (half, 16-bit audio).
         """
         inputs = [value for value in self._graph.root.inputs if not value.is_initializer()]
         casts = (
@@ -243,7 +244,7 @@ class _Flows:
         return traits
 
     def _went_through(self, unit: int, before: int) -> int:
-        """The bits of what a unit makes of values with these."""
+        """Return the bits of a unit's output from those of its inputs."""
         node, operator = self._graph.units[unit].node, self._operators[unit]
         if operator in PRODUCTS | TRANSFORMS:
             terms = long_sums.terms(node) if "Conv" not in node.op_type else None
@@ -260,22 +261,20 @@ class _Flows:
         return before if operator in REARRANGES | SELECTS | {"Min"} else before & ~_FLOORED
 
     def _is_of_points(self, unit: int) -> bool:
-        """Whether a unit computes coordinates of inputs."""
+        """Return whether a unit computes coordinates of inputs."""
         return not self._of_inputs.get(unit, _LAYER) & _LAYER
 
     def _is_of_a_point(self, unit: int) -> bool:
         return not self._of_inputs.get(unit, _LAYER) & (_LAYER | _PROJECTED)
 
     def _is_power(self, units: Collection[int]) -> bool:
-        """Whether all these are of inputs, something before is transformed and squared, and nothing hides
-        what is faint.
-        """
+        """Return whether these are of inputs, transformed and squared, and nothing masks faint values."""
         through = functools.reduce(lambda bits, unit: bits | self._of_inputs.get(unit, 0), units, 0)
         is_spectrum = through & (_PRODUCT | _SQUARE | _FLOORED) == _PRODUCT | _SQUARE
         return is_spectrum and all(unit in self._of_inputs for unit in units)
 
     def _is_grid(self, value: ir.Value) -> bool:
-        """Whether a value is stored and large, or computed of sizes, and not one number."""
+        """Return whether a value is a large constant, or computed from sizes, and not a single number."""
         fit = self._fits.get(value)
         is_large = value in self._constants if fit is None else fit.magnitude >= _GRID
         return is_large and patterns.scalar(value) is None
@@ -284,7 +283,7 @@ class _Flows:
         return self._operators[unit] in _TO_EXP and not self._graph.units[unit].node.domain
 
     def _squares(self, way: Iterable[int], differences: Collection[int]) -> list[int]:
-        """The units that multiply what one difference leaves by what it leaves, scaled or not."""
+        """Return the units that square a difference, scaled or not, as a product of two values."""
         squares, origins = list[int](), dict[int, int]()
         for unit in sorted(way):
             makers = [self._maker(value) for value in read_by(self._graph, unit)]
@@ -301,7 +300,7 @@ class _Flows:
         return squares
 
     def _counting(self) -> Iterator[int]:
-        """The units that read integers of which half may not hold all."""
+        """Return the units that read integers that half may not represent."""
         for unit in self._of("Cast", "Range"):
             each = self._graph.units[unit]
             if each.defs and self._integers.make_large(each.node, self._limit):
@@ -327,7 +326,7 @@ def _casts_to_integer(node: ir.Node) -> bool:
 
 
 def _scaling(values: Iterable[ir.Value]) -> Collection[ir.Node]:
-    """The nodes that move, scale, bound or square values on their way, up to what saturates."""
+    """Return the nodes that move, scale, bound or square values, up to an operator that saturates."""
     nodes, todo = dict[ir.Node, None](), list(values)
     while todo:
         node = todo.pop().producer()
@@ -348,7 +347,7 @@ class _Integers:
         self._bounds: dict[ir.Value, float] = {}
 
     def make_large(self, node: ir.Node, limit: float) -> bool:
-        """Whether a Cast from an integer or a Range may exceed a limit."""
+        """Return whether a Cast from an integer or a Range may exceed a limit."""
         inputs = [value for value in node.inputs[:2] if value is not None]
         if node.op_type == "Cast":
             kind = self._types.get(inputs[0])
@@ -377,8 +376,8 @@ class _Integers:
         return self._bounds[value]
 
     def _direct(self, value: ir.Value) -> float | None:
-        """The bound of a value by its type, or as it is stored, infinity where nothing is known; None where
-        it is that of what the value is computed from.
+        """Return the bound of a value from its type or its constant, infinity where nothing is known; None
+        where it follows from its producer's inputs.
         """
         kind = self._types.get(value)
         if kind is not None and kind.dtype in _SIZES:
@@ -411,4 +410,4 @@ _LARGEST: Mapping[str, Callable[[ir.Node, list[float]], float]] = {
     "Range": lambda _, bounds: max(bounds[:2]),
     "Shape": _longest,
 }
-"""The bound of the result of an operator, from the bounds of its inputs."""
+"""Bound of an operator's result, computed from the bounds of its inputs."""

@@ -29,18 +29,16 @@ from amp_rewrite.onnx_facts.operators import (
 from amp_rewrite.onnx_types import control_flow
 
 _HELD_BY_HALF = frozenset((ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.UINT8))
-"""Types of inputs of which half holds all numbers."""
+"""Input types that half represents exactly."""
 _COMPARED = 1 << 20
-"""The most elements of indices that are compared with others."""
+"""Maximum number of elements of indices that are compared with others."""
 
 Rule = Callable[[Forms, ir.Node, ir.Value], "Form | None"]
-"""Gives the form of the first output of a node that has this first input; None where that is an atom of its
-own.
-"""
+"""Computes the form of the first output of a node with this first input; None for an atom of its own."""
 
 
 def read(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Forms:
-    """The forms of the values of a model with these stored values."""
+    """Return the forms of the values of a model with these constants."""
     forms = Forms(graph, fits, half.integers)
     waiting: list[tuple[Iterator[ir.Node], ir.Node | None]] = [(iter(graph.nodes[graph.root]), None)]
     while waiting:
@@ -76,7 +74,7 @@ def _read_node(forms: Forms, node: ir.Node) -> None:
 
 
 def _leave(forms: Forms, node: ir.Node) -> None:
-    """Gives the outputs of an If the joined forms of its branches."""
+    """Set the outputs of an If to the joined forms of its branches."""
     forms.order.append(node)
     for one in (control_flow.bindings(node) or ()) if node.op_type == "If" else ():
         output = node.outputs[one.outputs[0]]
@@ -87,7 +85,7 @@ def _leave(forms: Forms, node: ir.Node) -> None:
 
 
 def _made(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
-    """Of sizes alone, or what comes close to its limits."""
+    """Return the form of an operator without a rule: of sizes alone, or near the limits of its range."""
     if node.op_type in ("Shape", "Size"):
         return forms.of_sizes()
     if forms.is_scale(forms.of(first)) and all(
@@ -104,7 +102,7 @@ def _made(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
 
 
 def added_before(node: ir.Node) -> float | None:
-    """The number that is added to what a sigmoid reads; None where there is none."""
+    """Return the number added to the input of a sigmoid; None where there is none."""
     if node.op_type != "Sigmoid" or node.inputs[0] is None:
         return None
     total = addition_before(node)
@@ -117,7 +115,7 @@ def added_before(node: ir.Node) -> float | None:
 
 
 def addition_before(node: ir.Node) -> ir.Node | None:
-    """The Add or Sub of which a node reads what is rearranged; None for another node."""
+    """Return the Add or Sub whose result, rearranged or not, a node reads; None for another node."""
     maker = source(node.inputs[0]).producer() if node.inputs[0] is not None else None
     if maker is None or maker.domain or maker.op_type not in ("Add", "Sub") or len(maker.inputs) != 2:
         return None
@@ -143,7 +141,7 @@ def _selected(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
 
 
 def _selection(node: ir.Node) -> object:
-    """The same for nodes that select the same."""
+    """Return a key that is equal for nodes that select the same elements."""
     chosen = tuple(
         value
         if (tensor := stored_as(value)) is None or tensor.size > _COMPARED
@@ -170,7 +168,7 @@ def _bounded(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
 
 
 def _rounded_to_1(forms: Forms, given: list[Form]) -> frozenset[float]:
-    """1 or -1 where a bound is so close to it that half makes no difference."""
+    """Return 1 or -1 where a bound is so close to it that half rounds it there."""
     bounds = (form.number for form in given if form.number is not None)
     steps = 0.5 / forms.integers
     return frozenset(math.copysign(1.0, bound) for bound in bounds if 0 < 1 - abs(bound) <= steps)
@@ -254,7 +252,7 @@ def _added(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
 
 
 def _rest(forms: Forms, node: ir.Node, given: list[Form]) -> None:
-    """Notes a node that adds something to 1, or takes one of the two from the other."""
+    """Note a node that adds something to 1, or subtracts one of the two from the other."""
     if forms.graph.producer.get(node.outputs[0]) is None:
         return
     for at, number in enumerate(form.number for form in given):
@@ -268,7 +266,7 @@ def _rest(forms: Forms, node: ir.Node, given: list[Form]) -> None:
 
 
 def _signs_of_square(form: Form) -> frozenset[float]:
-    """0, and the sign of a square of anything; nothing for another form, and for a sum of squares."""
+    """Return 0 and the sign of a square; nothing for another form, and for a sum of squares."""
     if form.sums or len(form.terms) != 1:
         return frozenset()
     ((term, sign),) = form.terms.items()
@@ -277,7 +275,7 @@ def _signs_of_square(form: Form) -> frozenset[float]:
 
 
 def _convolved(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
-    """An average of windows, each channel by itself; any other Conv is a layer."""
+    """Return the form of a depthwise average of windows; any other Conv is a layer."""
     kernel = stored_as(node.inputs[1]) if len(node.inputs) == 2 else None
     if kernel is None or dims(kernel)[1:2] != (1,):
         return None
@@ -307,4 +305,4 @@ _RULES: Mapping[str, Rule | None] = {
     "ReduceProd": _multiplied_up,
     "ReduceSumSquare": _sum_of_squares,
 }
-"""The rule of each operator; `_made` for others."""
+"""Rule of each operator; `_fallback_form` for others."""

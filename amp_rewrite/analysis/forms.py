@@ -1,8 +1,8 @@
-"""Values as sums of products, and what cancels when these are added.
+"""Values as sums of products, and the cancellation when these are added.
 
-The form of a value says which products of atoms it is a sum of, up to movement, scale and averages, and which
-numbers its elements come close to. An atom is a value that no rule takes apart: what a layer makes, an input
-of the model, a stored grid.
+The form of a value is the sum of products of atoms that it equals, up to movement, scale and averages, and
+the numbers that its elements approach. An atom is a value that no rule decomposes: the output of a layer, an
+input of the model, a stored grid.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from amp_rewrite.model.patterns import scalar
 from amp_rewrite.numerics.half import Fit
 
 CLOSE = 2.0**-6
-"""How far from a number what comes close to it may be: 32 steps of float16 below 1."""
+"""Distance up to which a value counts as close to a number: 32 steps of float16 below 1."""
 _GRID = 32.0
-"""The least that a stored grid reaches: from there on, half has steps of 1/32."""
+"""Least magnitude that makes a constant a grid: from there on, half has steps of 1/32."""
 SURE = 4.0
-"""The number added before a sigmoid that leaves less than 0.02 of 1 where nothing else is added."""
+"""Addend before a sigmoid that leaves less than 0.02 to 1 where nothing else is added."""
 _TERMS, _DEGREE = 16, 4
 """The most terms of a form, and the most atoms of a term: a value with more is an atom of its own."""
 _COMPARED = 1 << 20
-"""The most elements of a stored grid that is compared with others; a larger one is itself alone."""
+"""Maximum number of elements of a stored grid that is compared with others."""
 _MATRIX = 4096
-"""The most rows or columns of a stored matrix whose sums are computed."""
+"""Maximum rows or columns of a stored matrix whose sums are computed."""
 _EXACT = 1e-4
-"""How far such a sum may be from 0 or 1, relative to that of magnitudes."""
+"""Tolerance for such a sum about 0 or 1, relative to that of magnitudes."""
 
 
 class Kind(Enum):
-    """Kinds of atoms: results of operators, inputs of the model, stored grids, what is computed of sizes, and
-    other stored values.
+    """Kinds of atoms: results of operators, inputs of the model, stored grids, values computed from sizes,
+    and other constants.
     """
 
     MADE = "made"
@@ -59,12 +59,11 @@ Term = tuple[Atom, ...]
 
 
 class Form(NamedTuple):
-    """`terms` are the products that a value is a sum of, each with its sign, 0 for both.
+    """`terms` are the products whose sum the value is, each with its sign, 0 for both.
 
-    `near` are the numbers that elements come close to, None if these are unknown, and `number` is the value
-    of a stored scalar. `sums` is how often the products were summed over an axis, and `inner` how often
-    what they multiply was. `bounded` holds behind a number that bounds, and `normalised` for vectors of
-    length 1.
+    `near` are the numbers that elements approach, None if these are unknown, and `number` is the value of a
+    stored scalar. `sums` is the number of sums over an axis after the multiplication, and `inner` that before
+    it. `bounded` holds behind a number that bounds, and `normalised` for vectors of length 1.
     """
 
     terms: Mapping[Term, int]
@@ -77,12 +76,12 @@ class Form(NamedTuple):
 
     @property
     def averaged(self) -> bool:
-        """Whether anything in it is a sum over an axis."""
+        """True if any part of it is a sum over an axis."""
         return self.sums + self.inner > 0
 
 
 class Rest(NamedTuple):
-    """What is added to 1 or taken from it (`value`), if that `may` leave little, and if it `must`."""
+    """The term added to 1 or subtracted from it (`value`); whether the result `may` or `must` be small."""
 
     value: ir.Value
     may: bool
@@ -91,11 +90,12 @@ class Rest(NamedTuple):
 
 @dataclass(eq=False)
 class Forms:
-    """The forms of the values of a model, its nodes in the order of the pass, and what the pass noticed.
+    """The forms of the values of a model, its nodes in the order of the pass, and the sums that the pass
+    noted.
 
-    `cancelling` maps the nodes that take terms from each other to the atoms of these; `rests` maps those that
-    add something to 1, or take one of the two from the other, to what is known of that. `leaving` maps what
-    a branch leaves to the output of the If. Half is exact for `integers` up to this one.
+    `cancelling` maps the nodes that subtract terms from each other to the atoms of these; `rests` maps those
+    that add something to 1, or subtract one of the two from the other, to its Rest. `leaving` maps the
+    outputs of a branch to the output of the If. Half is exact for `integers` up to this one.
     """
 
     graph: UnitGraph
@@ -116,34 +116,34 @@ class Forms:
         self.inputs = {value for value in self.graph.root.inputs if not value.is_initializer()}
 
     def of(self, value: ir.Value) -> Form:
-        """The form of a value; an atom of its own where nothing is known."""
+        """Return the form of a value; an atom of its own where nothing is known."""
         form = self.forms.get(value)
         if form is None:
             form = self.forms[value] = self._leaf(value)
         return form
 
     def is_part(self, value: ir.Value, term: Term, atoms: frozenset[Atom]) -> bool:
-        """Whether a term of a value is made of these atoms, and is more than one that was made and moved."""
+        """Return whether a term of a value consists of these atoms, and is not one output, merely moved."""
         if len(term) != 1:
             return not atoms.isdisjoint(term)
         is_more = self.kinds[term[0]] in _POSITIONS or self.of(value).averaged
         return term[0] in atoms and is_more and self._keys[term[0]] is not value
 
     def is_exponential(self, value: ir.Value) -> bool:
-        """Whether a value is a product with exponentials."""
+        """Return whether a value is a product with exponentials."""
         keys = (self._keys[atom] for term in self.of(value).terms for atom in term)
         made = (key.producer() for key in keys if isinstance(key, ir.Value))
         return any(node is not None and node.op_type == "Exp" for node in made)
 
     def known_near(self, value: ir.Value) -> frozenset[float] | None:
-        """The numbers that a value comes close to."""
+        """Return the numbers that a value approaches."""
         form = self.forms.get(value)
         if form is None and value.producer() is not None and stored_as(value) is None:
             return None
         return self.of(value).near
 
     def atom(self, key: object, kind: Kind = Kind.MADE) -> Atom:
-        """The atom of a key, a new one where there is none."""
+        """Return the atom of a key, a new one where there is none."""
         atom = self._atoms.get(key)
         if atom is None:
             atom = self._atoms[key] = len(self.kinds)
@@ -152,7 +152,7 @@ class Forms:
         return atom
 
     def fresh(self, key: object, near: frozenset[float] | None = None, kind: Kind = Kind.MADE) -> Form:
-        """The form of an atom."""
+        """Return the form of an atom."""
         return Form({(self.atom(key, kind),): 1}, near)
 
     def _leaf(self, value: ir.Value) -> Form:
@@ -175,27 +175,27 @@ class Forms:
         return self.fresh(value, _UP_TO_1 if 0.875 <= fit.high < 1 and fit.low >= 0 else None, Kind.STORED)
 
     def of_sizes(self) -> Form:
-        """The form of all that is computed of sizes alone."""
+        """The form of any value that is computed from sizes alone."""
         return self.fresh(Kind.SIZES, kind=Kind.SIZES)
 
     def is_scale(self, form: Form) -> bool:
-        """Whether a form is that of a number, or of what is computed of sizes alone."""
+        """Return whether a form is that of a number, or of a value computed from sizes alone."""
         return all(self.kinds[atom] is Kind.SIZES for term in form.terms for atom in term)
 
     def is_position(self, form: Form) -> bool:
-        """Whether all terms are inputs, grids or sizes themselves."""
+        """Return whether all terms are inputs, grids or sizes themselves."""
         return all(len(term) == 1 and self.kinds[term[0]] in _POSITIONS for term in form.terms)
 
     def given(self, node: ir.Node, count: int) -> list[Form] | None:
-        """The forms of the first inputs of a node; None where one is left out."""
+        """Return the forms of the first inputs of a node; None where one is omitted."""
         inputs = node.inputs
         if len(inputs) < count or None in inputs[:count]:
             return None
         return [self.of(value) for value in inputs[:count] if value is not None]
 
     def select(self, form: Form, how: object) -> Form:
-        """The form of some elements: those of positions count as the positions, others are atoms of their
-        own, the same for the same selection.
+        """Return the form of selected elements: those of positions count as the positions, others are atoms
+        of their own, the same for the same selection.
         """
         if form.number is not None or self.is_position(form):
             return form
@@ -208,14 +208,14 @@ class Forms:
         return form._replace(terms=terms, number=None, normalised=False)
 
     def scale(self, form: Form, by: float) -> Form | None:
-        """The form of a multiple; None for a part of a sum that has a position as a term."""
+        """Return the form of a multiple; None for a part of a sum that has a position as a term."""
         is_mixed = not self.is_position(form) and any(
             len(term) == 1 and self.kinds[term[0]] in _POSITIONS for term in form.terms
         )
         return None if is_mixed and abs(by) != 1 else scaled(form, by)
 
     def join(self, forms: Iterable[Form], value: ir.Value) -> Form:
-        """The form of a value whose elements are those of several."""
+        """Return the form of a value whose elements come from several values."""
         terms: dict[Term, int] = {}
         near: frozenset[float] | None = frozenset()
         for form in forms:
@@ -225,7 +225,7 @@ class Forms:
         return Form(terms, near) if len(terms) <= _TERMS else self.fresh(value, near)
 
     def times(self, node: ir.Node, one: Form, other: Form, *, summed: bool = False) -> Form:
-        """The form of a product, `summed` over an axis."""
+        """Return the form of a product, `summed` over an axis."""
         if one.near is None or other.near is None:
             near = None
         elif one is other or one.terms == other.terms:
@@ -249,7 +249,7 @@ class Forms:
         return Form(terms, near, None, int(summed), inner)
 
     def add(self, node: ir.Node, one: Form, other: Form) -> Form:
-        """The form of a sum, and what cancels in it."""
+        """Return the form of a sum, and note any cancellation in it."""
         if self.is_scale(one) and self.is_scale(other) and (one.number is None or other.number is None):
             return self.of_sizes()
         if any(sign <= 0 for form in (one, other) for sign in form.terms.values()):
@@ -271,12 +271,12 @@ class Forms:
         return Form(terms, near, number, sums, max(one.inner, other.inner))
 
     def _counts(self, node: ir.Node) -> bool:
-        """Whether a node computes in float32, and is no part of an idiom."""
+        """Return whether a node computes in float32, and is no part of an idiom."""
         unit = self.graph.producer.get(node.outputs[0])
         return unit is not None and unit not in self.graph.spelled
 
     def cancelling_atoms(self, one: Form, other: Form) -> frozenset[Atom]:
-        """The atoms of terms that take each other away."""
+        """Return the atoms of the terms that cancel."""
         found: set[Atom] = set()
         for (term, sign), (taken, by) in product(one.terms.items(), other.terms.items()):
             if sign * by < 0 and self._cancels(term, taken, one, other):
@@ -284,8 +284,9 @@ class Forms:
         return frozenset(found)
 
     def _cancels(self, term: Term, taken: Term, one: Form, other: Form) -> bool:
-        """Whether two terms with opposite signs are about as large: two positions of which both are inputs or
-        that are one, mean of squares and square of the mean, or squares and a product of what is squared.
+        """Return whether two terms with opposite signs are of similar size: two positions that are both
+        inputs or the same, a mean of squares and the square of the mean, or squares and a product of their
+        bases.
         """
         if not term or not taken:
             return False
@@ -306,14 +307,14 @@ class Forms:
         return is_same and one.inner != other.inner
 
     def note(self, node: ir.Node, some: list[tuple[Term, int]], others: list[tuple[Term, int]]) -> None:
-        """Notes a node that sums up products of which some take away others."""
+        """Note a sum of products that cancel in part."""
         both = (Form(dict(some), sums=1), Form(dict(others), sums=1))
         found = self.cancelling_atoms(*both)
         if found and self._counts(node):
             self.cancelling[node] = found
 
     def product(self, node: ir.Node) -> Form | None:
-        """The form of a product of matrices: by a stored one it is an atom, which knows what it is made of,
+        """Return the form of a matrix product: by a constant matrix it is an atom that keeps its factors,
         unless the matrix takes means of inputs.
         """
         inputs = node.inputs
@@ -341,8 +342,8 @@ class Forms:
         return None
 
     def _sum_of(self, matrix: ir.Value, port: int) -> int | None:
-        """What the weights sum up to that a product multiplies for one number, 0 or 1; None for other sums,
-        and for a sum of 1 with a negative weight.
+        """Return the sum of the weights by which a product multiplies one number, 0 or 1; None for other
+        sums, and for a sum of 1 with a negative weight.
         """
         if matrix not in self._sums:
             self._sums[matrix] = self._computed_sum(matrix, port)
@@ -375,24 +376,24 @@ def _near_sum(one: Form, other: Form) -> frozenset[float] | None:
 
 
 def _few(points: frozenset[float]) -> frozenset[float] | None:
-    """These points; None for so many that being close to one says nothing."""
+    """Return these points; None if they are so many that being close to one is no information."""
     return points if len(points) <= _TERMS else None
 
 
 def rounded(point: float) -> float:
-    """A point, and 0 for one that is close to that."""
+    """Return a point, or 0 for one that is close to 0."""
     return 0.0 if abs(point) <= CLOSE else round(point, 3)
 
 
 def negated(form: Form) -> Form:
-    """The form of a value with the other sign."""
+    """Return the form of the negated value."""
     near = None if form.near is None else frozenset(-point for point in form.near)
     number = None if form.number is None else -form.number
     return form._replace(terms={term: -sign for term, sign in form.terms.items()}, near=near, number=number)
 
 
 def scaled(form: Form, by: float) -> Form:
-    """The form of a value that is multiplied by a number other than 0."""
+    """Return the form of a value multiplied by a number other than 0."""
     near = (
         None
         if form.near is None

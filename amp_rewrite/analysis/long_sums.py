@@ -1,4 +1,4 @@
-"""Products and sums of so many terms that adding them up in half costs too much, on a target that does."""
+"""Products and sums of too many terms for the accumulator in half, on a target where that matters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from amp_rewrite.policy.options import Options
 
 
 def check(graph: UnitGraph, options: Options) -> Mapping[int, Evidence]:
-    """What stays float32 because it adds up more terms than the target does well in half."""
+    """Return the units that add up more terms than the target does accurately in half."""
     target, found = options.target, dict[int, Evidence]()
     if target.longest_sum is None:
         return found
@@ -46,9 +46,7 @@ def _declared(value: ir.Value | None) -> ir.Shape | None:
 
 
 def terms(node: ir.Node, shape_of: _ShapeOf = _declared) -> int | None:
-    """How many terms make up one element of a product or a sum, with these shapes; None where that is not
-    known.
-    """
+    """Return the terms per element of a product or a sum, for these shapes; None where unknown."""
     rule = _TERMS.get(node.op_type) if node.domain == "" else None
     return None if rule is None else rule(_Summed(node, shape_of))
 
@@ -58,13 +56,13 @@ _Dims = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Summed:
-    """A node, and the shapes that its inputs have."""
+    """A node, and the shapes of its inputs."""
 
     node: ir.Node
     shape_of: _ShapeOf
 
     def dims(self, port: int) -> _Dims:
-        """The sizes of an input, None for those that are not known; none without a known rank."""
+        """Return the sizes of an input, None for unknown ones; empty without a known rank."""
         shape = self.shape_of(self.node.inputs[port]) if port < len(self.node.inputs) else None
         return tuple(dim if isinstance(dim, int) else None for dim in shape or ())
 
@@ -90,7 +88,7 @@ def _conv(summed: _Summed) -> int | None:
 
 
 def _conv_transpose(summed: _Summed) -> int | None:
-    """At most: an element of the result meets every stride-th element of the filter along each axis."""
+    """Return an upper bound: an element meets every stride-th element of the filter along each axis."""
     dims = summed.dims(1)
     channels, spots = _product(dims[:1]), dims[2:]
     strides = schema.integers(summed.node, "strides") or [1] * len(spots)
@@ -114,7 +112,7 @@ def _reduced(summed: _Summed) -> int | None:
 
 
 _REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2", "GlobalAveragePool")
-"""Sums over whatever size an axis has: where it is not known, it may be any."""
+"""Sums over an axis of any size: where it is unknown, there is no limit."""
 
 _TERMS: Mapping[str, Callable[[_Summed], int | None]] = {
     "MatMul": _matmul,
@@ -127,4 +125,4 @@ _TERMS: Mapping[str, Callable[[_Summed], int | None]] = {
     "ReduceL2": _reduced,
     "GlobalAveragePool": lambda summed: _product(summed.dims(0)[2:]),
 }
-"""By operator, how many terms make up one element; None where that is not known."""
+"""Number of terms of one element, by operator; None where it is unknown."""

@@ -24,15 +24,15 @@ _COMPARE = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual IsInf IsNaN"
 _READ_NO_ELEMENT = frozenset(("Shape", "Size"))
 _CARRY_MASK = CARRY_HUGE | {"Div", "Mul", "Sum"}
 _AS_THE_MASK_SAYS = 0
-"""The sign after a product with 0 and 1, or 0 and -1: not positive, by the design of the model."""
+"""Sign after a product with 0 and 1, or 0 and -1: not positive, by the design of the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
     """The units on the paths of a mask to a softmax, none where a constant is no mask.
 
-    It may be clamped only where everything on these paths keeps it a mask, whatever else the model is given:
-    elsewhere these units need float32.
+    It may be clamped only where all consumers on these paths preserve a mask, whatever the other inputs of
+    the model: elsewhere these units need float32.
     """
 
     units: tuple[int, ...] = ()
@@ -40,7 +40,7 @@ class Mask:
 
 
 def find(constant: Constant, context: Context) -> Mask:
-    """The paths of a mask; none where the constant has other uses, or is positive in a softmax."""
+    """Return the paths of a mask; none where the constant has other uses, or is positive in a softmax."""
     fit, largest = constant.fit, context.half.largest
     if constant.value in context.leaving or (fit.low < -largest and fit.high > largest):
         return Mask()
@@ -54,9 +54,7 @@ def find(constant: Constant, context: Context) -> Mask:
 
 
 def _masks(use: UnitUse, context: Context) -> bool:
-    """Whether this is a valid use of a mask: propagated, compared, asked for its shape, or negative in a
-    softmax.
-    """
+    """Return whether a use is valid for a mask: propagation, comparison, shape, or negative in a softmax."""
     if _is_softmax(use, context):
         return use.carried <= 0
     return _carries(use, context) or effective_op(context.node(use.unit)) in _COMPARE | _READ_NO_ELEMENT
@@ -75,8 +73,8 @@ def _carries(use: UnitUse, context: Context) -> bool:
 
 
 def _keeps_mask(use: UnitUse, context: Context) -> bool:
-    """Whether a use makes the same of a clamped mask as of the mask, in a softmax: certificate.masks proves
-    no other clamp.
+    """Return whether a use gives the same softmax for the clamped mask as for the mask: certificate.masks
+    proves no other clamp.
     """
     node = context.node(use.unit)
     name, read = node.op_type, node.inputs
@@ -99,8 +97,8 @@ def _is_scale(value: ir.Value | None) -> bool:
 
 
 def _is_whole(value: ir.Value | None, context: Context) -> bool:
-    """Whether the elements of a value are integers by what makes them: Casts of integers or truth values, and
-    differences and products of these and of stored integers.
+    """Return whether the elements of a value are integers by their producers: Casts of integers or booleans,
+    and differences and products of these and of stored integers.
     """
     waiting, reached = [value], {value}
     while waiting:
@@ -129,7 +127,7 @@ def _is_whole(value: ir.Value | None, context: Context) -> bool:
 
 
 def _sign_after(use: UnitUse, context: Context) -> float | None:
-    """-1, +1 or _AS_THE_MASK_SAYS; None if the unit does not propagate a mask."""
+    """Return -1, +1 or _AS_THE_MASK_SAYS; None if the unit does not propagate a mask."""
     if not _carries(use, context) or _is_softmax(use, context):
         return None
     operator = effective_op(context.node(use.unit))

@@ -46,7 +46,7 @@ class Extremes:
         return self.low > self.high
 
     def join(self, other: Extremes) -> Extremes:
-        """The extremes of both together."""
+        """Return the extremes of both together."""
         return Extremes(
             low=min(self.low, other.low),
             high=max(self.high, other.high),
@@ -58,33 +58,33 @@ class Extremes:
         )
 
     def in_one_run(self) -> Extremes:
-        """The same as extremes of a single run, of several values with one name."""
+        """Return the same as extremes of a single run, of several values with one name."""
         return replace(self, samples=1)
 
     def is_beyond(self, half: Half) -> bool:
-        """Whether the largest magnitude, with HEADROOM, exceeds the largest number of half."""
+        """Return whether the largest magnitude, with HEADROOM, exceeds the largest number of half."""
         return self.most * HEADROOM > half.largest
 
 
 NOTHING = Extremes(math.inf, -math.inf, samples=0)
-"""What nothing was seen of: `join` with it changes nothing."""
+"""The extremes of no observation: the identity of `join`."""
 
 Seen = Mapping[str, Extremes]
 """The observed extremes of the values of a model, by name."""
 Held = Mapping[str, Evidence]
-"""The evidence of a caller for float32, by the names of values that nodes output."""
+"""The evidence of a caller for float32, by the names of node outputs."""
 
 
 def held(graph: UnitGraph, names: Held) -> Mapping[int, Evidence]:
-    """The units of the nodes that output what is held; names that the model does not have count for nothing,
-    as what is folded is gone.
+    """Return the units of the nodes that output these names; names that the model lacks are ignored, as their
+    nodes may be folded.
     """
     outputs = ((u.index, value.name or "") for u in graph.units for value in u.node.outputs) if names else ()
     return {index: names[name] for index, name in outputs if name in names}
 
 
 def refuse_foreign(graph: ir.Graph, seen: Seen) -> None:
-    """Raises OptionError for observations of another model, which would silently have no effect."""
+    """Raise OptionError for observations of another model, which would silently have no effect."""
     made = (value for node in graph for value in node.outputs)
     if seen and all(value.name not in seen for value in (*graph.inputs, *made)):
         raise OptionError(
@@ -93,7 +93,7 @@ def refuse_foreign(graph: ir.Graph, seen: Seen) -> None:
 
 
 def check(graph: UnitGraph, seen: Seen, found: Ranges, half: Half) -> dict[int, Evidence]:
-    """The units that read or produce values outside the range of half, except masks before a softmax."""
+    """Return the units with inputs or outputs outside the range of half, except masks before a softmax."""
     if not seen:
         return {}
     masking = {unit for units in found.masks.values() for unit in units}
@@ -116,7 +116,7 @@ def _evidence(unit: Unit, seen: Seen, half: Half) -> Evidence | None:
 
 
 def _frequency(seen: Extremes, half: Half) -> str:
-    """In how many samples, and how often, what half cannot hold was seen; empty where that is not known."""
+    """Return the number of samples and the share of elements beyond half's range; empty if unknown."""
     times = f" in {seen.samples:,} samples" if seen.samples > 1 else ""
     if seen.most <= half.largest:
         return f"{times}, too near for other inputs"

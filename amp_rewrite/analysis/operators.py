@@ -1,4 +1,4 @@
-"""The operator whose arithmetic a node does, where an attribute says so."""
+"""The operator whose arithmetic a node performs, where an attribute determines it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 
 def effective_op(node: ir.Node) -> str:
-    """The operator whose arithmetic a node does: a scatter that adds is an Add, any other node itself."""
+    """Return the operator whose arithmetic a node performs: Add for a scatter that adds, else its own."""
     reduction = node.attributes.get("reduction") if node.op_type in _SCATTERS else None
     if reduction is None:
         return node.op_type

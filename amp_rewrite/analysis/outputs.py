@@ -1,4 +1,4 @@
-"""Outputs that half stores badly however well they are computed, and softmaxes that a policy keeps."""
+"""Outputs that half stores badly however accurately they are computed, and softmaxes that a policy keeps."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import IOTypes, Options
 
 Faint = Mapping[str, float]
-"""Outputs of a model, each with the error that rounding it to half makes, in relation to its scale."""
+"""Outputs of a model, each with the error of rounding it to half, relative to its scale."""
 
 MOST = 16
-"""The most units that are the end of a graph: more are no short way from its last products."""
+"""Maximum number of units at the end of a graph: a longer path from its last products does not count."""
 
 
 def faint_limit(half: Half) -> float:
-    """The error of rounding an output alone above which it is faint: 9.8e-4 for float16.
+    """Return the rounding error of an output above which it is faint: 9.8e-4 for float16.
 
-    That is twice half's unit roundoff, which is the most that rounding costs where numbers are normal; above
-    it, most of the output is fainter than these.
+    That is twice half's unit roundoff, the upper bound of the rounding error of normal numbers; above it,
+    most elements of the output are subnormal.
     """
     return 2 / half.integers
 
 
 def refuse_foreign(graph: ir.Graph, faint: Faint) -> None:
-    """Raises OptionError for an output that the model does not have; `name[0]` is of a sequence."""
+    """Raise OptionError for an output that the model does not have; `name[0]` is an element of a sequence."""
     outputs = [value.name for value in graph.outputs if value.name]
     for name in faint:
         if name not in outputs and not any(name.startswith(f"{output}[") for output in outputs):
@@ -40,10 +40,10 @@ def refuse_foreign(graph: ir.Graph, faint: Faint) -> None:
 
 
 def faint_outputs(graph: UnitGraph, faint: Faint, options: Options) -> dict[int, Evidence]:
-    """The units from the last products, reductions and norms before each output to the output itself.
+    """Return the units from the last products, reductions and norms before each output to the output itself.
 
-    Not of outputs that are half themselves. What stands between works element by element, and keeps the
-    rounding errors of its inputs; a product sums with more precision than it stores.
+    Outputs that are half themselves are excluded. The operators between work element by element, and preserve
+    the rounding errors of their inputs; a product sums with more precision than it stores.
     """
     found: dict[int, Evidence] = {}
     for output in graph.root.outputs:
@@ -63,7 +63,7 @@ def faint_outputs(graph: UnitGraph, faint: Faint, options: Options) -> dict[int,
 
 
 def _end(graph: UnitGraph, output: ir.Value) -> Collection[int]:
-    """The units between an output and the last products before it, with these; none if they are too many."""
+    """Return the units from the last products before an output to the output; none if too many."""
     found: set[int] = set()
     todo = [output]
     while todo and len(found) <= MOST:
@@ -76,7 +76,7 @@ def _end(graph: UnitGraph, output: ir.Value) -> Collection[int]:
 
 
 def _followed(unit: Unit) -> Iterator[ir.Value]:
-    """The values of which each element of the unit's output has the error."""
+    """Return the values whose errors each element of the unit's output inherits."""
     if unit.node.op_type in _ELEMENT_BY_ELEMENT and unit.node.domain in _DOMAINS:
         yield from filter(None, map(value_of, unit.uses))
 
@@ -90,7 +90,7 @@ _ELEMENT_BY_ELEMENT = (MOVERS - CONTROL_FLOW) | frozenset(
 
 
 def final_softmaxes(graph: UnitGraph) -> Mapping[int, Evidence]:
-    """The units of softmaxes whose results reach an output of the model, at most moved on the way."""
+    """Return the units of softmaxes whose results reach an output of the model, at most moved on the way."""
     found: dict[int, Evidence] = {}
     for output in graph.root.outputs:
         seen, todo = set[int](), [output]

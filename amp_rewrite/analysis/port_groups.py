@@ -20,8 +20,8 @@ OPAQUE = TypeVar("?")
 class PortGroup(NamedTuple):
     """Ports that share a type variable, the types it may take, and whether the target runs it in half.
 
-    It can change only if all inputs that are `typed` have a known type: its own, or for what puts elements
-    into containers, or takes them out, all of the node.
+    It can change only if all inputs that are `typed` have a known type: its own inputs, or for operators that
+    put elements into containers, or take them out, all inputs of the node.
     """
 
     var: TypeVar
@@ -48,9 +48,9 @@ class PortGroups:
         self._support = functools.cache(self._find_support)
 
     def of(self, node: ir.Node) -> tuple[PortGroup, ...]:
-        """The groups of a node; one of all ports, which allows no type, if its operator has no schema.
+        """Return the groups of a node; one of all ports, which allows no type, if its operator has no schema.
 
-        Variables that the target's kernels have as one are one group, under the name of the first.
+        Variables that the target's kernels treat as one form one group, under the name of the first.
         """
         inputs, outputs = len(node.inputs), len(node.outputs)
         if self._functions and node.op_identifier() in self._functions:
@@ -61,12 +61,12 @@ class PortGroups:
         return groups
 
     def allowed(self, node: ir.Node) -> frozenset[str]:
-        """All types that the schema of a node's operator names; none if it has no schema."""
+        """Return all types that the schema of a node's operator names; none if it has no schema."""
         signature = schema.find(node.domain, node.op_type, self._version(node.domain))
         return frozenset[str]().union(*signature.allowed.values()) if signature else frozenset[str]()
 
     def runs(self, domain: str, operator: str, variable: str) -> bool:
-        """Whether the target has a half kernel for a type variable, as far as its kernels are known."""
+        """Return whether the target has a half kernel for a type variable, as far as known."""
         support = self._support(domain, operator)
         return support is None or support.has(variable, self._half)
 
@@ -92,14 +92,14 @@ class PortGroups:
         return self._target.joined(domain, operator, self._support(domain, operator), self._half)
 
     def _find_support(self, domain: str, operator: str) -> Support | None:
-        """The target's kernels for an operator; None if its schema alone counts."""
+        """Return the target's kernels for an operator; None if its schema alone counts."""
         signature = schema.find(domain, operator, self._version(domain))
         return signature and self._target.support(domain, operator, signature, self._half)
 
     def _join(
         self, node: ir.Node, groups: tuple[PortGroup, ...], names: Collection[str]
     ) -> tuple[PortGroup, ...]:
-        """The groups with those of these variables as one that are float32."""
+        """Return the groups, with those of these variables that are float32 merged into one."""
         parts = [group for group in groups if group.var.name in names and self._is_float32(node, group)]
         if len(parts) < 2:
             return groups

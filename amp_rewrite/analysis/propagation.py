@@ -13,7 +13,7 @@ Through = Callable[[int], bool]
 
 
 def reach(roots: Iterable[int], edges: Edges, through: Through) -> dict[int, int]:
-    """The units reachable from the roots by edges to units for which `through` holds.
+    """Return the units reachable from the roots by edges to units for which `through` holds.
 
     Each is mapped to the unit from which it was reached. A root is included only if another root reaches it.
     """
@@ -29,7 +29,7 @@ def reach(roots: Iterable[int], edges: Edges, through: Through) -> dict[int, int
 
 
 class UnitUse(NamedTuple):
-    """A use of a value: a port of a unit's node; `carried` is what is known of the value there."""
+    """A use of a value: a port of a unit's node; `carried` is the fact known of the value there."""
 
     unit: int
     port: int
@@ -37,8 +37,8 @@ class UnitUse(NamedTuple):
 
 
 class _Exit(NamedTuple):
-    """The outputs of a unit with what they carry, followed once for all its uses that carry the same: a wide
-    node costs the sum of its inputs and consumers, not their product.
+    """The outputs of a unit with the fact they carry, followed once for all its uses that carry the same: a
+    wide node costs the sum of its inputs and consumers, not their product.
     """
 
     unit: int
@@ -46,18 +46,18 @@ class _Exit(NamedTuple):
 
 
 After = Callable[[UnitUse], float | None]
-"""What the outputs of the unit carry, given a use of it; None if propagation ends there."""
+"""Fact that the outputs of the unit carry, for a use of it; None if propagation ends there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Propagation:
-    """All uses that were reached, each with the exits before it, and all exits, each with its uses."""
+    """All reached uses, each with the exits before it, and all exits, each with its uses."""
 
     uses: Mapping[UnitUse, Sequence[_Exit]]
     exits: Mapping[_Exit, Sequence[UnitUse]]
 
     def on_paths_to(self, ends: Iterable[UnitUse]) -> dict[UnitUse, None]:
-        """The uses on any path to one of the ends, including the ends, which must be among `uses`."""
+        """Return the uses on any path to one of the ends, including the ends, which must be among `uses`."""
         found = dict.fromkeys(ends)
         passed: set[_Exit] = set()
         todo = list(found)
@@ -71,7 +71,7 @@ class Propagation:
 
 
 def propagate(graph: UnitGraph, starts: Iterable[UnitUse], after: After) -> Propagation:
-    """Follows values from their uses through every unit that propagates them; linear in the edges times the
+    """Follow values from their uses through every unit that propagates them; linear in the edges times the
     distinct values of `carried`.
     """
     uses: dict[UnitUse, list[_Exit]] = {use: [] for use in starts}
@@ -97,7 +97,7 @@ def propagate(graph: UnitGraph, starts: Iterable[UnitUse], after: After) -> Prop
 
 
 def uses_of(graph: UnitGraph, unit: int, carried: float = 0.0) -> Iterator[UnitUse]:
-    """The uses of the values that a unit produces."""
+    """Yield the uses of the values that a unit produces."""
     for value in graph.units[unit].defs:
         for consumer, use in graph.uses.get(value, ()):
             yield UnitUse(consumer, use.port, carried)

@@ -1,4 +1,4 @@
-"""Stored values that half does not represent well, and the units that must stay float32 for them."""
+"""Constants that half does not represent well, and the units that must stay float32 for them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _RULES = (
     small_constants.faint_factor,
     small_constants.large_quotient,
 )
-"""The rules besides overflow, by precedence: the first that finds something for a unit counts."""
+"""The rules besides overflow, by precedence: the first with evidence for a unit counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """How each stored value fits into half (`fits`), and the units that must stay float32 (`findings`).
+    """The fit of each constant into half (`fits`), and the units that must stay float32 (`findings`).
 
     A mask is a huge negative fill that reaches a softmax: `masks` maps its value to the units on that path.
     """
@@ -43,7 +43,7 @@ class Ranges:
 
 
 def check(graph: UnitGraph, stored: Mapping[ir.Value, StoredTensor], half: Half) -> Ranges:
-    """How every stored value with uses fits into `half`, and the units that must stay float32."""
+    """Return the fit of every constant with uses into `half`, and the units that must stay float32."""
     values = [value for value in stored if graph.uses.get(value)]
     tensors = [stored[value].tensor for value in values]
     fits = dict(zip(values, constants.fits(tensors, half), strict=True))
@@ -64,13 +64,13 @@ def check(graph: UnitGraph, stored: Mapping[ir.Value, StoredTensor], half: Half)
 
 
 def fill_of(node: ir.Node) -> NDArray[np.float32]:
-    """The fill value of a ConstantOfShape node of float32."""
+    """Return the fill value of a ConstantOfShape node of float32."""
     attribute = node.attributes.get("value")
     return numbers(attribute.as_tensor()) if attribute is not None else np.zeros(1, np.float32)
 
 
 def _look_at(constant: Constant, context: Context, result: Ranges) -> None:
-    """Adds what a constant rules out."""
+    """Add the evidence from a constant."""
     if constant.fit.overflowing:
         mask = masks.find(constant, context)
         if mask.may_be_clamped:

@@ -1,4 +1,4 @@
-"""What runtimes fail on in half, refuse, fuse by its types, or take out before they look for kernels."""
+"""Nodes that runtimes fail on in half, refuse, fuse by their types, or remove before kernel selection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from amp_rewrite.policy.targets import Target
 
 
 def faults(graph: UnitGraph) -> Mapping[int, Evidence]:
-    """The units that must stay float32 so that no known runtime fails on the result."""
+    """Return the units that must stay float32 so that no known runtime fails on the result."""
     found: dict[int, Evidence] = {}
     for operator, fault in _FAULTS.items():
         for unit in graph.by_operator.get(operator, ()):
@@ -38,8 +38,8 @@ _SUMS = "it sums into its data, for which onnxruntime's CPU provider has no half
 
 
 def _unequal_ranks(graph: UnitGraph) -> frozenset[ir.Node]:
-    """The products that onnxruntime fails on if a Cast stands between them and a Transpose, as their operands
-    are not known to have the same rank; and all that stands between.
+    """Return the products that onnxruntime fails on if a Cast stands between them and a Transpose, as their
+    operands are not known to have the same rank; and all nodes between.
     """
     nodes = (node for held in graph.nodes.values() for node in held)
     transposed = transposed_operands.find_transposed(nodes)
@@ -55,7 +55,9 @@ def _unequal_ranks(graph: UnitGraph) -> frozenset[ir.Node]:
 
 
 def _attention(node: ir.Node, types: Types) -> str | None:
-    """The fourth output may be the scores after masking: -3.4e38 in float32 would be -65504 in half."""
+    """Return the reason for a fourth output that may be the scores after masking: -3.4e38 in float32 would be
+    -65504 in half.
+    """
     outputs = node.outputs
     shown = len(outputs) > 3 and bool(outputs[3].uses() or outputs[3].is_graph_output())
     masked = _says(node, "qk_matmul_output_mode") not in _UNMASKED and _fills(node, types)
@@ -63,18 +65,18 @@ def _attention(node: ir.Node, types: Types) -> str | None:
 
 
 _UNMASKED = (0, 3)
-"""The modes of that output without masking: the raw product and the softmax. Others vary by opset."""
+"""Modes of that output without masking: the raw product and the softmax. Others vary by opset."""
 
 
 def _fills(node: ir.Node, types: Types) -> bool:
-    """Whether an Attention masks scores itself: by causality, a boolean mask, or padding."""
+    """Return whether an Attention masks scores itself: by causality, a boolean mask, or padding."""
     mask, *more = *node.inputs[3:], None
     hides = mask is not None and types[mask].dtype == ir.DataType.BOOL
     return hides or _says(node, "is_causal") != 0 or any(value is not None for value in more[2:])
 
 
 def _says(node: ir.Node, name: str) -> int:
-    """An integer attribute with the default 0; -1 for a reference to a function's attribute."""
+    """Return an integer attribute with the default 0; -1 for a reference to a function's attribute."""
     attribute = node.attributes.get(name)
     if attribute is None:
         return 0
@@ -82,7 +84,7 @@ def _says(node: ir.Node, name: str) -> int:
 
 
 def _affine_grid(node: ir.Node, _: Types) -> str | None:
-    """Seen with onnxruntime 1.31.1: a grid in the plane for theta of the shape [1, 2, 3]."""
+    """Return the reason for a single grid in the plane: theta of [1, 2, 3] fails (onnxruntime 1.31.1)."""
     theta = node.inputs[0]
     shape = None if theta is None else theta.shape
     if shape is None or len(shape) != _MATRICES:
@@ -93,7 +95,7 @@ def _affine_grid(node: ir.Node, _: Types) -> str | None:
 
 
 _MATRICES, _ROWS_IN_SPACE = 3, 3
-"""The rank of theta, and the rows of a matrix that places points in space; in the plane it has two."""
+"""Rank of theta, and rows of a matrix that places points in space; in the plane it has two."""
 
 
 def _scatter(node: ir.Node, _: Types) -> str | None:
@@ -116,11 +118,11 @@ _FAULTS: Mapping[str, Callable[[ir.Node, Types], str | None]] = {
     "ScatterElements": _scatter,
     "ScatterND": _scatter,
 }
-"""What fails in half, by operator: the reason to stay float32, or None."""
+"""Rules for failures in half, by operator: the reason to stay float32, or None."""
 
 
 def refused(graph: UnitGraph, target: Target, half: Half) -> Mapping[int, Evidence]:
-    """The units that the target has a half kernel for, and refuses for an attribute or an input."""
+    """Return the units that the target has a half kernel for, and refuses for an attribute or an input."""
     found: dict[int, Evidence] = {}
     for operator, names in target.refusals.items():
         for unit in graph.by_operator.get(operator, ()):
@@ -135,7 +137,7 @@ def refused(graph: UnitGraph, target: Target, half: Half) -> Mapping[int, Eviden
 
 
 def needs_no_kernel(node: ir.Node) -> bool:
-    """Whether it is a Dropout at inference whose mask nobody reads, which onnxruntime takes out.
+    """Return whether a node is a Dropout at inference with an unused mask, which onnxruntime removes.
 
     Of version 22, which JAX's exporter leaves behind, CUDA has no kernel (onnxruntime's `EliminateDropout`).
     """
@@ -153,11 +155,12 @@ _BORDERS = ("DequantizeLinear", "QuantizeLinear")
 
 
 def quantised(graph: UnitGraph, *, fused: bool = False) -> Mapping[int, Evidence]:
-    """The units whose first operand comes from a DequantizeLinear, or whose result goes to a QuantizeLinear.
+    """Return the units whose first operand comes from a DequantizeLinear, or whose result goes to a
+    QuantizeLinear.
 
-    A runtime fuses DequantizeLinear, Conv and QuantizeLinear into one integer kernel: a Cast between
-    them would cost that. Dequantised weights alone do not make a region. With `fused`, a region that both
-    enclose cannot even be forced, nor can they: onnxruntime 1.31.1 fuses it in half too, and then refuses its
+    A runtime fuses DequantizeLinear, Conv and QuantizeLinear into one integer kernel: a Cast between them
+    would prevent that. Dequantised weights alone do not make a region. With `fused`, a region enclosed by
+    both cannot even be forced, nor can they: onnxruntime 1.31.1 fuses it in half too, and then refuses its
     own integer kernel for half scales.
     """
     reads: set[int] = set()
@@ -174,7 +177,7 @@ def quantised(graph: UnitGraph, *, fused: bool = False) -> Mapping[int, Evidence
 
 
 def _enclosed(graph: UnitGraph, reads: Collection[int], gives: Collection[int]) -> Iterator[int]:
-    """Units between the two, alone or with an activation behind, and the two around them."""
+    """Yield the units between the two, alone or with an activation after them, and the two around them."""
     behind = {reader for unit in reads for reader in graph.successors[unit]}
     for last in sorted(unit for unit in gives if unit in reads or unit in behind):
         first = [unit for unit in graph.predecessors[last] if unit in reads]

@@ -1,11 +1,11 @@
-"""Stored numbers that half rounds to a few steps or to zero, and what that makes of a division or a scale.
+"""Stored numbers that half rounds to a few steps or to zero, and the effect on a division or a scale.
 
     x / (y + 1e-12)               an epsilon that becomes 0
     30000 / (y + 0.01)            a bound of a divisor whose quotient overflows
-    x * 1e-7                      a factor that becomes another
+    x * 1e-7                      a factor with a large rounding error
     (x @ w) * 1e6                 with w of about 1e-7, where half has steps of 6e-8
 
-Small weights do no harm where what they make stays as small, or is added to something larger.
+Small weights do no harm where their products stay as small, or are added to something larger.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from amp_rewrite.policy.evidence import Reason
 _CARRY_BOUND = MOVERS | {"Add", "Abs", "Clip", "Sqrt", "Sum"}
 _CARRY_ZERO = _CARRY_BOUND | {"Mul", "Sub"}
 _TINY = 1e-300
-"""Less than what any quotient needs to overflow."""
+"""Lower bound of divisors: no quotient needs less to overflow."""
 _SCALES = ("Div", "Mul", "Pow")
 _ROUNDOFFS = 2.0
-"""Of rounding, a normal number loses at most the unit roundoff (1 over half's integer bound), so that only
-subnormal ones exceed twice that.
+"""Limit of the relative error, in unit roundoffs: a normal number loses at most one (1 over half's integer
+bound), so that only subnormal ones exceed twice that.
 """
 _STEPS = 64.0
-"""How many steps of half a factor has at most that is faint: its smaller numbers lose several percent."""
+"""Number of half's steps up to which a factor is faint: its smaller numbers lose several percent."""
 _SCALE = 64.0
-"""The least factor that multiplies something up; weights of layers are smaller."""
+"""Least factor that counts as scaling up; weights of layers are smaller."""
 _KEEP = REARRANGES | SELECTS | {"Abs", "LeakyRelu", "Neg", "Relu"}
 _SUMS = frozenset(("Add", "Sub", "Sum"))
 _NORMS = frozenset(("GroupNormalization", "InstanceNormalization", "LayerNormalization"))
 _EPSILON = 1e-5
-"""That of a norm which declares none."""
+"""Epsilon of a norm that declares none."""
 _BIAS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
-"""The inputs of products that are added."""
+"""Input of the bias, by product."""
 
 
 def vanishing_divisor(constant: Constant, context: Context) -> Findings:
-    """The units on any path from a constant that half flushes to zero to a division by it.
+    """Return the units on any path from a constant that half flushes to zero to a division by it.
 
     A constant that is flushed only in part is not followed: only a division by itself counts.
     """
@@ -67,14 +67,14 @@ def vanishing_divisor(constant: Constant, context: Context) -> Findings:
 
 
 def _divides(use: UnitUse, context: Context) -> bool:
-    """Whether a use must not be zero."""
+    """Return whether a use must not be zero."""
     operator = effective_op(context.node(use.unit))
     return operator != "Sqrt" and DIVISORS.get(operator) == use.port
 
 
 def large_quotient(constant: Constant, context: Context) -> Findings:
-    """The units on any path from a constant to a division of a stored number, where the constant is the lower
-    bound of the divisor and the quotient overflows, and the consumers of the quotient.
+    """Return the units on any path from a constant to a division of a stored number, where the constant is
+    the lower bound of the divisor and the quotient overflows, and the consumers of the quotient.
     """
     bound, graph = constant.fit.low, context.graph
     harmless = context.least_harmless_divisor
@@ -104,7 +104,7 @@ def large_quotient(constant: Constant, context: Context) -> Findings:
 
 
 def _quotient(use: UnitUse, context: Context) -> tuple[float, float]:
-    """The largest magnitude of the dividend at a use of a divisor, 0 if unknown, and the least divisor."""
+    """Return the largest dividend at a use of a divisor, 0 if unknown, and the least divisor."""
     node = context.node(use.unit)
     is_base = patterns.is_default(node, "Pow") and use.port == 0
     degree = (patterns.scalar(node.inputs[1]) or 0.0) if is_base else 0.0
@@ -117,7 +117,7 @@ def _quotient(use: UnitUse, context: Context) -> tuple[float, float]:
 
 
 def inexact_factor(constant: Constant, context: Context) -> Findings:
-    """The products, quotients and powers with a single number that is subnormal in half and inexact."""
+    """Return the products, quotients and powers with one number that is subnormal and inexact in half."""
     fit, half = constant.fit, context.half
     if constant.size != 1 or fit.exact or fit.overflowing or not fit.low:
         return NONE
@@ -129,8 +129,8 @@ def inexact_factor(constant: Constant, context: Context) -> Findings:
 
 
 def faint_factor(constant: Constant, context: Context) -> Findings:
-    """The units on any path from a faint factor to where what it makes is multiplied up to half's normal
-    numbers.
+    """Return the units on any path from a faint factor to the node that scales its product up to half's
+    normal numbers.
     """
     fit, half = constant.fit, context.half
     if fit.exact or not 0 < fit.magnitude < half.smallest * _STEPS:
@@ -148,8 +148,8 @@ def faint_factor(constant: Constant, context: Context) -> Findings:
 
 
 def _gain(use: UnitUse, context: Context) -> float | None:
-    """How much larger what a node makes is than what it reads there, beside data of about 1; at least 1, and
-    None where something larger takes its place.
+    """Return the ratio of a node's output to that input, for other operands of about 1; at least 1, and None
+    where a larger operand dominates.
     """
     node = context.node(use.unit)
     operator = effective_op(node)
@@ -175,12 +175,12 @@ def _gain(use: UnitUse, context: Context) -> float | None:
 
 
 def _factor(value: ir.Value | None, context: Context) -> float:
-    """The largest number of a stored factor; 1 for data."""
+    """Return the largest number of a stored factor; 1 for data."""
     fit = context.fits.get(value) if value is not None else None
     return (fit.magnitude or 1.0) if fit is not None else 1.0
 
 
 def _are_faint(values: Iterable[ir.Value | None], context: Context) -> bool:
-    """Whether all of these are stored and faint."""
+    """Return whether all of these are stored and faint."""
     fits = [context.fits.get(value) for value in values if value is not None]
     return all(fit is not None and fit.magnitude < context.half.smallest * _STEPS for fit in fits)

@@ -1,4 +1,4 @@
-"""Model -> UnitGraph."""
+"""Construction of a UnitGraph from a model."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from amp_rewrite.policy.targets import Target
 
 
 def build(model: ir.Model, types: Types, target: Target = targets.ANY, half: Half = FLOAT16) -> UnitGraph:
-    """The units of the main graph and of every graph nested in it, in node order.
+    """Return the units of the main graph and of every graph nested in it, in node order.
 
-    Variables that the target's kernels for `half` have as one are one unit, under the name of the first.
+    Variables that the target's kernels for `half` treat as one form one unit, under the name of the first.
     """
     builder = _Builder(types, model, target, half)
     builder.graph(model.graph)
@@ -50,7 +50,7 @@ class _Builder:
                 self._node(node)
 
     def _holder(self, node: ir.Node) -> None:
-        """A node that may have bodies, and the graphs that these are."""
+        """A node that may have bodies, and these graphs."""
         bindings, bodies = control_flow.bindings(node), control_flow.bodies(node)
         if bindings is not None:
             self._bindings(node, bindings)
@@ -62,8 +62,8 @@ class _Builder:
             self.graph(body)
 
     def _node(self, node: ir.Node, *, sealed: bool = False) -> None:
-        """A unit for every type variable; a sealed node has bodies or attributes of these types, and none of
-        its units may change.
+        """Add a unit for every type variable; a sealed node has bodies or attributes of these types, and none
+        of its units may change.
         """
         inputs, outputs, float32 = node.inputs, node.outputs, self._float32
         for group in self._groups.of(node):
@@ -76,7 +76,7 @@ class _Builder:
                 self._add(node, group.var, uses, defs, allowed, runs=runs)
 
     def _is_typed(self, node: ir.Node, ports: Iterable[int]) -> bool:
-        """Whether all these inputs have a type; one without could not be cast with the others."""
+        """Return whether all these inputs have a type; one without could not be cast with the others."""
         values = (node.inputs[i] for i in ports)
         return all(value is None or value in self._types for value in values)
 
@@ -92,14 +92,14 @@ class _Builder:
         self._add_float32(node, OPAQUE, others, [])
 
     def _seal(self, node: ir.Node, body: ir.Graph) -> None:
-        """The inputs and outputs of a body whose bindings are unknown keep their types."""
+        """Seal a body whose bindings are unknown: its inputs and outputs keep their types."""
         leaves = [Use(body, i) for i in range(len(body.outputs))]
         self._add_float32(node, OPAQUE, leaves, body.inputs)
 
     def _add_float32(
         self, node: ir.Node, var: TypeVar, uses: Iterable[Use], defs: Iterable[ir.Value]
     ) -> None:
-        """Adds a unit of the float32 ones of these, if there are any."""
+        """Add a unit of the float32 values among these, if there are any."""
         read = [use for use in uses if value_of(use) in self._float32]
         made = [value for value in defs if value in self._float32]
         if read or made:
@@ -149,7 +149,7 @@ class _Builder:
         )
 
     def _edges(self) -> Iterator[tuple[int, int]]:
-        """Producer and consumer of every value; once for a consumer that reads it twice in a row."""
+        """Yield producer and consumer of every value; once for a consumer that reads it twice in a row."""
         for value, producer in self._producer.items():
             last = -1
             for consumer, _ in self._uses.get(value, ()):
@@ -158,7 +158,7 @@ class _Builder:
                 last = consumer
 
     def _ties(self) -> Iterator[tuple[int, ...]]:
-        """Producer and consumers of a sequence or an optional (no Cast can stand between), and the
+        """Yield producer and consumers of a sequence or an optional (no Cast can stand between), and the
         variables of a node that has both a sequence and its elements.
         """
         for value, uses in self._uses.items() if self._wrapped else ():
@@ -168,14 +168,16 @@ class _Builder:
         yield from self._container_variables()
 
     def _container_edges(self) -> Iterator[tuple[int, int]]:
-        """Elements come out of a sequence that went into it: from the inputs of a node to its outputs."""
+        """Yield edges from the inputs of a node to its outputs where elements are inserted into a sequence or
+        taken from one.
+        """
         for group in self._container_variables():
             for producer, consumer in itertools.permutations(group, 2):
                 if self._units[producer].uses and self._units[consumer].defs:
                     yield producer, consumer
 
     def _container_variables(self) -> Iterator[tuple[int, ...]]:
-        """The variables of each node that has both a sequence or an optional and its elements."""
+        """Yield the variables of each node that has both a sequence or an optional and its elements."""
         nodes = dict.fromkeys(unit.node for unit in self._units if not unit.dense) if self._wrapped else {}
         together: dict[ir.Node, list[int]] = {node: [] for node in nodes}
         for unit in self._units if nodes else ():
@@ -185,7 +187,7 @@ class _Builder:
 
 
 def _holds_float32(node: ir.Node) -> bool:
-    """Whether an operator outside the default domain has float32 tensors among its attributes."""
+    """Return whether an operator outside the default domain has float32 tensors among its attributes."""
     tensor = ir.AttributeType.TENSOR
     held = node.attributes.values() if node.domain else ()
     return any(a.type == tensor and not a.is_ref() and a.value.dtype == ir.DataType.FLOAT for a in held)

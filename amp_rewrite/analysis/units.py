@@ -55,10 +55,10 @@ class UnitGraph:
     colour. `by_operator` has the units of each operator type, whatever its domain. `nodes` are those of
     `root` and of all graphs nested in it, outer graphs first, as they are before any edit.
 
-    `spelled` says which units are parts of idioms, and `alike` which types a runtime wants to be one; with
-    idioms there is also an edge from the producer of the data of each to its result. `norms` are those that
-    are written out. `sized` are the shapes
-    of values at the sizes that were given to open dimensions (Options.dims).
+    `spelled` maps the units in idioms to their parts, and `alike` are the units that a runtime requires to
+    have one type; each idiom also has an edge from the producer of its data to its result. `norms` are the
+    written-out ones. `sized` are the shapes of values at the
+    sizes set for open dimensions (Options.dims).
     """
 
     units: tuple[Unit, ...]
@@ -77,27 +77,27 @@ class UnitGraph:
     sized: Mapping[ir.Value, ir.Shape] = field(default_factory=dict[ir.Value, ir.Shape])
 
     def shape(self, value: ir.Value | None) -> ir.Shape | None:
-        """The shape of a value at the sizes that were given, else as it is known; None where it is not."""
+        """Return the shape of a value at the sizes set for open dimensions, else as declared, or None."""
         return None if value is None else self.sized.get(value, value.shape)
 
     def nodes_of(self, *operators: str) -> Iterator[ir.Node]:
-        """The nodes of these operators of ONNX's that have units, each once."""
+        """Return the nodes of these standard ONNX operators that have units, each once."""
         for operator in operators:
             nodes = dict.fromkeys(self.units[unit].node for unit in self.by_operator.get(operator, ()))
             yield from (node for node in nodes if not node.domain)
 
     def of_nodes(self, nodes: Collection[ir.Node]) -> tuple[int, ...]:
-        """The units of these nodes, in their order; a node may have several."""
+        """Return the units of these nodes, in their order; a node may have several."""
         return tuple(unit.index for unit in self.units if unit.node in nodes) if nodes else ()
 
 
 def value_of(use: Use) -> ir.Value | None:
-    """The value that is read by a use; None for an empty optional input."""
+    """Return the value that is read by a use; None for an empty optional input."""
     holder, port = use
     # isinstance takes twenty times as long: onnx-ir's classes are protocols
     return holder.inputs[port] if type(holder) is ir.Node else holder.outputs[port]
 
 
 def read_by(graph: UnitGraph, unit: int) -> Iterator[ir.Value]:
-    """The values that a unit reads, optional ones that are left out apart."""
+    """Return the values that a unit reads, without omitted optional ones."""
     return (value for use in graph.units[unit].uses if (value := value_of(use)) is not None)

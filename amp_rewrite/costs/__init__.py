@@ -1,1 +1,1 @@
-"""What a model costs on a device, by its roofline: predicted from shapes, never measured."""
+"""Cost of a model on a device, by its roofline: predicted from shapes, never measured."""

@@ -1,9 +1,9 @@
 """Pairs of nodes that the runtime executes as one: the value between them is never written to memory.
 
-They are what onnxruntime 1.31's CUDA provider fuses, in float32 and in half alike, as `amp-rewrite placement`
-shows it: a bias into MatMul (as Gemm) and Conv, a scale before or behind a MatMul, a Transpose before it, the
-sum before a LayerNormalization or a Softmax, and `x * Sigmoid(x)`. It fuses no activation into Conv or Gemm,
-and no two elementwise operators.
+They are the pairs that onnxruntime 1.31's CUDA provider fuses, in float32 and in half alike, as `amp-rewrite
+placement` shows: a bias into MatMul (as Gemm) and Conv, a scale before or after a MatMul, a Transpose before
+it, the sum before a LayerNormalization or a Softmax, and `x * Sigmoid(x)`. It fuses no activation into Conv
+or Gemm, and no two elementwise operators.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from amp_rewrite.model.patterns import Pattern, either, fits, op, part, var
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.preparing import norms_and_clips
 
-# Which nodes of a norm that is written out onnxruntime runs as one kernel, as its own passes match them.
+# Nodes of a written-out norm that onnxruntime runs as one kernel, as its own passes match them.
 #
 #     d = x - mean(x)                                                   LayerNormalization, with a bias
 #     Pow(d, 2), ReduceMean, Add, Sqrt, Div, Mul by a weight            SimplifiedLayerNormalization
 #
-# Both average over the last axis alone, and want a weight (and bias) of one axis. Casts before and within
+# Both average over the last axis alone, and require a weight (and bias) of one axis. Casts before and within
 # them go as well. Source: layer_norm_fusion.cc in onnxruntime/core/optimizer; seen with onnxruntime-gpu
 # 1.31.1.
 
 
 class FusedNorm(NamedTuple):
-    """The nodes before the weight, and the bias behind it where that belongs to the kernel."""
+    """The fused nodes before the weight, and the bias after it where that belongs to the kernel."""
 
     inner: tuple[ir.Node, ...]
     bias: ir.Node | None
@@ -52,7 +52,7 @@ def _averages_last(mean: ir.Node) -> bool:
 
 
 def _axes(mean: ir.Node) -> tuple[int, ...]:
-    """The axes of a reduction; none where they are not known, or all of them."""
+    """Return the axes of a reduction; none where they are unknown, or all of them."""
     if "axes" in mean.attributes:
         return tuple(schema.integers(mean, "axes"))
     stored = stored_as(mean.inputs[1]) if len(mean.inputs) > 1 else None
@@ -73,7 +73,7 @@ _PASSED = frozenset(("Cast", "Identity"))
 
 
 def match_fused_norm(result: ir.Node, weight: ir.Node) -> FusedNorm | None:
-    """The nodes that run as one with `weight`, which reads the `result` of a norm; None where none do."""
+    """Return the nodes that run as one with `weight`, which reads the `result` of a norm; else None."""
     found = patterns.match(_WEIGHTED, weight.outputs[0], _PASSED)
     if found is None or result not in found.nodes:
         return None
@@ -84,22 +84,22 @@ def match_fused_norm(result: ir.Node, weight: ir.Node) -> FusedNorm | None:
 
 
 def _bias(weight: ir.Node) -> ir.Node | None:
-    """The addition of a bias of one axis, where it alone reads what is weighted."""
+    """Return the addition of a bias of one axis, where it is the only consumer of the weighted value."""
     node = patterns.only_reader(weight.outputs[0])
     if node is None or not patterns.is_default(node, "Add"):
         return None
     return node if _is_vector(patterns.other(node, weight.outputs[0])) else None
 
 
-# Norms that are written out and run as one kernel: which units launch none of their own.
+# Written-out norms that run as one kernel, and their units without a launch of their own.
 
 
 @dataclass(frozen=True, slots=True)
 class FusedIdioms:
-    """The units of written-out norms, as the runtime fuses them, with the Casts in front of and within them.
+    """The units of written-out norms that the runtime fuses, with the Casts before and within them.
 
-    `inside` are units in float32 before a weight: what they read may be of either type, and what they make
-    is not written. `absorbed` are all units that launch no kernel of their own; the weight stands for them.
+    `inside` are units in float32 before a weight: their inputs may be of either type, and their outputs are
+    not written. `absorbed` are all units that launch no kernel of their own; the weight stands for them.
     """
 
     inside: frozenset[int]
@@ -107,7 +107,7 @@ class FusedIdioms:
 
 
 def find_fused_idioms(graph: UnitGraph) -> FusedIdioms:
-    """The norms of a model that have a weight and run as one kernel."""
+    """Return the norms of a model that have a weight and run as one kernel."""
     inside: set[ir.Node] = set()
     biases: set[ir.Node] = set()
     for result, spelled in graph.spelled.items():
@@ -128,7 +128,7 @@ def find_fused_idioms(graph: UnitGraph) -> FusedIdioms:
 
 
 def fused_pairs(graph: UnitGraph) -> Iterator[tuple[int, int]]:
-    """Pairs of units of which the first may be half only where the second is: weights and data."""
+    """Yield pairs of units of which the first may be half only where the second is: weights and data."""
     for alike in graph.alike:
         for weight in alike.weights:
             for other in (alike.producer, *alike.beside):
@@ -139,7 +139,7 @@ def fused_pairs(graph: UnitGraph) -> Iterator[tuple[int, int]]:
 
 
 def _weight(graph: UnitGraph, result: int) -> int | None:
-    """The weight behind a norm, which reads its result."""
+    """Return the weight after a norm, which reads its result."""
     return next((unit for unit in graph.successors[result] if _is(graph, unit, Part.OUTER)), None)
 
 
@@ -156,7 +156,7 @@ class Fusion(NamedTuple):
 
 
 def find_fusions(graph: UnitGraph, vary: set[ir.Value | None]) -> Iterator[Fusion]:
-    """The pairs of a model that are fused: the value has no other reader, and is no output."""
+    """Yield the fused pairs of a model: the value has no other consumer, and is no output."""
     leaving = frozenset(graph.root.outputs)
     for unit in graph.units:
         if unit.node.op_type in _PRODUCERS and not unit.node.domain and len(unit.defs) == 1:
@@ -177,7 +177,7 @@ def _is_fused(producer: ir.Node, consumer: ir.Node, vary: set[ir.Value | None]) 
 
 
 class _Stored(enum.Enum):
-    """Which of the two nodes reads a stored value: a bias or a scale."""
+    """Position of the node that reads the constant, a bias or a scale."""
 
     NOWHERE = "nowhere"
     ABOVE = "above"

@@ -1,4 +1,4 @@
-"""What each node moves and computes: bytes, FLOPs and launches, as far as they depend on its precision."""
+"""Bytes, FLOPs and launches of each node, as far as they depend on its precision."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow, element_types
 
 LOOPED = 16
-"""How often a body of a Loop or a Scan runs: few models say it."""
+"""Runs of the body of a Loop or a Scan whose trip count is unknown: few models declare it."""
 
 CONTRACTED = 1024
-"""The length of the inner product of a product of unknown shape: the width of a common network."""
+"""Length of the inner product of a product of unknown shape: the width of a common network."""
 
 
 class Kernel(NamedTuple):
     """One run of a node, times `runs`.
 
     `units` are those of the node, by position. Each of them moves `moved` elements that vary, and `stored`
-    ones of weights, of which every element takes two or four bytes; `fixed` are the bytes of all others.
-    `product` are the FLOPs of a product of matrices. It runs in the precision of the unit at position `data`,
-    which reads the first input, and in half where there is none, as that input is half already. `width` is
-    the length of its inner products, 0 where it is not known.
+    ones of weights, at two or four bytes each; `fixed` are the bytes of all others. `product` are the FLOPs
+    of a matrix product. It runs in the precision of the unit at position `data`, which reads the first input,
+    and in half where there is none, as that input is half already. `width` is the length of its inner
+    products, 0 where it is unknown.
     """
 
     units: tuple[int, ...]
@@ -49,11 +49,11 @@ def of_graph(
     runs: Mapping[ir.Graph, int],
     half: ir.DataType,
 ) -> Iterator[Kernel]:
-    """The kernels of a model, in the order of `graph.nodes`; linear in nodes and ports.
+    """Yield the kernels of a model, in the order of `graph.nodes`; linear in nodes and ports.
 
-    Values `inside` a fusion are not moved, and units that an idiom has `absorbed` launch none. `runs` says
-    how often each graph runs. Nodes that move no data, or are computed once for all runs, have no kernel, nor
-    have Casts between float32 and half: whether they run depends on the colours beside them (borders).
+    Values `inside` a fusion are not moved, and units that an idiom has `absorbed` launch none. `runs` is the
+    number of runs of each graph. Nodes that move no data, or are computed once for all runs, have no kernel,
+    nor have Casts between float32 and half: whether they run depends on the adjacent colours (borders).
     """
     held: dict[ir.Node, list[Unit]] = {}
     for unit in graph.units:
@@ -68,7 +68,7 @@ def of_graph(
 
 
 def body_runs(nodes: GraphNodes) -> dict[ir.Graph, int]:
-    """Return how often each graph runs."""
+    """Return the number of runs of each graph."""
     runs = dict.fromkeys(nodes, 1)
     for inner, held in nodes.items() if len(nodes) > 1 else ():  # outer graphs come first
         for node in held:
@@ -128,7 +128,7 @@ class _Measure:
         return self._pair == frozenset(kind.dtype for kind in kinds if kind is not None)
 
     def _elements(self, unit: Unit, most: int) -> tuple[int, int]:
-        """The elements that vary, and those that do not, which the ports of a unit move."""
+        """Return the numbers of varying and of constant elements that the ports of a unit move."""
         moved = stored = 0
         elements, vary, inside = self._sizes.elements, self._vary, self._inside
         for use in unit.uses:
@@ -142,7 +142,7 @@ class _Measure:
         return moved + sum([elements(value) for value in unit.defs if value not in inside]), stored
 
     def _fixed(self, node: ir.Node, most: int) -> int:
-        """The bytes of what is not float32, such as indices, masks and what is half already."""
+        """Return the bytes of values that are not float32, such as indices, masks and half inputs."""
         total = 0.0
         types = self._types
         for value in (*node.inputs, *node.outputs):
@@ -154,7 +154,7 @@ class _Measure:
         return int(total)
 
     def _product(self, node: ir.Node, made: int) -> tuple[int, int]:
-        """The FLOPs of a product and the length of its inner products, 0 where shapes are unknown."""
+        """Return the FLOPs of a product and the length of its inner products, 0 where shapes are unknown."""
         if not made or any(value is not None and self._sizes.shape(value) is None for value in node.inputs):
             return 2 * CONTRACTED * made, 0
         found = flop_formulas.of_node(node, self._sizes.shape, floats=True)
@@ -162,7 +162,7 @@ class _Measure:
 
 
 def _data(node: ir.Node, units: Sequence[Unit]) -> int | None:
-    """The position of the unit that reads the first input of a node; None where it is not float32."""
+    """Return the position of the unit that reads the first input of a node; None where it is not float32."""
     first = Use(node, 0)
     return next((at for at, unit in enumerate(units) if first in unit.uses), None)
 
@@ -179,12 +179,12 @@ PRODUCTS = frozenset(
     GemmFastGelu TransposeMatMul MultiHeadAttention GroupQueryAttention DecoderMaskedMultiHeadAttention
     MatMulNBits MatMulBnb4 ConvTransposeWithDynamicPads NhwcConv NhwcFusedConv""".split()
 )
-"""Operators whose FLOPs count: those of all others take less time than their bytes."""
+"""Operators whose FLOPs count: all others take less time for them than for their bytes."""
 
 _READS_WHAT_IT_MAKES = frozenset(
     "Gather GatherElements GatherND Slice Split EmbedLayerNormalization Compress".split()
 )
-"""Operators that read no more of their data than they make."""
+"""Operators that read no more of their data than they write."""
 
 _ALL = 1 << 62
 _FLOAT32 = element_types.tensor(ir.DataType.FLOAT)

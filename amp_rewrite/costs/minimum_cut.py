@@ -1,8 +1,8 @@
-"""The part of a network that a minimum cut leaves on the side of the sink: the smallest such part.
+"""Minimum cut of a network: the smallest part that it leaves on the side of the sink.
 
 Push-relabel (A. V. Goldberg, R. E. Tarjan: A new approach to the maximum-flow problem, J. ACM 35, 1988), from
-demands towards supplies: each node passes on what it lacks to one that is nearer to a supply. What is cut off
-depends on the numbers alone, which are whole, and not on the order of nodes and edges.
+demands towards supplies: each node passes its deficit on to one that is nearer to a supply. The cut depends
+on the numbers alone, which are integers, and not on the order of nodes and edges.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections import deque
 
 UNLIMITED = 1 << 120
-"""More than any sum of costs."""
+"""Capacity that exceeds any sum of costs."""
 
 _ROUNDS = 64
-"""The search is given up after so much work for each node and edge: then nothing is cut off."""
+"""Work for each node and edge after which the search is given up: then nothing is cut off."""
 
 _AGAIN = 4
-"""Distances are measured anew after so much work for each node and edge."""
+"""Work for each node and edge after which distances are measured anew."""
 
 _TIES = 24
-"""Bits that are added to all numbers: a supply of one of these decides between equal cuts."""
+"""Bits appended to all numbers: a supply of one of these decides between equal cuts."""
 
 
 class Network:
@@ -34,14 +34,14 @@ class Network:
         self._away: list[int] = []
 
     def node(self) -> int:
-        """A new node."""
+        """Add a node and return it."""
         self.supply.append(0)
         self.demand.append(0)
         self._edges.append([])
         return len(self.supply) - 1
 
     def edge(self, start: int, end: int, forth: int, back: int = 0) -> None:
-        """An edge that lets so much through, forth and back."""
+        """Add an edge with this capacity in either direction."""
         edge = len(self._ends)
         self._ends += (end, start)
         self._left += (forth << _TIES, back << _TIES)
@@ -49,9 +49,9 @@ class Network:
         self._edges[end].append(edge + 1)
 
     def cut_off(self) -> set[int]:
-        """The nodes from which more is demanded than all supplies can give; called once.
+        """Return the nodes whose demand exceeds all supplies that can reach them; called once.
 
-        Linear in nodes and edges: none is cut off where the work would grow beyond.
+        Linear in nodes and edges: none is cut off where the work would exceed that.
         """
         for node, supply in enumerate(self.supply):
             self.supply[node] = (supply << _TIES) + 1
@@ -67,7 +67,7 @@ class Network:
         return set()
 
     def _measure(self) -> deque[int]:
-        """Measures how far each node is away from a supply; the nodes that lack something and can get it."""
+        """Measure the distance of each node from a supply; return those in reach of one with a deficit."""
         for node, demand in enumerate(self.demand):
             given = min(demand, self.supply[node])
             self.demand[node] -= given
@@ -86,7 +86,7 @@ class Network:
         return deque(lacks)
 
     def _settle(self, lacking: deque[int], most: int) -> int:
-        """Passes on what nodes lack until none does that can get it, or so much work is done; the work."""
+        """Pass on deficits until none can be covered, or the work is done; return the work."""
         never, work = len(self.supply), 0
         while lacking and work < most:
             node = lacking.popleft()
@@ -98,7 +98,7 @@ class Network:
         return work
 
     def _pull(self, node: int) -> list[int]:
-        """Gets what a node lacks from those that are nearer to a supply; which of them lack it now."""
+        """Cover the deficit of a node from those nearer to a supply; return those with a deficit now."""
         fresh: list[int] = []
         for edge in self._edges[node]:
             giver, room = self._ends[edge], self._left[edge ^ 1]
@@ -121,7 +121,7 @@ class Network:
         self.demand[giver] += amount - given
 
     def _nearest(self, node: int) -> int:
-        """The distance of the nearest giver that has room; that of none where there is none."""
+        """Return the distance of the nearest giver with residual capacity; the maximum if there is none."""
         never = len(self.supply)
         rooms = (self._ends[edge] for edge in self._edges[node] if self._left[edge ^ 1])
         return min((self._away[giver] for giver in rooms), default=never)

@@ -1,4 +1,4 @@
-"""What the parts of a model cost on a device: its roofline, with a launch for each kernel.
+"""Costs of the parts of a model on a device: its roofline, with a launch for each kernel.
 
 A kernel takes the longer of the time for its bytes and the time for its FLOPs (S. Williams, A. Waterman,
 D. Patterson: Roofline, CACM 2009), and a launch. Times are whole femtoseconds, so that sums do not depend on
@@ -32,14 +32,14 @@ FULL, HALF = 4, 2
 """Bytes of an element."""
 
 LARGE = 1 << 25
-"""The elements of the largest value of a network in use: the first convolution of ResNet-50 makes as many for
-a batch of 42 images.
+"""Elements of the largest value of a network in use: the first convolution of ResNet-50 outputs as many for a
+batch of 42 images.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much larger than its shapes a model counts: values by `batch`, inner products by `width`."""
+    """Factors by which a model counts as larger than it is: values by `batch`, inner products by `width`."""
 
     batch: float = 1.0
     width: float = 1.0
@@ -52,9 +52,9 @@ AS_GIVEN = Scale()
 class ModelCosts:
     """The kernels of a model on a device, for one half type.
 
-    `vary` are the values that are computed in every run, `runs` says how often each graph runs, and `inside`
-    which units a kernel absorbs with the Casts beside them (fused_idioms). `large` is the scale at which the
-    model counts as large: the small sizes of a demonstration do not decide.
+    `vary` are the values that are computed in every run, `runs` is the number of runs of each graph, and
+    `inside` are the units that a kernel absorbs with the Casts beside them (fused_idioms). `large` is the
+    scale at which the model counts as large: the small sizes of a demonstration do not decide.
     """
 
     device: Device
@@ -69,12 +69,12 @@ class ModelCosts:
     large: Scale
 
     def at(self, larger: float) -> ModelCosts:
-        """The same, where `large` is so many times larger."""
+        """Return the same costs with `large` scaled by this factor."""
         scale = Scale(self.large.batch * larger, self.large.width * larger)
         return replace(self, large=scale)
 
     def time(self, kernel: Kernel, halves: Sequence[bool], scale: Scale) -> int:
-        """The time of a kernel, with these of its units in half."""
+        """Return the time of a kernel, with these of its units in half."""
         moved = float(kernel.fixed) * scale.batch
         for is_half, varies, stored in zip(halves, kernel.moved, kernel.stored, strict=True):
             moved += (HALF if is_half else FULL) * (varies * scale.batch + stored)
@@ -90,20 +90,20 @@ class ModelCosts:
         return self.device.rate(self.half.name)
 
     def gain(self, kernel: Kernel, at: int, scale: Scale) -> int:
-        """The time that a kernel saves with one of its units in half; less than 0 where half is slower."""
+        """Return the time that a kernel saves with one of its units in half; negative if half is slower."""
         none = (False,) * len(kernel.units)
         alone = (True,) if len(none) == 1 else tuple([unit == at for unit in range(len(none))])
         return self.time(kernel, none, scale) - self.time(kernel, alone, scale)
 
     def cast(self, value: ir.Value, scale: Scale) -> int:
-        """The time of a Cast of a value between float32 and half; 0 if it is computed once for all runs."""
+        """Return the time of a Cast between float32 and half; 0 for a value computed once for all runs."""
         if value not in self.vary:
             return 0
         moved = (FULL + HALF) * self.sizes.elements(value) * scale.batch
         return self._runs(value) * self._launched(moved / self.device.bandwidth)
 
     def broken(self, fusion: Fusion, scale: Scale) -> int:
-        """What a border within a fusion costs beside its Cast and a launch: the value is written and read."""
+        """Return the cost of a border in a fusion besides Cast and launch: the value is written and read."""
         moved = (FULL + HALF) * self.sizes.elements(fusion.value) * scale.batch
         return self._runs(fusion.value) * int(moved / self.device.bandwidth * FEMTO)
 
@@ -123,7 +123,7 @@ class ModelCosts:
 
 
 def measure_costs(graph: UnitGraph, device: Device, half: Half) -> ModelCosts:
-    """The costs of a model that is not edited yet; linear in its nodes and ports."""
+    """Return the costs of a model before any edit; linear in its nodes and ports."""
     sizes = Sizes(graph)
     vary = varying_values(graph.nodes)
     joined = tuple(fusions.find_fusions(graph, vary))
@@ -151,11 +151,11 @@ def _large(graph: UnitGraph, found: Iterable[Kernel], sizes: Sizes, vary: set[ir
     return Scale(max(1.0, LARGE / max(most, 1)), max(1.0, kernels.CONTRACTED / width))
 
 
-# Where Casts run: at which values, and what they cost, for any colours of the units.
+# Borders: the values at which Casts run, and the costs of these, for any colours of the units.
 
 
 class Made(enum.Enum):
-    """In which type a value enters that no unit makes."""
+    """Type of a value that enters without a producing unit."""
 
     FULL = "full"
     HALF = "half"
@@ -163,9 +163,9 @@ class Made(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """A value that may be cast: the unit that makes it, or in which type it enters; and who reads it.
+    """A value that may be cast: its producing unit, or the type in which it enters; and its readers.
 
-    `readers` are units, each once. `full` and `half` say whether something reads it in that type whatever the
+    `readers` are units, each once. `full` and `half` hold where it has a consumer in that type whatever the
     colours: an output of the model, a Cast.
     """
 
@@ -185,10 +185,10 @@ class Border:
 
 
 def find_borders(graph: UnitGraph, costs: ModelCosts, *, half_io: bool) -> Iterator[Border]:
-    """All values between which and their readers a Cast may run, in the order of the model.
+    """Yield all values with possible Casts between them and their readers, in the order of the model.
 
-    `half_io` says whether inputs and outputs of the model become half. Casts of the model are no readers and
-    no producers: one from half makes its value HALF, and one to half reads it so.
+    `half_io` holds if inputs and outputs of the model become half. Casts of the model are no readers and no
+    producers: the value of one from half is HALF, and one to half reads it in half.
     """
     finder = _Finder(graph, costs, half_io=half_io)
     leaving = [value for value in graph.root.outputs if value in graph.producer]
@@ -243,7 +243,7 @@ class _Finder:
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """The predicted time of one run in seconds, its launches, and how many of these are Casts."""
+    """The predicted time of one run in seconds, its launches, and the Casts among these."""
 
     seconds: float
     launches: int
@@ -254,10 +254,10 @@ class RunTime:
 class Prediction:
     """Times of a run on a device, predicted and not measured: in float32, as decided, and all in half.
 
-    `sizes` are those of the first input, as they count, and `open_size` what open ones of them count as; None
-    where none is open. `sizes_from` says where sizes of open dimensions were given, empty where none was.
-    `everything` is what the types alone would allow, with kernels that may not exist. `fast_half` says
-    whether the device is faster in half than in float32.
+    `sizes` are the effective ones of the first input, and `open_size` the effective size of its open
+    dimensions; None where none is open. `sizes_from` is the origin of sizes set for open dimensions, empty
+    where none was set. `everything` is all that the types alone would allow, with kernels that may not exist.
+    `fast_half` holds if the device is faster in half than in float32.
     """
 
     device: str
@@ -272,12 +272,12 @@ class Prediction:
 
     @property
     def speedup(self) -> float:
-        """Ratio of times: how many times as fast as float32 the result is; 1 where nothing is executed."""
+        """Ratio of the time in float32 to that of the result; 1 where nothing is executed."""
         return _times(self.float32, self.result)
 
     @property
     def of_everything(self) -> float:
-        """Ratio of times: how many times as fast as everything in half the result is."""
+        """Ratio of the time of everything in half to that of the result."""
         return _times(self.everything, self.result)
 
     @property
@@ -286,7 +286,7 @@ class Prediction:
         return self.speedup <= 1.0 or not self.fast_half
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the same as plain data."""
         return {
             "predicted": "not measured",
             **asdict(self),
@@ -302,7 +302,7 @@ def _times(slow: RunTime, fast: RunTime) -> float:
 def run_times(
     costs: ModelCosts, borders: Iterable[Border], colours: Iterable[Sequence[bool]], scale: Scale
 ) -> tuple[RunTime, ...]:
-    """The time of a run for each of these colours; linear in the kernels of the model."""
+    """Return the time of a run for each of these colours; linear in the kernels of the model."""
     tallies = tuple(_Tally(halves) for halves in colours)
     _add_kernels(tallies, costs, scale)
     for border in borders:
@@ -336,7 +336,7 @@ def _add_kernels(tallies: Iterable[_Tally], costs: ModelCosts, scale: Scale) -> 
 
 
 def _add_fusions(tallies: Iterable[_Tally], costs: ModelCosts, scale: Scale) -> None:
-    """Takes the second launch from what runs as one; adds the value that is written where it does not."""
+    """Subtract the second launch of fused pairs; add the traffic between pairs that are not fused."""
     for fusion in costs.fusions:
         for tally in tallies:
             apart = tally.halves[fusion.producer] is not tally.halves[fusion.consumer]
@@ -345,7 +345,7 @@ def _add_fusions(tallies: Iterable[_Tally], costs: ModelCosts, scale: Scale) -> 
 
 
 def all_in_half(graph: UnitGraph, half: Half) -> list[bool]:
-    """All units that half may be: what their schemas allow, whatever becomes of the numbers."""
+    """Return the colours with all units in half that may be: as their schemas allow, whatever the numbers."""
     known: dict[frozenset[str], bool] = {}
     for unit in graph.units:
         if unit.allowed not in known:
@@ -353,12 +353,12 @@ def all_in_half(graph: UnitGraph, half: Half) -> list[bool]:
     return [known[unit.allowed] for unit in graph.units]
 
 
-# What a model costs on a device, gathered once for all colours that are tried.
+# Costs of a model on a device, gathered once for all candidate colours.
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """The costs of a model's kernels and borders; `origin` says who gave the sizes of open dimensions."""
+    """The costs of a model's kernels and borders; `origin` is the source of the sizes of open dimensions."""
 
     graph: UnitGraph
     costs: ModelCosts
@@ -366,7 +366,7 @@ class Prices:
     origin: str = ""
 
     def predict(self, halves: Sequence[bool], scale: Scale = AS_GIVEN) -> Prediction:
-        """The predicted times with these units in half, at the model's own sizes or at another scale."""
+        """Return the predicted times with these units in half, at the model's own sizes or another scale."""
         costs, half = self.costs, self.costs.half
         none, (sizes, open_size, origin) = [False] * len(halves), self._sizes()
         everything = all_in_half(self.graph, half)
@@ -376,8 +376,8 @@ class Prices:
         )
 
     def _sizes(self) -> tuple[str, int | None, str]:
-        """The shape of the first input, empty where there is none; the size of what is open in it, and where
-        the sizes of open dimensions were given.
+        """Return the shape of the first input, empty where there is none; the size of its open dimensions,
+        and the origin of the sizes of open dimensions.
         """
         first = next((value for value in self.graph.root.inputs if value.const_value is None), None)
         shape = self.graph.shape(first)
@@ -387,7 +387,7 @@ class Prices:
 
 
 def measure_prices(graph: UnitGraph, options: Options) -> Prices:
-    """The prices of a model that is not edited yet; linear in its nodes, ports and edges."""
+    """Return the prices of a model before any edit; linear in its nodes, ports and edges."""
     costs = measure_costs(graph, options.device, options.half)
     half_io = options.io is IOTypes.HALF
     return Prices(graph, costs, tuple(find_borders(graph, costs, half_io=half_io)), options.dims.origin)

@@ -1,4 +1,4 @@
-"""The number of elements of values, from the shapes that stand in the model: nothing is inferred here."""
+"""Numbers of elements of values, from the shapes that the model declares: nothing is inferred here."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from amp_rewrite.model import constants
 from amp_rewrite.policy.open_sizes import DEFAULT
 
 UNKNOWN = 1 << 20
-"""The elements of a value of unknown shape that no known one leads to: a batch of images, or of tokens."""
+"""Elements of a value of unknown shape that follows from no known one: a batch of images, or of tokens."""
 
 _MOST = 1 << 50
-"""No value counts more: shapes of hostile models may say anything."""
+"""Upper bound of the elements of a value: hostile models may declare any shape."""
 
 
 class Sizes:
-    """The sizes of a model's values; an open dimension of an input counts as it was given, else as DEFAULT.
+    """The sizes of a model's values; an open dimension of an input has the size set for it, else DEFAULT.
 
     A value without a shape, or with a dimension that no input has, counts as the largest value that its node
-    reads: what such a dimension comes to follows from others.
+    reads: such a dimension follows from others.
     """
 
     def __init__(self, graph: UnitGraph) -> None:
@@ -38,7 +38,7 @@ class Sizes:
                     self._guess(node)
 
     def shape(self, value: ir.Value | None) -> Shape | None:
-        """The shape of a value; None where its rank is unknown."""
+        """Return the shape of a value; None where its rank is unknown."""
         if value is None:
             return None
         if value not in self._shapes:
@@ -55,7 +55,7 @@ class Sizes:
         return found
 
     def largest(self, values: Iterable[ir.Value]) -> int:
-        """The elements of the largest of these; 1 where there is none."""
+        """Return the elements of the largest of these; 1 where there is none."""
         return max(map(self.elements, values), default=1)
 
     def _is_vague(self, value: ir.Value) -> bool:

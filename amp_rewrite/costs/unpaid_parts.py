@@ -1,10 +1,10 @@
-"""The parts of what is half that cost more in Casts than they save: the largest saving is what is left.
+"""Parts of the half units that cost more in Casts than they save: the largest saving remains without them.
 
-Which units to take from half is a minimum cut: each saves time in half, each Cast between two colours costs
-some, and so does each fusion that a border breaks. No search among islands finds a better choice, and keeping
-more in float32 takes nothing back: of two sets of candidates, the smaller one leaves a subset of what the
-larger one leaves, as these costs are submodular (D. M. Topkis: Minimizing a submodular function on a lattice,
-Operations Research 26, 1978).
+Which units to revert to float32 is a minimum cut: each unit saves time in half, each Cast between two colours
+costs some, and so does each fusion that a border breaks. No search among islands finds a better choice, and
+pinning more units to float32 reverts no decision: of two sets of candidates, the smaller one leaves a subset
+of what the larger one leaves, as these costs are submodular (D. M. Topkis: Minimizing a submodular function
+on a lattice, Operations Research 26, 1978).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from amp_rewrite.costs import fusions
 from amp_rewrite.costs.minimum_cut import UNLIMITED, Network
 from amp_rewrite.costs.model_costs import Border, Made, ModelCosts
 
-# What is taken from half, in connected parts: each with the Casts that it would need, and their price.
+# Units reverted to float32, in connected parts: each with the Casts that it would need, and their price.
 
 
 @dataclass(frozen=True, slots=True)
 class Island:
-    """A connected part: so many nodes, and so many Casts more where it is half.
+    """A connected part: its nodes, and the additional Casts if it were half.
 
-    `times` is how many times as much as it saves it would cost, as predicted; None where it saves nothing.
+    `times` is the predicted ratio of its cost to its saving; None where it saves nothing.
     """
 
     nodes: int
@@ -42,13 +42,13 @@ def find_islands(
     left: Sequence[bool],
     gone: Collection[int],
 ) -> Mapping[int, Island]:
-    """The island of each unit that is `gone` from half; `left` are the colours without them.
+    """Return the island of each of the `reverted_units`; `in_half` are the colours without them.
 
     Linear in units, edges and kernels.
     """
     parts = _parts(graph, gone)
     casts, cost, gain = Counter[int](), Counter[int](), Counter[int]()
-    for border in borders:  # the Casts that come, less those that go
+    for border in borders:  # added Casts less removed ones
         for part, more in _casts(border, left, parts):
             casts[part] += more
             cost[part] += more * costs.cast(border.value, costs.large)
@@ -65,7 +65,7 @@ def find_islands(
 
 
 def _parts(graph: UnitGraph, gone: Collection[int]) -> dict[int, int]:
-    """A number for each of these units, the same for connected ones: the lowest of them."""
+    """Return a number for each of these units, the same for connected ones: the lowest of them."""
     tied: dict[int, list[int]] = {}
     for group in graph.ties:
         for unit in group if any(unit in gone for unit in group[:1]) else ():
@@ -87,7 +87,7 @@ def _parts(graph: UnitGraph, gone: Collection[int]) -> dict[int, int]:
 def _broken_fusions(
     costs: ModelCosts, left: Sequence[bool], parts: Mapping[int, int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield the price of each fusion that a part would break; less than 0 for one that it would mend."""
+    """Yield the price of each fusion that a part would break; less than 0 for one that it would restore."""
     for fusion in costs.fusions:
         price = costs.broken(fusion, costs.large) + costs.launch(fusion)
         for unit, other in itertools.permutations((fusion.producer, fusion.consumer)):
@@ -97,7 +97,7 @@ def _broken_fusions(
 
 
 def _casts(border: Border, left: Sequence[bool], parts: Mapping[int, int]) -> Iterator[tuple[int, int]]:
-    """Yield how many Casts of a value each part at it would add, were it half."""
+    """Yield for each part at this border the Casts that it would add if it were half."""
     within = Counter(parts[unit] for unit in border.readers if unit in parts)
     own = None if border.producer is None else parts.get(border.producer)
     if own is None and not within:
@@ -119,7 +119,7 @@ def _is_cast(border: Border, is_half: bool, halves: int, fulls: int) -> bool:
 
 
 Price = tuple[Iterable[int], int]
-"""Units, and what it costs that any of them is half."""
+"""Units, and the cost if any of them is half."""
 
 
 def find_unpaid_parts(
@@ -130,10 +130,10 @@ def find_unpaid_parts(
     kept: Collection[int],
     prices: Iterable[Price] = (),
 ) -> frozenset[int]:
-    """The units to take from half, of those in `halves` that are not `kept`; whole ties only.
+    """Return the units to revert to float32, of those in `halves` that are not `pinned`; whole ties only.
 
-    `prices` are what units cost in half besides, in femtoseconds: each where any of its units is half.
-    Casts of the model are not among them: they go with what is beside them. Linear in units and edges
+    `prices` are further costs of units in half, in femtoseconds: each where any of its units is half. Casts
+    of the model are not among the units: they follow their neighbours. Linear in units and edges
     (minimum_cut).
     """
     if not any(halves):
@@ -165,7 +165,7 @@ class _UnitNetwork:
                 self._node[unit] = self._node[first]
 
     def add_gains(self, kept: Collection[int]) -> None:
-        """Add what each unit saves in half, and what may not be taken from it."""
+        """Add the saving of each unit in half, unlimited for those that must not be reverted."""
         for kernel in self._costs.kernels:
             for at, unit in enumerate(kernel.units):
                 if self._halves[unit]:
@@ -175,7 +175,7 @@ class _UnitNetwork:
                 self._network.supply[self._node[unit]] += UNLIMITED
 
     def add_price(self, units: Iterable[int], price: int) -> None:
-        """Add the price of any of these units being half; less than 0 for what a unit is worth by itself."""
+        """Add the price of any of these units being half; less than 0 for the benefit of a unit by itself."""
         nodes = dict.fromkeys(self._node[unit] for unit in units if unit in self._node)
         if nodes and price > 0:
             self._network.demand[self._shared(nodes, goes_out=False)] += price
@@ -206,7 +206,7 @@ class _UnitNetwork:
             self._network.demand[self._shared(readers, goes_out=False)] += cost
 
     def _between(self, producer: int, readers: tuple[int, ...], cost: int, *, full: bool, half: bool) -> None:
-        """A border of a unit and readers that may be half; `full` and `half` say what else reads."""
+        """Add a border of a unit and readers that may be half; `full` and `half` are the other readers."""
         network = self._network
         if full:
             network.demand[producer] += cost
@@ -218,7 +218,7 @@ class _UnitNetwork:
             network.edge(self._shared(readers, goes_out=False), producer, cost)
 
     def _shared(self, readers: Collection[int], *, goes_out: bool) -> int:
-        """A node that is half only where all readers are (`goes_out`), or where any is."""
+        """Return a node that is half only where all readers are (`goes_out`), or where any is."""
         if len(readers) == 1:
             return next(iter(readers))
         node = self._network.node()
@@ -244,19 +244,19 @@ class _UnitNetwork:
             self._network.edge(producer, consumer, cost, cost)
 
     def add_types(self) -> None:
-        """Tie what may be half only where something else is."""
+        """Tie units that may be half only where another is."""
         for unit, other in fusions.fused_pairs(self._graph):
             if unit in self._node and other in self._node:
                 self._network.edge(self._node[unit], self._node[other], UNLIMITED)
 
     def unpaid(self) -> frozenset[int]:
-        """The units that are better off in float32."""
+        """Return the units that are cheaper in float32."""
         gone = self._network.cut_off()
         return frozenset(unit for unit, node in self._node.items() if node in gone)
 
 
 def _representatives(ties: Iterable[tuple[int, ...]]) -> dict[int, int]:
-    """One unit for each that is tied, the same for all that must have one colour."""
+    """Return one representative for each tied unit, the same for all that must have one colour."""
     first: dict[int, int] = {}
 
     def root(unit: int) -> int:

@@ -21,10 +21,10 @@ Flops = Mapping[ir.Node, int | None]
 class FlopCount:
     """A model with the types and shapes of its values and the FLOPs of its nodes in one run.
 
-    `dims` are the sizes that were given to open dimensions. `flops` maps nodes to FLOPs, None where unknown;
-    `runs` maps graphs to how often each runs. Assumptions: a body of a node in `unknown_trip_counts` runs
-    once, the costlier branch of an If in `undecided_branches` is taken, and the dimensions in
-    `shapes.assumed` are DEFAULT.
+    `dims` are the sizes set for open dimensions. `flops` maps nodes to FLOPs, None where unknown; `runs` maps
+    graphs to their number of runs. Assumptions: a body of a node in `unknown_trip_counts` runs once, the
+    costlier branch of an If in `undecided_branches` is taken, and the dimensions in `shapes.assumed` are
+    DEFAULT.
     """
 
     model: ir.Model
@@ -43,7 +43,7 @@ class FlopCount:
 
 
 def count(model: ir.Model, types: Types, dims: Dims | None = None) -> FlopCount:
-    """Counts the FLOPs of a model whose functions are inlined; the FLOPs of a function call are unknown.
+    """Count the FLOPs of a model whose functions are inlined; the FLOPs of a function call are unknown.
 
     `types` are the types of the model's values (element_types.infer). `dims` sets open dimensions of the
     inputs, by symbol or as `input:axis`; others count as 64. Raises OptionError for a dimension that is not
@@ -65,7 +65,7 @@ def count(model: ir.Model, types: Types, dims: Dims | None = None) -> FlopCount:
 
 
 class _Counter:
-    """Computes the cost of one run of each graph, inner graphs first; then how often each graph runs."""
+    """Costs of one run of each graph, inner graphs first; then the number of runs of each graph."""
 
     def __init__(self, types: Types, found: ValueShapes) -> None:
         self.shapes = found

@@ -1,10 +1,10 @@
 """FLOPs of one node from the shapes of its inputs and outputs.
 
 One multiply-add is two FLOPs. Products (matrices, convolutions, recurrent cells, attention) are counted by
-the formulas in `product_formulas` and `attention_formulas`, without fused biases and activations. Data
-movement counts nothing; a normalisation, a softmax or an interpolation a small constant for each element
-(`PER_ELEMENT`); a reduction or pooling one for each element that it reads; all else one for each output
-element. Integer arithmetic counts only in quantised products.
+the formulas below, without fused biases and activations. Data movement counts nothing; a normalisation, a
+softmax or an interpolation a small constant for each element (`PER_ELEMENT`); a reduction or pooling one for
+each element that it reads; all other operators one for each output element. Integer arithmetic counts only in
+quantised products.
 
 We found no library for this: onnx-tool 1.0.1 counts a ConvTranspose of 2,160 multiply-adds as 18,225, fails
 on LSTM, and does not know Attention; onnx-opcounter 0.0.4 has to run the whole model.
@@ -38,11 +38,11 @@ class PortShapes:
     shape_of: Callable[[ir.Value | None], Shape | None]
 
     def input(self, port: int) -> Shape:
-        """The shape of an input."""
+        """Return the shape of an input."""
         return self._known(self.node.inputs[port] if self.has(port) else None)
 
     def output(self, port: int = 0) -> Shape:
-        """The shape of an output."""
+        """Return the shape of an output."""
         return self._known(self.node.outputs[port] if port < len(self.node.outputs) else None)
 
     def has(self, port: int) -> bool:
@@ -121,22 +121,22 @@ def grouped(ports: PortShapes) -> int:
 
 
 def per_output_element(ports: PortShapes) -> int:
-    """One for each element of the first output."""
+    """Return one for each element of the first output."""
     return math.prod(ports.output())
 
 
 def per_read(times: int) -> Formula:
-    """`times` for each element of the first input."""
+    """Return `times` for each element of the first input."""
     return lambda ports: times * math.prod(ports.input(0))
 
 
 def per_made(times: int) -> Formula:
-    """`times` for each element of the first output."""
+    """Return `times` for each element of the first output."""
     return lambda ports: times * math.prod(ports.output())
 
 
 def pooled(ports: PortShapes) -> int:
-    """One for each element of each pooling window."""
+    """Return one for each element of each pooling window."""
     kernel = ports.node.attributes["kernel_shape"].as_ints()
     return math.prod(ports.output()) * math.prod(kernel)
 
@@ -151,14 +151,14 @@ INTERPOLATED = 8
 
 
 def resize(ports: PortShapes) -> int:
-    """INTERPOLATED for each element; the mode `nearest` does no arithmetic."""
+    """Return INTERPOLATED for each element; the mode `nearest` does no arithmetic."""
     if ports.node.attributes.get_string("mode", "nearest") == "nearest":
         return 0
     return INTERPOLATED * math.prod(ports.output())
 
 
 def fourier(ports: PortShapes) -> int:
-    """The usual 5 n log2 n of a fast Fourier transform, for each signal (Cooley and Tukey; FFTW's count)."""
+    """Return 5 n log2 n of a fast Fourier transform, for each signal (Cooley and Tukey; FFTW's count)."""
     shape = ports.output()
     axis = schema.integer(ports.node, "axis", -2)
     length = ports.input(0)[axis]
@@ -167,7 +167,7 @@ def fourier(ports: PortShapes) -> int:
 
 
 def short_fourier(ports: PortShapes) -> int:
-    """The output of STFT is batch x frames x bins x 2: one transform for each frame."""
+    """Return one transform for each frame: the output of STFT is batch x frames x bins x 2."""
     batch, frames, bins, _ = ports.output()
     two_sided = not schema.integer(ports.node, "onesided", 1)
     return batch * frames * _transform(bins if two_sided else 2 * (bins - 1))
@@ -178,7 +178,7 @@ def _transform(length: int) -> int:
 
 
 def determinant(ports: PortShapes) -> int:
-    """Gaussian elimination: two thirds of n cubed for each matrix."""
+    """Return two thirds of n cubed for each matrix: Gaussian elimination."""
     shape = ports.input(0)
     return round(2 / 3 * math.prod(shape) * shape[-1])
 
@@ -187,17 +187,17 @@ def determinant(ports: PortShapes) -> int:
 
 
 def convolution(weights: int) -> Formula:
-    """Each output element is a product with a filter (ONNX: W is M x C/group x k1 x k2 ...)."""
+    """Return a product with a filter for each output element (ONNX: W is M x C/group x k1 x k2 ...)."""
     return lambda ports: 2 * math.prod(ports.output()) * math.prod(ports.input(weights)[1:])
 
 
 def transposed(ports: PortShapes) -> int:
-    """ConvTranspose: each input element is multiplied by a filter (ONNX: W is C x M/group x k1 x k2 ...)."""
+    """Return a product with a filter for each input element (ONNX: W is C x M/group x k1 x k2 ...)."""
     return 2 * math.prod(ports.input(0)) * math.prod(ports.input(1)[1:])
 
 
 def product(first: int = 0, second: int = 1) -> Formula:
-    """Batches of M x K times K x N: 2 M N K; takes FusedMatMul's transposition flags into account."""
+    """Return 2 M N K for batches of M x K times K x N, respecting FusedMatMul's transposition flags."""
 
     def flops(ports: PortShapes) -> int:
         a, b = ports.input(first), ports.input(second)
@@ -207,14 +207,14 @@ def product(first: int = 0, second: int = 1) -> Formula:
 
 
 def _inner(a: Shape, node: ir.Node) -> int:
-    """The contracted dimension of A."""
+    """Return the contracted dimension of A."""
     if len(a) == 1 or not schema.integer(node, "transA"):
         return a[-1]
     return a[0] if schema.integer(node, "transBatchA") else a[-2]
 
 
 def gemm(second: int = 1) -> Formula:
-    """2 M N K of a matrix product, either operand of which may be transposed."""
+    """Return 2 M N K of a matrix product, either operand of which may be transposed."""
 
     def flops(ports: PortShapes) -> int:
         a, b = ports.input(0), ports.input(second)
@@ -224,12 +224,12 @@ def gemm(second: int = 1) -> Formula:
 
 
 def packed(ports: PortShapes) -> int:
-    """Products by block-quantised weights, whose width is the attribute N."""
+    """Return the FLOPs of a product by block-quantised weights, whose width is the attribute N."""
     return 2 * math.prod(ports.input(0)) * schema.integer(ports.node, "N")
 
 
 def einsum(ports: PortShapes) -> int:
-    """One for each operand and each setting of all indices: 2 M N K for a matrix product.
+    """Return one for each operand and each setting of all indices: 2 M N K for a matrix product.
 
     Raises ValueError when equation and shapes do not match.
     """
@@ -247,7 +247,7 @@ _DOTS = "..."
 
 
 def _labels(term: str, rank: int) -> list[str | int]:
-    """A label for each dimension; those of an ellipsis are numbered from the last, as they broadcast."""
+    """Return a label for each dimension; those of an ellipsis are numbered from the last, to broadcast."""
     if _DOTS not in term:
         return list(term)
     before, _, after = term.partition(_DOTS)
@@ -256,7 +256,7 @@ def _labels(term: str, rank: int) -> list[str | int]:
 
 
 def recurrent(ports: PortShapes) -> int:
-    """Each step multiplies input and state by the weights of all gates and directions (W and R)."""
+    """Return the products of input and state with all weights of gates and directions, for each step."""
     steps, batch = ports.input(0)[:2]
     return 2 * steps * batch * (math.prod(ports.input(1)) + math.prod(ports.input(2)))
 
@@ -264,9 +264,9 @@ def recurrent(ports: PortShapes) -> int:
 def of_node(
     node: ir.Node, shape_of: Callable[[ir.Value | None], Shape | None], *, floats: bool
 ) -> int | None:
-    """The FLOPs of one run of a node without its bodies; None when they are unknown.
+    """Return the FLOPs of one run of a node without its bodies; None when they are unknown.
 
-    `floats` says whether the node has float inputs or outputs: without any, only a quantised product counts.
+    `floats` holds if the node has float inputs or outputs: without any, only a quantised product counts.
     """
     key = (node.domain, node.op_type)
     if key in MOVEMENT or not (floats or key in INTEGER):

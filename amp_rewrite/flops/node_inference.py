@@ -27,24 +27,24 @@ Shape = tuple[int, ...]
 DimSize = int | None
 """The size of a dimension, None where unknown."""
 SymbolSizes = Callable[[str | None], DimSize]
-"""Maps a symbol to its size, None where unknown."""
+"""Size of a symbol, None where unknown."""
 
 
 def tensor_proto(dtype: ir.DataType, dims: Iterable[DimSize] | None = None) -> onnx.TypeProto:
-    """The type of a tensor; without `dims` its rank is unknown."""
+    """Return the type of a tensor; without `dims` its rank is unknown."""
     shape = None if dims is None else tuple(dims)
     return onnx.helper.make_tensor_type_proto(int(dtype), shape)
 
 
 def proto_dims(proto: onnx.TypeProto | None) -> tuple[DimSize, ...] | None:
-    """The dimensions of a tensor type; None where the rank is unknown, or the type is not a tensor."""
+    """Return the dimensions of a tensor type; None where the rank is unknown, or the type is not a tensor."""
     if proto is None or not proto.tensor_type.HasField("shape"):
         return None
     return tuple(d.dim_value if d.HasField("dim_value") else None for d in proto.tensor_type.shape.dim)
 
 
 def proto_shape(proto: onnx.TypeProto | None) -> Shape | None:
-    """The shape of a type if every dimension is a known size, else None."""
+    """Return the shape of a type if every dimension is a known size, else None."""
     found = proto_dims(proto)
     if found is None or any(d is None or d < 0 for d in found):
         return None
@@ -54,7 +54,7 @@ def proto_shape(proto: onnx.TypeProto | None) -> Shape | None:
 def declared_proto(
     value: ir.Value, dtype: ir.TypeProtocol | None, sizes: SymbolSizes
 ) -> onnx.TypeProto | None:
-    """The type that the model declares for a value, with the symbols replaced by their sizes."""
+    """Return the type that the model declares for a value, with the symbols replaced by their sizes."""
     kind = value.type or dtype
     if kind is None:
         return None
@@ -66,7 +66,7 @@ def declared_proto(
 
 
 def refine_proto(found: onnx.TypeProto | None, declared: onnx.TypeProto | None) -> onnx.TypeProto | None:
-    """The inferred type, with unknown dimensions taken from the declared one."""
+    """Return the inferred type, with unknown dimensions taken from the declared one."""
     if found is None:
         return declared
     inferred, stated = proto_dims(found), proto_dims(declared)
@@ -90,7 +90,7 @@ InputShapes = Sequence[Shape | None]
 
 
 def outputs(node: ir.Node, read: InputShapes) -> tuple[Shape | None, ...]:
-    """The shape of every output of a contrib operator; None where unknown."""
+    """Return the shape of every output of a contrib operator; None where unknown."""
     rule = _RULES.get(node.op_type) if node.domain in ("", CONTRIB) else None
     nothing = (None,) * len(node.outputs)
     if rule is None:
@@ -103,7 +103,7 @@ def outputs(node: ir.Node, read: InputShapes) -> tuple[Shape | None, ...]:
 
 
 def matrix(a: Shape, b: Shape, node: ir.Node) -> Shape:
-    """The shape of a matrix product; takes FusedMatMul's transposition flags into account."""
+    """Return the shape of a matrix product, respecting FusedMatMul's transposition flags."""
     if len(a) == 1:
         return matrix((1, *a), b, node)[1:]  # a vector is a matrix of one row, which is removed again
     if len(b) == 1:
@@ -258,7 +258,7 @@ _RULES: dict[str, Callable[[ir.Node, InputShapes], InputShapes]] = {
 
 
 def standard(node: ir.Node) -> str:
-    """The ONNX operator with the same inputs and shapes as a contrib node; empty where there is none."""
+    """Return the ONNX operator with the inputs and shapes of a contrib node; empty where there is none."""
     own = node.domain == CONTRIB and not schemas.integer(node, "channels_last")
     return _STANDARD.get(node.op_type, "") if own else ""
 
@@ -277,14 +277,14 @@ Array = NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True)
 class KnownValue:
-    """What is known of an input of a node."""
+    """The type of a node's input, and its contents where they are known."""
 
     type: onnx.TypeProto | None = None
     data: Array | None = None
 
 
 _CACHED = 4096
-"""How many results are cached: the layers of a network repeat the same requests."""
+"""Number of cached results: the layers of a network repeat the same requests."""
 
 _Pairs = tuple[tuple[str, bytes], ...]
 """Serialised messages by name."""
@@ -304,7 +304,7 @@ class _InferenceRequest:
 
 @functools.lru_cache(maxsize=_CACHED)
 def _infer(request: _InferenceRequest) -> Mapping[str, onnx.TypeProto]:
-    """The types of the node's outputs by name; empty where onnx cannot infer them, or crashes."""
+    """Return the types of the node's outputs by name; empty where onnx cannot infer them, or crashes."""
     found = worker.call(
         worker_process.infer_node,
         request.node,
@@ -320,7 +320,7 @@ def _infer(request: _InferenceRequest) -> Mapping[str, onnx.TypeProto]:
 def types(
     node: ir.Node, reads: Sequence[KnownValue | None], imports: Mapping[str, int], like: str = ""
 ) -> tuple[onnx.TypeProto | None, ...]:
-    """The type of every output as onnx infers it; None where it cannot.
+    """Return the type of every output as onnx infers it; None where it cannot.
 
     `reads` has None for an omitted input. `like` names an ONNX operator to treat the node as. Where the
     schema of the model's opset infers no shape (opset 1 infers few, and negative axes are known only from
@@ -373,7 +373,7 @@ def _request(
 def values(
     node: ir.Node, reads: Sequence[KnownValue | None], imports: Mapping[str, int]
 ) -> tuple[Array | None, ...]:
-    """The outputs of a node whose inputs are all known, by onnx's evaluator; None where that fails."""
+    """Return the outputs of a node whose inputs are all known, by onnx's evaluator; None where that fails."""
     feeds = {f"i{i}": read.data for i, read in enumerate(reads) if read is not None}
     graph = onnx.helper.make_graph(
         [_named(node)],
@@ -396,7 +396,7 @@ def values(
 
 
 def _named(node: ir.Node) -> onnx.NodeProto:
-    """The node with generic names: its inputs are i0, i1, ..., its outputs o0, o1, ..."""
+    """Return the node with generic names: its inputs are i0, i1, ..., its outputs o0, o1, ..."""
     proto = ir.serde.serialize_node(node)
     del proto.input[:], proto.output[:]
     proto.input.extend(f"i{i}" if value is not None else "" for i, value in enumerate(node.inputs))
@@ -405,7 +405,7 @@ def _named(node: ir.Node) -> onnx.NodeProto:
 
 
 def _as_of(schema: defs.OpSchema, node: ir.Node) -> onnx.NodeProto:
-    """The node as that schema has it: inputs and attributes that the schema lacks are left out."""
+    """Return the node restricted to that schema: inputs and attributes that the schema lacks are omitted."""
     proto = _named(node)
     proto.name = ""  # so that equal nodes make equal requests
     del proto.metadata_props[:]

@@ -17,15 +17,15 @@ from amp_rewrite.onnx_types import control_flow, element_types
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
 
 SMALL = 4096
-"""Integer and boolean values of up to this many elements are computed: shapes may depend on them."""
+"""Maximum number of elements of integer and boolean values that are computed: shapes may depend on them."""
 
 FEW = 16
-"""Float values of up to this many elements are: the scales of a Resize, the ends of a Range."""
+"""The same for float values: the scales of a Resize, the ends of a Range."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueShapes:
-    """The shapes of a model's values, the contents of small ones, and how often each body runs.
+    """The shapes of a model's values, the contents of small ones, and the number of runs of each body.
 
     `assumed` names the open dimensions that count as DEFAULT: a symbol, or `input:axis`.
     """
@@ -36,12 +36,12 @@ class ValueShapes:
     assumed: tuple[str, ...]
 
     def of(self, value: ir.Value | None) -> Shape | None:
-        """The shape of a value; None where it is unknown, and for None."""
+        """Return the shape of a value; None where it is unknown, and for None."""
         return self.known.get(value) if value is not None else None
 
 
 def infer(model: ir.Model, types: element_types.Types, dims: Dims | None = None) -> ValueShapes:
-    """The shapes of all values of the main graph and its subgraphs.
+    """Return the shapes of all values of the main graph and its subgraphs.
 
     `dims` sets open dimensions of the inputs, by symbol or as `input:axis`; others count as 64. Raises
     OptionError when it names a dimension that is not open. An output of a node without shape inference keeps
@@ -59,7 +59,7 @@ def infer(model: ir.Model, types: element_types.Types, dims: Dims | None = None)
 
 
 class _ShapePropagation:
-    """Infers the types and shapes of values, graph by graph in the order of the nodes."""
+    """Propagation of types and shapes, graph by graph in the order of the nodes."""
 
     def __init__(self, model: ir.Model, types: element_types.Types, opened: OpenDimensions) -> None:
         self.types: dict[ir.Value, onnx.TypeProto] = {}
@@ -141,7 +141,7 @@ class _ShapePropagation:
                 self.types[value] = node_inference.tensor_proto(kind.dtype, array.shape)
 
     def _stand_in(self, read: KnownValue | None) -> KnownValue | None:
-        """An array of the same shape that takes no memory, for Shape and Size, which read no elements."""
+        """Return an array of the same shape that takes no memory, for Shape and Size."""
         shape = node_inference.proto_shape(read.type) if read is not None else None
         if read is None or shape is None:
             return read
@@ -217,16 +217,15 @@ _BodyOutputs = Sequence[tuple[ir.Graph, onnx.TypeProto | None]]
 
 @dataclass(frozen=True, slots=True)
 class _ControlFlow:
-    """A control-flow node with the inputs that decide what runs: None where they are unknown."""
+    """A control-flow node with the inputs that determine its runs: None where they are unknown."""
 
     node: ir.Node
     condition: bool | None = None
     limit: int | None = None
 
     def trip_count(self, body: ir.Graph, values: Mapping[ir.Value, Array]) -> int | None:
-        """Return how often a body runs in one run of the node; None where that depends on the data.
-
-        None for both branches of an If whose condition is unknown.
+        """Return the number of runs of a body in one run of the node; None where that depends on the data, as
+        for both branches of an If whose condition is unknown.
         """
         if self.node.op_type == "If":
             return None if self.condition is None else int(self._is_taken(body))
@@ -235,7 +234,7 @@ class _ControlFlow:
         return self.limit
 
     def taken(self, inner: _BodyOutputs) -> _BodyOutputs:
-        """The outputs of the branch that runs; of all branches where the condition is unknown."""
+        """Return the outputs of the branch that runs; of all branches where the condition is unknown."""
         if self.node.op_type != "If" or self.condition is None:
             return inner
         return [(body, kind) for body, kind in inner if self._is_taken(body)]
@@ -258,7 +257,7 @@ class _ControlFlow:
 
 
 def _behind_identities(value: ir.Value) -> ir.Value:
-    """The value that a chain of Identity nodes passes through."""
+    """Return the value that a chain of Identity nodes passes through."""
     while (node := value.producer()) is not None and node.op_type == "Identity" and not node.domain:
         if not node.inputs or node.inputs[0] is None:
             break
@@ -267,7 +266,7 @@ def _behind_identities(value: ir.Value) -> ir.Value:
 
 
 def _control_flow_of(node: ir.Node, read: Callable[[ir.Value | None], KnownValue | None]) -> _ControlFlow:
-    """The condition and the trip limit of a control-flow node, from what is known of its inputs."""
+    """Return the condition and the trip limit of a control-flow node, from the known values of its inputs."""
     inputs = list(map(read, node.inputs))
     if node.op_type == "If":
         return _ControlFlow(node, condition=_flag(inputs, 0))
@@ -292,7 +291,7 @@ def _data(inputs: Sequence[KnownValue | None], port: int) -> Array | None:
 
 
 def _scanned(node: ir.Node, inputs: Sequence[KnownValue | None]) -> int | None:
-    """The length of the sequences that a Scan iterates over; in Scan 8 times the batch."""
+    """Return the length of the sequences that a Scan iterates over; in Scan 8 times the batch."""
     first = _first_scanned(node)
     held = inputs[first] if first < len(inputs) else None
     shape = node_inference.proto_shape(held.type) if held is not None else None
@@ -303,7 +302,7 @@ def _scanned(node: ir.Node, inputs: Sequence[KnownValue | None]) -> int | None:
 
 
 def _first_scanned(node: ir.Node) -> int:
-    """The index of the first scan input; the state inputs precede it."""
+    """Return the index of the first scan input; the state inputs precede it."""
     return len(node.inputs) - node.attributes["num_scan_inputs"].as_int()
 
 
@@ -320,7 +319,7 @@ def _axis(node: ir.Node, name: str, position: int) -> int:
 def _inside(
     node: ir.Node, binding: control_flow.Binding, outer: onnx.TypeProto | None
 ) -> onnx.TypeProto | None:
-    """The type of a value inside a body, from its type outside."""
+    """Return the type of a value inside a body, from its type outside."""
     if outer is None:
         return None
     if binding.mapped:
@@ -346,7 +345,7 @@ def _axis_of(node: ir.Node, binding: control_flow.Binding, rank: int, batch: int
 def _outside(
     node: ir.Node, binding: control_flow.Binding, inner: _BodyOutputs, trip_counts: Mapping[ir.Graph, int]
 ) -> onnx.TypeProto | None:
-    """The type of an output of a control-flow node, from its types in the bodies."""
+    """Return the type of an output of a control-flow node, from its types in the bodies."""
     found = _larger([kind for _, kind in inner if kind is not None])
     if found is None or not binding.leaves:
         return found
@@ -365,14 +364,14 @@ def _outside(
 
 
 def _scans(node: ir.Node) -> int:
-    """Return how many outputs of a Scan are scan outputs, stacked along an axis."""
+    """Return the number of scan outputs of a Scan, stacked along an axis."""
     body = node.attributes["body"].as_graph()
     scanned = node.attributes.get("num_scan_inputs")
     return len(body.outputs) - (len(body.inputs) - scanned.as_int()) if scanned is not None else 0
 
 
 def _larger(kinds: Sequence[onnx.TypeProto]) -> onnx.TypeProto | None:
-    """The type of the largest tensor: where branches differ, later nodes are counted for the larger one."""
+    """Return the type of the largest tensor; it stands for all branches in later nodes."""
     known = [(size, kind) for kind in kinds if (size := _elements(kind)) is not None]
     if known:
         return max(known, key=lambda pair: pair[0])[1]

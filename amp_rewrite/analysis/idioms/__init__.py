@@ -1,1 +1,1 @@
-"""Idioms: operators that a model spells out in several nodes, decided as the one operator that they spell."""
+"""Idioms: subgraphs that spell out one operator, decided as that operator."""

@@ -7,21 +7,21 @@
     x * tanh(softplus(x))                                 Mish
     x * hardsigmoid(x)                                    HardSwish
 
-All gates saturate, so that a power of x that overflows on its way into one gives what a finite one would.
-An exponential that overflows makes the quotient 0: below -11.1, where that is in float16, 1.7e-4 is lost at
-most, a third of half's unit roundoff. A sigmoid that is half is 0 below -17. The sigmoid alone is no such
-idiom: what reads it may tell 1.5e-5 from 0, as a logarithm does.
-Runtimes fuse these nodes to one, if they have one type. onnxruntime 1.31.1 does so in float32 and float16;
-what it fuses in float32 and not in bfloat16 is computed in float32, where that is fewer nodes.
+All gates saturate, so that a power of x that overflows before the gate gives the result of a finite one. An
+exponential that overflows makes the quotient 0: below -11.1, the threshold in float16, the error is at most
+1.7e-4, a third of half's unit roundoff. A sigmoid in half is 0 below -17. The sigmoid alone is no such idiom:
+its consumer may distinguish 1.5e-5 from 0, as a logarithm does. Runtimes fuse these nodes into one if they
+have one type. onnxruntime 1.31.1 does so in float32 and float16; patterns that it fuses in float32 but not in
+bfloat16 are computed in float32, where that is fewer nodes.
 
     d = x - max(x)
     e = exp(d)                     at most 1
     s = sum(e)                     at most the number of elements
     y = e / s, e * (1 / s)         Softmax
     y = d - log(s)                 LogSoftmax
-    y = max(x) + log(s)            a sum in logarithms, as safe as that
+    y = max(x) + log(s)            LogSumExp, as safe as the others
 
-Without the maximum an exponential overflows, and is left to the lists.
+Without the maximum an exponential overflows; such a softmax is left to the operator lists.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _X = var("x")
 
 
 def _beside_number(node: ir.Node) -> ir.Value | None:
-    """The operand that a node multiplies by, divides by, or adds to a stored number."""
+    """Return the operand that a node multiplies by, divides by, or adds to a stored number."""
     if node.op_type in REARRANGES:
         return node.inputs[0]
     given = patterns.operands(node) if node.op_type in ("Add", "Div", "Mul") else ()
@@ -68,14 +68,14 @@ def _beside_addend(node: ir.Node) -> ir.Value | None:
 
 
 def _is_polynomial(node: ir.Node) -> bool:
-    """Whether a node is a step of a polynomial; no difference, which could be that of infinities."""
+    """Return whether a node is a step of a polynomial; no difference, as that may be of infinities."""
     if node.op_type in ("Pow", "Div"):
         return len(node.inputs) == 2 and patterns.scalar(node.inputs[1]) is not None
     return node.op_type in ("Add", "Mul", "Softplus") or node.op_type in REARRANGES
 
 
 _MOST = 8
-"""The most nodes from the data to the operator that saturates, which none of these has more of."""
+"""The most nodes of any of these patterns from the data to the operator that saturates."""
 _FRONT = part("front", computed("x", _is_polynomial, _MOST))
 _SCALED = op("Mul Div", _X, number())
 _GATED = op("Mul", steps(_beside_number, op(" ".join(_SPELL), _FRONT)), either(_X, part("data", _SCALED)))
@@ -87,13 +87,19 @@ _ACTIVATIONS: tuple[tuple[str, int, Pattern], ...] = (
     *((operator, 6, either(_HALVED, _GATED)) for operator in _SPELL),
     ("Exp", 4, either(op("Div", _X, _TOTAL), op("Mul", _X, _INVERSE))),
 )
-"""The rarest operator of each kind, how many nodes end it from there on, and what these spell."""
+"""Rarest operator of each kind, number of nodes from there to the end, and the pattern that they spell."""
 
-_FACTORED = ["Add", "Mul", "Mul", "Mul", "Mul"]  # with Pow, it takes a Cast before for a part of its own
+_FACTORED = [
+    "Add",
+    "Mul",
+    "Mul",
+    "Mul",
+    "Mul",
+]  # with Pow, it also takes a preceding Cast
 
 
 def _is_fused_in_float32(core: str, found: Match) -> bool:
-    """Whether onnxruntime fuses a spelling in float32, and not in bfloat16.
+    """Return whether onnxruntime fuses a spelling in float32, and not in bfloat16.
 
     Source: gelu_fusion.cc, fast_gelu_fusion.cc and quick_gelu_fusion.cc in onnxruntime/core/optimizer; seen
     with onnxruntime-gpu 1.31.1.
@@ -107,7 +113,7 @@ def _is_fused_in_float32(core: str, found: Match) -> bool:
 
 
 def find_activations(graph: UnitGraph, half: Half) -> Iterator[Idiom]:
-    """The written-out activations of a model."""
+    """Yield the written-out activations of a model."""
     for operator, most, pattern in _ACTIVATIONS:
         for node in graph.nodes_of(operator):
             ends = [*patterns.ends_behind(node, most)]
@@ -133,7 +139,7 @@ def _activation(core: ir.Node, end: ir.Node, pattern: Pattern, half: Half) -> Id
 
 
 def _keeps_axes(reduction: ir.Node) -> bool:
-    """Whether the maximum stays beside what it is of; without its axis it could be that of other elements."""
+    """Return whether the maximum keeps its axes; without them it could be broadcast to other elements."""
     keep = reduction.attributes.get("keepdims")
     return keep is None or (not keep.is_ref() and schema.integer(reduction, "keepdims", 1) == 1)
 
@@ -142,7 +148,7 @@ _BELOW = op("Exp", op("Sub", _X, op("ReduceMax", _X, where=_keeps_axes)))
 
 
 def find_softmaxes(graph: UnitGraph, half: Half) -> Iterator[Idiom]:
-    """The written-out softmaxes of a model, in a type that holds the sum of as many exponentials.
+    """Yield the written-out softmaxes of a model, in a type that holds the sum of that many exponentials.
 
     In bfloat16, whose steps of 3 % are too coarse for a difference, one that has one result is float32.
     """
@@ -160,13 +166,13 @@ def find_softmaxes(graph: UnitGraph, half: Half) -> Iterator[Idiom]:
 
 
 def _is_longer(data: ir.Value, largest: float) -> bool:
-    """Whether an axis of the data is known to have more elements than the largest number of the type."""
+    """Return whether an axis of the data is known to be longer than the largest number of the type."""
     return data.shape is not None and any(isinstance(size, int) and size > largest for size in data.shape)
 
 
 def _behind(exponential: ir.Node, below: frozenset[ir.Node]) -> Iterator[ir.Node]:
-    """The sums of an exponential, and what divides by them or takes their logarithm, in this order, each
-    behind the nodes that rearrange what it reads.
+    """Yield the sums of an exponential, and the consumers that divide by them or take their logarithm, in
+    this order, each after the nodes that rearrange its input.
     """
     for sums in _readers(exponential, "ReduceSum"):
         yield from sums
@@ -185,7 +191,7 @@ _ENDS = {"Reciprocal": ("Mul",), "Log": ("Add", "Sub")}
 
 
 def _readers(node: ir.Node, *operators: str) -> Iterator[tuple[ir.Node, ...]]:
-    """The nodes of these operators that read what a node makes, each behind those that rearrange it."""
+    """Yield the consumers of a node's output with these operators, each after the nodes that rearrange it."""
     before, waiting = dict[ir.Node, ir.Node](), [node]
     for at in waiting:
         for reader in [reader for value in at.outputs for reader, _ in value.uses()]:

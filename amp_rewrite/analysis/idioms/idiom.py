@@ -1,4 +1,4 @@
-"""An idiom as data: the nodes that spell an operator out, and what each of them counts as."""
+"""An idiom as data: the nodes that spell an operator out, and the role of each."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from amp_rewrite.policy.entries import Operator
 
 @dataclass(frozen=True, slots=True)
 class Idiom:
-    """Nodes of one graph that spell out `operator`, as lists call it, of the value `data`.
+    """Nodes of one graph that spell out `operator`, as lists name it, of the value `data`.
 
     `inner` compute what the operator computes in float32 whatever its type, up to and including `result`,
-    whose output is the operator's: none of them becomes half, and Casts stand before and behind them.
-    `outer` go with the operator as its weight, its bias or, where there is no `inner`, as its only parts:
-    they count as the operator does, and have one colour. Without `inner` there is no `result`.
+    whose output is the operator's: none of them becomes half, and Casts stand before and after them. `outer`
+    go with the operator as its weight, its bias or, where there is no `inner`, as its only parts: they are
+    decided as the operator is, and have one colour. Without `inner` there is no `result`.
 
-    `typed_as` is a value where a runtime fuses the nodes into one whose weights must have the type of that:
-    then its producer and `outer` have one colour, or `outer` are float32 as somebody else reads it as that.
+    `typed_as` is a value where a runtime fuses the nodes into one whose weights must have the type of that
+    value: then its producer and `outer` have one colour, or `outer` are float32 as another consumer reads it
+    as float32.
     """
 
     operator: Operator
@@ -33,8 +34,8 @@ class Idiom:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """The nodes that centre data, those up to the `reduction` of their powers, those from there on up to the
-    quotient, and that.
+    """The nodes that centre data, those up to the `reduction` of their powers, those from there to the
+    quotient, and the quotient.
     """
 
     data: ir.Value
@@ -46,12 +47,12 @@ class Norm:
 
     @property
     def inner(self) -> tuple[ir.Node, ...]:
-        """All of these."""
+        """All of these nodes."""
         return (*self.centring, *self.power, *self.chain, self.result)
 
 
 class Part(enum.Enum):
-    """What a unit of an idiom is: INNER, the RESULT, which stands for the operator, or OUTER (see Idiom)."""
+    """Role of a unit in an idiom: INNER, the RESULT, which stands for the operator, or OUTER (see Idiom)."""
 
     INNER = "inner"
     RESULT = "result"
@@ -60,7 +61,7 @@ class Part(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Spelled:
-    """A unit's part in an idiom, and the operator that this spells."""
+    """A unit's part in an idiom, and the operator that the idiom spells out."""
 
     part: Part
     operator: Operator
@@ -68,11 +69,12 @@ class Spelled:
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Units whose types a runtime wants to be one: the producer of data, None where no unit is, and weights.
+    """Units that a runtime requires to have one type: the producer of data, None where no unit is, and
+    weights.
 
     `result` is the result of the idiom, and `beside` are the units outside of it that read the data (none
-    where they are made inside of it). `enters` holds where the data are an input of the model that becomes
-    half, `leaves` where they are an output that does not.
+    where the data are produced inside of it). `enters` holds where the data are an input of the model that
+    becomes half, `leaves` where they are an output that does not.
     """
 
     result: int

@@ -1,4 +1,4 @@
-"""Marks the units of a model that are parts of idioms."""
+"""Marking of the units of a model that are parts of idioms."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from amp_rewrite.policy.options import IOTypes, Options
 
 
 def mark(graph: UnitGraph, options: Options) -> UnitGraph:
-    """The same graph with the parts of idioms marked, an edge from the data of each to its result, and ties.
+    """Return the same graph with the parts of idioms marked, an edge from the data of each to its result, and
+    ties.
 
-    A unit that is part of several idioms is the first of INNER, RESULT and OUTER that it is in any.
+    A unit in several idioms gets the first of INNER, RESULT and OUTER that it has in any of them.
     """
     squares = [*sums.find_squares(graph)]
     graph = replace(graph, norms=tuple(norms.find(graph, squares)))
@@ -27,8 +28,8 @@ def mark(graph: UnitGraph, options: Options) -> UnitGraph:
 
 
 def _find(graph: UnitGraph, squares: Iterable[Idiom], half: Half) -> Iterator[Idiom]:
-    """The idioms of a model that is to become that half type; linear in the nodes, and the same whatever the
-    order of independent nodes.
+    """Yield the idioms of a model for that half type; linear in the nodes, and the same for any order of
+    independent nodes.
     """
     yield from norms.idioms(graph.norms, graph, half)
     yield from sums.find_shares(graph, norms.SUM)
@@ -70,11 +71,11 @@ class _Marking:
         return tuple(unit for node in nodes for unit in self._units.get(node, ()))
 
     def _making(self, nodes: Iterable[ir.Node]) -> tuple[int, ...]:
-        """The units of these nodes that produce values: an exponent may have a type of its own."""
+        """Return the units of these nodes that produce values: an exponent may have a type of its own."""
         return tuple(unit for unit in self._of(nodes) if self._graph.units[unit].defs)
 
     def _entrances(self) -> Iterator[tuple[int, int]]:
-        """The producer of the data and the result of each idiom that has both as units."""
+        """Yield the producer of the data and the result of each idiom that has both as units."""
         for idiom in self._idioms:
             producer, result = self._graph.producer.get(idiom.data), self._result(idiom)
             if producer is not None and result is not None:
@@ -118,13 +119,13 @@ class _Marking:
         )
 
     def _is_half_io(self, value: ir.Value) -> bool:
-        """Whether an input or output of the model becomes half."""
+        """Return whether an input or output of the model becomes half."""
         asked = self._options.io is IOTypes.HALF and value.name not in self._options.keep_io
         return asked and not value.is_initializer()
 
 
 def _passed_on(value: ir.Value) -> tuple[ir.Value, ...]:
-    """A value, and the outputs of Identities of it: runtimes take them for the same."""
+    """Return a value and the outputs of its Identities: runtimes take them for the same."""
     found = {value: None}
     for each in (waiting := [value]):
         made = [node.outputs[0] for node, _ in each.uses() if patterns.is_default(node, "Identity")]

@@ -5,9 +5,9 @@
     y = d / s                             or d * (1 / s), d * (...) ** -0.5; also weight * d / s
     z = y * weight + bias
 
-From the reduction on every operator is homogeneous in d but for a bound from below, so that degrees show
-the outcome: 2 for a square, half of it behind a root, its negative behind a reciprocal. A quotient of
-degree 0 is at most the square root of the number of elements, or 1 with a sum.
+From the reduction on, every operator is homogeneous in d up to a lower bound, so that degrees determine the
+outcome: 2 for a square, half of the operand's for a root, its negative for a reciprocal. A quotient of degree
+0 is at most the square root of the number of elements, or 1 with a sum.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _REDUCTIONS = {
     "ReduceSumSquare": SUM,
     "ReduceL2": SUM,
 }
-"""What makes the power mean or sum: a product of data with themselves is one that is scaled behind it."""
+"""Reductions to a power mean or sum: a product of data with themselves is a mean where it is then scaled."""
 _LONGEST = 12
-"""The most nodes from there to the quotient."""
+"""Maximum number of nodes from the reduction to the quotient."""
 _ONE_TYPE = 17
-"""From this opset on LayerNormalization has one type for data and weights (onnxruntime fuses to it)."""
+"""Opset from which LayerNormalization has one type for data and weights (onnxruntime fuses to it)."""
 
 
 def _shapes_a_mean(node: ir.Node) -> ir.Value | None:
@@ -50,7 +50,7 @@ def _shapes_a_mean(node: ir.Node) -> ir.Value | None:
 
 
 def _is_mean(found: Match) -> bool:
-    """Whether a reduction is a mean, or one node divides the sum by the number of its terms."""
+    """Return whether a reduction is a mean, or one node divides the sum by the number of its terms."""
     *_, reduction = (node for node in found.nodes if node.op_type in ("ReduceMean", "ReduceSum"))
     divisors = [node.inputs[1] for node in found.nodes if node.op_type == "Div"]
     if reduction.op_type == "ReduceMean" or len(divisors) != 1:
@@ -60,7 +60,7 @@ def _is_mean(found: Match) -> bool:
 
 
 def _passes_on(node: ir.Node) -> ir.Value | None:
-    """The operand in which a node is homogeneous, but for numbers that are added, or bound it."""
+    """Return the operand in which a node is homogeneous, up to numbers that are added or bound it."""
     first, *others = node.inputs
     if node.op_type in ("Reciprocal", "Slice", "Sqrt") or node.op_type in REARRANGES:
         return first
@@ -75,7 +75,7 @@ def _passes_on(node: ir.Node) -> ir.Value | None:
 
 
 def _has_degree_0(found: Match) -> bool:
-    """Whether a quotient is of degree 0 in its data."""
+    """Return whether a quotient is of degree 0 in its data."""
     (quotient, *_), power = found.nodes, found.of("power", "square of the mean")
     degree = 1.0 if any(node.op_type == "ReduceL2" for node in power) else 2.0
     for node in (node for node in reversed(found.of("chain")) if node not in power):
@@ -89,7 +89,7 @@ def _has_degree_0(found: Match) -> bool:
 
 
 def _norm(data: Pattern, spelled: Pattern | None = None, dividend: Pattern | None = None) -> Pattern:
-    """Data divided by a root of their power mean, which may be spelled in another way."""
+    """Return the pattern of data divided by a root of their power mean, or by the `alternative`."""
     squared = op("ReduceMean ReduceSum", square(data))
     power = part("power", either(squared, op("ReduceSumSquare ReduceL2", data), self_product(data)))
     chain = part("chain", steps(_passes_on, power if spelled is None else spelled))
@@ -127,10 +127,11 @@ def _idiom(norm: Norm, opset: int, half: Half) -> Idiom:
 def _typed_as(
     norm: Norm, operator: Operator, outer: tuple[ir.Node, ...], opset: int, half: Half
 ) -> ir.Value | None:
-    """The value whose type onnxruntime wants the weights to have, once it has fused them with the norm.
+    """Return the value whose type onnxruntime requires of the weights, once it has fused them with the norm.
 
-    A norm of one type takes the data for it. In bfloat16 it has no kernel of two types for any, and where it
-    finds no LayerNormalization in a centred norm, what is centred is data of a simplified one.
+    For a norm of one type that is the data. In bfloat16 onnxruntime has no kernel with two types for any
+    norm, and where it does not match LayerNormalization in a centred norm, the centred data are those of a
+    simplified one.
     """
     if operator == SUM or not any(node.op_type == "Mul" for node in outer):
         return None
@@ -141,7 +142,7 @@ def _typed_as(
 
 
 def _has_vectors(outer: tuple[ir.Node, ...]) -> bool:
-    """Whether there are a weight and a bias of one axis, which the fusion to LayerNormalization asks for."""
+    """Return whether there are a weight and a bias of one axis, as LayerNormalization requires."""
     ranks = [[len(v.shape) for v in node.inputs if v is not None and v.shape is not None] for node in outer]
     return len(outer) == _WEIGHT_AND_BIAS and all(1 in found for found in ranks)
 
@@ -150,7 +151,7 @@ _WEIGHT_AND_BIAS = 2
 
 
 def find(graph: UnitGraph, products: Iterable[Idiom]) -> Iterator[Norm]:
-    """The written-out norms of a model with these sums of squares that are products."""
+    """Yield the written-out norms of a model, where these sums of squares are spelled as products."""
     sums = (*graph.nodes_of(*_REDUCTIONS), *(product.outer[-1] for product in products))
     for node in dict.fromkeys(sums):
         norm = _of(node)
@@ -159,7 +160,7 @@ def find(graph: UnitGraph, products: Iterable[Idiom]) -> Iterator[Norm]:
 
 
 def _of(reduction: ir.Node) -> Norm | None:
-    """The norm whose statistics begin with this reduction."""
+    """Return the norm whose statistics begin with this reduction."""
     for end in patterns.ends_behind(reduction, _LONGEST):
         if patterns.is_default(end, "Div", "Mul"):
             found = patterns.match(_NORM, end.outputs[0])
@@ -173,7 +174,7 @@ def _of(reduction: ir.Node) -> Norm | None:
 
 
 def _weights(value: ir.Value) -> Iterator[ir.Node]:
-    """The multiplication by a weight and the addition of a bias behind a normalised value."""
+    """Return the multiplication by a weight and the addition of a bias after a normalised value."""
     for operator in ("Mul", "Add"):
         node = patterns.only_reader(value)
         if node is None or not patterns.is_default(node, operator):
@@ -185,8 +186,8 @@ def _weights(value: ir.Value) -> Iterator[ir.Node]:
 
 
 def find_groups(graph: UnitGraph) -> Iterator[Idiom]:
-    """GroupNormalizations as exporters write them: groups as the channels of an InstanceNormalization, whose
-    kernel computes mean and variance in float32 whatever its type: all of these have one colour.
+    """Yield GroupNormalizations as exporters write them: groups as the channels of an InstanceNormalization,
+    whose kernel computes mean and variance in float32 whatever its type: all of these have one colour.
     """
     for node in graph.nodes_of("InstanceNormalization"):
         end = patterns.only_reader(node.outputs[0])
@@ -197,6 +198,6 @@ def find_groups(graph: UnitGraph) -> Iterator[Idiom]:
 
 
 def idioms(norms: Iterable[Norm], graph: UnitGraph, half: Half) -> Iterator[Idiom]:
-    """The norms of a model as idioms."""
+    """Yield the norms of a model as idioms."""
     opset = element_types.default_opset(graph.root.opset_imports)
     yield from (_idiom(norm, opset, half) for norm in norms)

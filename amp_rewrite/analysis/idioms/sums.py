@@ -2,27 +2,27 @@
 
 Squares, decided as a ReduceSumSquare: products of matrices are half, and these overflow above 255.
 
-    Einsum("...d,...d->...", x, x)                        every axis that is left is in both
+    Einsum("...d,...d->...", x, x)                        every remaining axis is in both
     MatMul(Unsqueeze(x, -2), Unsqueeze(x, -1))            a row by itself as a column
     ReduceSum(MatMul(x, Transpose(x)) * identity)         a diagonal, as exporters write it
     MatMul(x * x, ones)                                   or a matrix of zeros and one number, which averages
 
-Running sums, decided as a CumSum: a state space model takes them from each other, and little is left.
+Running sums, decided as a CumSum: a state space model subtracts them from each other, and they cancel.
 
     MatMul(triangle, x)                        down the columns; with the upper triangle, from the end
     MatMul(x, triangle)                        along the rows; also as a Gemm
     Einsum("ts,bsd->btd", triangle, x)         along any axis
 
-The triangle is stored, and may be cut, expanded or cast from truths; or it is a Trilu of ones, or compares
-a Range with one.
+The triangle is a constant, possibly sliced, expanded or cast from booleans; or it is a Trilu of ones, or
+compares a Range with another.
 
-Shares: what is nowhere negative, divided by its own sum or mean.
+Shares: non-negative values divided by their own sum or mean.
 
     y = v / (sum(v) + epsilon)            LpNormalization with p = 1; the mean may stand for the sum
     y = n / (mean(n) + epsilon)           with n = the L2 norms of x: the response that ConvNeXt V2 normalises
 
-A share is at most 1, and with a mean at most the number of elements: however large the sum is, it ends here.
-That holds where nothing is negative only: shares of what cancels out have no bound.
+A share is at most 1, and with a mean at most the number of elements: however large the sum is, its range ends
+here. That holds for non-negative values only: shares of a sum that cancels have no bound.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ from amp_rewrite.policy.entries import Operator
 SUM_OF_SQUARES: Operator = ("", "ReduceSumSquare")
 CUMULATIVE_SUM: Operator = ("", "CumSum")
 _LARGEST = 4096
-"""The most rows of a stored matrix that is looked at."""
+"""Maximum rows of a stored matrix whose elements are inspected."""
 
 
 def square(data: Pattern) -> Pattern:
-    """Data times themselves."""
+    """Return the pattern of data times themselves."""
     return either(op("Pow", data, number(2.0)), op("Mul", data, data))
 
 
 def self_product(data: Pattern) -> Pattern:
-    """The sum of the squares of data as a product."""
+    """Return the pattern of the sum of the squares of data as a product."""
     return either(
         op("Einsum", data, data, where=_is_contraction),
         op("MatMul", data, data, where=_is_row_by_column),
@@ -78,7 +78,7 @@ def self_product(data: Pattern) -> Pattern:
 
 
 def _is_contraction(einsum: ir.Node) -> bool:
-    """Whether both operands are the same, with the same axes, of which one at least is summed up."""
+    """Return whether both operands are the same, with the same axes, of which at least one is summed over."""
     first, second, *others = einsum.inputs
     if others or first is None or second is None or origin(first) is not origin(second):
         return False
@@ -95,7 +95,7 @@ def _is_row_by_column(product: ir.Node) -> bool:
 
 
 def _adds_up(matrix: ir.Value | None) -> bool:
-    """Whether a value is a stored matrix, or a vector, of one positive number and zeros."""
+    """Return whether a value is a stored matrix, or a vector, of one positive number and zeros."""
     tensor = stored_as(matrix)
     if tensor is None or not 0 < len(tensor.shape) <= 2 or max(tensor.shape.numpy()) > _LARGEST:
         return False
@@ -119,7 +119,7 @@ _SUM_OF_SQUARES = self_product(_X)
 
 
 def find_squares(graph: UnitGraph) -> Iterator[Idiom]:
-    """The sums of squares of a model that are written as products."""
+    """Yield the sums of squares of a model that are written as products."""
     for node in graph.nodes_of("Einsum", "MatMul", "ReduceSum"):
         found = patterns.match(_SUM_OF_SQUARES, node.outputs[0])
         if found is not None:
@@ -130,10 +130,10 @@ def find_squares(graph: UnitGraph) -> Iterator[Idiom]:
 # Running sums.
 
 _FEWEST = 3
-"""The rows of a matrix that is looked at."""
+"""Minimum rows of a matrix that may be a triangle."""
 _TRIANGLES = ((np.tril, 0), (np.tril, -1), (np.triu, 0), (np.triu, 1))
 _FIRST = 64
-"""The numbers that are looked at before all others: few weights begin with so many ones and zeros."""
+"""Number of leading elements that are inspected first: few weights begin with so many ones and zeros."""
 
 
 def _is_stored_triangle(value: ir.Value) -> bool:
@@ -161,7 +161,7 @@ def _fills_with_ones(filling: ir.Node) -> bool:
 
 
 def _counts(value: ir.Value) -> bool:
-    """Whether stored numbers count from 0 on."""
+    """Return whether stored numbers count up from 0."""
     tensor = stored_as(value)
     if tensor is None or not _FEWEST <= tensor.size <= _LARGEST:
         return False
@@ -176,7 +176,7 @@ _TRIANGLE = moved(either(fits(_is_stored_triangle), op("Trilu", _ONES), _COMPARI
 
 
 def find_running_sums(graph: UnitGraph) -> Iterator[Idiom]:
-    """The cumulative sums of a model that are written as products."""
+    """Yield the cumulative sums of a model that are written as products."""
     is_triangle = functools.cache(lambda value: patterns.match(_TRIANGLE, value) is not None)  # layers share
     for node in graph.nodes_of("Einsum", "Gemm", "MatMul"):
         first, second, *_others = *node.inputs, None, None
@@ -188,7 +188,7 @@ def find_running_sums(graph: UnitGraph) -> Iterator[Idiom]:
 
 
 def _is_summed(einsum: ir.Node, triangle: int) -> bool:
-    """Whether one axis of the triangle is that of the sum, and the other one, new to the data, is left."""
+    """Return whether one axis of the triangle is that of the sum, and the other, new to the data, is kept."""
     terms, _, result = schema.text(einsum, "equation").replace(" ", "").partition("->")
     axes, *data = terms.split(",")[:: -1 if triangle else 1]
     kept, added = set(axes) & set(result), set(axes) - set(result)
@@ -200,7 +200,7 @@ def _is_summed(einsum: ir.Node, triangle: int) -> bool:
 
 
 def _passes_on(node: ir.Node) -> ir.Value | None:
-    """The sum that a node passes on, or adds a number to that is not negative; None for any other node."""
+    """Return the sum that a node passes on or adds a non-negative number to; None for any other node."""
     if node.op_type in REARRANGES:
         return node.inputs[0]
     given = patterns.operands(node) if node.op_type in ("Add", "Clip", "Max") and node.inputs[0] else ()
@@ -210,7 +210,7 @@ def _passes_on(node: ir.Node) -> ir.Value | None:
 
 
 def _averages_few(mean: ir.Node) -> bool:
-    """Whether a mean is known to be of no more elements than a share of it may be large."""
+    """Return whether a mean is known to be over at most as many elements as the bound of a share."""
     if mean.op_type == "ReduceSum":
         return True
     before, after = (
@@ -224,14 +224,14 @@ def _averages_few(mean: ir.Node) -> bool:
 
 
 _MOST = 32_752
-"""Half of what float16 holds: the largest share is the number of elements."""
+"""Half of float16's largest number: the bound of a share is the number of elements."""
 _LONGEST = 8
-"""The most nodes from a sum to a share of it."""
+"""Maximum number of nodes from a sum to a share of it."""
 _SHARE = op("Div", _X, steps(_passes_on, op("ReduceMean ReduceSum", _X, where=_averages_few)))
 
 
 def find_shares(graph: UnitGraph, operator: Operator) -> Iterator[Idiom]:
-    """The written-out shares of a model, as what this operator makes."""
+    """Yield the written-out shares of a model, as outputs of this operator."""
     for node in graph.nodes_of("ReduceMean", "ReduceSum"):
         for end in patterns.ends_behind(node, _LONGEST):
             found = patterns.match(_SHARE, end.outputs[0]) if end.op_type == "Div" else None
@@ -250,7 +250,7 @@ def _share(found: Match, end: ir.Node, operator: Operator) -> Iterator[Idiom]:
 
 
 def _is_nowhere_negative(value: ir.Value | None) -> bool:
-    """Whether a value is known to have no element below 0, by the nodes that make it."""
+    """Return whether a value is known to have no element below 0, by its producers."""
     waiting, reached = [value], set[ir.Value | None]()
     while waiting:
         value = waiting.pop()
@@ -265,7 +265,7 @@ def _is_nowhere_negative(value: ir.Value | None) -> bool:
 
 
 def _signed(value: ir.Value | None) -> Sequence[ir.Value | None] | None:
-    """The values on whose signs alone that of a value depends; None where it may be negative."""
+    """Return the values whose signs alone determine that of a value; None where it may be negative."""
     if value is None or value.is_graph_input():
         return None
     tensor, node = stored_as(value), value.producer()
