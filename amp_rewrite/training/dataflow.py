@@ -1,4 +1,4 @@
-"""The dataflow of a main graph: a node with bodies is one step, and values captured there are its operands."""
+"""The dataflow of a main graph: a node with bodies is one step, with captured values as operands."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def reach(
 
 
 def is_product(node: ir.Node) -> bool:
-    """Whether a node is, or has in a body, an operator of the shipped allow list (matrix product, convolution,
-    attention, recurrent network) or the gradient of a convolution.
+    """Whether a node is, or has in a body, an operator of the shipped allow list (matrix product,
+    convolution, attention, recurrent network) or the gradient of a convolution.
     """
     lists = operator_lists.load("default")
     for inner in traversal.nodes_inner_first([node]):

@@ -142,7 +142,7 @@ def _unscaled(
 def _product(
     value: ir.Value, factor: ir.Value, suffix: str, types: Types, build: NodeBuilder
 ) -> tuple[ir.Value, ir.Value]:
-    """Return a value times a factor in float32 (float64 for a float64 value), and the product in its own type."""
+    """Return a value times a factor in float32 (float64 for float64), and the product in its own type."""
     dtype = _dtype(types, value)
     wide = DOUBLE if dtype == DOUBLE else FLOAT
     by = build.cast(factor, FLOAT, wide, factor)

@@ -1,9 +1,9 @@
 """Rules of linear operators: the outputs that scale with given inputs.
 
-A rule gets a node, the positions of its scaled inputs (`scaled`), and a predicate for inputs that are constant
-zero or absent. It returns the positions of the outputs that are scaled as well, or None where the node is not
-linear in these inputs together. An operator without a rule is not linear. Sources: ONNX's operator
-documentation; for the gradients of onnxruntime-training,
+A rule gets a node, the positions of its scaled inputs (`scaled`), and a predicate for inputs that are
+constant zero or absent. It returns the positions of the outputs that are scaled as well, or None where the
+node is not linear in these inputs together. An operator without a rule is not linear. Sources: ONNX's
+operator documentation; for the gradients of onnxruntime-training,
 orttraining/orttraining/core/graph/training_op_defs.cc.
 """
 
@@ -80,7 +80,7 @@ def _all_or_zero(site: Site, ports: Iterable[int]) -> bool:
 
 
 def _product(*, added: int | None = None) -> Rule:
-    """Return the rule of a product, linear in either factor; the input `addend` must be scaled too, or zero."""
+    """Return the rule of a product, linear in either factor; input `addend` must be scaled too, or zero."""
 
     def rule(site: Site) -> Collection[int] | None:
         factors = site.scaled & {0, 1}

@@ -1,7 +1,7 @@
 """Linearity analysis: the values of a backward pass that are linear in its seed, and their frontier.
 
-If the seed is multiplied by a scale, every linear value is. The frontier are their non-linear uses: divided by
-the scale there, no other value changes in exact arithmetic, whatever the seed, the optimiser and the names
+If the seed is multiplied by a scale, every linear value is. The frontier are their non-linear uses: divided
+by the scale there, no other value changes in exact arithmetic, whatever the seed, the optimiser and the names
 are; in floating point no bit changes if the scale is a power of two and nothing overflows or is subnormal.
 """
 
@@ -60,9 +60,9 @@ class Subject:
 def analyse(subject: Subject, seed: ir.Value, named: Collection[ir.Value] = ()) -> Linearity:
     """Return the linearity of the seed, up to the gradients.
 
-    Where no product follows, the optimiser begins at a value that is one of `gradients`, has a non-linear use,
-    or is multiplied by a scalar such as a learning rate. Such a value is a gradient in all of its uses, so
-    that each gradient is divided in one place.
+    Where no product follows, the optimiser begins at a value that is one of `gradients`, has a non-linear
+    use, or is multiplied by a scalar such as a learning rate. Such a value is a gradient in all of its uses,
+    so that each gradient is divided in one place.
     """
     found = _propagate(subject, seed, frozenset())
     inner = _before_products(found, subject.flow, named)
@@ -216,7 +216,7 @@ def users(flow: Dataflow, found: Linearity) -> Iterator[ir.Node]:
 
 
 def unscaled(flow: Dataflow, parts: Parts, found: Linearity) -> tuple[ir.Value, ...]:
-    """Return the products of the backward pass that no scale of the seed reaches, but which reach the optimiser.
+    """Return the products of the backward pass that reach the optimiser, but no scale of the seed reaches.
 
     A product whose result only multiplies linear values is a recomputed part of the forward pass.
     """

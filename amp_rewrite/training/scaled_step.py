@@ -174,7 +174,7 @@ def _tell(step: Step, asked: LossScale | None, inserted: InsertedScale) -> None:
 
 
 def start_values(metadata: Mapping[str, str]) -> dict[str, NDArray[Any]] | None:
-    """Return the initial values of the inputs that a loss scale added, by name; None if the metadata have none.
+    """Return the initial values of the inputs that a loss scale added, by name; None without a loss scale.
 
     Raises KeyError, TypeError or ValueError for damaged metadata.
     """

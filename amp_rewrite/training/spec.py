@@ -1,4 +1,4 @@
-"""The spec of a train step: its loss, the seed of its backward pass, its state, and its gradients, by name."""
+"""The spec of a train step by names: loss, seed of the backward pass, state and gradients."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class TrainSpec:
     """The spec of a model as a train step, by the names of its values.
 
     `loss` is a scalar output. `seed` is the value from which the backward pass starts: every gradient is
-    linear in it. `state` are the pairs of inputs and outputs of parameters, slots and counters; pairs of names
-    are accepted. `gradients` are the values of gradients; if empty, analysis finds them. Raises OptionError
-    for arguments of other types.
+    linear in it. `state` are the pairs of inputs and outputs of parameters, slots and counters; pairs of
+    names are accepted. `gradients` are the values of gradients; if empty, analysis finds them. Raises
+    OptionError for arguments of other types.
 
     Examples:
         >>> from amp_rewrite.training import TrainSpec
