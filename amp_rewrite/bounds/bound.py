@@ -19,8 +19,8 @@ ELEMENTWISE = 1 + 2.0**-20
 
 LEAST = 2.0**-120
 """The least magnitude of a bound: a smaller lower bound counts as 0, a smaller upper bound as this number.
-The error of float32's subnormal numbers, 2^-150, is absolute, and runtimes may flush them. A sum of 2^22 terms
-errs by less than `summed` of these.
+The error of float32's subnormal numbers, 2^-150, is absolute, and runtimes may flush them. A sum of 2^22
+terms errs by less than `summed` of these.
 """
 
 _UNKNOWN_TERMS = 1 << 16
@@ -76,8 +76,8 @@ def loosened(bound: Bound, error: float) -> Bound:
 
 
 def summed(terms: int | None) -> float:
-    """Return the rounding factor of a sum of so many terms, relative to the sum of their magnitudes; 2^16 terms
-    if the number is unknown.
+    """Return the rounding factor of a sum of so many terms, relative to the sum of their magnitudes; an unknown
+    number counts as 2^16.
     """
     return 1 + 2.0**-23 * min(terms or _UNKNOWN_TERMS, 1 << 22)
 

@@ -76,8 +76,7 @@ def prove_tame(facts: Facts, proven: Proven, half: Half) -> Mapping[int, Evidenc
 def _are_within(facts: Facts, unit: int, proven: Proven, half: Half) -> bool:
     """Whether the operands of a unit, and the results of its consumers, fit half with HEADROOM.
 
-    The consumers are no longer suspect once the unit is tame. Movers between the unit and its consumers are
-    skipped, as they change no magnitude.
+    The consumers are no longer suspect once the unit is tame; consumers behind movers count as well.
     """
     graph = facts.graph
     moved = reach([unit], lambda at: graph.successors[at], lambda at: _moves(graph.units[at].node))
@@ -96,7 +95,7 @@ _Limit = Callable[[ir.Node, Half, _Changing], "tuple[ir.Value | None, float]"]
 
 
 def _exponent(node: ir.Node, half: Half, changing: _Changing) -> tuple[ir.Value | None, float]:
-    """Limit the argument: to 0, up to which its relative error is harmless, or for stored values by overflow."""
+    """Limit the argument: to 0, up to which its relative error is harmless; a stored one by overflow only."""
     value = node.inputs[0]
     return value, 0.0 if value in changing else math.log(half.largest / HEADROOM)
 

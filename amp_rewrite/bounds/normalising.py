@@ -186,7 +186,7 @@ def _running_sum(site: Site) -> Bound:
 
 
 def _unit_norm(site: Site) -> Bound:
-    """Bound the result by 1, or 1.25 for squares so small that float32 rounds them up to twice their value."""
+    """Bound the result by 1, or 1.25 for squares so small that float32 rounds them up by a factor of 2."""
     return symmetric(1.25) if site.integer("p", 2) in (1, 2) else UNKNOWN
 
 

@@ -103,7 +103,7 @@ def _accumulated(found: Bound, offset: Bound, terms: int | None) -> Bound:
 
 def _filter(site: Site) -> tuple[tuple[int, ...], Matrix | None]:
     """Return the shape of a stored filter, and the filter as a matrix with a row for each index of its first
-    axis; None if it is not stored, or empty.
+    axis; None for a filter that is not stored.
     """
     tensor = site.stored(1)
     shape = dims(tensor) if tensor is not None else ()

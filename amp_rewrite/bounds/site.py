@@ -125,7 +125,7 @@ class Site:
         return tuple(float(number) for number in numbers(tensor).reshape(-1))
 
     def axes(self) -> tuple[int, ...] | None:
-        """Return the `axes` of a reduction, Squeeze or Unsqueeze, by attribute or second input; None if unknown."""
+        """Return the `axes` of a reduction, Squeeze or Unsqueeze (attribute or second input); None if unknown."""
         found = self.integers("axes")
         if found is None and self.has(1):
             stored = self.numbers(1)
@@ -169,7 +169,7 @@ class Site:
         return min(known, root(own, bound.most)) if isinstance(own, int) else known
 
     def spread(self, port: int, axis: int, size: Dim) -> float:
-        """Return the same bound for the input broadcast to a size along that axis; None for an unknown size."""
+        """Return the same bound for the input broadcast to a size along that axis, if known."""
         shape = self.dims(port)
         own = None if shape is None else (shape[-axis] if axis <= len(shape) else 1)
         if own is not None and own in (size, *((own,) if isinstance(own, int) and own != 1 else ())):

@@ -280,7 +280,7 @@ def _gradients(flow: Dataflow, names: Sequence[str]) -> tuple[ir.Value, ...]:
 def _loss(
     borders: Borders, flow: Dataflow, said: str | None, state: Sequence[Pair], guessed: list[str]
 ) -> str:
-    """Find the loss: by `loss_name`, else the output "loss", else the only scalar that depends on a product."""
+    """Find the loss: by `loss_name`, else the output "loss", else the only scalar behind a product."""
     if said is not None:
         if said not in borders.outputs:
             remedy = f"its outputs are {listed(borders.outputs)}"
