@@ -76,8 +76,9 @@ def loosened(bound: Bound, error: float) -> Bound:
 
 
 def summed(terms: int | None) -> float:
-    """Return the rounding factor of a sum of so many terms, relative to the sum of their magnitudes; an unknown
-    number counts as 2^16.
+    """Return the rounding factor of a sum of so many terms, relative to the sum of their magnitudes.
+
+    An unknown number counts as 2^16.
     """
     return 1 + 2.0**-23 * min(terms or _UNKNOWN_TERMS, 1 << 22)
 

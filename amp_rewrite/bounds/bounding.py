@@ -49,9 +49,9 @@ def propagate(
 ) -> Known:
     """Propagate the bounds `entering`, of inputs or of other values, through a model.
 
-    `variable` are stored values that a caller can override; the measurements in `measured` are reused.
-    Calls of `functions`, those of the model, have no rule even if an operator of that name does. Linear in the
-    nodes, and in the stored numbers.
+    `variable` are stored values that a caller can override; the measurements in `measured` are reused. Calls
+    of `functions`, those of the model, have no rule even if an operator of that name does. Linear in the nodes,
+    and in the stored numbers.
     """
     known = Known(dict(given), variable, graph.types)
     if measured is not None:
@@ -97,8 +97,8 @@ class _Walk:
             self._keep(node, value, found if position < count else UNKNOWN)
 
     def _keep(self, node: ir.Node, value: ir.Value, found: Bound) -> None:
-        """Record a bound, adapted to the element type: rules hold for float32; integers truncate and wrap, and
-        half rounds and overflows on its own.
+        """Record a bound, adapted to the element type: rules hold for float32; integers truncate and wrap,
+        and half rounds and overflows on its own.
         """
         if value in self._given:
             return
@@ -110,7 +110,7 @@ class _Walk:
         self._known.bounds[value] = found
 
     def _with_bodies(self, node: ir.Node) -> None:
-        """Bound the bodies of a node: loop-carried values are UNKNOWN, scanned ones are bounded as a whole."""
+        """Bound the bodies of a node: loop-carried values are UNKNOWN, scanned ones bounded as a whole."""
         bindings = control_flow.bindings(node) or ()
         entering: dict[ir.Value, Bound] = {}
         for binding in bindings:

@@ -122,7 +122,7 @@ def _is_gate(gate: ir.Value | None, data: ir.Value | None) -> bool:
 
 
 def dip(low: float, least: float) -> float:
-    """Return the minimum of x times its gate for x from `low` on, where the minimum over all x is -`least`."""
+    """Return the minimum of x times its gate for x >= `low`, where the minimum over all x is -`least`."""
     return max(min(low, 0.0), -least * ELEMENTWISE + min(low, 0.0) * GATE_ERROR)
 
 

@@ -64,7 +64,7 @@ class InputRange:
 
 
 def variable(model: ir.Model) -> frozenset[ir.Value]:
-    """Return the stored values that a caller can override: initializers that are inputs, from IR version 4 on."""
+    """Return the stored values that a caller can override: initializers that are inputs, from IR 4 on."""
     if model.ir_version < CONSTANT_INPUTS_BELOW:
         return frozenset()
     return frozenset(value for value in model.graph.inputs if value.is_initializer())

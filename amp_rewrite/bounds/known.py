@@ -1,4 +1,4 @@
-"""The environment of the interpreter: bounds of values, sizes, types, and measured norms of stored tensors."""
+"""The environment of the propagation: bounds, sizes and types of values, and norms of stored tensors."""
 
 from __future__ import annotations
 

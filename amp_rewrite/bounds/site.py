@@ -125,7 +125,7 @@ class Site:
         return tuple(float(number) for number in numbers(tensor).reshape(-1))
 
     def axes(self) -> tuple[int, ...] | None:
-        """Return the `axes` of a reduction, Squeeze or Unsqueeze (attribute or second input); None if unknown."""
+        """Return the `axes` attribute or second input of a reduction, Squeeze or Unsqueeze; None if unknown."""
         found = self.integers("axes")
         if found is None and self.has(1):
             stored = self.numbers(1)

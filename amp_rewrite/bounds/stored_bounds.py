@@ -52,9 +52,9 @@ def norm_of_gram(gram: Matrix) -> float:
 _SMALL = 1 << 20
 """The most elements of a tensor that is read as a whole, and has norms along its axes."""
 _WIDEST = 256
-"""The most rows or columns of a Gram matrix; a wider matrix is split, and the squares of its parts add up: about
-a thousand operations for each weight, and for random numbers a bound that is 1.2 times (at 512) to 2.5 times
-(at 4,096) as large.
+"""The most rows or columns of a Gram matrix; a wider matrix is split, and the squares of its parts add up:
+about a thousand operations for each weight, and for random numbers a bound that is 1.2 times (at 512) to 2.5
+times (at 4,096) as large.
 """
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -114,7 +114,7 @@ def _ends(array: Floats) -> tuple[float, float]:
 
 
 def norm_of(tensor: ir.TensorProtocol, axis: int) -> float:
-    """Return the largest L2 norm of a stored tensor along its axis -`axis`; infinity if it is not measured."""
+    """Return the largest L2 norm of a stored tensor along its axis -`axis`; infinity if not measured."""
     shape = constants.dims(tensor)
     if math.prod(shape) > _SMALL or axis > len(shape) or not tensor.dtype.is_floating_point():
         return math.inf

@@ -20,8 +20,8 @@ from amp_rewrite.numerics.half import Half
 
 
 class Knowledge(enum.Enum):
-    """The status of a unit's values: PROVEN to fit half for all inputs, OBSERVED to fit it in calibration runs
-    (both with a factor of HEADROOM to spare), or UNKNOWN.
+    """The status of a unit's values: PROVEN to fit half for all inputs, OBSERVED to fit it in calibration
+    runs (both with a factor of HEADROOM to spare), or UNKNOWN.
     """
 
     PROVEN = "proven"
@@ -88,7 +88,9 @@ class _Judge:
         self._proven, self._seen, self._half = proven, seen, half
 
     def unit(self, unit: Unit) -> UnitRange:
-        """Return the range of a unit: that of its most critical value, unknown before proven, then the largest."""
+        """Return the range of a unit's most critical value: unknown before observed and proven, then the
+        largest.
+        """
         most = self._half.largest / (1.0 if unit.index in self._masking else HEADROOM)
         found = [self._value(value, most) for value in dict.fromkeys(_values(unit))]
         return max(found, key=_concern, default=UnitRange(Knowledge.PROVEN, "", 0.0))
