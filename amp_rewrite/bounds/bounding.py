@@ -50,8 +50,8 @@ def propagate(
     """Propagate the bounds `entering`, of inputs or of other values, through a model.
 
     `variable` are stored values that a caller can override; the measurements in `measured` are reused. Calls
-    of `functions`, those of the model, have no rule even if an operator of that name does. Linear in the nodes,
-    and in the stored numbers.
+    of `functions`, those of the model, have no rule even if an operator of that name does. Linear in the
+    nodes, and in the stored numbers.
     """
     known = Known(dict(given), variable, graph.types)
     if measured is not None:

@@ -18,7 +18,7 @@ from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 
 def find(facts: Facts, root: ir.Graph, proven: Proven, half: Half) -> Mapping[int, Evidence]:
-    """Return the units that read an input declared to exceed half (with HEADROOM), perhaps behind movers.
+    """Return the units that read an input declared to exceed half, with HEADROOM, or movers of it.
 
     Results of other operators are bounded from above only, and need not be that large.
     """

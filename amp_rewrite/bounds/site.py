@@ -77,7 +77,7 @@ class Site:
         return self._known.types
 
     def has(self, port: int) -> bool:
-        """Whether the node has this input."""
+        """Return True if the input is present."""
         return port < len(self.node.inputs) and self.node.inputs[port] is not None
 
     def input(self, port: int) -> ir.Value | None:
@@ -125,7 +125,7 @@ class Site:
         return tuple(float(number) for number in numbers(tensor).reshape(-1))
 
     def axes(self) -> tuple[int, ...] | None:
-        """Return the `axes` attribute or second input of a reduction, Squeeze or Unsqueeze; None if unknown."""
+        """Return the `axes` of a reduction, Squeeze or Unsqueeze, an attribute or input; None if unknown."""
         found = self.integers("axes")
         if found is None and self.has(1):
             stored = self.numbers(1)

@@ -64,7 +64,7 @@ DEFAULT = "default"
 
 
 def _as_spelled(own: Entry, spelled: Spelled, whole: Entry, part: Entry) -> Entry:
-    """Return the entry of a part of an idiom, unless the user overrides its own operator, or forces everything.
+    """Return the entry of a part of an idiom: its own if the user overrides that, or forces everything.
 
     `own` is the entry of its own operator, `whole` that of the operator that is written out, and `part` the
     same for a unit with these types and kernels.
@@ -172,7 +172,7 @@ def _held(entry: Entry, evidence: Evidence) -> Entry:
 
 
 def kept(entry: Entry, evidence: Evidence) -> Entry:
-    """Return the entry of a unit that a pin or a finding keeps in float32, with its former kind for `deny`."""
+    """Return the entry of a unit that a pin or finding keeps in float32, with its former kind for `deny`."""
     return replace(_held(entry, evidence), unheld=entry.unheld or entry.taken_as)
 
 

@@ -61,8 +61,9 @@ def pruned(
     known: Prices | None = None,
     unpruned: Collection[int] = (),
 ) -> Priced:
-    """Prune a painting if the options request it, except the units in `unpruned`; `known` are prices for these
-    options.
+    """Prune a painting if the options request it, except the units in `unpruned`.
+
+    `known` are prices for these options.
     """
     if not options.prunes or not any(painting.halves) or _is_guesswork(graph, options):
         return Priced(painting)

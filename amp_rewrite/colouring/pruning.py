@@ -51,7 +51,7 @@ class Cut:
 
 
 def find(prices: Prices, painting: Painting, unpruned: Collection[int] = ()) -> Cut | None:
-    """Return the units that do not pay, at the first size at which any unit pays; None if none pays at any."""
+    """Return the units that do not pay, at the first size at which any unit pays; None if none ever does."""
     halves = _halves(painting)
     kept = [
         unit for unit, entry in enumerate(painting.entries) if entry.authority in _BY_USER or unit in unpruned

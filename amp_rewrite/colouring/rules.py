@@ -16,8 +16,8 @@
 
 A rule never repaints a unit; only `settle` makes HALF units FULL, and afterwards the rules `prune` and `gate`
 (pruning). `follow` and `spread` alternate to a fixed point. The rules are TensorFlow Grappler's
-auto_mixed_precision passes, except `lead`, which is ours, and `follow`, which Grappler has for bfloat16 alone;
-where units follow, `deny` ends at operators with bounded results, such as Sin.
+auto_mixed_precision passes, except `lead`, which is ours, and `follow`, which Grappler has for bfloat16
+alone; where units follow, `deny` ends at operators with bounded results, such as Sin.
 
 Keeping more units in float32 never makes a unit HALF (but see pruning): `deny` goes by the kinds from the
 lists, so a pin or a finding does not change the units that it paints (Entry.unheld), and all other rules are
@@ -167,8 +167,8 @@ class _Rules:
     def settle_types(self) -> None:
         """Match the weights to their data, where a runtime fuses both into one node of one type.
 
-        FULL weights make the producer of the data FULL; then data that are FULL, or that any consumer reads as
-        FULL (both read one Cast, which is not fused), make the weights FULL. Statistics that are forced to
+        FULL weights make the producer of the data FULL; then data that are FULL, or that any consumer reads
+        as FULL (both read one Cast, which is not fused), make the weights FULL. Statistics that are forced to
         half have no Cast before them.
         """
         found = self._graph.alike
@@ -223,7 +223,7 @@ class _Rules:
         return self._listed[unit] is Kind.CLEAR
 
     def _follows(self, unit: int) -> bool:
-        """Whether a unit may follow a HALF one: no denied unit feeds it."""
+        """Return True for a unit that may follow a HALF one: open, marked, and with no denied producer."""
         marked = self._entries[unit].follow and self._is_open(unit)
         return marked and not any(map(self._is_denied, self._graph.predecessors[unit]))
 

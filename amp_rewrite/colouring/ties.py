@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 
 def edges_of(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, list[int]]:
-    """Return the edges from the first to the second of each pair, as an adjacency; incomplete pairs have none."""
+    """Return the adjacency of a graph with an edge for each pair, except pairs with None."""
     found: dict[int, list[int]] = {}
     for start, end in pairs:
         if start is not None and end is not None:

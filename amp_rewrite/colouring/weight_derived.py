@@ -29,9 +29,7 @@ def find(graph: UnitGraph, entries: Sequence[Entry]) -> frozenset[int]:
             and found.issuperset(graph.predecessors[unit.index])
             and entering.isdisjoint(map(value_of, unit.uses))
         ):
-            varying = (
-                varying_values(graph.nodes) if varying is None else varying
-            )  # computed lazily: few models need it
+            varying = varying_values(graph.nodes) if varying is None else varying  # few models need it
             if not varying.isdisjoint(unit.node.outputs):
                 found.add(unit.index)
     return frozenset(found)
