@@ -34,7 +34,7 @@ def find(facts: Facts, root: ir.Graph, proven: Proven, half: Half) -> Mapping[in
 
 
 def _exceeds(found: InputRange, half: Half) -> bool:
-    """Return True for a range with a finite end outside half, with HEADROOM; infinite ends declare nothing."""
+    """Return True for a range with a finite end outside half, with HEADROOM; infinite ends do not count."""
     ends = [abs(end) for end in (found.low, found.high) if math.isfinite(end)]
     return max(ends, default=0.0) * HEADROOM > half.largest
 
