@@ -26,7 +26,7 @@ Findings = Mapping[int, Evidence]
 def classify(
     graph: UnitGraph, findings: Findings, options: Options, freed: Findings = MappingProxyType({})
 ) -> tuple[Entry, ...]:
-    """Classify every unit: its kind, with evidence and authority; `freed` are proven to need no denial.
+    """Classify every unit: its kind, with evidence and authority; `proven` units need no denial.
 
     Raises OptionError for a pin that matches no node, that forces half where no schema allows it, or that
     contradicts another pin.

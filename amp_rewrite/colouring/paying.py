@@ -63,7 +63,7 @@ def pruned(
 ) -> Priced:
     """Prune a painting if the options request it, except the units in `unpruned`.
 
-    `known` are prices for these options.
+    `prices` are those for these options, measured if None.
     """
     if not options.prunes or not any(painting.halves) or _is_guesswork(graph, options):
         return Priced(painting)
