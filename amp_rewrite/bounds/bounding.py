@@ -1,4 +1,4 @@
-"""What is proven of a model's values, whatever its inputs hold within their ranges."""
+"""Propagation of bounds through a model: proofs for all inputs within their ranges."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from amp_rewrite.policy.options import Options
 # Bounds of all values of a model, node by node, each once; bodies of control flow as well.
 
 Bounds = Mapping[ir.Value, Bound]
-"""The bound of every value; what is not there is not bounded."""
+"""The bounds of values; missing values are not bounded."""
 
 RULES: Mapping[str, Rule] = {
     **elementwise.CHOOSING_RULES,
@@ -34,10 +34,10 @@ RULES: Mapping[str, Rule] = {
     **normalising.RULES,
     **products.RULES,
 }
-"""The rule of each operator that has one, domains in front; of all others nothing is known."""
+"""The rules by operator, with its domain; results of any other operator are UNKNOWN."""
 
 _OUTPUTS = {"Split": math.inf, "LSTM": 2, "GRU": 2, "RNN": 2}
-"""How many outputs a rule speaks of, where it is not the first alone."""
+"""The number of outputs that a rule bounds, if more than the first."""
 
 
 def propagate(
@@ -47,11 +47,11 @@ def propagate(
     measured: Known | None = None,
     functions: frozenset[ir.OperatorIdentifier] = frozenset(),
 ) -> Known:
-    """The bounds of a model's values, from those of what is `given`: of inputs, or of other values.
+    """Propagate the bounds `entering`, of inputs or of other values, through a model.
 
-    `variable` are stored values that a caller can change; what was `measured` of others is not measured
-    again. `functions` are those of the model, whatever the operators of their names do. Linear in the nodes,
-    and in the stored numbers.
+    `variable` are stored values that a caller can override; the measurements in `measured` are reused. Calls
+    of `functions`, those of the model, have no rule even if an operator of that name does. Linear in the
+    nodes, and in the stored numbers.
     """
     known = Known(dict(given), variable, graph.types)
     if measured is not None:
@@ -67,7 +67,7 @@ class _Walk:
         self._known, self._given, self._functions = known, given, functions
 
     def graph(self, graph: ir.Graph) -> None:
-        """Bounds all values that the nodes of a graph make."""
+        """Bound the outputs of all nodes of a graph."""
         for node in graph:
             if control_flow.bodies(node):
                 self._with_bodies(node)
@@ -97,7 +97,9 @@ class _Walk:
             self._keep(node, value, found if position < count else UNKNOWN)
 
     def _keep(self, node: ir.Node, value: ir.Value, found: Bound) -> None:
-        """Rules speak of floats: integers are whole and wrap, and half rounds and overflows on its own."""
+        """Record a bound, adapted to the element type: rules hold for float32; integers truncate and wrap,
+        and half rounds and overflows on its own.
+        """
         if value in self._given:
             return
         dtype = self._known.dtype(value)
@@ -108,7 +110,7 @@ class _Walk:
         self._known.bounds[value] = found
 
     def _with_bodies(self, node: ir.Node) -> None:
-        """What is carried from one iteration to the next is not bounded; what is scanned is as a whole."""
+        """Bound the bodies of a node: loop-carried values are UNKNOWN, scanned ones bounded as a whole."""
         bindings = control_flow.bindings(node) or ()
         entering: dict[ir.Value, Bound] = {}
         for binding in bindings:
@@ -130,13 +132,13 @@ class _Walk:
 
 
 _ALIGNED = "broadcast"
-"""An attribute of old opsets by which axes are aligned otherwise than by their order from the end."""
+"""The attribute of old opsets that aligns axes other than from the last."""
 _NARROW = frozenset((ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
 _EXACT = frozenset(("Abs", "Cast", "Clip", "GlobalMaxPool", "MaxPool", "Neg", "Relu"))
 
 
 def _whole(bound: Bound, limits: Bound) -> Bound:
-    """The interval of integers of a type, which wrap where they leave it, and are truncated."""
+    """Return the interval of integers of a type: truncated, and wrapped on overflow."""
     if not (limits.low <= bound.low and bound.high <= limits.high and limits.is_finite):
         return limits
     return Bound(math.floor(bound.low), math.ceil(bound.high))
@@ -148,9 +150,9 @@ def _interval(bound: Bound) -> Bound:
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """The bounds of all values that nodes make; `inputs` are the ranges from which they follow.
+    """The bounds of all values; `inputs` are the ranges from which they follow.
 
-    `clamped` are those of the model whose masks are clamped, as the rewrite does it.
+    `clamped` are the bounds of the model with masks clamped, as in the rewrite.
     """
 
     inputs: tuple[InputRange, ...]
@@ -158,29 +160,29 @@ class Proven:
     clamped: Known
 
     def of(self, value: ir.Value | None) -> Bound:
-        """The bound of a value in float32."""
+        """Return the bound of a value in float32."""
         return self.known.of(value)
 
     def of_clamped(self, value: ir.Value) -> Bound:
-        """The bound of a value where masks are clamped."""
+        """Return the bound of a value with masks clamped."""
         return self.clamped.of(value)
 
 
 MOST_NODES = 5_000
 MOST_WEIGHTS = 1 << 25
-"""Sizes up to which a summary has bounds without being asked for them: they take a tenth of a millisecond for
-each node, and about a second for 2^26 weights.
+"""Model sizes up to which a summary has bounds by default: they take a tenth of a millisecond for each node,
+and about a second for 2^26 weights.
 """
 
 
 def is_quick(facts: Facts) -> bool:
-    """Whether a model is so small that its bounds take little of the time of a rewrite."""
+    """Whether bounds of a model take little of the time of its rewrite."""
     nodes = sum(map(len, facts.graph.nodes.values()))
     return nodes <= MOST_NODES and sum(s.tensor.size for s in facts.constants.values()) <= MOST_WEIGHTS
 
 
 def bound_model(model: ir.Model, facts: Facts, options: Options) -> Proven:
-    """The bounds of a prepared model. Raises OptionError for the range of what is no input of numbers."""
+    """Bound a prepared model. Raises OptionError for a declared range of a name that is no numeric input."""
     inputs = given.ranges(model, options.ranges)
     entering, variable = given.bounds(model, inputs), given.variable(model)
     calls = frozenset(model.functions)
@@ -189,7 +191,7 @@ def bound_model(model: ir.Model, facts: Facts, options: Options) -> Proven:
 
 
 def with_clamped_masks(model: ir.Model, facts: Facts, options: Options, found: Proven) -> Proven:
-    """The same with what is proven where masks are clamped; nothing else where there are none."""
+    """Return the bounds with those of the model with clamped masks; unchanged without masks."""
     masks = facts.ranges.masks
     if not masks:
         return found

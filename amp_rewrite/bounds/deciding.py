@@ -1,4 +1,4 @@
-"""What bounds decide: what is declared too large stays float32, and what is proven tame is not denied."""
+"""Decisions by bounds: units declared to overflow stay float32, and units proven tame are not denied."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from amp_rewrite.onnx_facts.operators import MOVERS, PRODUCTS
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Level, Options
 
-# What lists deny for its range, and bounds prove tame: exponentials, powers and sums that half holds.
+# Units that lists deny for their range, and bounds prove tame: exponentials, powers and sums within half.
 
 _POWER = 250.0**2
-"""The largest power: 250 squared, where half ends at 255.9 squared."""
+"""The largest proven power: 250 squared; half overflows at 255.9 squared."""
 _DEGREES = (1.0, 4.0)
 
 
 def tame_candidates(facts: Facts) -> Iterator[int]:
-    """The units of these operators that stand for themselves, or for a sum of squares, and whose range no
-    finding holds in float32.
+    """Yield the units of operators in _LIMITS that stand for themselves, or for a sum of squares, and that no
+    finding keeps in float32 for their range.
     """
     for operator in _LIMITS:
         for unit in facts.graph.by_operator.get(operator, ()):
@@ -44,12 +44,12 @@ def tame_candidates(facts: Facts) -> Iterator[int]:
 
 
 def _is_open(finding: Evidence | None) -> bool:
-    """Whether a unit may be tame: nothing holds it, or what holds it says nothing of its range."""
+    """Whether a unit may be tame: no finding keeps it in float32, or one that does not concern its range."""
     return finding is None or finding.reason in (Reason.CANCELLATION, Reason.NEAR_1)
 
 
 def _is_free(spelled: Spelled | None, operator: str) -> bool:
-    """Whether a list denies a unit for what it computes itself; products only as sums of squares."""
+    """Whether a list denies a unit for its own computation; a product only as a sum of squares."""
     if spelled is None:
         return operator not in PRODUCTS
     return spelled.part is Part.OUTER and spelled.operator == SUM_OF_SQUARES
@@ -60,7 +60,7 @@ def _is_square(node: ir.Node) -> bool:
 
 
 def prove_tame(facts: Facts, proven: Proven, half: Half) -> Mapping[int, Evidence]:
-    """The candidates that half holds whatever the inputs, each with the bound that proves it."""
+    """Return the candidates that fit half for every input, each with the bound that proves it."""
     changing = varying_values(facts.graph.nodes)
     found: dict[int, Evidence] = {}
     for unit in tame_candidates(facts):
@@ -74,9 +74,9 @@ def prove_tame(facts: Facts, proven: Proven, half: Half) -> Mapping[int, Evidenc
 
 
 def _are_within(facts: Facts, unit: int, proven: Proven, half: Half) -> bool:
-    """Whether half holds what a unit reads, and what its readers make, which is suspect no more.
+    """Whether the operands of a unit, and the results of its consumers, fit half with HEADROOM.
 
-    A factor of at most 1 makes nothing larger; other outcomes may be as large as half holds.
+    The consumers are no longer suspect once the unit is tame; consumers behind movers count as well.
     """
     graph = facts.graph
     moved = reach([unit], lambda at: graph.successors[at], lambda at: _moves(graph.units[at].node))
@@ -91,11 +91,11 @@ def _moves(node: ir.Node) -> bool:
 
 _Changing = set[ir.Value | None]
 _Limit = Callable[[ir.Node, Half, _Changing], "tuple[ir.Value | None, float]"]
-"""The value of a node that must not exceed a limit, and that limit."""
+"""The limit of an operator: the value of a node that must not exceed it, and its number."""
 
 
 def _exponent(node: ir.Node, half: Half, changing: _Changing) -> tuple[ir.Value | None, float]:
-    """0, up to which no relative error of the argument counts, or where the result ends of stored values."""
+    """Limit the argument: to 0, up to which its relative error is harmless; a stored one by overflow only."""
     value = node.inputs[0]
     return value, 0.0 if value in changing else math.log(half.largest / HEADROOM)
 
@@ -122,7 +122,9 @@ _LIMITS: Mapping[str, _Limit] = {
 
 
 def needs(facts: Facts, options: Options) -> bool:
-    """Whether bounds decide anything of a model: for float16, of which the lists deny what overflows."""
+    """Return True if bounds may decide units of a model: by declared ranges, or for float16, whose lists deny
+    operators that may overflow.
+    """
     if facts.old_opset is not None:
         return False
     quickly = _frees(options) and bounding.is_quick(facts)
@@ -134,7 +136,7 @@ def _frees(options: Options) -> bool:
 
 
 def decided(facts: Facts, root: ir.Graph, proven: Proven, options: Options) -> Facts:
-    """The facts with what follows from bounds."""
+    """Return the facts with the findings that follow from bounds."""
     if facts.old_opset is not None:
         return facts
     found = declared.find(facts, root, proven, options.half)

@@ -1,4 +1,4 @@
-"""Units that read what is declared to leave the range of half."""
+"""Units that read inputs declared to overflow half."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 
 def find(facts: Facts, root: ir.Graph, proven: Proven, half: Half) -> Mapping[int, Evidence]:
-    """The units that an input is declared to reach which exceeds half, with HEADROOM, at once or moved.
+    """Return the units that read an input declared to exceed half, with HEADROOM, or movers of it.
 
-    What operators compute of it is bounded from above only, and need not be that large.
+    Results of other operators are bounded from above only, and need not be that large.
     """
     masking = {unit for units in facts.ranges.masks.values() for unit in units}
     inputs = {value.name: value for value in root.inputs}
@@ -34,7 +34,7 @@ def find(facts: Facts, root: ir.Graph, proven: Proven, half: Half) -> Mapping[in
 
 
 def _exceeds(found: InputRange, half: Half) -> bool:
-    """An end that is infinite declares nothing."""
+    """Return True for a range with a finite end outside half, with HEADROOM; infinite ends do not count."""
     ends = [abs(end) for end in (found.low, found.high) if math.isfinite(end)]
     return max(ends, default=0.0) * HEADROOM > half.largest
 
@@ -46,7 +46,7 @@ def _evidence(found: InputRange, half: Half) -> Evidence:
 
 
 def _reached(facts: Facts, start: ir.Value, proven: Proven, most: float) -> dict[int, None]:
-    """The units that read a value, or what movers make of it that may be as large."""
+    """Return the units that read a value, or outputs of movers that may be as large."""
     graph = facts.graph
     found: dict[int, None] = {}
     todo = [start]

@@ -27,15 +27,15 @@ from amp_rewrite.bounds.bound import (
 from amp_rewrite.bounds.site import Rule, Site
 
 SWISH = 0.2785
-"""How far below 0 x * sigmoid(x) can be, of any x."""
+"""The largest magnitude of negative values of x * sigmoid(x)."""
 GATE_ERROR = 2.0**-22
-"""What a computed gate can differ by from the true one, whatever its size: four times float32's roundoff."""
+"""The absolute error of a computed gate: four times float32's roundoff."""
 
 
 def with_norms(found: Bound, norms: Iterable[float]) -> Bound:
-    """The bound with these norms, rounded up, and no element above the least of them.
+    """Return the bound with these norms, rounded up, and elements clamped to the least of them.
 
-    A norm that float32 does not hold bounds nothing, as elements may be infinite; at the end it is left out.
+    A norm that overflows float32 is no bound, as elements may be infinite; trailing ones are dropped.
     """
     kept = [_upwards(norm) for norm in norms]
     while kept and not kept[-1] < math.inf:
@@ -53,7 +53,7 @@ def _upwards(norm: float) -> float:
 
 
 def norms_of(site: Site, along: Callable[[int, int | str | None], float]) -> list[float]:
-    """What `along` says for every axis of the output, from its number (counted from the end) and its size."""
+    """Return `along` of every axis of the output: of its number, counted from the end, and its size."""
     out = site.out()
     return [] if out is None else [along(axis, out[-axis]) for axis in range(1, len(out) + 1)]
 
@@ -80,13 +80,13 @@ def _subtract(site: Site) -> Bound:
 
 
 def _is_of(reduced: ir.Node, site: Site) -> bool:
-    """Whether a reduction that keeps its axes is of the first input."""
+    """Whether a reduction is of the first input, and keeps its axes."""
     same = exact_copies.are_same(reduced.inputs[0], site.input(0), site.types)
     return same and reduced.attributes.get_int("keepdims", 1) == 1
 
 
 def _centred(site: Site, reduced: ir.Node) -> list[float]:
-    """Norms of data from which their mean was taken: along the one axis that was reduced they do not grow."""
+    """Return the norms of centred data: along the single axis of the mean they do not grow."""
     axes = site.at(reduced).axes()
     rank = site.rank(0)
     if axes is None or len(axes) != 1 or not rank:
@@ -116,13 +116,13 @@ def _square(a: Bound) -> Bound:
 
 
 def _is_gate(gate: ir.Value | None, data: ir.Value | None) -> bool:
-    """Whether a value is the sigmoid of the other one."""
+    """Whether a value is the sigmoid of the data."""
     node = gate.producer() if gate is not None else None
     return node is not None and not node.domain and node.op_type == "Sigmoid" and node.inputs[0] is data
 
 
 def dip(low: float, least: float) -> float:
-    """The least that x times a gate of it can be, of x from `low` on, where it is never below -`least`."""
+    """Return the minimum of x times its gate for x >= `low`, where the minimum over all x is -`least`."""
     return max(min(low, 0.0), -least * ELEMENTWISE + min(low, 0.0) * GATE_ERROR)
 
 
@@ -134,7 +134,7 @@ def _scaled(site: Site, axis: int, size: int | str | None) -> float:
 
 
 def _weighed(site: Site) -> float:
-    """The sum of rows that are multiplied by numbers of at least 0."""
+    """Return the bound of the row sums after a product with non-negative numbers."""
     pairs = ((site.sums(0), site.bound(1)), (site.sums(1), site.bound(0)))
     return min((times(sums, b.high) * ELEMENTWISE for sums, b in pairs if b.low >= 0), default=math.inf)
 
@@ -151,7 +151,7 @@ def _divide(site: Site) -> Bound:
 
 
 def reciprocal(a: Bound) -> Bound:
-    """The interval of 1 / x; nothing bounds it where x may be 0, of either sign."""
+    """Return the interval of 1 / x; UNKNOWN if x may be 0, of either sign."""
     return widened(1 / a.high, 1 / a.low) if a.low > 0 or a.high < 0 else UNKNOWN
 
 
@@ -188,7 +188,7 @@ def _sum(site: Site) -> Bound:
 
 
 def total(*bounds: Bound) -> Bound:
-    """The interval of a sum in any order; of three terms the error is relative to their magnitudes."""
+    """Return the interval of a sum in any order; from three terms on, the error is relative to magnitudes."""
     found = widened(sum(b.low for b in bounds), sum(b.high for b in bounds))
     error = summed(len(bounds)) - 1
     return found if len(bounds) < 3 else loosened(found, times(sum(b.most for b in bounds), error))
@@ -215,16 +215,16 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-# Rules for functions of single elements, and for what is like them.
+# Rules for element-wise functions, and similar operators.
 
 
 def _within(low: float, high: float) -> Rule:
-    """Always in this interval."""
+    """Return the rule of a constant interval."""
     return lambda _: widened(low, high)
 
 
 def _shrinking(image: Callable[[float, float, Site], tuple[float, float]]) -> Rule:
-    """A function with |f(x)| <= |x|: norms do not grow."""
+    """Return the rule of a function with |f(x)| <= |x|: norms do not grow."""
 
     def rule(site: Site) -> Bound:
         a = site.bound(0)
@@ -234,16 +234,16 @@ def _shrinking(image: Callable[[float, float, Site], tuple[float, float]]) -> Ru
 
 
 def _rising(function: Callable[[float], float]) -> Rule:
-    """A function that never falls, and that is computed with a relative error."""
+    """Return the rule of a monotonic function that is computed with a relative error."""
     return lambda site: widened(function(site.bound(0).low), function(site.bound(0).high))
 
 
 _ERROR = 2.0**-22
-"""The error of functions that runtimes approximate in an interval: four times float32's roundoff below 1."""
+"""The absolute error of functions that runtimes approximate: four times float32's roundoff below 1."""
 
 
 def _approximated(function: Callable[[float], float]) -> Callable[[float, float, Site], tuple[float, float]]:
-    """A function that never falls: the sign of its outcome is right, and all else up to an error."""
+    """Return the image of a monotonic function computed with the right sign and an absolute error."""
 
     def image(low: float, high: float, _: Site) -> tuple[float, float]:
         found = widened(function(low), function(high))
@@ -256,7 +256,7 @@ def _approximated(function: Callable[[float], float]) -> Callable[[float, float,
 
 
 def _dip(least: float) -> Callable[[float, float, Site], tuple[float, float]]:
-    """x times a gate of x in [0, 1]: at most x above 0, and not below -`least`."""
+    """Return the image of x times a gate of x in [0, 1]: at most x above 0, and at least -`least`."""
     return lambda low, high, _: (dip(low, least), max(high, 0.0))
 
 
@@ -266,7 +266,7 @@ def _absolute(low: float, high: float, _: Site) -> tuple[float, float]:
 
 
 _LEAST_INT64 = -(2.0**63)
-"""An integer that is its own magnitude; those of narrower types leave their type, and are found to."""
+"""The integer whose Abs overflows to itself; in narrower types the overflow shows in the interval."""
 
 
 def _leaky(low: float, high: float, site: Site) -> tuple[float, float]:
@@ -332,7 +332,7 @@ def _number(given: float) -> Bound:
 
 
 def _cast(site: Site) -> Bound:
-    """Exact to wider types; to integers towards 0, and anything where it does not fit."""
+    """Bound a Cast: exact to wider types; to integers rounded towards 0, or any number on overflow."""
     to, a = ir.DataType(site.integer("to", int(ir.DataType.FLOAT))), site.bound(0)
     if to in _ERRORS:
         relative, absolute = _ERRORS[to]
@@ -345,12 +345,12 @@ def _cast(site: Site) -> Bound:
 
 
 _ERRORS = {ir.DataType.FLOAT16: (2**-10, 2**-24), ir.DataType.BFLOAT16: (2**-7, 0.0)}
-"""Twice the unit roundoff, and what float16 flushes to 0; narrower types are not bounded."""
+"""Twice the unit roundoff, and float16's flush to 0; casts to narrower types are not bounded."""
 _FLOAT16 = 60_000.0
 
 
 def _softmax(site: Site) -> Bound:
-    """Numbers of at least 0 whose sum along an axis is 1: their norm is at most 1."""
+    """Bound non-negative numbers whose sum along an axis is 1: their norm is at most 1."""
     out = site.out()
     axis = site.integer("axis", -1)
     along = -axis if axis < 0 else (len(out) - axis if out is not None else 0)
@@ -429,7 +429,7 @@ _COMPARED = {"Greater": True, "GreaterOrEqual": True, "Less": False, "LessOrEqua
 
 
 def _chosen(site: Site, port: int) -> Bound:
-    """What is chosen at a port: where a comparison of it decides, only numbers on that side."""
+    """Return the bound of a branch of Where; if a comparison of it is the condition, clamped to its limit."""
     a, node = site.bound(port), exact_copies.exact_producer(site.input(0), site.types, *_COMPARED)
     if node is None or not exact_copies.are_same(node.inputs[0], site.input(port), site.types):
         return a

@@ -1,4 +1,4 @@
-"""What the inputs of a model hold: what a user declares, and what is assumed of images, masks and ids."""
+"""Ranges of a model's inputs: declared by the user, or assumed for images, masks and ids."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OTHER = re.compile(
     r"mask|past|cache|key|value|state|hidden|latent|noise|\bsample\b|audio|speech|wave|mel|spectr",
     re.IGNORECASE,
 )
-"""Names of inputs of rank 4 that are no images."""
+"""Names of rank-4 inputs that are not images."""
 
 _READERS = frozenset(
     "Conv ConvInteger ConvTranspose DeformConv FusedConv ImageScaler QLinearConv Resize Upsample".split()
@@ -34,13 +34,13 @@ _CARRIERS = (MOVERS - {"If", "Loop", "Scan"}) | frozenset(
     "BatchNormalization Cast CastLike Clip DequantizeLinear InstanceNormalization Neg QuantizeLinear".split()
 )
 _SHIFTS = frozenset("Add Div Mul Sub".split())
-"""Operators that read an image by their first input; that move, cast or normalise it; and that normalise it
-by a stored value.
+"""Operators that consume an image as first input; that move, cast or normalise it; and that normalise it by a
+stored value.
 """
 
 
 class Source(enum.Enum):
-    """Where a range comes from: the user, what looks like an image, a mask, or ids of a table."""
+    """The source of a range: the user, or the assumption of an image, a mask, or ids of a table."""
 
     DECLARED = "declared"
     IMAGE = "image"
@@ -50,7 +50,7 @@ class Source(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class InputRange:
-    """The range of an input, and why."""
+    """The range of an input, and its source."""
 
     name: str
     low: float
@@ -58,22 +58,22 @@ class InputRange:
     source: Source
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data; None for an end that there is not."""
+        """Return the range as plain data; None for an infinite end."""
         low, high = (end if math.isfinite(end) else None for end in (self.low, self.high))
         return {"name": self.name, "low": low, "high": high, "source": self.source.value}
 
 
 def variable(model: ir.Model) -> frozenset[ir.Value]:
-    """The stored values that a caller can override: initializers that are inputs, from IR version 4 on."""
+    """Return the stored values that a caller can override: initializers that are inputs, from IR 4 on."""
     if model.ir_version < CONSTANT_INPUTS_BELOW:
         return frozenset()
     return frozenset(value for value in model.graph.inputs if value.is_initializer())
 
 
 def ranges(model: ir.Model, declared: Ranges) -> tuple[InputRange, ...]:
-    """The ranges of a model's inputs, as far as there are any.
+    """Return the declared and assumed ranges of a model's inputs.
 
-    Raises OptionError for a declared range of what is no input, or none of numbers.
+    Raises OptionError for a declared range of a name that is no numeric input.
     """
     can_be_set = model.ir_version >= CONSTANT_INPUTS_BELOW
     inputs = {v.name or "": v for v in model.graph.inputs if can_be_set or not v.is_initializer()}
@@ -103,7 +103,9 @@ def _ranges(inputs: Mapping[str, ir.Value], declared: Ranges) -> Iterator[InputR
 
 
 def _assumed(value: ir.Value) -> tuple[Bound, Source] | None:
-    """Pixels of any scale, normalised or not; 0 or 1 for integers called a mask; entries of a table."""
+    """Return the assumed range: pixels of any scale, normalised or not; 0 or 1 for an integer mask; the
+    indices of a table.
+    """
     dtype = value.dtype
     if dtype == ir.DataType.FLOAT and is_image(value, value.shape):
         return interval(-_PIXEL, _PIXEL), Source.IMAGE
@@ -117,8 +119,8 @@ def _assumed(value: ir.Value) -> tuple[Bound, Source] | None:
 
 
 def is_image(value: ir.Value, shape: Iterable[object] | None) -> bool:
-    """Whether an input of this shape is taken for images: rank 4, with 1, 3 or 4 channels, first or last, and
-    a convolution or a resize reads it, moved, cast or normalised.
+    """Whether an input of this shape is assumed to be images: rank 4, with 1, 3 or 4 channels, first or last,
+    and consumed by a convolution or a resize, perhaps after moving, casting or normalising.
     """
     sizes = tuple(shape or ())
     has_channels = len(sizes) == _IMAGE_RANK and (sizes[1] in _CHANNELS or sizes[3] in _CHANNELS)
@@ -142,7 +144,7 @@ def _is_read_as_image(value: ir.Value) -> bool:
 
 
 def _table(node: ir.Node, port: int) -> int | None:
-    """The entries of the stored table that a Gather reads by these indices."""
+    """Return the number of entries of the stored table that a Gather reads by these indices."""
     if node.op_type != "Gather" or node.domain or port != 1:
         return None
     tensor = stored_as(node.inputs[0])
@@ -152,7 +154,7 @@ def _table(node: ir.Node, port: int) -> int | None:
 
 
 def bounds(model: ir.Model, given: tuple[InputRange, ...]) -> dict[ir.Value, Bound]:
-    """The bounds of a model's inputs: their ranges, and what their types hold."""
+    """Return the bounds of a model's inputs: their ranges, else those of their types."""
     known = {found.name: interval(found.low, found.high) for found in given}
     stored = model.ir_version < CONSTANT_INPUTS_BELOW
     values = [value for value in model.graph.inputs if not (stored and value.is_initializer())]

@@ -1,4 +1,4 @@
-"""What is known so far: bounds of values, sizes, types, and what was measured of stored tensors."""
+"""The environment of the propagation: bounds, sizes and types of values, and norms of stored tensors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from amp_rewrite.onnx_types.element_types import Types
 Dim = int | str | None
 Dims = tuple[Dim, ...]
 WIDE = frozenset((ir.DataType.FLOAT, ir.DataType.DOUBLE))
-"""The types that rules for arithmetic speak of."""
+"""The element types for which rules of arithmetic hold."""
 
 
 @dataclass(slots=True)
 class Matrix:
-    """A stored matrix, possibly transposed: its norms, and a bound of its singular values, once asked for."""
+    """A stored matrix, possibly transposed: its norms, and a lazy bound of its singular values."""
 
     tensor: ir.TensorProtocol
     norms: MatrixNorms
@@ -39,13 +39,13 @@ class Matrix:
 
     @property
     def transposed(self) -> Matrix:
-        """Its transpose."""
+        """The transpose."""
         return Matrix(self.tensor, self.norms.transposed, not self.is_transposed, self._spectral)
 
 
 @dataclass(slots=True)
 class Known:
-    """The bounds of all values so far, their types, and what was measured of stored tensors."""
+    """The bounds of all values so far, their types, and cached measurements of stored tensors."""
 
     bounds: dict[ir.Value, Bound]
     variable: frozenset[ir.Value]
@@ -62,7 +62,7 @@ class Known:
     )
 
     def of(self, value: ir.Value | None) -> Bound:
-        """The bound of a value; of a stored one from its numbers, at the first call."""
+        """Return the bound of a value; a stored one is measured at the first call."""
         if value is None:
             return UNKNOWN
         found = self.bounds.get(value)
@@ -79,12 +79,12 @@ class Known:
         return self.tensors[value]
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
-        """The element type of a tensor; None of other values, and where it is not known."""
+        """Return the element type of a tensor; None for other values, or if it is unknown."""
         kind = self.types.get(value)
         return kind.dtype if isinstance(kind, ir.TensorType) else None
 
     def dims(self, value: ir.Value | None) -> Dims | None:
-        """The sizes of a value's axes, open ones by name; None where its rank is not known."""
+        """Return the sizes of a value's axes, symbolic ones by name; None if its rank is unknown."""
         if value is None:
             return None
         try:
@@ -93,7 +93,7 @@ class Known:
             return self.shapes.setdefault(value, _dims(value))
 
     def stored_norm(self, value: ir.Value, axis: int) -> float:
-        """The largest L2 norm of a stored tensor along its axis -`axis`; infinity for what is not stored."""
+        """Return the largest L2 norm of a stored tensor along its axis -`axis`; infinity for other values."""
         tensor = self.stored(value)
         if tensor is None:
             return math.inf
@@ -102,7 +102,7 @@ class Known:
         return self.stored_norms[value, axis]
 
     def stored(self, value: ir.Value | None) -> ir.TensorProtocol | None:
-        """The tensor of a value that no caller can change."""
+        """Return the tensor of a stored value that no caller can override."""
         if value is None or value in self.variable:
             return None
         if value not in self._stored:
@@ -110,7 +110,7 @@ class Known:
         return self._stored[value]
 
     def matrix(self, value: ir.Value | None, rows: int, columns: int) -> Matrix | None:
-        """The norms of a stored tensor as a matrix of that shape."""
+        """Return the norms of a stored tensor as a matrix of that shape."""
         tensor = self.stored(value)
         if value is None or tensor is None:
             return None

@@ -14,7 +14,7 @@ from amp_rewrite.onnx_facts.operators import EXTREMES, REARRANGES, SELECTS
 
 
 def _same(site: Site) -> Bound:
-    """The input, whatever its shape is now: only the interval."""
+    """Keep the interval of the input alone, for any change of shape."""
     return site.bound(0)._replace(norms=(), sums=math.inf)
 
 
@@ -23,20 +23,20 @@ def _identity(site: Site) -> Bound:
 
 
 def _dropout(site: Site) -> Bound:
-    """The identity at inference; in training what is kept grows."""
+    """Bound Dropout: the identity at inference; in training, surviving elements are scaled up."""
     training = site.numbers(2) if site.has(2) else (0.0,)
     return site.bound(0) if training is not None and not any(training) else UNKNOWN
 
 
 def _max_pool(site: Site) -> Bound:
-    """The input; a window that lies in the padding as a whole has no largest element."""
+    """Keep the interval, unless a window may lie entirely in the padding, where it has no largest element."""
     holes = any(size != 1 for size in site.integers("dilations") or ()) or site.integer("ceil_mode", 0)
     padded = any(site.integers("pads") or ()) or site.text("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
     return UNKNOWN if holes and padded else _same(site)
 
 
 def _below(site: Site) -> Bound:
-    """A part of each axis: no norm grows."""
+    """Bound a part of each axis: no norm grows."""
     return with_norms(_same(site), site.norms(0))._replace(sums=site.bound(0).sums)
 
 
@@ -56,7 +56,7 @@ def _transpose(site: Site) -> Bound:
 
 
 def _reshape(site: Site) -> Bound:
-    """Rows of n elements become parts of rows, which are no longer, or k of them are joined."""
+    """Bound a Reshape: rows are split, which no norm outgrows, or k of them are joined."""
     before, after, a = site.dims(0), site.out(), site.bound(0)
     if not before or not after:
         return _same(site)
@@ -68,7 +68,7 @@ def _reshape(site: Site) -> Bound:
 
 
 def _common(before: Dims, after: Dims) -> int:
-    """How many of the last axes are the same."""
+    """Return the number of the last axes that are the same."""
     kept = 0
     for a, b in zip(reversed(before), reversed(after), strict=False):
         if not isinstance(a, int) or a != b:
@@ -90,7 +90,7 @@ def _squeezed(site: Site) -> Bound:
 
 
 def _renumbered(site: Site, rank: int, axes: Sequence[int] | None, shape: Dims | None) -> Bound:
-    """Norms without the axes that a Squeeze removes; all of size 1 where it names none."""
+    """Drop the norms of the axes that a Squeeze removes; all of size 1 if it names none."""
     if axes is None and not site.has(1) and shape is not None and all(isinstance(d, int) for d in shape):
         axes = [axis for axis, size in enumerate(shape) if size == 1]
     if axes is None or not rank:
@@ -129,7 +129,7 @@ def _concat(site: Site) -> Bound:
 
 
 def _gather(site: Site) -> Bound:
-    """Entries of an axis, in any number: what lies behind the axis keeps its norms."""
+    """Bound entries of an axis, in any number: the axes behind it keep their norms."""
     rank, found = site.rank(0), _same(site)
     if not rank:
         return found
@@ -197,7 +197,7 @@ def _resize(site: Site) -> Bound:
 
 
 def _rounded(site: Site) -> Bound:
-    """What is interpolated, or averaged: weights of which the sum is 1, rounded."""
+    """Bound an interpolation or average: weights whose sum is 1, rounded."""
     a = site.bound(0)
     return interval(a.low - abs(a.low) * 2**-16, a.high + abs(a.high) * 2**-16)
 

@@ -30,7 +30,7 @@ from amp_rewrite.model import patterns
 
 
 def _layer_norm(site: Site) -> Bound:
-    """At most sqrt(n) * gamma + beta, whatever came before."""
+    """Bound the result by sqrt(n) * gamma + beta, for any data."""
     count, axes = _normalised(site)
     if count is None or not _divides_well(site):
         return UNKNOWN
@@ -43,7 +43,7 @@ def _layer_norm(site: Site) -> Bound:
 
 
 LEAST_EPSILON = 1e-30
-"""The least epsilon below which nothing bounds a norm: squares of numbers below 1e-22 are 0 in float32."""
+"""The least epsilon with which a norm is bounded: squares of numbers below 1e-22 are 0 in float32."""
 
 
 def _divides_well(site: Site) -> bool:
@@ -51,9 +51,9 @@ def _divides_well(site: Site) -> bool:
 
 
 def _normalised(site: Site) -> tuple[int | None, int]:
-    """How many elements are normalised together, and along how many of the last axes.
+    """Return the number of elements that are normalised together, and of the last axes that they span.
 
-    Of the last axis alone also by the weight, which has as many elements where it has more than one.
+    The size of the last axis alone may also be inferred from the weight, if that has more than one element.
     """
     shape, weight, axis = site.dims(0), site.dims(1), site.integer("axis", -1)
     last = shape[axis:] if shape else ()
@@ -83,7 +83,7 @@ def _of_channels(site: Site, channels: int) -> Bound:
 
 
 def _batch_norm(site: Site) -> Bound:
-    """A factor and an offset for each channel."""
+    """Bound a scale and an offset per channel."""
     scale, bias, mean, variance = (site.bound(port) for port in range(1, 5))
     if site.integer("training_mode", 0) or not variance.low >= 0:
         return UNKNOWN
@@ -98,11 +98,11 @@ def _batch_norm(site: Site) -> Bound:
 
 
 _FOLDED = 2.0**-20
-"""The error of x * f + (bias - mean * f), to which runtimes fold it, relative to x * f and mean * f."""
+"""The error of x * f + (bias - mean * f), the folded form of runtimes, relative to x * f and mean * f."""
 
 
 def _mean(site: Site) -> Bound:
-    """Means of parts of a value; those of axes that stay are no longer."""
+    """Bound a mean by its data; norms along the other axes do not grow."""
     a = site.bound(0)
     count = _count(site)
     factor = summed(count)
@@ -113,7 +113,7 @@ def _mean(site: Site) -> Bound:
 
 
 def _count(site: Site) -> int | None:
-    """How many elements are reduced to one; None where that is open."""
+    """Return the number of elements that are reduced to one; None if it is unknown."""
     shape, axes = site.dims(0), site.axes()
     if shape is None or (axes is None and site.has(1)):
         return None
@@ -143,7 +143,9 @@ def _sum(site: Site) -> Bound:
 
 
 def _norm(site: Site) -> Bound:
-    """The L2 norm, along the last axis or of what is counted; infinite where its square is, in float32."""
+    """Bound the L2 norm by that of the last axis, or by the number of elements; infinite if its square
+    overflows float32.
+    """
     count = _count(site)
     found = root(count, site.bound(0).most) if count is not None else math.inf
     if _is_last(site):
@@ -166,7 +168,7 @@ def _sum_of_magnitudes(site: Site) -> Bound:
 def _log_sum_exp(site: Site) -> Bound:
     count, a = _count(site), site.bound(0)
     if not count:
-        return UNKNOWN  # of nothing it is -inf
+        return UNKNOWN  # -inf for an empty reduction
     return loosened(widened(a.low, a.high + math.log(count)), summed(count) - 1)
 
 
@@ -184,12 +186,12 @@ def _running_sum(site: Site) -> Bound:
 
 
 def _unit_norm(site: Site) -> Bound:
-    """At most 1, and 1.25 where squares are so small that float32 rounds them up to twice what they are."""
+    """Bound the result by 1, or 1.25 for squares so small that float32 rounds them up by a factor of 2."""
     return symmetric(1.25) if site.integer("p", 2) in (1, 2) else UNKNOWN
 
 
 def _recurrent(site: Site) -> Bound:
-    """What the default activations give, and the state that it began with."""
+    """Bound the outputs by the default activations and the initial state."""
     if "activations" in site.node.attributes:
         return UNKNOWN
     begun = site.bound(5) if site.has(5) else interval(0.0, 0.0)
@@ -218,15 +220,14 @@ RULES: Mapping[str, Rule] = {
 #     x / sqrt(mean(x²) + epsilon)      at most sqrt(n), and so is the L2 norm of n elements
 #     x / max(norm(x), epsilon)         at most 1
 #
-# Data that were centred first are the same. Where the divisor is scaled, or bounded from above, nothing is
-# known.
+# The same holds for centred data. A divisor that is scaled, or bounded from above, gives no bound.
 
 _MEAN = "ReduceMean"
 _SUMS = ("ReduceSum", "ReduceSumSquare", "ReduceL2")
 
 
 def bound_written_out_norms(graph: UnitGraph, known: Known) -> Mapping[ir.Node, Bound]:
-    """The bound of the quotient of every written-out norm whose size is known."""
+    """Return the bound of the quotient of every written-out norm whose size is known."""
     return dict(_found(graph, known))
 
 
@@ -242,7 +243,7 @@ def _found(graph: UnitGraph, known: Known) -> Iterator[tuple[ir.Node, Bound]]:
 
 
 def _is_consistent(norm: Norm, known: Known) -> bool:
-    """Whether all of it is computed in one type of 32 or 64 bits, and one mean is taken from all data."""
+    """Whether the whole norm is computed in one type of 32 or 64 bits, and centred by a single mean."""
     read = (value for node in norm.inner for value in node.inputs if value is not None)
     copies = all(
         patterns.origin(value) in (value, exact_copies.exact_origin(value, known.types)) for value in read
@@ -255,7 +256,7 @@ def _is_consistent(norm: Norm, known: Known) -> bool:
 
 
 def _is_aligned(reduction: Site, chain: Sequence[ir.Node]) -> bool:
-    """Whether what is reduced keeps its axes, or gets them back at once."""
+    """Whether the reduction keeps its axes, or an Unsqueeze restores them."""
     added = [reduction.at(node).axes() for node in chain if node.op_type == "Unsqueeze"]
     if reduction.integer("keepdims", 1) == 1:
         return not added
@@ -266,9 +267,9 @@ def _is_aligned(reduction: Site, chain: Sequence[ir.Node]) -> bool:
 
 
 def _is_root(nodes: Sequence[ir.Node]) -> bool:
-    """Whether these take a root of a mean and bound it from below, at least once, by LEAST_EPSILON.
+    """Whether these nodes take the root of a mean, bounded from below at least once by LEAST_EPSILON.
 
-    Before they invert it they may add as well; behind that, and in between, nothing scales.
+    Additions are allowed before the inversion only, and scaling nowhere.
     """
     bounded = inverted = False
     for node in nodes:
@@ -290,7 +291,7 @@ def _is_root(nodes: Sequence[ir.Node]) -> bool:
 
 
 def _floor(node: ir.Node, scalars: list[float | None]) -> float:
-    """The number that a node adds, or below which it lets no value fall; negative where there is none."""
+    """Return the addend or the lower bound of a node; negative if there is none."""
     if node.op_type == "Clip" and (len(scalars) > _WITH_MOST - 1 or "max" in node.attributes):
         return -1.0
     largest = max((number for number in scalars if number is not None), default=-1.0)
@@ -303,7 +304,7 @@ _WITH_MOST = 3
 
 
 def _bound(reduction: Site) -> Bound | None:
-    """The bound of data over the root of their mean square, or of their sum of squares."""
+    """Return the bound of data divided by the root of their mean square, or of their sum of squares."""
     axes, shape = reduction.axes(), reduction.dims(0)
     if (
         axes is None
@@ -323,11 +324,11 @@ def _bound(reduction: Site) -> Bound | None:
     return symmetric(norm)._replace(norms=norms)
 
 
-# Rules for onnxruntime's own operators that fuse what others spell out; keys have the domain in front.
+# Rules for onnxruntime's fused operators; keys start with the domain.
 
 
 def _fused_norm(gamma: int, beta: int | None) -> Rule:
-    """A norm along the last axis, of a sum of inputs: at most sqrt(n) * gamma + beta."""
+    """Return the rule of a norm along the last axis, of a sum of inputs: at most sqrt(n) * gamma + beta."""
 
     def rule(site: Site) -> Bound:
         weight = site.dims(gamma)
@@ -344,7 +345,7 @@ def _fused_norm(gamma: int, beta: int | None) -> Rule:
 
 
 def _total(*ports: int) -> Rule:
-    """The sum of the inputs at these ports that are there, along the last axis as well."""
+    """Return the rule of the sum of the present inputs at these ports, with the norm along the last axis."""
 
     def rule(site: Site) -> Bound:
         given = [port for port in ports if site.has(port)]
@@ -357,7 +358,7 @@ def _total(*ports: int) -> Rule:
 
 
 def _gated(least: float) -> Rule:
-    """x times a gate in [0, 1], of an input with a bias if there is one."""
+    """Return the rule of x times a gate in [0, 1], where x is an input with an optional bias."""
 
     def rule(site: Site) -> Bound:
         a = _total(0, 1)(site)
@@ -371,7 +372,7 @@ def _quick_gelu(site: Site) -> Bound:
 
 
 def _values(site: Site) -> Bound:
-    """Averages of the values that are not of the past; with a bias or a past nothing is known."""
+    """Bound the averages of the values; with a bias or a past there is no bound."""
     past = any(site.has(port) for port in (3, 6, 7))
     return UNKNOWN if past else product(interval(0.0, 1 + 2**-8), site.bound(2))
 
@@ -391,4 +392,4 @@ FURTHER: Mapping[str, Mapping[int, Rule]] = {
     _MS + "SkipLayerNormalization": {3: _total(0, 1, 4)},
     _MS + "SkipSimplifiedLayerNormalization": {3: _total(0, 1, 3)},
 }
-"""The rules of outputs that are not the first, by position."""
+"""The rules of further outputs, by position."""

@@ -35,7 +35,7 @@ def _matmul(site: Site) -> Bound:
 
 
 def _by_weight(site: Site, data: int, axis: int, weight: Matrix) -> Bound:
-    """x @ W, where the rows of x lie along axis -`axis`."""
+    """Bound x @ W, where the rows of x lie along axis -`axis`."""
     norm, norms = site.norm(data, axis), weight.norms
     slack = summed(norms.rows)
     most = min(times(norm, norms.column_l2), times(site.bound(data).most, norms.column_l1)) * slack
@@ -46,7 +46,7 @@ def _by_weight(site: Site, data: int, axis: int, weight: Matrix) -> Bound:
 
 
 def _of_two(site: Site) -> Bound:
-    """Products of two computed matrices; rows of weights average what they are multiplied with."""
+    """Bound the product of two computed matrices; rows of attention weights average the other operand."""
     a, b = site.bound(0), site.bound(1)
     terms = _terms(site)
     slack = summed(terms)
@@ -59,7 +59,7 @@ def _of_two(site: Site) -> Bound:
 
 
 def _terms(site: Site) -> int | None:
-    """How many products are summed."""
+    """Return the length of the contracted axis; None if it is unknown."""
     first, second = site.dims(0), site.dims(1)
     known = [shape[-at] for shape, at in ((first, 1), (second, 2)) if shape is not None and len(shape) >= at]
     return next((size for size in known if isinstance(size, int)), None)
@@ -83,7 +83,7 @@ def _times(found: Bound, factor: float) -> Bound:
 
 
 def _offset(site: Site, found: Bound, factor: float) -> Bound:
-    """With a third input added, times a factor."""
+    """Add the third input, times a factor."""
     if not site.has(2):
         return found
     offset = product(site.bound(2), interval(factor, factor))
@@ -96,14 +96,14 @@ def _offset(site: Site, found: Bound, factor: float) -> Bound:
 
 
 def _accumulated(found: Bound, offset: Bound, terms: int | None) -> Bound:
-    """The interval of a sum and an offset with which the sum may have begun."""
+    """Return the interval of a sum plus an offset that may be the initial value of its accumulator."""
     whole = widened(found.low + offset.low, found.high + offset.high)
     return loosened(whole, times(offset.most, summed(terms) - 1))
 
 
 def _filter(site: Site) -> tuple[tuple[int, ...], Matrix | None]:
-    """The shape of a stored filter, and the filter as a matrix with a row for each index of its first axis;
-    None where it is not stored or too large.
+    """Return the shape of a stored filter, and the filter as a matrix with a row for each index of its first
+    axis; None for a filter that is not stored.
     """
     tensor = site.stored(1)
     shape = dims(tensor) if tensor is not None else ()
@@ -113,7 +113,7 @@ def _filter(site: Site) -> tuple[tuple[int, ...], Matrix | None]:
 
 
 def _convolution(site: Site) -> Bound:
-    """Filters as rows of a matrix: the largest sum of magnitudes, or the norms of patches."""
+    """Bound a convolution with filters as rows of a matrix: by their L1 norms, or the norms of patches."""
     shape, weight = _filter(site)
     if weight is None:
         return UNKNOWN
@@ -125,7 +125,7 @@ def _convolution(site: Site) -> Bound:
 
 
 def _transposed_convolution(site: Site) -> Bound:
-    """Of any stride: no output sums more than one filter has, over all channels of the input."""
+    """Bound a transposed convolution of any stride: an output sums at most one filter per input channel."""
     shape, weight = _filter(site)
     if weight is None:
         return UNKNOWN
@@ -139,7 +139,7 @@ def _with_bias(site: Site, found: Bound, terms: int) -> Bound:
 
 
 def _einsum(site: Site) -> Bound:
-    """Without a sum the products of elements; with one over a letter its size times those, or the norms."""
+    """Bound the products of elements; of a contracted letter, their sum by its size, or by the norms."""
     equation = site.text("equation", "").replace(" ", "")
     left, _, right = equation.partition("->")
     terms = left.split(",")
@@ -158,7 +158,7 @@ def _einsum(site: Site) -> Bound:
 
 
 def _size_of(site: Site, terms: list[str], letter: str) -> int | None:
-    """The size of a letter; a size of 1 is repeated where the other operand has more."""
+    """Return the size of a letter; a size of 1 is broadcast to that of the other operand."""
     found = [_size_in(site.dims(port), term, letter) for port, term in enumerate(terms) if letter in term]
     larger = [size for size in found if isinstance(size, int) and size != 1]
     return larger[0] if larger else (1 if all(size == 1 for size in found) else None)
@@ -169,7 +169,7 @@ def _size_in(shape: Dims | None, term: str, letter: str) -> Dim:
 
 
 def _scalar_products(site: Site, terms: list[str], letter: str) -> float:
-    """The norms of both operands along a letter that both have."""
+    """Return the product of the norms of both operands along a common letter."""
     if not all(letter in term for term in terms):
         return math.inf
     sizes = [_size_in(site.dims(port), term, letter) for port, term in enumerate(terms)]
@@ -180,7 +180,7 @@ def _scalar_products(site: Site, terms: list[str], letter: str) -> float:
 
 
 def _attention(site: Site) -> Bound:
-    """Averages of the values: Attention of ONNX, with queries, keys and values as inputs."""
+    """Bound the averages of the values: ONNX's Attention, with queries, keys and values as inputs."""
     values = hull(site.bound(2), site.bound(5)) if site.has(5) else site.bound(2)
     return hull(product(interval(0.0, 1 + 2**-8), values), NOTHING)
 

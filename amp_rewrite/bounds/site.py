@@ -1,4 +1,4 @@
-"""What a rule sees of a node: bounds and sizes of its inputs, its attributes, the sizes of its outputs."""
+"""A rule's view of a node: bounds and sizes of its inputs, its attributes, the sizes of its outputs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from amp_rewrite.model.constants import dims, numbers
 from amp_rewrite.model.patterns import source
 from amp_rewrite.onnx_types.element_types import Types
 
-# Which values hold the same numbers: what Identities pass on, and Casts that lose nothing.
+# Values with the same numbers: copies by Identity, and by Casts that are exact.
 
 _NARROWER = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
 
 
 def exact_origin(value: ir.Value, types: Types) -> ir.Value:
-    """The value of which this one is an exact copy."""
+    """Return the value of which this one is an exact copy."""
 
     def copies(node: ir.Node) -> bool:
         return node.op_type == "Identity" or (node.op_type == "Cast" and is_lossless(node, types))
@@ -28,7 +28,7 @@ def exact_origin(value: ir.Value, types: Types) -> ir.Value:
 
 
 def is_lossless(cast: ir.Node, types: Types) -> bool:
-    """Whether a Cast goes to float32 or float64, from a type of floats that is no wider."""
+    """Whether a Cast is to float32 or float64, from a floating-point type that is no wider."""
     to, source = cast.attributes.get("to"), types.get(cast.inputs[0]) if cast.inputs[0] is not None else None
     if to is None or to.is_ref() or not isinstance(source, ir.TensorType):
         return False
@@ -38,22 +38,24 @@ def is_lossless(cast: ir.Node, types: Types) -> bool:
 
 
 def are_same(a: ir.Value | None, b: ir.Value | None, types: Types) -> bool:
-    """Whether both hold the same numbers in the same places."""
+    """Whether both values are copies of one value, element for element."""
     return a is not None and b is not None and (a is b or exact_origin(a, types) is exact_origin(b, types))
 
 
 def exact_producer(value: ir.Value | None, types: Types, *operators: str) -> ir.Node | None:
-    """The node that makes the numbers of a value, if it is one of these operators of the default domain."""
+    """Return the producer of a value behind exact copies, if it is one of these operators of the default
+    domain.
+    """
     node = exact_origin(value, types).producer() if value is not None else None
     return node if node is not None and not node.domain and node.op_type in operators else None
 
 
 _READ = 64
-"""Numbers that a rule reads from a stored tensor: axes, shapes, bounds."""
+"""The most numbers that a rule reads from a stored tensor: axes, shapes, bounds."""
 
 
 class Site:
-    """A node, as its rule sees it."""
+    """A node as its rule sees it: with the bounds, sizes and constants of its inputs."""
 
     __slots__ = ("_inputs", "_known", "node")
 
@@ -62,11 +64,11 @@ class Site:
 
     @property
     def bounds(self) -> list[Bound]:
-        """The bounds of all inputs; what no rule asks for, such as axes, is not measured."""
+        """The bounds of all inputs; stored inputs that no rule reads, such as axes, are not measured."""
         return [self._known.of(value) for value in self._inputs]
 
     def at(self, node: ir.Node) -> Site:
-        """Another node, as its rule sees it."""
+        """Return the site of another node."""
         return Site(node, self._known)
 
     @property
@@ -75,55 +77,55 @@ class Site:
         return self._known.types
 
     def has(self, port: int) -> bool:
-        """Whether the node has this input."""
+        """Return True if the input is present."""
         return port < len(self.node.inputs) and self.node.inputs[port] is not None
 
     def input(self, port: int) -> ir.Value | None:
-        """An input; None where the node has none there."""
+        """Return an input; None if it is absent."""
         return self._inputs[port] if port < len(self._inputs) else None
 
     def bound(self, port: int) -> Bound:
-        """The bound of an input."""
+        """Return the bound of an input."""
         return self._known.of(self.input(port))
 
     def dims(self, port: int) -> Dims | None:
-        """The sizes of an input."""
+        """Return the sizes of an input."""
         return self._known.dims(self.input(port))
 
     def out(self, port: int = 0) -> Dims | None:
-        """The sizes of an output."""
+        """Return the sizes of an output."""
         return self._known.dims(self.node.outputs[port])
 
     def integer(self, name: str, default: int) -> int:
-        """An attribute that is an integer."""
+        """Return an integer attribute."""
         return self.node.attributes.get_int(name, default)
 
     def number(self, name: str, default: float) -> float:
-        """An attribute that is a number."""
+        """Return a float attribute."""
         return self.node.attributes.get_float(name, default)
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """An attribute that is a list of integers; None where it is not there."""
+        """Return an attribute that is a list of integers; None if it is absent."""
         found = self.node.attributes.get_ints(name)
         return None if found is None else tuple(found)
 
     def text(self, name: str, default: str) -> str:
-        """An attribute that is a string."""
+        """Return a string attribute."""
         return self.node.attributes.get_string(name, default)
 
     def stored(self, port: int) -> ir.TensorProtocol | None:
-        """The tensor that the model stores for an input."""
+        """Return the stored tensor of an input."""
         return self._known.stored(self.input(port))
 
     def numbers(self, port: int) -> tuple[float, ...] | None:
-        """The few numbers that the model stores for an input; None for others, and for many."""
+        """Return the numbers of a small stored input; None for any other input."""
         tensor = self.stored(port)
         if tensor is None or math.prod(dims(tensor)) > _READ or tensor.dtype == ir.DataType.STRING:
             return None
         return tuple(float(number) for number in numbers(tensor).reshape(-1))
 
     def axes(self) -> tuple[int, ...] | None:
-        """The `axes` of a reduction, Squeeze or Unsqueeze, by attribute or second input; None where open."""
+        """Return the `axes` of a reduction, Squeeze or Unsqueeze, an attribute or input; None if unknown."""
         found = self.integers("axes")
         if found is None and self.has(1):
             stored = self.numbers(1)
@@ -131,11 +133,11 @@ class Site:
         return found
 
     def matrix(self, port: int, rows: int, columns: int) -> Matrix | None:
-        """The norms of a stored input as a matrix of that shape."""
+        """Return the norms of a stored input as a matrix of that shape."""
         return self._known.matrix(self.input(port), rows, columns)
 
     def matrix_of(self, port: int) -> Matrix | None:
-        """The norms of a stored matrix, also behind a Transpose of it."""
+        """Return the norms of a stored matrix, also behind a Transpose of it."""
         value = self.input(port)
         tensor = self.stored(port)
         if tensor is not None:
@@ -153,11 +155,11 @@ class Site:
         return source.transposed if swaps else None
 
     def normalised(self) -> Bound | None:
-        """What the quotient of a written-out norm is bound by; None for any other node."""
+        """Return the bound of the quotient of a written-out norm; None for any other node."""
         return self._known.quotients.get(self.node)
 
     def norm(self, port: int, axis: int) -> float:
-        """A bound of the L2 norm of an input along its axis -`axis`."""
+        """Return a bound of the L2 norm of an input along its axis -`axis`."""
         value = self.input(port)
         bound, shape = self._known.of(value), self._known.dims(value)
         own = None if shape is None else (shape[-axis] if axis <= len(shape) else 1)
@@ -167,7 +169,7 @@ class Site:
         return min(known, root(own, bound.most)) if isinstance(own, int) else known
 
     def spread(self, port: int, axis: int, size: Dim) -> float:
-        """The same for the input as it is broadcast to a size along that axis; None: any."""
+        """Return the same bound for the input broadcast to a size along that axis, if known."""
         shape = self.dims(port)
         own = None if shape is None else (shape[-axis] if axis <= len(shape) else 1)
         if own is not None and own in (size, *((own,) if isinstance(own, int) and own != 1 else ())):
@@ -175,28 +177,28 @@ class Site:
         return root(size, self.bound(port).most) if isinstance(size, int) else math.inf
 
     def sums(self, port: int) -> float:
-        """A bound of the sums of rows of an input of numbers from 0 on, as it is broadcast to the output."""
+        """Return a bound of the row sums of a non-negative input, broadcast to the output."""
         shape, out = self.dims(port), self.out()
         same = shape and out and shape[-1] is not None and shape[-1] == out[-1]
         return self.bound(port).sums if same else math.inf
 
     def rank(self, port: int) -> int:
-        """How many axes an input has; 0 where that is not known."""
+        """Return the rank of an input; 0 if it is unknown."""
         shape = self.dims(port)
         return len(shape) if shape is not None else 0
 
     def norms(self, port: int) -> tuple[float, ...]:
-        """The norms of an input along all its axes, or all that are known."""
+        """Return the norms of an input along all its axes, or all known ones."""
         count = self.rank(port) or len(self.bound(port).norms)
         return tuple(self.norm(port, axis) for axis in range(1, count + 1))
 
 
 def root(size: int, most: float) -> float:
-    """The L2 norm of so many numbers of at most that magnitude."""
+    """Return the largest L2 norm of `size` numbers of at most that magnitude."""
     return times(math.sqrt(size), most) * summed(1)
 
 
 Rule = Callable[[Site], Bound]
-"""What a node's first output is bound by; UNKNOWN where the rule does not tell."""
+"""The transfer function of an operator: the bound of its first output, or UNKNOWN."""
 
 NOTHING = interval(0.0, 0.0)

@@ -20,20 +20,20 @@ from amp_rewrite.process import blas_threads
 # Upper bounds of the largest singular value of a matrix. Gram iteration (Delattre et al., "Efficient bound
 # of Lipschitz constant for convolutional layers by Gram iteration", ICML 2023): with G = W'W, four times G
 # <- G'G, the Frobenius norm of G bounds its largest singular value from above, and its 2^5-th root that of
-# W. Power iteration bounds it from below, and proves nothing.
+# W. Power iteration would give a lower bound only.
 
 _STEPS = 4
 _SAFETY = 1 + 2.0**-20
-"""For rounding in float64: a step of matrices below 2^11 rows errs by at most n * 2^-53 of the squared
-Frobenius norm, which is at most n times the squared spectral norm, so by less than 2^-30 of what it bounds
-(Higham, section 3.5); the roots that follow halve it each time.
+"""The factor for rounding in float64: a step of matrices below 2^11 rows errs by at most n * 2^-53 of the
+squared Frobenius norm, which is at most n times the squared spectral norm, so by less than 2^-30 of the bound
+(Higham, section 3.5); each root that follows halves the error.
 """
 
 Matrix = NDArray[np.float64]
 
 
 def norm_of_gram(gram: Matrix) -> float:
-    """A bound of the largest singular value of W from W'W."""
+    """Return a bound of the largest singular value of W from W'W."""
     size = float(np.linalg.norm(gram))
     if not math.isfinite(size):
         return math.inf
@@ -50,11 +50,11 @@ def norm_of_gram(gram: Matrix) -> float:
 
 
 _SMALL = 1 << 20
-"""Elements up to which a tensor is taken as a whole, and has norms along its axes."""
+"""The most elements of a tensor that is read as a whole, and has norms along its axes."""
 _WIDEST = 256
-"""The most rows or columns of a Gram matrix; of a wider matrix parts are taken, whose squares add up: about a
-thousand operations for each weight, and for random numbers a bound that is 1.2 times (at 512) to 2.5 times
-(at 4,096) as large.
+"""The most rows or columns of a Gram matrix; a wider matrix is split, and the squares of its parts add up:
+about a thousand operations for each weight, and for random numbers a bound that is 1.2 times (at 512) to 2.5
+times (at 4,096) as large.
 """
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -63,7 +63,7 @@ Floats = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class MatrixNorms:
-    """Of a matrix W of `rows` by `columns`: the largest L1 and L2 norm of a row and of a column."""
+    """The largest L1 and L2 norms of a row and of a column of a matrix of `rows` by `columns`."""
 
     rows: int
     columns: int
@@ -79,7 +79,7 @@ class MatrixNorms:
 
     @property
     def transposed(self) -> MatrixNorms:
-        """Those of its transpose."""
+        """The norms of the transpose."""
         return MatrixNorms(
             self.columns,
             self.rows,
@@ -91,7 +91,7 @@ class MatrixNorms:
 
 
 def of_tensor(tensor: ir.TensorProtocol) -> Bound:
-    """The exact interval of a stored tensor of numbers."""
+    """Return the exact interval of a stored tensor of numbers."""
     if not (
         tensor.dtype.is_floating_point() or tensor.dtype.is_integer() or tensor.dtype == ir.DataType.BOOL
     ):
@@ -105,7 +105,7 @@ def of_tensor(tensor: ir.TensorProtocol) -> Bound:
 
 
 def _ends(array: Floats) -> tuple[float, float]:
-    """The least and the greatest number, NaN aside."""
+    """Return the least and the greatest number, NaN aside."""
     low, high = float(array.min()), float(array.max())
     if math.isnan(low):
         flat = np.asarray(array, np.float64).reshape(-1)
@@ -114,7 +114,7 @@ def _ends(array: Floats) -> tuple[float, float]:
 
 
 def norm_of(tensor: ir.TensorProtocol, axis: int) -> float:
-    """The largest L2 norm of a stored tensor along its axis -`axis`; infinity where that is not known."""
+    """Return the largest L2 norm of a stored tensor along its axis -`axis`; infinity if not measured."""
     shape = constants.dims(tensor)
     if math.prod(shape) > _SMALL or axis > len(shape) or not tensor.dtype.is_floating_point():
         return math.inf
@@ -132,7 +132,7 @@ def _interval_of_blocks(tensor: ir.TensorProtocol) -> Bound:
 
 @functools.cache
 def of_type(dtype: ir.DataType | None) -> Bound:
-    """The numbers that an element type holds."""
+    """Return the range of an element type; UNKNOWN for floats."""
     if dtype == ir.DataType.BOOL:
         return interval(0.0, 1.0)
     if dtype is None or not dtype.is_integer() or dtype.bitwidth < _BYTE:
@@ -145,7 +145,7 @@ _BYTE = 8
 
 
 def of_matrix(tensor: ir.TensorProtocol, rows: int, columns: int) -> MatrixNorms | None:
-    """The norms of a stored tensor of floats, taken as a matrix of this shape; None for other types."""
+    """Return the norms of a stored tensor of floats as a matrix of this shape; None for other types."""
     if tensor.dtype not in _FLOATS or not rows or not columns or rows * columns != tensor.size:
         return None
     sums = _Sums(columns)
@@ -160,19 +160,19 @@ def of_matrix(tensor: ir.TensorProtocol, rows: int, columns: int) -> MatrixNorms
 
 
 _FLUSHED = 2.0**-149
-"""What the product of two numbers of float32 loses at most where that is too small for it."""
+"""The largest underflow error of a float32 product."""
 
 
 class _Sums:
-    """Sums over the rows of a matrix that is read in blocks: of each in float32, of all in float64."""
+    """Accumulators of a matrix that is read in blocks: sums of rows in float32, of columns in float64."""
 
     def __init__(self, columns: int) -> None:
         self.l1, self.sq = np.zeros(columns), np.zeros(columns)
         self.row_l1 = self.row_sq = 0.0
 
     def add(self, block: Floats) -> None:
-        """Adds a block of whole rows."""
-        with np.errstate(all="ignore"):  # what overflows is infinite, and bounds nothing
+        """Add a block of whole rows."""
+        with np.errstate(all="ignore"):  # overflow gives infinity, which is no bound
             sizes = np.abs(block)
             squares = np.square(sizes)
             self.l1 += sizes.sum(axis=0)
@@ -182,13 +182,13 @@ class _Sums:
 
 
 def _largest(sums: Floats) -> float:
-    """The largest one, infinity where one is NaN."""
+    """Return the largest sum, or infinity if one is NaN."""
     found = float(sums.max())
     return math.inf if math.isnan(found) else found
 
 
 def _row_blocks(tensor: ir.TensorProtocol, rows: int, columns: int) -> Iterator[Floats]:
-    """The matrix in blocks of whole rows, each of about CHUNK numbers."""
+    """Yield the matrix in blocks of whole rows, each of about CHUNK numbers."""
     step = max(1, CHUNK // columns)
     if tensor.size <= CHUNK or not isinstance(tensor, ir.ExternalTensor):
         whole = constants.numbers(tensor).reshape(rows, columns)
@@ -201,8 +201,8 @@ def _row_blocks(tensor: ir.TensorProtocol, rows: int, columns: int) -> Iterator[
 
 
 def spectral_norm_of(tensor: ir.TensorProtocol, norms: MatrixNorms) -> float:
-    """An upper bound of the largest singular value of a stored matrix, from Gram matrices of its smaller side
-    or of parts of that; at most the Frobenius norm.
+    """Return an upper bound of the largest singular value of a stored matrix, from Gram matrices of its
+    smaller side, perhaps in parts; at most the Frobenius norm.
     """
     rows, columns = norms.rows, norms.columns
     total = norms.frobenius**2
@@ -212,7 +212,7 @@ def spectral_norm_of(tensor: ir.TensorProtocol, norms: MatrixNorms) -> float:
     grams = _column_grams(blocks, columns) if tall else _row_grams(blocks)
     terms = max(1, CHUNK // columns) if tall else columns  # summed in float32, the rest in float64
     error = summed(terms) - 1  # of a Gram matrix: n * u times the product of the norms
-    with np.errstate(all="ignore"), blas_threads.single():  # what overflows is infinite, and bounds nothing
+    with np.errstate(all="ignore"), blas_threads.single():  # overflow gives infinity, which is no bound
         parts = [norm_of_gram(gram) for gram in grams]
     flushed = rows * columns * _FLUSHED
     squared = math.fsum(part * part for part in parts) + 2 * error * total + flushed
@@ -220,7 +220,7 @@ def spectral_norm_of(tensor: ir.TensorProtocol, norms: MatrixNorms) -> float:
 
 
 def _column_grams(blocks: Iterator[Floats], columns: int) -> Iterator[Floats]:
-    """W'W of parts of so many columns each."""
+    """Yield W'W of parts of at most _WIDEST columns."""
     starts = range(0, columns, _WIDEST)
     grams = [np.zeros((min(_WIDEST, columns - at),) * 2) for at in starts]
     for block in blocks:
@@ -231,7 +231,7 @@ def _column_grams(blocks: Iterator[Floats], columns: int) -> Iterator[Floats]:
 
 
 def _row_grams(blocks: Iterator[Floats]) -> Iterator[Floats]:
-    """WW' of parts of so many rows each, which are gathered from the blocks."""
+    """Yield WW' of parts of at most _WIDEST rows, gathered from the blocks."""
     held: list[Floats] = []
     for block in blocks:
         held.append(block)

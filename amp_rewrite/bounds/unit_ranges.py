@@ -1,4 +1,4 @@
-"""Whether units stay inside the range of half: proven, observed, or unknown; with the numbers."""
+"""Ranges of half units: proven to fit half, observed to fit it, or unknown; with the numbers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from amp_rewrite.numerics.half import Half
 
 
 class Knowledge(enum.Enum):
-    """What is known of a unit's values: PROVEN to fit into half whatever the inputs, OBSERVED to fit in runs
-    (both with a factor of HEADROOM to spare), or UNKNOWN.
+    """The status of a unit's values: PROVEN to fit half for all inputs, OBSERVED to fit it in calibration
+    runs (both with a factor of HEADROOM to spare), or UNKNOWN.
     """
 
     PROVEN = "proven"
@@ -31,9 +31,9 @@ class Knowledge(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class UnitRange:
-    """What is known of a unit, by its largest value: the name of that, and the bound of its magnitude.
+    """The range of a unit by its most critical value: the name of that, and the bound of its magnitude.
 
-    `bound` is what is proven, infinity where nothing is, or what was seen where that is what is known.
+    `bound` is the observed magnitude for OBSERVED, else the proven one, infinity without a proof.
     """
 
     knowledge: Knowledge
@@ -41,16 +41,16 @@ class UnitRange:
     bound: float
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data; the bound is None where there is none."""
+        """Return the range as plain data; an infinite bound is None."""
         bound = self.bound if math.isfinite(self.bound) else None
         return {"knowledge": self.knowledge.value, "value": self.value, "bound": bound}
 
 
 @dataclass(frozen=True, slots=True)
 class RangeCounts:
-    """How many units are half, and how many of these are proven, observed and unknown to fit into it.
+    """The number of half units, and of those that are proven or observed to fit half, or unknown.
 
-    `inputs` are the ranges that this rests on.
+    `inputs` are the ranges on which the proofs rest.
     """
 
     half_units: int
@@ -60,20 +60,20 @@ class RangeCounts:
     inputs: tuple[InputRange, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data; JSON has no infinity, and a range may have no end."""
+        """Return the counts as plain data; infinite ends of ranges are None, as JSON has no infinity."""
         return asdict(self) | {"inputs": [each.to_json() for each in self.inputs]}
 
 
 @dataclass(frozen=True, slots=True)
 class HalfRanges:
-    """What is known of the half units of a model: of each by its position, and in numbers."""
+    """The ranges of a model's half units by position, and their counts."""
 
     units: Mapping[int, UnitRange]
     counts: RangeCounts
 
 
 def find(facts: Facts, units: Iterable[int], proven: Proven, seen: Seen, half: Half) -> HalfRanges:
-    """What is known of these units, which are half."""
+    """Return the ranges of these half units."""
     judge = _Judge(facts, proven, seen, half)
     found = {unit: judge.unit(facts.graph.units[unit]) for unit in units}
     kinds = Counter(each.knowledge for each in found.values())
@@ -88,7 +88,9 @@ class _Judge:
         self._proven, self._seen, self._half = proven, seen, half
 
     def unit(self, unit: Unit) -> UnitRange:
-        """What is known of a unit: what is of the value of which least is, the largest of several."""
+        """Return the range of a unit's most critical value: unknown before observed and proven, then the
+        largest.
+        """
         most = self._half.largest / (1.0 if unit.index in self._masking else HEADROOM)
         found = [self._value(value, most) for value in dict.fromkeys(_values(unit))]
         return max(found, key=_concern, default=UnitRange(Knowledge.PROVEN, "", 0.0))
@@ -103,7 +105,7 @@ class _Judge:
         return UnitRange(Knowledge.UNKNOWN, name, bound)
 
     def _bound(self, value: ir.Value) -> float:
-        """The largest magnitude in what is written: masks are clamped, and other stored values fit or not."""
+        """Return the largest magnitude in the rewritten model: masks are clamped, stored values fitted."""
         if value in self._masks:
             return self._half.fill
         fit = self._fits.get(value)

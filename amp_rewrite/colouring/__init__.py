@@ -1,1 +1,1 @@
-"""What is decided for each unit: its kind, then its colour by rules."""
+"""Decisions for each unit: its kind, then its colour by rules."""

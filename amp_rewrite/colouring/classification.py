@@ -1,4 +1,4 @@
-"""Unit -> Entry: its kind, and the evidence of the highest authority that has something to say of it."""
+"""Classification of units: the kind of each, with the evidence of the highest authority on it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from amp_rewrite.policy.options import Level, Options, Pins
 from amp_rewrite.policy.reasons import in_words
 
 Findings = Mapping[int, Evidence]
-"""What analyses know of units, by position: why they must stay float32."""
+"""The evidence of analyses, by the position of the unit: reasons for float32."""
 
 
 def classify(
     graph: UnitGraph, findings: Findings, options: Options, freed: Findings = MappingProxyType({})
 ) -> tuple[Entry, ...]:
-    """What holds of every unit: its kind, why, and who says so; `freed` are proven to need no denial.
+    """Classify every unit: its kind, with evidence and authority; `proven` units need no denial.
 
-    Raises OptionError for a pin that matches no node, that asks for what no schema allows, or that another
-    pin contradicts.
+    Raises OptionError for a pin that matches no node, that forces half where no schema allows it, or that
+    contradicts another pin.
     """
     listed = functools.cache(functools.partial(_listed, options, options.operator_lists()))
     entries = [
@@ -54,20 +54,20 @@ def classify(
 
 
 def _is_denied_for_range(entry: Entry) -> bool:
-    """Whether the shipped list for float16 denies it, and not the user, by whatever list."""
+    """Whether the denial is from the shipped list for float16, not from the user."""
     listed = entry.authority is Authority.LIST and entry.evidence.subject == DEFAULT
     return listed and entry.kind is Kind.DENY
 
 
 DEFAULT = "default"
-"""The shipped list for float16: what it denies overflows."""
+"""The shipped list for float16, which denies operators that overflow."""
 
 
 def _as_spelled(own: Entry, spelled: Spelled, whole: Entry, part: Entry) -> Entry:
-    """What holds of a part of an idiom, unless the user speaks of its own operator, or forces everything.
+    """Return the entry of a part of an idiom: its own if the user overrides that, or forces everything.
 
-    `own` is the entry of that, `whole` the entry of the operator that is spelled out, and `part` the same for
-    a unit with these types and kernels.
+    `own` is the entry of its own operator, `whole` that of the operator that is written out, and `part` the
+    same for a unit with these types and kernels.
     """
     if own.authority in _ASKED_FOR:
         return own
@@ -85,7 +85,7 @@ _ASKED_FOR = frozenset((Authority.OVERRIDE, Authority.FORCE_ALL))
 def _listed(
     options: Options, lists: OpLists, domain: str, op_type: str, allowed: frozenset[str], runs: bool
 ) -> Entry:
-    """What the schema, the target, the level and the lists say of an operator's variable."""
+    """Return the entry of an operator's variable by the schema, the target, the level and the lists."""
     half = options.half
     if not allowed:
         return Entry(Kind.FIXED, _UNKNOWN)
@@ -102,8 +102,9 @@ def _listed(
 
 
 def _no_kernel(options: Options) -> Evidence:
-    """That the target has no half kernel. Where all is forced, onnxruntime runs such a node in float32 if it
-    is float16, and refuses it in bfloat16: its CPU provider has kernels for few, and inserts no Casts.
+    """Return the evidence that the target has no half kernel. At `unsafe-force-all`, onnxruntime runs such a
+    float16 node in float32, and rejects a bfloat16 one: its CPU provider has few kernels, and inserts no
+    Casts.
     """
     forced = options.level is Level.UNSAFE_FORCE_ALL and options.half is BFLOAT16
     if forced and options.target.has_faults:
@@ -115,17 +116,17 @@ def _no_kernel(options: Options) -> Evidence:
 
 _UNKNOWN = Evidence(Authority.SCHEMA, Reason.UNKNOWN_OPERATOR)
 SQUARE = "Mul(x,x)"
-"""What lists call a Mul of a value with itself: it overflows as Pow does."""
+"""The name in lists of a Mul of a value with itself, which overflows like Pow."""
 
 
 def listed_as(node: ir.Node) -> str:
-    """The name under which lists and overrides speak of a node: its operator's, or that of a square."""
+    """Return the name of a node in lists and overrides: that of its operator, or of a square."""
     square = node.op_type == "Mul" and len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]
     return SQUARE if square and not node.domain else node.op_type
 
 
 def _entry(lists: OpLists, domain: str, name: str) -> Entry | None:
-    """What the lists say; a user who speaks of Mul speaks of squares too."""
+    """Return the entry in the lists; an override of Mul covers squares too."""
     if name != SQUARE:
         return lists.find(domain, name)
     plain = lists.find(domain, "Mul")
@@ -166,19 +167,19 @@ _LEVELS: Mapping[Level, Callable[[Entry, str], Entry]] = {
 
 
 def _held(entry: Entry, evidence: Evidence) -> Entry:
-    """What holds a unit in float32. What is denied stays denied: what it feeds is no less suspect."""
+    """Return the entry of a unit pinned to float32. DENY stays DENY: its consumers remain suspect."""
     return Entry(Kind.DENY if entry.taken_as is Kind.DENY else Kind.FIXED, evidence)
 
 
 def kept(entry: Entry, evidence: Evidence) -> Entry:
-    """What a pin or a finding holds in float32, with the kind that it had: `deny` goes by that."""
+    """Return the entry of a unit that a pin or finding keeps in float32, with its former kind for `deny`."""
     return replace(_held(entry, evidence), unheld=entry.unheld or entry.taken_as)
 
 
 def _hold(entries: list[Entry], unit: int, evidence: Evidence) -> None:
-    """Holds a unit in float32, unless a higher authority has decided.
+    """Keep a unit in float32, unless a higher authority has decided.
 
-    What is found of numbers says nothing of the inside of an idiom, which is float32 as it is.
+    Findings on ranges do not concern the inside of an idiom, which is float32 anyway.
     """
     own = entries[unit].authority
     of_numbers = Authority.RUNTIME_BUG.outranks(evidence.authority)
@@ -187,7 +188,7 @@ def _hold(entries: list[Entry], unit: int, evidence: Evidence) -> None:
 
 
 def _tied_to_float32(unit: Unit, root: ir.Graph) -> Evidence | None:
-    """Why the node itself ties this unit to float32; None where it does not."""
+    """Return the evidence that the node itself ties this unit to float32; None if it does not."""
     typed = schema.of(unit.node)
     if typed is not None and typed.var == unit.var.name and not typed.settable:
         text = f"the attribute {typed.attribute} sets this type, and means more than a type"
@@ -205,7 +206,7 @@ def _tied_to_float32(unit: Unit, root: ir.Graph) -> Evidence | None:
 
 
 def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
-    """A pin holds for the nodes that it names, and for all that stands in their bodies."""
+    """Apply the pins to the nodes that they name, and to all nodes in their bodies."""
     free = [unit for unit, entry in enumerate(entries) if Authority.PIN.outranks(entry.authority)]
     for unit, ruling in rulings(graph, pins, entries, free).items():
         text = "forced" if ruling.forces else "kept"

@@ -1,4 +1,4 @@
-"""How many nodes match what the user asks for by name: pins, and operators that were put on another list."""
+"""Counts of the nodes that match names from the user: pins, and operators that were put on another list."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from amp_rewrite.policy.options import SHIPPED_FOR, Options, Pins
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """A pattern or an operator, and how many nodes it matches.
+    """A pattern or an operator, and the number of nodes that it matches.
 
-    `by` says what it is: `keep_full` and `force_half` for pins, or the list on which an operator was put.
-    Where it matches none, `near` are operators of the model that are called nearly so; where what it matches
-    was to be half, and none of it is, `why` says why, and what would change that.
+    `by` is its kind: `keep_full` and `force_half` for pins, or the list on which an operator was put. Without
+    a match, `near` are operators of the model with similar names; where no match became half as requested,
+    `why` gives the reason and a remedy.
     """
 
     by: str
@@ -36,12 +36,12 @@ class Matched:
 
 
 def find(graph: UnitGraph, lists: OpLists, pins: Pins) -> tuple[Matched, ...]:
-    """What pins match, and operators that the user put on another list; what lists hold is not asked for."""
+    """Count the matches of pins, and of operators that the user put on another list; not of whole lists."""
     return (*_pinned(graph, pins), *_listed(graph, lists))
 
 
 def of_lists(graph: UnitGraph, painting: Painting, options: Options) -> Iterator[str]:
-    """Warnings of lists that do not suit the half type, or where nothing is half the model."""
+    """Yield warnings of lists that do not suit the half type, or, where nothing is half, the model."""
     lists = options.operator_lists()
     yield from _of_other_half(lists, options.half)
     if not any(painting.halves):
@@ -49,7 +49,7 @@ def of_lists(graph: UnitGraph, painting: Painting, options: Options) -> Iterator
 
 
 def _unlisted(graph: UnitGraph, lists: OpLists) -> tuple[str, ...]:
-    """A warning of a list that extends no other, and does not name operators of the model; else none."""
+    """Return a warning of a list that extends no other and lacks operators of the model, else nothing."""
     found = set(_operators(graph)) if lists.stands_alone else set[str]()
     named = {schema.written(*operator) for operator in lists.entries}
     if found <= named:
@@ -60,7 +60,7 @@ def _unlisted(graph: UnitGraph, lists: OpLists) -> tuple[str, ...]:
 
 
 def _of_other_half(lists: OpLists, half: Half) -> tuple[str, ...]:
-    """A warning of lists that are for another half type; else none."""
+    """Return a warning of lists for another half type, else nothing."""
     if lists.half in ("", half.name):
         return ()
     told = f"the list {lists.name} is for {lists.half}, and {half.name} has another range and precision"
@@ -83,7 +83,7 @@ def _listed(graph: UnitGraph, lists: OpLists) -> Iterator[Matched]:
 
 
 def _operators(graph: UnitGraph) -> Counter[str]:
-    """How many nodes the lists know by each name; a square is a Mul as well."""
+    """Count the nodes by their names in lists; a square is a Mul as well."""
     found = Counter[str]()
     for node in every_node(graph.root):
         names = dict.fromkeys((node.op_type, classification.listed_as(node)))

@@ -1,4 +1,4 @@
-"""What is decided: a colour for every unit, with the rule that gave it and the unit that caused it."""
+"""The painting: a colour for every unit, with the rule that gave it and the unit that caused it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from amp_rewrite.policy.operator_lists import Entry
 
 
 class Colour(enum.Enum):
-    """What is decided for a unit: half precision, or float32 as before."""
+    """The colour of a unit: half precision, or the original float32."""
 
     HALF = "half"
     FULL = "full"
@@ -42,7 +42,7 @@ class Paint:
 
 @dataclass(frozen=True, slots=True)
 class Painting:
-    """A paint and an entry (the kind, and why) for every unit of a graph, by position."""
+    """A paint and an entry (the kind, with its evidence) for every unit of a graph, by position."""
 
     paints: tuple[Paint, ...]
     entries: tuple[Entry, ...]
@@ -53,14 +53,14 @@ class Painting:
 
     @property
     def halves(self) -> list[bool]:
-        """Whether each unit is HALF, by position."""
+        """A flag for each unit, by position: True for HALF."""
         return [paint.colour is Colour.HALF for paint in self.paints]
 
     def why(self, unit: int) -> tuple[int, ...]:
-        """The chain of causes from a unit to the one where it all began, that unit included."""
+        """Return the chain of causes from a unit, itself first, to the root cause."""
         chain: dict[int, None] = {}
         step: int | None = unit
-        while step is not None and step not in chain:  # a saved plan may have been edited to a circle
+        while step is not None and step not in chain:  # an edited plan may have a cycle
             chain[step] = None
             step = self.paints[step].cause
         return tuple(chain)

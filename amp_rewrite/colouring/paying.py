@@ -1,4 +1,4 @@
-"""What becomes of a painting where times are predicted: pruned, foreseen, and gated if asked for."""
+"""Refinement of a painting by predicted times: pruning, the prediction, and the gate on request."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from amp_rewrite.policy.options import Options
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """A painting with its prediction and the prices that this rests on; both None where nothing is half.
+    """A painting with its prediction and the underlying prices; both None where nothing is half.
 
-    `gated` holds where the prediction made everything FULL, also if a saved plan says so.
+    `gated` is True where the prediction made everything FULL, also in a saved plan.
     """
 
     painting: Painting
@@ -28,18 +28,17 @@ class Priced:
 
 
 MOST_GUESSED = 50_000
-"""The number of units up to which sizes are guessed where shapes are unknown; in larger models, of which
-shapes are not inferred either (preparing.value_shapes), it would take a fifth of a rewrite, and say little.
+"""The most units of a model with guessed sizes for unknown shapes; in larger models, whose shapes are not
+inferred either (preparing.value_shapes), it would take a fifth of a rewrite, with little accuracy.
 """
 
 
 def settle(
     graph: UnitGraph, painting: Painting, options: Options, unpruned: Collection[int] = (), *, decided: bool
 ) -> Priced:
-    """What is left of a painting, and all units that are `unpruned`, with its prediction; one that is
-    `decided` stays as it is.
+    """Prune a painting, except the units in `unpruned`, and predict it; a `decided` one stays unchanged.
 
-    Nothing is predicted of a very large model with mostly unknown shapes, unless the gate is asked for.
+    There is no prediction for a very large model with mostly unknown shapes, unless the gate is requested.
     """
     as_it_is = Priced(painting, gated=_is_gated(painting))
     if _is_guesswork(graph, options):
@@ -62,8 +61,9 @@ def pruned(
     known: Prices | None = None,
     unpruned: Collection[int] = (),
 ) -> Priced:
-    """What pruning leaves of a painting, where the options have it, and all of these units; `known` are
-    prices for these options.
+    """Prune a painting if the options request it, except the units in `unpruned`.
+
+    `prices` are those for these options, measured if None.
     """
     if not options.prunes or not any(painting.halves) or _is_guesswork(graph, options):
         return Priced(painting)
@@ -79,8 +79,8 @@ def beside_pins(
     options: Options,
     known: Prices | None = None,
 ) -> tuple[Painting, Collection[int]]:
-    """Returns a painting in which pins keep what they name in float32 and nothing else, and the units that
-    are half without them, which are not pruned: an island that pins make is priced without them.
+    """Return a painting in which pins keep only their own units in float32, and the units that are half
+    without them, which are not pruned: islands are priced without pins.
     """
     if not options.pins.keep_full or options.only_grappler:
         return painting, ()
@@ -93,7 +93,7 @@ def beside_pins(
 
 
 def _is_gated(painting: Painting) -> bool:
-    """Whether a plan says so; one that was edited may have something in half again."""
+    """Whether a plan is gated; an edited one may have half units again."""
     has_gate = any(paint.rule is Rule.GATE for paint in painting.paints)
     return has_gate and not any(painting.halves)
 

@@ -1,4 +1,4 @@
-"""Names of nodes, and the patterns by which a user names them."""
+"""Matching of pin patterns with the names of nodes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from amp_rewrite.policy.node_patterns import matcher, pinned_as
 
 Nodes = tuple[ir.Node, ...]
 Around = Mapping[ir.Node, Nodes]
-"""Every node, with the nodes in whose bodies it stands, the outermost first, and itself."""
+"""The chain of enclosing nodes of every node: outermost first, itself last."""
 
 
 def around(graph: ir.Graph, outer: Nodes = ()) -> Iterator[tuple[ir.Node, Nodes]]:
-    """Every node of a graph and the graphs below it, with those around it."""
+    """Yield every node of a graph and of nested graphs, with its enclosing nodes."""
     for node in graph:
         yield node, (*outer, node)
         for body in control_flow.bodies(node):
@@ -24,22 +24,22 @@ def around(graph: ir.Graph, outer: Nodes = ()) -> Iterator[tuple[ir.Node, Nodes]
 
 
 def pinnable(graph: UnitGraph) -> set[str]:
-    """The names by which pins find nodes."""
+    """Return the names of nodes that pins can match."""
     return set(map(pinned_as, with_units(graph, dict(around(graph.root))))) - {""}
 
 
 def pinned(graph: UnitGraph, patterns: Iterable[str]) -> tuple[int, ...]:
-    """How many nodes each pattern names: OptionError, as `classify` raises it, for one that is none."""
+    """Count the nodes that each pattern names; OptionError for an invalid pattern, as from `classify`."""
     held = with_units(graph, dict(around(graph.root))) if patterns else {}
     return tuple(len(matching(held, pattern, "")) for pattern in patterns)
 
 
 def with_units(graph: UnitGraph, nested: Around) -> Mapping[ir.Node, None]:
-    """The nodes that have units, or have such nodes in their bodies."""
+    """Return the nodes with units, and the nodes around these."""
     return {node: None for unit in graph.units for node in nested[unit.node]}
 
 
 def matching(held: Mapping[ir.Node, None], pattern: str, field: str) -> set[ir.Node]:
-    """The nodes that a pattern names; OptionError, which names the `field`, for one that is not valid."""
+    """Return the nodes that a pattern names; OptionError with the `field` for an invalid pattern."""
     matches = matcher(pattern, field, {pinned_as(node) for node in held})
     return {node for node in held if matches(pinned_as(node))}

@@ -1,4 +1,4 @@
-"""Pins: which of them decides a unit, where several name its node or a node around it."""
+"""Resolution of pins: the decisive one, where several name the node of a unit or an enclosing node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from amp_rewrite.policy.reasons import in_words
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What a pin decides for a unit: the pattern, and whether it forces half or keeps float32."""
+    """The ruling of a pin on a unit: its pattern, and its direction (half if `forces`, else float32)."""
 
     pattern: str
     forces: bool
@@ -29,10 +29,10 @@ class Ruling:
 def rulings(
     graph: UnitGraph, pins: Pins, entries: Sequence[Entry], free: Sequence[int]
 ) -> Mapping[int, Ruling]:
-    """The rulings on units, of those that are `free` to be decided; `entries` say why others are not.
+    """Return the rulings on the units that are `free` to be decided; `entries` give the reasons of others.
 
-    Raises OptionError for a pin that matches no node, that asks for what no schema allows, or that another
-    pin contradicts.
+    Raises OptionError for a pin that matches no node, that forces half where no schema allows it, or that
+    contradicts another pin.
     """
     if not (pins.keep_full or pins.force_half):
         return {}
@@ -56,9 +56,9 @@ def _ruling(keep: _Claim | None, force: _Claim | None) -> Ruling | None:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """That a pattern names a node, and so decides a unit of it or in its bodies.
+    """The claim of a pattern on a unit: by the name of its node, or of a node around it.
 
-    What names a node that is further in is closer to the unit, and a name closer than an expression.
+    A claim by an inner node is closer to the unit, and an exact name closer than an expression.
     """
 
     pattern: str
@@ -76,7 +76,7 @@ _Claims = Mapping[int, _Claim]
 
 
 def _closest(found: Iterable[_Claims]) -> _Claims:
-    """The claim on each unit that is closest to it; of several the last."""
+    """Return the closest claim on each unit; of several the last."""
     closest: dict[int, _Claim] = {}
     for claims in found:
         for unit, claim in claims.items():
@@ -103,7 +103,7 @@ def _contradiction(keep: _Claim, force: _Claim) -> OptionError:
 
 
 def _instead(pattern: str, names: Sequence[str]) -> str:
-    """What to say in place of a pattern that matches no name."""
+    """Suggest a replacement for a pattern that matches no name."""
     part = pattern.replace(".*", "").strip("*")
     inside = [name for name in names if part and part.lower() in name.lower()]
     if inside and not difflib.get_close_matches(pattern, names, n=1, cutoff=_A_SLIP):
@@ -115,11 +115,13 @@ def _instead(pattern: str, names: Sequence[str]) -> str:
 
 
 _A_SLIP = 0.9
-"""How alike a pattern and a name are (difflib's ratio) that the one is a slip for the other."""
+"""The similarity (difflib's ratio) at which a pattern counts as a typo of a name."""
 
 
 def _claims(graph: UnitGraph, nested: Around, pattern: str, field: str) -> _Claims:
-    """What a pattern decides: the units of the nodes that it names, and of all nodes in their bodies."""
+    """Return the claims of a pattern: on the units of the nodes that it names, and of all nodes in their
+    bodies.
+    """
     held = with_units(graph, nested)
     named = matching(held, pattern, field)
     found: dict[int, _Claim] = {}

@@ -2,16 +2,15 @@
 
 | not pruned                               | why                                            |
 |------------------------------------------|------------------------------------------------|
-| what a pin or an override decided        | the user knows better                          |
-| arithmetic, in a search for most of it   | it was asked for at any price                  |
-| anything at the level `unsafe-force-all` | it was asked for everything                    |
-| anything, where nothing would be left    | who asks for half gets half; the report says   |
-|                                          | that it does not pay, and the gate is for who  |
-|                                          | wants it that way                              |
+| units decided by a pin or an override    | the user knows better                          |
+| arithmetic, in a search that maximises   | it was requested at any price                  |
+| any unit at level `unsafe-force-all`     | all of them were requested                     |
+| any unit, where nothing would be left    | the user requested half; the report says that  |
+|                                          | it does not pay, and the gate is the option to |
+|                                          | undo it                                        |
 
 Sizes count as large (ModelCosts.large), and as larger still where nothing would be left. Keeping more in
-float32 leaves half no unit that would be pruned without (costs.unpaid_parts), unless it takes the last part
-that pays.
+float32 never saves a unit from pruning (costs.unpaid_parts), unless it removes the last part that pays.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _BY_USER = (Authority.PIN, Authority.OVERRIDE)
 
 
 def prune(prices: Prices, painting: Painting, unpruned: Collection[int] = ()) -> Painting:
-    """The painting with what does not pay in float32, but for these units; linear in units and edges."""
+    """Paint FULL the units that do not pay, except those in `unpruned`; linear in units and edges."""
     cut = find(prices, painting, unpruned)
     if cut is None or not cut.unpaid:
         return painting
@@ -45,14 +44,14 @@ def prune(prices: Prices, painting: Painting, unpruned: Collection[int] = ()) ->
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The half units that do not pay where sizes count as so many times `larger`."""
+    """The half units that do not pay with sizes multiplied by `larger`."""
 
     larger: int
     unpaid: frozenset[int]
 
 
 def find(prices: Prices, painting: Painting, unpruned: Collection[int] = ()) -> Cut | None:
-    """What does not pay, at the first size at which something pays; None where nothing does at any."""
+    """Return the units that do not pay, at the first size at which any unit pays; None if none ever does."""
     halves = _halves(painting)
     kept = [
         unit for unit, entry in enumerate(painting.entries) if entry.authority in _BY_USER or unit in unpruned
@@ -73,7 +72,7 @@ def _halves(painting: Painting) -> list[bool]:
 
 
 _LARGER = (1, 8, 64)
-"""Where nothing would be left, sizes count as so many times larger."""
+"""The factors of sizes, tried in turn until something pays."""
 
 
 def _without(prices: Prices, painting: Painting, found: Mapping[int, Island]) -> Painting:
@@ -98,7 +97,7 @@ def _evidence(island: Island, device: str) -> Evidence:
 
 
 def gate(painting: Painting, predicted: Prediction) -> Painting:
-    """The painting with nothing in half, as the whole model is predicted to be no faster."""
+    """Return the painting with every unit FULL, as the model is predicted to be no faster."""
     evidence = Evidence(
         Authority.PREDICTION,
         Reason.GATED,
@@ -116,13 +115,13 @@ def gate(painting: Painting, predicted: Prediction) -> Painting:
 
 
 def _has_allowed(entries: Sequence[Entry], halves: Sequence[bool]) -> bool:
-    """Whether something that is half was allowed on its own account."""
+    """Whether any half unit is ALLOW by its own kind."""
     pairs = zip(entries, halves, strict=True)
     return any(is_half and entry.kind is Kind.ALLOW for entry, is_half in pairs)
 
 
 def _settle_casts(graph: UnitGraph, paints: list[Paint]) -> None:
-    """Casts that went with what is FULL now: those that read it, then those that it reads."""
+    """Paint FULL the Casts next to pruned units: consumers of these, then producers."""
     casts = [unit for unit in graph.by_operator.get("Cast", ()) if paints[unit].rule is Rule.SETTLE]
     for reads, order in ((True, casts), (False, casts[::-1])):
         for unit in order:
@@ -133,8 +132,8 @@ def _settle_casts(graph: UnitGraph, paints: list[Paint]) -> None:
 
 
 def _settle_causes(graph: UnitGraph, paints: list[Paint]) -> None:
-    """Units that a pruned one caused to be HALF get a neighbour that still is, on the side that their rule
-    goes by; where there is none, the first in the chain of causes.
+    """Replace pruned causes of HALF units by a HALF neighbour, on the side on which their rule walks; without
+    one, by the first HALF unit in the chain of causes.
     """
     halves = [unit for unit, paint in enumerate(paints) if paint.colour is Colour.HALF]
     lost = {

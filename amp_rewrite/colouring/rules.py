@@ -1,29 +1,29 @@
-"""The rules of colour: HALF or FULL for every unit, with the rule that says so and the unit that caused it.
+"""The rules of colouring: HALF or FULL for every unit, with the deciding rule and the unit that caused it.
 
 | rule    | paints                                                | walks                                  |
 |---------|-------------------------------------------------------|----------------------------------------|
 | allow   | ALLOW units HALF                                      |                                        |
-| deny    | DENY units FULL, and what they make suspect           | forward through CLEAR and INFER        |
-| between | INFER and CLEAR units between two ALLOW units HALF    | forward and back through their like    |
+| deny    | DENY units FULL, and suspect units behind them        | forward through CLEAR and INFER        |
+| between | INFER and CLEAR units between two ALLOW units HALF    | forward and back through such units    |
 | lead    | weight-derived CLEAR and marked INFER units HALF      | back from HALF units                   |
 | follow  | marked INFER units HALF that no denied unit feeds     | forward from HALF units                |
 | spread  | CLEAR units HALF                                      | both ways, and ties, from HALF units   |
 | unpinned| INFER, weight-derived and CLEAR units that are HALF   | both ways through CLEAR units          |
 |         | without pins HALF, so that a pin keeps its node alone |                                        |
-| settle  | what is written out FULL, what is tied to a FULL unit | ties, weights and data of one kernel;  |
-|         | FULL; Casts as all beside                             | then one step to each side             |
+| settle  | idioms FULL, units tied to a FULL unit FULL; Casts as | ties, weights and data of one kernel;  |
+|         | all their neighbours                                  | then one step to each side             |
 | left    | all others FULL                                       |                                        |
 
-A rule leaves alone what an earlier one has painted; only `settle` makes HALF units FULL, and afterwards the
-rules `prune` and `gate` (pruning). `follow` and `spread` take turns until neither paints. The rules are
-TensorFlow Grappler's auto_mixed_precision passes, but for `lead`, which is ours, `follow`, which it has
-for bfloat16 alone; and where units follow, `deny` ends at what is bounded whatever it is made of, as a Sin.
+A rule never repaints a unit; only `settle` makes HALF units FULL, and afterwards the rules `prune` and `gate`
+(pruning). `follow` and `spread` alternate to a fixed point. The rules are TensorFlow Grappler's
+auto_mixed_precision passes, except `lead`, which is ours, and `follow`, which Grappler has for bfloat16
+alone; where units follow, `deny` ends at operators with bounded results, such as Sin.
 
-Keeping more in float32 never makes a unit HALF (but see pruning): `deny` goes by the kinds that the lists
-give, so a pin or a finding changes nothing of what it paints (Entry.unheld), and all other rules paint less
-where less is HALF.
-Lists themselves hold nothing, nor do schemas and the kernels of the target that allow no half: a FIXED
-unit ends the paths of `deny`, as in Grappler, and an override to FIXED may make what feeds a unit HALF.
+Keeping more units in float32 never makes a unit HALF (but see pruning): `deny` goes by the kinds from the
+lists, so a pin or a finding does not change the units that it paints (Entry.unheld), and all other rules are
+monotonic in the HALF units.
+Lists, schemas and missing half kernels of the target are no such pins: a FIXED unit ends the paths of `deny`,
+as in Grappler, and an override to FIXED may make the producer of a unit HALF.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def paint(
     follow: bool = True,
     level: Level = Level.DEFAULT,
 ) -> Painting:
-    """Colours for all units, of which these are HALF without pins; linear in the number of edges.
+    """Paint all units; `unpinned` are those that are HALF without pins. Linear in the number of edges.
 
-    Raises nothing: any graph and any entries have a painting.
+    Total: any graph and any entries have a painting.
     """
     rules = _Rules(graph, entries, follow=follow)
     rules.paint(Rule.ALLOW, rules.allowed())
@@ -69,7 +69,7 @@ def paint(
 
 
 _BOUNDED = ("Cos", "Erf", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "Softsign", "Tanh")
-"""Operators whose results are in [-1, 1] however large what they read is, and not suspect."""
+"""Operators with results in [-1, 1] for any operand, which are not suspect."""
 
 _Found = Mapping[int, int | None]
 """The units that a rule would paint, each with its cause."""
@@ -87,7 +87,7 @@ class _Rules:
         self._bounded = frozenset(_bounded(graph, self._listed) if follow else ())
 
     def paint(self, rule: Rule, found: _Found) -> list[int]:
-        """Paints what no earlier rule has painted; returns these units."""
+        """Paint the units that no earlier rule has painted, and return them."""
         fresh = [unit for unit in found if unit not in self._paints]
         colour = Colour.FULL if rule is Rule.DENY else Colour.HALF
         self._paints.update((unit, Paint(colour, rule, found[unit])) for unit in fresh)
@@ -101,8 +101,8 @@ class _Rules:
         return dict.fromkeys(_positions(self._kinds, Kind.ALLOW))
 
     def denied(self) -> _Found:
-        """DENY units, and what lies on a forward path from one, through CLEAR and INFER, that ends in an
-        INFER or DENY unit. A held unit counts as what it was: what is suspect does not depend on holding.
+        """Return the DENY units, and the units on forward paths from these, through CLEAR and INFER, to an
+        INFER or DENY unit. A pinned unit counts by its former kind: pins do not change the suspect units.
         """
         roots = list(_positions(self._listed, Kind.DENY))
         suspects = [*_positions(self._listed, Kind.INFER), *roots]
@@ -129,7 +129,7 @@ class _Rules:
         return reach(self._halves(), self._producers, leads)
 
     def follow_and_spread(self, *, follow: bool) -> None:
-        """Both rules in turn until neither paints: what follows also follows through CLEAR units."""
+        """Alternate both rules to a fixed point: units also follow through CLEAR units."""
         entering = (alike.result for alike in self._graph.alike if follow and alike.enters)
         self.paint(Rule.FOLLOW, dict.fromkeys(filter(self._is_open, entering)))
         fresh = self._halves()
@@ -139,9 +139,9 @@ class _Rules:
             fresh = self.paint(Rule.SPREAD, reach(fresh, self._neighbours, self._is_clear_and_open))
 
     def unpinned(self, halves: Iterable[int]) -> _Found:
-        """Units that are HALF without pins, and around them what moves data to or from them.
+        """Return the units that are HALF without pins, and the movers of data to or from them.
 
-        What only moves data between FULL units takes the type that they give.
+        A mover between FULL units takes their type.
         """
         open_units = frozenset(filter(self._is_open, halves))
         derived = weight_derived.find(self._graph, self._entries) if open_units else ()
@@ -150,10 +150,10 @@ class _Rules:
         return dict.fromkeys((*roots, *reach(roots, self._neighbours, moving.__contains__)))
 
     def settle_idioms(self) -> None:
-        """What stands for an operator that is written out has passed its colour on, and is FULL itself."""
+        """Paint FULL the units that stand for an idiom, after they have passed on its colour."""
         standing = [unit for unit in self._halves() if self._entries[unit].stands_as is not None]
         origins: dict[int | None, int | None] = {}
-        for unit in standing:  # in the order of painting: each after what caused it
+        for unit in standing:  # in the order of painting: each after its cause
             cause = self._paints.pop(unit).cause
             origins[unit] = unit if cause is None else origins.get(cause, cause)
         for unit, paint in self._paints.items() if standing else ():
@@ -161,15 +161,15 @@ class _Rules:
                 self._paints[unit] = Paint(paint.colour, paint.rule, origins[paint.cause])
 
     def settle_ties(self) -> None:
-        """One FULL unit makes all that is tied to it FULL."""
+        """Paint FULL every unit that is tied to a FULL one."""
         self._fill((unit for group in self._graph.ties for unit in group), {})
 
     def settle_types(self) -> None:
-        """Weights are HALF only where their data are, where a runtime fuses both into one node of one type.
+        """Match the weights to their data, where a runtime fuses both into one node of one type.
 
-        FULL weights make the producer of the data FULL; then data that are FULL, or that anyone reads as
-        such (both read one Cast, which is not fused), make the weights FULL. Where half is forced on the
-        statistics no Cast stands before them.
+        FULL weights make the producer of the data FULL; then data that are FULL, or that any consumer reads
+        as FULL (both read one Cast, which is not fused), make the weights FULL. Statistics that are forced to
+        half have no Cast before them.
         """
         found = self._graph.alike
         producers = edges_of((unit, alike.producer) for alike in found for unit in alike.weights)
@@ -187,7 +187,7 @@ class _Rules:
         self._fill((*weights, *producers), weights)
 
     def _fill(self, units: Iterable[int], edges: Mapping[int, Sequence[int]]) -> None:
-        """Paints FULL what is HALF and reachable, by these edges and by ties, from those that are FULL."""
+        """Paint FULL the HALF units reachable, by these edges and by ties, from the FULL ones in `units`."""
         tied = Ties(self._graph.ties)
         full = [unit for unit in units if not self._is_half(unit)]
         self._paint_full(reach(full, lambda unit: (*edges.get(unit, ()), *tied.of(unit)), self._is_half))
@@ -197,7 +197,7 @@ class _Rules:
             self._paints[unit] = Paint(Colour.FULL, Rule.SETTLE, cause)
 
     def settle_casts(self) -> None:
-        """A Cast takes what its maker gives; what it gives is HALF when all who read it are."""
+        """Paint the types of Casts: the input as its producer, the output HALF if all its consumers are."""
         for unit in self._graph.by_operator.get("Cast", ()):
             if self._graph.units[unit].node.domain == "":
                 self._settle_cast(unit, reads=bool(self._graph.units[unit].uses))
@@ -223,7 +223,7 @@ class _Rules:
         return self._listed[unit] is Kind.CLEAR
 
     def _follows(self, unit: int) -> bool:
-        """Whether a unit may follow a HALF one: no denied unit feeds it."""
+        """Return True for a unit that may follow a HALF one: open, marked, and with no denied producer."""
         marked = self._entries[unit].follow and self._is_open(unit)
         return marked and not any(map(self._is_denied, self._graph.predecessors[unit]))
 
@@ -251,7 +251,7 @@ class _Rules:
 
 
 def _bounded(graph: UnitGraph, kinds: Sequence[Kind]) -> Iterator[int]:
-    """The units of bounded operators that are not denied themselves."""
+    """Return the units of bounded operators that are not denied themselves."""
     units = (unit for operator in _BOUNDED for unit in graph.by_operator.get(operator, ()))
     return (u for u in units if kinds[u] is not Kind.DENY and not graph.units[u].node.domain)
 
@@ -261,5 +261,5 @@ def _positions(kinds: Iterable[Kind], kind: Kind) -> Iterator[int]:
 
 
 def _is_held(entry: Entry) -> bool:
-    """Whether more than a list holds a unit in float32."""
+    """Whether more than a list keeps a unit in float32."""
     return entry.kind is Kind.FIXED and entry.authority is not Authority.LIST

@@ -1,4 +1,4 @@
-"""Which units go together whatever their kinds: ties, and edges that a rule makes up."""
+"""Ties of units that share a colour whatever their kinds, and ad-hoc edges of a rule."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 
 def edges_of(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, list[int]]:
-    """The edges of a graph, each from the first of a pair to the second, where there are both."""
+    """Return the adjacency of a graph with an edge for each pair, except pairs with None."""
     found: dict[int, list[int]] = {}
     for start, end in pairs:
         if start is not None and end is not None:
@@ -15,7 +15,7 @@ def edges_of(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, list[i
 
 
 class Ties:
-    """What a unit is tied to; a group is given out once, since who asked has gone to all of it."""
+    """The ties of units; each group is yielded once, as its first visitor reaches all members."""
 
     def __init__(self, ties: Sequence[tuple[int, ...]]) -> None:
         self._ties = ties
@@ -26,7 +26,7 @@ class Ties:
                 self._groups.setdefault(unit, []).append(group)
 
     def of(self, unit: int) -> Iterator[int]:
-        """The members of groups of a unit that were not given out before."""
+        """Yield the members of a unit's groups that were not yielded before."""
         for group in self._groups.get(unit, ()):
             if group not in self._given:
                 self._given.add(group)

@@ -29,12 +29,12 @@ def find(graph: UnitGraph, entries: Sequence[Entry]) -> frozenset[int]:
             and found.issuperset(graph.predecessors[unit.index])
             and entering.isdisjoint(map(value_of, unit.uses))
         ):
-            varying = varying_values(graph.nodes) if varying is None else varying  # few models come this far
+            varying = varying_values(graph.nodes) if varying is None else varying  # few models need it
             if not varying.isdisjoint(unit.node.outputs):
                 found.add(unit.index)
     return frozenset(found)
 
 
 def _is_inside(graph: UnitGraph, unit: int) -> bool:
-    """Whether a unit is inside of an operator that is written out."""
+    """Whether a unit is an inner part of an idiom."""
     return unit in graph.spelled and graph.spelled[unit].part is Part.INNER

@@ -1,7 +1,7 @@
-"""Train steps: plain graphs that take weights and a batch, and give the loss and the new weights.
+"""Train steps: plain graphs from weights and a batch to the loss and the new weights.
 
-`rewrite_train_step` makes one mixed precision with a loss scale, `insert_loss_scale` inserts that alone,
-`find_spec` says what loss, seed and state are, and `initial_state` what a dynamic scale starts from.
+`rewrite_train_step` rewrites one to mixed precision with a loss scale, `insert_loss_scale` inserts the scale
+alone, `find_spec` finds loss, seed and state, and `initial_state` returns the start of a dynamic scale.
 """
 
 from amp_rewrite.errors import SpecError

@@ -1,7 +1,7 @@
-"""A train step against its result: a few steps of both on the same batches, with their states fed back.
+"""Comparison of a train step with its result: a few steps of both on the same batches, state fed back.
 
-A certificate proves that the two differ in precision alone; this shows what that does to the loss, and to
-what is learnt. Half is emulated on a CPU, and computed on CUDA.
+A certificate proves that the two differ in precision alone; this measures the effect on the loss and on the
+parameter updates. Half is emulated on a CPU, and computed on CUDA.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 
 STEPS = 3
-"""How many steps are compared: by the third, every slot of an optimiser has had its effect on the loss."""
+"""Number of compared steps: by the third, every optimiser slot has affected the loss."""
 
 MOST_SKIPPED = 64
-"""How many tries a step has that the loss scale skips: from TensorFlow's 2**15, 15 halvings lead to 1."""
+"""Most retries of a step that the loss scale skips: from TensorFlow's 2**15, 15 halvings lead to 1."""
 
 RATE = 1e-3
-"""The learning rate that is made up, Adam's usual one: numbers near 1 would leave no finite state."""
+"""The synthetic learning rate, Adam's usual one: rates near 1 would make the state non-finite."""
 
 
 PASS = "PASS"
@@ -45,27 +45,27 @@ PASS = "PASS"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The largest differences: of a loss, relative to the original's, and of updates (ComparedStep)."""
+    """Tolerances: of a loss, relative to the original's, and of updates (ComparedStep)."""
 
     loss: float
     update: float
 
 
 BOUNDS = {"float16": Bounds(1e-2, 0.25), "bfloat16": Bounds(8e-2, 0.5)}
-"""By half type. Updates of the shared train steps differ by up to 4.4e-2 in float16 with a loss scale, and by
-5.9e-2 in bfloat16; they differ by 1 where no gradient arrives.
+"""Tolerances by half type. Updates of the shared train steps differ by up to 4.4e-2 in float16 with a loss
+scale, and by 5.9e-2 in bfloat16; they differ by 1 where no gradient arrives.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedStep:
-    """One step of both.
+    """One step of the original and of the result.
 
-    `update` is the difference of what the states have changed by since the start, relative to that change: of
-    each state, at most 1, and the root mean square over all elements; infinite where one is not finite, and
-    NaN where none changed.
-    `state` is the state whose difference is largest beside its own size, which is `largest`. `skipped` counts
-    the tries of the result that its loss scale skipped.
+    `update` is the error of the accumulated state updates since the start, relative to the original's: capped
+    at 1 per state, then the root mean square over all elements; infinite where a state is not finite, NaN
+    where none changed.
+    `state` is the state with the largest relative error, which is `largest`. `skipped` counts the attempts
+    of the result that its loss scale skipped.
     """
 
     loss: float
@@ -83,7 +83,7 @@ class ComparedStep:
 
 @dataclass(frozen=True, slots=True)
 class StepComparison:
-    """The compared steps, in order; `half` is the half type, and `inputs` says what they ran on."""
+    """The compared steps, in order; `half` is the half type, and `inputs` describes the batches."""
 
     steps: tuple[ComparedStep, ...]
     half: str
@@ -92,7 +92,7 @@ class StepComparison:
 
     @property
     def ok(self) -> bool:
-        """Whether the steps prove something, and all differences are within their bounds."""
+        """Whether the comparison is conclusive and all differences are within their bounds."""
         return self.verdict == PASS
 
     @property
@@ -101,14 +101,14 @@ class StepComparison:
         return next((each for step in self.steps if (each := self.verdict_of(step)) != PASS), PASS)
 
     def verdict_of(self, step: ComparedStep) -> str:
-        """PASS or FAIL; inconclusive where the original itself is not finite, or learns nothing."""
+        """Return PASS or FAIL; inconclusive where the original is not finite or no state changes."""
         if not math.isfinite(step.loss) or math.isnan(step.update):
             return "inconclusive"
         near = step.error <= self.bounds.loss and step.update <= self.bounds.update
         return PASS if near else "FAIL"
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data, with None for numbers that are not finite."""
+        """Return the comparison as plain data, with None for numbers that are not finite."""
         steps = [{**asdict(step), "error": step.error} for step in self.steps]
         return {
             "ok": self.ok,
@@ -130,7 +130,7 @@ def _relative(apart: float, whole: float) -> float:
 
 
 def refuse_huge(original: Path) -> None:
-    """Raises ModelError for a step with an input that no machine holds: rewriting it would take long."""
+    """Raise ModelError for a step with an input too large for any memory, before a long rewrite of it."""
     for value in loading.load(original).model.graph.inputs:
         sizes = [dim for dim in value.shape or () if isinstance(dim, int)]
         if math.prod(sizes) > MOST_ELEMENTS:
@@ -146,7 +146,7 @@ MOST_ELEMENTS = 1 << 40
 
 
 def compare(original: Path, result: Path, step: ScaledStep, half: Half, data: Data) -> StepComparison:
-    """Runs STEPS steps of both; inputs that `data` does not have are made up.
+    """Run STEPS steps of both models; inputs missing from `data` are synthesised.
 
     Raises what `feeds.feeds` raises, ModelError where a model does not load, and RunError where one does not
     run.
@@ -164,7 +164,7 @@ def compare(original: Path, result: Path, step: ScaledStep, half: Half, data: Da
 
 
 class _Runs:
-    """Both steps in sessions, and the states that they have by now."""
+    """Sessions of both steps, with their current states."""
 
     def __init__(
         self, step: ScaledStep, before: Any, after: Any, first: Arrays, metadata: Mapping[str, str]
@@ -177,7 +177,7 @@ class _Runs:
         self._all: tuple[Pair, ...] = (*step.spec.state, *(pair for pair in scale if pair is not None))
 
     def take(self, batch: Arrays) -> ComparedStep:
-        """Takes a step of both; one that the loss scale skips is taken again with the scale that follows."""
+        """Run one step of both; retry a step that the loss scale skips, with the scale that follows."""
         made = sessions.run_session(self._before, {**batch, **self._state})
         self._state = {pair.input: made[pair.output] for pair in self._step.spec.state}
         finite, skipped, done = self._step.borders.finite, 0, self._take_half(batch)
@@ -206,7 +206,7 @@ class _Runs:
         return max(zip(differences, self._start, strict=True), default=(0.0, ""))
 
     def _states(self) -> Iterator[tuple[Array, Array, Array]]:
-        """Each state at the start, by the original and by the result, in float64."""
+        """Yield each state at the start, of the original and of the result, in float64."""
         for name, start in self._start.items():
             yield tuple(np.asarray(a, np.float64) for a in (start, self._state[name], self._half_state[name]))  # pyright: ignore[reportReturnType]
 
@@ -216,7 +216,7 @@ def _norm(array: Array) -> float:
 
 
 def _batches(original: Path, step: ScaledStep, data: Data) -> Iterator[Arrays]:
-    """The inputs of each step, states included; samples that were given come round again."""
+    """Yield the inputs of each step, states included; the samples of `data` are reused in turn."""
     sizes = feeds.given_sizes(original, data)
     made_up = feeds.feeds(original, Data(dims=sizes.dims, seed=data.seed, samples=STEPS))
     given = list(feeds.partial_feeds(original, data)) or [{}]
@@ -227,8 +227,8 @@ def _batches(original: Path, step: ScaledStep, data: Data) -> Iterator[Arrays]:
 
 
 def _as_trained(model: ir.Model, step: ScaledStep) -> Callable[[str, Array], Array]:
-    """Made-up inputs as a step has them at its start: slots are zero, counters and vectors of weights 1,
-    other weights as X. Glorot and Y. Bengio (AISTATS 2010) draw them; single numbers beside these are rates.
+    """Return the initialiser of synthetic inputs: slots are zero, counters and weight vectors 1, other
+    weights as X. Glorot and Y. Bengio (AISTATS 2010) draw them; other scalars are learning rates.
     """
     states = {pair.input for pair in step.spec.state}
     behind = set(step.optimiser)
@@ -253,7 +253,7 @@ def _as_trained(model: ir.Model, step: ScaledStep) -> Callable[[str, Array], Arr
 
 
 def describe(comparison: StepComparison) -> str:
-    """One sentence: the samples that two steps were compared on, and the limits."""
+    """Return one sentence with the samples that the steps were compared on, and the limits."""
     limits = (
         f"limits in {comparison.half}: error {comparison.bounds.loss:g}, update {comparison.bounds.update:g}"
     )
@@ -264,7 +264,7 @@ COLUMNS = ("step", "loss", "in half", "error", "update", "largest of a state", "
 
 
 def cells(comparison: StepComparison) -> Iterator[tuple[str, ...]]:
-    """Rows for a table, one for each step, with a cell for each of COLUMNS."""
+    """Yield the table row of each step, with a cell for each of COLUMNS."""
     for number, step in enumerate(comparison.steps, 1):
         largest = f"{step.largest:.1e} {step.state}" if step.state else ""
         numbers = (f"{step.loss:.6g}", f"{step.half_loss:.6g}", f"{step.error:.1e}", f"{step.update:.1e}")

@@ -1,4 +1,4 @@
-"""The dataflow of a main graph: a node with bodies is one step, which reads what its bodies capture."""
+"""The dataflow of a main graph: a node with bodies is one step, with captured values as operands."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from amp_rewrite.policy.entries import Kind
 
 @dataclass(frozen=True, slots=True)
 class Dataflow:
-    """The nodes of a main graph in topological order, what each reads, and who reads each value.
+    """The nodes of a main graph in topological order, their operands, and the consumers of each value.
 
-    `reads` includes what bodies capture. `readers` has every use of a value once: the node of the main graph
-    that reads it, and the use itself, which may be in a body of that node.
+    `reads` includes values captured by bodies. `readers` has every use of a value once: the consumer in the
+    main graph, and the use itself, which may be in a body of that node.
     """
 
     graph: ir.Graph
@@ -28,16 +28,16 @@ class Dataflow:
     readers: Mapping[ir.Value, Sequence[tuple[ir.Node, Use]]]
 
     def before(self, values: Iterable[ir.Value]) -> set[ir.Node]:
-        """All nodes that these values depend on."""
+        """Return all nodes on which these values depend."""
         made = (value.producer() for value in values)
         return reach(filter(None, made), self._makers)
 
     def behind(self, nodes: Iterable[ir.Node]) -> set[ir.Node]:
-        """These nodes and all that depend on them."""
+        """Return these nodes and all that depend on them."""
         return reach(nodes, self.successors)
 
     def successors(self, node: ir.Node) -> Iterator[ir.Node]:
-        """The nodes that read what a node outputs."""
+        """Yield the consumers of a node's outputs."""
         for value in node.outputs:
             yield from (reader for reader, _ in self.readers.get(value, ()))
 
@@ -46,7 +46,7 @@ class Dataflow:
 
 
 def of(graph: ir.Graph) -> Dataflow:
-    """The dataflow of a main graph whose nodes are sorted."""
+    """Return the dataflow of a main graph whose nodes are sorted."""
     nodes = tuple(graph)
     outer = set(nodes)
     reads: dict[ir.Node, tuple[ir.Value, ...]] = {}
@@ -60,13 +60,13 @@ def of(graph: ir.Graph) -> Dataflow:
 
 
 def _is_outer(value: ir.Value, outer: Collection[ir.Node], graph: ir.Graph) -> bool:
-    """Whether a value is of the main graph, not of a body."""
+    """Whether a value belongs to the main graph, not to a body."""
     node = value.producer()
     return value.graph in (graph, None) if node is None else node in outer
 
 
 def _uses(node: ir.Node) -> Iterator[tuple[ir.Value, Use]]:
-    """The uses of values by a node and in its bodies, with those of values of the bodies."""
+    """Yield all uses of values by a node and in its bodies, values local to the bodies included."""
     yield from ((value, Use(node, port)) for port, value in enumerate(node.inputs) if value is not None)
     for body in control_flow.bodies(node):
         for inner in body:
@@ -79,7 +79,7 @@ def reach(
     following: Callable[[ir.Node], Iterable[ir.Node]],
     passes: Callable[[ir.Node], bool] = lambda _: True,
 ) -> set[ir.Node]:
-    """These nodes and all that follow, by way of nodes that `passes` takes alone."""
+    """Return the nodes reachable from these along `following`, through nodes that satisfy `passes` only."""
     found, todo = set[ir.Node](), list(start)
     while todo:
         node = todo.pop()
@@ -90,8 +90,8 @@ def reach(
 
 
 def is_product(node: ir.Node) -> bool:
-    """Whether a node is, or holds in a body, what the shipped list has on its allow list: a matrix product, a
-    convolution, an attention or a recurrent network, or the gradient of a convolution.
+    """Whether a node is, or has in a body, an operator of the shipped allow list (matrix product,
+    convolution, attention, recurrent network) or the gradient of a convolution.
     """
     lists = operator_lists.load("default")
     for inner in traversal.nodes_inner_first([node]):

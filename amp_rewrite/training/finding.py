@@ -1,4 +1,4 @@
-"""Finds what a train step is: by what was said, else its metadata, else names, else the dataflow."""
+"""Search for the spec of a train step: by arguments, else its metadata, else names, else the dataflow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from amp_rewrite.training.linearity import Linearity, Parts, Subject, analyse
 from amp_rewrite.training.spec import Asked, Pair, TrainSpec
 from amp_rewrite.training.state_pairs import Borders, listed
 
-# The seed of a backward pass: the value that every gradient is linear in.
+# The seed of a backward pass: the value in which every gradient is linear.
 
 
 def find_seeds(
@@ -31,10 +31,10 @@ def find_seeds(
     said: str | None,
     guessed: list[str],
 ) -> ir.Value:
-    """The value that is said to be the seed, that is called so, or that analysis finds.
+    """Find the seed: by `seed_name`, else by a usual name, else by analysis.
 
-    `kept` is what the backward pass is for, and `loss` the name of the loss. Raises SpecError where there is
-    none, or where what is said cannot be one.
+    `targets` are the values that the backward pass updates, and `loss` is the name of the loss. Raises
+    SpecError where there is no seed, or the named value cannot be one.
     """
     known = _values(subject.flow)
     if said is not None:
@@ -47,7 +47,7 @@ def find_seeds(
 
 
 def _values(flow: Dataflow) -> dict[str, ir.Value]:
-    """All values of a main graph by name."""
+    """Return all values of a main graph by name."""
     outer = (*flow.graph.initializers.values(), *flow.graph.inputs)
     made = (value for node in flow.nodes for value in node.outputs)
     return {value.name: value for value in (*outer, *made) if value.name}
@@ -78,8 +78,8 @@ def _absent(flow: Dataflow, name: str) -> str:
 def _first(
     subject: Subject, types: Types, kept: Sequence[ir.Value], gradients: Sequence[ir.Value]
 ) -> ir.Value:
-    """The first value of the backward pass, in order, that can be its seed; else a value that the forward
-    pass makes, the last first.
+    """Return the first value of the backward pass, in order, that can be its seed; else the last such output
+    of the forward pass.
     """
     if not any(map(dataflow.is_product, subject.flow.before(kept) - set(subject.forward))):
         raise SpecError(
@@ -116,14 +116,14 @@ def _is_float(types: Types, value: ir.Value) -> bool:
 
 
 def _starts(subject: Subject, types: Types, value: ir.Value) -> bool:
-    """Whether a product of a backward pass is linear in a value."""
+    """Return True if a product of a backward pass is linear in a value."""
     return _is_float(types, value) and bool(analyse(subject, value).products)
 
 
 def _is_seed(
     subject: Subject, types: Types, value: ir.Value, kept: Sequence[ir.Value], gradients: Collection[ir.Value]
 ) -> bool:
-    """Whether all products of the backward pass are linear in a value, and all gradients that are named."""
+    """Whether all products of the backward pass and all named gradients are linear in a value."""
     if not _is_float(types, value):
         return False
     found = analyse(subject, value, gradients)
@@ -133,13 +133,13 @@ def _is_seed(
     return not linearity.unscaled(subject.flow, divided, found)
 
 
-# What is refused of train steps: operators that no runtime has, and gradients that no scale reaches.
+# Unsupported train steps: operators that no runtime has, and gradients that no scale reaches.
 
 _PREVIEW = "ai.onnx.preview.training"
 
 
 def refuse_unknown(model: ir.Model) -> None:
-    """SpecError for operators of ai.onnx.preview.training."""
+    """Raise SpecError for operators of ai.onnx.preview.training."""
     found = {node.op_type for node in traversal.every_node(model.graph) if node.domain == _PREVIEW}
     if found:
         raise SpecError(
@@ -156,7 +156,7 @@ _ARTEFACTS = frozenset(
 
 
 def refuse_artefact(model: ir.Model) -> None:
-    """ModelError for what onnxruntime-training's generate_artifacts makes."""
+    """Raise ModelError for a model from onnxruntime-training's generate_artifacts."""
     nodes = traversal.every_node(model.graph)
     made = {node.op_type for node in nodes if node.domain == "com.microsoft" and node.op_type in _ARTEFACTS}
     lazy = any(value.name == "lazy_reset_grad" for value in model.graph.inputs)
@@ -172,7 +172,7 @@ def refuse_artefact(model: ir.Model) -> None:
 def refuse_unscaled(
     found: Linearity, flow: Dataflow, divided: Parts, gradients: Sequence[ir.Value], spec: TrainSpec
 ) -> None:
-    """SpecError for a gradient that a scale of the seed does not reach: it would underflow in half."""
+    """Raise SpecError for a gradient that a scale of the seed does not reach: it would underflow in half."""
     if not found.frontier:
         raise SpecError(
             f"nothing reads what is linear in the seed '{spec.seed}': there are no gradients",
@@ -197,9 +197,10 @@ def refuse_unscaled(
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A model that is a train step: the spec, how its values hang together, and which part each node is in.
+    """A model that is a train step: its spec, its dataflow, and the parts of its nodes.
 
-    `forward` are the nodes that the loss needs. `guessed` names what of the spec only the dataflow says.
+    `forward` are the nodes on which the loss depends. `guessed` names the parts of the spec inferred from the
+    dataflow alone.
     """
 
     model: ir.Model
@@ -219,9 +220,10 @@ class Step:
 
 
 def find_step(model: ir.Model, asked: Asked, suffix: str | None = None) -> Step:
-    """What a model is as a train step; `model` has no functions, and its nodes are sorted.
+    """Find the train step in a model without functions whose nodes are sorted.
 
-    Raises SpecError, which says what is missing or lists the candidates, where it is none or not clear.
+    Raises SpecError, which names the missing part or lists the candidates, for a model that is no train step
+    or an ambiguous one.
     """
     refuse_unknown(model)
     flow, types = dataflow.of(model.graph), element_types.infer(model)
@@ -260,7 +262,7 @@ def find_step(model: ir.Model, asked: Asked, suffix: str | None = None) -> Step:
 
 
 def _kept(borders: Borders, state: Sequence[Pair], gradients: Sequence[ir.Value]) -> list[ir.Value]:
-    """What the backward pass is for: new state, else the gradients."""
+    """Return the values for which the backward pass exists: new state, else the gradients."""
     return [borders.outputs[pair.output] for pair in state] or list(gradients)
 
 
@@ -278,7 +280,7 @@ def _gradients(flow: Dataflow, names: Sequence[str]) -> tuple[ir.Value, ...]:
 def _loss(
     borders: Borders, flow: Dataflow, said: str | None, state: Sequence[Pair], guessed: list[str]
 ) -> str:
-    """The loss: what is said to be, what is called so, or the only scalar that products lead to."""
+    """Find the loss: by `loss_name`, else the output "loss", else the only scalar behind a product."""
     if said is not None:
         if said not in borders.outputs:
             remedy = f"its outputs are {listed(borders.outputs)}"
@@ -309,7 +311,7 @@ def _scalars(borders: Borders) -> Iterator[str]:
 
 
 def _may_be_scalar(borders: Borders, name: str) -> bool:
-    """Whether there is such an output, floating-point and, as far as its shape is known, of one element."""
+    """Return True for a floating-point output of that name with one element, as far as its shape is known."""
     value = borders.outputs.get(name)
     kind = None if value is None else borders.types.get(value)
     if value is None or not isinstance(kind, ir.TensorType) or kind.dtype not in FLOATS:

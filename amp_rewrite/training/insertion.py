@@ -1,4 +1,4 @@
-"""Inserts a loss scale: the seed is multiplied by it, and every gradient by its reciprocal."""
+"""Insertion of a loss scale: the seed is multiplied by it, and every gradient by its reciprocal."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SCALAR = ir.Shape(())
 
 
 class NodeBuilder:
-    """Adds nodes to the main graph of a model, and keeps what it added in `nodes`.
+    """A builder that adds nodes to the main graph of a model, and records them in `nodes`.
 
-    Nodes stand behind the producer of a value where one is given, else at the end of the graph.
+    A node is inserted behind the producer of a value if one is named, else at the end of the graph.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -39,22 +39,22 @@ class NodeBuilder:
         self._placer = Placer()
 
     def name(self, wanted: str) -> str:
-        """A name for a value that none has yet: the wanted one, or that with a number."""
+        """Return a fresh value name: `stem`, with a number if it is taken."""
         return self._names.new_value(wanted)
 
     def input(self, wanted: str, dtype: ir.DataType) -> ir.Value:
-        """A new scalar input of the model, the last."""
+        """Append a scalar input to the model and return it."""
         value = ir.Value(name=self.name(wanted), type=tensor(dtype), shape=SCALAR)
         self.graph.inputs.append(value)
         return value
 
     def output(self, value: ir.Value, wanted: str) -> None:
-        """Makes a new value the last output of the model, by the wanted name."""
+        """Append a new value to the outputs of the model, named after `stem`."""
         value.name = self.name(wanted)
         self.graph.outputs.append(value)
 
     def scalar(self, wanted: str, number: float, dtype: ir.DataType) -> ir.Value:
-        """A stored scalar."""
+        """Register a scalar initializer and return its value."""
         name = self.name(wanted)
         stored = ir.tensor(np.asarray(number, dtype.numpy()), name=name)
         value = ir.Value(name=name, type=tensor(dtype), shape=SCALAR, const_value=stored)
@@ -72,9 +72,7 @@ class NodeBuilder:
         attributes: Mapping[str, Any] | None = None,
         behind: ir.Value | None = None,
     ) -> ir.Value:
-        """The output of a new node, of a type and a shape; `behind` is the value behind whose producer it
-        stands.
-        """
+        """Add a node and return its output; the node is inserted behind the producer of `behind`."""
         made = ir.Value(name=self.name(name), type=tensor(dtype), shape=shape)
         held = [ir.convenience.convert_attribute(key, value) for key, value in (attributes or {}).items()]
         node = ir.Node("", operator, inputs, held, outputs=(made,), name=self._names.of_node(f"{made.name}"))
@@ -86,7 +84,7 @@ class NodeBuilder:
         return made
 
     def cast(self, value: ir.Value, was: ir.DataType, to: ir.DataType, behind: ir.Value) -> ir.Value:
-        """The value in another type; itself where it has that."""
+        """Return the value cast to another type, or itself if it has that type."""
         if was == to:
             return value
         return self.node(
@@ -103,7 +101,7 @@ class NodeBuilder:
 @dataclass(frozen=True, slots=True)
 class Scaled:
     """The values that a loss scale added: the scaled seed, the product that it is cast from (or itself), and
-    the unscaled gradients in float32 (float64 for those that were).
+    the unscaled gradients in float32 (or float64, where they were float64).
     """
 
     seed: ir.Value
@@ -112,7 +110,7 @@ class Scaled:
 
 
 def multiply_linear(step: Step, scale: ir.Value, reciprocal: ir.Value, build: NodeBuilder) -> Scaled:
-    """Multiplies the seed by a scale, and each gradient by its reciprocal, in float32; changes the model."""
+    """Multiply the seed by a scale, and each gradient by its reciprocal, in float32; changes the model."""
     found, types = step.linearity, step.types
     gradients = tuple(_unscaled(found, value, reciprocal, types, build) for value in found.frontier)
     return Scaled(*_scaled_seed(found, scale, types, build), gradients)
@@ -121,8 +119,8 @@ def multiply_linear(step: Step, scale: ir.Value, reciprocal: ir.Value, build: No
 def _scaled_seed(
     found: Linearity, scale: ir.Value, types: Types, build: NodeBuilder
 ) -> tuple[ir.Value, ir.Value]:
-    """The seed times the scale, for the nodes that are linear in it, and the product that it is cast from;
-    others read the seed as it is.
+    """Return the scaled seed and the product that it is cast from; redirect the nodes that are linear in the
+    seed to it. Other consumers keep the unscaled seed.
     """
     made, scaled = _product(found.seed, scale, "scaled", types, build)
     redirect([(found.seed_uses, scaled)])
@@ -132,7 +130,7 @@ def _scaled_seed(
 def _unscaled(
     found: Linearity, value: ir.Value, reciprocal: ir.Value, types: Types, build: NodeBuilder
 ) -> ir.Value:
-    """A gradient times the reciprocal of the scale, for its uses that are not linear."""
+    """Return a gradient times the reciprocal of the scale; redirect its non-linear uses to it."""
     made, narrow = _product(value, reciprocal, "unscaled", types, build)
     uses = found.frontier[value]
     redirect([(uses, narrow)])
@@ -144,7 +142,7 @@ def _unscaled(
 def _product(
     value: ir.Value, factor: ir.Value, suffix: str, types: Types, build: NodeBuilder
 ) -> tuple[ir.Value, ir.Value]:
-    """A value times a factor in float32, in float64 where it is that, and the same in its own type."""
+    """Return a value times a factor in float32 (float64 for float64), and the product in its own type."""
     dtype = _dtype(types, value)
     wide = DOUBLE if dtype == DOUBLE else FLOAT
     by = build.cast(factor, FLOAT, wide, factor)
@@ -167,7 +165,7 @@ def _dtype(types: Types, value: ir.Value) -> ir.DataType:
 
 
 def refuse_old(model: ir.Model, least: int) -> None:
-    """SpecError for an opset without what the nodes of a loss scale need."""
+    """Raise SpecError for an opset older than `least`, which the nodes of a loss scale need."""
     version = element_types.default_opset(model.graph.opset_imports)
     if version < least:
         raise SpecError(
@@ -176,20 +174,20 @@ def refuse_old(model: ir.Model, least: int) -> None:
         )
 
 
-# Whether gradients are finite, and steps that are skipped where they are not.
+# The overflow check of gradients, and the guards that skip a step with non-finite ones.
 
 DOUBLE = ir.DataType.DOUBLE
 
 TINY = 2.0**-64
-"""What gradients are multiplied by before their absolute values are summed: sums of 2^60 elements of
-float32's largest number are finite then, and what vanishes is finite.
+"""The factor of gradients before their absolute values are summed: a sum of 2^60 elements of float32's
+largest number stays finite, and elements that underflow are finite anyway.
 """
 
 
 def all_finite(gradients: Sequence[ir.Value], build: NodeBuilder) -> ir.Value:
-    """A scalar that says whether every element of every gradient is finite.
+    """Return a scalar flag: every element of every gradient is finite.
 
-    The sum of absolute values is infinite or NaN if an element is (IEEE 754); less than infinity is neither.
+    The sum of absolute values is infinite or NaN if an element is (IEEE 754); neither is less than infinity.
     """
     flags = [_finite(group, dtype, build) for dtype, group in _by_type(gradients) if group]
     found = flags[0]
@@ -199,7 +197,7 @@ def all_finite(gradients: Sequence[ir.Value], build: NodeBuilder) -> ir.Value:
 
 
 def _by_type(gradients: Iterable[ir.Value]) -> Iterator[tuple[ir.DataType, list[ir.Value]]]:
-    """In float32 and in float64."""
+    """Yield the gradients in float32, then those in float64."""
     held = list(gradients)
     for dtype in (FLOAT, DOUBLE):
         yield dtype, [value for value in held if value.dtype == dtype]
@@ -221,9 +219,9 @@ def _absolute_sum(value: ir.Value, tiny: ir.Value, dtype: ir.DataType, build: No
 
 
 def guard(step: Step, finite: ir.Value, build: NodeBuilder) -> tuple[Pair, ...]:
-    """Makes every state output the old state where gradients are not finite.
+    """Guard every state output: it is the old state where gradients are not finite.
 
-    Returns the pairs that are left as they are, since their output is an input of the model itself.
+    Returns the unguarded pairs, whose output is itself an input of the model.
     """
     left: list[Pair] = []
     outputs = {value.name: value for value in build.graph.outputs}  # a gradient may have taken a name
@@ -237,7 +235,7 @@ def guard(step: Step, finite: ir.Value, build: NodeBuilder) -> tuple[Pair, ...]:
 
 
 def _guard(old: ir.Value, new: ir.Value, finite: ir.Value, build: NodeBuilder) -> None:
-    """The guarded value takes the name and the place of the output; other nodes read what they did."""
+    """Replace an output by its guarded value, which takes its name; other consumers are not redirected."""
     dtype = old.dtype or FLOAT
     kept = build.node("Where", (finite, new, old), f"{new.name}__kept", dtype=dtype, shape=old.shape)
     outputs = build.graph.outputs
@@ -247,27 +245,27 @@ def _guard(old: ir.Value, new: ir.Value, finite: ir.Value, build: NodeBuilder) -
     new.name, kept.name = kept.name, new.name
 
 
-# The dynamic loss scale as nodes: scale and good steps go in, and come out as they are for the next step.
-# Where gradients are finite, good + 1 is counted up to the period; then the scale is multiplied, if float32
-# holds the product, and counting starts again. Where they are not, the scale is divided, down to 1. Source:
-# DynamicLossScale.update of TensorFlow's loss_scale.py.
+# The dynamic loss scale as nodes: scale and good steps are inputs, and outputs for the next step. Where
+# gradients are finite, good steps are counted up to the period; then the scale is multiplied, unless the
+# product overflows float32, and the count restarts. Where they are not, the scale is divided, down to 1.
+# Source: DynamicLossScale.update of TensorFlow's loss_scale.py.
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleState:
-    """The inputs of a step that hold its loss scale, and the number of steps since it last changed."""
+    """The inputs of a step for its loss scale and for the number of steps since it last changed."""
 
     scale: ir.Value
     good_steps: ir.Value
 
 
 def inputs(build: NodeBuilder) -> ScaleState:
-    """Two new scalar inputs of the model: float32 and int64."""
+    """Append the two scalar inputs of the scale to the model: float32 and int64."""
     return ScaleState(build.input("loss_scale", ir.DataType.FLOAT), build.input("good_steps", INT64))
 
 
 def update(state: ScaleState, finite: ir.Value, asked: DynamicLossScale, build: NodeBuilder) -> ScaleState:
-    """The scale and the number of good steps after a step whose gradients are `finite`, or not."""
+    """Return the scale and the number of good steps after a step; `finite` is the flag of its gradients."""
     one, zero = build.scalar("good_steps__one", 1, INT64), build.scalar("good_steps__zero", 0, INT64)
     period = build.scalar("good_steps__period", asked.increment_period, INT64)
     count = build.node("Add", (state.good_steps, one), "good_steps__count", dtype=INT64)
@@ -280,7 +278,7 @@ def update(state: ScaleState, finite: ir.Value, asked: DynamicLossScale, build: 
 
 
 def _grown(scale: ir.Value, asked: DynamicLossScale, build: NodeBuilder) -> ir.Value:
-    """The scale times the multiplier; as it was, where that is infinite."""
+    """Return the scale times the multiplier, or the scale where the product overflows."""
     by = build.scalar("loss_scale__multiplier", asked.multiplier, ir.DataType.FLOAT)
     infinity = build.scalar("loss_scale__infinity", float("inf"), ir.DataType.FLOAT)
     larger = build.node("Mul", (scale, by), "loss_scale__larger")
@@ -295,19 +293,19 @@ def _shrunk(scale: ir.Value, asked: DynamicLossScale, build: NodeBuilder) -> ir.
     return build.node("Max", (smaller, least), "loss_scale__shrunk")
 
 
-# A loss scale with all that belongs to it, inserted into a step: factors, skipped steps, and its state.
+# A complete loss scale in a step: its factors, the guards of skipped steps, and its state.
 
 STATE_KEY = f"{PREFIX}loss_scale"
-"""The key of a model's metadata that holds the inputs and outputs of its loss scale, and the start values."""
+"""The metadata key for the inputs and outputs of a model's loss scale, and their initial values."""
 
 _FIXED_OPSET, _DYNAMIC_OPSET = 7, 9
-"""The first opsets that have the operators: broadcasting, and Where and Less of integers."""
+"""The first opsets with the operators: broadcasting, and Where and Less of integers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleBorders:
-    """The names of the inputs and outputs that a loss scale added: the pairs of its state, None where it has
-    none, and the output that says whether all gradients were finite, None where nothing asks.
+    """The names of the inputs and outputs that a loss scale added: the pairs of its state, None for a fixed
+    scale, and the output flag for finite gradients, None where no step is skipped.
 
     Examples:
         >>> from amp_rewrite.demo import train_step
@@ -324,9 +322,9 @@ class ScaleBorders:
 
 @dataclass(frozen=True, slots=True)
 class InsertedScale:
-    """What an inserted scale is, by names: its inputs and outputs, the state that a skipped step cannot keep,
-    the scaled seed and the product that it is cast from, and the powers that the scale alone makes: 1 for the
-    scale itself, -1 for its reciprocal.
+    """An inserted scale by names: its inputs and outputs, the unguarded state, the scaled seed, the product
+    that it is cast from, and the values that are powers of the scale: 1 for the scale itself, -1 for its
+    reciprocal.
     """
 
     borders: ScaleBorders
@@ -337,7 +335,10 @@ class InsertedScale:
 
 
 def insert_scale(step: Step, asked: LossScale, build: NodeBuilder, *, skips: bool) -> InsertedScale:
-    """Inserts a scale into a step; changes the model. Raises SpecError where it has one, or is too old."""
+    """Insert a scale into a step; changes the model.
+
+    Raises SpecError for a model that already has one, or whose opset is too old.
+    """
     if STATE_KEY in step.model.metadata_props:
         raise SpecError(
             "the step has a loss scale already", remedy="insert one into the original, or ask for none"
@@ -371,7 +372,7 @@ def insert_scale(step: Step, asked: LossScale, build: NodeBuilder, *, skips: boo
 
 
 def _powers(build: NodeBuilder, factor: ir.Value, reciprocal: ir.Value) -> dict[str, int]:
-    """The two, and what is cast from them, by name."""
+    """Return the exponent of the scale in both factors and in their casts, by name."""
     found = {factor: 1, reciprocal: -1}
     for node in build.nodes:
         if node.op_type == "Cast" and node.inputs[0] in found:

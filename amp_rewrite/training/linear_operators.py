@@ -1,10 +1,10 @@
-"""Which operators are linear in which of their inputs: what multiplies these multiplies their outputs.
+"""Rules of linear operators: the outputs that scale with given inputs.
 
-A rule gets a node, the positions of the inputs that are multiplied (`scaled`), and a test whether an input is
-constant zero or absent. It returns the positions of the outputs that are multiplied as well, or None where
-the node is not linear in these inputs together. An operator without a rule is not linear. ONNX's operator
-documentation defines all of them but the gradients of onnxruntime-training, which
-orttraining/orttraining/core/graph/training_op_defs.cc does.
+A rule gets a node, the positions of its scaled inputs (`scaled`), and a predicate for inputs that are
+constant zero or absent. It returns the positions of the outputs that are scaled as well, or None where the
+node is not linear in these inputs together. An operator without a rule is not linear. Sources: ONNX's
+operator documentation; for the gradients of onnxruntime-training,
+orttraining/orttraining/core/graph/training_op_defs.cc.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from amp_rewrite.onnx_types import schema
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A node, which of its inputs are multiplied, and a test for inputs that are zero or absent."""
+    """A node, the positions of its scaled inputs, and a predicate for inputs that are zero or absent."""
 
     node: ir.Node
     scaled: frozenset[int]
@@ -42,14 +42,14 @@ _NOTHING: tuple[int, ...] = ()
 
 
 def outputs(site: Site) -> Collection[int] | None:
-    """The outputs of a node that are multiplied with its inputs; None where it is not linear in these."""
+    """Return the outputs of a node that scale with its inputs; None where it is not linear in these."""
     domain = "" if site.node.domain == "ai.onnx" else site.node.domain
     rule = _RULES.get((domain, site.node.op_type))
     return None if rule is None else rule(site)
 
 
 def _in(*ports: int) -> Rule:
-    """Linear in one input alone, or in each of them separately: all outputs."""
+    """Return the rule of an operator that is linear in any one of these inputs: all outputs scale."""
 
     def rule(site: Site) -> Collection[int] | None:
         alone = len(site.scaled) == 1 and site.scaled <= set(ports)
@@ -63,7 +63,9 @@ def _first_output(site: Site) -> Collection[int] | None:
 
 
 def _together(*ports: int) -> Rule:
-    """Linear in these inputs (in all, where none is named) together: each multiplied, or zero."""
+    """Return the rule of an operator that is linear in these inputs (by default all) together: each must be
+    scaled, or zero.
+    """
 
     def rule(site: Site) -> Collection[int] | None:
         taken = ports or range(len(site.node.inputs))
@@ -78,7 +80,7 @@ def _all_or_zero(site: Site, ports: Iterable[int]) -> bool:
 
 
 def _product(*, added: int | None = None) -> Rule:
-    """Linear in either of the first two inputs; what is `added` must be multiplied too, or zero."""
+    """Return the rule of a product, linear in either factor; input `addend` must be scaled too, or zero."""
 
     def rule(site: Site) -> Collection[int] | None:
         factors = site.scaled & {0, 1}
@@ -96,11 +98,11 @@ def _cast(site: Site) -> Collection[int] | None:
 
 
 FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE))
-"""The types that a loss, a seed and gradients may have."""
+"""The element types of losses, seeds and gradients."""
 
 
 def _cast_like(site: Site) -> Collection[int] | None:
-    """What decides the type may be anything: its numbers are not read."""
+    """Ignore the second input, which only provides the type."""
     return _FIRST if 0 in site.scaled else _NOTHING
 
 
@@ -111,7 +113,7 @@ def _scatter(site: Site) -> Collection[int] | None:
 
 
 def _pad(site: Site) -> Collection[int] | None:
-    """What is padded with must be zero: an input from opset 11 on, an attribute before."""
+    """Require zero padding: an input from opset 11 on, an attribute before."""
     mode, value = schema.text(site.node, "mode", "constant"), site.node.attributes.get("value")
     pads_with_zero = site.is_zero(2) and (value is None or _number(value) == 0)
     return _first_output(site) if mode != "constant" or pads_with_zero else None

@@ -1,8 +1,8 @@
-"""Which values of a backward pass are linear in its seed, and where they are used otherwise: the frontier.
+"""Linearity analysis: the values of a backward pass that are linear in its seed, and their frontier.
 
-If the seed is multiplied by a scale, every linear value is. Divided by the scale where it is used otherwise,
-no other value changes in exact arithmetic, whatever the seed, the optimiser and the names are; in floating
-point no bit changes if the scale is a power of two and nothing overflows or is subnormal.
+If the seed is multiplied by a scale, every linear value is. The frontier are their non-linear uses: divided
+by the scale there, no other value changes in exact arithmetic, whatever the seed, the optimiser and the names
+are; in floating point no bit changes if the scale is a power of two and nothing overflows or is subnormal.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from amp_rewrite.training.linear_operators import Site
 
 @dataclass(frozen=True, slots=True)
 class Linearity:
-    """What a multiplied seed multiplies: the linear `values`, in order, and the nodes that output them.
+    """The linear `values` of a seed, in order, and the nodes that output them.
 
-    `seed_uses` are the uses of the seed by nodes that are linear in it: these read it multiplied. `frontier`
-    holds the linear values that are used otherwise, with these uses: there they are gradients.
+    `seed_uses` are the uses of the seed by nodes that are linear in it, which read it scaled. `frontier` has
+    the linear values with non-linear uses, and these uses: there they are gradients.
     """
 
     seed: ir.Value
@@ -36,14 +36,14 @@ class Linearity:
 
     @property
     def products(self) -> int:
-        """How many products of the backward pass are linear in the seed."""
+        """The number of products of the backward pass that are linear in the seed."""
         return sum(map(dataflow.is_product, self.nodes))
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is analysed: a model with its dataflow, and the nodes of the forward pass, which depend on no
-    seed: where these read one, they read it as it is.
+    """The subject of the analysis: a model with its dataflow, and the nodes of the forward pass, which depend
+    on no seed; a seed that these read stays unscaled there.
     """
 
     model: ir.Model
@@ -58,11 +58,11 @@ class Subject:
 
 
 def analyse(subject: Subject, seed: ir.Value, named: Collection[ir.Value] = ()) -> Linearity:
-    """What is linear in the seed, up to the gradients.
+    """Return the linearity of the seed, up to the gradients.
 
-    Where no product follows, the optimiser begins at a value that is `named` as a gradient, that has a use
-    which is not linear, or that is multiplied by a scalar, as a learning rate is: this is a gradient in all
-    of its uses, so that each has one place where it is divided.
+    Where no product follows, the optimiser begins at a value that is one of `gradients`, has a non-linear
+    use, or is multiplied by a scalar such as a learning rate. Such a value is a gradient in all of its uses,
+    so that each gradient is divided in one place.
     """
     found = _propagate(subject, seed, frozenset())
     inner = _before_products(found, subject.flow, named)
@@ -72,7 +72,7 @@ def analyse(subject: Subject, seed: ir.Value, named: Collection[ir.Value] = ()) 
 
 
 def _ends(found: Linearity, flow: Dataflow, value: ir.Value) -> bool:
-    """Whether a linear value has a use that is not linear, or is multiplied by a scalar or divided by one."""
+    """Return True for a linear value with a non-linear use, or multiplied or divided by a scalar."""
     if value in found.frontier:
         return True
     readers = (node for node, _ in flow.readers.get(value, ()))
@@ -112,16 +112,16 @@ def _propagate(subject: Subject, seed: ir.Value, cut: Collection[ir.Value]) -> L
 
 
 def _behind(subject: Subject, seed: ir.Value) -> Iterable[ir.Node]:
-    """The nodes of the backward pass and the optimiser that depend on the seed, in order."""
+    """Return the nodes of the backward pass and the optimiser that depend on the seed, in order."""
     flow = subject.flow
     reached = flow.behind(node for node, _ in flow.readers.get(seed, ()) if node not in subject.forward)
     return [node for node in flow.nodes if node in reached and node not in subject.forward]
 
 
 def _other_uses(flow: Dataflow, value: ir.Value, linear: Collection[ir.Node]) -> Iterable[Use]:
-    """The uses of a value by nodes that are not `linear`, and as an output of the model.
+    """Yield the uses of a value by nodes that are not `linear`, and as an output of the model.
 
-    What reads shapes alone may read either.
+    Uses of the shape alone are exempt: it is the same for the scaled and the unscaled value.
     """
     for node, use in flow.readers.get(value, ()):
         reads_shape = not node.domain and node.op_type in ("Shape", "Size")
@@ -131,24 +131,24 @@ def _other_uses(flow: Dataflow, value: ir.Value, linear: Collection[ir.Node]) ->
 
 
 def _before_products(found: Linearity, flow: Dataflow, named: Collection[ir.Value]) -> Collection[ir.Value]:
-    """The linear values that linear products, or what makes `named` gradients, depend on."""
+    """Return the linear values on which linear products, or the producers of `gradients`, depend."""
     makers = {value.producer() for value in named}
     ends = [node for node in found.nodes if node in makers or dataflow.is_product(node)]
     before = flow.before(value for node in ends for value in node.inputs if value is not None)
     return {value for value in found.values if value.producer() in before}
 
 
-# The loss region: what stays float32 around the loss and the seed, since its numbers are small. A gradient
-# is smallest where the backward pass begins: 2/N of a mean over N numbers underflows in float16 before any
-# scale reaches it. TensorFlow's rewrite keeps losses in float32 by its deny list; here the region ends at
-# the first product on either side.
+# The loss region: the nodes around the loss and the seed that stay float32, as their values are small. A
+# gradient is smallest where the backward pass begins: 2/N of a mean over N numbers underflows in float16
+# before any scale reaches it. TensorFlow's rewrite keeps losses in float32 by its deny list; here the region
+# ends at the first product on either side.
 
 
 def find_loss_region(
     flow: Dataflow, loss: ir.Value, found: Linearity, forward: Collection[ir.Node]
 ) -> set[ir.Node]:
-    """The nodes with no product between them and the loss, or between the seed and them; and what these need
-    of the backward pass alone.
+    """Return the nodes with no product between them and the loss, or between the seed and them, and the
+    producers in the backward pass on which they depend.
     """
     ahead = _without_products(flow, _producers([loss]), lambda node: _producers(flow.reads[node]))
     begun = [use.holder for use in found.seed_uses if isinstance(use.holder, ir.Node)]
@@ -175,7 +175,7 @@ def _without_products(
     following: Callable[[ir.Node], Iterable[ir.Node]],
     besides: Collection[ir.Node] = (),
 ) -> set[ir.Node]:
-    """The nodes reached without passing a product, or a node `besides`."""
+    """Return the nodes reachable without passing a product, or a node of `besides`."""
 
     def passes(node: ir.Node) -> bool:
         return node not in besides and node in flow.reads and not dataflow.is_product(node)
@@ -183,13 +183,13 @@ def _without_products(
     return dataflow.reach(start, following, passes)
 
 
-# The parts of a train step: what the loss needs, what state needs beyond that, and what is neither.
+# The parts of a train step beyond the forward pass: backward pass, its side inputs, and optimiser.
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The nodes behind a backward pass (`linear` in the seed), what else these need beyond the forward pass
-    (`beside`), and what follows the gradients (`optimiser`), with state that depends on none.
+    """The nodes of a backward pass (`linear` in the seed), their other producers beyond the forward pass
+    (`beside`), and the nodes behind the gradients (`optimiser`), with those of state without a gradient.
     """
 
     linear: Collection[ir.Node]
@@ -200,7 +200,7 @@ class Parts:
 def divide_parts(
     flow: Dataflow, forward: Collection[ir.Node], kept: Collection[ir.Value], found: Linearity
 ) -> Parts:
-    """The parts of a step whose outputs `kept` are state or gradients, given what is linear in its seed."""
+    """Divide a step into its parts; `targets` are its state outputs, or its gradients."""
     linear = set(found.nodes)
     behind = flow.behind(users(flow, found)) - linear
     needed = flow.before(kept) - set(forward)
@@ -210,15 +210,15 @@ def divide_parts(
 
 
 def users(flow: Dataflow, found: Linearity) -> Iterator[ir.Node]:
-    """The nodes that read gradients where these are not linear."""
+    """Yield the consumers of gradients at the frontier."""
     for value, uses in found.frontier.items():
         yield from (node for node, use in flow.readers.get(value, ()) if use in uses)
 
 
 def unscaled(flow: Dataflow, parts: Parts, found: Linearity) -> tuple[ir.Value, ...]:
-    """Products of the backward pass that no scale of the seed reaches, and whose results reach the optimiser.
+    """Return the products of the backward pass that reach the optimiser, but no scale of the seed reaches.
 
-    A product whose result only multiplies linear values is part of the forward pass, computed again.
+    A product whose result only multiplies linear values is a recomputed part of the forward pass.
     """
     behind = flow.behind(users(flow, found))
     candidates = [node for node in flow.nodes if node in parts.beside or node in parts.optimiser]
@@ -227,7 +227,7 @@ def unscaled(flow: Dataflow, parts: Parts, found: Linearity) -> tuple[ir.Value, 
 
 
 def _reaches(flow: Dataflow, product: ir.Node, parts: Parts, found: Linearity) -> bool:
-    """Whether what a product outputs reaches the optimiser without passing a node that is linear."""
+    """Return True if the output of a product reaches the optimiser without passing a linear node."""
     linear = set(found.nodes)
     reached = dataflow.reach([product], flow.successors, lambda node: node not in linear)
     return not reached.isdisjoint(parts.optimiser)

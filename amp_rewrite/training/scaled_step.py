@@ -1,4 +1,4 @@
-"""A train step with a loss scale: what was inserted, and what of the step stays float32."""
+"""A train step with a loss scale: the inserted nodes and state, and the parts that stay float32."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from amp_rewrite.training.spec import DynamicLossScale, FixedLossScale, LossScal
 
 @dataclass(frozen=True, slots=True)
 class ScaledStep:
-    """What became of a step, by the names of values.
+    """The outcome for a step, by the names of values.
 
     `frontier` are the gradients, where the scale is divided out again, in order. `loss_region` and
     `optimiser` are the nodes that stay float32 around the loss and behind the gradients. `unguarded` are
-    pairs of state that a skipped step cannot keep, and `without_gradient` those that depend on no gradient,
-    as running statistics do. `guessed` names what of the spec only the dataflow says, and `seed` is the
-    scaled seed. `products` counts the products of the backward pass. `parts` has the part of each node that
-    is not of the forward pass, by the names of its outputs.
+    pairs of state that a skipped step updates nevertheless, and `without_gradient` those that depend on no
+    gradient, such as running statistics. `guessed` names the parts of the spec inferred from the dataflow
+    alone, and `seed` is the scaled seed. `products` counts the products of the backward pass. `parts` maps
+    the outputs of each node beyond the forward pass to the part of that node.
 
     Examples:
         >>> from amp_rewrite.demo import train_step
@@ -56,7 +56,7 @@ class ScaledStep:
     parts: Mapping[str, StepPart]
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data.
+        """Return the same as plain data.
 
         Examples:
             >>> from amp_rewrite.demo import train_step
@@ -92,7 +92,7 @@ def _borders_json(borders: ScaleBorders) -> dict[str, Any]:
 
 
 def scale(step: Step, asked: LossScale | None, *, skip_nonfinite: bool) -> tuple[ScaledStep, Held]:
-    """Inserts a loss scale into a step, and says what of it stays float32; changes the model.
+    """Insert a loss scale into a step, and return it with the values that stay float32; changes the model.
 
     A dynamic scale skips steps whose gradients are not finite, a fixed one with `skip_nonfinite` only.
     """
@@ -106,7 +106,7 @@ def scale(step: Step, asked: LossScale | None, *, skip_nonfinite: bool) -> tuple
         inserted = insertion.insert_scale(
             step, asked, build, skips=skip_nonfinite or isinstance(asked, DynamicLossScale)
         )
-    held = {  # by the names that values have now: outputs have changed theirs
+    held = {  # by the current names of values: insertion renames outputs
         **dict(_held(region, step, Reason.LOSS_REGION)),
         **dict(_held(step.parts.optimiser, step, Reason.OPTIMISER)),
         **dict(_held(build.nodes, step, Reason.SCALING)),
@@ -131,7 +131,7 @@ def scale(step: Step, asked: LossScale | None, *, skip_nonfinite: bool) -> tuple
 
 
 def _without_gradient(step: Step) -> tuple[Pair, ...]:
-    """The state that depends on no gradient."""
+    """Return the state that depends on no gradient."""
     flow = step.flow
     behind = flow.behind(linearity.users(flow, step.linearity))
     outputs = {pair: step.borders.outputs[pair.output] for pair in step.spec.state}
@@ -143,7 +143,7 @@ def _without_gradient(step: Step) -> tuple[Pair, ...]:
 
 
 def _held(nodes: Iterable[ir.Node], step: Step, reason: Reason) -> Iterator[tuple[str, Evidence]]:
-    """The values that nodes and their bodies output, each with the evidence."""
+    """Yield the outputs of nodes and of their bodies, each with the evidence for float32."""
     evidence = _evidence(step, reason)
     for node in traversal.nodes_inner_first(nodes):
         yield from ((value.name, evidence) for value in node.outputs if value.name)
@@ -155,16 +155,16 @@ def _evidence(step: Step, reason: Reason) -> Evidence:
 
 
 def _names(nodes: Iterable[ir.Node], step: Step) -> tuple[str, ...]:
-    """The first output of each node, in the order of the model."""
+    """Return the first output of each node, in the order of the model."""
     held = set(nodes)
     return tuple(node.outputs[0].name or "" for node in step.flow.nodes if node in held)
 
 
 def _tell(step: Step, asked: LossScale | None, inserted: InsertedScale) -> None:
-    """Leaves the spec, and the state of the scale with its start values, in the metadata of the model."""
+    """Record the spec, and the state of the scale with its initial values, in the metadata of the model."""
     step.model.metadata_props.update(step.spec.to_metadata())
     if asked is None:
-        return  # another may have inserted one
+        return  # an earlier call may have inserted a scale
     told: dict[str, Any] = {
         "scale": _scale_json(asked),
         "state": _borders_json(inserted.borders),
@@ -174,7 +174,7 @@ def _tell(step: Step, asked: LossScale | None, inserted: InsertedScale) -> None:
 
 
 def start_values(metadata: Mapping[str, str]) -> dict[str, NDArray[Any]] | None:
-    """The first values of the inputs that a loss scale added, by name; None where the metadata tell of none.
+    """Return the initial values of the inputs that a loss scale added, by name; None without a loss scale.
 
     Raises KeyError, TypeError or ValueError for damaged metadata.
     """
@@ -192,10 +192,10 @@ def start_values(metadata: Mapping[str, str]) -> dict[str, NDArray[Any]] | None:
 def _parts(
     step: Step, region: Collection[ir.Node], added: Iterable[ir.Node], scaled: Collection[str]
 ) -> Mapping[str, StepPart]:
-    """The part of each node that is not of the forward pass, by the names of its outputs.
+    """Return the part of each node beyond the forward pass, by the names of its outputs.
 
-    `region` is the loss region, `added` are the nodes of the loss scale, and `scaled` the products that it
-    enters.
+    `region` is the loss region, `scale_nodes` are the nodes of the loss scale, and `product_names` the
+    products by which it enters the backward pass.
     """
     by_node = dict.fromkeys(step.linearity.nodes, StepPart.BACKWARD)
     by_node |= dict.fromkeys(step.parts.optimiser, StepPart.OPTIMISER)
@@ -210,18 +210,18 @@ def _parts(
 
 
 def _stands_for(value: ir.Value | None, gradients: Collection[ir.Value]) -> bool:
-    """Whether a value is a gradient, or cast from one."""
+    """Return True for a gradient, or a value cast from one."""
     maker = None if value is None else value.producer()
     if maker is not None and maker.op_type == "Cast":
         value = maker.inputs[0]
     return value in gradients
 
 
-# What is said of a train step in a terminal.
+# The summary of a train step in a terminal.
 
 
 def lines(step: ScaledStep) -> Iterator[SummaryLine]:
-    """The step, its scale, and what stays float32 for it."""
+    """Yield the lines on the step, its scale, and its float32 parts."""
     spec = step.spec
     guessed = f" (by the dataflow: {', '.join(step.guessed)})" if step.guessed else ""
     state = plural(len(spec.state), "tensor")
@@ -247,7 +247,7 @@ def _scale(step: ScaledStep) -> str:
 
 
 def details(step: ScaledStep) -> Iterator[SummaryLine]:
-    """Every pair of state, gradient and node that stays float32, a line each."""
+    """Yield a line for every pair of state, gradient and node that stays float32."""
     lone = set(step.without_gradient)
     for pair in step.spec.state:
         yield SummaryLine("state", f"{pair}{', which depends on no gradient' if pair in lone else ''}")

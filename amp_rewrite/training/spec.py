@@ -1,4 +1,4 @@
-"""What a train step is: its loss, the seed of its backward pass, its state, and its gradients, by name."""
+"""The spec of a train step by names: loss, seed of the backward pass, state and gradients."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from amp_rewrite.policy.operator_lists import OpLists
 from amp_rewrite.policy.options import CASTING, Options
 
 PREFIX = "amp_rewrite.train."
-"""Of the keys in a model's metadata that say what a step is: loss, seed, state, grads."""
+"""The prefix of the metadata keys for the spec of a step: loss, seed, state, grads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A tensor of state: the input that it is read from, and the output that holds it after the step.
+    """A tensor of state: its input, and the output with its value after the step.
 
     Examples:
         >>> from amp_rewrite.training import Pair
@@ -45,12 +45,12 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class TrainSpec:
-    """What a model is as a train step, by the names of its values.
+    """The spec of a model as a train step, by the names of its values.
 
     `loss` is a scalar output. `seed` is the value from which the backward pass starts: every gradient is
-    linear in it. `state` are the pairs of inputs and outputs that hold parameters, slots and counters.
-    `gradients` are values that are gradients; where none is named, analysis finds them. Raises OptionError
-    for arguments of other types; `state` may hold pairs of names.
+    linear in it. `state` are the pairs of inputs and outputs of parameters, slots and counters; pairs of
+    names are accepted. `gradients` are the values of gradients; if empty, analysis finds them. Raises
+    OptionError for arguments of other types.
 
     Examples:
         >>> from amp_rewrite.training import TrainSpec
@@ -71,7 +71,7 @@ class TrainSpec:
         hold("gradients", arguments.texts("TrainSpec.gradients", gradients))
 
     def to_metadata(self) -> dict[str, str]:
-        """The spec as metadata of a model, from which `find_spec` reads it again.
+        """Return the spec as metadata of a model, from which `find_spec` restores it.
 
         Examples:
             >>> from amp_rewrite.training import TrainSpec
@@ -87,7 +87,7 @@ class TrainSpec:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as plain data.
+        """Return the fields as plain data.
 
         Examples:
             >>> from amp_rewrite.training import TrainSpec
@@ -99,7 +99,7 @@ class TrainSpec:
 
 
 def pairs(name: str, given: Any) -> tuple[Pair, ...]:
-    """Pairs of state, each given as a Pair, as two names, or as "IN=OUT"; also as a mapping."""
+    """Parse pairs of state: a mapping, or a sequence of Pairs, pairs of names and "IN=OUT"."""
     if isinstance(given, str):
         given = (given,)
     several: Any = given.items() if isinstance(given, Mapping) else given
@@ -130,12 +130,12 @@ def _pair(name: str, given: Any) -> Pair:
     return Pair(*names)
 
 
-# What somebody says of a train step, in arguments or in metadata; what is left open is found.
+# A partial spec from arguments or metadata; find_step completes it.
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is said of a step; None where nothing is."""
+    """A partial spec of a step; None for fields that are open."""
 
     loss: str | None = None
     seed: str | None = None
@@ -143,14 +143,14 @@ class Asked:
     gradients: tuple[str, ...] | None = None
 
     def over(self, other: Asked) -> Asked:
-        """This, with what it leaves open taken from another."""
+        """Return this spec with its open fields from another."""
         fields = ("loss", "seed", "state", "gradients")
         mine = {name: getattr(self, name) for name in fields if getattr(self, name) is not None}
         return replace(other, **mine)
 
 
 def spec_in_metadata(metadata: Mapping[str, str]) -> Asked:
-    """What the metadata of a model say of it; SpecError for what is not as `TrainSpec.to_metadata` has it."""
+    """Return the spec in a model's metadata; SpecError for any format but that of `TrainSpec.to_metadata`."""
     state, gradients = metadata.get(f"{PREFIX}state"), metadata.get(f"{PREFIX}grads")
     try:
         return Asked(
@@ -168,21 +168,21 @@ def spec_in_metadata(metadata: Mapping[str, str]) -> Asked:
 
 
 def _names(given: Any) -> tuple[str, ...]:
-    """Names in a list, or as the values of a mapping from parameters."""
+    """Return the names in a list, or in the values of a mapping from parameters."""
     found: Any = given.values() if isinstance(given, dict) else given
     if not isinstance(given, (dict, list)) or not all(isinstance(name, str) for name in found):
         raise ValueError("the gradients are no list of names")
     return tuple(found)
 
 
-# The two implementations: the operator lists as they are, or every layer in half.
+# The two implementations: the unchanged operator lists, or every layer in half.
 
 
 class Implementation(enum.Enum):
-    """How a step becomes half, with the names of the official ResNet's `--fp16_implementation`.
+    """The implementation of half in a step, named as in the official ResNet's `--fp16_implementation`.
 
-    GRAPH_REWRITE: by the operator lists, the rules and predicted times, as Grappler does it. CASTING: every
-    layer in half, as layers of a half `dtype` are, but for what the list denies.
+    GRAPH_REWRITE: by the operator lists, the rules and predicted times, as in Grappler. CASTING: every layer
+    in half, as with a half `dtype` of layers, except those that the list denies.
 
     Examples:
         >>> from amp_rewrite.demo import train_step
@@ -196,14 +196,14 @@ class Implementation(enum.Enum):
 
 
 def settle_implementation(options: Options, how: Implementation) -> Options:
-    """The options for an implementation: CASTING has lists of its own."""
+    """Return the options for an implementation: CASTING has lists of its own."""
     if how is Implementation.GRAPH_REWRITE:
         return options
     return replace(options, lists=_casting(options.operator_lists()))
 
 
 def _casting(lists: OpLists) -> OpLists:
-    """The lists with INFER as ALLOW: half whatever is before and behind; what users moved stays."""
+    """Return the lists with INFER as ALLOW: half whatever the neighbours are. Overrides by the user stay."""
     entries = {key: _forced(entry) for key, entry in lists.entries.items()}
     return replace(lists, name=CASTING, entries=MappingProxyType(entries))
 
@@ -225,7 +225,7 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, slots=True)
 class FixedLossScale:
-    """A scale that stays: at least 1, and finite in float32. OptionError for anything else.
+    """A constant scale, at least 1 and finite in float32. OptionError for any other.
 
     No step is skipped: gradients that are not finite are applied, as in TensorFlow.
 
@@ -244,11 +244,11 @@ class FixedLossScale:
 @dataclass(frozen=True, slots=True)
 class DynamicLossScale:
     """A scale that the step adapts: it is multiplied by `multiplier` after `increment_period` steps with
-    finite gradients, unless float32 cannot hold that, and divided by it, to 1 at the least, where gradients
-    are not finite; such a step is skipped.
+    finite gradients, unless it would overflow float32, and divided by it, down to 1, where gradients are not
+    finite; such a step is skipped.
 
-    `initial_scale` and `multiplier` are at least 1, the latter more; `increment_period` counts steps, and is
-    at least 1. The defaults are TensorFlow's. OptionError for anything else.
+    `initial_scale` is at least 1, `multiplier` greater than 1, and `increment_period` a number of steps, at
+    least 1. The defaults are TensorFlow's. OptionError for other values.
 
     Examples:
         >>> from amp_rewrite.training import DynamicLossScale
@@ -286,10 +286,10 @@ def _at_least_one(name: str, given: Any) -> float:
 
 
 def parse_scale(given: LossScale | str | float | None, half: Half = FLOAT16) -> LossScale | None:
-    """A loss scale as it may be given: an instance, a number from 1 up, "dynamic", or None for none.
+    """Parse a loss scale: an instance, a number from 1 up, "dynamic", or None for none.
 
     "auto" is "dynamic" for float16, and None for bfloat16, whose range is that of float32. OptionError for
-    anything else.
+    any other value.
     """
     if given is None or isinstance(given, (FixedLossScale, DynamicLossScale)):
         return given

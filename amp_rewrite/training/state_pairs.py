@@ -1,4 +1,4 @@
-"""The state of a train step: which output holds which input after the step."""
+"""The state of a train step: pairs of an input and the output with its value after the step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Borders:
     types: Types
 
     def matches(self, one: ir.Value, other: ir.Value) -> bool:
-        """Whether both have one type, and no dimensions that differ."""
+        """Return True for values of one type, without dimensions that differ."""
         if self.types.get(one) != self.types.get(other):
             return False
         if one.shape is None or other.shape is None:
@@ -39,13 +39,13 @@ def _may_equal(one: object, other: object) -> bool:
 
 
 def borders(graph: ir.Graph, types: Types) -> Borders:
-    """The inputs that a caller feeds, and the outputs."""
+    """Return the borders of a graph: the inputs that a caller feeds, and the outputs."""
     inputs = {value.name or "": value for value in graph.inputs if not value.is_initializer()}
     return Borders(inputs, {value.name or "": value for value in graph.outputs}, types)
 
 
 def check(found: Borders, state: Sequence[Pair]) -> None:
-    """SpecError for a pair whose ends are missing, or of different types or shapes."""
+    """Raise SpecError for a pair whose ends are missing, or of different types or shapes."""
     for pair in state:
         sides = ((pair.input, found.inputs, "input"), (pair.output, found.outputs, "output"))
         for name, known, side in sides:
@@ -61,8 +61,8 @@ def check(found: Borders, state: Sequence[Pair]) -> None:
 
 
 def by_name(found: Borders, suffix: str | None = None) -> Iterator[Pair]:
-    """The pairs of an input `X` and an output `X.new`, `X_new`, `X_out`, `new_X` or the like, in the order of
-    the outputs; with a suffix, only those that it makes.
+    """Yield the pairs of an input `X` and an output `X.new`, `X_new`, `X_out`, `new_X` or the like, in the
+    order of the outputs; with a suffix, only those of that suffix.
     """
     suffixes, prefixes = (_SUFFIXES, _PREFIXES) if suffix is None else ((suffix,), ())
     for name, output in found.outputs.items():
@@ -75,8 +75,8 @@ def by_name(found: Borders, suffix: str | None = None) -> Iterator[Pair]:
 
 
 def by_dataflow(found: Borders, loss_needs: Collection[ir.Node]) -> list[Pair]:
-    """The pairs of state: an output that is computed element by element from one nearest
-    input of its type and shape, and that the loss does not need.
+    """Return the pairs of an output that the loss does not need and the one nearest input of its type and
+    shape from which it is computed element by element.
 
     Raises SpecError, which lists the candidates, for an output with several nearest inputs, and for an input
     that is nearest to several outputs.
@@ -103,12 +103,12 @@ def _ambiguous(problem: str, candidates: Sequence[ir.Value | str]) -> SpecError:
 
 
 def listed(names: Collection[str]) -> str:
-    """Names for a message; of many, the first and the last."""
+    """Return names for a message; of many, the first and the last."""
     return shortened(", ".join(f"'{name}'" for name in names) or "none", 400)
 
 
 def _nearest(found: Borders, output: ir.Value, free: Collection[ir.Value]) -> list[ir.Value]:
-    """The inputs from which an output is made by the fewest nodes that work element by element."""
+    """Return the inputs from which an output is computed by the fewest element-wise nodes."""
     seen, level = {output}, [output]
     while level:
         near = [value for value in level if value in free and found.matches(value, output)]
@@ -127,4 +127,4 @@ def _operands(value: ir.Value) -> Iterator[ir.Value]:
 
 
 _ELEMENT_BY_ELEMENT = frozenset("Add Sub Mul Div Sum Max Min Where Identity Cast Clip Mod".split())
-"""What an optimiser updates state with: of the state itself, at least."""
+"""The operators by which an optimiser updates state."""

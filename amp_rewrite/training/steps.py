@@ -31,7 +31,7 @@ from amp_rewrite.training.finding import Step
 from amp_rewrite.training.scaled_step import ScaledStep
 from amp_rewrite.training.spec import AUTO, DYNAMIC, Asked, Implementation, LossScale, TrainSpec, pairs
 
-# What may be asked of a model: what it is as a train step, and what its loss scale starts from.
+# Queries of a model: its spec as a train step, and the initial state of its loss scale.
 
 
 def find_spec(
@@ -43,12 +43,12 @@ def find_spec(
     gradients: arguments.Texts | None = None,
     state_suffix: str | None = None,
 ) -> TrainSpec:
-    """What a model is as a train step; the model is not changed.
+    """Find the spec of a model as a train step; the model is not changed.
 
-    What is not given is taken from its metadata (`amp_rewrite.train.*`), else from names (`loss`,
-    `loss_grad`, `X.new` for `X`; with `state_suffix`, `X` with that), else from the dataflow.
-    Raises SpecError, which says what is missing or lists the candidates, where it is no train step or not
-    clear as one, ModelError for what is no model, and OptionError for arguments of other types.
+    Omitted arguments are taken from its metadata (`amp_rewrite.train.*`), else from names (`loss`,
+    `loss_grad`, `X.new` for `X`; with `state_suffix`, `X` and the suffix), else from the dataflow.
+    Raises SpecError, which names the missing part or lists the candidates, for a model that is no train step
+    or an ambiguous one, ModelError for an invalid model, and OptionError for arguments of other types.
 
     Examples:
         >>> from amp_rewrite.demo import train_step
@@ -68,23 +68,23 @@ def find_spec(
 
 
 def complete_spec(model: loading.ModelSource, asked: Asked, suffix: str | None = None) -> TrainSpec:
-    """What was said of a step, with what it leaves open found as by `find_spec`."""
+    """Complete a partial spec as `find_spec` does."""
     loaded = loading.load(model).model
     with result_checks.blaming(lambda: serialization.checkable(model)):
         return found_in(loaded, asked, suffix).spec
 
 
 def found_in(model: ir.Model, asked: Asked, suffix: str | None = None) -> Step:
-    """The step that a loaded model is, after its functions are inlined; raises as `find_spec`."""
+    """Return a loaded model as a train step, with its functions inlined; raises as `find_spec`."""
     inlining.inline(model)
     return finding.find_step(model, asked, suffix)
 
 
 def initial_state(model: loading.ModelSource) -> dict[str, NDArray[np.generic]]:
-    """The first values of the inputs that a dynamic loss scale added to a model, by name: the scale, a
-    float32 scalar, and the number of good steps, an int64 scalar. Empty for a fixed scale.
+    """Return the initial values of the inputs that a dynamic loss scale added to a model, by name: the scale,
+    a float32 scalar, and the number of good steps, an int64 scalar. Empty for a fixed scale.
 
-    Raises SpecError for a model without a loss scale of ours, and ModelError for what is no model.
+    Raises SpecError for a model without a loss scale of ours, and ModelError for an invalid model.
 
     Examples:
         >>> from amp_rewrite.demo import train_step
@@ -109,7 +109,7 @@ M = TypeVar("M", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class TrainResult(Generic[M]):
-    """A train step in mixed precision, of the kind that was given, and what became of it.
+    """A train step in mixed precision, of the kind of the argument, with the details of step and rewrite.
 
     For a path, `model` is the path that was written. `report` is on the rewrite to half.
 
@@ -128,10 +128,10 @@ class TrainResult(Generic[M]):
 
 @dataclass(frozen=True, slots=True)
 class InsertResult(Generic[M]):
-    """A train step with a loss scale, of the kind that was given, and what became of it.
+    """A train step with a loss scale, of the kind of the argument, with the details of the step.
 
-    For a path, `model` is the path that was written. `broken` are faults of the result (if there is one, the
-    tool has failed).
+    For a path, `model` is the path that was written. `broken` are faults of the result (any of them is a bug
+    of the tool).
 
     Examples:
         >>> from amp_rewrite.demo import train_step
@@ -161,13 +161,13 @@ def insert_loss_scale(
     skip_nonfinite: bool = False,
     output: str | os.PathLike[str] | None = None,
 ) -> InsertResult[Any]:
-    """Inserts a loss scale, and changes nothing else: no value of the step changes in exact arithmetic, nor
+    """Insert a loss scale, and change nothing else: no value of the step changes in exact arithmetic, nor
     a bit in float32 while the scale is a power of two and nothing overflows or is subnormal.
 
-    `model` is what `rewrite` takes, of any precision, and the result of the same kind; a path is written to
-    `output`. `spec` is what `find_spec` returns, found if not given. `loss_scale` is "dynamic", a number
-    from 1 up, a FixedLossScale or a DynamicLossScale. With a dynamic scale, and with `skip_nonfinite`,
-    state stays as it was in steps with gradients that are not finite.
+    `model` is an argument of `rewrite`, of any precision, and the result of the same kind; a path is written
+    to `output`. `spec` is a result of `find_spec`, which is called if omitted. `loss_scale` is "dynamic", a
+    number from 1 up, a FixedLossScale or a DynamicLossScale. With a dynamic scale, and with `skip_nonfinite`,
+    steps with gradients that are not finite leave the state unchanged.
     Raises SpecError as `find_spec`, ModelError, OptionError and OutputError.
 
     Examples:
@@ -218,15 +218,15 @@ def rewrite_train_step(
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
 ) -> TrainResult[Any]:
-    """Rewrites a train step to mixed precision: products in half, forward and backward; the loss with the
-    beginning of the backward pass, and all that follows the gradients, in float32; with a loss scale.
+    """Rewrite a train step to mixed precision: products in half, forward and backward; the loss, the start of
+    the backward pass, and all nodes behind the gradients in float32; with a loss scale.
 
     `model` and `output` are as for `rewrite`, `spec` and `skip_nonfinite` as for `insert_loss_scale`.
     `loss_scale` is "dynamic", a number from 1 up for a fixed one, None, or "auto": dynamic for float16, none
     for bfloat16. `implementation` is "graph_rewrite", by the operator lists, or "casting", every layer in
-    half but for those that must not be. `to` may be a Policy or its name as well: under `float32` nothing
-    becomes half. `options` say the rest; `to` counts for their `half`, and inputs and outputs keep their
-    types. `observed` is as for `rewrite`.
+    half except those that are denied. `to` may also be a Policy or its name: under `float32` nothing becomes
+    half. `options` are further options; `to` replaces their `half`, and inputs and outputs keep their types.
+    `observed` is as for `rewrite`.
     Raises as `rewrite`, SpecError as `find_spec`, and ModelError for artefacts of onnxruntime-training.
 
     Examples:
@@ -251,7 +251,7 @@ def rewrite_train_step(
 
 @dataclass(frozen=True, slots=True)
 class TrainJob:
-    """The settled arguments of a rewrite; `first` is what it does before anything is decided."""
+    """The parsed arguments of a rewrite; `first` is its transform of the model before the analysis."""
 
     options: Options
     loss_scale: LossScale | None
@@ -260,7 +260,7 @@ class TrainJob:
     found: list[ScaledStep]
 
     def first(self, model: ir.Model) -> Held:
-        """Inserts the loss scale; returns what stays float32. Raises SpecError, and ModelError."""
+        """Insert the loss scale; return the values that stay float32. Raises SpecError, and ModelError."""
         finding.refuse_artefact(model)
         step, held = scaled_step.scale(found_in(model, self.said), self.loss_scale, skip_nonfinite=self.skips)
         self.found.append(step)
@@ -268,7 +268,7 @@ class TrainJob:
 
     @property
     def step(self) -> ScaledStep:
-        """What became of the step, once `first` was called."""
+        """The scaled step, after a call of `first`."""
         return self.found[-1]
 
 
@@ -281,7 +281,7 @@ def job(
     *,
     skip_nonfinite: bool = False,
 ) -> TrainJob:
-    """The job that these arguments of `rewrite_train_step` ask for."""
+    """Parse the arguments of `rewrite_train_step`."""
     policy = named_policies.of(to)
     half = _half(to) if policy is None else policy.compute or FLOAT16
     how = arguments.choice("implementation", implementation, Implementation)
