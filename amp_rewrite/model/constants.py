@@ -194,7 +194,7 @@ def _unreadable(tensor: ir.ExternalTensor, why: str, remedy: str = _UNCHANGED) -
 
 
 def fits(tensors: Sequence[ir.TensorProtocol], half: Half) -> list[Fit]:
-    """Return the fit of each float32 tensor in `half`: small ones in batches, large ones by several threads."""
+    """Return the fit of each float32 tensor in `half`: small ones in batches, large ones in threads."""
     sized = [(tensor, math.prod(dims(tensor))) for tensor in tensors]
     small = _small_fits([(tensor, size) for tensor, size in sized if 0 < size <= _SMALL], half)
     with ThreadPoolExecutor(THREADS) as pool:

@@ -277,7 +277,7 @@ def _check_extent(tensor: ir.ExternalTensor, what: str, size: int, where: str | 
 
 @dataclass(frozen=True, slots=True)
 class ObsoleteFiles:
-    """Data files of a replaced model: `removable` ones, and `warnings` about those that stay, with reasons."""
+    """Data files of a replaced model: `removable` ones, and `warnings` with reasons for those that stay."""
 
     removable: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
