@@ -242,7 +242,7 @@ def _refuse_too_large(loaded: Loaded, where: str | Path, remedy: str) -> None:
 
 
 def _is_too_large(loaded: Loaded) -> bool:
-    """Return whether it exceeds protobuf's limit; tensors stored in two types add at most half of its size."""
+    """Return whether it exceeds protobuf's limit; tensors stored in two types add at most half its size."""
     return loaded.size > PROTOBUF_LIMIT // 2 and external.size_of(loaded.model) >= PROTOBUF_LIMIT
 
 
