@@ -17,7 +17,7 @@ from amp_rewrite.errors import RunError
 from amp_rewrite.process import interruptible
 
 _GREETING = b"amp-rewrite answers"
-"""The greeting before all answers, which identifies the program: Python without the needed modules fails first."""
+"""The greeting before all answers, sent only by a Python that has imported the needed modules."""
 
 _FIRST = f"""import pickle, sys
 sys.path[:] = pickle.load(sys.stdin.buffer)
@@ -25,7 +25,7 @@ sys.path[:] = pickle.load(sys.stdin.buffer)
 sys.stdout.buffer.write({_GREETING!r})
 sys.stdout.flush()
 """
-"""Code for the same module search path as in this process, independent of its working directory."""
+"""The start of the child's code: it adopts our module search path, runs the needed imports, and greets."""
 
 
 class CrashError(Exception):

@@ -30,8 +30,8 @@ LOCK = threading.RLock()
 """The lock that a fork acquires first, so that it copies no partial work done under it."""
 
 _FIRST = (logging, concurrent.futures.thread)
-"""Modules that are imported first: both register locks that a fork acquires, in reverse order of registration.
-A module under import may need them, and must not register them while a fork waits for our lock.
+"""Modules to import first: both register locks that a fork acquires, in reverse order of registration. A
+module under import may need them, and must not register them while a fork waits for our lock.
 """
 
 if hasattr(os, "register_at_fork"):  # there is no fork on Windows

@@ -22,7 +22,7 @@ def complaint(model: bytes | str, *, full: bool) -> str:
 
 
 def infer_model(model: bytes, *, propagates_data: bool = False) -> dict[str, bytes]:
-    """Return the types that onnx infers for the values of a model's main graph, by name; empty if it fails."""
+    """Return the types that onnx infers for values of a model's main graph, by name; empty if it fails."""
     try:
         proto = onnx.ModelProto.FromString(model)
         inferred = shape_inference.infer_shapes(proto, data_prop=propagates_data)
@@ -32,7 +32,7 @@ def infer_model(model: bytes, *, propagates_data: bool = False) -> dict[str, byt
 
 
 def infer_graph(model: bytes) -> bytes:
-    """Return a model's graph with the types that onnx infers, propagating known integers; empty if it fails."""
+    """Return a model's graph with inferred types, propagating known integers; empty if the inference fails."""
     try:
         proto = onnx.ModelProto.FromString(model)
         return shape_inference.infer_shapes(proto, data_prop=True).graph.SerializeToString()
