@@ -1,4 +1,4 @@
-"""Reads a model of any supported kind into an onnx_ir.Model that may be changed."""
+"""Loading of a model of any supported kind as a mutable onnx_ir.Model."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class WeightLayout:
         return self.view[0] * self.view[2]
 
     def scaled(self, weight: Floats, factors: Doubles) -> Floats:
-        """The weight with each output channel multiplied by its factor in float64, rounded once."""
+        """Return the weight with each output channel multiplied by its factor in float64, rounded once."""
         product = np.empty(self.view, np.float32)
         shaped = factors.reshape(self.view[0], 1, self.view[2], 1)
         view = weight.reshape(self.view)
@@ -109,19 +109,19 @@ class WeightLayout:
         return product.reshape(weight.shape)
 
     def largest(self, weight: Floats) -> Doubles:
-        """The largest magnitude in each output channel."""
+        """Return the largest magnitude in each output channel."""
         view = weight.reshape(self.view)
         return np.maximum(view.max((1, 3)), -view.min((1, 3))).reshape(-1).astype(np.float64)
 
     def typical(self, weight: Floats) -> Doubles:
-        """The root mean square of each output channel."""
+        """Return the root mean square of each output channel."""
         view = weight.reshape(self.view)
         squares = np.einsum("gick,gick->gc", view, view, dtype=np.float64).reshape(-1)
         return np.sqrt(squares / (self.view[1] * self.view[3]))
 
 
 def weight_layout_of(node: ir.Node, weight: ir.TensorProtocol) -> WeightLayout | None:
-    """The layout of the float32 weight of a product: its second input.
+    """Return the layout of the float32 weight of a product: its second input.
 
     None for other operators, for a Gemm that scales its addend, and for a weight of an invalid shape.
     """
@@ -152,7 +152,7 @@ def _gemm(node: ir.Node, dims: tuple[int, ...]) -> _View | None:
 
 
 def _matmul(node: ir.Node, dims: tuple[int, ...]) -> _View | None:
-    """The channels of a BatchNormalization, the second axis, are columns of a matrix only."""
+    """Return the view of a 2-D weight: the channels of a BatchNormalization, its second axis, are columns."""
     data = node.inputs[0]
     rank = data.shape.rank() if data is not None and data.shape is not None else None
     return (1, dims[0], dims[1], 1) if len(dims) == rank == _MATRIX else None

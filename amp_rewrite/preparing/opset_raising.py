@@ -1,4 +1,4 @@
-"""Raises the opset number of a model to one at which more nodes can be half.
+"""Raising of a model's opset number to one at which more nodes can be half.
 
 onnxruntime's CUDA provider has a half Clip from opset 12 on, most operators in bfloat16 from 13 on, and Conv
 from 22 on. The number changes nothing that a model computes where every node means the same at both versions

@@ -1,4 +1,4 @@
-"""Limits NumPy's BLAS to one thread, where the threads of many small products would contend."""
+"""Limit of one thread for NumPy's BLAS, whose threads contend in many small products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes native calls, such as a run of onnxruntime, interruptible by signals and time limits.
+"""Native calls, such as a run of onnxruntime, that signals and time limits can interrupt.
 
 Signal handlers run on the main thread, and only while it runs Python. So a native call gets a thread of its
 own, and the caller waits in Python: an error raised by a handler, or the end of a time limit, stops the call

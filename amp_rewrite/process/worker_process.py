@@ -32,7 +32,7 @@ def infer_model(model: bytes, *, propagates_data: bool = False) -> dict[str, byt
 
 
 def infer_graph(model: bytes) -> bytes:
-    """Return a model's graph with inferred types, propagating known integers; empty if the inference fails."""
+    """Return a model's graph with inferred types, propagating known integers; empty if inference fails."""
     try:
         proto = onnx.ModelProto.FromString(model)
         return shape_inference.infer_shapes(proto, data_prop=True).graph.SerializeToString()
