@@ -48,7 +48,7 @@ def nodes_inner_first(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
 
 
 def varying_values(nodes: GraphNodes) -> set[ir.Value | None]:
-    """Return the values that depend on the data of an input of the model or of a body.
+    """Return the values that depend on an input of the model or of a body, other than by static sizes alone.
 
     A runtime computes all others once.
     """
