@@ -282,8 +282,8 @@ def _passes(node: ir.Node, passed: frozenset[str]) -> bool:
 def _maker(
     value: ir.Value, names: frozenset[str], passed: frozenset[str]
 ) -> tuple[ir.Node | None, list[ir.Node]]:
-    """Return the producer of a value with one of these operators, and the rearranging nodes in between, each
-    the only consumer of its input.
+    """Return the producer of a value with one of these operators, and the chain of rearranging nodes between
+    them, which must not branch.
     """
     between: list[ir.Node] = []
     while (node := value.producer()) is not None and not node.domain:
