@@ -1,1 +1,1 @@
-"""Reading and writing files: regular files only, written whole or not at all."""
+"""Reading and atomic writing of regular files."""

@@ -1,4 +1,4 @@
-"""Where an output path leads, and whether a file can be written there."""
+"""Resolution of output paths, and checks that a file can be written there."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 from amp_rewrite.errors import OutputError
 
 _OPEN_FILE = re.compile(r"/dev/(std(in|out|err)|fd/\d+)|/proc/[^/]+/(task/[^/]+/)?fd/\d+")
-"""Names of the open files of a process, which must not be replaced under it."""
+"""Names of the open files of a process, which must not be replaced."""
 
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
-"""How NumPy says that a disk is full."""
+"""NumPy's message for a full disk."""
 
 _MOST_LINKS = 40
-"""The most links in a chain, as on Linux."""
+"""The longest chain of links, as on Linux."""
 
 
 def resolve(path: Path) -> Path:
-    """The path of the file to write: links are followed, and stay.
+    """Return the path of the file to write, following links, which stay.
 
     Raises OutputError where no file can be written: for a folder, a device, a named pipe or a socket, in a
     missing folder, or behind cyclic links.
@@ -38,7 +38,7 @@ def resolve(path: Path) -> Path:
 
 
 def _behind_links(path: Path) -> Path:
-    """The file at the end of links; `..` after a link depends on its target: the system finds it."""
+    """Return the file at the end of links; the system resolves `..` after a link, relative to its target."""
     target = path
     for _ in range(_MOST_LINKS):
         if not target.parent.is_dir():
@@ -57,7 +57,7 @@ def _behind_links(path: Path) -> Path:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder and its parents, unless it is there; raises OutputError."""
+    """Create a folder and its parents, unless it exists; raises OutputError."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -65,7 +65,7 @@ def make_folder(path: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError | ValueError) -> OutputError:
-    """The error for a file that cannot be written."""
+    """Return the error for a file that cannot be written."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if _SHORT_WRITE.fullmatch(reason):
         reason = "the disk takes no more of it"

@@ -1,4 +1,4 @@
-"""Detects that a file of a model was changed or replaced while it was read."""
+"""Detection of files that changed or were replaced while a model was read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amp_rewrite.errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
-    """What identifies a file and its content to the file system; times are in nanoseconds."""
+    """The file system's identity of a file and its content; times are in nanoseconds."""
 
     device: int
     inode: int
@@ -22,7 +22,7 @@ class FileIdentity:
 
     @classmethod
     def of(cls, found: os.stat_result) -> FileIdentity:
-        """The identity in the status of a file, open or by its path."""
+        """Return the identity in the status of a file, open or by its path."""
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
@@ -35,11 +35,11 @@ class SourceFile:
 
     @classmethod
     def at(cls, path: Path) -> SourceFile:
-        """The file that is at a path now; raises OSError."""
+        """Return the file that is at a path now; raises OSError."""
         return cls(path, FileIdentity.of(path.stat()))
 
     def check(self) -> None:
-        """ModelError when the file has changed: a mixture of two files is not a model."""
+        """Raise ModelError if the file has changed: a mixture of two versions is not a model."""
         try:
             same = FileIdentity.of(self.path.stat()) == self.identity
         except OSError:
@@ -53,13 +53,13 @@ class SourceFile:
 
 
 def check(files: Iterable[SourceFile]) -> None:
-    """ModelError for the first file that has changed."""
+    """Raise ModelError for the first file that has changed."""
     for file in files:
         file.check()
 
 
 def is_same(one: Path, other: Path) -> bool:
-    """Whether two paths, resolved, are the same existing file."""
+    """Return whether two paths, resolved, are the same existing file."""
     try:
         return one.resolve().samefile(other.resolve())
     except (OSError, RuntimeError, ValueError):  # a cycle of links is a RuntimeError

@@ -1,4 +1,4 @@
-"""Locks on folders between runs of amp-rewrite; a lock ends with its process, however that ends."""
+"""Locks on folders between runs of amp-rewrite; the system releases a lock when its process ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # Windows has no such locks: what killed runs leave stays there
+except ImportError:  # Windows has no such locks: stages of killed runs stay there
     fcntl = None
 
 PATIENCE = 60.0
@@ -26,9 +26,9 @@ Lock = contextlib.AbstractContextManager[object]
 
 @contextlib.contextmanager
 def held(folder: Path) -> Generator[None]:
-    """Locks a folder against other runs, and other threads of this one.
+    """Lock a folder against other runs, and other threads of this one.
 
-    Raises TimeoutError, an OSError, when another holds it for a minute (PATIENCE).
+    Raises TimeoutError, an OSError, if another holds it for a minute (PATIENCE).
     """
     end = time.monotonic() + PATIENCE
     while (lock := _attempt(folder)) is None:
@@ -40,18 +40,18 @@ def held(folder: Path) -> Generator[None]:
 
 
 def taken(folder: Path) -> Lock:
-    """The lock of a folder that only this run uses."""
+    """Return the lock of a folder that only this run uses."""
     return _attempt(folder) or contextlib.nullcontext()
 
 
 def free(folder: Path) -> Lock | None:
-    """The lock of a folder that is not locked; None where it is, or where the system cannot tell."""
+    """Return the lock of an unlocked folder; None if it is locked, or the system cannot tell."""
     lock = _attempt(folder)
     return None if isinstance(lock, contextlib.nullcontext) else lock
 
 
 def _attempt(folder: Path) -> Lock | None:
-    """A lock; None where another run has it, and one without effect where the folder cannot be locked."""
+    """Return a lock; None if another run has it, and one without effect if the folder cannot be locked."""
     if fcntl is None:
         return contextlib.nullcontext()
     try:

@@ -1,4 +1,4 @@
-"""Reads regular files only: other files, such as pipes, may block or never end."""
+"""Reading of regular files only: others, such as pipes, may block or never end."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from amp_rewrite.errors import READABLE
 
 _MOST = 1 << 31
-"""No valid file has more bytes: protobuf limits models to 2 GiB, and plans are smaller than models."""
+"""The largest valid file in bytes: protobuf limits models to 2 GiB, and plans are smaller than models."""
 
 
 class IrregularError(OSError):
-    """A path that is not a regular file, or a file that is larger than it can be.
+    """A path that is not a regular file, or a file that is larger than any valid one.
 
-    `problem` completes a sentence that begins with the path; `remedy` says what would help.
+    `problem` completes a sentence that begins with the path; `remedy` says what to do.
     """
 
     def __init__(self, number: int, problem: str, remedy: str) -> None:
@@ -27,9 +27,9 @@ class IrregularError(OSError):
 
 
 def read(path: Path, most: int = _MOST) -> bytes:
-    """The bytes of a regular file; links are followed.
+    """Return the bytes of a regular file, following links.
 
-    Raises IrregularError at once for any other file, and for more than `most` bytes; OSError where the file
+    Raises IrregularError at once for any other file, and for more than `most` bytes; OSError if the file
     cannot be read.
     """
     with open_regular(path) as file:
@@ -39,7 +39,7 @@ def read(path: Path, most: int = _MOST) -> bytes:
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """A regular file, open for reading; raises as `read` does."""
+    """Open a regular file for reading; raises as `read` does."""
     try:
         _check(path.stat())  # by name first: opening a device or a pipe can have effects
         file = os.fdopen(os.open(path, _FLAGS), "rb")
@@ -54,21 +54,21 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def check(path: Path) -> None:
-    """Raises what `open_regular` raises."""
+    """Raise the errors of `open_regular`, if any."""
     open_regular(path).close()
 
 
 def problem(error: OSError) -> str:
-    """What is wrong with a file that could not be read, as the end of a sentence after its path."""
+    """Return the problem with a file that could not be read, as the end of a sentence after its path."""
     return error.problem if isinstance(error, IrregularError) else f"cannot be read ({error.strerror})"
 
 
 def remedy(error: OSError) -> str:
-    """What would help with that error."""
+    """Return the remedy for that error."""
     return error.remedy if isinstance(error, IrregularError) else READABLE
 
 
-# Do not wait for a pipe's writer, become a terminal's owner, or convert line ends; not all systems have all.
+# Not waiting for a pipe's writer, owning a terminal, or converting line ends; not all systems have all flags.
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_BINARY"))
 
 

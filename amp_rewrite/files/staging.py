@@ -1,4 +1,4 @@
-"""Files are written to a stage beside their target and moved there: readers see the old file or the new one.
+"""Atomic writing by a stage beside the target: readers see either the old file or the new one.
 
 A stage is a folder `.amp-rewrite-<hash of target>-<random>.part`, created exclusively and locked (flock)
 while its run lives. The stage of a killed run is removed by the next run that writes the same target.
@@ -36,20 +36,20 @@ Named = Callable[[], frozenset[Path]]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A folder beside `target`, which is not a link; what is written to `files` can be published."""
+    """A folder beside `target`, which is not a link; files written to `files` can be published."""
 
     target: Path
     folder: Path
 
     @property
     def files(self) -> Path:
-        """Where to write, under the final names of the files."""
+        """The folder to write to, under the final names of the files."""
         return self.folder / _FILES
 
     def complete(self, path: Path, move: Callable[[], object]) -> Path:
-        """Moves complete files into place: at once, or with the transaction that the target belongs to.
+        """Move complete files into place: at once, or with the target's transaction.
 
-        `path` is what the user calls the target. Returns where the file is until then.
+        `path` is the user's name of the target. Returns the path of the file until then.
         """
         pending = _OPEN.get().get(self.target)
         if pending is not None:
@@ -58,7 +58,7 @@ class Stage:
         return path
 
     def reserve(self, offers: Iterable[Sequence[str]]) -> Sequence[str]:
-        """The first of the offered sets of names of which none is taken beside the target.
+        """Reserve the first of the offered sets of names that is unused beside the target, and return it.
 
         Other runs that write the same target do not use these names from then on. Raises OSError.
         """
@@ -73,10 +73,10 @@ class Stage:
         return any(name in taken or os.path.lexists(self.target.with_name(name)) for name in names)
 
     def publish(self, data: Sequence[str] = (), mode: int | None = None) -> None:
-        """Moves data files beside the target, where their names must be free, and then the target itself.
+        """Move data files beside the target, where their names must be unused, and then the target itself.
 
-        All get mode and owner of the file that the target replaces; where there is none, they are no more
-        accessible than `mode` says, that of the source. Raises OSError, and then nothing has moved.
+        All get mode and owner of the replaced file; without one, they are no more accessible than `mode`,
+        that of the source. Raises OSError, and then nothing has moved.
         """
         staged = [self.files / name for name in (*data, self.target.name)]
         _note(self.folder, staged[:-1])
@@ -87,14 +87,14 @@ class Stage:
                 _move_to_free(file, self.target.with_name(file.name))
             staged[-1].replace(self.target)
         except BaseException:  # an interrupt as well
-            if staged[-1].exists():  # else it has moved, and its data must stay
+            if staged[-1].exists():  # otherwise it has moved, and its data must stay
                 _remove_published(self.folder, self.target, frozenset())
             raise
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A complete file in a stage: the path that the user gave, and what moves it there."""
+    """A complete file in a stage: the user's path, and the function that moves it there."""
 
     path: Path
     staged: Path
@@ -102,43 +102,42 @@ class _Pending:
 
 
 class Transaction:
-    """Files that are complete, and wait until all are moved into place; at most one for each target."""
+    """Complete files that wait until all are moved into place; at most one for each target."""
 
     def __init__(self) -> None:
         self._pending: dict[Path, _Pending] = {}
         self._stages: dict[Path, contextlib.ExitStack] = {}
 
     def add(self, path: Path, stage: Stage, move: Callable[[], object]) -> Path:
-        """Has a complete file wait for `commit`; returns where it is until then."""
+        """Add a complete file to move at `commit`; return its path until then."""
         staged = stage.files / stage.target.name
         self._pending[stage.target] = _Pending(path, staged, move)
         return staged
 
     def keep(self, target: Path, stage: contextlib.ExitStack) -> None:
-        """Keeps the stage of a target while its file waits; closes it otherwise."""
+        """Keep the stage of a target while its file waits; close it otherwise."""
         with stage:
             if target in self._pending:
                 self._stages[target] = stage.pop_all()
 
     def discard(self, target: Path) -> None:
-        """Removes the file that waits for a target, if one does."""
+        """Remove the file that waits for a target, if any."""
         self._pending.pop(target, None)
         self._stages.pop(target, contextlib.ExitStack()).close()
 
     def discard_all(self) -> None:
-        """Removes all that waits."""
+        """Remove all waiting files."""
         for target in list(self._pending):
             self.discard(target)
 
     def replaces(self, result: Any) -> bool:
-        """Whether a result that waits here is to replace a file."""
+        """Return whether a waiting result is to replace a file."""
         return any(result == file.staged and target.exists() for target, file in self._pending.items())
 
     def commit(self, result: Any = None) -> Any:
-        """Moves all files into place in the order in which they were written, whatever signal arrives.
+        """Move all files into place in the order of writing, with signals delayed.
 
-        Returns the path that the user gave for a `result` that waits here, else the result. Raises
-        OutputError.
+        Returns the user's path for a `result` that waits here, else the result. Raises OutputError.
         """
         with signals_delayed():
             for target, file in list(self._pending.items()):
@@ -153,7 +152,7 @@ class Transaction:
 
 @contextlib.contextmanager
 def signals_delayed() -> Generator[None]:
-    """Delays SIGINT and SIGTERM to the end of the context; without effect outside of the main thread."""
+    """Delay SIGINT and SIGTERM to the end of the context; without effect outside of the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -175,10 +174,10 @@ _OPEN: ContextVar[Mapping[Path, Transaction]] = ContextVar("_OPEN", default=Mapp
 
 @contextlib.contextmanager
 def transaction(targets: Iterable[Path]) -> Generator[Transaction]:
-    """Has what is written to these targets (from `destination.resolve`) wait for `Transaction.commit`.
+    """Open a transaction: files written to these targets (from `destination.resolve`) wait for `commit`.
 
-    Removes at the end what was not committed, as after an error or an interrupt. A target that belongs to an
-    outer transaction stays with that.
+    At the end, uncommitted files are removed, as after an error or an interrupt. A target of an outer
+    transaction stays with that.
     """
     own = Transaction()
     token = _OPEN.set({**_OPEN.get(), **{target: own for target in targets if target not in _OPEN.get()}})
@@ -190,17 +189,17 @@ def transaction(targets: Iterable[Path]) -> Generator[Transaction]:
 
 
 def current() -> Transaction:
-    """The outermost transaction; an empty one where none is open."""
+    """Return the outermost transaction; an empty one if none is open."""
     return next(iter(_OPEN.get().values()), Transaction())
 
 
 @contextlib.contextmanager
 def beside(target: Path, named: Named = frozenset[Path]) -> Generator[Stage]:
-    """A stage for a target (from `destination.resolve`), removed at the end, published or not.
+    """Create a stage for a target (from `destination.resolve`), removed at the end, published or not.
 
-    First removes what killed runs for the same target have left, except data files that are `named`. In a
-    transaction the file that waits for the target is removed, and the stage stays until it is committed.
-    Raises OSError when no folder can be created there.
+    First removes leftovers of killed runs for the same target, except data files in `references`. In a
+    transaction, a file that already waits for the target is removed, and the stage stays until the commit.
+    Raises OSError if no folder can be created there.
     """
     pending = _OPEN.get().get(target)
     if pending is not None:
@@ -220,7 +219,7 @@ def beside(target: Path, named: Named = frozenset[Path]) -> Generator[Stage]:
 
 
 def write(data: bytes, path: Path) -> None:
-    """Writes a file in one step; links are followed. Raises OutputError."""
+    """Write a file atomically, following links. Raises OutputError."""
     target = resolve(path)
     try:
         with beside(target) as stage:
@@ -231,7 +230,7 @@ def write(data: bytes, path: Path) -> None:
 
 
 def _prefix(target: Path) -> str:
-    """How the names of a target's stages begin: a hash, as the target's own name may be too long."""
+    """Return the prefix of a target's stages: a hash, as the target's own name may be too long."""
     digest = hashlib.blake2b(os.fsencode(target.name), digest_size=8).hexdigest()
     return f"{_PREFIX}{digest}-"
 
@@ -241,13 +240,13 @@ def _stages(target: Path) -> list[Path]:
 
 
 def _note(folder: Path, data: Iterable[Path]) -> None:
-    """Records the inodes of data that is about to be published, so that a later run can identify it."""
+    """Record the inodes of data that is about to be published, so that a later run can identify it."""
     inodes = {file.name: file.stat().st_ino for file in data}
     (folder / _NOTE).write_bytes(os.fsencode(json.dumps(inodes)))
 
 
 def _noted(folder: Path) -> dict[str, int]:
-    """The inodes of the data that a stage was about to publish, by name; empty before that."""
+    """Return the inodes of the data that a stage was about to publish, by name; empty before that."""
     try:
         return dict(json.loads(os.fsdecode((folder / _NOTE).read_bytes())))
     except (OSError, ValueError):
@@ -255,7 +254,7 @@ def _noted(folder: Path) -> dict[str, int]:
 
 
 def _remove_stale(folder: Path, target: Path, named: Named) -> None:
-    """Removes a stage whose run has died, and data that it published before a model that never came."""
+    """Remove a stage whose run has died, and data that it published without its model."""
     if not _is_ours(folder):
         return
     lock = locking.free(folder)
@@ -266,7 +265,7 @@ def _remove_stale(folder: Path, target: Path, named: Named) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a folder of such a name belongs to us, and holds nothing but what a stage holds."""
+    """Return whether a folder of such a name belongs to us, and has only the content of a stage."""
     try:
         found = folder.lstat()
         inside = {file.name for file in folder.iterdir()}
@@ -277,7 +276,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _remove_published(folder: Path, target: Path, kept: frozenset[Path]) -> None:
-    """Removes data that a stage has published before the model that refers to it, except what is `kept`."""
+    """Remove data that a stage has published before the model that refers to it, except `references`."""
     for name, inode in _noted(folder).items():
         place = target.with_name(name)
         with contextlib.suppress(OSError):
@@ -286,7 +285,7 @@ def _remove_published(folder: Path, target: Path, kept: frozenset[Path]) -> None
 
 
 def _move_to_free(file: Path, place: Path) -> None:
-    """Moves a file to a free name: unlike a rename, a hard link replaces nothing."""
+    """Move a file to an unused name: unlike a rename, a hard link replaces nothing."""
     try:
         os.link(file, place)
     except FileExistsError:
@@ -299,7 +298,7 @@ def _move_to_free(file: Path, place: Path) -> None:
 
 
 def _take_after(file: Path, old: Path, mode: int | None) -> None:
-    """Gives a file mode and owner of the one that it replaces; the owner where that is permitted."""
+    """Give a file the mode of the one that it replaces, and its owner if permitted."""
     now = file.stat()
     if not old.exists():
         if mode is not None:

@@ -36,7 +36,7 @@ class StoredTensor:
 
 
 def find(model: ir.Model) -> dict[ir.Value, StoredTensor]:
-    """Every float32 tensor stored in the main graph and the graphs nested in it, by its value.
+    """Return the float32 constants of the main graph and the graphs nested in it, by value.
 
     From IR version 4 on, the caller can override an initializer that is also a graph input: it is not
     constant, and not included.
@@ -61,22 +61,22 @@ def _in_graph(graph: ir.Graph, *, overridable: bool) -> Iterator[StoredTensor]:
 
 
 def numbers(tensor: ir.TensorProtocol) -> NDArray[Any]:
-    """The values of a tensor; ModelError if they do not match its type and shape, or cannot be read."""
+    """Return the values of a tensor; ModelError if unreadable, or inconsistent with its type and shape."""
     try:
         array = tensor.numpy()
     except (AssertionError, TypeError, ValueError) as error:
         raise _damaged(tensor, f"does not fit its type and shape ({error})") from error
     except MemoryError:
         raise
-    except Exception as error:  # a lazy tensor calls a function of the caller's
+    except Exception as error:  # a lazy tensor calls the caller's code
         raise _damaged(tensor, f"cannot be read ({type(error).__name__}: {error})") from error
-    if array.shape != dims(tensor):  # nothing else checks what a lazy tensor returns
+    if array.shape != dims(tensor):  # the result of a lazy tensor is not validated elsewhere
         raise _damaged(tensor, f"does not fit its type and shape (it has the shape {array.shape})")
     return array
 
 
 def dims(tensor: ir.TensorProtocol) -> tuple[int, ...]:
-    """The shape of a tensor; onnx-ir makes that of a protobuf anew each time, at five times the cost."""
+    """Return the shape of a tensor; onnx-ir rebuilds that of a protobuf each time, at five times the cost."""
     return tuple(tensor.raw.dims if type(tensor) is ir.serde.TensorProtoTensor else tensor.shape.numpy())
 
 
@@ -86,8 +86,9 @@ def _damaged(tensor: ir.TensorProtocol, problem: str) -> ModelError:
 
 
 def constant(node: ir.Node) -> ir.TensorProtocol | None:
-    """The value of a Constant node as a tensor; None for strings, sparse tensors and attribute references,
-    and for any other node.
+    """Return the value of a Constant node as a tensor.
+
+    None for strings, sparse tensors and attribute references, and for any other node.
     """
     if node.op_type != "Constant" or node.domain:
         return None
@@ -111,7 +112,7 @@ _SCALARS = {
 
 
 def stored_as(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """The tensor that the model stores for this value; None for a computed value or a graph input."""
+    """Return the tensor that the model stores for a value; None for a computed value or a graph input."""
     if value is None:
         return None
     if value.const_value is not None:
@@ -120,10 +121,10 @@ def stored_as(value: ir.Value | None) -> ir.TensorProtocol | None:
     return constant(node) if node is not None else None
 
 
-# Stored tensors processed in blocks by several threads: memory use does not grow with their size.
+# Stored tensors are processed in blocks by several threads, in bounded memory.
 
 THREADS = min(4, os.cpu_count() or 1)
-"""Threads that read tensors, or convert and write them: disk reads and rounding overlap."""
+"""The threads that read, convert and write tensors, so that disk reads and rounding overlap."""
 
 _SPAN = 1 << 24
 """Values per task: 64 MiB of float32, so that several threads share one huge tensor."""
@@ -134,16 +135,16 @@ Conversion = Callable[[Floats], NDArray[Any]]
 
 
 _WRITTEN = 1 << 19
-"""Values of a block that is converted and written: 2 MiB of float32. In half of that, threads do little
-at once and wait for each other: checks of what is written take twice the time.
+"""Values of a block that is converted and written: 2 MiB of float32. With half of that, threads contend, and
+checks of the written data take twice the time.
 """
 
 
 def read(
     tensor: ir.TensorProtocol, start: int = 0, stop: int | None = None, block: int = 0
 ) -> Iterator[Floats]:
-    """The values of a float32 or half tensor from flat index `start` to `stop`, in blocks of a size, or of
-    CHUNK: each stands only until the next is read.
+    """Yield the values of a float32 or half tensor from flat index `start` to `stop`, in blocks of `block`
+    values or CHUNK; a block is valid only until the next is read.
 
     An external file is read, not mapped: mapped pages count as memory, and truncating a mapped file kills the
     process. Raises ModelError when the values cannot be read.
@@ -160,7 +161,7 @@ def read(
 
 
 def read_whole(tensor: ir.TensorProtocol) -> NDArray[Any]:
-    """Return the values of a stored tensor of numbers, in memory of their own: a file is read, not mapped."""
+    """Return a copy of the values of a stored numeric tensor: a file is read, not mapped."""
     whole = np.empty(tensor.size, tensor.dtype.numpy())
     start = 0
     for block in read(tensor):
@@ -193,9 +194,7 @@ def _unreadable(tensor: ir.ExternalTensor, why: str, remedy: str = _UNCHANGED) -
 
 
 def fits(tensors: Sequence[ir.TensorProtocol], half: Half) -> list[Fit]:
-    """Return how each of these float32 tensors fits `half`: small ones many at once, a large one by several
-    threads.
-    """
+    """Return the fit of each float32 tensor in `half`: small ones in batches, large ones in threads."""
     sized = [(tensor, math.prod(dims(tensor))) for tensor in tensors]
     small = _small_fits([(tensor, size) for tensor, size in sized if 0 < size <= _SMALL], half)
     with ThreadPoolExecutor(THREADS) as pool:
@@ -204,7 +203,7 @@ def fits(tensors: Sequence[ir.TensorProtocol], half: Half) -> list[Fit]:
 
 
 _SMALL, _MANY = 1 << 8, 1 << 10
-"""The elements of a small tensor, which is less than a block, and how many of these are looked at at once."""
+"""The elements of a small tensor, less than a block, and the number of small tensors in a batch."""
 
 
 def _small_fits(sized: Sequence[tuple[ir.TensorProtocol, int]], half: Half) -> Iterator[Fit]:
@@ -216,9 +215,9 @@ def _small_fits(sized: Sequence[tuple[ir.TensorProtocol, int]], half: Half) -> I
 def _parts(
     tensor: ir.TensorProtocol, size: int, half: Half, pool: ThreadPoolExecutor
 ) -> list[Callable[[], Fit]]:
-    """Functions that return the fits of the spans of a tensor: computed here if small, else by the pool.
+    """Return functions that give the fits of the spans of a tensor: computed here if small, else by the pool.
 
-    Only external tensors are divided: the others copy all their values to return a part.
+    Only external tensors are split: others copy all their values to return a part.
     """
     if size < CHUNK:
         found = _fit(tensor, 0, size, half)
@@ -233,9 +232,9 @@ def _fit(tensor: ir.TensorProtocol, start: int, stop: int, half: Half) -> Fit:
 
 
 class ConvertedTensor(ir.LazyTensor):
-    """A stored tensor of float32 or half in another type: converted when it is written, block by block.
+    """A stored tensor of float32 or half in another type, converted block by block as it is written.
 
-    `written` sees that, if it is set.
+    `written`, if set, observes the blocks.
     """
 
     __slots__ = ("convert", "source", "written")
@@ -258,7 +257,7 @@ class ConvertedTensor(ir.LazyTensor):
         return ir.Tensor(read_whole(self), dtype=self.dtype, name=self.name)
 
     def tofile(self, file: Any) -> None:
-        """Writes the tensor's bytes to a binary file."""
+        """Write the tensor's bytes to a binary file."""
         source = read(self.source, block=_WRITTEN)
         if self.written is not None and isinstance(self.source, ir.ExternalTensor):
             self.written.write(file, self.dtype, _extent(self.source), source, self.convert)

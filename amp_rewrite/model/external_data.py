@@ -1,4 +1,4 @@
-"""Tensors stored outside the model file: finding their files, and checking that they are complete."""
+"""Tensors stored outside the model file: writing, resolving and validating their files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from amp_rewrite.model import constants
 from amp_rewrite.model.constants import ConvertedTensor
 from amp_rewrite.process.stopwatch import Count
 
-# Writes the weights of a model as external data: into which files, and what they are called.
+# Writing the weights of a model as external data: division into files, and their names.
 
 _INTERNAL_UP_TO = 1 << 10
 """Tensors of up to this many bytes stay in the model file, as in onnx.save: shapes and axes are among them,
@@ -31,7 +31,7 @@ and onnx's shape inference reads no other file.
 """
 
 _IN_FLIGHT = 1 << 62
-"""No limit on what onnx-ir buffers as it writes: large tensors are not buffered, but written in blocks."""
+"""No limit on onnx-ir's write buffer: large tensors are not buffered, but written in blocks."""
 
 
 def write(
@@ -41,11 +41,11 @@ def write(
     count: Count | None = None,
     written: WrittenTensors | None = None,
 ) -> Sequence[str]:
-    """Writes the weights of a model to files of a stage, to which its tensors then refer.
+    """Write the weights of a model to files of a stage, and make its tensors refer to them.
 
-    Returns the names of the files, which are free beside the stage's target. With `largest`, no file has more
-    bytes, except for a single tensor that is larger. `count` is called with the tensors that are written, and
-    all of them; `written` sees those that are converted. Raises OSError.
+    Returns the names of the files, which are unused beside the stage's target. No file has more than
+    `largest` bytes, except for a single larger tensor. `count` is called with the number of written tensors
+    and the total; `tracker` observes the converted ones. Raises OSError.
     """
     values = [v for graph in model.graphs() for v in graph.initializers.values()]
     for value in values:
@@ -66,7 +66,7 @@ def write(
 
 
 def _counting(count: Count | None, before: int, total: int) -> Callable[..., None]:
-    """What onnx-ir calls with each tensor before it is written."""
+    """Return the callback that onnx-ir calls with each tensor before writing it."""
 
     def told(_: ir.TensorProtocol, info: ir.external_data.CallbackInfo) -> None:
         if count is not None:
@@ -84,7 +84,7 @@ def _written_size(value: ir.Value) -> int:
 
 
 def _grouped(values: Iterable[ir.Value], largest: int | None) -> Iterator[list[ir.Value]]:
-    """The values, in order, in one group for each file."""
+    """Yield the values, in order, in one group for each file."""
     group: list[ir.Value] = []
     size = 0
     for value in values:
@@ -109,8 +109,10 @@ def _write_file(group: Sequence[ir.Value], folder: Path, name: str, told: Callab
 
 
 def file_names(path: Path, count: int) -> Iterator[Sequence[str]]:
-    """Candidate names for this many data files of a model at `path`: `<name>.data`, or
-    `<name>.00001-of-00003.data` and so on; then, for when one is taken, the same with a number before that.
+    """Yield candidate names for `count` data files of a model at `path`.
+
+    The first are `<name>.data`, or `<name>.00001-of-00003.data` and so on; the next, in case one is in use,
+    the same with a number before the suffix.
     """
     several = [f".{i:05}-of-{count:05}.data" for i in range(1, count + 1)]
     for number in itertools.count():
@@ -119,7 +121,7 @@ def file_names(path: Path, count: int) -> Iterator[Sequence[str]]:
 
 
 def _joined(name: str, suffix: str) -> str:
-    """Name and suffix as UTF-8, which ONNX requires; the name is cut to what file systems accept."""
+    """Return name and suffix as UTF-8, which ONNX requires, with the name truncated for file systems."""
     return os.fsencode(name)[: _LONGEST_NAME - len(suffix)].decode(errors="ignore") + suffix
 
 
@@ -142,7 +144,7 @@ KEY = b"location"
 
 
 def resolve(model: ir.Model, path: Path) -> dict[Path, int]:
-    """Replaces the file name in every external tensor of the model at a path by the full path of the file.
+    """Replace the file name in every external tensor of the model at a path by the full path of the file.
 
     Tensors in attributes are loaded: only initializers are written as external data again. Returns the files,
     and the bytes of tensors in each. Raises ModelError for a tensor whose data is missing or incomplete, or
@@ -170,8 +172,9 @@ def resolve(model: ir.Model, path: Path) -> dict[Path, int]:
 
 
 def check(model: ir.Model) -> None:
-    """Raises ModelError, as `resolve` does, for a model in memory; a tensor without a base folder may be in
-    any folder: the caller chose the path.
+    """Raise ModelError, as `resolve` does, for a model in memory.
+
+    A tensor without a base folder may be in any folder: the caller chose the path.
     """
     for tensor in _external(model):
         folder = Path(tensor.base_dir)
@@ -181,18 +184,18 @@ def check(model: ir.Model) -> None:
 
 
 def files(model: ir.Model) -> frozenset[Path]:
-    """The full paths of the files with external data of a model."""
+    """Return the full paths of the external data files of a model."""
     return frozenset(Path(tensor.path).resolve() for tensor in _external(model))
 
 
 def folder(model: ir.Model) -> Path | None:
-    """The folder of the external tensors of a model in memory; None where that is none, or several."""
+    """Return the folder of the external tensors of a model in memory; None if there is none, or several."""
     found = {Path(tensor.base_dir or Path(tensor.path).parent) for tensor in _external(model)}
     return found.pop() if len(found) == 1 else None
 
 
 def size_of(model: ir.Model) -> int:
-    """The bytes of all tensors of a model, external or not."""
+    """Return the bytes of all tensors of a model, external or not."""
     return sum(tensor.nbytes for tensor in _tensors(model))
 
 
@@ -201,7 +204,7 @@ def _external(model: ir.Model) -> Iterator[ir.ExternalTensor]:
 
 
 def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    """The initializers of all graphs, and the tensors in attributes."""
+    """Yield the initializers of all graphs, and the tensors in attributes."""
     for graph in model.graphs():
         for value in graph.initializers.values():
             if value.const_value is not None:
@@ -221,7 +224,7 @@ def _tensor_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
 def _resolved(
     tensor: ir.ExternalTensor, folder: Path, roots: frozenset[Path], where: str | Path
 ) -> ir.ExternalTensor:
-    """The same tensor with the full path of its file, which is checked.
+    """Return the same tensor with the full path of its file, after validating it.
 
     The result has no base folder: with one, onnx-ir would check the path again and reject a file with several
     hard links, which model stores use and runtimes accept.
@@ -252,7 +255,7 @@ def _size(place: Path, tensor: ir.ExternalTensor, what: str, where: str | Path) 
         if place.is_file():
             return place.stat().st_size
         raise OSError
-    except (OSError, ValueError) as error:  # the name may contain what no file system accepts
+    except (OSError, ValueError) as error:  # the name may be invalid on any file system
         raise ModelError(
             f"{what} should be in {tensor.location}, and that cannot be read",
             where=where,
@@ -261,7 +264,7 @@ def _size(place: Path, tensor: ir.ExternalTensor, what: str, where: str | Path) 
 
 
 def _check_extent(tensor: ir.ExternalTensor, what: str, size: int, where: str | Path) -> None:
-    """Checks that shape, offset and length agree with each other and with the size of the file."""
+    """Raise ModelError unless shape, offset and length agree with each other and with the file's size."""
     needed, offset, length = tensor.nbytes, tensor.offset or 0, tensor.length
     if min(tensor.shape.numpy(), default=0) < 0 or length not in (None, 0, needed):
         raise ModelError(f"{what} does not have the size of its shape", where=where, remedy=EXPORT_AGAIN)
@@ -269,28 +272,28 @@ def _check_extent(tensor: ir.ExternalTensor, what: str, size: int, where: str | 
         raise ModelError(f"{what} ends beyond the end of {tensor.location}", where=where, remedy=EXPORT_AGAIN)
 
 
-# The data files of a model that is about to be replaced: which become obsolete, and which must stay.
+# Data files of a model that is about to be replaced: obsolete ones, and those that must stay.
 
 
 @dataclass(frozen=True, slots=True)
 class ObsoleteFiles:
-    """`removable` are files without any reference; `warnings` say which files stay, and why."""
+    """Data files of a replaced model: `removable` ones, and `warnings` with reasons for those that stay."""
 
     removable: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def remove(self) -> None:
-        """Removes the removable files."""
+        """Remove the removable files."""
         for file in self.removable:
             file.unlink(missing_ok=True)
 
 
 def find(target: Path, in_use: frozenset[Path]) -> ObsoleteFiles:
-    """The files that a new model at `target` makes obsolete, except those `in_use` by others.
+    """Return the files that a new model at `target` makes obsolete, except those `in_use` by others.
 
-    Considers only files beside the target that a tensor of the old model refers to. Of these it removes what
-    has the name of a data file of ours, holds nothing but tensors of the old model, and has no other reader
-    in its folder or the one above, and no link to it in these or the folders beside its own.
+    Considers only files beside the target that a tensor of the old model refers to. Removable are those that
+    have the name of a data file of ours, contain only tensors of the old model, and have no other user in
+    their folder or the one above, and no link in these or the sibling folders.
     """
     extents = {file: each for file, each in _extents(target).items() if file.parent == target.parent}
     present = sorted(file for file in extents if os.path.lexists(file))
@@ -300,14 +303,12 @@ def find(target: Path, in_use: frozenset[Path]) -> ObsoleteFiles:
 
 
 def referenced_by(path: Path) -> frozenset[Path]:
-    """The data files, existing or not, of the model at a path; empty for a file that is not a model, and for
-    one that cannot be read.
-    """
+    """Return the data files, existing or not, of the model at a path; empty if it is no readable model."""
     return frozenset(_extents(path))
 
 
 def reader_in(folder: Path, file: Path, name: str) -> Path | None:
-    """A model in a folder that keeps tensors in a file, which it calls by a name; raises OSError."""
+    """Return a model in a folder that refers to a data file by this name, if any; raises OSError."""
     for other in sorted(folder.iterdir()):
         mentions = other.is_file() and _mentions(other, os.fsencode(name)) and not is_same(other, file)
         if mentions and any(is_same(data, file) for data in referenced_by(other)):
@@ -320,7 +321,7 @@ _Extent = tuple[int, int]
 
 
 def _extents(path: Path) -> dict[Path, list[_Extent]]:
-    """The extents of the tensors in each data file of a model; a length that is not given is 0."""
+    """Return the extents of the tensors in each data file of a model; a missing length is 0."""
     data = _content(path)
     proto = _parsed(data) if KEY in data else None
     found: dict[Path, list[_Extent]] = {}
@@ -330,7 +331,7 @@ def _extents(path: Path) -> dict[Path, list[_Extent]]:
         if location is None or "\0" in location:
             continue
         file = path.parent / location
-        file = file.parent.resolve() / file.name  # a link itself is not followed
+        file = file.parent.resolve() / file.name  # not following a link itself
         offset, length = (entries.get(key, "0") for key in ("offset", "length"))
         extent = (int(offset), int(length)) if offset.isdecimal() and length.isdecimal() else (0, 0)
         found.setdefault(file, []).append(extent)
@@ -338,14 +339,14 @@ def _extents(path: Path) -> dict[Path, list[_Extent]]:
 
 
 def model_at(path: Path) -> onnx.ModelProto | None:
-    """The model at a path without its external data; None for a file that is none, or cannot be read."""
+    """Return the model at a path without its external data; None if it is no readable model."""
     return _parsed(_content(path))
 
 
 def _content(path: Path) -> bytes:
     try:
         return reading.read(path)
-    except OSError:  # what is no regular file, or too large for a model, among them
+    except OSError:  # irregular files and those too large for a model included
         return b""
 
 
@@ -361,7 +362,7 @@ _LOCATION = KEY.decode()
 
 
 def _referencing_tensors(message: Message) -> Iterator[onnx.TensorProto]:
-    """All tensors of a model, in any field."""
+    """Yield all tensors of a model, in any field."""
     todo: list[Message] = [message]
     while todo:
         current = todo.pop()
@@ -377,7 +378,7 @@ _WITHOUT_TENSORS = {"ValueInfoProto", "StringStringEntryProto", "OperatorSetIdPr
 
 
 def _reason_to_stay(file: Path, target: Path, extents: Iterable[_Extent], in_use: frozenset[Path]) -> str:
-    """Why a file must not be removed; empty if it may be."""
+    """Return the reason that a file must not be removed; empty if it may be."""
     if file.is_symlink() or not file.is_file():
         return "it is not a regular file"
     if file.resolve() in in_use:
@@ -391,7 +392,7 @@ def _reason_to_stay(file: Path, target: Path, extents: Iterable[_Extent], in_use
 
 
 def _use(file: Path, target: Path) -> str:
-    """What needs a file besides the model at `target`; empty where nothing does."""
+    """Return a description of another user of a file than the model at `target`; empty without one."""
     if file.stat().st_nlink > 1:
         return "a hard link leads to it"
     if link := next(_links_to(file), None):
@@ -403,7 +404,7 @@ def _use(file: Path, target: Path) -> str:
 
 
 def _is_covered(file: Path, extents: Iterable[_Extent]) -> bool:
-    """Return whether a file holds nothing but these tensors, and zeros that align them."""
+    """Return whether a file contains only these tensors, and zero padding between them."""
     end = 0
     with file.open("rb") as opened:
         for offset, length in sorted(extents):
@@ -420,8 +421,8 @@ _ALIGNMENT = 1 << 16
 
 
 def _links_to(file: Path) -> Iterator[str]:
-    """The symbolic links to a file in its folder, the one above and those beside it; in the latter, those to
-    its folder as well.
+    """Yield the symbolic links to a file in its folder, the parent folder and the sibling folders; in the
+    latter, those to its folder as well.
     """
     folder, above = file.parent, file.parent.parent
     beside = (each for each in sorted(above.iterdir()) if each.is_dir() and not each.is_symlink())
@@ -442,7 +443,7 @@ def _refers(other: Path, file: Path) -> bool:
 def _mentions(other: Path, name: bytes) -> bool:
     """Return whether a file contains a name. Large files are searched only if they may be models."""
     with other.open("rb") as opened:
-        if os.fstat(opened.fileno()).st_size >= 1 << 31:  # which no model has
+        if os.fstat(opened.fileno()).st_size >= 1 << 31:  # larger than any model
             return False
         block = opened.read(_BLOCK)
         if len(block) == _BLOCK and other.suffix != ".onnx" and not block.startswith(_FIRST_BYTE):
@@ -456,7 +457,7 @@ def _mentions(other: Path, name: bytes) -> bool:
 
 
 _BLOCK = 1 << 20
-"""Bytes to read at a time. Any smaller file is searched: it may be a model as text, or a list of files."""
+"""Bytes to read at a time. Any smaller file is searched: it may be a textual model, or a list of files."""
 
 _FIRST_BYTE = b"\x08"
-"""A model begins with its IR version: field 1, a varint. Protobuf writes fields in order."""
+"""The first byte of a model: its IR version is field 1, a varint, and protobuf writes fields in order."""

@@ -1,7 +1,7 @@
-"""Replaces FusedConv, where the target has no half kernel for it, by the operators that it was fused from.
+"""Decomposition of FusedConv into its original operators, where the target has no half kernel for it.
 
 onnxruntime's CPU optimiser fuses a Conv, a bias, a residual and an activation into a FusedConv. Its CUDA
-provider has only a float32 kernel for that, and half kernels for each of the parts.
+provider has only a float32 kernel for that, but half kernels for each of the parts.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ _FUSED = ("com.microsoft", "FusedConv")
 
 
 def decompose(model: ir.Model, target: Target, half: Half) -> None:
-    """Decomposes the FusedConv nodes of a model, if the target has only float32 kernels for them.
+    """Decompose the FusedConv nodes of a model, if the target has only float32 kernels for them.
 
-    The Conv takes the node's name, and the last part its output. A node with an activation that is unknown
-    here stays.
+    The Conv takes the node's name, and the last part its output. A node with an unknown activation stays.
     """
     versions = element_types.versions(model.graph.opset_imports)
     signature = schema.find(*_FUSED, versions(_FUSED[0]))
@@ -63,18 +62,18 @@ def _part(
 
 
 def _output(part: ir.Node, node: ir.Node, suffix: str, names: UniqueNames) -> ir.Value:
-    """The output of a part, with the type and shape of the whole node's."""
+    """Return the output of a part, with the type and shape of the fused node's output."""
     value, whole = part.outputs[0], node.outputs[0]
     value.name, value.type, value.shape = names.of_value(whole, suffix), whole.type, whole.shape
     return value
 
 
 Activate = Callable[[ir.Node, ir.Value, int, UniqueNames], Iterator[ir.Node]]
-"""The nodes of an activation; the output of the last replaces that of the fused node."""
+"""A function that yields the nodes of an activation; the last output replaces that of the fused node."""
 
 
 def _plain(*parameters: str) -> Activate:
-    """An activation of one node, with its parameters as attributes of these names."""
+    """Return an activation of one node, with its parameters as attributes of these names."""
 
     def activate(node: ir.Node, last: ir.Value, _: int, names: UniqueNames) -> Iterator[ir.Node]:
         given = zip(parameters, schema.numbers(node, "activation_params"), strict=False)
@@ -85,7 +84,7 @@ def _plain(*parameters: str) -> Activate:
 
 
 def _clip(node: ir.Node, last: ir.Value, opset: int, names: UniqueNames) -> Iterator[ir.Node]:
-    """Clip, whose bounds are attributes before opset 11, and inputs since."""
+    """Yield a Clip, whose bounds are attributes before opset 11, and inputs since."""
     if opset < _BOUNDS_ARE_INPUTS:
         yield from _plain("min", "max")(node, last, opset, names)
         return
@@ -108,4 +107,4 @@ _ACTIVATIONS: Mapping[str, Activate] = {
     "HardSigmoid": _plain("alpha", "beta"),
     "Clip": _clip,
 }
-"""What onnxruntime fuses (ConvActivationFusion), with its parameters in order."""
+"""The activations that onnxruntime fuses (ConvActivationFusion), with their parameters in order."""

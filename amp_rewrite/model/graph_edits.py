@@ -1,4 +1,4 @@
-"""Edits of a graph that several steps make alike."""
+"""Graph edits shared by several passes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from amp_rewrite.model.constants import StoredTensor
 
 
 def graph_of(held: ir.Node | ir.Value) -> ir.Graph:
-    """The graph of a node, or of a value: that of its producer, or of which it is an input or initializer."""
+    """Return the graph that contains a node, or defines a value by a node, input or initializer."""
     graph = held.graph
     assert isinstance(graph, ir.Graph), "all that a model holds is in a graph"
     return graph
 
 
 def replace_inputs(node: ir.Node, values: Mapping[int, ir.Value | None]) -> None:
-    """Has a node read other values at these ports.
+    """Replace the inputs of a node at these ports.
 
-    onnx-ir copies all inputs of a node for each that it replaces: quadratic for a Concat of thousands.
+    onnx-ir copies all inputs of a node for each replacement: quadratic for a Concat of thousands.
     """
     if len(values) == 1 or node.device_configurations:
         for port, value in values.items():
@@ -36,7 +36,7 @@ def replace_inputs(node: ir.Node, values: Mapping[int, ir.Value | None]) -> None
 
 
 def replace_uses(replacements: Mapping[ir.Value, ir.Value]) -> None:
-    """Has the nodes that read a key of these read its value."""
+    """Replace each key by its value in all consumers."""
     ports: dict[ir.Node, dict[int, ir.Value | None]] = {}
     for value, replacement in replacements.items():
         for node, port in value.uses():
@@ -46,7 +46,7 @@ def replace_uses(replacements: Mapping[ir.Value, ir.Value]) -> None:
 
 
 def remove(nodes: Iterable[ir.Node]) -> None:
-    """Removes nodes of which no output is read by others, from whatever graphs they are in."""
+    """Remove nodes whose outputs have no other consumers, from any graphs."""
     removed: dict[ir.Graph, list[ir.Node]] = {}
     for node in nodes:
         removed.setdefault(graph_of(node), []).append(node)
@@ -61,13 +61,14 @@ def remove(nodes: Iterable[ir.Node]) -> None:
 
 
 def replace(node: ir.Node, parts: Sequence[ir.Node], value: ir.Value) -> None:
-    """Puts `parts` in the place of a node, and `value` in that of its (first) output."""
+    """Replace a node by `parts`, and its (first) output by `value`."""
     ir.convenience.replace_nodes_and_values(graph_of(node), node, [node], parts, node.outputs[:1], [value])
 
 
 def replace_by(node: ir.Node, operator: str, inputs: Sequence[ir.Value | None], before: ir.Node) -> None:
-    """Puts a node of an operator of ONNX's in the place of a node, `before` in front of it; the names of the
-    node and of its output, and what is known of that, stay.
+    """Replace a node by one of an ONNX operator, preceded by `before`.
+
+    The names of the node and its output stay, as do the type and shape of the output.
     """
     made, old = ir.Node("", operator, inputs, name=node.name), node.outputs[0]
     value = made.outputs[0]
@@ -76,14 +77,14 @@ def replace_by(node: ir.Node, operator: str, inputs: Sequence[ir.Value | None], 
 
 
 def register(value: ir.Value, graph: ir.Graph, *, listed: bool) -> None:
-    """Makes a value with a tensor an initializer; where such are `listed`, an input of the graph as well."""
+    """Register a constant as an initializer, and also as an input of the graph if `as_input`."""
     graph.register_initializer(value)
     if listed:
         graph.inputs.append(value)
 
 
 def store(stored: StoredTensor, tensor: ir.TensorProtocol) -> None:
-    """Stores another tensor in the place of one."""
+    """Replace the tensor of a constant."""
     if stored.node is None:
         stored.value.const_value = tensor
     else:

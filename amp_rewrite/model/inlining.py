@@ -1,4 +1,4 @@
-"""Inlines model-local functions, so that the nodes of their bodies can be coloured."""
+"""Inlining of model-local functions, so that the nodes of their bodies can be coloured."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from amp_rewrite.onnx_types import element_types, schema, version_changes
 
 
 def inline(model: ir.Model) -> str | None:
-    """Inlines the functions of `model`; returns a warning if some stay, in float32 as are their calls.
+    """Inline the functions of `model`; return a warning if some stay in float32, along with their calls.
 
-    If one cannot be inlined, all stay. A function with the name of an operator always stays: which of the two
-    a call means depends on the runtime. Raises ModelError if inlining would create too many nodes.
+    If one cannot be inlined, all stay. A function with the name of an operator always stays: runtimes differ
+    in resolving such a call. Raises ModelError if inlining would create too many nodes.
     """
     if not model.functions:
         return None
@@ -37,11 +37,11 @@ def inline(model: ir.Model) -> str | None:
 
 
 class _Inlining(InlinePass):
-    """onnx-ir's pass, in linear time.
+    """onnx-ir's inlining pass, in linear time.
 
     The pass searches unique names for every copy of a body from 1 on: quadratic in the number of calls. Here
-    the body is given the same names before it is copied. With an onnx-ir that lacks the overridden method,
-    the result is the same, and only slower.
+    the body gets the same names before it is copied. With an onnx-ir that lacks the overridden method, the
+    result is the same, only slower.
     """
 
     def __init__(self, criteria: Callable[[ir.Function], bool]) -> None:
@@ -50,7 +50,7 @@ class _Inlining(InlinePass):
         self._node_numbering, self._value_numbering = Numbering(), Numbering()
 
     def _reset(self, model: ir.Model) -> None:
-        """Prepares a run without the abbreviations of functions, unused here: quadratic in their number."""
+        """Prepare a run without abbreviations of functions, unused here: quadratic in their number."""
         super()._reset(ir.Model(ir.Graph((), (), nodes=()), ir_version=model.ir_version))
         self._functions, self._opset_imports = model.functions, model.opset_imports
         self._function_id_abbreviations = dict.fromkeys(model.functions, "")
@@ -69,7 +69,7 @@ class _Inlining(InlinePass):
 
 
 _Named = Sequence[tuple[ir.Node | ir.Value, str]]
-"""The nodes or values that are named in every copy of a body, with their names, in naming order."""
+"""The nodes or values that get a name in every copy of a body, with their names, in naming order."""
 
 
 def _body(function: ir.Function) -> tuple[_Named, _Named]:
@@ -89,7 +89,7 @@ def _rename(named: _Named, numbered: Numbering, taken: set[str]) -> None:
 
 
 def _copy(model: ir.Model) -> ir.Model:
-    """A copy of the model; undefined values, such as sparse initializers, are copied as inputs."""
+    """Return a copy of the model, with undefined values, such as sparse initializers, as inputs."""
     for function in model.functions.values():
         _close_over(function, model)
     inputs, undefined = model.graph.inputs, _undefined(model.graph)
@@ -108,7 +108,7 @@ def _undefined(graph: ir.Graph | ir.Function) -> list[ir.Value]:
 
 
 def _close_over(function: ir.Function, model: ir.Model) -> None:
-    """Makes values of the caller that a function uses, which onnxruntime allows and ONNX does not, inputs."""
+    """Turn captured values of the caller, valid in onnxruntime but not in ONNX, into inputs of a function."""
     undefined, graph = _undefined(function), model.graph
     if not undefined:
         return
@@ -128,11 +128,11 @@ def _is_operator(key: ir.OperatorIdentifier, model: ir.Model) -> bool:
 
 
 def _prepare(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> None:
-    """Prepares functions and calls for inlining.
+    """Prepare functions and calls for inlining.
 
-    A function gets the model's opset versions, if what it uses means the same in both. Omitted outputs
-    of a call get names: the nodes of the body define them, and may use them. The types that a function
-    declares inside are removed: they need not hold for this call.
+    A function gets the model's opset versions, if its nodes have the same semantics in both. Omitted outputs
+    of a call get names: the nodes of the body define them, and may use them. Types declared inside a function
+    are removed: they need not hold for this call.
     """
     names = UniqueNames(traversal.graphs(model.graph))
     inlined = [function for key, function in model.functions.items() if key not in kept]
@@ -161,7 +161,7 @@ def _unify_imports(function: ir.Function, model: ir.Model) -> None:
 
 
 def _means_the_same(node: ir.Node, old: int, new: int) -> bool:
-    """Return whether a node means the same at two versions; its types are those of a call, and not known."""
+    """Return whether a node has the same semantics at two versions, whatever its types in a call."""
     one, other = (schema.find(node.domain, node.op_type, version) for version in (old, new))
     if one is None or other is None:
         return False

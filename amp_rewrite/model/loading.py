@@ -1,4 +1,4 @@
-"""Reads a model of any supported kind into an onnx_ir.Model that may be changed."""
+"""Loading of a model of any supported kind as a mutable onnx_ir.Model."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from amp_rewrite.model import preserved_fields, proto_traversal, traversal, uniq
 from amp_rewrite.model.preserved_fields import PreservedFields
 from amp_rewrite.process import startup
 
-# What a model says twice, and otherwise the second time, so that nobody knows which of the two counts.
+# Contradictory duplicates in a model, which readers resolve differently.
 #
 # onnxruntime 1.32 takes the first of two Constant values, the last of two small initializers, and the
 # first of large ones; onnx-ir and onnx's reference take the last of all.
 
 
 def refuse(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto], where: str | Path) -> None:
-    """Raises ModelError where a model, which has these graphs, contradicts itself."""
+    """Raise ModelError if a model, which has these graphs, contradicts itself."""
     found = next(_contradictions(proto, graphs), None)
     if found is not None:
         raise ModelError(found, where=where, remedy=EXPORT_AGAIN)
@@ -52,7 +52,7 @@ def _contradictions(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto])
 
 
 def _differing(named: Iterable[tuple[str, Message]]) -> Iterator[str]:
-    """The names of messages that differ from an earlier one of the same name."""
+    """Yield the names of messages that differ from an earlier one of the same name."""
     found: dict[str, Message] = {}
     for name, message in named:
         first = found.setdefault(name, message)
@@ -65,14 +65,14 @@ def _differing(named: Iterable[tuple[str, Message]]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class ForeignFormat:
-    """What a file is instead of ONNX: `problem` completes a sentence that begins with its path."""
+    """A file format other than ONNX: `problem` completes a sentence that begins with the file's path."""
 
     problem: str
     remedy: str
 
 
 def recognise(data: bytes) -> ForeignFormat | None:
-    """The format of these bytes, if it is known and not ONNX."""
+    """Return the format of these bytes, if it is known and not ONNX."""
     return next((known for pattern, known in _FORMATS if pattern.match(data)), None)
 
 
@@ -102,7 +102,7 @@ _FORMATS = tuple(
 
 
 def decode(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> bool:
-    """Decodes names that are not UTF-8, which some exporters write, as Latin-1; returns whether it did.
+    """Decode names that are not UTF-8, which some exporters write, as Latin-1; return whether there were any.
 
     `graphs` are the model's graph and all graphs nested in it.
     """
@@ -149,11 +149,11 @@ def _decode(message: Message) -> None:
                 value[:] = [each.decode("latin-1") if isinstance(each, bytes) else each for each in value]
 
 
-# The order of nodes: each after the nodes whose outputs it uses.
+# The order of nodes: each after its producers.
 
 
 def sort_nodes(model: ir.Model, where: str | Path, sparse: Container[str | None] = frozenset[str]()) -> None:
-    """Sorts the nodes of a model topologically, as runtimes do; a sorted model is not changed.
+    """Sort the nodes of a model topologically, as runtimes do; a sorted model is not changed.
 
     `sparse` names the sparse initializers, which onnx-ir does not know. Raises ModelError, with the model's
     place `where`, for a value without a definition, and for cyclic dependencies.
@@ -186,12 +186,12 @@ _IN_MEMORY = "the given model"
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A copy of a model that may be changed.
+    """A mutable copy of a model.
 
-    `size` is that of the model with its external data, in bytes; `external` are the files with the data, and
-    `files` all files that it was read from, with their state at that time. `preserved` is what onnx-ir cannot
-    hold, None for a model that was given as onnx_ir.Model; `warnings` say what was read in another way than
-    it is written. It is `mended` where it was not valid as it was given.
+    `size` includes its external data, in bytes; `external` are the files with the data, and `files` all files
+    that it was read from, with their state at that time. `preserved` are the fields that onnx-ir cannot
+    represent, None for an onnx_ir.Model; `warnings` describe repairs and reinterpretations. `mended` says
+    that the source was invalid, and was repaired.
     """
 
     model: ir.Model
@@ -204,7 +204,7 @@ class Loaded:
 
 
 def load(source: ModelSource) -> Loaded:
-    """Reads a model of any kind; the source is not changed.
+    """Load a model of any kind; the source is not changed.
 
     Raises ModelError when it is missing, truncated, not ONNX, or refers to files that are missing.
     """
@@ -227,7 +227,7 @@ def load(source: ModelSource) -> Loaded:
 
 
 def what_to_give(source: object) -> str:
-    """The remedy for what is no model: of PyTorch's ONNXProgram, the model in it; a module is exported."""
+    """Return the remedy for an object that is no model, such as PyTorch's ONNXProgram or a module."""
     if type(source).__name__ == "ONNXProgram":
         return "give the model in it: program.model"
     if hasattr(source, "named_parameters"):  # a torch.nn.Module
@@ -256,7 +256,7 @@ SAVE = "save it with onnx.save(model, path, save_as_external_data=True), and giv
 
 
 def refuse_too_large(proto: onnx.ModelProto, remedy: str = SAVE) -> onnx.ModelProto:
-    """The same model; ModelError where protobuf would fail to copy it, after having serialised most of it."""
+    """Return the same model; ModelError if protobuf would fail to copy it, after serialising most of it."""
     size = sum(map(_bytes_of, proto.graph.initializer))
     if size >= _LARGEST_FILE:
         problem = f"has {size / 1e9:.1f} GB of tensors in memory, and protobuf copies no more than 2 GiB"
@@ -265,7 +265,7 @@ def refuse_too_large(proto: onnx.ModelProto, remedy: str = SAVE) -> onnx.ModelPr
 
 
 def _bytes_of(tensor: onnx.TensorProto) -> float:
-    """The bytes of a tensor, without reading its data: that copies them."""
+    """Return the bytes of a tensor without reading its data, which would copy it."""
     if tensor.HasField("raw_data"):
         return math.prod(tensor.dims) * _ITEM_SIZES.get(tensor.data_type, 0)
     return 4 * len(tensor.float_data) + 8 * (len(tensor.double_data) + len(tensor.int64_data))
@@ -279,7 +279,7 @@ _ITEM_SIZES = {
 
 
 def _refuse_external(loaded: Loaded) -> Loaded:
-    """The same model; ModelError if it has external data, whose folder is not known."""
+    """Return the same model; ModelError if it has external data, whose folder is unknown."""
     if external.files(loaded.model):
         raise ModelError(
             "keeps tensors in files, and does not say in which folder",
@@ -290,14 +290,14 @@ def _refuse_external(loaded: Loaded) -> Loaded:
 
 
 def load_graph(path: Path) -> onnx.ModelProto:
-    """A model file as a ModelProto without its external data; ModelError when it is not a model."""
+    """Load a model file as a ModelProto without its external data; ModelError if it is no model."""
     with open_file(path) as file:
         return _parse(file.read(), path)
 
 
 @contextlib.contextmanager
 def open_file(path: Path) -> Generator[BinaryIO]:
-    """A file that may be a model, open for reading.
+    """Open a file that may be a model for reading.
 
     Raises ModelError when it is missing, not a regular file, or too large, and when reading it fails.
     """
@@ -330,7 +330,7 @@ def is_surgeon(source: object) -> bool:
 
 
 def surgeon() -> Any:
-    """The module onnx_graphsurgeon; MissingPackageError where it is not installed."""
+    """Return the module onnx_graphsurgeon; MissingPackageError if it is not installed."""
     try:
         return startup.import_module("onnx_graphsurgeon")
     except ImportError as error:
@@ -340,7 +340,7 @@ def surgeon() -> Any:
 
 
 def exported(graph: Any) -> onnx.ModelProto:
-    """An onnx_graphsurgeon.Graph as a ModelProto; ModelError when onnx-graphsurgeon cannot export it."""
+    """Export an onnx_graphsurgeon.Graph as a ModelProto; ModelError if onnx-graphsurgeon fails."""
     export = surgeon().export_onnx
     try:
         return export(graph)
@@ -381,7 +381,7 @@ def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
 
 
 def _not_onnx(data: bytes, problem: str, where: str | Path) -> ModelError:
-    """The error for data that does not parse: it names the format, where that is recognised."""
+    """Return the error for data that does not parse, with the format if it is recognised."""
     known = recognise(data)
     if known is None:
         return ModelError(problem, where=where, remedy=_of_a_data_file(where) or EXPORT_AGAIN)
@@ -389,7 +389,7 @@ def _not_onnx(data: bytes, problem: str, where: str | Path) -> ModelError:
 
 
 def _of_a_data_file(where: str | Path) -> str:
-    """The remedy for a file that is named like the weights of a model beside it; empty for any other."""
+    """Return the remedy for a file that is named like the weights of a model beside it; empty for others."""
     path = Path(where)
     name = path.name.removesuffix(".data").removesuffix("_data").removesuffix(".onnx")
     model = path.with_name(f"{name}.onnx")
@@ -418,7 +418,7 @@ _DECODED = "names that are not UTF-8 were read as Latin-1"
 
 
 def root_cause(error: BaseException) -> str:
-    """The error at the end of the chain of causes, shortened."""
+    """Return the message at the end of the chain of causes, shortened."""
     while (cause := error.__cause__ or error.__context__) is not None:  # onnx-ir's own messages can fail
         error = cause
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -1,4 +1,4 @@
-"""The path that a result is written to."""
+"""Choice and validation of output paths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from amp_rewrite.policy.options import ExternalData, Options
 def choose(
     source: ModelSource, output: str | os.PathLike[str] | None, options: Options, *, in_place: bool
 ) -> Path | None:
-    """The output path for a model that is given as a path; None for any other, since its result is returned.
+    """Return the output path for a model given as a path; None for any other, whose result is returned.
 
     Raises OptionError for contradicting arguments, OutputError where no file can be written, and ModelError
     for a source that is missing or not a file.
@@ -46,15 +46,15 @@ def beside(
     unnamed: Path,
     remedy: str = "choose another place",
 ) -> Path:
-    """The output path for a model that stays: `unnamed` where none was given.
+    """Return the output path for a model that is not replaced: `unnamed` without an `output`.
 
-    Raises OptionError, with this remedy, where it is the model itself, or where its name stands for another
-    format, and OutputError where no file can be written.
+    Raises OptionError, with this remedy, if it is the model itself, or its name implies another format, and
+    OutputError where no file can be written.
     """
     target = Path(output) if output is not None else unnamed
     if file_identity.is_same(target, given):
         raise OptionError(f"{target} is the input itself", remedy=remedy)
-    if output is None and target.is_symlink():  # the user has not named it
+    if output is None and target.is_symlink():  # a default path must not follow links
         raise OutputError(
             "is a link at the default output path", where=target, remedy="name a place with `output`"
         )
@@ -64,7 +64,7 @@ def beside(
 
 
 _OTHERS = frozenset(".json .onnxjson .onnxtext .onnxtxt .ort .pbtxt .prototxt .textproto .txtpb".split())
-"""Names by which onnx.load and onnxruntime take a file for another format than ONNX's binary one."""
+"""Suffixes for which onnx.load and onnxruntime expect another format than ONNX's binary one."""
 
 
 def _refuse_other_format(target: Path) -> None:
@@ -74,14 +74,14 @@ def _refuse_other_format(target: Path) -> None:
 
 
 def refuse_data(target: Path, read: Iterable[Path]) -> None:
-    """Raises OptionError if a result would replace a file with weights of its model."""
+    """Raise OptionError if a result would replace a file with weights of its model."""
     for file in read:
         if file_identity.is_same(target, file):
             raise OptionError(f"{target} holds weights of the input", remedy="choose another place")
 
 
 def default(path: Path, half: Half) -> Path:
-    """The default output path: beside the input, with the type in its name."""
+    """Return the default output path: beside the input, with the type in its name."""
     return path.with_name(f"{path.stem}_{_SHORT[half.name]}.onnx")
 
 

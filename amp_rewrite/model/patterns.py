@@ -1,11 +1,11 @@
-"""Nodes as patterns: expressions that look like the graph that they match, from a result back to its data.
+"""Graph patterns: expressions shaped like the subgraph that they match, from its result back to its data.
 
     x = var("x")
     root = op("Sqrt", op("Add", op("ReduceMean", op("Pow", x, number(2.0))), number()))
     match(op("Div", x, root), value)
 
-Operands of commutative operators match in either order, and inputs behind those of a pattern may be any.
-What only rearranges elements on the way from one node to the next is passed over, and belongs to the match.
+Operands of commutative operators match in either order, and inputs after those of a pattern are not matched.
+Nodes that only rearrange elements between two matched nodes are looked through, and belong to the match.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ import onnx_ir as ir
 from amp_rewrite.model.constants import dims, numbers, stored_as
 from amp_rewrite.onnx_facts.operators import REARRANGES, SELECTS
 
-# What patterns need to know of nodes and values.
+# Queries of nodes and values for patterns.
 
 _COPIES = frozenset(("Cast", "Identity"))
 _COUNT = frozenset("Add Cast Div Gather Identity Max Mul ReduceProd Slice Squeeze Sub Unsqueeze".split())
 _LAST = 2**31 - 1
-"""The least end of a Slice that is the end of the axis whatever its size."""
+"""The least end of a Slice that reaches the end of any axis."""
 
 
 def is_default(node: ir.Node, *operators: str) -> bool:
-    """Return whether a node is one of these operators, of the default domain."""
+    """Return whether a node has one of these operators of the default domain."""
     return node.op_type in operators and not node.domain
 
 
 def operands(node: ir.Node) -> tuple[ir.Value, ...]:
-    """The inputs of a node that are there."""
+    """Return the inputs of a node, without omitted ones."""
     return tuple(value for value in node.inputs if value is not None)
 
 
 def other(node: ir.Node, value: ir.Value) -> ir.Value | None:
-    """The other one of two operands; the same value where a node has it twice, None if there are not two."""
+    """Return the other of two operands: the same value if a node reads it twice, None without two."""
     given = operands(node)
     if len(given) != 2:
         return None
@@ -49,13 +49,13 @@ def other(node: ir.Node, value: ir.Value) -> ir.Value | None:
 
 
 def maker(value: ir.Value | None, *operators: str) -> ir.Node | None:
-    """The node that makes a value, looking through Casts and Identities, if it is one of these operators."""
+    """Return the producer of a value, through Casts and Identities, if it has one of these operators."""
     node = origin(value).producer() if value is not None else None
     return node if node is not None and is_default(node, *operators) else None
 
 
 def rearranges(node: ir.Node) -> bool:
-    """Whether the first output of a node holds all elements of its first input, as of a whole Slice."""
+    """Return whether the first output of a node has all elements of its first input, as of a whole Slice."""
     if node.domain:
         return False
     if node.op_type != "Slice" or not 3 <= len(node.inputs) <= 4:
@@ -67,12 +67,12 @@ def rearranges(node: ir.Node) -> bool:
 
 
 def moves(node: ir.Node) -> bool:
-    """Whether a node rearranges or selects elements of its first input."""
+    """Return whether a node rearranges or selects elements of its first input."""
     return node.op_type in SELECTS or rearranges(node)
 
 
 def sources(value: ir.Value, passes: Callable[[ir.Node], bool]) -> Iterator[ir.Value]:
-    """A value, and the first input of each node before it, as long as nodes pass that on."""
+    """Yield a value, and the first inputs of its producer and those before, as long as `passes` holds."""
     while True:
         yield value
         node = value.producer()
@@ -82,24 +82,24 @@ def sources(value: ir.Value, passes: Callable[[ir.Node], bool]) -> Iterator[ir.V
 
 
 def source(value: ir.Value, passes: Callable[[ir.Node], bool] = rearranges) -> ir.Value:
-    """The last of these values: the one of which this one is rearranged."""
+    """Return the last of these values, of which this one is a rearrangement."""
     *_, last = sources(value, passes)
     return last
 
 
 def origin(value: ir.Value) -> ir.Value:
-    """The value that Casts and Identities pass on as this one."""
+    """Return the source of a value, looking through Casts and Identities."""
     return source(value, lambda node: node.op_type in _COPIES)
 
 
 def only_reader(value: ir.Value) -> ir.Node | None:
-    """The one node that reads a value; None where there are others, or it is also an output of a graph."""
+    """Return the only consumer of a value; None if there are several, or it is also an output of a graph."""
     found = {node for node, _ in value.uses()}
     return found.pop() if len(found) == 1 and not value.is_graph_output() else None
 
 
 def scalar(value: ir.Value | None) -> float | None:
-    """The number that the model stores for a value; None for what is computed, given, or not one number."""
+    """Return the number that the model stores for a value; None unless it is a constant scalar."""
     if value is None or value.is_graph_input():
         return None
     tensor = stored_as(value)
@@ -114,7 +114,7 @@ def _is_number(kind: ir.DataType) -> bool:
 
 
 def square_of(node: ir.Node) -> ir.Value | None:
-    """The value that a node squares; None for a node that does not."""
+    """Return the value that a node squares; None for other nodes."""
     if len(node.inputs) != 2 or node.inputs[0] is None or node.inputs[1] is None:
         return None
     first, second = node.inputs[0], node.inputs[1]
@@ -125,7 +125,7 @@ def square_of(node: ir.Node) -> ir.Value | None:
 
 
 def is_of_sizes(value: ir.Value | None) -> bool:
-    """Return whether a value is a number that the model stores, or computes of sizes alone."""
+    """Return whether a value is a constant scalar, or computed from sizes alone."""
     waiting, reached = [value], set[ir.Value]()
     while waiting:
         value = waiting.pop()
@@ -141,7 +141,7 @@ def is_of_sizes(value: ir.Value | None) -> bool:
 
 
 def are_closed(nodes: Iterable[ir.Node], result: ir.Node) -> bool:
-    """Return whether nodes of one graph, but for `result`, are read by each other alone, sizes apart."""
+    """Return whether nodes of one graph, except `result`, have no outside consumers apart from Shapes."""
     within = set(nodes)
     made = (value for node in within if node is not result for value in node.outputs)
     return all(node.graph is result.graph for node in within) and not any(
@@ -157,7 +157,7 @@ def are_closed(nodes: Iterable[ir.Node], result: ir.Node) -> bool:
 class Match(NamedTuple):
     """The values that a pattern names, and its nodes, from the result back: all, and those of each part.
 
-    `passed` are the operators that are passed over.
+    `passed` are the operators that the pattern looks through.
     """
 
     values: Mapping[str, ir.Value] = MappingProxyType({})
@@ -166,24 +166,24 @@ class Match(NamedTuple):
     passed: frozenset[str] = REARRANGES
 
     def of(self, *parts: str) -> tuple[ir.Node, ...]:
-        """The nodes of these parts, each once."""
+        """Return the nodes of these parts, each once."""
         return tuple(dict.fromkeys(node for part in parts for node in self.parts.get(part, ())))
 
     def but(self, *others: ir.Node) -> tuple[ir.Node, ...]:
-        """The nodes apart from others, in the order in which they run."""
+        """Return the nodes except these, in execution order."""
         return tuple(node for node in reversed(tuple(dict.fromkeys(self.nodes))) if node not in others)
 
 
 Pattern = Callable[[ir.Value, Match], Iterator[Match]]
-"""Gives the ways in which a value continues a match."""
+"""A function that yields the extensions of a match by a value."""
 Step = Callable[[ir.Node], "ir.Value | None"]
-"""Gives the operand of which a node makes something else; None for a node that a pattern does not have."""
+"""A function that returns the operand that a node transforms; None for a node outside the pattern."""
 
 _COMMUTE = frozenset("Add Max Min Mul Sum".split())
 
 
 def match(pattern: Pattern, value: ir.Value, passed: frozenset[str] = REARRANGES) -> Match | None:
-    """The first way in which a pattern matches a value; None where there is none."""
+    """Return the first match of a pattern at a value; None without one."""
     return next(pattern(value, _NOTHING if passed is REARRANGES else Match(passed=passed)), None)
 
 
@@ -191,7 +191,7 @@ _NOTHING = Match()
 
 
 def var(name: str) -> Pattern:
-    """Any value, and the same one wherever the name stands again, in whatever shape."""
+    """Return a pattern of any value, the same one wherever the name recurs, in any shape."""
 
     def matches(value: ir.Value, found: Match) -> Iterator[Match]:
         if name not in found.values:
@@ -206,7 +206,7 @@ def var(name: str) -> Pattern:
 def _shared(
     first: ir.Value, second: ir.Value, passed: frozenset[str]
 ) -> tuple[ir.Value, Iterable[ir.Node]] | None:
-    """The value of which both are rearranged, and the nodes that do so; None where they differ."""
+    """Return the common source of both values, and the nodes that rearrange it; None without one."""
     if first is second:
         return first, ()
     one, two = (
@@ -220,7 +220,7 @@ def _shared(
 
 
 def fits(is_wanted: Callable[[ir.Value], bool]) -> Pattern:
-    """A value of which something holds."""
+    """Return a pattern of a value that satisfies a predicate."""
 
     def matches(value: ir.Value, found: Match) -> Iterator[Match]:
         if is_wanted(value):
@@ -230,12 +230,12 @@ def fits(is_wanted: Callable[[ir.Value], bool]) -> Pattern:
 
 
 def number(wanted: float | None = None) -> Pattern:
-    """A stored number: this one, or any."""
+    """Return a pattern of a constant number: `target`, or any."""
     return fits(lambda value: (stored := scalar(value)) is not None and wanted in (None, stored))
 
 
 def either(*patterns: Pattern) -> Pattern:
-    """One of several spellings, the first that matches first."""
+    """Return a pattern with alternatives, tried in order."""
     heads = [(pattern, _HEADS.get(pattern)) for pattern in patterns]
 
     def matches(value: ir.Value, found: Match) -> Iterator[Match]:
@@ -250,11 +250,14 @@ def either(*patterns: Pattern) -> Pattern:
 
 
 _HEADS: dict[Pattern, frozenset[str]] = {}
-"""The operators with which patterns begin, as far as these are known: most alternatives end there."""
+"""The operators at the root of patterns, where known: most alternatives fail there."""
 
 
 def op(operators: str, *inputs: Pattern, where: Callable[[ir.Node], bool] | None = None) -> Pattern:
-    """A node of one of these operators, by its inputs; the last one is matched first: it often says most."""
+    """Return a pattern of a node with one of these operators and these inputs.
+
+    The last input is matched first: it is usually the most specific.
+    """
     names = frozenset(operators.split())
 
     def matches(value: ir.Value, found: Match) -> Iterator[Match]:
@@ -272,14 +275,16 @@ def op(operators: str, *inputs: Pattern, where: Callable[[ir.Node], bool] | None
 
 
 def _passes(node: ir.Node, passed: frozenset[str]) -> bool:
-    """Whether a pattern passes over a node: a whole Slice where it does so over all that rearranges."""
+    """Return whether a pattern looks through a node: a whole Slice if it looks through all rearrangements."""
     return node.op_type in passed or (node.op_type == "Slice" and passed is REARRANGES and rearranges(node))
 
 
 def _maker(
     value: ir.Value, names: frozenset[str], passed: frozenset[str]
 ) -> tuple[ir.Node | None, list[ir.Node]]:
-    """The node of these that makes a value, and those between that alone read what they rearrange."""
+    """Return the producer of a value with one of these operators, and the chain of rearranging nodes between
+    them, which must not branch.
+    """
     between: list[ir.Node] = []
     while (node := value.producer()) is not None and not node.domain:
         if node.op_type in names:
@@ -301,7 +306,7 @@ def _all(patterns: tuple[Pattern, ...], values: Sequence[ir.Value | None], found
 
 
 def part(name: str, pattern: Pattern) -> Pattern:
-    """A pattern whose nodes have a name."""
+    """Return a pattern whose nodes are named as a part of the match."""
 
     def matches(value: ir.Value, found: Match) -> Iterator[Match]:
         for each in pattern(value, found._replace(nodes=())):
@@ -312,7 +317,7 @@ def part(name: str, pattern: Pattern) -> Pattern:
 
 
 def when(pattern: Pattern, check: Callable[[Match], bool]) -> Pattern:
-    """A pattern, where something holds of what it alone has matched."""
+    """Return a pattern with a check on what it alone has matched."""
 
     def matches(value: ir.Value, found: Match) -> Iterator[Match]:
         for each in pattern(value, found._replace(nodes=())):
@@ -325,7 +330,7 @@ def when(pattern: Pattern, check: Callable[[Match], bool]) -> Pattern:
 
 
 def steps(step: Step, over: Pattern, *, alone: bool = True) -> Pattern:
-    """Any number of nodes, each of which makes something of the next; `alone` reads it, or not."""
+    """Return a pattern of a chain of any number of nodes; `alone` requires each to be the only consumer."""
 
     heads = _HEADS.get(over)
 
@@ -338,7 +343,7 @@ def steps(step: Step, over: Pattern, *, alone: bool = True) -> Pattern:
             node = value.producer()
             is_end = node is None or bool(node.domain) or not node.inputs
             is_end |= alone and only_reader(value) is None
-            # Patterns pass over what rearranges: in a chain of that, the first and the last place say it all.
+            # Patterns look through rearrangements: in a chain of these, the first and last positions suffice.
             tells = not nodes or is_end or node is None or node.op_type not in found.passed
             if tells and may_match(node, found.passed):
                 yield from over(value, found._replace(nodes=(*found.nodes, *nodes)))
@@ -351,7 +356,7 @@ def steps(step: Step, over: Pattern, *, alone: bool = True) -> Pattern:
 
 
 def moved(pattern: Pattern) -> Pattern:
-    """A value that is cut or rearranged, whoever else reads it."""
+    """Return a pattern of a value that is cut or rearranged, with any other consumers."""
     return steps(_first_of_moved, pattern, alone=False)
 
 
@@ -360,7 +365,7 @@ def _first_of_moved(node: ir.Node) -> ir.Value | None:
 
 
 def computed(name: str, is_step: Callable[[ir.Node], bool], most: int) -> Pattern:
-    """At most so many nodes that compute something of a named value, matched before, and numbers alone."""
+    """Return a pattern of at most `most` nodes that compute with a value named before, and numbers."""
 
     def matches(value: ir.Value, found: Match) -> Iterator[Match]:
         nodes: dict[ir.Node, None] = {}
@@ -381,8 +386,9 @@ def computed(name: str, is_step: Callable[[ir.Node], bool], most: int) -> Patter
 
 
 def ends_behind(node: ir.Node, most: int) -> Iterator[ir.Node]:
-    """A node and those behind it, each of which alone reads what the one before makes; at most so many, but
-    for those that only rearrange.
+    """Yield a node and those downstream, each the only consumer of the one before.
+
+    At most `most` nodes, not counting those that only rearrange.
     """
     following: ir.Node | None = node
     while following is not None and most:

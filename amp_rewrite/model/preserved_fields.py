@@ -1,4 +1,4 @@
-"""Parts of a model that onnx-ir rejects or drops: taken out before it reads the model, and restored."""
+"""Fields of a model that onnx-ir rejects or drops: removed before it reads the model, and restored later."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from amp_rewrite.onnx_types import control_flow, schema
 
 @dataclass(frozen=True, slots=True)
 class PreservedFields:
-    """What was taken out of a model.
+    """The fields removed from a model.
 
     `types` are the declared types, by value name, that contain a map or an invalid element type; `sparse`
-    the attributes with sparse tensors, by the placeholder in their place; `sparse_initializers` those of each
-    graph that has any, whose metadata holds the index; `training` the training information. `declared` names
-    the values that have a value_info.
+    the attributes with sparse tensors, by placeholder; `sparse_initializers` those of each graph that has any
+    (the index is in its metadata); `training` the training information. `declared` names the values that
+    have a value_info.
     """
 
     types: dict[str, onnx.TypeProto] = field(default_factory=dict[str, onnx.TypeProto])
@@ -31,17 +31,16 @@ class PreservedFields:
 
     @property
     def sparse_names(self) -> frozenset[str]:
-        """The names of the sparse initializers."""
+        """Return the names of the sparse initializers."""
         held = self.sparse_initializers
         return frozenset(tensor.values.name for graph in held for tensor in graph.sparse_initializer)
 
 
 def take_out(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto]) -> PreservedFields:
-    """Takes out of a model, which has these graphs, what onnx-ir would reject or drop.
+    """Remove from a model, which has these graphs, the fields that onnx-ir would reject or drop.
 
-    Where the model contradicts itself, one reading is left, that of runtimes: the last import of a domain,
-    the value of an attribute outside a function rather than its reference, and the data in a tensor rather
-    than elsewhere.
+    Contradictions are resolved as runtimes do: by the last import of a domain, the value of an attribute
+    outside a function rather than its reference, and data inside a tensor rather than outside.
     """
     preserved = PreservedFields()
     _remove_duplicate_imports(proto)
@@ -74,7 +73,7 @@ def _clean_attribute(attribute: onnx.AttributeProto, preserved: PreservedFields)
 
 
 def _remove_duplicate_imports(proto: onnx.ModelProto) -> None:
-    """Leaves the last import of each domain; the default domain has two names."""
+    """Keep the last import of each domain; the default domain has two names."""
     last = {schema.canonical(opset.domain): opset for opset in proto.opset_import}
     if len(last) < len(proto.opset_import):
         kept = [onnx.OperatorSetIdProto.FromString(opset.SerializeToString()) for opset in last.values()]
@@ -83,7 +82,7 @@ def _remove_duplicate_imports(proto: onnx.ModelProto) -> None:
 
 
 def _remove_duplicate_initializers(graph: onnx.GraphProto) -> None:
-    """Leaves one of the initializers of a name, which are the same (model.contradictions)."""
+    """Keep one of several initializers of a name, which are identical (model.loading.refuse)."""
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
     dense = {tensor.name: tensor for tensor in graph.initializer}
     if len(sparse) + len(dense) < len(graph.sparse_initializer) + len(graph.initializer):
@@ -94,7 +93,7 @@ def _remove_duplicate_initializers(graph: onnx.GraphProto) -> None:
 
 
 def restore(preserved: PreservedFields, proto: onnx.ModelProto) -> None:
-    """Restores in a model what was taken out of it, where it still belongs."""
+    """Restore the removed fields in a model, where they still apply."""
     proto.training_info.extend(preserved.training)
     if not (preserved.types or preserved.sparse or preserved.sparse_initializers):
         return
@@ -168,7 +167,7 @@ _ELEMENT_TYPES = frozenset(map(int, ir.DataType))
 
 
 def _remove_duplicate_data(tensor: onnx.TensorProto) -> None:
-    """Leaves one of several fields with data: the raw one, or that of the tensor's type."""
+    """Keep one of several data fields: the raw one, or that of the tensor's type."""
     held = [name for name in _DATA if len(getattr(tensor, name))]
     if len(held) + tensor.HasField("raw_data") > 1:
         read = "raw_data" if tensor.HasField("raw_data") else _FIELDS.get(tensor.data_type, "int32_data")
@@ -188,9 +187,9 @@ _FIELDS = {kind: helper.tensor_dtype_to_field(kind) for kind in helper.get_all_t
 
 
 def restore_trailing_outputs(model: ir.Model, proto: onnx.ModelProto, graphs: Iterable[ir.Graph]) -> None:
-    """Restores the omitted outputs at the end of a node's list, which onnx-ir does not write.
+    """Restore omitted outputs at the end of a node's list, which onnx-ir does not write.
 
-    Their number counts: a Loop has as many as its body, and a Split as many parts. `graphs` are those of the
+    Their number matters: a Loop has as many as its body, and a Split as many parts. `graphs` are those of the
     model without its functions.
     """
     last = (value for graph in graphs for node in graph for value in node.outputs[-1:])

@@ -1,4 +1,4 @@
-"""Models in memory as protobufs: what was taken out of them on loading is put back."""
+"""Serialisation of models to protobuf, with the fields that loading removed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from amp_rewrite.model import preserved_fields, traversal
 from amp_rewrite.model.loading import Loaded, ModelSource, exported, root_cause
 
 Checkable = onnx.ModelProto | bytes | str
-"""What onnx's checker accepts: a model, its bytes, or its path (with external data, only a path)."""
+"""An argument of onnx's checker: a model, its bytes, or its path (with external data, only a path)."""
 
 
 def checkable(source: ModelSource) -> Checkable:
-    """A model of any kind in a form that onnx's checker accepts."""
+    """Convert a model of any kind to a form that onnx's checker accepts."""
     if isinstance(source, (str, os.PathLike)):
         return str(source)
     if isinstance(source, ir.Model):
@@ -26,7 +26,7 @@ def checkable(source: ModelSource) -> Checkable:
 
 
 def to_proto(loaded: Loaded) -> onnx.ModelProto:
-    """The model as a ModelProto, with what was taken out of it on loading."""
+    """Convert the model to a ModelProto, with the fields that loading removed."""
     graphs = tuple(traversal.graphs(loaded.model.graph))
     if loaded.preserved is not None:
         _forget_undeclared(graphs, loaded.preserved.declared)
@@ -49,7 +49,7 @@ def _serialised(model: ir.Model) -> onnx.ModelProto:
 
 
 def _forget_undeclared(graphs: Iterable[ir.Graph], declared: Container[str | None]) -> None:
-    """Removes the types of initializers, for which onnx-ir would add a value_info that was not there."""
+    """Remove the types of initializers for which onnx-ir would add a new value_info."""
     for graph in graphs:
         for value in graph.initializers.values():
             if value.name not in declared and not (value.is_graph_input() or value.is_graph_output()):

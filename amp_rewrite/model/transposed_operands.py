@@ -1,11 +1,11 @@
-"""The operands of matrix products before which onnxruntime finds a Transpose of the first axis.
+"""Operands of matrix products in which onnxruntime absorbs a Transpose of the first axis.
 
 Its MatmulTransposeFusion (onnxruntime/core/optimizer/matmul_transpose_fusion.cc) absorbs a Transpose, also
 one behind a Cast, in the product that reads it. Where the Transpose moves the first axis, it does so only if
-both operands are known to have the same rank. Where they have not, it has already exchanged Transpose and
-Cast, and leaves a Cast that has no kernel: the CPU provider crashes, the CUDA provider refuses the model
+both operands are known to have the same rank. Otherwise, it has already swapped Transpose and Cast, and
+leaves a Cast without a kernel: the CPU provider crashes, the CUDA provider rejects the model
 (seen with onnxruntime 1.31.1 and 1.32.0). Before that, onnxruntime merges consecutive Transposes, moves them
-past other operators, and removes what does nothing.
+past other operators, and removes no-ops.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from amp_rewrite.onnx_types import schema
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A matrix product that reads the transposed `operand` by a port; `ranks` are those of both operands."""
+    """A matrix product with the transposed `operand` at a port; `ranks` are those of both operands."""
 
     node: ir.Node
     port: int
@@ -38,7 +38,7 @@ class Product:
 def find_transposed(nodes: Iterable[ir.Node]) -> Collection[ir.Value]:
     """Return the values that are, or may become, the output of a Transpose that moves the first axis.
 
-    A Transpose of a stored value is none of them: onnxruntime folds it before it looks for any to absorb.
+    Not of a constant: onnxruntime folds such a Transpose before it absorbs others.
     """
     steps = [(node.outputs[0], _moves_first(node)) for node in nodes if _turns(node) and not _is_folded(node)]
     visited: dict[tuple[ir.Value, bool], None] = {}
@@ -55,7 +55,7 @@ def find_transposed(nodes: Iterable[ir.Node]) -> Collection[ir.Value]:
 
 
 def find_products(transposed: Iterable[ir.Value]) -> Iterator[Product]:
-    """Find the matrix products that read one of these values, in no order."""
+    """Yield the matrix products that read one of these values, in no order."""
     for value in transposed:
         for node, port in value.uses():
             if node.op_type in _PRODUCTS.get(node.domain, ()) and port < _OPERANDS <= len(node.inputs):
@@ -63,7 +63,7 @@ def find_products(transposed: Iterable[ir.Value]) -> Iterator[Product]:
 
 
 def rank(value: ir.Value | None) -> int | None:
-    """Return the number of axes of a value, as far as its shape or the nodes before it say it."""
+    """Return the rank of a value, if its shape or its producers determine it."""
     while value is not None:
         shape, node = _shape(value), value.producer()
         if shape is not None:
@@ -79,7 +79,7 @@ def rank(value: ir.Value | None) -> int | None:
 
 
 def sources(value: ir.Value) -> Iterator[ir.Value]:
-    """Yield the values from which a Transpose may have come to this one."""
+    """Yield the operands of a value's producer from which a Transpose may have moved here."""
     node = value.producer()
     for port, read in enumerate(node.inputs if node is not None else ()):
         if node is not None and read is not None and carries(node, port):
@@ -92,15 +92,15 @@ _SCALES = frozenset("Add Div Mul Sub".split())
 _ALL = frozenset("Concat Max Min".split())
 _SAME_RANK = frozenset("Cast Dropout Identity Pad Slice Split Tile Transpose".split())
 _FIRST = frozenset("Expand ReduceMax ReduceMin Reshape Squeeze Unsqueeze".split()) | _SAME_RANK
-"""Operators that onnxruntime removes or moves Transposes past: of any input (_ALL), or of the first."""
+"""Operators that onnxruntime removes or moves Transposes past: at any input (_ALL), or at the first."""
 
 
 _AXES = frozenset("ReduceMax ReduceMin Squeeze Unsqueeze".split())
-"""Operators that take axes away or add some: what was the second may be the first."""
+"""Operators that remove or add axes, after which the second axis may be the first."""
 
 
 def carries(node: ir.Node, port: int) -> bool:
-    """Return whether a Transpose before this input may end up behind the node."""
+    """Return whether a Transpose before this input may be moved behind the node."""
     if node.domain:
         return False
     if node.op_type in _SCALES:
@@ -113,7 +113,7 @@ def carries(node: ir.Node, port: int) -> bool:
 
 
 def _number_of_sizes(reshape: ir.Node) -> int | None:
-    """Return the rank that a Reshape gives: how many sizes it reads."""
+    """Return the rank of a Reshape's output: the length of its shape input."""
     shape = _shape(reshape.inputs[1]) if len(reshape.inputs) > 1 else None
     count = shape[0] if shape is not None and len(shape) == 1 else None
     return count if isinstance(count, int) else None
@@ -125,7 +125,7 @@ def _turns(node: ir.Node) -> bool:
 
 
 def _is_folded(transpose: ir.Node) -> bool:
-    """Return whether a Transpose reads a stored value that no caller can replace, also through Casts."""
+    """Return whether a Transpose reads a constant that no caller can override, also through Casts."""
     value = next(iter(transpose.inputs), None)
     while value is not None and constants.stored_as(value) is None:
         node = value.producer()
@@ -141,7 +141,7 @@ def _moves_first(node: ir.Node) -> bool:
 
 
 def _perm(node: ir.Node) -> tuple[int, ...]:
-    """The permutation of a Transpose; empty if it is missing or invalid."""
+    """Return the permutation of a Transpose; empty if it is missing or invalid."""
     order = tuple(schema.integers(node, "perm"))
     return order if sorted(order) == list(range(len(order))) else ()
 

@@ -13,20 +13,20 @@ GraphNodes = Mapping[ir.Graph, Sequence[ir.Node]]
 
 
 def graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """A graph and all graphs nested in it: outer before inner, and in node order."""
+    """Yield a graph and all graphs nested in it: outer before inner, and in node order."""
     yield graph
     for body in bodies(graph):
         yield from graphs(body)
 
 
 def bodies(graph: Iterable[ir.Node]) -> Iterator[ir.Graph]:
-    """The bodies of the nodes of a graph, in node order, without those nested deeper."""
+    """Yield the bodies of the nodes of a graph, in node order, without those nested deeper."""
     for node in [node for node in graph if control_flow.may_have_bodies(node)]:
         yield from control_flow.bodies(node)
 
 
 def nodes(graph: ir.Graph) -> dict[ir.Graph, tuple[ir.Node, ...]]:
-    """The nodes of a graph and of all graphs nested in it, in the order of `graphs`."""
+    """Return the nodes of a graph and of all graphs nested in it, in the order of `graphs`."""
     found = {graph: tuple(graph)}  # iterating a tuple is five times faster than onnx-ir's list
     for body in bodies(found[graph]):
         found.update(nodes(body))
@@ -34,13 +34,13 @@ def nodes(graph: ir.Graph) -> dict[ir.Graph, tuple[ir.Node, ...]]:
 
 
 def every_node(graph: ir.Graph) -> Iterator[ir.Node]:
-    """The nodes of a graph and of all graphs nested in it, in the order of `graphs`."""
+    """Yield the nodes of a graph and of all graphs nested in it, in the order of `graphs`."""
     for held in graphs(graph):
         yield from held
 
 
 def nodes_inner_first(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
-    """Nodes and the nodes nested in them, each after those of its bodies."""
+    """Yield nodes and the nodes nested in them, each after those of its bodies."""
     for node in nodes:
         for body in control_flow.bodies(node):
             yield from nodes_inner_first(body)
@@ -48,8 +48,9 @@ def nodes_inner_first(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
 
 
 def varying_values(nodes: GraphNodes) -> set[ir.Value | None]:
-    """All values that depend on an input of the model or of a body, and not on known sizes of it alone; a
-    runtime computes all others once.
+    """Return the values that depend on an input of the model or of a body, other than by static sizes alone.
+
+    A runtime computes all others once.
     """
     found: set[ir.Value | None] = set()
     for graph, held in nodes.items():
@@ -61,7 +62,7 @@ def varying_values(nodes: GraphNodes) -> set[ir.Value | None]:
 
 
 def _asks_for_known_sizes(node: ir.Node) -> bool:
-    """Return whether it is the shape of a value whose sizes are all known: onnxruntime computes that once."""
+    """Return whether it is a Shape or Size of a static shape, which onnxruntime computes once."""
     if node.domain or node.op_type not in ("Shape", "Size"):
         return False
     shape = None if node.inputs[0] is None else node.inputs[0].shape

@@ -1,4 +1,4 @@
-"""New names for values and nodes, different from every name in the model."""
+"""Unique names for values and nodes of a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from amp_rewrite.model import traversal
 
 
 class UniqueNames:
-    """Generates names that no value or node of these graphs has, each of them once."""
+    """A generator of names that no value or node of these graphs has, each of them once."""
 
     def __init__(self, graphs: Iterable[ir.Graph]) -> None:
         self._values: set[str | None] = set()
@@ -20,32 +20,32 @@ class UniqueNames:
         for graph in graphs:
             nodes = tuple(graph)
             self._nodes.update([node.name for node in nodes])
-            # inputs too: a sparse initializer has uses, but no definition that onnx-ir knows of
+            # inputs too: a sparse initializer has uses, but no definition in onnx-ir
             ports = itertools.chain.from_iterable((*node.inputs, *node.outputs) for node in nodes)
             values = {*graph.inputs, *graph.initializers.values(), *ports}
             self._values.update([value.name for value in values if value is not None])
 
     def of_value(self, value: ir.Value, suffix: str) -> str:
-        """`<value>__<suffix>`, with a number if that is taken."""
+        """Return `<value>__<suffix>`, with a number if that is in use."""
         return self._value_numbering.free(f"{value.name or 'value'}__{suffix}", self._values)
 
     def new_value(self, name: str) -> str:
-        """The name itself, with a number if another value has it."""
+        """Return the name itself, with a number if another value has it."""
         return self._value_numbering.free(name, self._values)
 
     def of_node(self, name: str) -> str:
-        """The name itself, with a number if another node has it."""
+        """Return the name itself, with a number if another node has it."""
         return self._node_numbering.free(name, self._nodes)
 
     def constant(self, like: ir.Value, suffix: str, tensor: ir.TensorProtocol) -> ir.Node:
-        """A Constant outside any graph, whose value is named after another."""
+        """Return a Constant outside any graph, whose value is named after another."""
         node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)])
         node.outputs[0].name = self.of_value(like, suffix)
         node.name = self.of_node(node.outputs[0].name)
         return node
 
     def rename_shadowing(self, graph: ir.Graph, outer: frozenset[str | None] = frozenset()) -> None:
-        """Renames the initializers of bodies that have the name of a value of an enclosing graph.
+        """Rename the initializers of bodies that have the name of a value of an enclosing graph.
 
         ONNX allows this, but onnx's shape inference confuses the types of the two.
         """
@@ -58,8 +58,9 @@ class UniqueNames:
 
 
 def rename_twins(model: ir.Model) -> tuple[str, ...]:
-    """Gives nodes that have the name of an earlier one in their graph names of their own; returns a warning
-    that says so, or nothing. onnxruntime refuses a model with two nodes of one name.
+    """Rename nodes that have the name of an earlier one in their graph; return a warning, if there were any.
+
+    onnxruntime rejects a model with two nodes of one name.
     """
     twins: list[ir.Node] = []
     for nodes in traversal.nodes(model.graph).values():
@@ -87,15 +88,15 @@ def _defined(graph: ir.Graph) -> Iterator[str | None]:
 
 
 class Numbering:
-    """Makes names unique by a number; for the same name, the search continues where it stopped."""
+    """A numbering that makes names unique; for the same name, the search continues where it stopped."""
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
 
     def free(self, name: str, taken: set[str] | set[str | None]) -> str:
-        """The name itself, or `<name>_2` and so on if that is taken; adds the result to `taken`.
+        """Return the name itself, or `<name>_2` and so on if that is in use; add the result to `used_names`.
 
-        A name that was in `taken` once must stay taken.
+        A name that was in `used_names` once must stay there.
         """
         candidate, number = name, self._last.get(name, 1)
         while candidate in taken:

@@ -1,4 +1,4 @@
-"""Writes a result as the kind of model that was given: an object, or a file that is replaced in one step."""
+"""Writing of a result as the same kind of model as its source: an object, or a file replaced atomically."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from amp_rewrite.policy.options import Beside, ExternalData
 from amp_rewrite.process.stopwatch import Count
 
 PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
-"""Bytes from which on a model gets external data: protobuf's own limit is 2 GiB."""
+"""The size in bytes from which a model gets external data: protobuf's own limit is 2 GiB."""
 
 
 class Proof(Protocol):
-    """What is called with a result, a path, bytes or a ModelProto, before anybody has it; before that,
-    `written` sees what goes to data files.
+    """A check that is called with a result (a path, bytes or a ModelProto) before it is published.
+
+    Before that, `written` observes the tensors of data files.
     """
 
     written: WrittenTensors
 
     def __call__(self, result: Any) -> None:
-        """Raises what prevents that anybody gets it."""
+        """Raise an error to prevent that the result is published."""
 
 
 _AS_IN_SOURCE = ExternalData()
@@ -44,8 +45,10 @@ _AS_IN_SOURCE = ExternalData()
 
 @dataclass(frozen=True, slots=True)
 class WrittenResult:
-    """`model` is of the kind that was given, `size` in bytes with external data, and `checkable` is for
-    onnx's checker; `warnings` say which data files of a replaced result stay.
+    """A result as the kind of its source, in `model`.
+
+    `size` is in bytes with external data, `checkable` is for onnx's checker, and `warnings` list data files
+    of a replaced result that stay.
     """
 
     model: Any
@@ -64,12 +67,12 @@ def write_result(
     proof: Proof | None = None,
     count: Count | None = None,
 ) -> WrittenResult:
-    """The loaded model as the kind that `source` is; an unchanged model as a copy of the source.
+    """Return the loaded model as the same kind as `source`; an unchanged model as a copy of the source.
 
-    The result for a path is written to `target`, or without one is the path, and `count` called with the
-    tensors that are written to data files, and all of them. `proof` is called with a result that changed, a
-    file before it is moved into place, and what it raises prevents that. Raises OutputError when that fails,
-    and for a model that is too large.
+    The result for a path is written to `target`, or without one is the path, and `count` is called with the
+    number of tensors written to data files, and the total. `proof` is called with a changed result, a file
+    before it is moved into place; its errors prevent that. Raises OutputError when writing fails, and for a
+    model that is too large.
     """
     if isinstance(source, (str, os.PathLike)) and target is not None:
         return _write_file(
@@ -94,7 +97,7 @@ def write_result(
 
 
 def transaction(target: Path | None) -> contextlib.AbstractContextManager[Transaction]:
-    """A transaction for a result: it is moved into place once it is judged; of no effect without a target."""
+    """Return a transaction that moves a result into place once it is judged; a no-op without a target."""
     return staging.transaction([] if target is None else [destination.resolve(target)])
 
 
@@ -137,7 +140,7 @@ def _write_file(
 
 @dataclass(frozen=True, slots=True)
 class WrittenModel:
-    """The content of the model file itself, where it is until its transaction is committed, and warnings."""
+    """The content of the model file, its path until its transaction is committed, and warnings."""
 
     path: Path
     data: bytes
@@ -152,11 +155,11 @@ def save(
     proof: Proof | None = None,
     count: Count | None = None,
 ) -> WrittenModel:
-    """Writes a model to a file in one step, or with its transaction: it is complete or not there.
+    """Write a model to a file atomically, or with its transaction: it is complete or absent.
 
-    `asked` says where its weights go. Data files of a replaced model are removed, unless they are `in_use` or
-    others refer to them. Raises OutputError when the model cannot be written, and ModelError when a file that
-    it is read from has changed since.
+    `external_data` says where its weights go. Data files of a replaced model are removed, unless they are
+    `in_use` or others refer to them. Raises OutputError when the model cannot be written, and ModelError when
+    a file that it is read from has changed since.
     """
     is_external = _is_external(loaded, asked)
     if not is_external:
@@ -192,9 +195,9 @@ def _publish(
     in_use: frozenset[Path] = frozenset[Path](),
     proof: Proof | None = None,
 ) -> WrittenModel:
-    """Moves a model and its data files into place, after checking that no file that was read has changed.
+    """Move a model and its data files into place, after checking that no source file has changed.
 
-    In a transaction, files that are replaced are checked once more.
+    In a transaction, source files that are replaced are checked again.
     """
     staged = stage.files / stage.target.name
     staged.write_bytes(data)
@@ -221,7 +224,7 @@ def _is_external(loaded: Loaded, asked: ExternalData) -> bool:
 
 
 def _refuse_link_elsewhere(path: Path, target: Path) -> None:
-    """Refuses a link to another folder: runtimes look for external data beside the link."""
+    """Raise an error for a link to another folder: runtimes look for external data beside the link."""
     if path.parent.resolve() != target.parent.resolve():
         raise OutputError(
             f"is a link to {target}, and the weights would lie in a file beside that",
@@ -239,10 +242,10 @@ def _refuse_too_large(loaded: Loaded, where: str | Path, remedy: str) -> None:
 
 
 def _is_too_large(loaded: Loaded) -> bool:
-    """Return whether protobuf cannot hold it; storing tensors in two types adds at most half of the size."""
+    """Return whether it exceeds protobuf's limit; tensors stored in two types add at most half its size."""
     return loaded.size > PROTOBUF_LIMIT // 2 and external.size_of(loaded.model) >= PROTOBUF_LIMIT
 
 
 def write_json(content: Mapping[str, Any], path: Path) -> None:
-    """Writes plain data as JSON in one step; raises OutputError."""
+    """Write plain data as JSON atomically; raises OutputError."""
     staging.write((json.dumps(content, indent=1) + "\n").encode(), path)

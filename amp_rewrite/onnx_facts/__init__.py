@@ -1,1 +1,1 @@
-"""Facts about ONNX's operators, as tables: whoever analyses and whoever proves read the same ones."""
+"""Tables of facts about ONNX's operators, shared by analysis and proof."""

@@ -1,7 +1,7 @@
-"""Facts about ONNX's operators that no schema states, each once: which inputs an operator moves, scales or
-averages, which numbers its outputs come close to, and which digits of its inputs it needs.
+"""Facts about ONNX's operators that no schema states: the inputs that an operator moves, scales or averages,
+the limits of its outputs, and the digits of its inputs that it needs.
 
-All are facts about the default domain; the source is the description of the operator, unless one is named.
+All concern the default domain; the source is the operator's description, unless another is named.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ REARRANGES = frozenset(
     "Cast DepthToSpace Dropout Expand Flatten Identity Reshape SpaceToDepth Squeeze Tile Transpose "
     "Unsqueeze".split()
 )
-"""Operators whose first output holds all elements of the first input, in whatever order and shape."""
+"""Operators whose first output has all elements of the first input, in any order and shape."""
 SELECTS = frozenset(
     "Compress Gather GatherElements GatherND Pad ReverseSequence SequenceAt Slice Split Trilu".split()
 )
@@ -30,8 +30,8 @@ JOINS: Mapping[str, tuple[int, ...] | None] = {
     "SequenceInsert": (0, 1),
     "Where": (1, 2),
 }
-"""Operators whose output holds elements of several inputs, and these inputs, None for all of them; scatters
-may also add (`effective_op`)."""
+"""Operators whose output has elements of several inputs, and these inputs, None for all of them; scatters may
+also add (`effective_op`)."""
 CONTROL_FLOW = frozenset("If Loop Scan".split())
 MOVERS = (REARRANGES - {"Cast"}) | SELECTS | EXTREMES | {"Max", "Min"} | JOINS.keys() | CONTROL_FLOW
 """Operators whose outputs hold values of their inputs and no others, in their type."""
@@ -44,7 +44,7 @@ PRODUCTS = frozenset(
     "MatMulNBits MultiHeadAttention RNN".split()
 )
 AVERAGES = frozenset("AveragePool GlobalAveragePool ReduceMean ReduceSum".split())
-"""Operators that add up elements of the first input with one weight for all."""
+"""Operators that sum elements of the first input with equal weights."""
 
 TRANSFORMS = frozenset(("DFT", "STFT"))
 COORDINATES: Mapping[str, tuple[int, ...]] = {
@@ -61,12 +61,12 @@ LIMITS: Mapping[str, frozenset[float]] = {
     **dict.fromkeys(("Cos", "Erf", "Sin", "Tanh"), frozenset((-1.0, 0.0, 1.0))),
     **dict.fromkeys(("Exp", "HardSigmoid", "Sigmoid", "Softmax"), frozenset((0.0, 1.0))),
 }
-"""Numbers that outputs come arbitrarily close to without being them; an exponential where it is at most 1."""
+"""Limits that outputs approach without reaching them; of an exponential, where it is at most 1."""
 DIVISORS: Mapping[str, int] = {"Div": 1, "Log": 0, "Pow": 0, "Reciprocal": 0, "Sqrt": 0}
-"""Operators whose result depends on the relative size of an input however small it is, and that input; of a
-Pow, where the exponent is negative or no integer."""
+"""Operators sensitive to the relative error of an input, however small its value, and that input; a Pow is if
+the exponent is negative or no integer."""
 INVERSES = frozenset("Acos Acosh Asin Atanh".split())
-"""Operators whose slope is infinite where the input is 1."""
+"""Operators whose slope is infinite at an input of 1."""
 
 ALL = range(1 << 31)
 """Every port of a variadic operator."""
@@ -80,32 +80,32 @@ MASK_CARRIERS: Mapping[str, range] = {
     **dict.fromkeys(("Pad", "ScatterElements", "ScatterND"), range(0, 3, 2)),
     "Where": range(1, 3),
 }
-"""Operators of ONNX whose outputs hold what these inputs hold, or sums of it: a mask stays one."""
+"""Operators of ONNX whose outputs have values of these inputs, or sums of them: a mask stays a mask."""
 
 LARGEST_MASK_SCALE = 64.0
-"""The largest number, and its reciprocal the least, by which a product leaves a mask a mask: half of
-float16's range divided by it is far beyond what a softmax tells from infinity.
+"""The largest factor, and its reciprocal the least, by which a scaled mask stays a mask: half of float16's
+range divided by it is far beyond what a softmax distinguishes from infinity.
 """
 
 SOFTMAX_PORTS: Mapping[tuple[str, str], int] = {
-    ("", "Exp"): 0,  # of a softmax that is written out: it makes 0 or infinity of a mask
+    ("", "Exp"): 0,  # of a decomposed softmax: it maps a mask to 0 or infinity
     ("", "Softmax"): 0,
     ("", "Attention"): 3,
     ("com.microsoft", "Attention"): 5,
     ("com.microsoft", "GroupQueryAttention"): 10,
     ("com.microsoft", "MultiHeadAttention"): 5,
 }
-"""The input that a softmax is taken of, or that is added to the scores before one."""
+"""The input of a softmax, or the one that is added to the scores before it."""
 
 ATTENTION_RESULTS = 3
-"""The first outputs of an attention; the ones behind are scores."""
+"""The number of outputs of an attention before its scores."""
 
 LINEAR_IN_THE_FIRST = tuple(
     (REARRANGES | SELECTS | AVERAGES) - {"Cast", "Pad", "SequenceAt", "Split"}
     | {"Col2Im", "CumSum", "DFT", "GridSample", "MaxUnpool", "Neg", "Upsample"}
 )
 """Operators of ONNX whose first output is linear in their first input, by their documentation. Div and Split
-are as well, but for their divisor and their other outputs.
+are too, except for the divisor and the other outputs.
 """
 
 LINEAR_IN_ALL = ("Add", "Sub", "Sum", "Mean", "Concat")
@@ -120,7 +120,7 @@ LINEAR_GRADIENTS = """ReluGrad ConvGrad LayerNormalizationGrad SimplifiedLayerNo
 """
 
 KEEPING_ZERO = REARRANGES | {"Neg"}
-"""Operators of ONNX that make zeros alone of a first input of zeros."""
+"""Operators of ONNX whose output is zero if their first input is."""
 
 LARGEST_ZERO = 1 << 24
-"""Elements up to which a stored value is read to see whether it is zero."""
+"""The largest number of elements of a constant that is read to see whether it is zero."""

@@ -1,7 +1,7 @@
-"""What changed between versions of ONNX's operators that a comparison of their schemas does not tell.
+"""Changes between versions of ONNX's operators that a comparison of their schemas does not show.
 
-Two tables: what a newer schema added or took away that changes nothing for a node without it, and what means
-something else though the schemas look alike. Sources are ONNX's Changelog.md and Operators.md ("changelog",
+Two tables: schema changes without effect on nodes that do not use them, and changes of semantics despite
+similar schemas. Sources are ONNX's Changelog.md and Operators.md ("changelog",
 by the newer version) and the adapters of its version converter (onnx/version_converter/adapters).
 """
 
@@ -18,25 +18,25 @@ NEUTRAL: Mapping[str, frozenset[str]] = {
     # absent means one index, the first, as before: changelog ArgMax-12
     "ArgMax": frozenset(["select_last_index"]),
     "ArgMin": frozenset(["select_last_index"]),
-    # no window of its own, no mask of what is not padding: changelog Attention-24, -25
+    # no window, no mask of padding: changelog Attention-24, -25
     "Attention": frozenset(["nonpad_kv_seqlen", "left_window_size", "right_window_size"]),
     # absent means floor and no dilation, as before: changelog AveragePool-10, -19
     "AveragePool": frozenset(["ceil_mode", "dilations"]),
-    # 1 was the default and is what is left: changelog BatchNormalization-9; 0 means inference:
+    # 1 was the default and is the only semantics now: changelog BatchNormalization-9; 0 means inference:
     # batch_normalization_13_14.h
     "BatchNormalization": frozenset(["spatial", "training_mode"]),
     # casts to float8 and float8e8m0, which older versions do not have: changelog Cast-19, -24
     "Cast": frozenset(["saturate", "round_mode"]),
     "CastLike": frozenset(["saturate", "round_mode"]),
-    # other ways to give a value: changelog Constant-11, -12
+    # other attributes for a value: changelog Constant-11, -12
     "Constant": frozenset(
         "sparse_value value_float value_floats value_int value_ints value_string value_strings".split()
     ),
     # DCR was the only order: changelog DepthToSpace-11
     "DepthToSpace": frozenset(["mode"]),
-    # at inference nothing is dropped, whatever the ratio: dropout_11_12.h
+    # inference ignores the ratio: dropout_11_12.h
     "Dropout": frozenset(["ratio", "training_mode", "seed"]),
-    # 0 is the layout that was the only one: changelog LSTM-14
+    # 0 is the only earlier layout: changelog LSTM-14
     **dict.fromkeys(("GRU", "LSTM", "RNN"), frozenset(["layout"])),
     "GatherND": frozenset(["batch_dims"]),  # 0 means none, as before: changelog GatherND-12
     "MaxPool": frozenset(["ceil_mode", "dilations", "storage_order"]),  # changelog MaxPool-8, -10
@@ -44,7 +44,7 @@ NEUTRAL: Mapping[str, frozenset[str]] = {
     "Pad": frozenset(["axes"]),  # absent means all axes, as before: changelog Pad-18
     # absent means all axes, as before: axes_attribute_to_input.h
     **{f"Reduce{kind}": frozenset(["axes", "noop_with_empty_axes"]) for kind in _REDUCTIONS},
-    # only the default is another, which CHANGES looks at: softmax_12_13.h
+    # only the default differs, which CHANGES handles: softmax_12_13.h
     **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), frozenset(["axis"])),
     "QuantizeLinear": frozenset(["saturate"]),  # of float8 alone: changelog QuantizeLinear-19
     "Reshape": frozenset(["allowzero"]),  # 0 copies the dimension, as before: changelog Reshape-14
@@ -53,19 +53,17 @@ NEUTRAL: Mapping[str, frozenset[str]] = {
     "ScatterElements": frozenset(["reduction"]),  # none, as before: changelog ScatterElements-16
     "ScatterND": frozenset(["reduction"]),
     "Shape": frozenset(["start", "end"]),  # the whole shape, as before: changelog Shape-15
-    "Split": frozenset(["num_outputs"]),  # where the parts are given as an input: split_17_18.h
+    "Split": frozenset(["num_outputs"]),  # with the sizes of the parts as an input: split_17_18.h
     "Squeeze": frozenset(["axes"]),  # absent means all of size 1, as before: axes_attribute_to_input.h
     # the k largest, in order, as before: topk_9_10.h, changelog TopK-11
     "TopK": frozenset(["largest", "sorted"]),
 }
-"""Attributes and optional inputs that may come, go, or have another default: a node without them means the
-same.
-"""
+"""Attributes and optional inputs whose addition, removal or new default spares nodes without them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unless:
-    """A change that spares nodes which do not state an attribute, or state one of these values of it."""
+    """A change that spares nodes without an attribute, or with one of these values of it."""
 
     attribute: str
     values: tuple[object, ...] = ()
@@ -83,7 +81,7 @@ class Spared(Enum):
 
 
 class Change(NamedTuple):
-    """A change of meaning: the version that brought it, and which nodes it leaves as they were."""
+    """A change of semantics: the version that introduced it, and the nodes that it does not affect."""
 
     since: int
     spares: Unless | Spared = Spared.NONE
@@ -93,12 +91,12 @@ _NO_CEILING = Unless("ceil_mode", (0,))
 _MODES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
 
 CHANGES: Mapping[str, tuple[Change, ...]] = {
-    # which windows count where the size is rounded up: changelog AveragePool-11, -19, -22, MaxPool-12, -22
+    # the windows with a size rounded up: changelog AveragePool-11, -19, -22, MaxPool-12, -22
     "AveragePool": (Change(11, _NO_CEILING), Change(19, _NO_CEILING), Change(22, _NO_CEILING)),
-    # before 14, one with more than one output trained: batch_normalization_13_14.h
+    # before 14, several outputs meant training mode: batch_normalization_13_14.h
     "BatchNormalization": (Change(14, Spared.WITH_ONE_OUTPUT),),
     "MaxPool": (Change(12, _NO_CEILING), Change(22, _NO_CEILING)),
-    # on which side an odd number of padding goes was written the wrong way round: changelog ConvTranspose-11
+    # the side of odd padding was documented the wrong way round: changelog ConvTranspose-11
     "ConvTranspose": (
         Change(11, Unless("auto_pad", ("NOTSET", "VALID"))),
         Change(11, Unless("output_shape")),
@@ -106,18 +104,18 @@ CHANGES: Mapping[str, tuple[Change, ...]] = {
     "DequantizeLinear": (Change(21), Change(23)),  # q_dq_21_20.h
     "QuantizeLinear": (Change(21), Change(23)),
     "GridSample": (Change(20),),  # modes have other names: gridsample_19_20.h
-    "GroupNormalization": (Change(21),),  # a scale a channel: group_normalization_20_21.h
+    "GroupNormalization": (Change(21),),  # a scale for each channel: group_normalization_20_21.h
     # before 13 all axes from `axis` on were one; the default was 1: softmax_12_13.h
     **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), (Change(13, Spared.OF_LAST_AXIS),)),
     "Mod": (Change(28),),  # the sign of zero: changelog Mod-28
     "OneHot": (Change(11),),  # negative indices count from the end: changelog OneHot-11
-    "PRelu": (Change(7),),  # a slope broadcast otherwise: changelog PRelu-7
-    # a mode was taken away: changelog Resize-13
+    "PRelu": (Change(7),),  # a slope with other broadcasting: changelog PRelu-7
+    # a mode was removed: changelog Resize-13
     "Resize": (Change(13, Unless("coordinate_transformation_mode", _MODES)),),
-    "RoiAlign": (Change(16),),  # the default is another: changelog RoiAlign-16
+    "RoiAlign": (Change(16),),  # another default: changelog RoiAlign-16
     "Scatter": (Change(11),),  # scatter_10_11.h
     # since 18 one without its second input needs `num_outputs`: split_17_18.h
     "Split": (Change(18, Spared.WITH_PARTS),),
     "Upsample": (Change(10),),  # upsample_9_10.h
 }
-"""By operator, what means something else from a version on."""
+"""The changes of semantics, by operator."""

@@ -1,1 +1,1 @@
-"""What ONNX says of operators: schemas, element types, control flow, and inference on the side."""
+"""ONNX's operator definitions: schemas, element types, control flow, and inference based on them."""

@@ -31,7 +31,7 @@ _TABLE = Path(__file__).with_name("contrib_schemas.json")
 
 @functools.cache
 def records() -> OperatorVersions:
-    """Every operator that onnxruntime adds to ONNX.
+    """Return every operator that onnxruntime adds to ONNX.
 
     The installed version takes precedence, but may be older than the table and lack some of its operators.
     """
@@ -39,7 +39,7 @@ def records() -> OperatorVersions:
 
 
 def stored() -> OperatorVersions:
-    """The operators in the stored table."""
+    """Return the operators in the stored table."""
     table = json.loads(_TABLE.read_text(encoding="utf-8"))
     return {
         (domain, name): tuple(versions)
@@ -49,7 +49,7 @@ def stored() -> OperatorVersions:
 
 
 def installed() -> OperatorVersions:
-    """The operators of the installed onnxruntime; none if it is missing or does not work."""
+    """Return the operators of the installed onnxruntime; none if it is missing or broken."""
     try:
         state = startup.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
         schemas = state.get_all_operator_schema()
@@ -79,7 +79,7 @@ def _formals(parameters: Iterable[Any]) -> list[list[Any]]:
 
 
 def table() -> str:
-    """The text of the table for the installed onnxruntime."""
+    """Return the text of the table for the installed onnxruntime."""
     found: dict[str, dict[str, Any]] = {}
     for (domain, name), versions in installed().items():
         found.setdefault(domain, {})[name] = versions

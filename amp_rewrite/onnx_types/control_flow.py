@@ -1,4 +1,4 @@
-"""The bindings of If, Loop, Scan and SequenceMap: which values of a node and its bodies are the same value.
+"""The bindings of If, Loop, Scan and SequenceMap: ports of a node and its bodies that carry the same value.
 
 A loop-carried value is an input and an output of both the node and its body; a branch result is an output of
 the node and of every branch. All values of a binding have the same type.
@@ -31,7 +31,7 @@ class Binding:
 
 
 def bindings(node: ir.Node) -> tuple[Binding, ...] | None:
-    """The bindings of a control-flow node of the default domain.
+    """Return the bindings of a control-flow node of the default domain.
 
     None for any other node, and for one whose bodies are missing, invalid or do not match it: it is opaque.
     """
@@ -61,7 +61,7 @@ def may_have_bodies(node: ir.Node) -> bool:
 
 
 def bodies(node: ir.Node) -> tuple[ir.Graph, ...]:
-    """The graphs in a node's attributes, in the order of the attributes."""
+    """Return the graphs in a node's attributes, in the order of the attributes."""
     if not may_have_bodies(node):
         return ()
     found: list[ir.Graph] = []

@@ -1,4 +1,4 @@
-"""Infers the type of every value, from the operators' schemas and from what the model declares."""
+"""Inference of the type of every value, from operator schemas and declarations of the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAMES = {
 
 
 def infer(model: ir.Model, declared: Mapping[str, Type] | None = None) -> Types:
-    """The types of the values of the main graph and the graphs nested in it, as far as they can be inferred.
+    """Infer the types of values in the main graph and the graphs nested in it, as far as possible.
 
     Schemas take precedence over types that the model declares, and those over `declared`: types by value
     name from another source, such as shape inference.
@@ -42,23 +42,23 @@ def complete(model: ir.Model, types: Types) -> bool:
 
 
 def versions(imports: Mapping[str, int]) -> Callable[[str], int]:
-    """A function that returns the opset version of a domain: 1 if the model does not import it."""
+    """Return a function from domains to their opset version: 1 if the model does not import it."""
     return lambda domain: imports.get(domain, imports.get("ai.onnx", 1) if domain == "" else 1)
 
 
 def default_opset(imports: Mapping[str, int]) -> int:
-    """The opset version of the default domain, as runtimes read it: the newest if it is not imported."""
+    """Return the opset version of the default domain as in runtimes: the newest if it is not imported."""
     return imports.get("", imports.get("ai.onnx", 1 << 30))
 
 
 @functools.cache
 def tensor(dtype: ir.DataType) -> ir.TensorType:
-    """The type of a dense tensor of an element type."""
+    """Return the type of a dense tensor of an element type."""
     return ir.TensorType(dtype)
 
 
 def with_element(kind: ir.TypeProtocol, dtype: ir.DataType) -> ir.TypeProtocol:
-    """The same type with another element type; the old one, which may be shared, stays as it is."""
+    """Return a copy of a type with another element type; the original may be shared."""
     if type(kind) is ir.TensorType:
         return tensor(dtype)
     if isinstance(kind, ir.SequenceType):
@@ -70,7 +70,7 @@ def with_element(kind: ir.TypeProtocol, dtype: ir.DataType) -> ir.TypeProtocol:
 
 @functools.cache
 def element_type_name(dtype: ir.DataType) -> str:
-    """An element type as in messages and new names: `float32`, `int64`."""
+    """Return an element type as in messages and new names: `float32`, `int64`."""
     return _LONG.get(dtype) or dtype.name.lower()
 
 
@@ -79,7 +79,7 @@ _LONG = {ir.DataType.FLOAT: "float32", ir.DataType.DOUBLE: "float64"}
 
 @functools.cache
 def parse(text: str) -> Type | None:
-    """The type with this text in a schema, such as `seq(tensor(float))`; None for maps and variables."""
+    """Return the type with this text in a schema, as `seq(tensor(float))`; None for maps and variables."""
     outer, _, inner = text.rstrip(")").partition("(")
     if outer == "tensor":
         dtype = _NAMES.get(inner)
@@ -90,7 +90,7 @@ def parse(text: str) -> Type | None:
 
 
 class _Inference:
-    """Infers node outputs from node inputs, in the order of nodes; bodies with their node."""
+    """Forward inference of node outputs from node inputs, in the order of nodes; bodies with their node."""
 
     def __init__(self, model: ir.Model, declared: Mapping[str, Type]) -> None:
         self.types: Types = {}
@@ -179,7 +179,7 @@ class _Inference:
         return found.dtype if found is not None else None
 
     def _of_container(self, node: ir.Node) -> Type | None:
-        """The output type of an operator on sequences or optionals, from that of its first input."""
+        """Return the output type of an operator on sequences or optionals, from that of its first input."""
         derive = _CONTAINER_OUTPUTS.get(node.op_type) if node.domain == "" else None
         first = self.types.get(node.inputs[0]) if node.inputs and node.inputs[0] else None
         return derive(node, first) if derive else None
@@ -210,7 +210,7 @@ class _Inference:
 
 
 def _is_defined(value: ir.Value) -> bool:
-    """Return whether onnx-ir knows a definition of a value; it knows none for a sparse initializer."""
+    """Return whether onnx-ir has a definition of a value; it has none for a sparse initializer."""
     return value.producer() is not None or value.graph is not None
 
 
@@ -255,17 +255,16 @@ CONTAINERS = frozenset((*_CONTAINER_OUTPUTS, "SequenceInsert"))
 """The operators that wrap values in sequences and optionals, or unwrap them."""
 
 
-# Values and nodes of a model that have two float types where ONNX wants one: no runtime loads such a
-# model.
+# Values and nodes with two float types where ONNX requires one: no runtime loads such a model.
 #
-# Converters leave them: a declaration of the type before, or a constant that was not converted with its
-# reader.
+# Converters leave them behind: a declaration of the former type, or a constant that was not converted with
+# its consumer.
 
 _FLOATS = HALF_TYPES | {ir.DataType.FLOAT, ir.DataType.DOUBLE}
 
 
 def find(model: ir.Model) -> str:
-    """Returns the first conflict of a half type with another float type, in words; empty without one."""
+    """Describe the first conflict of a half type with another float type; empty without one."""
     types = infer(model)
     return next(_of_declarations(types), "") or next(_of_nodes(model, types), "")
 
@@ -287,7 +286,7 @@ def _of_nodes(model: ir.Model, types: Types) -> Iterator[str]:
 
 
 def _alike(node: ir.Node, version: int) -> Iterator[list[ir.Value | None]]:
-    """The values at the ports of a node, and of its bodies, that have one type."""
+    """Yield the values at ports of a node, and of its bodies, that must have the same type."""
     bindings = control_flow.bindings(node) if control_flow.may_have_bodies(node) else None
     for binding in bindings or ():
         if not binding.mapped:
@@ -300,7 +299,7 @@ def _alike(node: ir.Node, version: int) -> Iterator[list[ir.Value | None]]:
 
 
 def _conflict(kinds: Iterable[ir.TypeProtocol | None]) -> list[str]:
-    """The names of the float types of tensors, where these are several and one is half; else none."""
+    """Return the names of the tensors' float types, if there are several and one is half; else none."""
     found = dict.fromkeys(kind.dtype for kind in kinds if isinstance(kind, ir.TensorType))
     is_one = len(found) < 2 or HALF_TYPES.isdisjoint(found) or not _FLOATS.issuperset(found)
     return [] if is_one else [element_type_name(dtype) for dtype in found]
@@ -309,13 +308,13 @@ def _conflict(kinds: Iterable[ir.TypeProtocol | None]) -> list[str]:
 # The number of nodes of a model after inlining its functions, computed without inlining them.
 
 MOST_NODES = 1_000_000
-"""Nodes beyond which functions are not inlined: ten times the largest published models, some minutes of work
-and gigabytes of memory. The limit is needed, since the number is exponential in the depth of calls.
+"""The limit of nodes after inlining: ten times the largest published models, some minutes of work and
+gigabytes of memory. It is needed since the number is exponential in the depth of calls.
 """
 
 
 def refuse_too_many(model: ir.Model, kept: Collection[ir.OperatorIdentifier] = ()) -> None:
-    """Raises ModelError if inlining all functions except `kept` results in more than MOST_NODES nodes.
+    """Raise ModelError if inlining all functions except `retained` results in more than MOST_NODES nodes.
 
     A model that already has more nodes is accepted if inlining adds none, and so are recursive functions,
     which cannot be inlined at all.
@@ -332,14 +331,14 @@ def refuse_too_many(model: ir.Model, kept: Collection[ir.OperatorIdentifier] = (
 
 
 def node_count(model: ir.Model, kept: Collection[ir.OperatorIdentifier] = ()) -> int:
-    """The nodes of a model and its functions after inlining all but `kept`; as written if recursive."""
+    """Return the number of nodes after inlining all functions but `retained`; before it if recursive."""
     counted = _count(model, kept)
     return sum(map(_size, (model.graph, *model.functions.values()))) if counted is None else counted.nodes
 
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """The number of nodes after inlining, and as written; the largest function after inlining."""
+    """The number of nodes after and before inlining, and the largest function after inlining."""
 
     nodes: int
     written: int
@@ -348,9 +347,9 @@ class _Count:
 
 
 def _count(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> _Count | None:
-    """None if functions are recursive.
+    """Return the count of nodes; None if functions are recursive.
 
-    Functions that are kept or never called count as well, with the calls in them inlined.
+    Functions that are retained or never called count as well, with the calls in them inlined.
     """
     inlined = model.functions.keys() - set(kept)
     calls = {key: _calls(function, inlined) for key, function in model.functions.items()}
@@ -381,7 +380,7 @@ def _calls(holder: ir.Graph | ir.Function, of: Collection[ir.OperatorIdentifier]
 
 
 def _added(calls: _Calls, sizes: dict[ir.OperatorIdentifier, int]) -> int:
-    """Return how many nodes inlining these calls adds: those of the function, less the call itself."""
+    """Return the number of nodes that inlining these calls adds: those of the function, less the call."""
     return sum(count * (sizes[key] - 1) for key, count in calls.items())
 
 
@@ -390,7 +389,7 @@ def _size(holder: ir.Graph | ir.Function) -> int:
 
 
 def _shown(count: int) -> str:
-    """The number as text; an enormous one as a power of two."""
+    """Return the number as text; an enormous one as a power of two."""
     return f"{count:,}" if count < _ENORMOUS else f"2^{count.bit_length() - 1} or more"
 
 

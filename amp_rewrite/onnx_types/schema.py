@@ -1,4 +1,4 @@
-"""Operator schemas: which ports of a node share a type variable, and which types it may have."""
+"""Operator schemas: the ports of a node that share a type variable, and its permitted types."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from onnx.defs import OpSchema
 from amp_rewrite.numerics.half import BFLOAT16, Half
 from amp_rewrite.onnx_types import contrib_schemas
 
-# Operators whose output element type is given by an attribute, such as `to` of Cast.
+# Operators with an attribute for the output element type, such as `to` of Cast.
 
 _WINDOWS = ("BlackmanWindow", "HammingWindow", "HannWindow")
 
 
 @dataclass(frozen=True, slots=True)
 class TypedBy:
-    """`attribute` gives the type of the type variable `var`: as a data type's number, or that of a tensor.
+    """An attribute that determines the type variable `var`: by a data type's number, or that of a tensor.
 
-    Without the attribute it is the type of variable `like`, or else `default`. If `settable`, setting the
-    attribute changes the type and nothing else.
+    Without it, the type is that of variable `like`, or else `default`. If `settable`, setting the attribute
+    changes only the type.
     """
 
     attribute: str
@@ -57,24 +57,24 @@ OPERATORS = frozenset(operator for _, operator in _TABLE)
 """The operators that have such an attribute."""
 
 FIRST_TYPED_CAST = 6
-"""The first opset whose Cast gives its type as a number; runtimes have no kernels for earlier ones."""
+"""The first opset whose Cast names its type by a number; runtimes have no kernels for earlier ones."""
 
 _FIRST_BFLOAT16_CAST = 13
-"""The first opset whose operators take bfloat16 (Cast, MatMul, Add and their like, ONNX 1.8)."""
+"""The first opset whose operators accept bfloat16 (Cast, MatMul, Add and others, ONNX 1.8)."""
 
 
 def first_opset_with(half: Half) -> int:
-    """The first opset whose Cast knows a half type."""
+    """Return the first opset whose Cast supports a half type."""
     return _FIRST_BFLOAT16_CAST if half is BFLOAT16 else FIRST_TYPED_CAST
 
 
 def of(node: ir.Node) -> TypedBy | None:
-    """Return the attribute of this node that gives a type, and its type variable; None if none does."""
+    """Return the attribute of this node that determines a type, and its type variable; None without one."""
     return _TABLE.get((node.domain, node.op_type))
 
 
 def declared(node: ir.Node, typed: TypedBy) -> ir.DataType | None:
-    """The type that the node's attribute gives; None if the attribute is absent or invalid."""
+    """Return the type in the node's attribute; None if the attribute is absent or invalid."""
     attribute = node.attributes.get(typed.attribute)
     if attribute is None or attribute.is_ref():
         return None
@@ -89,7 +89,7 @@ def declared(node: ir.Node, typed: TypedBy) -> ir.DataType | None:
 
 
 def of_constant(node: ir.Node) -> ir.DataType | None:
-    """The element type of a Constant node's output, whichever attribute holds its value."""
+    """Return the element type of a Constant node's output, for any of its value attributes."""
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.TENSOR:
             return None if attribute.is_ref() else attribute.value.dtype
@@ -108,7 +108,7 @@ _CONSTANTS = {
 }
 
 
-# What a node says by attributes; one of another type, or that refers to one of a function, says nothing.
+# Attribute values of a node; the default for one of another type, and for a reference to a function's.
 
 
 def _said(node: ir.Node, name: str, kind: ir.AttributeType, default: Any) -> Any:
@@ -118,32 +118,32 @@ def _said(node: ir.Node, name: str, kind: ir.AttributeType, default: Any) -> Any
 
 
 def integer(node: ir.Node, name: str, default: int = 0) -> int:
-    """An attribute that is a whole number."""
+    """Return an integer attribute."""
     return _said(node, name, ir.AttributeType.INT, default)
 
 
 def integers(node: ir.Node, name: str) -> Sequence[int]:
-    """An attribute that is a list of them; empty without one."""
+    """Return an attribute with a list of integers; empty without one."""
     return _said(node, name, ir.AttributeType.INTS, ())
 
 
 def number(node: ir.Node, name: str, default: float) -> float:
-    """An attribute that is a number."""
+    """Return a float attribute."""
     return _said(node, name, ir.AttributeType.FLOAT, default)
 
 
 def numbers(node: ir.Node, name: str) -> Sequence[float]:
-    """An attribute that is a list of numbers; empty without one."""
+    """Return an attribute with a list of floats; empty without one."""
     return _said(node, name, ir.AttributeType.FLOATS, ())
 
 
 def text(node: ir.Node, name: str, default: str = "") -> str:
-    """An attribute that is a text."""
+    """Return a string attribute."""
     return _said(node, name, ir.AttributeType.STRING, default)
 
 
 def texts(node: ir.Node, name: str) -> Sequence[str]:
-    """An attribute that is a list of texts; empty without one."""
+    """Return an attribute with a list of strings; empty without one."""
     return _said(node, name, ir.AttributeType.STRINGS, ())
 
 
@@ -172,7 +172,7 @@ class Formal:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The parameters of an operator, and the types that each type variable may have.
+    """The parameters of an operator, and the permitted types of each type variable.
 
     `since` is the opset version that introduced this signature. `body` are the operators of the function by
     which ONNX defines the operator: empty if there is none, or if it depends on the node (`depends_on_node`).
@@ -188,7 +188,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The ports of a node that share a type variable, and the types that it may have."""
+    """The ports of a node that share a type variable, and its permitted types."""
 
     var: TypeVar
     inputs: tuple[int, ...]
@@ -201,7 +201,7 @@ Layout = tuple[Group, ...]
 
 @functools.cache
 def layout(domain: str, operator: str, version: int, inputs: int, outputs: int) -> Layout | None:
-    """The groups of a node with that many input and output ports, in order of appearance.
+    """Return the groups of a node with these numbers of input and output ports, in order of appearance.
 
     None if the operator is unknown, or the node has more ports than its schema.
     """
@@ -236,13 +236,13 @@ def _variables(formals: tuple[Formal, ...], count: int) -> tuple[TypeVar, ...] |
 
 @functools.cache
 def find(domain: str, operator: str, version: int) -> Signature | None:
-    """The signature of an operator at the version that a model imports; None if it is unknown."""
+    """Return the signature of an operator at the version that a model imports; None if it is unknown."""
     schema = of_onnx(domain, operator, version)
     return _of_contrib(domain, operator, version) if schema is None else _signature(schema)
 
 
 def of_onnx(domain: str, operator: str, version: int) -> OpSchema | None:
-    """onnx's schema of an operator at the version that a model imports; None if onnx has none."""
+    """Return onnx's schema of an operator at the version that a model imports; None if onnx has none."""
     try:
         return onnx.defs.get_schema(operator, max(-1, min(version, _NEWEST)), domain)
     except onnx.defs.SchemaError:
@@ -286,24 +286,24 @@ def _of_contrib(domain: str, operator: str, version: int) -> Signature | None:
 
 
 def written(domain: str, op_type: str) -> str:
-    """An operator as it is written in operator lists: `Add`, or `com.microsoft:BiasGelu`."""
+    """Return an operator as in operator lists: `Add`, or `com.microsoft:BiasGelu`."""
     return f"{domain}:{op_type}" if domain else op_type
 
 
 def parse(text: str) -> tuple[str, str]:
-    """The domain and the name of an operator as `written` has it."""
+    """Return the domain and the name of an operator from the form of `written`."""
     domain, _, name = text.rpartition(":")
     return canonical(domain), name
 
 
 def canonical(domain: str) -> str:
-    """A domain with ONNX's own, which has two names, as the empty text."""
+    """Return a domain; the empty string for ONNX's own, which has two names."""
     return "" if domain == "ai.onnx" else domain
 
 
 @functools.cache
 def known_operators(domain: str) -> frozenset[str]:
-    """The names of all operators known in a domain, at any version; empty for an unknown domain."""
+    """Return the names of all known operators of a domain, at any version; empty for an unknown domain."""
     own = (s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain)
     added = (name for contrib_domain, name in contrib_schemas.records() if contrib_domain == domain)
     return frozenset((*own, *added))

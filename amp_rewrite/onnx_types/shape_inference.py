@@ -1,4 +1,4 @@
-"""Types of values from the schemas, and from onnx's shape inference where those do not suffice."""
+"""Types of values from the schemas, with onnx's shape inference as a fallback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LARGEST = 1 << 28
 
 
 def types(model: ir.Model) -> Types:
-    """The types of a model's values: from schemas and declarations, and from onnx if those do not suffice."""
+    """Return the types of a model's values: from schemas and declarations, with onnx as a fallback."""
     found = element_types.infer(model)
     if element_types.complete(model, found):
         return found
@@ -22,7 +22,7 @@ def types(model: ir.Model) -> Types:
 
 
 def _inferred(model: ir.Model) -> dict[str, Type]:
-    """The types that onnx infers for the values of the main graph, by name; none if it fails."""
+    """Return the types that onnx infers for the values of the main graph, by name; none if it fails."""
     size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)
     if size > _LARGEST or (model.functions and element_types.node_count(model) > element_types.MOST_NODES):
         return {}
@@ -33,7 +33,7 @@ def _inferred(model: ir.Model) -> dict[str, Type]:
 
 
 def _type(proto: onnx.TypeProto) -> Type | None:
-    """The type of a tensor; for other types, the schemas suffice."""
+    """Return the type of a tensor; None for other types, for which the schemas suffice."""
     if proto.WhichOneof("value") != "tensor_type" or not proto.tensor_type.elem_type:
         return None
     return tensor(ir.DataType(proto.tensor_type.elem_type))

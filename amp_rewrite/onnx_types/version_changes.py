@@ -1,6 +1,6 @@
-"""Comparison of what a node means at two versions of ONNX, by number alone: nothing of it is rewritten.
+"""Comparison of the semantics of an unchanged node at two versions of ONNX.
 
-The schemas of both versions are compared as far as the node uses them; what they do not tell is in
+The schemas of both versions are compared as far as the node uses them; changes that they do not show are in
 `onnx_facts.versions`.
 """
 
@@ -21,17 +21,17 @@ RankOf = Callable[[ir.Value], "int | None"]
 """The rank of a value; None where it is unknown."""
 
 OLDEST = 7
-"""The oldest version that is compared: before 7 operators broadcast by other rules, and Cast names its type
-(onnx/version_converter/adapters: broadcast_forward_compatibility.h, cast attributes of 5 -> 6).
+"""The oldest version that is compared: before 7, operators broadcast by other rules, and Cast names its type
+by a string (onnx/version_converter/adapters: broadcast_forward_compatibility.h, cast attributes of 5 -> 6).
 """
 
 
 def same(node: ir.Node, old: int, new: int, types: Types, rank_of: RankOf) -> bool:
-    """Return whether a node of the default domain, with its attributes and ports as they are, means at opset
-    `new` what it means at `old`, for old <= new.
+    """Return whether an unchanged node of the default domain has the same semantics at opset `new` as at
+    `old`, for old <= new.
 
-    Only types may have been added, and what a node that does not have it means the same without. A node that
-    onnx does not know means the same wherever it is unknown: its runtime goes by a schema of its own.
+    Only types may have been added, and features without effect on nodes that do not use them. A node that
+    onnx does not know has the same semantics at all such versions: its runtime has a schema of its own.
     """
     if old < OLDEST:
         return old == new
@@ -42,7 +42,7 @@ def same(node: ir.Node, old: int, new: int, types: Types, rank_of: RankOf) -> bo
 
 
 def _spares(spared: Unless | Spared, node: ir.Node, rank_of: RankOf) -> bool:
-    """Return whether a node means what it meant before a change."""
+    """Return whether a change does not affect a node."""
     if isinstance(spared, Unless):
         attribute = node.attributes.get(spared.attribute)
         return attribute is None or (not attribute.is_ref() and attribute.value in spared.values)
@@ -64,9 +64,9 @@ def _normalises_last_axis(node: ir.Node, rank_of: RankOf) -> bool:
 
 
 class _Usage(NamedTuple):
-    """What a node uses of its schema: the types of its inputs and outputs, and the attributes that it has.
+    """The parts of a schema that a node uses: the types of its inputs and outputs, and its attributes.
 
-    A port that is left out is None; one of a type that is unknown, or no tensor, is the empty text.
+    An omitted port is None; one of an unknown type, or no tensor, is the empty string.
     """
 
     inputs: tuple[str | None, ...]
@@ -107,7 +107,7 @@ def _interface_kept(operator: str, old: int, new: int, usage: _Usage) -> bool:
 
 
 def _ports_kept(before: OpSchema, after: OpSchema, usage: _Usage, neutral: frozenset[str]) -> bool:
-    """Return whether each port in use exists in both, of the same kind, and takes the type that it has."""
+    """Return whether each port in use exists in both, of the same kind, and accepts its actual type."""
     for side, used in (("inputs", usage.inputs), ("outputs", usage.outputs)):
         formals = getattr(before, side), getattr(after, side)
         for position, kind in enumerate(used):
@@ -150,15 +150,17 @@ def _types(formal: OpSchema.FormalParameter, of: OpSchema) -> frozenset[str]:
 
 
 def _enough_inputs(after: OpSchema, used: tuple[str | None, ...]) -> bool:
-    """Return whether no input that the newer schema needs is left out."""
+    """Return whether no required input of the newer schema is omitted."""
     single = OpSchema.FormalParameterOption.Single
     needed = [i for i, formal in enumerate(after.inputs) if formal.option == single]
     return all(i < len(used) and used[i] is not None for i in needed)
 
 
 def _variables_kept(before: OpSchema, after: OpSchema, usage: _Usage) -> bool:
-    """Return whether the inputs that share a type variable now did so before, or are of one type, and each
-    output shares its own with an input that it shared it with before.
+    """Return whether type variables bind the ports in use as before.
+
+    Inputs that share a variable must have shared one before, or be of one type, and each output must share
+    its variable with an input as before.
     """
     inputs = _variables(before.inputs, after.inputs, usage.inputs)
     outputs = _variables(before.outputs, after.outputs, usage.outputs)
@@ -172,7 +174,7 @@ def _variables_kept(before: OpSchema, after: OpSchema, usage: _Usage) -> bool:
 def _variables(
     before: Formals, after: Formals, used: tuple[str | None, ...]
 ) -> set[tuple[str | None, str | None]]:
-    """The variables, or fixed types, of the ports that are used: before, and after."""
+    """Return the variables, or fixed types, of the ports in use, before and after."""
     ports = [position for position, kind in enumerate(used) if kind is not None]
     return {(_variable(before, position), _variable(after, position)) for position in ports}
 
@@ -187,7 +189,7 @@ def _variable(formals: Formals, position: int) -> str | None:
 def _attributes_kept(
     before: OpSchema, after: OpSchema, stated: frozenset[str], neutral: frozenset[str]
 ) -> bool:
-    """Return whether each attribute is in both with one type and default, or neutral, and then not stated."""
+    """Return whether each attribute has one type and default in both, or is neutral and not stated."""
     old, new = before.attributes, after.attributes
     gone, came = old.keys() - new.keys(), new.keys() - old.keys()
     if any(name in stated or name not in neutral for name in gone):

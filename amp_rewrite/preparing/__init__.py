@@ -1,1 +1,1 @@
-"""The form of a model in float32, before anything is decided."""
+"""Normalization of a float32 model before placement."""

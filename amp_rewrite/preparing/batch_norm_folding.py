@@ -1,11 +1,11 @@
-"""BatchNormalization, folded into the stored weights of the product before it, as runtimes do in float32.
+"""Folding of BatchNormalization into the constant weights of its producer, as runtimes do in float32.
 
     scale * (W x + b - mean) / sqrt(variance + epsilon) + shift  =  (a W) x + (a (b - mean) + shift)
 
 with a = scale / sqrt(variance + epsilon) for each output channel. In half a runtime does not fold, and rounds
-between the two: where statistics are far from 1 that is most of the error of a result.
+between the two nodes: with statistics far from 1, that rounding dominates the error of a result.
 
-A BatchNormalization before a product is not folded: at the border its shift meets the padding.
+A BatchNormalization before a product is not folded: its shift does not apply to the padding.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.preparing.stored_values import Doubles, Floats, StoredValues
 
-# What a BatchNormalization in inference mode does to each channel, from what it stores.
+# The affine map of each channel in inference mode, from the constant parameters of a BatchNormalization.
 
 
 @dataclass(frozen=True, slots=True)
 class BatchNorm:
-    """What is done to each channel: `factor * (x - mean) + shift`; `factor` is `scale` over the deviation."""
+    """The map of each channel, `factor * (x - mean) + shift`; `factor` is `scale` over the deviation."""
 
     scale: Doubles
     factor: Doubles
@@ -38,9 +38,9 @@ class BatchNorm:
 
 
 def read_batch_norm(node: ir.Node, stored: StoredValues, channels: int) -> BatchNorm | None:
-    """The statistics of a BatchNormalization of opset 7 or newer; its factor may be infinite or NaN.
+    """Return the parameters of a BatchNormalization of opset 7 or newer; its factor may be infinite or NaN.
 
-    None where it trains, gives more than one output, or does not store one float32 number for each channel.
+    None in training mode, with several outputs, or without one constant float32 number for each channel.
     """
     vectors = [vector(stored.tensor(value), channels) for value in node.inputs[1:]]
     known = [each for each in vectors if each is not None]
@@ -56,7 +56,7 @@ _EPSILON = float(np.float32(1e-5))
 
 
 def _infers(node: ir.Node) -> bool:
-    """Return whether a node normalises by what is stored, in the same way for all elements of a channel."""
+    """Return whether a node is in inference mode, with the same statistics for all elements of a channel."""
     attributes = node.attributes
     types = {name: (attribute.type, attribute.is_ref()) for name, attribute in attributes.items()}
     modes = all(attributes[name].value == plain for name, plain in _PLAIN.items() if name in attributes)
@@ -66,11 +66,11 @@ def _infers(node: ir.Node) -> bool:
 
 _FLOAT = (ir.AttributeType.FLOAT, False)
 _PLAIN = {"training_mode": 0, "spatial": 1}
-"""From opset 14 on, and before 9."""
+"""The attribute values of inference per channel: `training_mode` from opset 14 on, `spatial` before 9."""
 
 
 def vector(tensor: ir.TensorProtocol | None, channels: int) -> Doubles | None:
-    """The numbers of a stored float32 tensor, where it has one for each channel."""
+    """Return the values of a constant float32 tensor with one for each channel, else None."""
     if (
         tensor is None
         or tensor.dtype != ir.DataType.FLOAT
@@ -80,7 +80,7 @@ def vector(tensor: ir.TensorProtocol | None, channels: int) -> Doubles | None:
     return constants.read_whole(tensor).reshape(-1).astype(np.float64)
 
 
-# Where the output channels of a product are in its stored weight, and the weight with each one scaled.
+# The position of the output channels in the constant weight of a product, and scaling by channel.
 
 _View = tuple[int, int, int, int]
 
@@ -100,7 +100,7 @@ class WeightLayout:
         return self.view[0] * self.view[2]
 
     def scaled(self, weight: Floats, factors: Doubles) -> Floats:
-        """The weight with each output channel multiplied by its factor in float64, rounded once."""
+        """Return the weight with each output channel multiplied by its factor in float64, rounded once."""
         product = np.empty(self.view, np.float32)
         shaped = factors.reshape(self.view[0], 1, self.view[2], 1)
         view = weight.reshape(self.view)
@@ -109,21 +109,21 @@ class WeightLayout:
         return product.reshape(weight.shape)
 
     def largest(self, weight: Floats) -> Doubles:
-        """The largest magnitude in each output channel."""
+        """Return the largest magnitude in each output channel."""
         view = weight.reshape(self.view)
         return np.maximum(view.max((1, 3)), -view.min((1, 3))).reshape(-1).astype(np.float64)
 
     def typical(self, weight: Floats) -> Doubles:
-        """The root mean square of each output channel."""
+        """Return the root mean square of each output channel."""
         view = weight.reshape(self.view)
         squares = np.einsum("gick,gick->gc", view, view, dtype=np.float64).reshape(-1)
         return np.sqrt(squares / (self.view[1] * self.view[3]))
 
 
 def weight_layout_of(node: ir.Node, weight: ir.TensorProtocol) -> WeightLayout | None:
-    """The layout of the float32 weight of a product: its second input.
+    """Return the layout of the float32 weight of a product: its second input.
 
-    None for other operators, for a Gemm that scales what it adds, and where the weight does not fit the node.
+    None for other operators, for a Gemm that scales its addend, and for a weight of an invalid shape.
     """
     find = _LAYOUTS.get(node.op_type) if not node.domain else None
     odd = any(attribute.is_ref() for attribute in node.attributes.values())
@@ -152,7 +152,7 @@ def _gemm(node: ir.Node, dims: tuple[int, ...]) -> _View | None:
 
 
 def _matmul(node: ir.Node, dims: tuple[int, ...]) -> _View | None:
-    """The channels of a BatchNormalization, the second axis, are columns of a matrix only."""
+    """Return the view of a 2-D weight: the channels of a BatchNormalization, its second axis, are columns."""
     data = node.inputs[0]
     rank = data.shape.rank() if data is not None and data.shape is not None else None
     return (1, dims[0], dims[1], 1) if len(dims) == rank == _MATRIX else None
@@ -162,7 +162,7 @@ _MATRIX = 2
 
 
 def _whole(node: ir.Node, name: str, default: int) -> int:
-    """An attribute that is a whole number; 0 where it is anything else."""
+    """Return an integer attribute, or 0 if it has another type."""
     attribute = node.attributes.get(name)
     if attribute is None:
         return default
@@ -178,22 +178,22 @@ _LAYOUTS: Mapping[str, Callable[[ir.Node, tuple[int, ...]], _View | None]] = {
 
 
 LARGEST = 1 << 28
-"""The size in bytes above which a weight stays as it is: it is held in memory as a whole."""
+"""The largest weight in bytes that is folded: folding needs all of it in memory."""
 
 PRECISION = 8
-"""The bits of a channel that are left at least: as many as bfloat16 has."""
+"""The least bits of precision that a folded channel must keep: those of bfloat16."""
 
 LAZY_FROM = 1 << 20
-"""The size in bytes from which a weight is multiplied when it is read, not before."""
+"""The size in bytes from which a weight is scaled lazily, when it is read."""
 
 
 def fold(model: ir.Model, half: Half, kept: Container[ir.Node]) -> tuple[FormChange, ...]:
-    """Folds each BatchNormalization in inference mode that alone reads a product with stored weights.
+    """Fold each BatchNormalization in inference mode that is the only consumer of a product.
 
-    The product is a Conv, ConvTranspose, Gemm, or a MatMul of matrices, which leaves an Add of the shift.
-    What is `kept` stays, as does one whose folded weights `half` could not hold as it could the unfolded:
-    values overflow, or a channel loses its precision. The sum is taken in float64, and rounded once. A weight
-    with other readers is copied.
+    The product has constant weights: a Conv, ConvTranspose, Gemm, or a MatMul of matrices, which leaves an
+    Add of the shift. Nodes in `exclusions` are not folded, nor are those whose folded weights would overflow
+    in `half` or lose the precision of a channel. Biases are computed in float64, and rounded once. A weight
+    with other consumers is copied.
     """
     stored = StoredValues(model)
     opset = element_types.default_opset(model.graph.opset_imports)
@@ -209,7 +209,7 @@ def fold(model: ir.Model, half: Half, kept: Container[ir.Node]) -> tuple[FormCha
 
 
 _WITHOUT_TEST_MODE = 7
-"""From this opset on the number of outputs says whether a BatchNormalization trains; from 14 an attribute."""
+"""The first opset at which the number of outputs selects training mode; from 14 on an attribute does."""
 
 
 def _is_norm(node: ir.Node) -> bool:
@@ -218,7 +218,7 @@ def _is_norm(node: ir.Node) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Folding:
-    """A BatchNormalization, the product before it, and what this stores once they are one."""
+    """A BatchNormalization, the product before it, and the weights and bias of the folded product."""
 
     norm: ir.Node
     product: ir.Node
@@ -227,7 +227,7 @@ class _Folding:
 
 
 def _folding(node: ir.Node, stored: StoredValues, half: Half) -> _Folding | None:
-    """Return the folding of a BatchNormalization; None where it stays."""
+    """Return the folding of a BatchNormalization; None if it cannot be folded."""
     product = _product(node)
     weight = stored.tensor(product.inputs[1]) if product is not None else None
     layout = weight_layout_of(product, weight) if product is not None and weight is not None else None
@@ -243,7 +243,7 @@ def _folding(node: ir.Node, stored: StoredValues, half: Half) -> _Folding | None
 
 
 def _product(norm: ir.Node) -> ir.Node | None:
-    """The node that makes what a BatchNormalization alone reads, and reads at least two values."""
+    """Return the producer whose only consumer is a BatchNormalization, if it has two inputs or more."""
     value = norm.inputs[0] if norm.inputs else None
     product = value.producer() if value is not None else None
     if value is None or product is None or product.graph is not norm.graph or len(product.inputs) < _OPERANDS:
@@ -255,7 +255,7 @@ _OPERANDS = 2
 
 
 def _bias(product: ir.Node, stored: StoredValues, channels: int) -> Doubles | None:
-    """Return the bias of each channel; None where that is computed, or not one number for each."""
+    """Return the constant bias of each channel; None if it is computed, or not one number for each."""
     value = product.inputs[2] if len(product.inputs) > _OPERANDS else None
     if value is None:
         return np.zeros(channels)
@@ -263,10 +263,10 @@ def _bias(product: ir.Node, stored: StoredValues, channels: int) -> Doubles | No
 
 
 def _is_held(weight: ir.TensorProtocol, layout: WeightLayout, norm: BatchNorm, half: Half) -> bool:
-    """Return whether half holds the folded weight as it holds the unfolded.
+    """Return whether half represents the folded weight as well as the original.
 
-    No value leaves its range, and no channel comes so close to its smallest number that fewer than PRECISION
-    bits are left. A channel whose scale is lost beside the largest does not count: networks have dead ones.
+    No value may overflow, and no channel underflow so far that fewer than PRECISION bits remain. A channel
+    whose scale is negligible beside the largest is ignored: networks have dead channels.
     """
     array, factors = constants.read_whole(weight), np.abs(norm.factor)
     largest, typical = layout.largest(array), layout.typical(array)
@@ -277,7 +277,7 @@ def _is_held(weight: ir.TensorProtocol, layout: WeightLayout, norm: BatchNorm, h
 
 
 def _scaled(weight: ir.TensorProtocol, layout: WeightLayout, factors: Doubles) -> ir.TensorProtocol:
-    """The weight with each channel multiplied by its factor, now or, where it is large, when it is read."""
+    """Return the weight with each channel multiplied by its factor; a large one is scaled lazily."""
 
     def product() -> ir.TensorProtocol:
         return ir.Tensor(layout.scaled(constants.read_whole(weight), factors))
@@ -288,7 +288,7 @@ def _scaled(weight: ir.TensorProtocol, layout: WeightLayout, factors: Doubles) -
 
 
 def _apply(folding: _Folding, stored: StoredValues) -> None:
-    """Makes a product and the BatchNormalization behind it one node, or two that a runtime makes one."""
+    """Merge a BatchNormalization into its product: into one node, or two that a runtime fuses."""
     norm, product = folding.norm, folding.product
     parameters = norm.inputs[1:]
     stored.replace(product, 1, folding.weight)
@@ -308,7 +308,7 @@ def _apply(folding: _Folding, stored: StoredValues) -> None:
 
 
 def _take_over(norm: ir.Node, product: ir.Node) -> None:
-    """Removes a BatchNormalization: the product makes the value that it made."""
+    """Remove a BatchNormalization: the product becomes the producer of its output."""
     before, value = product.outputs[0], norm.outputs[0]
     before.metadata_props.update(value.metadata_props)
     before.doc_string = value.doc_string or before.doc_string

@@ -1,10 +1,10 @@
-"""Subgraphs of stored values, folded as far as a runtime folds them itself only while they are float32.
+"""Folding of constant subgraphs that a runtime would fold only in float32.
 
-onnxruntime computes at session creation what depends on stored values alone, with the kernels of its CPU
-provider. For most arithmetic that has none in half: once it is half, it is computed in every run, and a part
-that stays float32 needs Casts. So what such arithmetic leads to is stored as its result. What moves data has
-half kernels: it stays, since its result can be many times what it is made of. An operator that the user moved
-to another list is folded like others: what is stored was computed in float32, whatever the list says.
+onnxruntime folds constant subgraphs at session creation with the kernels of its CPU provider, which has none
+in half for most arithmetic: in half, the subgraph would be computed in every run, and a part left in float32
+would need Casts. So the results of such arithmetic are stored. Data movement has half kernels and is not
+folded: its result can be many times as large as its inputs. An operator that the user moved to another list
+is folded like others: the stored result was computed in float32, whatever the list says.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.preparing.stored_values import StoredValues
 from amp_rewrite.process import worker, worker_process
 
-# The shapes and the values of nodes that depend on stored values alone. The worker process computes them:
-# with onnxruntime's CPU kernels where it is installed, node by node, as the runtime itself folds a float32
-# model; else with onnx's reference, which may differ in the last bit.
+# Shapes and values of constant nodes, computed in the worker process: node by node with onnxruntime's CPU
+# kernels where it is installed, as the runtime itself folds a float32 model; else with onnx's reference,
+# which may differ in the last bit.
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ Sizes = Mapping[ir.Value, TensorSize]
 
 @dataclass(frozen=True, slots=True)
 class ConstantNodes:
-    """Nodes in order, and the stored tensors that they are computed from, none of them of text."""
+    """Constant nodes in order, and the constant tensors that they are computed from, without strings."""
 
     model: ir.Model
     nodes: Sequence[ir.Node]
@@ -60,7 +60,7 @@ class ConstantNodes:
 
 
 def infer_sizes(constant: ConstantNodes) -> Sizes:
-    """Return the sizes that onnx infers of what nodes make, where they are tensors of known dimensions."""
+    """Return the sizes that onnx infers for the outputs of nodes: of tensors with known dimensions."""
     names = _names(constant)
     data = _proto(constant, names, {}, data_up_to=_SMALL).SerializeToString()
     found = worker.call(worker_process.infer_model, data, propagates_data=True) or {}
@@ -70,11 +70,11 @@ def infer_sizes(constant: ConstantNodes) -> Sizes:
 
 
 _SMALL = 1 << 10
-"""The size in bytes up to which the inference is told the numbers in a tensor, as of shapes and axes."""
+"""The largest tensor in bytes whose data is passed to the inference: shapes and axes are among these."""
 
 
 def evaluate(constant: ConstantNodes, wanted: Sizes) -> Mapping[ir.Value, ir.TensorProtocol]:
-    """The wanted values; none at all where one cannot be computed, or is of another size than inferred."""
+    """Return the values of `sizes`; none at all if one cannot be computed, or differs from its size."""
     names = _names(constant)
     data = _proto(constant, names, wanted).SerializeToString()
     found = worker.call(worker_process.evaluate, data) or {}
@@ -90,7 +90,7 @@ def _fits(array: np.ndarray, size: TensorSize) -> bool:
 
 
 def _names(constant: ConstantNodes) -> Mapping[ir.Value, str]:
-    """A name for every value: graphs beside each other may use the same twice."""
+    """Return a unique name for every value: sibling graphs may use the same name."""
     made = (value for node in constant.nodes for value in node.outputs)
     return {value: f"v{i}" for i, value in enumerate((*constant.leaves, *made))}
 
@@ -107,7 +107,7 @@ def _size(kind: onnx.TypeProto) -> TensorSize | None:
 def _proto(
     constant: ConstantNodes, names: Mapping[ir.Value, str], wanted: Sizes, data_up_to: int | None = None
 ) -> onnx.ModelProto:
-    """A model of the nodes; stored tensors with more bytes than `data_up_to` are inputs, and have no data."""
+    """Return a model of the nodes; constants of more bytes than `data_up_to` become inputs without data."""
     graph = onnx.GraphProto(name="constant")
     for value, tensor in constant.leaves.items():
         dims = tensor.shape.numpy()
@@ -121,7 +121,7 @@ def _proto(
         graph.output.append(helper.make_tensor_value_info(names[value], int(size.dtype), size.dims))
     imports = constant.model.graph.opset_imports
     opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
-    version = max(constant.model.ir_version, CONSTANT_INPUTS_BELOW)  # from there on none is an input as well
+    version = max(constant.model.ir_version, CONSTANT_INPUTS_BELOW)  # constants are not inputs
     return onnx.ModelProto(ir_version=version, graph=graph, opset_import=opsets)
 
 
@@ -143,8 +143,8 @@ WITHOUT_HALF = frozenset(
     Sub Sum Tan Tanh Tile Trilu Upsample Where
     """.split()
 )
-"""What onnxruntime 1.32's CPU provider registers for float32 and not for float16 (`get_all_opkernel_def`), of
-the operators whose result depends on nothing but their inputs.
+"""Deterministic operators for which onnxruntime 1.32's CPU provider registers a float32 kernel and no float16
+kernel (`get_all_opkernel_def`).
 """
 
 _LEFT_ALONE = frozenset(
@@ -153,26 +153,26 @@ _LEFT_ALONE = frozenset(
     RandomNormalLike RandomUniform RandomUniformLike
     """.split()
 )
-"""What may differ from run to run, and the quantised regions that runtimes recognise."""
+"""Nondeterministic operators, and those of quantised regions that runtimes recognise."""
 
 LARGEST = 1 << 26
-"""The size in bytes of the largest value that is read or computed."""
+"""The largest value in bytes that is read or computed."""
 
 BUDGET = 1 << 28
-"""The bytes that are read and computed for one model in all; where it would be more, nothing is folded."""
+"""The bytes that may be read and computed for one model; above that, nothing is folded."""
 
 GROWTH = 2
-"""How many times as large as the largest value that it is made of a result may be."""
+"""The largest ratio of a result's size to that of its largest input."""
 
 SMALL = 1 << 16
-"""The size in bytes up to which a result is stored, whatever it is made of."""
+"""The size in bytes up to which a result is stored, whatever the size of its inputs."""
 
 
 def fold_constants(model: ir.Model, kept: Container[ir.Node]) -> tuple[FormChange, ...]:
-    """Stores the results of float32 operators in WITHOUT_HALF that depend on stored values alone.
+    """Store the results of constant float32 nodes with operators in WITHOUT_HALF.
 
-    What led to them goes, where nothing else needs it. What is `kept` stays, and all that depends on it; so
-    do outputs of a graph, and results above the limits.
+    Their producers are removed where they have no other consumer. Nodes in `exclusions` and their dependents
+    are not folded, nor are outputs of a graph, and results above the limits.
     """
     stored = StoredValues(model)
     constant = _constant(model, stored, kept)
@@ -191,7 +191,7 @@ def fold_constants(model: ir.Model, kept: Container[ir.Node]) -> tuple[FormChang
 
 
 def _constant(model: ir.Model, stored: StoredValues, kept: Container[ir.Node]) -> ConstantNodes:
-    """The nodes that depend on stored values alone and may be computed before a run."""
+    """Return the nodes that depend on constants alone, and may be folded."""
     nodes: list[ir.Node] = []
     read: dict[ir.Value, ir.TensorProtocol] = {}
     made: set[ir.Value] = set()
@@ -209,21 +209,21 @@ def _constant(model: ir.Model, stored: StoredValues, kept: Container[ir.Node]) -
 
 
 def _leaf(stored: StoredValues, value: ir.Value) -> ir.TensorProtocol | None:
-    """The tensor stored for a value, where it is of numbers, and not too large."""
+    """Return the constant tensor of a value, if it is numeric and not too large."""
     tensor = stored.tensor(value)
     fits = tensor is not None and stored_values.is_number(tensor.dtype) and tensor.nbytes <= LARGEST
     return tensor if fits else None
 
 
 def _is_plain(node: ir.Node) -> bool:
-    """Return whether a node is of an operator of ONNX that gives the same in every run, and has no bodies."""
+    """Return whether a node has a deterministic ONNX operator, and no bodies."""
     if node.domain or node.op_type in _LEFT_ALONE or control_flow.may_have_bodies(node):
         return False
     return not any(attribute.is_ref() for attribute in node.attributes.values())
 
 
 def _wanted(constant: ConstantNodes, sizes: Sizes) -> Iterator[ir.Node]:
-    """The nodes whose result may be stored: float32, of WITHOUT_HALF, and within the limits."""
+    """Yield the nodes whose result may be stored: float32, in WITHOUT_HALF, and within the limits."""
     largest: dict[ir.Value | None, int] = {value: tensor.nbytes for value, tensor in constant.leaves.items()}
     for node in constant.nodes:
         made = [value for value in node.outputs if value.name]
@@ -240,7 +240,7 @@ def _wanted(constant: ConstantNodes, sizes: Sizes) -> Iterator[ir.Node]:
 
 
 def _needed(constant: ConstantNodes, wanted: Container[ir.Node]) -> ConstantNodes:
-    """The nodes that the wanted ones are computed with, themselves included."""
+    """Return the subgraph of the targets and their ancestors."""
     found: dict[ir.Node | None, None] = {}
     for node in reversed(constant.nodes):
         if node in wanted or node in found:
@@ -258,7 +258,7 @@ def _bytes(constant: ConstantNodes, sizes: Sizes) -> float:
 
 
 def _removable(nodes: Sequence[ir.Node], wanted: Container[ir.Node]) -> dict[ir.Node, str]:
-    """The nodes that nothing needs once the wanted results are stored, with the name of one they led to."""
+    """Return the nodes that are dead once the targets are stored, each with the name of a result it fed."""
     into: dict[ir.Node, str] = {}
     for node in reversed(nodes):
         readers = [reader for value in node.outputs for reader, _ in value.uses()]
@@ -274,7 +274,7 @@ def _removable(nodes: Sequence[ir.Node], wanted: Container[ir.Node]) -> dict[ir.
 def _remove(
     constant: ConstantNodes, into: Mapping[ir.Node, str], stored: StoredValues
 ) -> Iterator[FormChange]:
-    """Removes nodes whose results are stored, and what only they read."""
+    """Remove nodes whose results are stored, and values without another consumer."""
     graph_edits.remove(node for node in constant.nodes if node in into and node.graph is not None)
     for value in constant.leaves:
         stored.forget(value)

@@ -1,4 +1,4 @@
-"""What was changed of a model's form before it was analysed, as data."""
+"""The changes that preparation made to a model, as data."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from amp_rewrite.policy.evidence import Evidence, Reason
 from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.node_patterns import matcher, pinned_as
 
-# The nodes whose form a user decides: those that a pin or a list names, and what stands in their bodies.
+# Nodes whose form the user controls: those that a pin or a list names, and the nodes in their bodies.
 
 
 def nodes_to_preserve(model: ir.Model, form: Form) -> frozenset[ir.Node]:
-    """The nodes that keep their form: pinned by name or pattern, or of an operator that the user moved to
-    another list.
-    """
+    """Return the nodes that are not rewritten: pinned ones, and those of operators moved to another list."""
     if not form.kept_operators:
         return pinned_nodes(model, form)
     nodes = traversal.every_node(model.graph)
@@ -29,15 +27,15 @@ def nodes_to_preserve(model: ir.Model, form: Form) -> frozenset[ir.Node]:
 
 
 def pinned_nodes(model: ir.Model, form: Form) -> frozenset[ir.Node]:
-    """The nodes that are pinned by name or pattern, and all in their bodies."""
+    """Return the nodes that are pinned by name or pattern, and all nodes in their bodies."""
     if not form.kept_nodes:
         return frozenset()
     return frozenset(traversal.nodes_inner_first(_named(model, form.kept_nodes)))
 
 
 def scaling_nodes(model: ir.Model, held: Mapping[str, Evidence]) -> frozenset[ir.Node]:
-    """The nodes of a loss scale, by the values that they output: a stored product of scale and seed would no
-    longer tell the two apart.
+    """Return the producers of a loss scale: folding scale and seed into one constant would make them
+    indistinguishable.
     """
     names = {name for name, evidence in held.items() if evidence.reason is Reason.SCALING}
     nodes = traversal.every_node(model.graph) if names else ()
@@ -45,7 +43,7 @@ def scaling_nodes(model: ir.Model, held: Mapping[str, Evidence]) -> frozenset[ir
 
 
 def _named(model: ir.Model, patterns: Iterable[str]) -> set[ir.Node]:
-    """A pattern that is not valid names nothing here: pins refuse it (colouring.pins)."""
+    """Return the nodes that match a pattern; an invalid one matches none: pins reject it (colouring.pins)."""
     names = {node: pinned_as(node) for node in traversal.every_node(model.graph)}
     found: set[ir.Node] = set()
     for pattern in patterns:
@@ -58,12 +56,12 @@ def _named(model: ir.Model, patterns: Iterable[str]) -> set[ir.Node]:
 
 
 class FormChangeKind(enum.Enum):
-    """What happened to a part of a model; what the model computes stays the same.
+    """The kind of a rewrite that preserves the model's semantics.
 
-    OPSET_RAISED: the opset, from `before` to `after`. FOLDED: a node that depends on stored values alone was
-    computed. MERGED: a BatchNormalization went into the weights of `into`. MAX_AND_MIN: a Clip is written so.
-    RECIPROCAL: a Reciprocal is written as a division. SQUARE: a product of a value with itself is written as
-    its power of 2. RANK: a stored weight took the rank of the data, from `before` to `after`.
+    OPSET_RAISED: the opset, from `before` to `after`. FOLDED: a constant node was computed. MERGED: a
+    BatchNormalization was folded into the weights of `into`. MAX_AND_MIN: a Clip became a Max and a Min.
+    RECIPROCAL: a Reciprocal became a division. SQUARE: a product of a value with itself became a Pow.
+    RANK: a constant weight took the rank of the data, from `before` to `after`.
     """
 
     OPSET_RAISED = "opset raised"
@@ -77,10 +75,10 @@ class FormChangeKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class FormChange:
-    """A change of one part of a model's form.
+    """A rewrite of one node, or of the whole model.
 
-    `node` is the name by which a user finds the part (policy.node_patterns.pinned_as), empty where it is the
-    whole model; `into` names the node that does its work now. `before` and `after` are numbers that changed.
+    `node` is the name by which a user pins it (policy.node_patterns.pinned_as), empty for the whole model;
+    `into` names the node that replaces it. `before` and `after` are numbers that changed.
     """
 
     kind: FormChangeKind

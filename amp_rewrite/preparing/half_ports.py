@@ -1,6 +1,6 @@
-"""Which ports of a node could be half at an opset, by schema, kernels and the shipped list.
+"""The ports of a node that could be half at an opset, by schema, kernels and the shipped list.
 
-That is known before anything is decided, and for all nodes of an operator with as many ports at once.
+They do not depend on placement, and are the same for all nodes of an operator with as many ports.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from amp_rewrite.policy.options import SHIPPED_FOR
 
 
 class Call(NamedTuple):
-    """What kernels go by: an operator, the version of its domain, and how many ports a node has."""
+    """The key of a kernel lookup: an operator, the version of its domain, and the number of ports."""
 
     domain: str
     operator: str
@@ -31,7 +31,7 @@ class Call(NamedTuple):
 
 
 def call(node: ir.Node, version: int) -> Call:
-    """The call that a node is."""
+    """Return the key of a node."""
     return Call(node.domain, node.op_type, version, len(node.inputs), len(node.outputs))
 
 
@@ -40,7 +40,7 @@ Ports = frozenset[int]
 
 
 class HalfPorts:
-    """What can be half, for a half type and a target."""
+    """The nodes and ports that can be half, for a half type and a target."""
 
     def __init__(self, form: Form) -> None:
         self._half, self._target = form.half, form.target
@@ -53,7 +53,7 @@ class HalfPorts:
         return self._kinds.get((node.domain, node.op_type)) is Kind.ALLOW
 
     def computes(self, node: ir.Node) -> bool:
-        """Return whether half makes a node faster: those on the list `clear` take their neighbours' type."""
+        """Return whether half makes a node faster: those on the list `clear` follow their neighbours."""
         return self._kinds.get((node.domain, node.op_type)) in (Kind.ALLOW, Kind.INFER)
 
     def prefers_max_and_min(self, version: int) -> bool:
@@ -63,7 +63,7 @@ class HalfPorts:
         return not clip and all(others)
 
     def _of(self, call: Call) -> Ports:
-        """The ports of a call that can be half; none of an operator that the shipped list keeps float32."""
+        """Return the ports that can be half; none for an operator that the shipped list keeps in float32."""
         signature = schema.find(call.domain, call.operator, call.version)
         layout = schema.layout(call.domain, call.operator, call.version, call.inputs, call.outputs)
         if signature is None or layout is None or (call.domain, call.operator) not in self._kinds:
@@ -81,7 +81,7 @@ class HalfPorts:
 
 
 _FIXED: frozenset[Operator] = frozenset([("", "DequantizeLinear"), ("", "QuantizeLinear")])
-"""Operators whose types are fixed, and which have half from an opset on: who moves them asks for that."""
+"""Operators of fixed types that support half from an opset on: moving them to another list requests that."""
 
 
 @functools.cache
@@ -92,12 +92,12 @@ def _kinds(half: str) -> dict[Operator, Kind]:
 
 
 def is_clip(node: ir.Node) -> bool:
-    """Return whether a node is a Clip that has a place for data and one for its result."""
+    """Return whether a node is a Clip with an input and an output."""
     return node.op_type == "Clip" and not node.domain and bool(node.inputs) and len(node.outputs) == 1
 
 
 def float32_at(node: ir.Node, ports: Iterable[int], types: Types) -> Iterator[ir.Value]:
-    """The float32 values at these ports of a node."""
+    """Yield the float32 values at these ports of a node."""
     for port in ports:
         value = node.inputs[port] if port >= 0 else node.outputs[~port]
         if value is not None and types.get(value) == FLOAT32:
@@ -107,15 +107,16 @@ def float32_at(node: ir.Node, ports: Iterable[int], types: Types) -> Iterator[ir
 FLOAT32 = element_types.tensor(ir.DataType.FLOAT)
 
 
-# What of a model will likely be half at an opset, and at what price in Casts: an estimate. Half goes from
-# the nodes on the list `allow` through all that can be half, as the rules `between`, `follow` and `spread`
-# have it; denied operators and findings are not looked at.
+# An estimate of the nodes that will be half at an opset, and of the Casts that they cost. Half spreads from
+# the nodes on the list `allow` through all that can be half, by the rules `between`, `follow` and `spread`;
+# denied operators and findings are ignored.
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The nodes that will likely be half, and by how many the ones that compute exceed those that are added:
-    Casts, and one for each Clip that has to be two nodes (norms_and_clips).
+    """The nodes that will likely be half, and the gain: the number of those that compute, less added nodes.
+
+    Added are Casts, and one node for each Clip that is split in two (norms_and_clips).
     """
 
     half: frozenset[ir.Node]
@@ -125,8 +126,9 @@ class Outlook:
 def predict_outlook(
     nodes: Iterable[ir.Node], types: Types, ports: HalfPorts, version_of: Callable[[str], int]
 ) -> Outlook:
-    """The outlook of the nodes of a model, in order, at the opsets that `version_of` gives by domain; linear
-    in their ports. What depends on stored values alone is no node: it is computed once.
+    """Return the outlook of a model's nodes, in order, at the opsets that `version_of` gives by domain.
+
+    Takes time linear in their ports. Constant nodes do not count: they are computed once.
     """
     nodes, stored = _split(nodes)
     max_and_min = ports.prefers_max_and_min(version_of(""))
@@ -151,7 +153,7 @@ def predict_outlook(
 
 
 def _split(nodes: Iterable[ir.Node]) -> tuple[list[ir.Node], set[ir.Value]]:
-    """The nodes that depend on more than stored values, and the values that do not."""
+    """Return the nodes that depend on more than constants, and the constant values."""
     found: list[ir.Node] = []
     stored: set[ir.Value] = set()
     for node in nodes:
@@ -165,7 +167,7 @@ def _split(nodes: Iterable[ir.Node]) -> tuple[list[ir.Node], set[ir.Value]]:
 
 
 _CLIPPED = (0, ~0)
-"""The ports of a Clip that are half once it is a Max and a Min; its bounds are stored, as a rule."""
+"""The ports of a Clip that are half once it is a Max and a Min; its bounds are usually constants."""
 
 
 _Around = dict[ir.Node, frozenset[ir.Value]]
@@ -173,7 +175,7 @@ _Around = dict[ir.Node, frozenset[ir.Value]]
 
 
 def _beside(value: ir.Value) -> Iterator[ir.Node]:
-    """The nodes that a value connects, unless it is stored or comes from outside."""
+    """Yield the producer and consumers of a value, unless it is a constant or an input of a graph."""
     producer = value.producer()
     if producer is not None:
         yield producer
@@ -181,7 +183,7 @@ def _beside(value: ir.Value) -> Iterator[ir.Node]:
 
 
 def _casts(value: ir.Value, half: set[ir.Node], around: _Around) -> int:
-    """Return how many Casts a value needs, from float32 or to it; none where it is stored."""
+    """Return the number of Casts that a value needs, from float32 or to it; 0 for a constant."""
     if value.const_value is not None:
         return 0
     producer = value.producer()

@@ -1,4 +1,4 @@
-"""Norms and Clips in the spellings for which the target has kernels.
+"""Rewrites of norms and Clips to forms for which the target has kernels.
 
 A norm is written with Pow and Div, which onnxruntime fuses. A Clip is written as Max and Min where the
 target has half kernels for these and none for Clip: onnxruntime's CUDA provider has none in float16 before
@@ -28,7 +28,7 @@ from amp_rewrite.preparing import form_changes, half_ports
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.preparing.half_ports import FLOAT32, HalfPorts
 
-# Norms that are written out, as onnxruntime fuses them.
+# Decomposed norms, in the form that onnxruntime fuses.
 
 
 def _is_epsilon(value: ir.Value) -> bool:
@@ -38,25 +38,24 @@ def _is_epsilon(value: ir.Value) -> bool:
 
 
 def root_of(mean: Pattern) -> Pattern:
-    """The root of a mean and an epsilon."""
+    """Return a pattern of the root of a mean plus an epsilon."""
     return op("Sqrt", op("Add", mean, fits(_is_epsilon)))
 
 
 def quotient(data: Pattern, divisor: Pattern) -> Pattern:
-    """Data by a divisor, at once or times its inverse."""
+    """Return a pattern of data over a divisor, by a Div or a product with the inverse."""
     return either(op("Div", data, divisor), op("Mul", data, op("Div", number(1.0), divisor)))
 
 
 _ITSELF: frozenset[str] = frozenset()
-"""The operators that onnxruntime passes over between two nodes: none."""
+"""The operators that onnxruntime looks through between two nodes: none."""
 
-# Sqrt(ReduceMean(d * d) + epsilon) becomes Sqrt(ReduceMean(Pow(d, 2)) + epsilon): onnxruntime 1.31.1 makes
-# one node of such a norm with a weight where the square is a Pow, and of no Mul, not even in float32. What
-# is squared may be data without their mean: with a bias behind, all is a LayerNormalization. The fused kernel
-# squares by a multiplication.
+# Sqrt(ReduceMean(d * d) + epsilon) becomes Sqrt(ReduceMean(Pow(d, 2)) + epsilon): onnxruntime 1.31.1 fuses
+# such a norm with a weight only if the square is a Pow, not a Mul, even in float32. `d` may be the data less
+# their mean: followed by a bias, it is a LayerNormalization. The fused kernel squares by a multiplication.
 
 _POW_BROADCASTS = 7
-"""From this opset on the operands of a Pow are broadcast."""
+"""The first opset at which the operands of a Pow are broadcast."""
 
 
 _X = var("x")
@@ -65,7 +64,7 @@ _WEIGHTED = op("Mul", quotient(_X, _ROOT), fits(lambda value: stored_as(value) i
 
 
 def write_squares(model: ir.Model, kept: Container[ir.Node]) -> tuple[FormChange, ...]:
-    """Writes these products in float32 as powers, but for the nodes that are `kept`."""
+    """Rewrite these float32 products as powers, except nodes in `exclusions`."""
     if element_types.default_opset(model.graph.opset_imports) < _POW_BROADCASTS:
         return ()
     roots = [node for node in every_node(model.graph) if patterns.is_default(node, "Sqrt")]
@@ -75,7 +74,7 @@ def write_squares(model: ir.Model, kept: Container[ir.Node]) -> tuple[FormChange
 
 
 def _square(root: ir.Node) -> ir.Node | None:
-    """The product of data with themselves below the root of a norm with a weight; None elsewhere."""
+    """Return the product of a value with itself under the root of a norm with a weight; None elsewhere."""
     for end in patterns.ends_behind(root, 4):
         found = patterns.match(_WEIGHTED, end.outputs[0], _ITSELF)
         if found is not None and root in found.nodes and patterns.are_closed(found.nodes, end):
@@ -90,16 +89,16 @@ def _raise(node: ir.Node, names: UniqueNames) -> FormChange:
     return change
 
 
-# x * Reciprocal(root) becomes x * (1 / root): onnxruntime 1.31.1 makes a SimplifiedLayerNormalization of
-# x / root and of x * (1 / root), and of no Reciprocal, not even in float32. Both round the exact quotient
-# once: they are equal bit by bit.
+# x * Reciprocal(root) becomes x * (1 / root): onnxruntime 1.31.1 fuses x / root and x * (1 / root) to a
+# SimplifiedLayerNormalization, but not a Reciprocal, even in float32. Both round the exact quotient once:
+# they are bit-identical.
 
 _DIV_BROADCASTS = 7
-"""From this opset on the operands of a Div are broadcast."""
+"""The first opset at which the operands of a Div are broadcast."""
 
 
 def write_reciprocals(model: ir.Model, kept: Container[ir.Node]) -> tuple[FormChange, ...]:
-    """Writes these reciprocals in float32 as divisions, but for the nodes that are `kept`."""
+    """Rewrite these float32 reciprocals as divisions, except nodes in `exclusions`."""
     if element_types.default_opset(model.graph.opset_imports) < _DIV_BROADCASTS:
         return ()
     found = [node for node in every_node(model.graph) if _is_of_norm(node) and node not in kept]
@@ -108,7 +107,7 @@ def write_reciprocals(model: ir.Model, kept: Container[ir.Node]) -> tuple[FormCh
 
 
 def _is_of_norm(node: ir.Node) -> bool:
-    """Return whether a node inverts the root of a mean of float32, for one multiplication."""
+    """Return whether a node inverts the root of a float32 mean, and its only consumer is a Mul."""
     if not patterns.is_default(node, "Reciprocal"):
         return False
     readers = node.outputs[0].uses()
@@ -127,10 +126,10 @@ def _divide(node: ir.Node, names: UniqueNames) -> FormChange:
 
 
 def rewrite_clips(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
-    """Rewrites the float32 Clips between what will likely be half (half_ports), but for those that keep
-    their form (form_changes).
+    """Rewrite float32 Clips between nodes that will likely be half (half_ports), unless they are excluded
+    (form_changes).
 
-    The Min takes the node's name. A bound that is computed, or no scalar, keeps its Clip.
+    The Min takes the node's name. A Clip with a bound that is computed, or no scalar, is not rewritten.
     """
     nodes = [*traversal.every_node(model.graph)]
     clips = [node for node in nodes if half_ports.is_clip(node)]
@@ -152,15 +151,16 @@ def rewrite_clips(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
 
 
 def _is_between(node: ir.Node, half: Collection[ir.Node]) -> bool:
-    """Return whether the producer of a Clip's data will be half, and a reader of its result, if any."""
+    """Return whether the producer of a Clip's data will be half, and a consumer of its result, if any."""
     data, result = node.inputs[0], node.outputs[0]
     readers = result.consumers()
     return data is not None and data.producer() in half and (not readers or any(r in half for r in readers))
 
 
 def _is_known(node: ir.Node, types: Types) -> bool:
-    """Return whether a Clip has float32 data, and bounds that are absent or stored scalars: of one that is
-    NaN, which a Clip ignores, Max and Min make NaN.
+    """Return whether a Clip has float32 data, and bounds that are absent or constant scalars other than NaN.
+
+    A Clip ignores a NaN bound; Max and Min would propagate it.
     """
     data = node.inputs[0]
     if data is None or types.get(data) != FLOAT32:
@@ -171,7 +171,7 @@ def _is_known(node: ir.Node, types: Types) -> bool:
 
 
 def _is_number(value: ir.Value) -> bool:
-    """Return whether a value is a stored scalar that is a number, whatever a caller gives."""
+    """Return whether a value is a constant scalar other than NaN, which no caller can override."""
     stored = None if value.is_graph_input() else constants.stored_as(value)
     return stored is not None and len(stored.shape) == 0 and not np.isnan(constants.numbers(stored))
 
@@ -184,7 +184,7 @@ class _Constants:
         self._made: dict[tuple[ir.Graph, float], ir.Value] = {}
 
     def before(self, node: ir.Node, number: float) -> ir.Value:
-        """The value of a number, for this node and those after it in its graph."""
+        """Return the value of a number, defined before this node in its graph."""
         graph = graph_edits.graph_of(node)
         if (graph, number) not in self._made:
             tensor = ir.tensor(number, ir.DataType.FLOAT)
@@ -210,7 +210,7 @@ def _replace(node: ir.Node, stored: _Constants) -> None:
 
 
 def _bound(node: ir.Node, port: int, attribute: str, missing: float, stored: _Constants) -> ir.Value:
-    """The value of a bound: an input, or the number that is stated or stands for a missing one."""
+    """Return a bound as a value: the input, or a constant of the attribute or of the default."""
     value = node.inputs[port] if port < len(node.inputs) else None
     if value is not None:
         return value

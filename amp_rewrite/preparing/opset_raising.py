@@ -1,4 +1,4 @@
-"""Raises the opset of a model, by number alone, to one at which more of it can be half.
+"""Raising of a model's opset number to one at which more nodes can be half.
 
 onnxruntime's CUDA provider has a half Clip from opset 12 on, most operators in bfloat16 from 13 on, and Conv
 from 22 on. The number changes nothing that a model computes where every node means the same at both versions
@@ -23,14 +23,14 @@ from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.preparing.half_ports import Call, HalfPorts
 
 NEWEST = 24
-"""The newest opset to which anything is raised: by a newer one, no operator gains a half kernel."""
+"""The newest opset to which a model is raised: no operator gains a half kernel at a newer one."""
 
 
 def raise_opset(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
-    """Raises the opset to the one with the best outlook (half_outlook), and of those to the lowest.
+    """Raise the opset to the one with the best outlook (half_ports), the lowest of several.
 
-    It stays where none is better, where a node would mean something else, and where one would lose its
-    kernels on the target.
+    It stays if none is better, if the semantics of a node would change, or if a node would lose its kernels
+    on the target.
     """
     imports = model.graph.opset_imports
     domain = "" if "" in imports else "ai.onnx"
@@ -47,7 +47,7 @@ def raise_opset(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
 
 
 def _uniform(model: ir.Model, domain: str) -> bool:
-    """Return whether all functions left import the same opset, and none is named like an operator."""
+    """Return whether all remaining functions import the same opset, and none is named like an operator."""
     version = model.opset_imports[domain]
     functions = model.functions.values()
     return all(f.domain not in ("", "ai.onnx") for f in functions) and all(
@@ -65,7 +65,7 @@ class _Raising:
         self._calls = {half_ports.call(node, old) for node in self._nodes}
 
     def best(self) -> Iterator[int]:
-        """The versions to which the opset can be raised, the best first."""
+        """Yield the versions to which the opset can be raised, the best first."""
         versions = [v for v in range(self._old + 1, NEWEST + 1) if self._frees(v) and self._keeps_kernels(v)]
         if not versions:
             return
@@ -76,7 +76,7 @@ class _Raising:
                 yield version
 
     def _frees(self, version: int) -> bool:
-        """Return whether a node can be half at a version that cannot at the one before."""
+        """Return whether a node can be half at a version, but not at the one before."""
         return any(
             self._ports(call, version) - self._ports(call, version - 1) - self._ports(call, self._old)
             for call in self._calls
@@ -86,7 +86,7 @@ class _Raising:
         return self._half.of(call._replace(version=version))
 
     def _keeps_kernels(self, version: int) -> bool:
-        """Return whether no operator loses its kernels, and no port the half that it can be."""
+        """Return whether no operator loses its kernels, and no port its support for half."""
         return not any(
             _lost(call.operator, self._old, version, self._target)
             or self._ports(call, self._old) - self._ports(call, version)
@@ -101,7 +101,7 @@ class _Raising:
         return outlook.gain
 
     def _is_free(self, version: int, types: Types) -> bool:
-        """Return whether all nodes mean the same; those for which ranks have to be known come last."""
+        """Return whether all nodes keep their semantics; those whose check needs ranks come last."""
         rank_of = _Ranks(self._model, types).of
         ordered = sorted(self._nodes, key=lambda node: node.op_type in _BY_RANK)
         return all(version_changes.same(node, self._old, version, types, rank_of) for node in ordered)
@@ -111,7 +111,7 @@ _BY_RANK = ("Hardmax", "LogSoftmax", "Softmax")
 
 
 class _Ranks:
-    """The ranks of a model's values: as declared, else inferred once it is asked for."""
+    """The ranks of a model's values: declared, else inferred lazily."""
 
     def __init__(self, model: ir.Model, types: Types) -> None:
         self._inferred = functools.cache(functools.partial(shapes.infer, model, types))

@@ -1,5 +1,5 @@
-"""The form in which a model is analysed: functions inlined, fused operators split, CastLikes made Casts, idle
-Casts bypassed, ranks of weights behind a Transpose raised.
+"""Preparation of a model for analysis: functions inlined, fused operators decomposed, CastLikes made Casts,
+redundant Casts bypassed, ranks of weights behind a Transpose raised.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from amp_rewrite.preparing import (
 )
 from amp_rewrite.preparing.form_changes import FormChange
 
-# Casts from float32 to float32 are bypassed, and every CastLike whose type is known is written as a Cast.
+# Casts from float32 to float32 are bypassed, and every CastLike of a known type becomes a Cast.
 
 
 def bypass_casts(model: ir.Model, types: Types) -> None:
-    """Removes Casts from float32 to float32, which some exporters write, and which would separate nodes that
-    belong together. One that produces an output of the model or of a body stays.
+    """Remove Casts from float32 to float32, which some exporters write, and which block fusions.
+
+    One that produces an output of the model or of a body stays.
     """
     sources: dict[ir.Value, ir.Value] = {}
     nodes = [*_idle(model, types)]
     for node in nodes:
         value = node.inputs[0]
         assert value is not None, "an idle Cast reads something"
-        sources[node.outputs[0]] = sources.get(value, value)  # of a row of Casts, what the first one reads
+        sources[node.outputs[0]] = sources.get(value, value)  # in a chain of Casts, the first operand
     graph_edits.replace_uses(sources)
     graph_edits.remove(nodes)
 
@@ -54,10 +55,11 @@ def _idle(model: ir.Model, types: Types) -> Iterator[ir.Node]:
 
 
 def write_cast_likes(model: ir.Model, types: Types) -> None:
-    """Writes CastLikes as Casts where they stand; values keep their names.
+    """Replace CastLikes by Casts in place; values keep their names.
 
-    Functions that onnxscript makes give their constants the type of an argument this way. A CastLike reads a
-    value for its type alone: the value would be cast for it, and a constant behind it is not seen to be one.
+    Functions that onnxscript generates give their constants the type of an argument this way. A CastLike
+    reads its second input for the type alone: that input would be cast for it, and its output would not be
+    recognised as a constant.
     """
     for node in traversal.every_node(model.graph):
         if node.op_type == "CastLike" and not node.domain:
@@ -75,9 +77,7 @@ def _write(node: ir.Node, types: Types) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A model in the form in which it is analysed, and the form as it was asked for; the types of its values,
-    what was changed for that, and what a user should know.
-    """
+    """A prepared model with the requested form, the types of its values, the changes made, and warnings."""
 
     model: ir.Model
     form: Form
@@ -87,7 +87,7 @@ class Prepared:
 
 
 def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepared:
-    """Changes the form of `model`, and nothing that it computes; `held` is evidence for values by name."""
+    """Prepare `model` in place, preserving its semantics; `held` maps names of values to evidence."""
     warnings = _settle_functions(model, form) + _overridable(model)
     changes: list[FormChange] = []
     nodes = traversal.nodes(model.graph).values()
@@ -130,7 +130,7 @@ def _folded(
 def _spelled(
     model: ir.Model, form: Form, kept: Container[ir.Node], operators: Container[str]
 ) -> Iterator[FormChange]:
-    """Writes norms as runtimes recognise them."""
+    """Rewrite norms to the forms that runtimes fuse."""
     if form.idioms and "Reciprocal" in operators:
         yield from norms_and_clips.write_reciprocals(model, kept)
     if form.idioms and "Sqrt" in operators:
@@ -138,7 +138,7 @@ def _spelled(
 
 
 def _of_blocks(domains: Iterable[str]) -> tuple[str, ...]:
-    """That onnxruntime optimised a model for a CPU, if it did."""
+    """Return a warning if onnxruntime optimised the model for a CPU."""
     return (_FOR_A_CPU,) if contrib_schemas.BLOCKED in domains else ()
 
 
@@ -149,14 +149,14 @@ _FOR_A_CPU = (
 
 
 def _settle_casts(model: ir.Model) -> None:
-    """Has no CastLike stand between a constant and what reads it."""
+    """Remove the CastLikes between constants and their consumers."""
     types = shape_inference.types(model)
     write_cast_likes(model, types)
     bypass_casts(model, types)
 
 
 def _settle_functions(model: ir.Model, form: Form) -> tuple[str, ...]:
-    """Inlines the functions of a model, or says that they are kept."""
+    """Inline the functions of a model, or return a warning that they stay."""
     if not form.keep_functions:
         return tuple(filter(None, [inlining.inline(model)]))
     kept = len(model.functions)
@@ -165,9 +165,9 @@ def _settle_functions(model: ir.Model, form: Form) -> tuple[str, ...]:
 
 
 def _overridable(model: ir.Model) -> tuple[str, ...]:
-    """That most weights may be overridden, where that is so: PyTorch's `keep_initializers_as_inputs`.
+    """Return a warning if most weights may be overridden, as with PyTorch's `keep_initializers_as_inputs`.
 
-    A few that may be are defaults of inputs, and meant. Below IR version 4 every weight is listed so.
+    A few overridable ones are intended, as defaults of inputs. Below IR version 4 every weight is an input.
     """
     weights = [value for value in model.graph.initializers.values() if value.dtype is ir.DataType.FLOAT]
     given = sum(value.is_graph_input() for value in weights)

@@ -1,4 +1,4 @@
-"""What a model stores, for steps that compute with it: read, replaced where it stands, added, forgotten."""
+"""Access to the constants of a model: reading, replacing in place, adding and removing them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Doubles = NDArray[np.float64]
 
 
 class StoredValues:
-    """The stored values of a model that no caller can override, and changes of them."""
+    """The constants of a model that no caller can override, and edits of them."""
 
     def __init__(self, model: ir.Model) -> None:
         self._root = model.graph
@@ -30,15 +30,15 @@ class StoredValues:
         return UniqueNames(traversal.graphs(self._root))
 
     def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
-        """The tensor that is stored for a value; None where none is, or the caller may give another."""
+        """Return the tensor of a constant; None for other values, and for overridable ones."""
         if value is None or (value.is_graph_input() and not self._lists_inputs):
             return None
         return constants.stored_as(value)
 
     def replace(self, reader: ir.Node, port: int, tensor: ir.TensorProtocol) -> None:
-        """Has one input of a node read another tensor in place of a stored one.
+        """Replace the constant at one input of a node.
 
-        What others read as well stays, and the node gets a value of its own.
+        A constant with other consumers stays, and the node gets a new one.
         """
         value = reader.inputs[port]
         assert value is not None, "what is replaced is there"
@@ -49,7 +49,7 @@ class StoredValues:
             value.const_value = tensor
 
     def add(self, like: ir.Value, suffix: str, tensor: ir.TensorProtocol, reader: ir.Node) -> ir.Value:
-        """A new stored value in the graph of its reader, named after another value."""
+        """Add a constant in the graph of its consumer, named after another value."""
         value = ir.Value(name=self._names.of_value(like, suffix), const_value=tensor)
         self._register(value, tensor, graph_edits.graph_of(reader))
         return value
@@ -60,7 +60,7 @@ class StoredValues:
         graph_edits.register(value, graph, listed=self._lists_inputs and graph is self._root)
 
     def put(self, tensors: Mapping[ir.Value, ir.TensorProtocol]) -> None:
-        """Stores what nodes compute: whatever reads it reads a stored value of the same name."""
+        """Replace computed values by constants of the same names."""
         replacements = {
             value: ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=tensor)
             for value, tensor in tensors.items()
@@ -70,7 +70,7 @@ class StoredValues:
             self._register(stored, tensors[value], graph_edits.graph_of(value))
 
     def forget(self, value: ir.Value | None) -> None:
-        """Removes a stored value that nobody reads any more."""
+        """Remove a constant without consumers."""
         if value is None or value.uses() or value.is_graph_output():
             return
         node, graph = value.producer(), value.graph
@@ -83,7 +83,7 @@ class StoredValues:
 
 
 def is_number(dtype: ir.DataType) -> bool:
-    """Return whether each element of a tensor of this type is a number of whole bytes."""
+    """Return whether the elements of this type are numbers of whole bytes."""
     return dtype not in (ir.DataType.UNDEFINED, ir.DataType.STRING) and dtype.bitwidth >= _BYTE
 
 

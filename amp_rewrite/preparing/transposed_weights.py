@@ -1,8 +1,8 @@
-"""Stored weights of a matrix product take the rank of the data where a Transpose stands before that.
+"""Raises the rank of a constant weight to that of the data if the data passes through a Transpose.
 
-onnxruntime absorbs a Transpose of the first axis only if both operands have the same rank, and fails where it
-does not (model.transposed_operands). A matrix `[K, N]` as `[1, ..., 1, K, N]` gives the same product: no node
-is added, and no value is read.
+onnxruntime absorbs a Transpose of the first axis only if both operands have the same rank, and fails
+otherwise (model.transposed_operands). A matrix `[K, N]` as `[1, ..., 1, K, N]` gives the same product: no
+node is added, and no data is read.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 
 
 def raise_ranks(model: ir.Model, types: Types) -> tuple[FormChange, ...]:
-    """Give stored float32 weights the rank of the data; the `types` of copies are added.
+    """Raise constant float32 weights to the rank of the data; adds copies to `types`.
 
-    A weight with other readers is copied. What a Transpose gives is declared with open sizes where it has no
-    shape, since onnxruntime must know its rank.
+    A weight with other consumers is copied. The output of a Transpose without a shape is declared with open
+    dimensions, since onnxruntime must know its rank.
     """
     nodes = traversal.nodes(model.graph)
     transposed = find_transposed(node for inner in nodes.values() for node in inner)
@@ -43,7 +43,7 @@ def raise_ranks(model: ir.Model, types: Types) -> tuple[FormChange, ...]:
 
 
 def _declare(transposed: Iterable[ir.Value], types: Types) -> None:
-    """Declare the rank of what Transposes give, where the model does not say it."""
+    """Declare the rank of the outputs of Transposes, where the model does not."""
     for value in transposed:
         node = value.producer()
         if value.shape is None and node is not None and type(types.get(value)) is ir.TensorType:
@@ -53,10 +53,10 @@ def _declare(transposed: Iterable[ir.Value], types: Types) -> None:
 
 
 _MATRIX = 2
-"""The least rank that may be raised: a product with a vector has one axis less."""
+"""The least rank that may be raised: the product with a vector drops an axis."""
 
 _MOST = 8
-"""Beyond this rank, onnxruntime's Transposes have no kernel on CUDA."""
+"""The largest rank for which onnxruntime's CUDA provider has a Transpose kernel."""
 
 
 class _Raiser:
@@ -65,7 +65,7 @@ class _Raiser:
         self._listed = model.ir_version < CONSTANT_INPUTS_BELOW
 
     def change(self, stored: StoredTensor, rank: int, products: Sequence[Product]) -> FormChange:
-        """Raises the rank of a weight for these products: in place if nothing else reads it."""
+        """Raise the rank of a weight for these products: in place if it has no other consumer."""
         before = len(stored.tensor.shape)
         shape = [1] * (rank - before) + [int(size) for size in stored.tensor.shape.numpy()]
         read = {(product.node, 1 - product.port) for product in products}
@@ -81,7 +81,7 @@ class _Raiser:
         return FormChange(FormChangeKind.RANK, name, before=before, after=rank)
 
     def _copied(self, stored: StoredTensor, shape: Sequence[int], rank: int) -> ir.Value:
-        """A copy beside the stored tensor, of another shape."""
+        """Add a copy of the constant with another shape."""
         name = self._names.of_value(stored.value, f"rank{rank}")
         tensor, graph = reshaped(stored.tensor, shape, name), graph_edits.graph_of(stored.value)
         if stored.node is None:
@@ -99,7 +99,7 @@ class _Raiser:
 
 
 def reshaped(tensor: ir.TensorProtocol, shape: Sequence[int], name: str | None) -> ir.TensorProtocol:
-    """`tensor` with as many values in this shape; where it is in a file, so is the result."""
+    """Return `tensor` with the same values in this shape; an external tensor stays external."""
     made, said = ir.Shape(shape), dict(tensor.metadata_props)
     if isinstance(tensor, ir.ExternalTensor):
         return ir.ExternalTensor(

@@ -1,4 +1,4 @@
-"""The shapes of values, as onnx infers them: runtimes need them to fuse, and estimates of cost to count."""
+"""Shapes of values inferred by onnx, which runtimes need for fusions, and cost estimates for sizes."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
 from amp_rewrite.preparing import stored_values
 from amp_rewrite.process import worker, worker_process
 
-# Operators of ONNX whose outputs have the shapes of onnxruntime's own, which onnx cannot infer. They keep
-# sizes that are open, and their names; `flops.node_inference` says the same of sizes that are all numbers.
-# What follows an operator that is not here has no shape.
+# ONNX nodes with the same output shapes as onnxruntime's own operators, which onnx cannot infer. They keep
+# open dimensions and their names; `flops.node_inference` does the same for static shapes. Values downstream
+# of an operator that is missing here have no shape.
 
 Naming = Callable[[ir.Value], str]
 Nodes = Iterator[onnx.NodeProto]
 
 
 def equivalent_nodes(node: ir.Node, name: Naming, types: Types) -> Nodes:
-    """Nodes that make outputs of the same shapes and types, of which the model declares no shapes; none where
-    that cannot be said.
+    """Yield nodes with the same output shapes and types, for outputs without a declared shape; none if no
+    equivalent is known.
     """
     rule = _EQUIVALENTS.get(node.op_type) if node.domain in ("", CONTRIB) else None
     ports = _PORTS.get(node.op_type, (0,))
@@ -56,13 +56,13 @@ def _first(node: ir.Node, name: Naming, like: str) -> Nodes:
 
 
 def _unpacked(node: ir.Node, name: Naming, like: str) -> Nodes:
-    """With keys of their own, queries have the shape of the result."""
+    """Yield an Identity of the queries if keys are separate: the result then has their shape."""
     if _given(node, 1) is not None:
         yield from _first(node, name, like)
 
 
 def _embedding(node: ir.Node, name: Naming, like: str) -> Nodes:
-    """Rows of the embedding of words, one for each identifier."""
+    """Yield a Gather of rows of the word embedding, one for each identifier."""
     ids, words = _given(node, 0), _given(node, 2)
     if ids is not None and words is not None:
         yield helper.make_node("Gather", [name(words), name(ids)], [like])
@@ -79,7 +79,7 @@ def _product(node: ir.Node, name: Naming, like: str) -> Nodes:
 
 
 def _attention(node: ir.Node, name: Naming, like: str) -> Nodes:
-    """The product with a part of the weights: those of queries, keys and values lie side by side."""
+    """Yield the product with a slice of the weights, which concatenate those of queries, keys and values."""
     read, weights = _given(node, 0), _given(node, 1)
     stored = weights.const_value if weights is not None else None
     if read is None or weights is None or stored is None or len(stored.shape) != 2:
@@ -101,7 +101,7 @@ def _given(node: ir.Node, port: int) -> ir.Value | None:
 
 _SUMS = ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
 _PORTS: Mapping[str, tuple[int, ...]] = dict.fromkeys(_SUMS, (0, 3))
-"""The outputs of that shape, where it is not the first alone."""
+"""The outputs of that shape, for operators with several."""
 
 _EQUIVALENTS: Mapping[str, Callable[[ir.Node, Naming, str], Nodes]] = {
     **dict.fromkeys((*LIKE_FIRST, *_SUMS), _first),
@@ -112,25 +112,27 @@ _EQUIVALENTS: Mapping[str, Callable[[ir.Node, Naming, str], Nodes]] = {
 }
 
 
-# Nodes whose outputs onnx gives wrong shapes.
+# Nodes for whose outputs onnx infers wrong shapes.
 
 
 def is_wrongly_inferred(node: ir.Node) -> bool:
-    """Return whether what onnx 1.23 infers for a node is wrong, or is not what runtimes compute."""
+    """Return whether onnx 1.23 infers shapes for a node that are wrong, or differ from the runtimes'."""
     rule = None if node.domain else _WRONG_RULES.get(node.op_type)
     return rule is not None and rule(node)
 
 
 def _has_sides_of_its_own(node: ir.Node) -> bool:
-    """onnx takes an STFT that does not say so for one with two sides, and an open batch for one of 0."""
+    """Return whether it is an STFT for which onnx assumes two sides, or 0 for an open batch."""
     signal = node.inputs[0]
     dims = signal.shape if signal is not None else None
     return "onesided" not in node.attributes or not dims or not isinstance(dims[0], int)
 
 
 def _drops_axis(node: ir.Node) -> bool:
-    """onnx ignores `keepdims = 0` of a SplitToSequence that is told where to split, and onnxruntime does not
-    where the parts have one size. PyTorch's exporter writes `unbind` so.
+    """Return whether it is a SplitToSequence with `split` and `keepdims = 0`.
+
+    onnx ignores the attribute there, but onnxruntime does not if the parts have one size. PyTorch's exporter
+    writes `unbind` this way.
     """
     kept = node.attributes.get("keepdims")
     return len(node.inputs) > 1 and node.inputs[1] is not None and kept is not None and kept.value == 0
@@ -142,13 +144,13 @@ _WRONG_RULES: Mapping[str, Callable[[ir.Node], bool]] = {
 }
 
 
-# A model without its weights, for onnx's shape inference: its structure, and what small tensors hold.
+# A model without its weights for onnx's shape inference: its structure, and the data of small tensors.
 
 SMALL = 1 << 7
-"""The number of elements up to which tensors keep them: shapes and axes are among these."""
+"""The largest number of elements of a tensor that keeps its data: shapes and axes are among these."""
 
 _UNKNOWN = "amp_rewrite.unknown"
-"""A domain that onnx does not know, for nodes of which it infers nothing."""
+"""A domain unknown to onnx, for nodes that its inference must skip."""
 
 _BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
@@ -162,17 +164,17 @@ class Structure:
 
 
 def build_structure(model: ir.Model, nodes: GraphNodes, types: Types) -> Structure:
-    """The structure of a model, whose graphs have these nodes; what it declares of values stands there only
-    where onnx cannot infer it.
+    """Return the structure of a model, whose graphs have these nodes, with declarations of values only where
+    onnx cannot infer them.
 
-    Where there are several graphs, values get new names: those of two graphs may be the same.
+    With several graphs, values get new names, since two graphs may use the same ones.
     """
     name = _numbered() if len(nodes) > 1 else _name
     imports = model.graph.opset_imports
     builder = _Builder(nodes, types, name, element_types.versions(imports))
     versions = {**imports, _UNKNOWN: 1}
     opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
-    version = max(model.ir_version, constants.CONSTANT_INPUTS_BELOW)  # from there on none is an input as well
+    version = max(model.ir_version, constants.CONSTANT_INPUTS_BELOW)  # constants are not inputs
     proto = onnx.ModelProto(ir_version=version, opset_import=opsets, graph=builder.graph(model.graph))
     return Structure(proto, name)
 
@@ -206,7 +208,7 @@ class _Builder:
         return made
 
     def _declared(self, value: ir.Value) -> onnx.ValueInfoProto:
-        """Return the declaration of a value; a shape without a type says nothing."""
+        """Return the declaration of a value; a shape without a type is dropped."""
         kind = self._types.get(value)
         info = onnx.ValueInfoProto(name=self._name(value))
         if isinstance(kind, ir.TensorType):
@@ -227,7 +229,7 @@ class _Builder:
         elif raw is None:
             made.initializer.append(onnx.numpy_helper.from_array(constants.read_whole(tensor), name))
         else:
-            made.initializer.add().CopyFrom(raw)  # five times as fast as by its numbers
+            made.initializer.add().CopyFrom(raw)  # five times as fast as converting its values
             made.initializer[-1].MergeFrom(onnx.TensorProto(name=name))
 
     def _node(self, made: onnx.GraphProto, node: ir.Node) -> None:
@@ -264,7 +266,7 @@ class _Builder:
         elif kind == ir.AttributeType.GRAPHS:
             bodies = map(self.graph, attribute.as_graphs())
             node.attribute.add(name=attribute.name, type=AttributeProto.GRAPHS, graphs=bodies)
-        elif kind == ir.AttributeType.INT:  # faster than onnx-ir, and most attributes are numbers
+        elif kind == ir.AttributeType.INT:  # faster than onnx-ir, and most attributes are integers
             node.attribute.add(name=attribute.name, type=AttributeProto.INT, i=attribute.value)
         elif kind == ir.AttributeType.INTS:
             node.attribute.add(name=attribute.name, type=AttributeProto.INTS, ints=attribute.value)
@@ -272,14 +274,14 @@ class _Builder:
             node.attribute.append(ir.serde.serialize_attribute(attribute))
 
 
-# Values with as many elements as something occurs in other values: that may be none at all.
+# Values whose number of elements depends on data, and may be 0.
 
 COUNTING = frozenset("Compress NonMaxSuppression NonZero Unique".split())
-"""Operators whose outputs are as long as what they find."""
+"""Operators with an output size that depends on data."""
 
 
 def values_of_counted_size(graph: ir.Graph, nodes: GraphNodes) -> set[ir.Value]:
-    """Return the outputs of these operators, and what follows from them, in a graph and its bodies."""
+    """Return the outputs of these operators and all values downstream, in a graph and its bodies."""
     found: set[ir.Value] = set()
     if any(node.op_type in COUNTING for held in nodes.values() for node in held):
         _follow(graph, nodes, found)
@@ -299,18 +301,18 @@ def _follow(graph: ir.Graph, nodes: GraphNodes, found: set[ir.Value]) -> None:
 
 
 MOST_NODES = 50_000
-"""The number of nodes up to which shapes are inferred: the inference takes about a sixth of a rewrite, more
-than all other steps that prepare a model.
+"""The largest number of nodes for which shapes are inferred: the inference takes about a sixth of a rewrite,
+more than all other steps of preparation.
 """
 
 
 def infer_shapes(model: ir.Model, types: Types) -> None:
-    """Gives the values that nodes make the shapes that onnx infers, and their types.
+    """Set the shapes and types of node outputs to those that onnx infers.
 
-    What the model declares stays where it is as exact, or says more; where it contradicts what is inferred it
-    is wrong, and replaced. Outputs of graphs stay as they are declared. Where onnx fails, and above
-    MOST_NODES, nothing changes. Sizes that may be 0 get no made-up names: onnxruntime reshapes to [0, -1]
-    where it knows that a size stays the same (ReshapeFusion), and that fails for values without elements.
+    A declared shape stays if it is at least as exact; one that contradicts the inferred shape is replaced.
+    Outputs of graphs keep their declarations. Nothing changes if onnx fails, or above MOST_NODES. Dimensions
+    that may be 0 get no generated names: onnxruntime reshapes to [0, -1] where it knows that a dimension
+    stays the same (ReshapeFusion), and that fails for values without elements.
     """
     nodes = traversal.nodes(model.graph) if len(model.graph) <= MOST_NODES else {}
     if not nodes or sum(map(len, nodes.values())) > MOST_NODES:
@@ -327,7 +329,7 @@ def infer_shapes(model: ir.Model, types: Types) -> None:
 
 
 def _inferred(structure: Structure, nodes: GraphNodes) -> Iterator[tuple[ir.Value, onnx.TypeProto.Tensor]]:
-    """Yield the values that nodes make, each with the type that onnx infers for it."""
+    """Yield the node outputs, each with the type that onnx infers for it."""
     graphs = worker.call(worker_process.infer_values, structure.proto.SerializeToString()) or []
     for inner, inferred in zip(nodes.values(), graphs, strict=False):
         infos = {info.name: info.type for info in onnx.GraphProto.FromString(inferred).value_info}
@@ -338,9 +340,9 @@ def _inferred(structure: Structure, nodes: GraphNodes) -> Iterator[tuple[ir.Valu
 
 
 def sized(model: ir.Model, types: Types, dims: Dims) -> dict[ir.Value, ir.Shape]:
-    """The shapes of values where open dimensions of the inputs have these sizes; empty without any.
+    """Return the shapes of values for these sizes of the inputs' open dimensions; empty without any.
 
-    Raises OptionError when `dims` names what is not open, or gives one axis two sizes.
+    Raises OptionError when `dims` names a dimension that is not open, or gives one axis two sizes.
     """
     opened = OpenDimensions(model.graph, dims)
     if not dims:
@@ -368,7 +370,7 @@ _Dims = tuple[int | str | None, ...]
 
 
 class _Names(Enum):
-    """The names of inferred sizes that a value gets: sizes of one name are the same, as runtimes believe."""
+    """The names of inferred dimensions that a value gets: runtimes treat dimensions of one name as equal."""
 
     NONE = "none"
     GIVEN = "given by the model"
@@ -376,20 +378,20 @@ class _Names(Enum):
 
 
 def _has_slice_10(model: ir.Model, nodes: GraphNodes) -> bool:
-    """Return whether names that onnx infers are wrong: a part has the name of the whole at opset 10."""
+    """Return whether inferred names are wrong: at opset 10, a slice gets the dimension name of the whole."""
     if element_types.default_opset(model.graph.opset_imports) != _WRONG_SLICE:
         return False
     return any(node.op_type == "Slice" for held in nodes.values() for node in held)
 
 
 _WRONG_SLICE = 10
-"""The version of Slice whose inference copies the names of the sizes that it cuts (onnx 1.23)."""
+"""The version of Slice whose inference copies the names of the dimensions that it cuts (onnx 1.23)."""
 
 _MADE_UP = "unk__"
 
 
 def _forget_made_up(value: ir.Value) -> None:
-    """Takes from a shape the names that an earlier inference made up: ours makes up the same for others."""
+    """Remove names that an earlier inference generated: ours generates the same ones for other dimensions."""
     dims = None if value.is_graph_output() else _dims(value.shape)
     if dims is not None:
         kept = [None if isinstance(dim, str) and dim.startswith(_MADE_UP) else dim for dim in dims]
@@ -397,10 +399,10 @@ def _forget_made_up(value: ir.Value) -> None:
 
 
 def _declare(value: ir.Value, inferred: onnx.TypeProto.Tensor, types: Types, names: _Names) -> None:
-    """Gives a value a shape, unless onnx takes it for another type than we do.
+    """Set the shape of a value, unless onnx infers another type than we do.
 
-    By the names that onnx makes up a runtime knows that two sizes are the same. It also passes them on to
-    outputs of the model that have no names of their own, where they would be new.
+    The names that onnx generates tell a runtime which dimensions are equal. The runtime also propagates them
+    to outputs of the model whose dimensions have no names, where they would be new.
     """
     kind = types.get(value)
     if not inferred.HasField("shape") or type(kind) is not ir.TensorType or kind.dtype != inferred.elem_type:
@@ -415,7 +417,7 @@ def _declare(value: ir.Value, inferred: onnx.TypeProto.Tensor, types: Types, nam
 
 def _dimension(dim: onnx.TensorShapeProto.Dimension, names: _Names) -> int | str | None:
     if dim.HasField("dim_value"):
-        return dim.dim_value or None  # what an inference of onnx takes of an open size, such as Attention's
+        return dim.dim_value or None  # onnx infers 0 for some open dimensions, as in Attention
     is_made_up = dim.dim_param.startswith(_MADE_UP)
     is_kept = names is _Names.ALL or (names is _Names.GIVEN and not is_made_up)
     return dim.dim_param or None if is_kept else None
@@ -428,7 +430,7 @@ def _dims(shape: ir.Shape | None) -> _Dims | None:
 
 
 def _merged(declared: _Dims, inferred: _Dims) -> _Dims:
-    """The more exact of the two in each dimension; what was inferred, where they contradict each other."""
+    """Return the more exact of the two in each dimension; the inferred one if they contradict each other."""
     pairs = list(zip(declared, inferred, strict=False))
     apart = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
     if apart or len(declared) != len(inferred):

@@ -1,1 +1,1 @@
-"""The process around the work: imports, forks, signals, time limits, garbage collection, threads of BLAS."""
+"""Process management: imports, forks, signals, time limits, garbage collection, threads of BLAS."""

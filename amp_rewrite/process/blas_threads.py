@@ -1,4 +1,4 @@
-"""The threads of NumPy's BLAS: one, where many small products would wait for each other."""
+"""Limit of one thread for NumPy's BLAS, whose threads contend in many small products."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from amp_rewrite.process import startup
 
 @contextlib.contextmanager
 def single() -> Generator[None]:
-    """A context, or a decorator, in which NumPy's products of matrices and vectors take one thread.
+    """Limit NumPy's products of matrices and vectors to one thread, as a context or decorator.
 
     The threads of OpenBLAS wait for each other by spinning. On a busy machine, or in a container that may not
-    use all processors that it sees, products of 256 rows take up to fifty times as long with several, and
+    use all visible processors, products of 256 rows take up to fifty times as long with several threads, and
     norms of a million numbers up to twenty times. Contexts of several threads may overlap: the last one to
-    end restores what was.
+    end restores the former limit.
     """
     _LIMIT.enter()
     try:
@@ -29,7 +29,7 @@ def single() -> Generator[None]:
 
 
 class _Limit:
-    """The limit, which is the process's, and how many contexts hold it."""
+    """The limit of the process, and the number of contexts that hold it."""
 
     def __init__(self) -> None:
         self._holders = 0
@@ -53,5 +53,5 @@ _LIMIT = _Limit()
 
 @functools.cache
 def _controller() -> ThreadpoolController:
-    """What controls the BLAS that this process has loaded; to find it takes milliseconds."""
+    """Return the controller of the BLAS that this process has loaded; finding it takes milliseconds."""
     return ThreadpoolController()

@@ -1,4 +1,4 @@
-"""A process that answers requests, so that a crash of native code ends that process, and not the user's."""
+"""A process that answers requests, so that a crash of native code does not end the user's process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from amp_rewrite.errors import RunError
 from amp_rewrite.process import interruptible
 
 _GREETING = b"amp-rewrite answers"
-"""Sent before all answers: no other program sends it, and no Python that lacks what is needed."""
+"""The greeting before all answers, sent only by a Python that has imported the needed modules."""
 
 _FIRST = f"""import pickle, sys
 sys.path[:] = pickle.load(sys.stdin.buffer)
@@ -25,7 +25,7 @@ sys.path[:] = pickle.load(sys.stdin.buffer)
 sys.stdout.buffer.write({_GREETING!r})
 sys.stdout.flush()
 """
-"""Finds the modules that this process finds, wherever that was started."""
+"""The start of the child's code: it adopts our module search path, runs the needed imports, and greets."""
 
 
 class CrashError(Exception):
@@ -33,10 +33,10 @@ class CrashError(Exception):
 
 
 class ChildProcess:
-    """A process that starts with the first request, and anew after its end.
+    """A process that starts with the first request, and again after its end.
 
-    `code` is Python that calls `serve`, after imports that it `needs`; `environment` gives its environment
-    variables, this process' own without it. `process` is None while there is none.
+    `code` is Python that calls `serve`, after imports that it `needs`; `environment` returns its environment
+    variables, by default those of this process. `process` is None while it does not run.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class ChildProcess:
         self.process: subprocess.Popen[bytes] | None = None
 
     def ask(self, request: Any, *, is_interruptible: bool = True) -> Any:
-        """The answer to a request; with `is_interruptible` in a thread, within the time limit.
+        """Return the answer to a request; with `is_interruptible` in a thread, within the time limit.
 
-        Raises CrashError, TimeLimitError, RunError where no process can be started, and what `environment`
-        raises.
+        Raises CrashError, TimeLimitError, RunError if no process can be started, and the errors of
+        `environment`.
         """
         child = self.start()
         exchange = functools.partial(self._exchange, child, request)
@@ -60,13 +60,13 @@ class ChildProcess:
         except (OSError, EOFError, pickle.UnpicklingError) as error:
             self.end()
             raise CrashError(_how(child.returncode)) from error
-        except BaseException:  # an interrupt: the answer would be read as that to the next request
+        except BaseException:  # an interrupt: the next request would read this answer
             child.kill()
             self.end()
             raise
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Starts the process, unless it runs; raises RunError, and what `environment` raises."""
+        """Start the process, unless it runs; raises RunError, and the errors of `environment`."""
         if self.process is not None and self.process.poll() is None:
             return self.process
         self.end()
@@ -84,7 +84,7 @@ class ChildProcess:
         except OSError as error:
             raise RunError(f"no process can be started ({error.strerror})") from error
         self.process, self._has_greeted = child, False
-        with contextlib.suppress(OSError):  # it ended, as the first answer will show
+        with contextlib.suppress(OSError):  # it ended: reading the first answer fails
             _send(child, sys.path)
         return child
 
@@ -100,12 +100,12 @@ class ChildProcess:
         return pickle.load(child.stdout)
 
     def end(self) -> None:
-        """Ends the process, if there is one."""
+        """End the process, if it runs."""
         child, self.process = self.process, None
         if child is None:
             return
         for pipe in filter(None, (child.stdin, child.stdout)):
-            with contextlib.suppress(OSError):  # of what is still to be written to a process that is gone
+            with contextlib.suppress(OSError):  # from buffered data for a process that has ended
                 pipe.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(_CRASHING)
@@ -114,7 +114,7 @@ class ChildProcess:
 
 
 _CRASHING = 0.5
-"""The seconds that a crash may take to show in the exit code."""
+"""The seconds to wait for the exit code of a crash."""
 
 
 def _how(code: int) -> str:
@@ -130,9 +130,9 @@ def _send(child: subprocess.Popen[bytes], request: Any) -> None:
 
 
 def serve(answer: Callable[[Any], Any]) -> NoReturn:
-    """In that process: answers requests until there are no more. Nothing that is printed is seen.
+    """Answer requests in that process until there are no more, discarding printed output.
 
-    Interrupts are for the process that asks: it ends this one, if it ends.
+    Interrupts are left to the calling process, which ends this one.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")

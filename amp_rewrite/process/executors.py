@@ -1,4 +1,4 @@
-"""Work in other processes: executors by name, and the results of what they were given.
+"""Work in other processes: executors by name, and the results of their tasks.
 
 An executor is any `concurrent.futures.Executor` whose workers can import amp_rewrite and see the same files.
 """
@@ -21,10 +21,10 @@ from amp_rewrite.process import interruptible, startup
 T = TypeVar("T")
 
 MOST = 256
-"""The most processes that a name may ask for."""
+"""The largest number of processes in a name."""
 
 CONNECTING = 10.0
-"""The seconds within which a scheduler has to answer."""
+"""The seconds within which a scheduler must answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class ExecutorName:
 
     @contextlib.contextmanager
     def opened(self) -> Generator[Executor]:
-        """The executor; it ends with the context, and with it what has not begun.
+        """Open the executor; it ends with the context, which cancels tasks that have not begun.
 
-        Raises MissingPackageError without `distributed`, and OptionError where no scheduler answers.
+        Raises MissingPackageError without `distributed`, and OptionError if no scheduler answers.
         """
         if self.address:
             with _connected(self.address) as client:
@@ -46,7 +46,7 @@ class ExecutorName:
                 try:
                     yield executor
                 finally:
-                    executor.shutdown(wait=False)  # Dask's way to cancel; it has no `cancel_futures`
+                    executor.shutdown(wait=False)  # cancels in Dask, which has no `cancel_futures`
             return
         # a fork would copy the threads of a runtime without running them; interrupts are for this process
         spawning, ignore = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
@@ -58,7 +58,7 @@ class ExecutorName:
 
 
 def named(text: str, by: str = "executor") -> ExecutorName:
-    """The executor that a text names, given `by` a flag or argument; raises OptionError for others."""
+    """Parse the name of an executor from the flag or argument `by`; raises OptionError for others."""
     count, address = _PROCESSES.fullmatch(text), _DASK.fullmatch(text)
     if count and 0 < int(count[1]) <= MOST:
         return ExecutorName(processes=int(count[1]))
@@ -73,10 +73,10 @@ _DASK = re.compile(r"dask://([^/\s]+:\d{1,5})")
 
 
 def results(executor: Executor, work: Callable[..., T], tasks: Iterable[tuple[Any, ...]]) -> Iterator[T]:
-    """What `work` returns for each task, in their order; at most WAITING are drawn ahead.
+    """Yield the result of `work` for each task, in order; at most WAITING tasks are submitted ahead.
 
-    Raises AmpRewriteError as `work` does, and WorkerError for whatever else keeps it from returning; tasks
-    that have not begun are then cancelled.
+    Raises AmpRewriteError as `work` does, and WorkerError for any other failure; tasks that have not begun
+    are then cancelled.
     """
     waiting: list[Future[T]] = []
     drawn = iter(tasks)
@@ -96,11 +96,11 @@ def results(executor: Executor, work: Callable[..., T], tasks: Iterable[tuple[An
 
 
 WAITING = 32
-"""The tasks that are with an executor at a time: their arguments are in memory."""
+"""The number of tasks with an executor at a time: their arguments are in memory."""
 
 
 def result(future: Future[T]) -> T:
-    """What the work of a future returns; raises as `results`, and TimeLimitError."""
+    """Return the result of a future; raises as `results`, and TimeLimitError."""
     try:
         return interruptible.call(future.result, future.cancel)
     except AmpRewriteError:
@@ -116,7 +116,7 @@ def _broken(error: Exception) -> WorkerError:
 
 
 def _connected(address: str) -> Any:
-    """A client of the scheduler at an address."""
+    """Return a client of the scheduler at an address."""
     try:
         distributed: Any = startup.import_module("distributed")
     except ImportError as error:

@@ -1,9 +1,9 @@
-"""Makes native calls, such as a run of onnxruntime, interruptible by signals and time limits.
+"""Native calls, such as a run of onnxruntime, that signals and time limits can interrupt.
 
 Signal handlers run on the main thread, and only while it runs Python. So a native call gets a thread of its
-own, and the caller waits in Python: an error that a handler raises, or the end of a time limit, tells the
-call to stop and propagates. A call that does not stop, in the middle of one long kernel, is left behind: the
-process has to end without waiting for it (`is_left_behind`).
+own, and the caller waits in Python: an error raised by a handler, or the end of a time limit, stops the call
+and propagates. A call that does not stop, as in a long kernel, is abandoned: the process must exit without
+waiting for it (`is_left_behind`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from amp_rewrite.errors import OptionError, ThreadError, TimeLimitError
 T = TypeVar("T")
 
 GRACE = 1.0
-"""The seconds that a call has to stop."""
+"""The seconds within which a call must stop."""
 
 
 def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
-    """What `work` returns; `stop` is called from another thread to make it end early.
+    """Return the result of `work`; `stop` is called from another thread to end it early.
 
-    Raises what `work` raises, TimeLimitError when a `TimeLimit` is reached, and ThreadError when no thread
+    Raises the errors of `work`, TimeLimitError when a `TimeLimit` is reached, and ThreadError if no thread
     can be started.
     """
     end, done = _END.get(), Future[T]()
@@ -46,7 +46,7 @@ def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
         while not done.done():
             wait([done], _SLICE if end is None else end.slice())
     except BaseException:
-        if is_begun:  # else nothing was started that could stop
+        if is_begun:  # otherwise there is nothing to stop
             stop()
             _LEFT.append(done)
             wait([done], GRACE)
@@ -55,11 +55,11 @@ def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
 
 
 _Work = Callable[[], Callable[[], None]]
-"""What is done; it returns how its caller is told the end."""
+"""A piece of work; it returns a function that reports its end to the caller."""
 
 
 def _start(work: _Work) -> None:
-    """Gives the work to a thread that waits for some, or to a new one."""
+    """Pass the work to an idle thread, or to a new one."""
     with contextlib.suppress(IndexError):
         _waiting().pop().put(work)
         return
@@ -75,33 +75,34 @@ def _start(work: _Work) -> None:
 
 
 def _serve(given: SimpleQueue[_Work]) -> None:
-    """Does one piece of work after another: to start a thread for each takes as long as to run a small model,
-    and longer where other processes are busy.
+    """Run one piece of work after another.
+
+    Starting a thread for each takes as long as running a small model, and longer on a busy machine.
     """
     waiting = _waiting()
     while True:
         settle = given.get()()
-        waiting.append(given)  # before the caller goes on, who may have more
+        waiting.append(given)  # before the caller continues, which may have more work
         settle()
-        del settle  # and what it holds
+        del settle  # and the objects that it holds
 
 
 _WAITING: dict[int, list[SimpleQueue[_Work]]] = {}
 
 
 def _waiting() -> list[SimpleQueue[_Work]]:
-    """What gives work to the threads of this process that wait for some: a fork leaves threads behind."""
+    """Return the queues of the idle threads of this process: a fork does not inherit threads."""
     return _WAITING.setdefault(os.getpid(), [])
 
 
 _SLICE = 1.0
-"""The longest wait in seconds: not all systems run signal handlers during one."""
+"""The longest wait in seconds: not all systems run signal handlers while waiting."""
 
 
 def _outcome(done: Future[T], work: Callable[[], T]) -> Callable[[], None]:
     try:
         return partial(done.set_result, work())
-    except BaseException as error:  # raised again where the caller waits
+    except BaseException as error:  # raised again in the caller
         return partial(done.set_exception, error)
 
 
@@ -109,14 +110,14 @@ _LEFT: list[Future[Any]] = []
 
 
 def is_left_behind() -> bool:
-    """Whether a call that was told to stop still runs in the background."""
+    """Return whether a call that was told to stop still runs in the background."""
     return not all(done.done() for done in _LEFT)
 
 
 class TimeLimit:
-    """The seconds that all runs of models may take together; None for no limit. Errors call it `name`.
+    """A limit in seconds on all runs of models together; None for no limit. Errors call it `name`.
 
-    Raises OptionError for what is not a number above zero.
+    Raises OptionError unless it is a number above zero.
     """
 
     def __init__(self, seconds: float | None, name: str = "timeout") -> None:
@@ -126,12 +127,12 @@ class TimeLimit:
 
     @property
     def is_over(self) -> bool:
-        """Whether no time is left."""
+        """Return whether no time is left."""
         return self._left is not None and self._left <= 0
 
     @contextlib.contextmanager
     def running(self) -> Generator[None]:
-        """Counts the time inside; once none is left, every `call` raises TimeLimitError."""
+        """Count the time inside; once none is left, every `call` raises TimeLimitError."""
         if self._left is None:
             yield
             return
@@ -154,13 +155,13 @@ def _checked(seconds: Any, name: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """When a limit is reached."""
+    """The end of a time limit."""
 
     at: float
     limit: TimeLimit
 
     def slice(self) -> float:
-        """How long to wait at most now; TimeLimitError when no time is left."""
+        """Return the longest wait from now; TimeLimitError if no time is left."""
         left = self.at - time.monotonic()
         if left > 0:
             return min(left, _SLICE)

@@ -1,4 +1,4 @@
-"""The start of the command: its imports, and one line for what prevents them."""
+"""The start of the command: its imports, with a one-line error if they fail."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from typing import Any, NoReturn
 
 from amp_rewrite.errors import TRACEBACK
 
-# Imports in the midst of a program, which a fork waits for.
+# Late imports, during which no fork happens.
 #
 # A fork copies a module that another thread is importing half initialised, and locked: the child would
-# wait for it forever. So late imports hold a lock that a fork takes first.
+# deadlock. So late imports hold a lock that a fork acquires first.
 
 LOCK = threading.RLock()
-"""What a fork takes first: nothing that is done under it is copied half done."""
+"""The lock that a fork acquires first, so that it copies no partial work done under it."""
 
 _FIRST = (logging, concurrent.futures.thread)
-"""Both register locks that a fork takes, in the reverse order of registration. A module under import may need
-them, and must not register them while a fork waits for our lock: so they are imported first.
+"""Modules to import first: both register locks that a fork acquires, in reverse order of registration. A
+module under import may need them, and must not register them while a fork waits for our lock.
 """
 
 if hasattr(os, "register_at_fork"):  # there is no fork on Windows
@@ -39,7 +39,7 @@ if hasattr(os, "register_at_fork"):  # there is no fork on Windows
 
 
 def import_module(name: str) -> ModuleType:
-    """The module of that name, as `importlib.import_module` gives it."""
+    """Import a module by name, as `importlib.import_module` does."""
     with LOCK:
         return importlib.import_module(name)
 
@@ -49,10 +49,10 @@ def import_module(name: str) -> ModuleType:
 
 @contextlib.contextmanager
 def paused() -> Generator[None]:
-    """Pauses the collector, which would traverse a large graph again and again as it grows.
+    """Pause the collector, which would traverse a large graph again and again as it grows.
 
-    A pass over 100,000 nodes takes twice as long with it. Objects that were created meanwhile count as old
-    afterwards, so that the collector does not traverse them all at once.
+    A pass over 100,000 nodes takes twice as long with it. Objects created meanwhile move to the oldest
+    generation, so that the collector does not traverse them all at once.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -60,14 +60,14 @@ def paused() -> Generator[None]:
         yield
     finally:
         if was_on:
-            if not gc.get_freeze_count():  # what the host froze stays frozen
+            if not gc.get_freeze_count():  # objects frozen by the host stay frozen
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
 
 
 def load(name: str) -> ModuleType:
-    """Imports a module of the command; ends the process with one line where a package prevents that."""
+    """Import a module of the command; end the process with a one-line error if a package prevents that."""
     try:
         with _interrupts_end_it(), lazy_imports(), paused():
             return importlib.import_module(name)
@@ -91,12 +91,12 @@ def _refuse_to_start(error: Exception) -> NoReturn:
 
 
 _PACKAGES = {"yaml": "PyYAML", "onnx_ir": "onnx-ir", "google": "protobuf"}
-"""The names of packages whose modules are called otherwise."""
+"""The names of packages that differ from those of their modules."""
 
 
 @contextlib.contextmanager
 def _interrupts_end_it() -> Generator[None]:
-    """Restores the system's handler of interrupts (SIGINT), which ends the process at once.
+    """Restore the system's handler of interrupts (SIGINT), which ends the process at once.
 
     A KeyboardInterrupt in the middle of an import prints a traceback, and crashes protobuf's C extension.
     """
@@ -113,9 +113,9 @@ def _interrupts_end_it() -> Generator[None]:
 
 @contextlib.contextmanager
 def lazy_imports() -> Generator[None]:
-    """Makes modules that are seldom needed load on first use: this nearly halves the time of the imports.
+    """Load rarely needed modules on first use, which nearly halves the time of the imports.
 
-    It changes `sys.meta_path`, so it is for a process of our own.
+    Changes `sys.meta_path`, so it is for a process of our own.
     """
     finder = _LazyFinder()
     sys.meta_path.insert(0, finder)
@@ -126,16 +126,16 @@ def lazy_imports() -> Generator[None]:
 
 
 SELDOM = frozenset({"sympy", "onnx_ir._symbolic_shapes", "re2"})
-"""What onnx-ir uses to compute with symbolic dimensions, which nothing here does, and regular expressions."""
+"""Modules for symbolic dimensions in onnx-ir, which are unused here, and for regular expressions."""
 
 
 class _LazyFinder:
-    """Finds these modules as Python does, with the standard library's lazy loader."""
+    """A finder of these modules as Python's own, with the standard library's lazy loader."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The specification of such a module; None for any other."""
+        """Return the specification of such a module; None for any other."""
         spec = PathFinder.find_spec(fullname, path, target) if fullname in SELDOM else None
         if spec and spec.loader:
             spec.loader = LazyLoader(spec.loader)
@@ -143,7 +143,7 @@ class _LazyFinder:
 
 
 def tolerate_full_stderr() -> None:
-    """Drops what cannot be written to standard error, such as on a full disk: it changes no exit code."""
+    """Drop output that cannot be written to standard error, as on a full disk, to keep the exit code."""
     if sys.stderr is not None and sys.stderr is sys.__stderr__:
         raw = io.BufferedWriter(_Lossy(sys.stderr.fileno(), "w", closefd=False))
         sys.stderr = io.TextIOWrapper(raw, sys.stderr.encoding, sys.stderr.errors, line_buffering=True)
@@ -151,7 +151,7 @@ def tolerate_full_stderr() -> None:
 
 class _Lossy(io.FileIO):
     def write(self, data: Any, /) -> int:
-        """Writes what the system accepts, and claims to have written all of it."""
+        """Write as much as the system accepts, and claim to have written all of it."""
         with contextlib.suppress(OSError):
             return super().write(data) or len(data)
         return len(data)

@@ -1,4 +1,4 @@
-"""Names the stage in progress, and times each."""
+"""Timing and reporting of the stages of a run."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
 Progress = Callable[[str], None]
-"""Is called with the name of each stage as it begins."""
+"""A callback with the name of each stage as it begins."""
 
 
 Count = Callable[[int, int], None]
-"""Is called with the steps of a stage that are done, and all of them."""
+"""A callback with the number of completed steps of a stage, and the total."""
 
 
 @runtime_checkable
 class CountingProgress(Protocol):
-    """A progress callback that shows the steps of a stage, too."""
+    """A progress callback that also shows the steps of a stage."""
 
     def __call__(self, stage: str) -> None:
-        """A stage begins."""
+        """Show that a stage begins."""
 
     def count(self, done: int, total: int) -> None:
-        """So many steps of it are done."""
+        """Show the number of completed steps."""
 
 
 def count_of(progress: Progress | None) -> Count | None:
-    """What counts the steps of a stage; None where the callback shows none."""
+    """Return the callback for the steps of a stage; None if `progress` does not show them."""
     return progress.count if isinstance(progress, CountingProgress) else None
 
 
 class Stopwatch:
-    """Times stages, and passes their names to a progress callback. A stage within another counts alone."""
+    """A timer of stages that reports them to a progress callback; nested stages are timed separately."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress
@@ -41,7 +41,7 @@ class Stopwatch:
 
     @contextmanager
     def stage(self, name: str) -> Generator[None]:
-        """Times its body as a stage; the times of a stage that occurs twice add up."""
+        """Time the context as a stage; the times of a stage that occurs twice add up."""
         if self._progress is not None:
             self._progress(name)
         self._taken.setdefault(name, 0.0)
@@ -54,11 +54,11 @@ class Stopwatch:
             self._within = before + taken
 
     def add(self, stages: Iterable[tuple[str, float]]) -> None:
-        """Adds stages that were timed elsewhere."""
+        """Add stages that were timed elsewhere."""
         for name, taken in stages:
             self._taken[name] = self._taken.get(name, 0.0) + taken
 
     @property
     def seconds(self) -> tuple[tuple[str, float], ...]:
-        """(stage, wall seconds) in the order in which they began."""
+        """The (stage, wall seconds) pairs, in the order of their start."""
         return tuple(self._taken.items())

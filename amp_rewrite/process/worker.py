@@ -1,4 +1,4 @@
-"""Calls onnx's checker and inference in a worker process, since an invalid model can crash them.
+"""Calls of onnx's checker and inference in a worker process, since an invalid model can crash them.
 
 With onnx 1.23, a GatherND with a negative `batch_dims` and a LayerNormalization with an axis far out of
 bounds crash the calling process. The worker starts with the first call and serves all further ones; if a call
@@ -23,15 +23,15 @@ T = TypeVar("T")
 
 
 def start() -> None:
-    """Starts the worker in advance, so that it is ready when it is needed."""
+    """Start the worker in advance, so that it is ready when needed."""
     own().start()
 
 
 def call(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | None:
-    """Calls a function of `worker_process` in the worker; None if the call crashes it.
+    """Call a function of `worker_process` in the worker; None if the call crashes it.
 
-    If no worker with onnx can be started, as in an interpreter that is embedded in another program, the
-    function is called in this process.
+    If no worker with onnx can be started, as in an embedded interpreter, the function is called in this
+    process.
     """
     try:
         return own().call((function.__name__, arguments, named))
@@ -49,12 +49,12 @@ class Worker:
         atexit.register(self.stop)
 
     def start(self) -> None:
-        """Starts the process, if that is possible."""
+        """Start the process, if possible."""
         with self._lock, contextlib.suppress(RunError):
             self.child.start()
 
     def call(self, asked: Call) -> Any:
-        """The result of a call, after waiting for it; None if the call crashes the process."""
+        """Wait for the result of a call; None if the call crashes the process."""
         with self._lock:
             try:
                 return self.child.ask(asked, is_interruptible=False)
@@ -62,7 +62,7 @@ class Worker:
                 return None
 
     def stop(self) -> None:
-        """Stops the process, if there is one; not from a fork, which inherits the exit handler."""
+        """Stop the process, if it runs; not from a fork, which inherits the exit handler."""
         if self._owner == os.getpid() and self.child.process is not None:
             self.child.process.kill()
             self.child.end()
@@ -74,8 +74,9 @@ _WORKERS: dict[int, Worker] = {}
 
 
 def own() -> Worker:
-    """The worker of this process. A fork needs its own: it inherits shared pipes, and perhaps a lock held by
-    a thread that it does not have.
+    """Return the worker of this process.
+
+    A fork needs its own: it inherits shared pipes, and perhaps a lock held by a thread that it lacks.
     """
     if os.getpid() not in _WORKERS:
         _WORKERS.setdefault(os.getpid(), Worker())

@@ -13,7 +13,7 @@ from amp_rewrite.process import child_process
 
 
 def complaint(model: bytes | str, *, full: bool) -> str:
-    """The error of onnx's checker for a model, given as bytes or as a path; empty if it is valid."""
+    """Return the error of onnx's checker for a model, as bytes or a path; empty if it is valid."""
     try:
         checker.check_model(model, full_check=full)
     except Exception as error:  # the checker and its C++ core raise errors of many kinds
@@ -22,7 +22,7 @@ def complaint(model: bytes | str, *, full: bool) -> str:
 
 
 def infer_model(model: bytes, *, propagates_data: bool = False) -> dict[str, bytes]:
-    """The types that onnx infers for the values of a model's main graph, by name; empty if it fails."""
+    """Return the types that onnx infers for values of a model's main graph, by name; empty if it fails."""
     try:
         proto = onnx.ModelProto.FromString(model)
         inferred = shape_inference.infer_shapes(proto, data_prop=propagates_data)
@@ -32,7 +32,7 @@ def infer_model(model: bytes, *, propagates_data: bool = False) -> dict[str, byt
 
 
 def infer_graph(model: bytes) -> bytes:
-    """The graph of a model with the types that onnx infers, following known integers; empty if it fails."""
+    """Return a model's graph with inferred types, propagating known integers; empty if inference fails."""
     try:
         proto = onnx.ModelProto.FromString(model)
         return shape_inference.infer_shapes(proto, data_prop=True).graph.SerializeToString()
@@ -41,10 +41,10 @@ def infer_graph(model: bytes) -> bytes:
 
 
 def infer_values(model: bytes) -> list[bytes]:
-    """For each graph of a model, outer before inner, a graph with the types that onnx infers for values.
+    """Return a graph with the inferred types of values for each graph of a model, outer before inner.
 
-    Known integers are followed through the model. Empty if the inference fails, or contradicts itself: then
-    some of what it infers is wrong, and a runtime that is told refuses the model.
+    Known integers are propagated. Empty if the inference fails, or contradicts itself: then some inferred
+    types are wrong, and a runtime would reject the model with them.
     """
     proto = onnx.ModelProto.FromString(model)
     for strict in (True, False):
@@ -60,7 +60,7 @@ def infer_values(model: bytes) -> list[bytes]:
 
 
 _CONTRADICTED = "Incompatible dimensions"
-"""What onnx says of a product or a sum whose operands do not fit."""
+"""onnx's message for a product or a sum of mismatched operands."""
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -78,7 +78,7 @@ def infer_node(
     data: Mapping[str, bytes],
     imports: Mapping[str, int],
 ) -> dict[str, bytes]:
-    """The types that onnx infers for the outputs of a node, by name; empty if it fails.
+    """Return the types that onnx infers for the outputs of a node, by name; empty if it fails.
 
     `version` is that of the schema; `types` and `data` are the types and known values of the inputs, by name.
     """
@@ -102,7 +102,7 @@ def infer_node(
 
 
 def evaluate(model: bytes) -> dict[str, bytes]:
-    """The outputs of a model without inputs, as tensors by name; empty if it cannot be run.
+    """Return the outputs of a model without inputs, as tensors by name; empty if it cannot be run.
 
     onnxruntime runs each node as it is, on one thread; where it is not installed, onnx's reference does.
     """
@@ -139,5 +139,5 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 def serve() -> NoReturn:
-    """Answers calls until there are no more."""
+    """Answer calls until there are no more."""
     child_process.serve(lambda call: _FUNCTIONS[call[0]](*call[1], **call[2]))
