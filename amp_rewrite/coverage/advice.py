@@ -1,5 +1,5 @@
-"""Advice on Tensor Cores for a whole model: does the device have them, which dimensions suit them badly, and
-which dimensions are open.
+"""Advice on Tensor Cores for a whole model: their presence on the device, dimensions that are no multiples of
+8, and open dimensions.
 
 Since cuBLAS 11.0 and cuDNN 7.6.3 Tensor Cores are used for all sizes; they are most efficient where the
 dimensions of a product in float16 or bfloat16 are multiples of 8, that is, of 16 bytes (NVIDIA, Matrix
@@ -159,7 +159,7 @@ class Advice:
 def advise(
     counted: FlopCount, decisions: Decisions, half: str, capability: Capability | None = None
 ) -> Advice:
-    """Advice on the nodes that run in half in a model, or will after the decisions are carried out.
+    """Return advice on the nodes of a model that run in half, or will after the decisions are applied.
 
     No padding is advised for a device that gains no speed from half.
     """
@@ -175,7 +175,7 @@ def advise(
 
 
 def explain_shortfall(capability: Capability, half: str) -> str:
-    """The reason why products in a half type gain no speed on a device; empty where they do."""
+    """Return the reason why products in a half type gain no speed on a device; empty where they do."""
     since = TENSOR_CORES_FROM[half]
     if capability >= since:
         return ""
@@ -260,7 +260,7 @@ def _matrix_sizes(node: ir.Node, operands: _Operands) -> _Sizes:
 
 
 def _block_quantised_sizes(node: ir.Node, operands: _Operands) -> _Sizes:
-    """The attributes K and N are the dimensions of the stored matrix."""
+    """Return the sizes from the attributes K and N, the dimensions of the stored matrix."""
     inner, columns = schema.integer(node, "K"), schema.integer(node, "N")
     rows = operands[0][-2] if len(operands[0]) > 1 else None
     return {"rows": rows, "inner dimension": inner, "columns": columns}

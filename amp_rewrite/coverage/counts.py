@@ -1,4 +1,4 @@
-"""How much of a model runs in half, as one frozen value that all outputs are made from."""
+"""The precision coverage of a model, as one frozen value behind all outputs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from amp_rewrite.text import plural
 # The assumptions behind FLOP counts, as text.
 
 NAMED = 5
-"""How many nodes or dimensions are named in one line; the others are only counted."""
+"""The most nodes or dimensions named in one line; the others are only counted."""
 
 
 def assumptions(counted: FlopCount) -> Iterator[str]:
-    """One line for each kind of assumption that was necessary."""
+    """Yield one line for each kind of assumption that was necessary."""
     if counted.shapes.assumed:
         names = some(counted.shapes.assumed)
         yield f"open dimensions count as {DEFAULT} ({names}); --dim NAME=SIZE sets them"
@@ -116,7 +116,7 @@ def _has_elements(value: ir.Value) -> bool:
 
 
 def _variable(node: ir.Node, version: int) -> Iterator[ir.Value | None]:
-    """The values at ports with a type variable; at all ports where there is no schema."""
+    """Return the values at ports with a type variable; at all ports without a schema."""
     inputs, outputs = node.inputs, node.outputs
     layout = schema.layout(node.domain, node.op_type, version, len(inputs), len(outputs))
     if layout is None:
@@ -330,7 +330,7 @@ class Coverage:
 
 
 def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
-    """The coverage of a model as it is; `source` may be anything that `rewrite` takes, and is not changed.
+    """Return the coverage of a model as it is; `source` may be anything that `rewrite` takes, and is not changed.
 
     `dims` sets open dimensions of the inputs, by symbol or as `input:axis`; others count as 64. Raises
     ModelError, and OptionError for a dimension that is not open or an invalid size.

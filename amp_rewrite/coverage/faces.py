@@ -1,4 +1,4 @@
-"""A coverage and the results of rules: in a terminal, as Markdown, JUnit XML, and annotations of GitHub."""
+"""Output of a coverage and rule results: terminal, Markdown, JUnit XML, and GitHub annotations."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def casts(coverage: Coverage) -> str:
 
 
 SHOWN = 10
-"""How many of the nodes that break a rule are listed; JSON and JUnit list all."""
+"""The most nodes listed for a broken rule; JSON and JUnit list all."""
 
 
 def print_coverage(console: Console, coverage: Coverage) -> None:

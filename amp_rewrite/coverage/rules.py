@@ -1,4 +1,4 @@
-"""The rules that a CI job can set for a model's coverage, by flags or in a YAML file, and how they turn out.
+"""Rules that a CI job can set for a model's coverage, by flags or in a YAML file, and their evaluation.
 
 min-flops: 0.95
 min-nodes: 0.8
@@ -40,7 +40,7 @@ from amp_rewrite.rewriting import records
 from amp_rewrite.text import plural
 
 TOLERANCE = 0.01
-"""How far a share may fall below that of the baseline by default: one percentage point."""
+"""The default tolerance by which a share may fall below the baseline's: one percentage point."""
 
 EXACT = 1e-9
 """Shares are quotients of integers: one that is closer than this to a bound has reached it."""
@@ -101,7 +101,7 @@ def _number(given: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """The result of one rule: the rule, what was found, and the nodes (or weights) that break it."""
+    """The result of one rule: the rule, the finding, and the nodes (or weights) that break it."""
 
     rule: str
     ok: bool
@@ -121,7 +121,7 @@ def percent(share: float | None) -> str:
 def check(coverage: Coverage, rules: CoverageRules) -> tuple[RuleResult, ...]:
     """The result of every rule, in a fixed order.
 
-    A share of a model without floats breaks no rule, but a share of FLOPs none of which are known does, and
+    A model without floats breaks no rule on shares, but a share of FLOPs none of which are known does, and
     so does a required operator that the model lacks, unless `if_present`. Raises OptionError for an operator
     that neither the model nor any schema has, and for a baseline that was counted with other dimensions.
     """
@@ -170,11 +170,11 @@ FUSED_FORMS = {
     "SimplifiedLayerNormalization": "SkipSimplifiedLayerNormalization",
     "GroupNormalization": "GroupNorm SkipGroupNorm",
 }
-"""The operators of onnxruntime that have another one in them; rules on that one count them as well."""
+"""The fused operators of onnxruntime that contain another one; rules on that one count them as well."""
 
 
 def _nodes_of(coverage: Coverage, operator: str) -> tuple[list[NodeCoverage], str]:
-    """The nodes of an operator and of its fused forms, and which operators they are of, in words."""
+    """Return the nodes of an operator and of its fused forms, and the names of their operators as text."""
     named = (operator, *(f"{CONTRIB}:{fused}" for fused in FUSED_FORMS.get(operator, "").split()))
     nodes = [node for node in coverage.node_list if node.operator in named]
     used = {node.operator for node in nodes}
@@ -408,7 +408,7 @@ def _without_null(counts: Mapping[str, _CountsRecord]) -> dict[str, float]:
 
 
 def lacking(coverage: Coverage, baseline: Baseline) -> tuple[str, ...]:
-    """The operators of a baseline that a model lacks, on which nothing is compared."""
+    """Return the operators of a baseline that a model lacks and that are not compared."""
     return tuple(name for name in baseline.operators if coverage.row(name) is None)
 
 

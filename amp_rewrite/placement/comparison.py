@@ -1,4 +1,4 @@
-"""The placement of a result beside that of its original, and what made them."""
+"""Comparison of a result's placement with that of its original, and the runtime behind both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amp_rewrite.running import sessions
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.text import plural
 
-# Two placements -> what changed, and what got worse.
+# Two placements -> their differences, and the regressions.
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Differences:
         return tuple(found for found in self.totals if found.is_worse)
 
     def to_json(self) -> dict[str, object]:
-        """The same as plain data: what differs with both numbers, and the names of what got worse."""
+        """Return the same as plain data: differences with both numbers, and the names of worse totals."""
         rows = {"totals": self.totals, "operators": self.operators, "fused": self.fused}
         numbers = {key: {row.what: [row.before, row.after] for row in found} for key, found in rows.items()}
         return {**numbers, "worse": [found.what for found in self.worse]}
@@ -109,8 +109,8 @@ def cells(placement: Placement) -> list[str]:
 def print_placements(
     console: Console, placements: Mapping[str, Placement], original: Placement | None
 ) -> None:
-    """A table with a line for each model, and below it the details of each: what is fused, what is on the CPU
-    and why, and with the placement of an original what differs from it.
+    """Print a table with a line for each model, then its details: fusions, nodes on the CPU with the reason
+    and, given the placement of an original, the differences from it.
     """
     loaded = {name: found for name, found in placements.items() if not found.refused}
     if loaded:
@@ -166,7 +166,7 @@ def _compared(original: Placement, found: Placement) -> Iterator[tuple[str, Part
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The onnxruntime that was asked: its version, the device, and whether stub libraries stood in for it."""
+    """The onnxruntime in use: its version, the device, and whether stub libraries stood in for CUDA."""
 
     version: str
     device: Device

@@ -1,4 +1,4 @@
-"""Models opened in a process of its own, with stub CUDA libraries where CUDA does not work."""
+"""A process that opens models in onnxruntime, with stub CUDA libraries where CUDA does not work."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Request:
 
     @property
     def log(self) -> Path:
-        """Return where onnxruntime's verbose log goes."""
+        """The path of onnxruntime's verbose log."""
         return self.folder / "log.txt"
 
     @property
     def optimised(self) -> Path:
-        """Return where onnxruntime saves the graph that it executes."""
+        """The path to which onnxruntime saves the graph that it executes."""
         return self.folder / "optimised.onnx"
 
 
@@ -63,10 +63,10 @@ class Answer:
 
 
 def opened(request: Request) -> Answer:
-    """Opens the session, runs it if asked to."""
+    """Open the session, and run it if the request has feeds."""
     runtime = sessions.onnxruntime()
     try:
-        # the fallback would build a session that fails once more, for the CPU, over the graph that was saved
+        # the fallback would build a second failing session, for the CPU, and overwrite the saved graph
         session = runtime.InferenceSession(
             str(request.model), _options(runtime, request), providers=_providers(request), enable_fallback=0
         )
@@ -78,13 +78,13 @@ def opened(request: Request) -> Answer:
 
 
 def message(text: str) -> str:
-    """An error of onnxruntime on one line, without the place in its sources, and of a sensible length."""
+    """Return an error of onnxruntime on one line, shortened and without its source location."""
     line = _SOURCE.sub("", " ".join(text.split()))
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
 _SOURCE = re.compile(r"/onnxruntime_src/\S+:\d+ .*?(?: was false\. |(?=\[ONNXRuntimeError\]))")
-"""A file, a line and the signature of a function in C++, before what is wrong."""
+"""The prefix of an error message: file, line and C++ signature."""
 _LONGEST = 400
 
 
@@ -211,7 +211,7 @@ def needs_stubs(device: Device) -> bool:
 
 
 def _has_driver() -> bool:
-    """Return whether CUDA's driver can be loaded; asked in a process of its own, since loading it stays."""
+    """Return whether CUDA's driver can be loaded; probed in a separate process, as it cannot be unloaded."""
     code = "import ctypes; ctypes.CDLL('libcuda.so.1')"
     asked = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, check=False)
     return asked.returncode == 0

@@ -35,10 +35,10 @@ class Execution:
 
 
 Open = Callable[[Path, Feeds | None], Execution]
-"""Opens a model, and says what is executed of it; with inputs, it is run once."""
+"""A function that opens a model, runs it once on inputs if there are any, and returns its execution."""
 
 Place = Callable[[Path, Feeds | None], Placement]
-"""Gives the placement alone."""
+"""A function that returns the placement alone."""
 
 
 @contextlib.contextmanager
@@ -47,7 +47,7 @@ def opener(device: Device, libraries: Libraries = ()) -> Generator[Open]:
     custom operators.
 
     Raises MissingPackageError, OptionError and OutputError as `stub_libraries.folder` does; the function
-    raises ModelError for what is not a model, and TimeLimitError.
+    raises ModelError for an unreadable model, and TimeLimitError.
     """
     with opening.session_process(device) as process:
         yield partial(_opened, process, device, libraries)
@@ -55,7 +55,7 @@ def opener(device: Device, libraries: Libraries = ()) -> Generator[Open]:
 
 @contextlib.contextmanager
 def placer(device: Device, libraries: Libraries = ()) -> Generator[Place]:
-    """The same for placements alone."""
+    """Yield a function that returns placements alone."""
     with opener(device, libraries) as opened:
         yield lambda model, feeds: opened(model, feeds).placement
 
@@ -68,7 +68,7 @@ def place(
     custom_ops: PathLike | Iterable[PathLike] = (),
 ) -> Placement:
     """Return the placement of a model on a device. `custom_ops` are the libraries of the model's custom
-    operators. Raises what `opener` raises, and OptionError for a library that is none.
+    operators. Raises the errors of `opener`, and OptionError for an invalid library.
 
     Examples:
         >>> from amp_rewrite import measure_placement

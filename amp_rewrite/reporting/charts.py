@@ -25,8 +25,8 @@ _LEFT, _RIGHT = 46, 8
 """The margins of a chart; the left one holds the scale."""
 _HEIGHT = 180
 _LOWEST = -8
-"""The power of ten at which a scale of errors ends, which has what is below too; float32's own rounding is
-at -7.
+"""The lowest power of ten on a scale of errors, at which smaller errors are drawn too; float32's own rounding
+is at -7.
 """
 
 
@@ -90,7 +90,7 @@ def _error_dot(point: Point) -> Dot:
     return Dot(x, y, 2.2, Tone.HALF, f"{point.label}: {point.error:.1e}")
 
 
-# Numbers counted by binade, the power of two that they begin with: 1 and 1.5 are in binade 0.
+# Counts of numbers by binade, the interval between two powers of two: 1 and 1.5 are in binade 0.
 
 Binades = Mapping[int, int]
 """Counts of numbers by binade, without zeros, infinities and NaN."""
@@ -206,7 +206,7 @@ def _bars(counts: Binades, axis: _Axis, bottom: float) -> Iterator[Drawable]:
         yield Rect(axis.x(power) + wide / 16, bottom - tall, wide * 7 / 8, tall, tone)
 
 
-# The plans that a search measured: predicted time against error, and what no other plan beats.
+# The plans that a search measured: predicted time against error, and the Pareto front.
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The plans, the default one first, the error to stay within, and what rounding adds by node."""
+    """The plans, the default one first, the error bound, and the sensitivity of each node."""
 
     plans: Sequence[Plan] = ()
     target: float = 0.0
@@ -228,7 +228,7 @@ class Search:
 
 
 def hull(plans: Iterable[Plan]) -> list[Plan]:
-    """The plans than which none is both faster and nearer, by time."""
+    """Return the Pareto front of time and error, by time."""
     best: list[Plan] = []
     for plan in sorted(plans, key=lambda each: (each.seconds, each.error)):
         if not best or plan.error < best[-1].error:

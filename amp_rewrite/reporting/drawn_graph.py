@@ -37,7 +37,7 @@ class Shade(enum.Enum):
 
 
 Counts = tuple[tuple[int, int], ...]
-"""Counts of numbers by the power of two that they begin with, in their order."""
+"""Counts of numbers by binade, in ascending order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,8 @@ def build(
 
 
 def undecided(root: ir.Graph, types: Types) -> tuple[DrawnGraph, tuple[ir.Node | None, ...]]:
-    """The drawn graph of a model about which nothing was decided, without shades and stored numbers, and the
-    node of each of its boxes, None for an input or output.
+    """Return the drawn graph of a model without decisions, shades and stored numbers, and the node of each of
+    its boxes, None for an input or output.
     """
     drawer = _Drawer(root, types, Decisions(()), PlannedChanges(), {}, reads=False)
     return drawer.drawn(), drawer.nodes
@@ -187,7 +187,7 @@ def _in_order(graph: ir.Graph, casts: Sequence[PlannedCast]) -> list[_Item]:
 
 
 def _is_constant(node: ir.Node | None) -> bool:
-    """True if a node is a Constant, which has no box: it is shown where it is read."""
+    """Return whether a node is a Constant, which has no box of its own: its consumers show it."""
     return node is not None and node.op_type == "Constant" and not node.domain
 
 
@@ -232,7 +232,7 @@ class _Drawer:
 
     @property
     def nodes(self) -> tuple[ir.Node | None, ...]:
-        """The node of each box, None for what is no node."""
+        """Return the node of each box, None for an input, output or planned Cast."""
         return tuple(item if isinstance(item, ir.Node) else None for item in self._items)
 
     def _box(self, item: _Item) -> Box:
@@ -283,7 +283,7 @@ class _Drawer:
         return () if value is None else (self._value(value, half=self._is_half(use, value)),)
 
     def _is_half(self, use: Use, value: ir.Value) -> bool:
-        """True if a use gets half: the colour of its unit, or for graph outputs the type of the value."""
+        """Return whether a use gets half: by the colour of its unit, or for graph outputs by the value's type."""
         if use in self._planned.uses or type(use.holder) is ir.Node:
             return use in self._planned.uses
         cast = self._casts.get(use)
@@ -305,7 +305,7 @@ class _Drawer:
                     yield Wire(self._at[id(source)], target)
 
     def _sources(self, item: _Item) -> Iterator[object]:
-        """The items that a box gets its inputs from: Casts, else producers and inputs."""
+        """Return the items that feed a box: Casts, else producers and inputs."""
         uses: list[Use] = []
         if isinstance(item, PlannedCast):
             yield item.value.producer() or item.value
@@ -342,9 +342,9 @@ def _type_text(value: ir.Value, types: Types) -> str:
 
 
 _SHOWN = 8
-"""Numbers of a list that are shown."""
+"""The most numbers of a list that are shown."""
 _LONGEST = 80
-"""Characters of a text that are shown."""
+"""The most characters of a text that are shown."""
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
@@ -376,14 +376,14 @@ def _element_text(value: object) -> str:
 
 _FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
 _LARGEST = 1 << 26
-"""Elements up to which a stored value is read for its range."""
+"""The number of elements up to which a stored value's range is computed."""
 _FEW = 16
-"""Numbers of which the range says enough."""
+"""The number of elements up to which a range suffices, without binades."""
 
 
 def _stored_numbers(tensor: ir.TensorProtocol | None) -> tuple[str, Counts]:
-    """The least and the greatest number of a stored value of floats, as text, and counts of its numbers by
-    binade; nothing of others, and of large ones.
+    """Return the least and the greatest number of a stored float value, as text, and counts of its numbers by
+    binade; both empty for other and for large values.
 
     A few numbers have no binades. Raises ModelError for a value that cannot be read.
     """
@@ -401,8 +401,8 @@ def _stored_numbers(tensor: ir.TensorProtocol | None) -> tuple[str, Counts]:
 
 
 def step_part(box: Box, parts: Mapping[str, StepPart]) -> StepPart | None:
-    """The part of a box, by the names of its outputs, FORWARD where they have none; a Cast is of the part of
-    its value. None for what is no node.
+    """Return the part of a box, by the names of its outputs, else FORWARD; a Cast has the part of its value.
+    None for boxes other than nodes.
     """
     if box.shade is Shade.BORDER:
         return None

@@ -102,7 +102,7 @@ def _lines(lines: Iterable[SummaryLine]) -> list[list[str]]:
 
 
 def _plain_reason(reason: UnitReason) -> dict[str, Any]:
-    """The reason of a unit's colour, and for a half unit the knowledge of its values."""
+    """Return the reason of a unit's colour, and for a half unit the knowledge of its values."""
     known = reason.range
     shown = known and {"knowledge": known.knowledge.value, "text": sentences.of_unit(known)}
     return {**records.plain(reason.step), "cause": reason.cause, "box": reason.box, "range": shown}
@@ -159,7 +159,7 @@ def _plain_verdict(evidence: Evidence) -> dict[str, Any]:
 
 
 def _plain_output(output: Output) -> dict[str, Any]:
-    """The cells of an output; `ok` is None for one with nothing to compare, or that float32 does not tell."""
+    """Return the cells of an output; `ok` is None if there is nothing to compare, or float32 leaves it undecided."""
     is_judged = output.broken or (output.is_compared and not output.is_undecided)
     return {"cells": verdict_text.cells(output), "ok": not output.broken if is_judged else None}
 

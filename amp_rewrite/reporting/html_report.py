@@ -48,7 +48,7 @@ class ModelCard:
 
 
 def model_card(model: ir.Model, drawn: DrawnGraph, options: str) -> ModelCard:
-    """The card of a model; `options` are what the command was given, as text."""
+    """The card of a model; `options` are the command's options as text."""
     return ModelCard(tuple(_facts(model, options)), tuple(_ports(drawn.boxes)))
 
 
@@ -71,7 +71,7 @@ def _ports(boxes: Sequence[Box]) -> Iterator[Port]:
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """The lines on a train step, and the part of each box; None for what is no node."""
+    """The lines on a train step, and the part of each box; None for boxes other than nodes."""
 
     lines: tuple[SummaryLine, ...]
     parts: tuple[StepPart | None, ...]
@@ -86,8 +86,8 @@ def step_view(lines: Iterable[SummaryLine], parts: Mapping[str, StepPart], boxes
 class UnitReason:
     """The first step of a unit's chain of causes, the unit that is its cause, and the unit's box.
 
-    `box` is None for a unit that is no longer in a rewritten model. `range` says what is known of the values
-    of a half unit, None where nobody looked.
+    `box` is None for a unit that is no longer in a rewritten model. `range` is the knowledge of a half unit's
+    values, None where it was not requested.
     """
 
     step: Step
@@ -98,7 +98,7 @@ class UnitReason:
 
 @dataclass(frozen=True, slots=True)
 class DrawnCause:
-    """A cause of float32 as text, and the boxes of the nodes that it holds."""
+    """A cause of float32 as text, and the boxes of the nodes that it keeps in float32."""
 
     text: Paragraph
     boxes: tuple[int, ...]
@@ -106,7 +106,7 @@ class DrawnCause:
 
 @dataclass(frozen=True, slots=True)
 class DecisionView:
-    """The decisions about a model, taken before anything changes."""
+    """The decisions about a model, taken before the first edit."""
 
     half: Half
     graph: DrawnGraph
@@ -118,8 +118,8 @@ class DecisionView:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Results of runs: the verdict, or in `unverified` why there is none; observed values; latencies; the
-    search for a plan; and what is to be said of the outcome.
+    """Results of runs: the verdict, or in `unverified` the reason for its absence; observed values; latencies;
+    the search for a plan; and notes on the outcome.
     """
 
     verdict: Verdict | None = None
@@ -141,7 +141,7 @@ class BoxError:
 @dataclass(frozen=True, slots=True)
 class HtmlReport:
     """The content of an HTML report; `report` is None for a model that was rewritten earlier, `placement`
-    where nobody asked for it, `step` for what is not a train step.
+    if not requested, `step` for models other than train steps.
     """
 
     title: str
@@ -187,14 +187,14 @@ class HtmlReport:
         return max(sum(not box.graph for box in self.decided.graph.boxes) - 1, 1)
 
     def _errors(self) -> Iterator[Point]:
-        """The errors of compared nodes along the graph, each named as it was compared."""
+        """Yield the errors of compared nodes along the graph, under the names used in the comparison."""
         last = self._last
         for at in sorted(self.errors, key=lambda each: each.box):
             label = f"{at.error.operator} {at.error.node}"
             yield Point(at.box / last, at.error.error, bool(at.error.non_finite), label)
 
     def _sensitivities(self) -> Iterator[Point]:
-        """The error that rounding adds at nodes of the main graph, by a search, or by the comparison."""
+        """Yield the sensitivities of nodes in the main graph, from a search or from the comparison."""
         effects = {at.error.node: at.error.effect for at in self.errors if at.error.effect}
         named, last = self.evidence.search.sensitivity or effects, self._last
         for at, box in enumerate(self.decided.graph.boxes):
@@ -215,7 +215,7 @@ def decision_view(
     card: ModelCard,
     ranges: Mapping[int, UnitRange] | None = None,
 ) -> DecisionView:
-    """The decisions about a model for its report; `ranges` has what is known of half units, by position."""
+    """The decisions about a model for its report; `ranges` is the knowledge of half units, by position."""
     box_of = {unit: i for i, box in enumerate(drawn.boxes) for unit in box.units}
     reasons = (
         UnitReason(

@@ -1,4 +1,4 @@
-"""Pictures made of plain shapes, which the page draws from, and SVG files."""
+"""Pictures composed of plain shapes, for the page's scripts and SVG files."""
 
 from __future__ import annotations
 

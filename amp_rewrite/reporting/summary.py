@@ -40,7 +40,7 @@ def lines(report: Report) -> Iterator[SummaryLine]:
 
 
 def _nodes(nodes: NodeCounts | Counts, half: str, what: str) -> SummaryLine:
-    """The counts of nodes by precision; `what` the others are without."""
+    """Return the counts of nodes by precision; `what` is the type that the remaining nodes lack."""
     mixed = f", {nodes.mixed:,} in both" if nodes.mixed else ""
     others = f", {nodes.other:,} without {what}" if nodes.other else ""
     return SummaryLine("nodes", f"{nodes.half:,} in {half}{mixed}, {nodes.full:,} in float32{others}")
@@ -53,7 +53,7 @@ def _proof(certificate: Certificate) -> str:
 
 
 def range_lines(report: Report) -> Iterator[SummaryLine]:
-    """The knowledge of values, if it was requested, and the units that are half for it."""
+    """Yield the knowledge of values, if requested, and the number of units that are half because of it."""
     if report.ranges is not None and report.ranges.half_units:
         yield SummaryLine("ranges", sentences.counts(report.ranges, report.half))
         yield from (SummaryLine("assumed", text) for text in sentences.assumed(report.ranges))
@@ -63,7 +63,7 @@ def range_lines(report: Report) -> Iterator[SummaryLine]:
 
 
 def _stored(report: Report) -> Iterator[SummaryLine]:
-    """The counts of stored values that half cannot represent, by their fate."""
+    """Yield the counts of stored values that half cannot represent, saturated or flushed."""
     for count, name, fate in (
         (report.saturated, "masks", f"clamped to {report.half}'s range"),
         (report.flushed, "tiny", f"too small for {report.half} flushed to 0"),
@@ -73,7 +73,7 @@ def _stored(report: Report) -> Iterator[SummaryLine]:
 
 
 def _run_lines(report: Report) -> Iterator[SummaryLine]:
-    """The units that stay float32 because of runs."""
+    """Yield the numbers of units that stay float32 because of runs."""
     for count, name, why in (
         (report.observed, "observed", f"because a run showed values too large for {report.half}"),
         (report.sensitive, "tuned", "because rounding there moves the outputs too far"),
@@ -133,7 +133,7 @@ _PACKAGES = ("onnx", "onnx-ir", "numpy", "onnxruntime", "onnxruntime-gpu")
 
 
 def versions() -> Iterator[SummaryLine]:
-    """The versions of amp-rewrite, Python and the packages that decide about a result."""
+    """Yield the versions of amp-rewrite, Python and the packages that influence a result."""
     packages = (f"{name} {number}" for name in _PACKAGES if (number := _version(name)))
     yield SummaryLine(
         "versions",

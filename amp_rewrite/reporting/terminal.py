@@ -54,8 +54,8 @@ def print_device_check(console: Console, policy: Policy | None, advise: Callable
 
 
 def print_hints(console: Console, shown: Iterable[str]) -> None:
-    """Prints what to do next, one hint per line, if there is any; called last. Flags alone are to be added
-    to the command that ran.
+    """Print the hints on what to do next, one per line; called last. Bare flags are to be added to the
+    command that ran.
     """
     for name, hint in zip(itertools.chain(["next"], itertools.repeat("")), shown, strict=False):
         added = "add " if hint.startswith("--") else ""
@@ -63,7 +63,7 @@ def print_hints(console: Console, shown: Iterable[str]) -> None:
 
 
 def print_plan(console: Console, plan: Plan) -> None:
-    """Prints what a plan would change: every Cast, and every stored tensor that is stored differently."""
+    """Print the changes of a plan: every Cast, and every stored tensor with another storage."""
     if changes := list(_changes(plan)):
         console.table(("change", Column("value", overflow="fold"), "details"), changes)
 
@@ -84,8 +84,8 @@ SHOWN = 5
 
 
 def print_verdict(console: Console, verdict: Verdict, *, per_node: bool = False, hinted: bool = True) -> None:
-    """Prints the metrics and the verdict of every output, the faults, the node to look at, what was
-    tried in vain, and if `hinted` hints."""
+    """Print the metrics and the verdict of every output, the faults, the first suspect node, the failed
+    attempts, and if `hinted` hints."""
     console.print(describe(verdict))
     name, *rest = COLUMNS
     if verdict.outputs:
@@ -163,8 +163,8 @@ def print_units(console: Console, decisions: Decisions) -> None:
 
 
 def print_ranges(console: Console, decisions: Decisions, known: HalfRanges, half: str) -> None:
-    """Prints what is known of the values of half units: first what it rests on, then unit by unit, those of
-    which least is known first.
+    """Print the knowledge of half units' values: first the input ranges behind it, then unit by unit, the
+    least known first.
     """
     for line in (*sentences.inputs(known.counts), sentences.counts(known.counts, half)):
         console.print(line)

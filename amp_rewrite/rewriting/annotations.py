@@ -40,13 +40,13 @@ from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.records import Count, EntryRecord, Integer
 
 KEY = "amp_rewrite"
-"""Under which the metadata of a model holds what is ours."""
+"""The metadata key of a model under which the decisions are stored."""
 
 RESTORED = "amp_rewrite.restored"
-"""The same of a model that was made float32 again: the version that did."""
+"""The metadata key of a restored (float32) model; its value is the version of amp-rewrite that did so."""
 
 FORMAT = 3
-"""The version of what stands there; another version is not read."""
+"""The version of the format; other versions are not read."""
 
 
 class _PaintRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -112,9 +112,9 @@ LIMIT = 1 << 28
 def update(
     model: ir.Model, graph: UnitGraph, painting: Painting, plan: Plan, placed: Sequence[ir.Node]
 ) -> tuple[str, ...]:
-    """Leaves the decisions of a rewrite in its result, with those of an earlier one that still hold.
+    """Write the decisions of a rewrite into its result, with those of an earlier one that still hold.
 
-    `placed` has a node for each Cast of the plan. Returns what a user should know.
+    `placed` has a node for each Cast of the plan. Returns the warnings for the user.
     """
     warnings: tuple[str, ...] = ()
     try:
@@ -136,7 +136,7 @@ def mark_restored(model: ir.Model) -> None:
 
 
 def write(model: ir.Model, decided: Decisions) -> None:
-    """Leaves the decisions in the metadata of the model that they are about, and nothing older."""
+    """Write the decisions into the metadata of their model, in place of any older ones."""
     units = ((decision.node, decision.variable, decision.paint, decision.entry) for decision in decided.all)
     _write(model, units, decided.cast_sites)
 
@@ -231,7 +231,7 @@ def _less(number: int | None, other: int) -> int | None:
 
 
 def _name(node: ir.Node) -> str:
-    """Return the name of a node: the first name of what it makes, or its own."""
+    """Return the name of a node: that of its first named output, else its own."""
     return next((value.name for value in node.outputs if value.name), node.name or "")
 
 
@@ -277,7 +277,7 @@ def _decompressed(text: str) -> _Columns:
 
 
 def remove(model: ir.Model) -> None:
-    """Takes out what is ours; earlier formats had a record in each node."""
+    """Remove our metadata, including the per-node records of earlier formats."""
     if model.metadata_props.pop(KEY, None) is not None:
         for node in every_node(model.graph):
             node.metadata_props.pop(KEY, None)
@@ -301,10 +301,11 @@ def read(model: ir.Model) -> Decisions | None:
 
 
 def read_evidence_of_runs(model: ir.Model) -> Held:
-    """Return why an earlier rewrite kept values in float32 for what it saw in runs, by their names.
+    """Return the evidence from runs for which an earlier rewrite kept values in float32, by value name.
 
-    Only a run shows it, and a second rewrite may make none. What a list denied is among it: where a
-    comparison failed, bounds no longer free it. Damaged decisions, which `update` warns of, give nothing.
+    A second rewrite may observe no run, so the evidence is carried over. It includes operators that a list
+    denied: after a failed comparison, bounds no longer free them. Damaged decisions, of which `update` warns,
+    yield nothing.
     """
     if not any(told in model.metadata_props.get(KEY, "") for told in _TOLD):
         return {}
@@ -319,7 +320,7 @@ def read_evidence_of_runs(model: ir.Model) -> Held:
 
 
 _TOLD = (Authority.OBSERVATION.value, f'"{Kind.DENY.value}"')
-"""What the metadata has where there may be anything to find."""
+"""Substrings of the metadata, one of which is present if there can be evidence from runs."""
 
 
 def _holds(entry: Entry) -> bool:

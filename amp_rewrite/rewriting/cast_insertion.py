@@ -44,7 +44,7 @@ def cast(value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
 
 
 def redirect(redirections: Iterable[Redirection]) -> None:
-    """Has uses read other values, all those of a node at once."""
+    """Redirect uses to other values, all those of a node at once."""
     ports: dict[ir.Node, dict[int, ir.Value | None]] = {}
     for uses, value in redirections:
         for holder, port in uses:

@@ -1,4 +1,4 @@
-"""Applies a Plan to the model that it was made for."""
+"""Application of a Plan to its model."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _import_casts(model: ir.Model) -> None:
     imports[""] = next(admitted, FIRST_TYPED_CAST)
 
 
-_NEWEST_CAST_NEEDED = 13  # the first opset whose Cast knows bfloat16
+_NEWEST_CAST_NEEDED = 13  # the first opset whose Cast supports bfloat16
 
 
 class _Editor:

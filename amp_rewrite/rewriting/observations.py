@@ -1,4 +1,4 @@
-"""What was seen of a model's values, as a mapping that can be saved as JSON, read back, and merged."""
+"""The observed extremes of a model's values: a mapping that can be saved as JSON, loaded and merged."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ FORMAT = 1
 class Observed(Mapping[str, Extremes]):
     """The extremes of a model's values, by name, over a number of samples.
 
-    `model` identifies the model by its structure (`plan_files.fingerprint`), not by its weights: what was
-    seen of another is refused. `where` is the file or argument that errors name.
+    `model` identifies the model by its structure (`plan_files.fingerprint`), not by its weights: observations
+    of another model are refused. `where` is the file or argument that errors name.
 
     Examples:
         >>> from amp_rewrite import observe, rewrite
@@ -77,7 +77,7 @@ class Observed(Mapping[str, Extremes]):
         return Observed(self.model, self.samples + other.samples, joined, self.where)
 
     def save(self, path: arguments.PathLike) -> None:
-        """Writes a JSON file, in one step, whose bytes depend on nothing but what was seen; OutputError.
+        """Write a JSON file atomically, with bytes that depend on the observations alone; raises OutputError.
 
         Examples:
             >>> import tempfile

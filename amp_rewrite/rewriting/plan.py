@@ -1,4 +1,4 @@
-"""Painting -> Plan: all changes to a model, as data. Nothing here changes a model."""
+"""Painting -> Plan: all changes to a model, as data. This module changes no model."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ class _Planner:
         return halves, fulls
 
     def _is_half_output(self, value: ir.Value) -> bool:
-        """Return if an output becomes half; an input, or what is no tensor, keeps the producer's type."""
+        """Return whether an output becomes half; inputs and non-tensors keep the producer's type."""
         if value.is_graph_input() or type(self._graph.types.get(value)) is not ir.TensorType:
             return self._is_produced_half(value)
         return self._is_half_io(value)

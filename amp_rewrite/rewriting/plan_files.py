@@ -1,4 +1,4 @@
-"""Plans as JSON: what was decided for every unit, and why; read back, they are carried out again."""
+"""Plans as JSON: the decision on every unit and its reason, which can be replayed on the same model."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class _StoredRecord:
 
 @dataclass(frozen=True)
 class _FormRecord:
-    """The fields of a form that stand nowhere else in a plan."""
+    """The fields of a form that no other record of a plan has."""
 
     fold: bool
     raise_opset: bool
@@ -101,11 +101,11 @@ def dump(
     assumptions: tuple[str, ...] = (),
 ) -> str:
     """A plan as JSON text; `options` are those of the run that made it, `flops` those of the nodes, and
-    `assumptions` what these rest on.
+    `assumptions` those behind these numbers.
 
-    `units` holds the decisions, and with what stands above it counts when the plan is read back: a `colour`
-    may be edited. `casts` and `stored` say what follows from them; they are for the reader, as are the `why`
-    of a unit, its `defs` and its `flops`.
+    Only `units`, which holds the decisions, and the fields above it count when the plan is loaded; a `colour`
+    may be edited. `casts` and `stored` are derived from them and are for the reader, as are the `why`, `defs`
+    and `flops` of a unit.
     """
     form = options.form
     content = {

@@ -43,7 +43,7 @@ def parse(text: bytes | str, kind: type[T], version: int | None = None) -> T:
     """
     try:
         content = json.loads(text if isinstance(text, str) else text.decode())
-        json.dumps(content, ensure_ascii=False).encode()  # JSON can hold half of a character
+        json.dumps(content, ensure_ascii=False).encode()  # JSON can hold a lone surrogate
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not valid JSON: {error}") from error
     if not isinstance(content, dict):
@@ -88,7 +88,7 @@ class PaintRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class EntryRecord(Evidence):
-    """An entry: its evidence, and what follows from that."""
+    """An entry: its evidence, and the kinds that follow from it."""
 
     kind: Kind
     follow: bool
@@ -120,5 +120,5 @@ class CastSiteRecord:
     is_output: bool
 
     def site(self, node: ir.Node | None, names: tuple[str, ...], dtype: str, *, added: bool) -> CastSite:
-        """The site of the Cast `node`, which `names` name, to `dtype`."""
+        """Return the site of the Cast `node` to `dtype`, known by `names`."""
         return CastSite(node, names, dtype, self.origin, self.producer, self.consumers, self.is_output, added)

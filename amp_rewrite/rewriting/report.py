@@ -37,8 +37,8 @@ class NodeCounts:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """The reason why nothing became half: `why` is what holds the most arithmetic in float32, empty
-    where nothing is float32; `already` says whether the model has the half type as it was given.
+    """The reason why nothing became half: `why` names the cause that keeps the most arithmetic in float32
+    (empty where nothing is float32), `already` says whether the original model has the half type.
     """
 
     why: str
@@ -50,8 +50,8 @@ class Report:
     """The outcome of a rewrite. Sizes are in bytes, with external data; `seconds` are wall time by stage.
 
     `changed` says whether the result differs from the original. `prediction` are predicted times, None where
-    nothing is half; where the model is `gated`, they are what half would have taken.
-    `form_changes` are what was changed, in float32, before anything was decided.
+    nothing is half; where the model is `gated`, they are those of the rejected half model.
+    `form_changes` are the changes made in float32 before any decision.
     `saturated` and `flushed` count stored values that were clamped to the range of half, and flushed to zero;
     `ranges` counts the half units whose values are proven or were observed to fit into half; None where no
     ranges were declared, and `Analysis.ranges` was not called before the edit. `observed` counts the units
@@ -126,7 +126,7 @@ class Extent(enum.IntEnum):
 
 
 def extents(graph: UnitGraph, painting: Painting) -> dict[ir.Node, Extent]:
-    """Return how much of every node that has float32 becomes half."""
+    """Return the extent to which each node with float32 becomes half."""
     found: dict[ir.Node, Extent] = {}
     for unit in graph.units:
         here = Extent.ALL if painting.is_half(unit.index) else Extent.NONE
