@@ -330,7 +330,7 @@ class Coverage:
 
 
 def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
-    """Return the coverage of a model as it is; `source` may be anything that `rewrite` takes, and is not changed.
+    """Return the coverage of a model as it is; `source` is what `rewrite` takes, and is not changed.
 
     `dims` sets open dimensions of the inputs, by symbol or as `input:axis`; others count as 64. Raises
     ModelError, and OptionError for a dimension that is not open or an invalid size.

@@ -1,4 +1,4 @@
-"""Evidence in words, for terminal, JSON, plans and pages alike."""
+"""Evidence as text, for terminal, JSON, plans and pages alike."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Number:
 
 
 def authority_in_words(entry: Entry) -> str:
-    """Who says it: the name of a list, the flag of an override, else the authority."""
+    """Return the name of the list, the flag of the override, else the authority."""
     if entry.authority is Authority.LIST:
         return entry.evidence.subject
     return f"--{entry.kind.value}" if entry.authority is Authority.OVERRIDE else entry.authority.value

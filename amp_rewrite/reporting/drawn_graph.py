@@ -283,7 +283,7 @@ class _Drawer:
         return () if value is None else (self._value(value, half=self._is_half(use, value)),)
 
     def _is_half(self, use: Use, value: ir.Value) -> bool:
-        """Return whether a use gets half: by the colour of its unit, or for graph outputs by the value's type."""
+        """Return whether a use gets half, by its unit's colour or for graph outputs by the value's type."""
         if use in self._planned.uses or type(use.holder) is ir.Node:
             return use in self._planned.uses
         cast = self._casts.get(use)

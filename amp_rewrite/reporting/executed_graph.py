@@ -1,4 +1,4 @@
-"""The graph that onnxruntime executes, as drawn in the HTML report: boxes with their origins in the result."""
+"""The graph that onnxruntime executes, as drawn in the HTML report, with the origins of its boxes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Renders an HTML report as one self-contained file.
+"""Rendering of an HTML report as one self-contained file.
 
-What comes from a model is embedded as JSON, which cannot end a script or begin a comment, and inserted into
+Content of a model is embedded as JSON, which cannot end a script or begin a comment, and inserted into
 the document as text. A content security policy forbids all other scripts and all loading.
 """
 
@@ -159,7 +159,7 @@ def _plain_verdict(evidence: Evidence) -> dict[str, Any]:
 
 
 def _plain_output(output: Output) -> dict[str, Any]:
-    """Return the cells of an output; `ok` is None if there is nothing to compare, or float32 leaves it undecided."""
+    """Return the cells of an output; `ok` is None if nothing is compared, or float32 leaves it undecided."""
     is_judged = output.broken or (output.is_compared and not output.is_undecided)
     return {"cells": verdict_text.cells(output), "ok": not output.broken if is_judged else None}
 

@@ -118,8 +118,8 @@ class DecisionView:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Results of runs: the verdict, or in `unverified` the reason for its absence; observed values; latencies;
-    the search for a plan; and notes on the outcome.
+    """Results of runs: the verdict, or in `unverified` the reason for its absence; observed values;
+    latencies; the search for a plan; and notes on the outcome.
     """
 
     verdict: Verdict | None = None

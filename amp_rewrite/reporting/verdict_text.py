@@ -163,7 +163,7 @@ def _own_metric(metric: Measured) -> str:
 
 
 def hints(verdict: Verdict) -> Iterator[str]:
-    """Return flags that fix a failed verdict, or flags to try where none were tried."""
+    """Yield flags that fix a failed verdict, or flags to try where none were tried."""
     mends = next((tried for tried in verdict.tried if tried.ok), None)
     patterns = verdict.blame.keep_full if verdict.blame is not None else ()
     if mends is not None:
