@@ -19,7 +19,7 @@ def main() -> None:
             _end_at_once(ended)
         raise
     finally:
-        gc.freeze()  # the process ends: spare it a last collection
+        gc.freeze()  # the process ends: skip a last collection
 
 
 def _end_at_once(ended: SystemExit) -> None:

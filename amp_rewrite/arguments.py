@@ -45,12 +45,12 @@ def shown(given: object) -> str:
 
 
 def is_path(given: object) -> TypeGuard[PathLike]:
-    """Whether this is a path or a non-empty string; bytes are not accepted."""
+    """Return whether this is a path or a non-empty string; bytes are not accepted."""
     return isinstance(given, (str, os.PathLike)) and isinstance(os.fspath(given), str) and given != ""
 
 
 def flaw_of(path: PathLike) -> str:
-    """Why a path is not valid, as the end of a sentence; empty where it is."""
+    """Return the flaw of a path as the end of a sentence; empty for a valid one."""
     try:
         Path(path).lstat()
     except ValueError:
@@ -61,7 +61,7 @@ def flaw_of(path: PathLike) -> str:
 
 
 def is_number(given: object) -> TypeGuard[float]:
-    """Whether this is a real number, also of NumPy, and not a bool."""
+    """Return whether this is a real number, also of NumPy, and not a bool."""
     return isinstance(given, (float, Real)) and not _is_bool(given)
 
 
@@ -165,10 +165,10 @@ def _size(name: str, given: object) -> int:
 
 
 _TOO_MANY = 1 << 63
-"""ONNX has 64 bits for a dimension, one of them for the sign."""
+"""The first size that does not fit into a dimension of ONNX, a signed 64-bit integer."""
 
 
 def function(name: str, given: object) -> None:
-    """OptionError for what is neither None nor callable."""
+    """Raise OptionError for a value that is neither None nor callable."""
     if given is not None and not callable(given):
         raise refused(name, f"{shown(given)} is not callable")

@@ -65,7 +65,7 @@ class Console:
         self._rich.print(Text(visible(_text(part)), _style(part)))
 
     def command(self, line: str) -> None:
-        """Prints a command to a CI log; names in it are escaped by the caller."""
+        """Print a command to a CI log; the caller escapes names in it."""
         self._rich.print(Text(line))
 
     def numbers(self, header: Sequence[str], rows: Iterable[Sequence[Part]], *, texts: int = 1) -> None:
@@ -89,7 +89,7 @@ class Console:
         self._rich.width = before
 
     def _foldable(self, table: Table) -> int:
-        """By how much columns that fold can be narrower than what is in them."""
+        """Return the width that folding saves in the columns that fold."""
         folding = (column for column in table.columns if column.overflow == "fold")
         texts = (map(str, (column.header, *column.cells)) for column in folding)
         return sum(max(max(map(cell_len, column)) - FOLDED, 0) for column in texts)

@@ -1,8 +1,8 @@
-"""Text for users: names escaped and shortened, nouns counted, and the word that a misspelt one stands for.
+"""Text for users: escaped and shortened names, plurals, and suggestions for misspelt words.
 
 Escaped text moves no cursor, ends no line, and is not a command to a CI log.
 
-Names, paths and messages come from files and command lines. What is printed of them is escaped here:
+Names, paths and messages come from files and command lines. They are escaped for output here:
 errors (`errors`), every line of a terminal (`console`), click's own messages (`cli.exit_codes`), and the
 files that a CI shows (`coverage`). JSON keeps names as they are, with its own escapes.
 """

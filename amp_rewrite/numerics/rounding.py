@@ -95,14 +95,14 @@ class CastConverter:
         self._session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
     def __call__(self, array: Floats) -> NDArray[Any]:
-        """The array rounded, in its shape."""
+        """Return the rounded array, of the same shape."""
         source = np.ascontiguousarray(array, np.float32)
         result = np.empty(source.shape, self._half.numpy)
         self.bound(source, result)()
         return result
 
     def bound(self, source: Floats, result: NDArray[Any]) -> Callable[[], None]:
-        """Rounds what a contiguous array holds into another at each call, as long as there are both."""
+        """Return a function that rounds a contiguous array into another at each call, while both exist."""
         binding = self._session.io_binding()
         binding.bind_input("x", "cpu", 0, np.float32, [source.size], source.ctypes.data)
         binding.bind_output("y", "cpu", 0, int(self._half.dtype), [result.size], result.ctypes.data)

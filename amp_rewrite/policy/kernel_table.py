@@ -40,11 +40,11 @@ class Support:
     takes: tuple[Takes, ...]
 
     def has(self, variable: str, half: str) -> bool:
-        """Return whether a variable can be half: by a kernel that says so, or that names half elsewhere only."""
+        """Return whether a variable can be half, by a kernel for it or one that names half elsewhere only."""
         return any(half in kernel.get(variable, _any(kernel)) for kernel in self.takes)
 
     def joined(self, half: str) -> tuple[frozenset[str], ...]:
-        """Return groups of variables that are half together or not at all, though the schema lets them differ."""
+        """Return groups of variables that are half together or not at all, though the schema allows more."""
         groups: list[set[str]] = []
         for pair in self._pairs(half):
             touched = [group for group in groups if group & pair]

@@ -68,8 +68,8 @@ class OpenDimensions:
         refuse_wrong_sizes(dims, spots, OptionError)
 
     def given_shape(self, value: ir.Value) -> ir.Shape | None:
-        """Return the shape of an input, or of another value with symbols of inputs, with the given sizes; other
-        dimensions stay open. None where its rank is unknown.
+        """Return the shape of an input, or of another value with symbols of inputs, with the given sizes;
+        other dimensions stay open. None where its rank is unknown.
         """
         if value.shape is None:
             return None

@@ -140,7 +140,7 @@ class OpLists:
         return self.entries.get((schema.canonical(domain), op_type))
 
     def override(self, kind: Kind | str, operators: arguments.Texts) -> OpLists:
-        """These lists with the operators, one or several, moved to `kind`: what --deny and --allow do.
+        """Return these lists with the operators, one or several, moved to `kind`, as --deny and --allow do.
 
         Raises ListError for an operator that does not exist, and OptionError for a kind that does not.
 

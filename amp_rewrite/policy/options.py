@@ -171,19 +171,19 @@ class Options:
 
     `half` is the low-precision type. `lists` sort the operators; `None` stands for the shipped list of that
     type. `target` is the runtime that the model is for, and `device` what it runs on: parts that are
-    predicted not to pay there stay float32, and with `gate` the model as a whole, if that is predicted of it.
+    predicted not to pay there stay float32, and with `gate` the whole model, if it is predicted not to pay.
     `ranges` declares intervals of inputs, by name, from which values are bounded; with `free`, operators that
     the shipped list denies for their range are not denied where bounds prove that they fit.
-    `dims` are the sizes of open dimensions of inputs, by symbol or as `input:axis`, that predictions, counts
-    and sums go by; others count as 64.
+    `dims` are the sizes of open dimensions of inputs, by symbol or as `input:axis`, for predictions, counts
+    and sums; others count as 64.
     `keep_softmax` keeps a softmax that makes an output in float32 (see Policy).
-    `follow` is the rule that keeps a matrix product and what follows it in one piece. `io` types the inputs
+    `follow` is the rule that keeps a matrix product and its epilogue in one piece. `io` types the inputs
     and outputs, save those in `keep_io`. `keep_functions` leaves calls of model-local functions as they are,
     in float32, instead of inlining them. `fold` computes what depends on stored values alone, and merges
     BatchNormalizations, before anything is decided; `keep_opset` leaves the opset as it is. `check` has onnx
     check the result, `certify` proves that the result is the model but for precision, and writes no other,
-    `metadata` leaves the decisions in the metadata of the result. `external_data` says where a result that is
-    a file keeps its weights.
+    `metadata` stores the decisions in the metadata of the result. `external_data` is the storage of weights
+    of a result that is a file.
 
     `half`, `target`, `device`, `level`, `io` and `external_data` may be given by name or value (`"bfloat16"`,
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
@@ -258,7 +258,7 @@ class Options:
 
     @property
     def prunes(self) -> bool:
-        """True if unprofitable parts return to float32; not so with TensorFlow's lists, and with those that have
+        """True if unprofitable parts return to float32; False with TensorFlow's lists, and with those that have
         every layer in half.
         """
         listed = self.operator_lists().name in (GRAPPLERS, CASTING)

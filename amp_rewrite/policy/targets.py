@@ -39,7 +39,7 @@ Refused = Callable[[ir.Node], Iterator[str]]
 
 
 def _conv_transpose(node: ir.Node) -> Iterator[str]:
-    """Yield asymmetric padding, as cuDNN pads both ends alike; SAME is not resolved before the run."""
+    """Yield `pads` that differ at both ends, which cuDNN lacks, and SAME, unresolved before the run."""
     pads = schema.integers(node, "pads")
     if pads[: len(pads) // 2] != pads[len(pads) // 2 :]:
         yield "pads"
@@ -75,7 +75,7 @@ _PEEPHOLES = 7
 
 
 def _gru(node: ir.Node) -> Iterator[str]:
-    """Yield `linear_before_reset` as well: cuDNN applies the transformation before the reset gate."""
+    """Yield `linear_before_reset` unless it is 1, which is the order of operations in cuDNN."""
     yield from _recurrent(node, "sigmoid", "tanh")
     if schema.integer(node, "linear_before_reset") != 1:
         yield "linear_before_reset"
@@ -101,11 +101,11 @@ class Target:
     """A runtime.
 
     `table` names the table of its kernels (kernel_tables/); without one it has every kernel that the schemas
-    allow. `together` are, by domain and operator, variables that are to have one type though there are
+    allow. `together` are, by domain and operator, variables that must have one type though there are
     kernels for two. `has_faults` says that the runtime is onnxruntime, whose known faults
     (analysis.runtimes) a result must not run into. `refusals` say, by operator, which nodes it refuses
-    though it has a kernel. `accumulate` is how its half kernels add up, which is emulated in comparisons,
-    and `longest_sum` the most terms that they add up well.
+    though it has a kernel. `accumulate` is the accumulator type of its half kernels, emulated in comparisons,
+    and `longest_sum` the most terms that they sum accurately.
     """
 
     name: str
@@ -172,8 +172,8 @@ ONNXRUNTIME_WEBGPU = Target(
     longest_sum=1024,
 )
 """onnxruntime's WebGPU provider, as in browsers, by the kernels that onnxruntime-ep-webgpu 0.4.0 registers.
-They accumulate in half: normal numbers lose 4.7e-3 of 1024 products and 6.5e-3 of 2048, positive ones 4.3e-3 and
-1.0e-2 (docs/witness.md).
+They accumulate in half: normal numbers lose 4.7e-3 of 1024 products and 6.5e-3 of 2048, positive ones 4.3e-3
+and 1.0e-2 (docs/witness.md).
 """
 
 BY_NAME = {target.name: target for target in (ONNXRUNTIME_CUDA, ONNXRUNTIME_WEBGPU, ANY)}

@@ -23,15 +23,15 @@ from amp_rewrite.text import LONGEST_NAME
 KEEP_ONE = "keep one of them"
 
 _MOST = 1 << 24
-"""The most bytes of a trusted file, a thousand times a list of all operators."""
+"""A limit in bytes, a thousand times the size of a list of all operators."""
 
 # Ten times faster, not in every build of PyYAML, and a file nested deeply enough crashes it: it
 # reads our own files only.
 _FastLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 LARGEST = 1 << 18
-"""The most bytes of other files: ten times our longest list, which has a reason for every operator. PyYAML's
-own parser takes seconds for as much, and minutes for larger files passed by mistake.
+"""The most bytes of a file: ten times our longest list, which has a reason for every operator. PyYAML's own
+parser takes seconds for as much, and minutes for larger files passed by mistake.
 """
 
 
