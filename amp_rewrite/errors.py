@@ -26,7 +26,7 @@ from typing import Any
 from amp_rewrite.text import brief, shortened
 
 TRACEBACK = "AMP_REWRITE_TRACEBACK"
-"""With this environment variable set, the command prints tracebacks."""
+"""The environment variable that makes the command print tracebacks."""
 
 EXPORT_AGAIN = "export or download it again"
 """The remedy for a damaged model."""

@@ -21,7 +21,7 @@ def visible(text: str) -> str:
     """The text on one line, with Python's escapes (`\\n`, `\\x1b`, `\\u202e`) for unprintable characters.
 
     These are Unicode's categories C and Z except the space: controls, line ends, directional marks, lone
-    surrogates, zero-width characters. An escape also breaks what a CI log would interpret as a command.
+    surrogates, zero-width characters. An escape also disables commands to a CI log.
     Backslashes stay, so that escaping twice changes nothing.
     """
     if not text.isprintable():

@@ -231,7 +231,7 @@ class Coverage:
     `nodes`, `flops` (of one run) and `weights` (bytes) count the whole model, bodies included; `rows` count
     by operator, most FLOPs first. `node_list` has all nodes in order, `casts` the Casts between half and
     float32, `weight_list` all stored tensors. `dims` are the sizes given to open dimensions, `assumed` names
-    those that count as 64, and `assumptions` says in words what the numbers depend on.
+    those that count as 64, and `assumptions` are those behind the numbers, as text.
 
     Examples:
         >>> from amp_rewrite import measure_coverage, rewrite

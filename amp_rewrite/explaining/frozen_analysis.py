@@ -226,8 +226,8 @@ class Analysis:
         """Return the painting of the same model under other lists, pins, level and `follow`; `unpruned` units
         may be half at any cost.
 
-        Raises OptionError for a pin that matches no node, or that asks for what no schema allows, and when
-        the model has been rewritten since.
+        Raises OptionError for a pin that matches no node, or that no schema allows, and when the model
+        has been rewritten since.
 
         Examples:
             >>> from amp_rewrite import Options, analyze

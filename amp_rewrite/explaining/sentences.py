@@ -121,7 +121,7 @@ def share(part: float) -> str:
 
 
 _NEARLY = 0.995
-"""From here on a share would be rounded to 100%."""
+"""The least share that would be rounded to 100%."""
 
 
 def remedy(cause: RootCause) -> str:

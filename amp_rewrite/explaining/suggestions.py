@@ -142,7 +142,7 @@ def _without_trying(cause: RootCause) -> str:
         return _PREDICTED[root.paint.rule]
     if root.entry.authority is Authority.SCHEMA:
         alone = root.entry.kind is not Kind.DENY or len(cause.root_places) == len(cause.held)
-        return "nothing: it can only be float32 here" if alone else ""  # what is downstream might be freed
+        return "nothing: it can only be float32 here" if alone else ""  # downstream nodes might be freed
     if root.paint.rule is not Rule.LEFT or root.entry.authority in FOUND | _BY_USER:
         return ""
     if root.operator == "Cast":

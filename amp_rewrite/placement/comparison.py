@@ -69,7 +69,7 @@ def compare_placements(original: Placement, result: Placement) -> Differences:
 
 
 def totals(placement: Placement) -> dict[str, int]:
-    """The numbers of a placement by what they count."""
+    """Return the totals of a placement, by the counted objects."""
     return {
         "nodes": placement.nodes,
         "in half": sum(placement.half.values()),

@@ -111,7 +111,7 @@ def _options(runtime: Any, request: Request) -> Any:
 _VERBOSE = 0
 _KEY = "session.optimized_model_external_initializers"
 _WEIGHTS_OUTSIDE = ((f"{_KEY}_file_name", "weights.data"), (f"{_KEY}_min_size_in_bytes", "1024"))
-"""A saved graph with its weights inside could exceed what protobuf can hold."""
+"""Options that save weights outside the graph, which could exceed protobuf's limit with them."""
 
 
 def _ran(session: Any, feeds: Feeds) -> Answer:
@@ -153,8 +153,8 @@ class SessionProcess:
         self._child = ChildProcess(_CODE.format(stubs=stubs), _with_stubs if stubs else None)
 
     def opened(self, request: Request) -> Answer:
-        """Return the answer to a request. Raises what `stub_libraries.folder` raises, TimeLimitError, and
-        RunError where no process can be started.
+        """Return the answer to a request. Raises the errors of `stub_libraries.folder`, TimeLimitError,
+        and RunError where no process can be started.
         """
         try:
             return self._child.ask(request)

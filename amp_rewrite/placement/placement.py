@@ -70,7 +70,7 @@ def parse_log(lines: Iterable[str]) -> PlacementLog:
             preferred.add(forced["name"])
         else:
             why.update(_reason(line))
-    # a node without a kernel may be named by both; what is preferred has one
+    # the log may name a node without a kernel in both messages; preferred nodes have one
     keys = (key for placed in nodes.values() for key in placed)
     return PlacementLog(
         counts, nodes, {key: CpuReason.PREFERRED for key in keys if key[1] in preferred} | why
@@ -128,7 +128,7 @@ class Placement:
     counts operators that onnxruntime puts in place of the model's: fusions, and kernels of another layout.
 
     `refused` says why the model does not load: then all else is empty. `failed` says why it did not run,
-    `profile` what a run executed; both are empty where none was asked for.
+    `profile` the nodes that a run executed; both are empty without a run.
 
     Examples:
         >>> from amp_rewrite import Placement

@@ -74,7 +74,7 @@ def operator(node: ir.Node) -> str:
 
 
 def own_name(name: str) -> str:
-    """The name of a node without what onnxruntime appends when it moves the node past a Transpose."""
+    """Return a node's name without the suffix that onnxruntime appends when moving it past a Transpose."""
     return _MOVED.sub("", name)
 
 
@@ -121,7 +121,7 @@ def _type(value: ir.Value, types: Types) -> str:
     return element_type_name(found.dtype) if found is not None else UNKNOWN
 
 
-# The nodes that onnxruntime executes -> the nodes of the model that they stand for.
+# The nodes that onnxruntime executes -> their origins in the model.
 
 
 def find_origins(executed: SavedGraph, model: ir.Model) -> dict[ir.Node, tuple[ir.Node, ...]]:

@@ -17,8 +17,8 @@ class Authority(enum.Enum):
     or crash on it. FORCE_ALL: the level that forces whatever the types allow. RANGE: the stored values, and
     bounds that follow from them. QUANTISED: regions that a runtime recognises by their float32 types.
     OBSERVATION: values observed in a run. LEVEL: a level that treats lists differently. POLICY: a precision
-    policy. TARGET: the kernels of the target. IDIOM: the operator that a subgraph spells out. PROOF: bounds of
-    values that hold for every input, which free operators that a list denies for their range. LIST: an
+    policy. TARGET: the kernels of the target. IDIOM: the operator that a subgraph spells out. PROOF: bounds
+    of values that hold for every input, which free operators that a list denies for their range. LIST: an
     operator list. PREDICTION: times predicted for a device; it only ever moves units from half to float32.
     """
 

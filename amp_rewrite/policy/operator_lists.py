@@ -1,7 +1,7 @@
 """Operator lists: YAML -> OpLists. Errors in a file name its line.
 
     name: mine
-    half: float16                       # the half type that it is for; that of what it extends if left out
+    half: float16                       # the half type that it is for; by default that of the base
     extends: default                    # a shipped list, or a path relative to this file
     allow:
       MatMul: why it is fast and safe   # the default domain is left out, any other is written
@@ -55,7 +55,7 @@ def _above(module: str) -> Path:
     """Return the folder beside the package; cached, as ten look-ups took an eighth of a small rewrite."""
     package = Path(module).resolve().parents[1]
     places = (package / "oplists", package.parent / "oplists")
-    # A folder of that name beside an installed package may be anybody's.
+    # A folder of that name beside an installed package may belong to another project.
     for place in places:
         if (place / "default.yaml").is_file():
             return place

@@ -223,7 +223,7 @@ class Options:
     certify: bool
     dims: GivenSizes
 
-    def __init__(  # what is taken is more than what is held: type checkers read the one here, the other above
+    def __init__(  # the arguments accept more types than the fields: type checkers read both
         self,
         half: Half | str = FLOAT16,
         lists: OpLists | PathLike | None = None,
@@ -258,8 +258,8 @@ class Options:
 
     @property
     def prunes(self) -> bool:
-        """True if unprofitable parts return to float32; False with TensorFlow's lists, and with those that have
-        every layer in half.
+        """True if unprofitable parts return to float32; False with TensorFlow's lists, and with those that
+        have every layer in half.
         """
         listed = self.operator_lists().name in (GRAPPLERS, CASTING)
         return not listed and self.level is not Level.UNSAFE_FORCE_ALL

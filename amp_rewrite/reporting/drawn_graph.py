@@ -23,7 +23,7 @@ from amp_rewrite.rewriting.report import StepPart
 
 
 class Shade(enum.Enum):
-    """The colour class of a box: the precision of a node, or what else the box stands for.
+    """The colour class of a box: the precision of a node, or the kind of another box.
 
     OTHER is a node without float32, CAST an added Cast, BORDER an input or output of a graph.
     """

@@ -48,7 +48,7 @@ class ExecutedGraph:
 
 
 def build(execution: Execution, result: ir.Model, planned: Iterable[Box]) -> ExecutedGraph | None:
-    """The executed graph of a result, of which `planned` are the boxes; None where it does not load."""
+    """Return the executed graph of a result with these `plan_boxes`; None where it does not load."""
     graph = execution.graph
     if graph is None:
         return None

@@ -118,7 +118,7 @@ def _plain_graph(graph: DrawnGraph) -> dict[str, Any]:
 
 
 def _plain_placement(view: PlacementView) -> dict[str, Any]:
-    """The placement; `executed` is the graph that is executed, with the nodes that its boxes stand for."""
+    """Return the placement; `executed` is the executed graph, with the origins of its boxes."""
     compared, original, executed = view.compared, view.compared.original, view.executed
     drawn = _plain_graph(executed.drawn) if executed else None
     if drawn and executed:

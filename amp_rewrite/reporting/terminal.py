@@ -54,8 +54,8 @@ def print_device_check(console: Console, policy: Policy | None, advise: Callable
 
 
 def print_hints(console: Console, shown: Iterable[str]) -> None:
-    """Print the hints on what to do next, one per line; called last. Bare flags are to be added to the
-    command that ran.
+    """Print hints for the next step, one per line; called last. Bare flags are to be added to the command
+    that ran.
     """
     for name, hint in zip(itertools.chain(["next"], itertools.repeat("")), shown, strict=False):
         added = "add " if hint.startswith("--") else ""

@@ -1,4 +1,4 @@
-"""A verdict as text: the cells of its table, and hints on what to do next."""
+"""A verdict as text: the cells of its table, and hints for the next step."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class _CastRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 class _Columns(msgspec.Struct):
     """The columns of `nodes`.
 
-    `names` and `counts` have an element for each node that has a record: what it goes by (its first output),
+    `names` and `counts` have an element for each node that has a record: its identifier (the first output),
     and the number of its units. The next three have one for each unit: its type variable, the position of its
     paint, and the number of the unit that caused it, less its own.
     """
@@ -114,7 +114,7 @@ def update(
 ) -> tuple[str, ...]:
     """Write the decisions of a rewrite into its result, with those of an earlier one that still hold.
 
-    `placed` has a node for each Cast of the plan. Returns the warnings for the user.
+    `cast_nodes` has a node for each Cast of the plan. Returns the warnings for the user.
     """
     warnings: tuple[str, ...] = ()
     try:
@@ -286,7 +286,7 @@ def remove(model: ir.Model) -> None:
 def read(model: ir.Model) -> Decisions | None:
     """The decisions that a model carries; None when it carries none.
 
-    A node that was taken out since, or renamed, has none, and what it caused has no cause.
+    Nodes removed or renamed since have none, and units that they caused have no cause.
     Raises ModelError when they are damaged.
     """
     if KEY not in model.metadata_props:

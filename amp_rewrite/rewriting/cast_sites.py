@@ -47,7 +47,7 @@ class CastSite:
 def of(graph: UnitGraph, casts: Sequence[PlannedCast], placed: Sequence[ir.Node] = ()) -> Iterator[CastSite]:
     """The sites of the Casts in the model, then of the planned ones, in order.
 
-    `placed` has a node for each planned Cast once they are inserted.
+    `cast_nodes` has a node for each planned Cast once they are inserted.
     """
     yield from existing(graph, casts)
     for cast, node in zip(casts, placed or [None] * len(casts), strict=True):

@@ -20,7 +20,7 @@ from amp_rewrite.rewriting.plan import Plan
 class Decision:
     """The decision on one unit.
 
-    `node` tells nodes apart and is the same for all units of one: names may be empty and may repeat. `made`
+    `node` tells nodes apart and is the same for all units of one: names may be empty and may repeat. `defs`
     are the names of the node's outputs; `paint.cause` is a position among the decisions.
     """
 
@@ -49,7 +49,7 @@ class Decision:
 
     @property
     def by_hand(self) -> bool:
-        """Return whether no rule gives this colour: somebody changed it in a saved plan."""
+        """Return whether the colour was edited in a saved plan, so that no rule gives it."""
         return self.paint.rule is not Rule.SETTLE and self.is_half is (self.paint.rule in _GIVE_FULL)
 
 
@@ -66,7 +66,7 @@ class Decisions:
     def why(self, unit: int) -> tuple[int, ...]:
         """Return the chain of causes from a unit to its root, as Painting.why does.
 
-        It ends where somebody changed a colour by hand.
+        It ends at a colour that was edited by hand.
         """
         return tuple(self._chain(unit))
 
@@ -88,7 +88,7 @@ class Decisions:
         return tuple(ends[unit] for unit in range(len(self.all)))
 
     def _chain(self, unit: int, known: Container[int] = ()) -> dict[int, None]:
-        """Return the causes of a unit, in order, up to the first one in `known`."""
+        """Return the causes of a unit, in order, up to the first one in `stops`."""
         chain: dict[int, None] = {}
         step: int | None = unit
         while step is not None and step not in chain and step not in known:
@@ -101,7 +101,7 @@ def of(graph: UnitGraph, painting: Painting, plan: Plan, placed: Sequence[ir.Nod
     """The decisions of an analysis; `node` of each is the ir.Node.
 
     The Cast sites are those of the Casts that the model has, then those that are planned, in their order;
-    `placed` has a node for each of these once they are inserted.
+    `cast_nodes` has a node for each of these once they are inserted.
     """
     sites = tuple(cast_sites.of(graph, plan.casts, placed))
     return Decisions(tuple(_decisions(graph, painting)), sites)

@@ -102,7 +102,7 @@ class Observed(Mapping[str, Extremes]):
 
     @classmethod
     def load(cls, path: arguments.PathLike) -> Observed:
-        """Reads what `save` wrote; OptionError when it is missing, damaged, or of another format.
+        """Load a file written by `save`; OptionError when it is missing, damaged, or of another format.
 
         Examples:
             >>> from amp_rewrite import Observed

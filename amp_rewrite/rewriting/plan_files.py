@@ -41,7 +41,7 @@ FORMAT = 4
 
 @dataclass(frozen=True, kw_only=True)
 class _UnitRecord(EntryRecord, PaintRecord):
-    """The decision on a unit: what identifies it, its paint and its entry."""
+    """The decision on a unit: its identifiers, its paint and its entry."""
 
     node: str | None
     operator: str

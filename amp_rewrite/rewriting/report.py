@@ -63,7 +63,7 @@ class Report:
     `certificate` proves the result, or says why the model is not even proved equal to itself; None where
     nothing changed, or that was not asked for. `obstacle` says why nothing became half; None where something
     did. `broken` are
-    faults of the result (if there is one, the tool has failed), `warnings` what the user should know.
+    faults of the result (if there is one, the tool has failed), `warnings` those for the user.
     """
 
     half: str
