@@ -57,11 +57,11 @@ class Console:
         )
 
     def print(self, *parts: Part) -> None:
-        """Prints the parts as one line, without separators."""
+        """Print the parts as one line, without separators."""
         self._rich.print(Text().join(map(_in_line, parts)))
 
     def whole(self, part: Part) -> None:
-        """Prints one line to be copied: no name in it is shortened."""
+        """Print one line to be copied: no name in it is shortened."""
         self._rich.print(Text(visible(_text(part)), _style(part)))
 
     def command(self, line: str) -> None:
@@ -69,12 +69,12 @@ class Console:
         self._rich.print(Text(line))
 
     def numbers(self, header: Sequence[str], rows: Iterable[Sequence[Part]], *, texts: int = 1) -> None:
-        """Prints a table of numbers, whose first columns are texts."""
+        """Print a table of numbers, whose first columns are texts."""
         right = (Column(name, justify="right") for name in header[texts:])
         self.table([*header[:texts], *right], rows)
 
     def table(self, columns: Sequence[str | Column], rows: Iterable[Sequence[Part]]) -> None:
-        """Prints a table; columns with `overflow="fold"` fold in a terminal only, not in a pipe, and no
+        """Print a table; columns with `overflow="fold"` fold in a terminal only, not in a pipe, and no
         narrower than FOLDED. Other columns are never cut: in a narrow terminal their lines go on below.
         """
         table = Table(*columns, box=None, header_style="dim", pad_edge=False)

@@ -29,7 +29,7 @@ class AmpPass(ir.passes.FunctionalPass):
         self.options = options
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """The rewritten model, and whether anything changed.
+        """Return the rewritten model, and whether anything changed.
 
         Examples:
             >>> import onnx_ir

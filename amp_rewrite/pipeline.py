@@ -349,7 +349,7 @@ def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
 def _check(
     analysis: Analysis, source: loading.ModelSource, result: writing.WrittenResult
 ) -> result_checks.Validity:
-    """Checks a result with onnx's checker, and that its inputs and outputs kept their types."""
+    """Check a result with onnx's checker, and that its inputs and outputs kept their types."""
     model, types, options = analysis.loaded.model, analysis.graph.types, analysis.options
     keeps_io = options.io is IOTypes.KEEP
     broken = result_checks.broken_io(analysis.io, result_checks.io_types(model, types)) if keeps_io else ()

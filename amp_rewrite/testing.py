@@ -30,7 +30,7 @@ def assert_coverage(
     tolerance: float | None = None,
     dims: Dims | None = None,
 ) -> Coverage:
-    """Asserts that a model satisfies the rules, and returns its coverage.
+    """Assert that a model satisfies the rules, and return its coverage.
 
     `model` is of any kind that `rewrite` takes. The rules are those of `amp-rewrite coverage`: shares of
     floating-point work, from 0 to 1; `require` maps operators to shares, and is violated where the model

@@ -53,7 +53,7 @@ class Capability:
 
     @classmethod
     def parse(cls, text: str) -> Capability:
-        """Parses a compute capability such as 7.5; OptionError for anything else."""
+        """Parse a compute capability such as 7.5; OptionError for anything else."""
         match = re.fullmatch(r"(\d{1,2})\.(\d)", text, re.ASCII)
         if match is None:
             raise OptionError(f"{text} is not a compute capability", remedy="write it as in 7.5")
@@ -61,7 +61,7 @@ class Capability:
 
     @classmethod
     def of_this_machine(cls) -> Capability | None:
-        """The compute capability of the first visible CUDA device; None where NVML cannot tell."""
+        """Return the compute capability of the first visible CUDA device; None where NVML cannot tell."""
         return latency.query(lambda nvml, handle: cls(*nvml.nvmlDeviceGetCudaComputeCapability(handle)))
 
 
@@ -111,11 +111,11 @@ class Advice:
     open_dims: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The advice as plain data."""
+        """Return the advice as plain data."""
         return {**asdict(self), "capability": None if self.capability is None else str(self.capability)}
 
     def lines(self) -> Iterator[str]:
-        """The reason why the device gains no speed; else the products that padding would speed up."""
+        """Yield the reason why the device gains no speed; else the products that padding would speed up."""
         if self.shortfall:
             yield self.shortfall
             return
@@ -135,7 +135,7 @@ class Advice:
             yield f"open dimensions were not examined ({names}); --dim NAME=SIZE sets them"
 
     def hints(self) -> Iterator[str]:
-        """The same in short, for a precision policy: the device, the dimensions, the open dimensions.
+        """Yield the same in short, for a precision policy: the device, the dimensions, the open dimensions.
 
         In a train step the batch is among them: it is the inner dimension of the products that give
         gradients.
@@ -212,7 +212,7 @@ _ShapeOf = Callable[[ir.Value | None], tuple[_Size, ...] | None]
 
 
 def _shapes_without_open_sizes(counted: FlopCount) -> _ShapeOf:
-    """Shapes with None for dimensions that depend on an open one, that is, change with its size."""
+    """Return shapes with None for dimensions that depend on an open one, that is, change with its size."""
     inferred = counted.shapes
     if not inferred.assumed:
         return inferred.of
@@ -229,7 +229,7 @@ def _shapes_without_open_sizes(counted: FlopCount) -> _ShapeOf:
 
 
 def _dimensions_to_pad(node: ir.Node, shape_of: _ShapeOf) -> tuple[Dimension, ...]:
-    """The dimensions of a product that are no multiples of 8.
+    """Return the dimensions of a product that are no multiples of 8.
 
     A size of 1 needs no padding: products with vectors, and depthwise convolutions, do not use Tensor Cores.
     """
@@ -249,7 +249,7 @@ _Operands = list[tuple[_Size, ...]]
 
 
 def _matrix_sizes(node: ir.Node, operands: _Operands) -> _Sizes:
-    """M x K times K x N; a product with a vector does not use Tensor Cores."""
+    """Return M, K and N of a product M x K times K x N; one with a vector does not use Tensor Cores."""
     a, b = operands[:2]
     batched = schema.integer(node, "transBatchA") or schema.integer(node, "transBatchB")
     if batched or len(a) == 1 or len(b) == 1:
@@ -267,7 +267,7 @@ def _block_quantised_sizes(node: ir.Node, operands: _Operands) -> _Sizes:
 
 
 def _convolution_sizes(node: ir.Node, operands: _Operands) -> _Sizes:
-    """W is M x C/group x kernel, of a transposed one C x M/group x kernel; sizes are those of a group."""
+    """Return the sizes of a group: W is M x C/group x kernel, of a transposed one C x M/group x kernel."""
     first, second = operands[1][:2] or (None, None)
     grouped = None if first is None else first // max(schema.integer(node, "group", 1), 1)
     if grouped == second == 1:
@@ -278,7 +278,7 @@ def _convolution_sizes(node: ir.Node, operands: _Operands) -> _Sizes:
 
 
 def _recurrent_sizes(node: ir.Node, operands: _Operands) -> _Sizes:
-    """W is directions x gates * hidden x input, R the same with hidden for input; X has the batch second."""
+    """Return the sizes: W is directions x gates * hidden x input, R has hidden for input; X has batch second."""
     x, w, r = (operand or (None, None, None) for operand in operands[:3])
     hidden = schema.integer(node, "hidden_size") or r[-1]
     return {"hidden size": hidden, "input size": w[-1], "batch": x[1 - schema.integer(node, "layout")]}

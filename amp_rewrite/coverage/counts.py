@@ -56,7 +56,7 @@ def _named(nodes: Sequence[ir.Node]) -> str:
 
 
 def some(words: Sequence[str], shown: int = NAMED) -> str:
-    """The first words, and the number of the others."""
+    """Return the first words, and the number of the others."""
     more = len(words) - shown
     return ", ".join(words[:shown]) + (f" and {more:,} more" if more > 0 else "")
 
@@ -79,14 +79,14 @@ FULLS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
 
 def of_type(dtype: ir.DataType | None) -> Precision:
-    """The precision of one element type."""
+    """Return the precision of one element type."""
     if dtype in HALVES:
         return Precision.HALF
     return Precision.FULL if dtype in FULLS else Precision.OTHER
 
 
 def of_node(node: ir.Node, types: Types, version: int) -> Precision:
-    """The precision of a node; `version` is the opset version of its domain in the model.
+    """Return the precision of a node; `version` is the opset version of its domain in the model.
 
     HALF when all its floats are half, FULL when none is, else MIXED. Conversions (Cast, QuantizeLinear and
     the like), quantised arithmetic, Constants and shape queries are OTHER. A port whose type the schema fixes
@@ -166,12 +166,12 @@ class Counts:
         return self.half / self.floats if self.floats else None
 
     def to_json(self) -> dict[str, Any]:
-        """The amounts and the share as plain data."""
+        """Return the amounts and the share as plain data."""
         return {**asdict(self), "share": self.share}
 
 
 def add(amounts: Iterable[tuple[Precision, int]]) -> Counts:
-    """The sums by precision."""
+    """Return the sums by precision."""
     sums = dict.fromkeys(Precision, 0)
     for precision, amount in amounts:
         sums[precision] += amount
@@ -265,7 +265,7 @@ class Coverage:
         return tuple(node for node in self.node_list if node.flops is None)
 
     def row(self, operator: str) -> OperatorCoverage | None:
-        """The row of an operator; None where the model does not use it.
+        """Return the row of an operator; None where the model does not use it.
 
         Examples:
             >>> from amp_rewrite import measure_coverage
@@ -276,7 +276,7 @@ class Coverage:
         return next((row for row in self.rows if row.operator == operator), None)
 
     def summary(self) -> dict[str, Any]:
-        """The numbers without single nodes as plain data: the content of a baseline.
+        """Return the numbers without single nodes as plain data: the content of a baseline.
 
         Examples:
             >>> from amp_rewrite import measure_coverage
@@ -303,7 +303,7 @@ class Coverage:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """The whole coverage as plain data.
+        """Return the whole coverage as plain data.
 
         Examples:
             >>> from amp_rewrite import measure_coverage
@@ -400,7 +400,7 @@ def _dtype(value: ir.Value | None, types: Types) -> ir.DataType | None:
 
 
 def _by_operator(nodes: Sequence[NodeCoverage]) -> tuple[OperatorCoverage, ...]:
-    """The nodes by operator; most FLOPs first, then most nodes."""
+    """Return the nodes by operator; most FLOPs first, then most nodes."""
     found: dict[str, list[NodeCoverage]] = {}
     for node in nodes:
         found.setdefault(node.operator, []).append(node)
@@ -417,7 +417,7 @@ def _by_operator(nodes: Sequence[NodeCoverage]) -> tuple[OperatorCoverage, ...]:
 
 
 def _weights(model: ir.Model, types: Types) -> Iterator[StoredWeight]:
-    """All stored tensors, those of Constant nodes included."""
+    """Yield all stored tensors, those of Constant nodes included."""
     for graph in traversal.graphs(model.graph):
         stored = [(value, value.const_value) for value in graph.initializers.values()]
         stored += [(node.outputs[0], constants.constant(node)) for node in graph if node.outputs]
@@ -427,7 +427,7 @@ def _weights(model: ir.Model, types: Types) -> Iterator[StoredWeight]:
 
 
 def _weight_precision(value: ir.Value, tensor: ir.TensorProtocol, types: Types) -> Precision:
-    """HALF for tensors stored in half, and for those that only Casts to half read.
+    """Return HALF for tensors stored in half, and for those consumed by Casts to half only.
 
     OTHER for integers and floats of 8 bits or less.
     """

@@ -81,7 +81,7 @@ class CoverageRules:
     if_present: bool = False
 
     def __post_init__(self) -> None:
-        """Raises OptionError for a share outside 0 to 1: 95 would never be reached, -1 always."""
+        """Raise OptionError for a share outside 0 to 1: 95 would never be reached, -1 always."""
         named = {name: share for name in SHARES if (share := getattr(self, name)) is not None}
         for name, share in (*named.items(), *self.require.items()):
             if not is_share(share):
@@ -110,7 +110,7 @@ class RuleResult:
 
 
 def percent(share: float | None) -> str:
-    """A share as a percentage, never rounded up to 100 % or down to 0 %."""
+    """Return a share as a percentage, never rounded up to 100 % or down to 0 %."""
     if share is None:
         return "n/a"
     if share in (0.0, 1.0):
@@ -119,7 +119,7 @@ def percent(share: float | None) -> str:
 
 
 def check(coverage: Coverage, rules: CoverageRules) -> tuple[RuleResult, ...]:
-    """The result of every rule, in a fixed order.
+    """Return the result of every rule, in a fixed order.
 
     A model without floats breaks no rule on shares, but a share of FLOPs none of which are known does, and
     so does a required operator that the model lacks, unless `if_present`. Raises OptionError for an operator
@@ -241,7 +241,7 @@ def _reaches(share: float, bound: float) -> bool:
 
 
 def _not_in_half(nodes: Sequence[NodeCoverage]) -> list[str]:
-    """The nodes that are not entirely in half; most FLOPs first."""
+    """Return the nodes that are not entirely in half; most FLOPs first."""
     found = [node for node in nodes if node.precision in (Precision.FULL, Precision.MIXED)]
     return [node.name for node in sorted(found, key=lambda node: -(node.flops or 0))]
 
@@ -256,7 +256,7 @@ def _dims(dims: Dims) -> str:
 
 
 def _refuse_unknown(coverage: Coverage, operators: Sequence[str]) -> None:
-    """Raises OptionError for an operator that neither the model nor any schema has: it is probably misspelt,
+    """Raise OptionError for an operator that neither the model nor any schema has: it is probably misspelt,
     and no model could break a rule on it.
     """
     for operator in operators:
@@ -288,7 +288,7 @@ class RuleFile:
 
 
 def load(path: Path) -> RuleFile:
-    """The rules of a file. Raises ListError, which names file and line."""
+    """Return the rules of a file. Raises ListError, which names file and line."""
     top = yaml_fields.parse(path, tuple(_READERS), trusted=False)
     found = {
         f.name.replace("-", "_"): _READERS[f.name](f) for f in yaml_fields.fields(path, top, tuple(_READERS))
@@ -389,7 +389,7 @@ class _BaselineRecord(msgspec.Struct):
 
 
 def load_baseline(path: Path) -> Baseline:
-    """Reads a file that `save`, or `--json`, wrote. Raises OptionError for any other."""
+    """Read a file that `save`, or `--json`, wrote. Raises OptionError for any other."""
     try:
         content = records.parse(reading.read(path), _BaselineRecord)
     except FileNotFoundError as error:
@@ -413,5 +413,5 @@ def lacking(coverage: Coverage, baseline: Baseline) -> tuple[str, ...]:
 
 
 def save_baseline(coverage: Coverage, path: Path) -> None:
-    """Writes the numbers that later coverages are compared with; raises OutputError."""
+    """Write the numbers that later coverages are compared with; raises OutputError."""
     writing.write_json(coverage.summary(), path)

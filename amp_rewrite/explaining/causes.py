@@ -104,7 +104,7 @@ class RootCause:
         return tuple(dict.fromkeys(self.decisions.all[unit].operator for unit in self.roots))
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the same as plain data."""
         root = self.first
         return {
             "nodes": len(self.held),

@@ -55,7 +55,7 @@ PREDICTED = "predicted, not measured"
 
 
 def summary(found: Prediction) -> str:
-    """The speed of a result against float32 and against everything in half, with its launches and Casts."""
+    """Return the speedup of a result over float32 and over all half, with its launches and Casts."""
     speeds = f"{found.speedup:.2f}x float32 and {found.of_everything:.2f}x everything in {found.half}"
     return f"{speeds} on {found.device}{_at(found)}, {_launches(found.result)} ({PREDICTED})"
 

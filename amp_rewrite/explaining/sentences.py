@@ -114,7 +114,7 @@ def of_cause(cause: RootCause) -> Paragraph:
 
 
 def share(part: float) -> str:
-    """A part of 1 as a percentage; below one percent with a decimal. Only all is 100%, and none 0%."""
+    """Return a part of 1 as a percentage; below one percent with a decimal. Only all is 100%, and none 0%."""
     if _NEARLY <= part < 1:
         return "over 99%"
     return f"{part:.0%}" if part >= 0.01 or part == 0 else "under 0.1%" if part < 0.001 else f"{part:.1%}"
@@ -157,7 +157,7 @@ def size(count: int) -> str:
 
 
 def summary(changes: Iterable[FormChange]) -> Iterator[str]:
-    """One sentence for each kind of change, with the number of nodes; opsets with their versions."""
+    """Yield a sentence for each kind of change, with the number of nodes; opsets with their versions."""
     counts = Counter(change.kind for change in changes if change.kind is not FormChangeKind.OPSET_RAISED)
     yield from (of(change) for change in changes if change.kind is FormChangeKind.OPSET_RAISED)
     for kind, text in _SUMMARIES.items():

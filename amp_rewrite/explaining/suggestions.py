@@ -116,8 +116,8 @@ NEWEST = 24
 
 
 def _allowed(unit: Unit, version: int) -> frozenset[str]:
-    """The types that the schema of an opset allows at the first port of a unit: there its type may be fixed,
-    and have no variable of this name.
+    """Return the types that the schema of an opset allows at the first port of a unit, by port since another
+    opset may fix its type, without a variable of this name.
     """
     node = unit.node
     groups = schema.layout(node.domain, node.op_type, version, len(node.inputs), len(node.outputs)) or ()

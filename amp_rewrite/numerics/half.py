@@ -69,7 +69,7 @@ HALF_TYPES = frozenset(half.dtype for half in BY_NAME.values())
 
 
 def named(name: str) -> Half:
-    """The half type called `name`; OptionError for any other name."""
+    """Return the half type called `name`; OptionError for any other name."""
     if name not in BY_NAME:
         choices = ", ".join(BY_NAME)
         raise OptionError(f"{name} is not a half-precision type", remedy=f"choose one of {choices}")
@@ -119,7 +119,7 @@ def fit(array: NDArray[np.float32], half: Half) -> Fit:
 
 
 def join(parts: Sequence[Fit]) -> Fit:
-    """The fit of an array, from the fits of its blocks."""
+    """Return the fit of an array, from the fits of its blocks."""
     if len(parts) <= 1:
         return next(iter(parts), PERFECT)
     return Fit(

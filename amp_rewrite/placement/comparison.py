@@ -100,7 +100,7 @@ HEADER = ("model", "nodes", "half", "float32", "Casts", "inserted", "copies", "o
 
 
 def cells(placement: Placement) -> list[str]:
-    """The numbers of a placement that loads, as the columns behind the model have them."""
+    """Return the numbers of a placement that loads, as the columns behind the model have them."""
     half, full = (sum(counts.values()) for counts in (placement.half, placement.full))
     casts = (placement.float_casts, placement.inserted_casts, placement.copies, placement.cpu_nodes)
     return [f"{number:,}" for number in (placement.nodes, half, full, *casts)]
@@ -173,12 +173,12 @@ class Runtime:
     stubs: bool
 
     def to_json(self) -> dict[str, object]:
-        """The same as plain data."""
+        """Return the same as plain data."""
         return {"onnxruntime": self.version, "provider": self.device.value.lower(), "stubs": self.stubs}
 
 
 def runtime(device: Device) -> Runtime:
-    """The runtime that places models on a device; MissingPackageError without one."""
+    """Return the runtime that places models on a device; MissingPackageError without one."""
     return Runtime(sessions.onnxruntime().__version__, device, opening.needs_stubs(device))
 
 
@@ -191,7 +191,7 @@ class Comparison:
     original: Placement | None
 
     def counts(self) -> Iterator[Difference]:
-        """The totals of a result that loads, beside those of an original that loads."""
+        """Yield the totals of a result that loads, beside those of an original that loads."""
         if self.result.refused:
             return
         before = {} if self.original is None or self.original.refused else totals(self.original)
@@ -199,7 +199,7 @@ class Comparison:
             yield _difference(what, before.get(what), number)
 
     def to_json(self) -> dict[str, object]:
-        """The same as plain data."""
+        """Return the same as plain data."""
         if self.original is None:
             return {**self.runtime.to_json(), "result": self.result.to_json()}
         against = {"against": compare_placements(self.original, self.result).to_json()}

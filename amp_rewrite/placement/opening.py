@@ -123,7 +123,7 @@ def _ran(session: Any, feeds: Feeds) -> Answer:
 
 
 def serve(*, stubs: bool) -> None:
-    """Answers requests until there are no more; a request that is None asks whether CUDA works here."""
+    """Answer requests until there are no more; a request that is None asks whether CUDA works here."""
     runtime = sessions.onnxruntime()
     if not stubs and hasattr(runtime, "preload_dlls"):
         runtime.preload_dlls()
@@ -169,7 +169,7 @@ class SessionProcess:
             return False
 
     def end(self) -> None:
-        """Ends the process, if there is one."""
+        """End the process, if there is one."""
         self._child.end()
 
 
@@ -180,7 +180,7 @@ def _with_stubs() -> dict[str, str]:
 
 @contextlib.contextmanager
 def session_process(device: Device) -> Generator[SessionProcess]:
-    """A process for sessions on a device, with stub libraries for CUDA where CUDA does not work.
+    """Return a process for sessions on a device, with stub libraries for CUDA where CUDA does not work.
 
     Raises MissingPackageError without onnxruntime, or for CUDA without onnxruntime-gpu.
     """

@@ -47,13 +47,13 @@ class PlacementLog:
 
 
 def read_log(path: Path) -> PlacementLog:
-    """The log of one session."""
+    """Return the log of one session."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         return parse_log(lines)
 
 
 def parse_log(lines: Iterable[str]) -> PlacementLog:
-    """The same from its lines; the last word on a node counts."""
+    """Return the same from its lines; the last word on a node counts."""
     counts: dict[str, int] = {}
     nodes: dict[str, Counter[NodeKey]] = {}
     why: dict[NodeKey, CpuReason] = {}
@@ -84,7 +84,7 @@ def _reason(line: str) -> Iterator[tuple[NodeKey, CpuReason]]:
 
 
 def _plain(line: str) -> str:
-    """A line without its end and its colours."""
+    """Return a line without its end and its colours."""
     return _COLOUR.sub("", line.rstrip("\n"))
 
 
@@ -170,7 +170,7 @@ class Placement:
         return sum(group.count for group in self.on_cpu)
 
     def to_json(self) -> dict[str, object]:
-        """The same as plain data.
+        """Return the same as plain data.
 
         Examples:
             >>> from amp_rewrite import Placement
@@ -194,14 +194,14 @@ class OwnNodes:
 
 
 def own_nodes(model: onnx.ModelProto) -> OwnNodes:
-    """The nodes of a model, to tell them from those that onnxruntime makes."""
+    """Return the nodes of a model, to tell them from those that onnxruntime makes."""
     own = [*proto_traversal.every_node(model)]
     operators = Counter(schema.written(schema.canonical(node.domain), node.op_type) for node in own)
     return OwnNodes(operators, frozenset(node.name for node in own))
 
 
 def of(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes, *, cpu_asked: bool) -> Placement:
-    """The placement of a model from the graph that onnxruntime saved and its log."""
+    """Return the placement of a model from the graph that onnxruntime saved and its log."""
     casts = [node for node in nodes if node.operator == "Cast"]
     work = [node for node in nodes if node.operator not in ("Cast", *COPIES)]
     operators = _counted(node.operator for node in nodes)

@@ -43,8 +43,8 @@ Place = Callable[[Path, Feeds | None], Placement]
 
 @contextlib.contextmanager
 def opener(device: Device, libraries: Libraries = ()) -> Generator[Open]:
-    """A function that opens models on a device, one after the other, in one process, with these libraries of
-    custom operators.
+    """Yield a function that opens models on a device, one after the other, in one process, with these
+    libraries of custom operators.
 
     Raises MissingPackageError, OptionError and OutputError as `stub_libraries.folder` does; the function
     raises ModelError for an unreadable model, and TimeLimitError.

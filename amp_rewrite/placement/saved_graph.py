@@ -69,7 +69,7 @@ class SavedGraph:
 
 
 def operator(node: ir.Node) -> str:
-    """The operator that onnxruntime executes, with its domain where that is not ONNX's own."""
+    """Return the operator that onnxruntime executes, with its domain where that is not ONNX's own."""
     return node.metadata_props.get(_OPERATOR) or schema.written(node.domain, node.op_type)
 
 
@@ -82,7 +82,7 @@ _MOVED = re.compile(r"_token_\d+$")
 
 
 def read(path: Path) -> SavedGraph:
-    """A graph from the file that onnxruntime saved."""
+    """Return a graph from the file that onnxruntime saved."""
     model = load(path)
     return SavedGraph(model, element_types.infer(model))
 
@@ -197,7 +197,7 @@ class _Search:
 
 
 def _present(model: ir.Model) -> Iterator[str]:
-    """The names of all values of a graph."""
+    """Yield the names of all values of a graph."""
     for graph in graphs(model.graph):
         held = (*graph.inputs, *graph.initializers.values(), *(v for node in graph for v in node.outputs))
         for value in held:

@@ -130,7 +130,7 @@ def _publish(runtime: Installed, target: Path) -> None:
 
 
 def build(runtime: Installed, target: Path) -> None:
-    """Compiles all libraries into a folder; raises OptionError as `folder` does."""
+    """Compile all libraries into a folder; raises OptionError as `folder` does."""
     for tool in ("gcc", "nm"):
         if shutil.which(tool) is None:
             raise OptionError(
@@ -150,7 +150,7 @@ def build(runtime: Installed, target: Path) -> None:
 
 
 def _imports(provider: Path) -> list[str]:
-    """The symbols that a library imports, `name@soname` or `name` alone."""
+    """Return the symbols that a library imports, `name@soname` or `name` alone."""
     listed = _run(["nm", "-D", "--undefined-only", str(provider)])
     return [line.split()[-1].replace("@@", "@") for line in listed.splitlines() if line.strip()]
 

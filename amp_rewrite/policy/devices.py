@@ -37,7 +37,7 @@ class Device:
     source: str = ""
 
     def rate(self, half: str) -> float:
-        """The rate of a half type, by its name.
+        """Return the rate of a half type, by its name.
 
         Examples:
             >>> from amp_rewrite import Options

@@ -59,7 +59,7 @@ class Entry:
 
 
 def read(top: Iterable[Field], source: str, operator: Callable[[Field], Operator]) -> dict[Operator, Entry]:
-    """The entries of a file's lists, for the operators that `operator` takes their fields for.
+    """Return the entries of a file's lists, for the operators that `operator` takes their fields for.
 
     Raises ListError with file and line for an invalid entry, and for an operator on two lists.
     """

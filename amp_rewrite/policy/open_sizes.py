@@ -81,11 +81,11 @@ class OpenDimensions:
         return self.known.get(spot, self.known.get(dim.value or "", dim))
 
     def of_symbol(self, symbol: str | None) -> int | None:
-        """The size of a symbol; None for one that is not a dimension of an input."""
+        """Return the size of a symbol; None for one that is not a dimension of an input."""
         return self._sizes.get(symbol) if symbol else None
 
     def of_input(self, value: ir.Value) -> list[int] | None:
-        """The dimensions of an input, with a size for each; None where its rank is unknown."""
+        """Return the dimensions of an input, with a size for each; None where its rank is unknown."""
         if value.shape is None:
             return None
         return [
@@ -102,7 +102,7 @@ def _open(graph: ir.Graph) -> Iterator[tuple[str, str | None]]:
 
 
 def refuse_wrong_sizes(dims: Dims, spots: Mapping[str, str | None], error: type[AmpRewriteError]) -> None:
-    """Raises `error` for a size of a dimension that is not open, and for two sizes of one axis.
+    """Raise `error` for a size of a dimension that is not open, and for two sizes of one axis.
 
     `spots` holds the open axes of the inputs as `input:axis`, each with its symbol if it has one.
     """

@@ -38,7 +38,7 @@ from amp_rewrite.policy.yaml_fields import Field, fields, near, nearest, parse, 
 
 
 def names() -> tuple[str, ...]:
-    """The names of the shipped lists, in order; ListError if there are none."""
+    """Return the names of the shipped lists, in order; ListError if there are none."""
     return _names_in(folder())
 
 
@@ -122,7 +122,7 @@ class OpLists:
     half: str = ""
 
     def __repr__(self) -> str:
-        """A line: the name, how many operators are listed, and how many of them were moved."""
+        """Return a line: the name, how many operators are listed, and how many of them were moved."""
         return f"OpLists({self.name}: {len(self.entries)} operators, {len(self.moved)} moved)"
 
     def __reduce__(self) -> tuple[type[OpLists], tuple[Any, ...]]:
@@ -166,7 +166,7 @@ class OpLists:
         return len(self.files) == 1 and not holds(self.files[0])
 
     def moved_to(self, operator: str) -> Kind | None:
-        """The list to which an operator was moved; None where it was not, or does not exist.
+        """Return the list to which an operator was moved; None where it was not, or does not exist.
 
         Examples:
             >>> from amp_rewrite import load_lists
@@ -200,7 +200,7 @@ _ASKED = Evidence(Authority.OVERRIDE, Reason.ASKED)
 
 
 def load(name_or_path: str | Path) -> OpLists:
-    """A shipped list by its name, or the list in a file, for `Options.lists`.
+    """Return a shipped list by its name, or the list in a file, for `Options.lists`.
 
     Raises ListError with file and line for errors in the file, or in one it extends.
 

@@ -9,7 +9,7 @@ from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 
 def in_words(evidence: Evidence) -> str:
-    """The evidence as words that finish the sentence "stays float32: ..." (or "allowed: ...")."""
+    """Return the evidence as words that finish the sentence "stays float32: ..." (or "allowed: ...")."""
     return _WORDS[evidence.reason].format(
         subject=evidence.subject,
         value=f"'{evidence.subject}'" if evidence.subject else "a stored value",
@@ -24,7 +24,7 @@ def in_words(evidence: Evidence) -> str:
 
 
 def _part(evidence: Evidence) -> str:
-    """The nodes and Casts of a part of the model."""
+    """Return the nodes and Casts of a part of the model."""
     counts = ((evidence.nodes, "node"), (evidence.casts, "Cast"))
     known = ((count, noun) for count, noun in counts if count is not None)
     return ", ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in known)

@@ -136,7 +136,7 @@ class Target:
     def joined(
         self, domain: str, operator: str, support: Support | None, half: str
     ) -> tuple[frozenset[str], ...]:
-        """Groups of an operator's variables that are to be half together or not at all."""
+        """Return groups of an operator's variables that must be half together or not at all."""
         wanted = self.together.get((domain, operator))
         return (*(support.joined(half) if support else ()), *([wanted] if wanted else ()))
 
@@ -180,7 +180,7 @@ BY_NAME = {target.name: target for target in (ONNXRUNTIME_CUDA, ONNXRUNTIME_WEBG
 
 
 def named(name: str) -> Target:
-    """The target of that name; OptionError for any other."""
+    """Return the target of that name; OptionError for any other."""
     if name not in BY_NAME:
         raise OptionError(f"{name} is not a known target", remedy=f"choose one of {', '.join(BY_NAME)}")
     return BY_NAME[name]

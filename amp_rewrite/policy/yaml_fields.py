@@ -69,7 +69,7 @@ class Field:
         return self.key.start_mark.line + 1
 
     def error(self, problem: str, remedy: str = "") -> ListError:
-        """An error about this field, with its place."""
+        """Return an error about this field, with its place."""
         return ListError(problem, file=self.file, line=self.line, remedy=remedy)
 
 
@@ -149,7 +149,7 @@ def _unknown(field: Field, allowed: tuple[str, ...]) -> ListError:
 
 
 def text(field: Field) -> str:
-    """The text that a field holds, its white space folded; ListError when it holds none."""
+    """Return the text that a field holds, its white space folded; ListError when it holds none."""
     if not is_text(field.value):
         raise field.error(f"the {field.name} is not text", f"write {field.name}: some text")
     return " ".join(field.value.value.split())

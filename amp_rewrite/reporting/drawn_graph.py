@@ -115,7 +115,7 @@ class PlannedChanges:
 
 
 def changes(graph: UnitGraph, decisions: Decisions, plan: Plan) -> PlannedChanges:
-    """The changes that a plan will make to a model that has not been edited yet."""
+    """Return the changes that a plan will make to a model that has not been edited yet."""
     stored = (storing.stored.value for storing in plan.tensors if storing.storage is Storage.HALF)
     halves = (unit for unit in graph.units if decisions.all[unit.index].is_half)
     uses = frozenset(use for unit in halves for use in unit.uses)
@@ -125,7 +125,7 @@ def changes(graph: UnitGraph, decisions: Decisions, plan: Plan) -> PlannedChange
 def build(
     root: ir.Graph, types: Types, decisions: Decisions, planned: PlannedChanges, flops: Flops
 ) -> DrawnGraph:
-    """The drawn graph of a model with the planned Casts; a rewritten model has its Casts as nodes."""
+    """Return the drawn graph of a model with the planned Casts; a rewritten model has its Casts as nodes."""
     return _Drawer(root, types, decisions, planned, flops).drawn()
 
 
@@ -153,7 +153,7 @@ _Item = ir.Node | ir.Value | PlannedCast | _GraphOutput
 
 
 def _with_titles(graph: ir.Graph, title: str) -> Iterator[tuple[ir.Graph, str]]:
-    """A graph and its subgraphs, titled by attribute and node."""
+    """Yield a graph and its subgraphs, titled by attribute and node."""
     yield graph, title
     for node in graph:
         for number, body in enumerate(control_flow.bodies(node)):
@@ -163,7 +163,7 @@ def _with_titles(graph: ir.Graph, title: str) -> Iterator[tuple[ir.Graph, str]]:
 
 
 def _in_order(graph: ir.Graph, casts: Sequence[PlannedCast]) -> list[_Item]:
-    """The contents of a graph: nodes in order, inputs before their first use, Casts and outputs after
+    """Return the contents of a graph: nodes in order, inputs before their first use, Casts and outputs after
     their producer.
     """
     place = {node: i for i, node in enumerate(graph)}
@@ -278,7 +278,7 @@ class _Drawer:
         )
 
     def _input(self, use: Use) -> tuple[BoxValue, ...]:
-        """The value at a use; empty for an omitted optional input."""
+        """Return the value at a use; empty for an omitted optional input."""
         value = value_of(use)
         return () if value is None else (self._value(value, half=self._is_half(use, value)),)
 
@@ -333,7 +333,7 @@ _SHADES: Mapping[frozenset[bool], Shade] = {
 
 
 def _type_text(value: ir.Value, types: Types) -> str:
-    """The type and shape of a value as in `float32[batch, 3]`; unknown parts are omitted."""
+    """Return the type and shape of a value as in `float32[batch, 3]`; unknown parts are omitted."""
     kind = types.get(value) or value.type
     if not isinstance(kind, ir.TensorType):
         return "" if kind is None else str(kind)
@@ -349,7 +349,7 @@ _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def attribute_texts(node: ir.Node) -> tuple[tuple[str, str], ...]:
-    """The attributes of a node that are no bodies: names and values."""
+    """Return the attributes of a node that are no bodies: names and values."""
     shown = (attribute for attribute in node.attributes.values() if attribute.type not in _GRAPHS)
     return tuple((attribute.name, _attribute_text(attribute)) for attribute in shown)
 

@@ -34,7 +34,7 @@ _OURS = (
 
 
 def render(report: HtmlReport) -> bytes:
-    """The whole file in UTF-8; equal reports give equal bytes."""
+    """Return the whole file in UTF-8; equal reports give equal bytes."""
     style, script = _text("page.css"), "\n".join(_text(f"{name}.js") for name in _OURS)
     libraries = "\n".join(_text(f"vendor/{name}.min.js") for name in _VENDORED)
     vendored = re.sub(r"^//# sourceMappingURL=.*$", "", libraries, flags=re.MULTILINE)
@@ -51,7 +51,7 @@ def render(report: HtmlReport) -> bytes:
 
 
 def embedded(data: Any) -> str:
-    """JSON that is safe inside a script element: ASCII without `<`, `>` and `&`."""
+    """Return JSON that is safe inside a script element: ASCII without `<`, `>` and `&`."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
@@ -78,7 +78,7 @@ def _text(name: str) -> str:
 
 
 def plain(report: HtmlReport) -> dict[str, Any]:
-    """The whole report as plain data."""
+    """Return the whole report as plain data."""
     view, step = report.decided, report.step
     return {
         "title": report.title,
@@ -165,7 +165,7 @@ def _plain_output(output: Output) -> dict[str, Any]:
 
 
 def _plain_error(box_error: BoxError) -> dict[str, Any]:
-    """Errors as text, and `size` as a number for the colour scale: JSON has no infinity."""
+    """Return errors as text, and `size` as a number for the colour scale: JSON has no infinity."""
     error = box_error.error
     return {
         "box": box_error.box,

@@ -48,7 +48,7 @@ class ModelCard:
 
 
 def model_card(model: ir.Model, drawn: DrawnGraph, options: str) -> ModelCard:
-    """The card of a model; `options` are the command's options as text."""
+    """Return the card of a model; `options` are the command's options as text."""
     return ModelCard(tuple(_facts(model, options)), tuple(_ports(drawn.boxes)))
 
 
@@ -78,7 +78,7 @@ class StepView:
 
 
 def step_view(lines: Iterable[SummaryLine], parts: Mapping[str, StepPart], boxes: Sequence[Box]) -> StepView:
-    """The view of a step whose nodes have these parts, by the names of outputs; all others are forward."""
+    """Return the view of a step with these parts of nodes, by output names; all others are forward."""
     return StepView(tuple(lines), tuple(drawn_graph.step_part(box, parts) for box in boxes))
 
 
@@ -153,7 +153,7 @@ class HtmlReport:
     step: StepView | None = None
 
     def summary_lines(self) -> Iterator[SummaryLine]:
-        """The lines of the summary."""
+        """Yield the lines of the summary."""
         yield from summary.lines(self.report) if self.report else summary.coverage_lines(self.coverage)
         yield from self.evidence.notes
 
@@ -215,7 +215,7 @@ def decision_view(
     card: ModelCard,
     ranges: Mapping[int, UnitRange] | None = None,
 ) -> DecisionView:
-    """The decisions about a model for its report; `ranges` is the knowledge of half units, by position."""
+    """Return the decisions on a model for its report; `ranges` is the knowledge of half units by position."""
     box_of = {unit: i for i, box in enumerate(drawn.boxes) for unit in box.units}
     reasons = (
         UnitReason(
@@ -234,7 +234,7 @@ def decision_view(
 
 
 def _box_errors(boxes: Sequence[Box], errors: Iterable[NodeError]) -> Iterator[BoxError]:
-    """The errors of values that are outputs of nodes of the main graph, where names are unique."""
+    """Yield the errors of values that are outputs of nodes of the main graph, where names are unique."""
     producers = {
         value.name: i
         for i, box in enumerate(boxes)

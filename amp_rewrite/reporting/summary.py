@@ -19,7 +19,7 @@ from amp_rewrite.text import plural
 
 
 def lines(report: Report) -> Iterator[SummaryLine]:
-    """The summary of a rewrite; lines without content are omitted."""
+    """Yield the summary of a rewrite; lines without content are omitted."""
     yield _nodes(report.nodes, report.half, "float32")
     removed = f", {report.casts_removed:,} removed" if report.casts_removed else ""
     yield SummaryLine("Casts", f"{report.casts_added:,} added{removed}")
@@ -88,13 +88,13 @@ def _run_lines(report: Report) -> Iterator[SummaryLine]:
 
 
 def prediction_lines(prediction: Prediction | None) -> Iterator[SummaryLine]:
-    """The predicted speed, where there is any."""
+    """Yield the predicted speed, where there is any."""
     if prediction is not None:
         yield SummaryLine("speed", frozen_analysis.summary(prediction))
 
 
 def observed_lines(observed: Observed | None) -> Iterator[SummaryLine]:
-    """The observations before the rewrite, if there are any."""
+    """Yield the observations before the rewrite, if there are any."""
     if observed is None:
         return
     counts = observed.counts
@@ -104,7 +104,7 @@ def observed_lines(observed: Observed | None) -> Iterator[SummaryLine]:
 
 
 def match_lines(matches: Iterable[Matched]) -> Iterator[SummaryLine]:
-    """The number of nodes that each pattern or operator flag matched."""
+    """Yield the number of nodes that each pattern or operator flag matched."""
     for matched in matches:
         flag = f"--{matched.by.replace('_', '-')} {matched.pattern}"
         near = f"; did you mean {' or '.join(matched.near)}?" if matched.near else ""
@@ -116,13 +116,13 @@ def match_lines(matches: Iterable[Matched]) -> Iterator[SummaryLine]:
 
 
 def coverage_lines(coverage: Coverage) -> Iterator[SummaryLine]:
-    """The summary of a model that was rewritten earlier."""
+    """Yield the summary of a model that was rewritten earlier."""
     yield _nodes(coverage.nodes, "half", "float arithmetic")
     yield SummaryLine("Casts", f"{len(coverage.casts):,} between half and float32")
 
 
 def _sizes(report: Report) -> str:
-    """The size before and, unless nothing was written, after."""
+    """Return the size before and, unless nothing was written, after."""
     if not report.size_after:
         return size(report.size_before)
     share = f" ({report.size_after / report.size_before:.0%})" if report.size_before else ""
@@ -149,6 +149,6 @@ def _version(name: str) -> str:
 
 
 def seconds(report: Report) -> Iterator[SummaryLine]:
-    """The wall time of every stage of the last rewrite."""
+    """Yield the wall time of every stage of the last rewrite."""
     stages = ", ".join(f"{stage} {taken:.2f}" for stage, taken in report.seconds)
     yield SummaryLine("seconds", f"{stages}; {sum(taken for _, taken in report.seconds):.2f} in all")

@@ -24,7 +24,7 @@ def describe(verdict: Verdict) -> str:
 
 
 def in_short(verdict: Verdict) -> str:
-    """The verdict in a few words."""
+    """Return the verdict in a few words."""
     if verdict.ok:
         return "PASS: verified against the original"
     if verdict.is_made_up:
@@ -48,7 +48,7 @@ _NAMED = 3
 
 
 def cells(output: Output) -> tuple[str, ...]:
-    """The row of an output, one cell for each of COLUMNS."""
+    """Return the row of an output, one cell for each of COLUMNS."""
     m = output.metrics
     if not (output.is_compared or output.broken):
         return (output.name, *[""] * (len(COLUMNS) - 2), "not compared")
@@ -137,7 +137,7 @@ def of_tried(tried: Tried) -> str:
 
 
 def _half(tried: Tried) -> str:
-    """The share of half in a result that was tried."""
+    """Return the share of half in a result that was tried."""
     if tried.nodes is None:
         return ""
     some = tried.nodes.half + tried.nodes.mixed

@@ -131,7 +131,7 @@ def update(
 
 
 def mark_restored(model: ir.Model) -> None:
-    """Marks a model as made float32 again, by this version."""
+    """Mark a model as made float32 again, by this version."""
     model.metadata_props[RESTORED] = version.installed()
 
 
@@ -197,7 +197,7 @@ class _Entries:
         self._by_identity: dict[int, int] = {}
 
     def position(self, entry: Entry) -> int:
-        """The position of an entry. The same entry serves many units: it is looked up by identity first."""
+        """Return the position of an entry, looked up by identity first, as many units share one entry."""
         position = self._by_identity.get(id(entry))
         if position is None:
             bare = replace(entry, unheld=None)  # a record does not have it
@@ -240,7 +240,7 @@ _NUMBER = re.compile("((?<![0-9])(?:0|[1-9][0-9]{0,17})(?![0-9]))")
 
 
 def _columns(texts: Iterable[str]) -> dict[str, Any]:
-    """Texts as columns (_Texts)."""
+    """Return texts as columns (_Texts)."""
     templates: _Positions[tuple[str, ...]] = _Positions()
     positions, differences, last = list[int](), list[int](), list[int]()
     for text in texts:
@@ -253,7 +253,7 @@ def _columns(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _read_texts(columns: _Texts) -> Iterator[str]:
-    """The texts in columns; ValueError where these do not fit together."""
+    """Yield the texts in columns; ValueError where these do not fit together."""
     differences, last = iter(columns.numbers), list[int]()
     for position in columns.positions:
         first, *others = _at(columns.templates, position, "template") or [""]
@@ -284,7 +284,7 @@ def remove(model: ir.Model) -> None:
 
 
 def read(model: ir.Model) -> Decisions | None:
-    """The decisions that a model carries; None when it carries none.
+    """Return the decisions that a model carries; None when it carries none.
 
     Nodes removed or renamed since have none, and units that they caused have no cause.
     Raises ModelError when they are damaged.
@@ -342,7 +342,7 @@ class _Reader:
         self._nodes = [waiting.popleft() if waiting else None for waiting in recorded]
 
     def decisions(self) -> Decisions:
-        """The decisions on the nodes that are in the model, in the order in which they were written."""
+        """Return the decisions on nodes that are in the model, in the order of writing."""
         counts = self._columns.counts
         lengths = {len(self._columns.paints), len(self._columns.causes), len(self._variables)}
         if len(counts) != len(self._nodes) or lengths != {sum(counts)}:

@@ -71,12 +71,12 @@ class Decisions:
         return tuple(self._chain(unit))
 
     def cause(self, unit: int) -> int | None:
-        """The unit that caused the colour of another; None where the chain of causes ends."""
+        """Return the unit that caused the colour of another; None where the chain of causes ends."""
         decision = self.all[unit]
         return None if decision.by_hand or decision.paint.cause == unit else decision.paint.cause
 
     def origins(self) -> tuple[int, ...]:
-        """The end of the chain of causes of every unit; linear in the number of units."""
+        """Return the end of the chain of causes of every unit; linear in the number of units."""
         ends: dict[int, int] = {}
         for unit in range(len(self.all)):
             if unit not in ends:
@@ -98,7 +98,7 @@ class Decisions:
 
 
 def of(graph: UnitGraph, painting: Painting, plan: Plan, placed: Sequence[ir.Node] = ()) -> Decisions:
-    """The decisions of an analysis; `node` of each is the ir.Node.
+    """Return the decisions of an analysis; `node` of each is the ir.Node.
 
     The Cast sites are those of the Casts that the model has, then those that are planned, in their order;
     `cast_nodes` has a node for each of these once they are inserted.

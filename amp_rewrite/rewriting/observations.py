@@ -90,7 +90,7 @@ class Observed(Mapping[str, Extremes]):
         writing.write_json(self.to_json(), arguments.path("path", path))
 
     def to_json(self) -> dict[str, Any]:
-        """This as JSON data.
+        """Return this as JSON data.
 
         Examples:
             >>> from amp_rewrite import Observed
@@ -136,7 +136,7 @@ class Observed(Mapping[str, Extremes]):
         }
 
     def refuse_other(self, model: str) -> None:
-        """OptionError unless `model` is the fingerprint of the model that was observed.
+        """Raise OptionError unless `model` is the fingerprint of the observed model.
 
         Examples:
             >>> from amp_rewrite import Observed
@@ -170,12 +170,12 @@ def _row(extremes: Extremes) -> dict[str, Any]:
 
 
 def _canonical(number: float) -> float:
-    """The same number, without the sign of a zero: which of two zeros is kept depends on their order."""
+    """Return the same number, with the sign of a zero dropped, as it depends on the order of samples."""
     return float(number) + 0.0
 
 
 def _extremes(name: str, row: _Row) -> Extremes:
-    """The extremes in a row; ValueError for numbers that contradict each other."""
+    """Return the extremes in a row; ValueError for numbers that contradict each other."""
     if row.low > row.high:
         raise ValueError(f"values[{name!r}] has a low above its high")
     if row.beyond + row.flushed + row.not_finite > row.counted:

@@ -100,7 +100,7 @@ def dump(
     flops: Flops | None = None,
     assumptions: tuple[str, ...] = (),
 ) -> str:
-    """A plan as JSON text; `options` are those of the run that made it, `flops` those of the nodes, and
+    """Return a plan as JSON text; `options` are those of its run, `flops` those of the nodes, and
     `assumptions` those behind these numbers.
 
     Only `units`, which holds the decisions, and the fields above it count when the plan is loaded; a `colour`
@@ -173,7 +173,7 @@ def _operator(node: ir.Node) -> str:
 
 
 def fingerprint(root: ir.Graph) -> str:
-    """A digest of a model's structure: nodes, names, attributes' names, and stored tensors' types and
+    """Return a digest of a model's structure: nodes, names, attributes' names, and stored tensors' types and
     shapes, but not their numbers.
     """
     digest = hashlib.sha256()
@@ -212,7 +212,7 @@ class SavedPlan:
     assumptions: tuple[str, ...]
 
     def over(self, options: Options) -> Options:
-        """The options with all that the plan decides taken from it."""
+        """Return the options with all that the plan decides taken from it."""
         return replace(
             options,
             half=self.half,
@@ -238,15 +238,15 @@ class SavedPlan:
         return tuple(row.entry for row in rows)
 
     def painting(self, graph: UnitGraph, entries: tuple[Entry, ...]) -> Painting:
-        """The saved colours of this model's units; PlanError when they cannot be."""
+        """Return the saved colours of this model's units; PlanError when they cannot be."""
         painting = Painting(tuple(row.paint for row in self.units), entries)
         self._refuse_impossible(graph, painting)
         return painting
 
     def decisions(self) -> tuple[Decisions, Mapping[Hashable, int]]:
-        """The decisions, for a reader without the model, and the FLOPs of their nodes by Decision.node.
+        """Return the decisions, independent of the model, and the FLOPs of their nodes by Decision.node.
 
-        There are no FLOPs for nodes of which the plan does not have them.
+        Nodes without FLOPs in the plan are absent.
         """
         rows = list(zip(_number_nodes(self.units), self.units, strict=True))
         units = tuple(_decision(node, row) for node, row in rows)
@@ -278,7 +278,7 @@ def _is_of(row: _UnitRecord, unit: Unit) -> bool:
 
 
 def _number_nodes(rows: tuple[_UnitRecord, ...]) -> Iterator[Hashable]:
-    """A number for the node of each row: the units of one stand together, each with another variable."""
+    """Yield the node number of each row: the units of a node are adjacent, each with another variable."""
     number, variables, last = 0, set[str](), None
     for row in rows:
         identity = row.node, row.operator, row.defs
@@ -307,7 +307,7 @@ def _cast_site(row: _CastRecord) -> CastSite:
 
 
 def load(path: str | Path) -> SavedPlan:
-    """Reads a saved plan; PlanError when it is missing, damaged, or of another format."""
+    """Read a saved plan; PlanError when it is missing, damaged, or of another format."""
     file = arguments.path("path", path)
     try:
         text = reading.read(file)
@@ -317,7 +317,7 @@ def load(path: str | Path) -> SavedPlan:
 
 
 def parse(text: bytes | str, where: str | Path) -> SavedPlan:
-    """The plan in a JSON text, as `dump` returns it; PlanError, at `where`, as for `load`."""
+    """Return the plan in a JSON text, as `dump` returns it; PlanError, at `where`, as for `load`."""
     try:
         return _saved(records.parse(text, _PlanRecord, FORMAT), str(where))
     except (ValueError, OptionError) as error:

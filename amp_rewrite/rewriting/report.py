@@ -106,7 +106,7 @@ class Report:
         return "; ".join((casts, *(f"not valid: {fault}" for fault in self.broken), *self.warnings))
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the same as plain data."""
         own = {
             "certificate": self.certificate and self.certificate.to_json(),
             "ranges": self.ranges and self.ranges.to_json(),
@@ -135,14 +135,14 @@ def extents(graph: UnitGraph, painting: Painting) -> dict[ir.Node, Extent]:
 
 
 def count_nodes(graph: UnitGraph, painting: Painting) -> NodeCounts:
-    """The nodes of a model by colour."""
+    """Return the nodes of a model by colour."""
     found = Counter(extents(graph, painting).values())
     total = sum(map(len, graph.nodes.values()))
     return NodeCounts(found[Extent.ALL], found[Extent.SOME], found[Extent.NONE], total - found.total())
 
 
 def of_plan(plan: Plan, nodes: NodeCounts) -> Report:
-    """The report as far as the plan determines it, without sizes, times and verdicts."""
+    """Return the report as far as the plan determines it, without sizes, times and verdicts."""
     stored = plan.tensors
     return Report(
         half=plan.half.name,

@@ -44,7 +44,7 @@ class Restored:
         return not self.broken
 
     def to_json(self) -> dict[str, Any]:
-        """This as JSON data, without the model.
+        """Return this as JSON data, without the model.
 
         Examples:
             >>> from amp_rewrite import restore, rewrite
@@ -124,5 +124,5 @@ def _target(model: ModelSource, output: arguments.PathLike | None) -> Path | Non
 
 
 def default(path: Path) -> Path:
-    """The path of a result that was not named."""
+    """Return the path of a result that was not named."""
     return path.with_name(f"{path.stem}_fp32.onnx")

@@ -35,7 +35,7 @@ class IOType:
 
 
 def io_types(model: ir.Model, types: Types) -> tuple[IOType, ...]:
-    """The inputs and outputs of a model, in order, without the initializers that IR 3 lists as inputs."""
+    """Return the inputs and outputs of a model, in order, without initializers that IR 3 lists as inputs."""
     values = [v for v in model.graph.inputs if not v.is_initializer()]
     return tuple(
         IOType(value.name, types.get(value), str(value.shape)) for value in (*values, *model.graph.outputs)
@@ -43,7 +43,7 @@ def io_types(model: ir.Model, types: Types) -> tuple[IOType, ...]:
 
 
 def broken_io(before: tuple[IOType, ...], after: tuple[IOType, ...]) -> tuple[str, ...]:
-    """The unwanted changes of inputs and outputs, a sentence each."""
+    """Return the unwanted changes of inputs and outputs, a sentence each."""
     if len(before) != len(after):
         return (f"the model had {len(before)} inputs and outputs, and has {len(after)}",)
     return tuple(
@@ -154,7 +154,7 @@ class Proof:
     written: WrittenTensors = field(default_factory=WrittenTensors)
 
     def __call__(self, result: Any) -> None:
-        """Proves it."""
+        """Prove it."""
         with self.timed.stage("prove"):
             certificate, itself = self._certificates(result)
         if itself.proved and not certificate.proved:

@@ -13,7 +13,7 @@ from amp_rewrite.onnx_types.element_types import Types
 
 
 def run(root: ir.Graph, nodes: GraphNodes, types: Types) -> int:
-    """Removes the Casts of a model that a rewrite made redundant; returns how many it removed.
+    """Remove the Casts of a model that a rewrite made redundant; return the number of removed Casts.
 
     `nodes` are those of its graphs before the rewrite: redundant are Casts of theirs, or Casts added next to
     one. Every value stays the same: a Cast to the type that its input has goes, and one to float32 and back

@@ -57,7 +57,7 @@ def has_half(model: ir.Model, halves: Halves = HALF_TYPES) -> bool:
 
 
 def widen(model: ir.Model, halves: Halves = HALF_TYPES, *, kept_io: Container[str | None] | None) -> Edited:
-    """Widens the values of a model that have these types; inputs and outputs that are in `kept_io`, all for
+    """Widen the values of a model that have these types; inputs and outputs that are in `kept_io`, all for
     None, keep them behind Casts.
 
     A node without a schema, such as a custom operator, and one that consumes or produces the bits of half
@@ -159,7 +159,7 @@ class _Widener:
         return self._keeps(value) and value in self._root.inputs and not is_weight
 
     def _keeps(self, value: ir.Value) -> bool:
-        """Returns whether the value keeps its type as an input or output of the model."""
+        """Return whether the value keeps its type as an input or output of the model."""
         return self._kept_io is None or value.name in self._kept_io
 
     def _widen(self, value: ir.Value) -> None:
@@ -206,7 +206,7 @@ class _Widener:
         return made
 
     def _container(self, value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType) -> list[ir.Node]:
-        """Nodes that cast a sequence or an optional."""
+        """Return nodes that cast a sequence or an optional."""
         since = cast_insertion.MIN_OPSET[type(kind)]
         if self._version("") < since:
             raise ModelError(

@@ -36,7 +36,7 @@ def widen_attributes(node: ir.Node, halves: Container[ir.DataType | None] = HALF
 
 
 def widened(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """The tensor in float32 where it is half; a large one is converted when it is written."""
+    """Return the tensor in float32 where it is half; a large one is converted when it is written."""
     if tensor.dtype not in HALF_TYPES:
         return tensor
     if tensor.nbytes < editing.LAZY_FROM:
