@@ -278,7 +278,7 @@ def _convolution_sizes(node: ir.Node, operands: _Operands) -> _Sizes:
 
 
 def _recurrent_sizes(node: ir.Node, operands: _Operands) -> _Sizes:
-    """Return the sizes: W is directions x gates * hidden x input, R has hidden for input; X has batch second."""
+    """Return the sizes: W is directions x gates * hidden x input, R has hidden for input, X batch second."""
     x, w, r = (operand or (None, None, None) for operand in operands[:3])
     hidden = schema.integer(node, "hidden_size") or r[-1]
     return {"hidden size": hidden, "input size": w[-1], "batch": x[1 - schema.integer(node, "layout")]}
@@ -314,4 +314,4 @@ _PRODUCTS: dict[tuple[str, str], Callable[[ir.Node, _Operands], _Sizes]] = {
     **{(CONTRIB, name): _convolution_sizes for name in ("FusedConv", "NhwcConv", "NhwcFusedConv")},
     **{(CONTRIB, name): _head_size for name in _ATTENTION},
 }
-"""The sizes that matter to Tensor Cores by operator; None where one is open or unknown."""
+"""The sizes relevant to Tensor Cores, by operator; None where one is open or unknown."""

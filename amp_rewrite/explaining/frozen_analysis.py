@@ -206,7 +206,7 @@ class Analysis:
         """Return the causes of float32, with remedies: the most arithmetic first.
 
         `flops` are the floating-point operations of the nodes (flops.flop_count); without them the number of
-        nodes counts. Every change that is suggested was tried; with a saved plan, which takes none, none is.
+        nodes counts. Every suggested change was tried; there are none with a saved plan.
         Raises OptionError when the model has been rewritten since.
 
         Examples:

@@ -182,7 +182,7 @@ class _Outcome:
 
 
 class _Trials:
-    """Tries flags on one model while there are tries left; nothing is tried twice."""
+    """Trials of flags on one model, up to a limit; outcomes are cached."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject

@@ -25,7 +25,7 @@ NodeKey = tuple[str, str]
 
 
 class CpuReason(enum.Enum):
-    """The reason why a node is on the CPU although another provider was asked for."""
+    """The reason why a node is on the CPU although another provider was requested."""
 
     NO_KERNEL = "no kernel"
     REFUSED = "refused by attribute"
@@ -38,7 +38,7 @@ class CpuReason(enum.Enum):
 class PlacementLog:
     """The content of a log: the number of nodes of each provider, and the nodes where there are several.
 
-    `why` has the reason that the log gives for nodes that did not go to the provider that was asked for.
+    `why` has the logged reason for nodes that are not on the requested provider.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -124,8 +124,8 @@ class Placement:
     `operators` counts all nodes; `half`, `full` and `untyped` those of them that are neither Casts nor copies
     and that consume or produce half, else float32, or whose types are unknown. `casts` counts all Casts by
     types (`float32>float16`), `inserted_casts` those that onnxruntime inserted. `copies` are nodes that copy
-    between devices (Memcpy), `on_cpu` the nodes on the CPU where another provider was asked for. `fused`
-    counts operators that onnxruntime puts in place of the model's: fusions, and kernels of another layout.
+    between devices (Memcpy), `on_cpu` the nodes on the CPU where another provider was requested. `fused`
+    counts operators that replace the model's: fusions, and kernels of another layout.
 
     `refused` says why the model does not load: then all else is empty. `failed` says why it did not run,
     `profile` the nodes that a run executed; both are empty without a run.
@@ -166,7 +166,7 @@ class Placement:
 
     @property
     def cpu_nodes(self) -> int:
-        """Nodes on the CPU where another provider was asked for."""
+        """Nodes on the CPU where another provider was requested."""
         return sum(group.count for group in self.on_cpu)
 
     def to_json(self) -> dict[str, object]:
@@ -194,7 +194,7 @@ class OwnNodes:
 
 
 def own_nodes(model: onnx.ModelProto) -> OwnNodes:
-    """Return the nodes of a model, to tell them from those that onnxruntime makes."""
+    """Return the nodes of a model, to distinguish them from those that onnxruntime creates."""
     own = [*proto_traversal.every_node(model)]
     operators = Counter(schema.written(schema.canonical(node.domain), node.op_type) for node in own)
     return OwnNodes(operators, frozenset(node.name for node in own))
@@ -247,7 +247,7 @@ _FUSIONS = ("Gemm", "Gelu", "LayerNormalization", "SimplifiedLayerNormalization"
 def why_on_cpu(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes) -> tuple[CpuReason | None, ...]:
     """Return for each node the reason why it is on the CPU provider, None where it is not."""
     placed = Counter(log.nodes.get(CPU, {}))
-    is_all = len(log.counts) == 1 and CPU in log.counts  # then the log lists none
+    is_all = len(log.counts) == 1 and CPU in log.counts  # the log then lists no nodes
     found: list[CpuReason | None] = []
     for node in nodes:
         key = _key(node)

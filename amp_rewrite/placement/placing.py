@@ -26,7 +26,7 @@ from amp_rewrite.running.sessions import Device, Feeds, Libraries
 class Execution:
     """A placement and the graph of which it counts the nodes, None where the model does not load.
 
-    `on_cpu` says why nodes are on the CPU provider where another one was asked for.
+    `on_cpu` has the reasons for nodes on the CPU provider where another one was requested.
     """
 
     placement: Placement

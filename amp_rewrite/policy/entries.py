@@ -16,7 +16,7 @@ class Kind(enum.Enum):
     """The class of a unit by lists, schema, target and ranges.
 
     ALLOW: faster in half, and safe. INFER: safe in half unless it is fed by something dangerous.
-    CLEAR: no significant arithmetic; goes with its neighbours. DENY: dangerous in half, and its
+    CLEAR: no significant arithmetic; follows its neighbours. DENY: dangerous in half, and its
     consumers are suspect too. FIXED: stays float32 for a reason of its own; stops the paint, but
     does not propagate. An operator on no list is FIXED.
     """

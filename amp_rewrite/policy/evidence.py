@@ -14,7 +14,7 @@ class Authority(enum.Enum):
 
     SCHEMA: the only valid type. PIN: the user, of a node. TRAINING: the parts of a train
     step that need float32. OVERRIDE: the user, of operators. RUNTIME_BUG: a runtime would refuse the result,
-    or crash on it. FORCE_ALL: the level that forces whatever the types allow. RANGE: the stored values, and
+    or crash on it. FORCE_ALL: the level that forces all that the types allow. RANGE: the stored values, and
     bounds that follow from them. QUANTISED: regions that a runtime recognises by their float32 types.
     OBSERVATION: values observed in a run. LEVEL: a level that treats lists differently. POLICY: a precision
     policy. TARGET: the kernels of the target. IDIOM: the operator that a subgraph spells out. PROOF: bounds
@@ -59,7 +59,7 @@ FOUND = frozenset(
 
 
 class Reason(enum.Enum):
-    """The ground of an authority, one member for each statement that can be made of a unit."""
+    """The reason behind a decision, one member for each statement about a unit."""
 
     # the schema
     UNKNOWN_OPERATOR = "unknown operator"

@@ -104,7 +104,7 @@ def support(table: Table, domain: str, operator: str, signature: Signature, half
 
 
 def serves(table: Table, domain: str, operator: str, version: int) -> bool:
-    """Return whether there are kernels, of whatever types, for a version of an operator."""
+    """Return whether there are kernels of any types for a version of an operator."""
     return any(span.serve(version) for span in table.get(schema.written(domain, operator), ()))
 
 

@@ -70,7 +70,7 @@ _NOTHING = OpLists(FLOAT32, "nothing is half", MappingProxyType({}))
 
 
 def of(given: object) -> Policy | None:
-    """Return the policy that is passed, or named; None for anything else."""
+    """Return the policy, looked up if given by name; None for anything else."""
     if isinstance(given, Policy):
         return given
     return Policy(given) if isinstance(given, str) and given.lower() in NAMES else None

@@ -5,7 +5,7 @@
 3. the model's declarations: a symbol has one size wherever it occurs
 4. DEFAULT
 
-Runs on synthetic inputs alone are smaller where neither of the first two says otherwise: they take time.
+Runs on synthetic inputs use smaller sizes where neither of the first two applies, to save time.
 """
 
 from __future__ import annotations

@@ -180,8 +180,8 @@ class Options:
     `follow` is the rule that keeps a matrix product and its epilogue in one piece. `io` types the inputs
     and outputs, save those in `keep_io`. `keep_functions` leaves calls of model-local functions as they are,
     in float32, instead of inlining them. `fold` computes what depends on stored values alone, and merges
-    BatchNormalizations, before anything is decided; `keep_opset` leaves the opset as it is. `check` has onnx
-    check the result, `certify` proves that the result is the model but for precision, and writes no other,
+    BatchNormalizations, before any decision; `keep_opset` leaves the opset as it is. `check` runs onnx's
+    checker on the result, `certify` proves that the result is the model but for precision, or writes none,
     `metadata` stores the decisions in the metadata of the result. `external_data` is the storage of weights
     of a result that is a file.
 
@@ -295,15 +295,15 @@ class Options:
 SHIPPED_FOR = {"float16": "default", "bfloat16": "bfloat16"}
 """The shipped list that goes with each half type."""
 GRAPPLERS = "tensorflow"
-"""The shipped list that holds TensorFlow's."""
+"""The shipped list with TensorFlow's lists."""
 CASTING = "casting"
 """The name of lists that have every layer in half (training.spec)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A field of Options: the check that makes its value of its name and an argument, and its flag, if one
-    flag of the command line alone decides it. That is a choice with `values`, a name that may be repeated
+    """A field of Options: the check that converts a name and an argument to its value, and its flag, if a
+    single flag of the command line decides it. That is a choice with `values`, a name that may be repeated
     with a `metavar`, and else a switch, which with `--no-` turns the field off.
     """
 
@@ -372,4 +372,4 @@ DECLARED: Mapping[str, Declared] = {
     "dims": Declared(open_sizes.given),
     "ranges": Declared(checked),
 }
-"""Every field of Options, declared once, in the order of the checks; flags of the command come of this."""
+"""Every field of Options, declared once, in the order of the checks; the command's flags derive from it."""

@@ -128,7 +128,7 @@ class Target:
         return kernel_table.support(kernel_table.load(self.table), domain, operator, signature, half)
 
     def serves(self, domain: str, operator: str, version: int) -> bool:
-        """Return whether the runtime has kernels, of whatever types, for a version of an operator."""
+        """Return whether the runtime has kernels of any types for a version of an operator."""
         return self.table is None or kernel_table.serves(
             kernel_table.load(self.table), domain, operator, version
         )

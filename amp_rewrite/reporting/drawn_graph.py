@@ -192,7 +192,7 @@ def _is_constant(node: ir.Node | None) -> bool:
 
 
 class _Drawer:
-    """Draws a model; items are told apart by identity, as planned Casts compare by content."""
+    """The drawing of a model; items are compared by identity, as planned Casts compare by content."""
 
     def __init__(
         self,

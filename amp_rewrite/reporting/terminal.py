@@ -230,7 +230,7 @@ READERS = 5
 
 
 def print_cast(console: Console, story: CastExplanation) -> None:
-    """Print the explanation of a Cast: the producer of its input, the consumers of its output, the reasons."""
+    """Print the explanation of a Cast: producer of the input, consumers of the output, reasons."""
     whose = "added by the rewrite" if story.added else "from the original model"
     console.print(Styled(f"Cast of '{story.value}' to {story.dtype}, {whose}", "bold"))
     shared = ", once for consumers of both types" if story.added else ""

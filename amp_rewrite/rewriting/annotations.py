@@ -5,7 +5,7 @@ All stands in the metadata of the model, as JSON under KEY:
     {"format": 3, "entries": [{"kind": "allow", "follow": false, "authority": "list", ...}, ...],
      "paints": [["full", "deny", 3], ...], "nodes": "eJyrVsrMK0ktyk..."}
 
-`entries` are what lists, findings and pins say, and `paints` the distinct decisions, each once. `nodes` says
+`entries` come from lists, findings and pins, and `paints` are the distinct decisions, each once. `nodes` says
 which of these every node has, compressed: a record in each node would double the file of a large model.
 """
 
@@ -131,7 +131,7 @@ def update(
 
 
 def mark_restored(model: ir.Model) -> None:
-    """Mark a model as made float32 again, by this version."""
+    """Mark a model as restored to float32 by this version."""
     model.metadata_props[RESTORED] = version.installed()
 
 
@@ -181,7 +181,7 @@ _T = TypeVar("_T")
 
 
 class _Positions(dict[_T, int]):
-    """The position of each distinct key, in the order in which they were first asked for."""
+    """The position of each distinct key, in the order of first access."""
 
     def __missing__(self, key: _T) -> int:
         self[key] = len(self)
@@ -200,7 +200,7 @@ class _Entries:
         """Return the position of an entry, looked up by identity first, as many units share one entry."""
         position = self._by_identity.get(id(entry))
         if position is None:
-            bare = replace(entry, unheld=None)  # a record does not have it
+            bare = replace(entry, unheld=None)  # not part of a record
             position = self._by_identity[id(entry)] = self._positions.setdefault(bare, len(self.table))
             if position == len(self.table):
                 self.table.append(records.describe_entry(bare))

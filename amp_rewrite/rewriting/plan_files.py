@@ -196,9 +196,7 @@ def _structure(root: ir.Graph) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class SavedPlan:
-    """A plan that was read back: the run it was made in (see Options), the model it belongs to, and a record
-    of every unit and Cast.
-    """
+    """A loaded plan: the options of its run, the fingerprint of its model, and a record of every unit and Cast."""
 
     half: Half
     target: Target

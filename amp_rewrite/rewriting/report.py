@@ -57,13 +57,12 @@ class Report:
     ranges were declared, and `Analysis.ranges` was not called before the edit. `observed` counts the units
     kept in float32 because of observed values, `sensitive` those whose rounding adds too much to the error of
     the outputs, `earlier` those that an earlier rewrite of the model kept for either, `freed` those that are
-    half because bounds prove that they fit into it, whatever the list says; `faint` are the outputs whose
+    half because bounds prove that they fit into it, against the list; `faint` are the outputs whose
     last products are float32, each with the error that rounding it alone makes, and `matched` counts the
     nodes that match each pin, and each operator moved to another list.
     `certificate` proves the result, or says why the model is not even proved equal to itself; None where
-    nothing changed, or that was not asked for. `obstacle` says why nothing became half; None where something
-    did. `broken` are
-    faults of the result (if there is one, the tool has failed), `warnings` those for the user.
+    nothing changed, or without `certify`. `obstacle` is None where anything became half.
+    `broken` are faults of the result (if there is one, the tool has failed), `warnings` those for the user.
     """
 
     half: str

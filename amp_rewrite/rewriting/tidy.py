@@ -16,7 +16,7 @@ def run(root: ir.Graph, nodes: GraphNodes, types: Types) -> int:
     """Remove the Casts of a model that a rewrite made redundant; return the number of removed Casts.
 
     `nodes` are those of its graphs before the rewrite: redundant are Casts of theirs, or Casts added next to
-    one. Every value stays the same: a Cast to the type that its input has goes, and one to float32 and back
+    one. No value changes: removed are Casts to the type of their input, and Casts to float32 and back
     to the same half type. A Cast from float32 to half and back stays, because it rounds.
     """
     if not any(node.op_type == "Cast" for held in nodes.values() for node in held):

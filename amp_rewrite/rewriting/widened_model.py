@@ -28,8 +28,8 @@ SMALL = 1 << 20
 @dataclass(frozen=True, slots=True)
 class Edited:
     """The edits: the stored tensors that were widened, the Casts that were removed, those that inputs,
-    outputs and custom operators got, and the names of small stored tensors that hold a number that a mask is
-    clamped to: the largest of their half type or half of it, of either sign.
+    outputs and custom operators got, and the names of small stored tensors with a value to which masks are
+    clamped: the largest of their half type or half of it, of either sign.
     """
 
     widened: int
