@@ -196,7 +196,7 @@ def _structure(root: ir.Graph) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class SavedPlan:
-    """A loaded plan: the options of its run, the fingerprint of its model, and a record of every unit and Cast."""
+    """A loaded plan: its run's options, the fingerprint of the model, and a record of every unit and Cast."""
 
     half: Half
     target: Target

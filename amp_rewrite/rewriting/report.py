@@ -61,7 +61,7 @@ class Report:
     last products are float32, each with the error that rounding it alone makes, and `matched` counts the
     nodes that match each pin, and each operator moved to another list.
     `certificate` proves the result, or says why the model is not even proved equal to itself; None where
-    nothing changed, or without `certify`. `obstacle` is None where anything became half.
+    nothing changed, or without `certify`. `obstacle` is the reason if nothing became half, else None.
     `broken` are faults of the result (if there is one, the tool has failed), `warnings` those for the user.
     """
 
