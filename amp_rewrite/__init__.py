@@ -2,15 +2,15 @@
 
 `rewrite` rewrites a model, `analyze` decides and changes nothing, `verify` compares two models on samples,
 `certify` proves that one is the other but for precision, `tune` finds the fastest plan within an error,
-`observe` looks at the values of a model on samples (for `rewrite(..., observed=...)`) and returns `Observed`,
-which can be saved and merged, `emulate` makes a float32 model that rounds wherever a model is half,
-`measure_coverage` counts what of any model is half, `measure_placement` counts what onnxruntime executes of
-one on a provider, and `AmpPass` is the rewrite as a pass of onnx-ir. `restore` makes a half model float32
-again, and `rewrite_zoo` rewrites and compares many models. `Options` and `Pins` say how, `load_lists` what is
-said of operators (`OpLists`), `Tolerances` how close, `Metric` how close by a function of yours. What can go
-wrong in a way that a caller can mend is an `errors.AmpRewriteError`.
+`observe` records the extremes of a model's values on samples (for `rewrite(..., observed=...)`) as
+`Observed`, which can be saved and merged, `emulate` builds a float32 model that rounds wherever a model is
+half, `measure_coverage` measures the part of any model that is half, `measure_placement` counts the nodes
+that onnxruntime executes on a provider, and `AmpPass` is the rewrite as a pass of onnx-ir. `restore` widens a
+half model to float32, and `rewrite_zoo` rewrites and compares many models. `Options` and `Pins` configure a
+rewrite, `load_lists` loads operator lists (`OpLists`), `Tolerances` and user-defined `Metric`s judge a
+comparison. Errors that a caller can fix are `errors.AmpRewriteError`.
 
-What is named here is imported when it is first asked for (PEP 562): the command starts before that.
+The names of this package are imported on first access (PEP 562), so that the command starts quickly.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -100,8 +100,8 @@ _PLACES = {
     "rewrite_zoo": "zoo.run:rewrite_zoo",
     "tune": "tuning.tune:tune",
     "verify": "running.verification:verify",
-    "__version__": "version:installed",  # which is called
-    # modules, which importing the package alone gives as well
+    "__version__": "version:installed",  # called on access
+    # modules, available after importing the package alone
     "errors": "errors:",
     "half": "half:",
     "options": "options:",
@@ -109,7 +109,7 @@ _PLACES = {
 }
 
 
-if not TYPE_CHECKING:  # it would take any name for one of ours
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in _PLACES:
@@ -124,7 +124,7 @@ def _imported(place: str) -> Any:
     try:
         module = startup.import_module(room)
         return getattr(module, name) if name else module
-    except AttributeError as error:  # of which Python would only say that it lacks the name
+    except AttributeError as error:  # Python's message would only name the missing attribute
         raise ImportError(f"{place} cannot be imported: {error}") from error
 
 

@@ -9,7 +9,7 @@ from amp_rewrite.process import interruptible, startup
 
 
 def main() -> None:
-    """Runs the command of `sys.argv`, and ends the process with its exit code."""
+    """Run the command of `sys.argv`, and end the process with its exit code."""
     startup.tolerate_full_stderr()
     command = startup.load("amp_rewrite.cli").main
     try:
@@ -19,11 +19,11 @@ def main() -> None:
             _end_at_once(ended)
         raise
     finally:
-        gc.freeze()  # the process ends: spare it a last collection
+        gc.freeze()  # the process ends: skip a last collection
 
 
 def _end_at_once(ended: SystemExit) -> None:
-    """Ends the process without Python's shutdown, which would unload onnxruntime under a running thread."""
+    """End the process without Python's shutdown, which would unload onnxruntime under a running thread."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

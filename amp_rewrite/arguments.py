@@ -1,4 +1,4 @@
-"""Checks and converts the values of arguments and fields; an OptionError names the wrong one.
+"""Checks and conversions of arguments and fields; an OptionError names the wrong one.
 
 `name` is written as in the caller's code: `Options.io` for a field, `in_place` for an argument.
 """
@@ -29,12 +29,12 @@ Texts = str | Iterable[str]
 
 
 def refused(name: str, problem: str, remedy: str = "") -> OptionError:
-    """The error for an argument with a `problem`."""
+    """Return the error for an argument with a `problem`."""
     return OptionError(problem, where=name, remedy=remedy)
 
 
 def shown(given: object) -> str:
-    """A short description of a value: a string or number itself, of anything else the type."""
+    """Return a short description of a value: a string or number itself, of anything else the type."""
     if isinstance(given, np.generic):
         given = given.item()
     if isinstance(given, (str, bytes, int, float, enum.Enum)) or given is None:
@@ -45,12 +45,12 @@ def shown(given: object) -> str:
 
 
 def is_path(given: object) -> TypeGuard[PathLike]:
-    """Whether this is a path or a non-empty string; bytes are not accepted."""
+    """Return whether this is a path or a non-empty string; bytes are not accepted."""
     return isinstance(given, (str, os.PathLike)) and isinstance(os.fspath(given), str) and given != ""
 
 
 def flaw_of(path: PathLike) -> str:
-    """Why a path is not valid, as the end of a sentence; empty where it is."""
+    """Return the flaw of a path as the end of a sentence; empty for a valid one."""
     try:
         Path(path).lstat()
     except ValueError:
@@ -61,7 +61,7 @@ def flaw_of(path: PathLike) -> str:
 
 
 def is_number(given: object) -> TypeGuard[float]:
-    """Whether this is a real number, also of NumPy, and not a bool."""
+    """Return whether this is a real number, also of NumPy, and not a bool."""
     return isinstance(given, (float, Real)) and not _is_bool(given)
 
 
@@ -70,19 +70,19 @@ def _is_bool(given: object) -> TypeGuard[bool]:  # of a number, pyright rules ou
 
 
 def instance(name: str, given: object, kind: type[T], remedy: str = "") -> T:
-    """An instance of that class."""
+    """Return an instance of that class."""
     if not isinstance(given, kind):
         raise refused(name, f"{shown(given)} is not of type {kind.__name__}", remedy)
     return given
 
 
 def choice(name: str, given: E | str, kind: type[E], remedy: str = "") -> E:
-    """A member of an enum, which may be given by its value, in any case."""
+    """Return a member of an enum, which may be given by its value, in any case."""
     return named(name, given, kind, {str(member.value): member for member in kind}, remedy)
 
 
 def named(name: str, given: T | str, kind: type[T], known: Mapping[str, T], remedy: str = "") -> T:
-    """An instance of that class, which may be given by one of the `known` names, in any case."""
+    """Return an instance of that class, which may be given by one of the `known` names, in any case."""
     if isinstance(given, kind):
         return given
     by_name = {key.lower(): value for key, value in known.items()}
@@ -94,21 +94,21 @@ def named(name: str, given: T | str, kind: type[T], known: Mapping[str, T], reme
 
 
 def flag(name: str, given: object) -> bool:
-    """A bool; other values with a truth value, such as "no", are mistakes."""
+    """Return a bool; other values with a truth value, such as "no", are mistakes."""
     if not isinstance(given, (bool, np.bool_)):
         raise refused(name, f"{shown(given)} is neither True nor False")
     return bool(given)
 
 
 def whole(name: str, given: Any, least: int = 0) -> int:
-    """An integer of at least `least`."""
+    """Return an integer of at least `least`."""
     if not isinstance(given, Integral) or _is_bool(given) or int(given) < least:
         raise refused(name, f"{shown(given)} is not an integer of at least {least}")
     return int(given)
 
 
 def texts(name: str, given: Texts) -> tuple[str, ...]:
-    """Strings; a single one need not be in a list."""
+    """Return strings; a single one need not be in a list."""
     found = _several(name, given, (str,), "a string, or a list of strings")
     for text in found:
         if not isinstance(text, str):
@@ -117,7 +117,7 @@ def texts(name: str, given: Texts) -> tuple[str, ...]:
 
 
 def path(name: str, given: object) -> Path:
-    """A path, which need not exist."""
+    """Return a path, which need not exist."""
     if not is_path(given):
         raise refused(name, f"{shown(given)} is not a path")
     if flaw := flaw_of(given):
@@ -126,7 +126,7 @@ def path(name: str, given: object) -> Path:
 
 
 def paths(name: str, given: PathLike | Iterable[PathLike]) -> tuple[Path, ...]:
-    """Paths; a single one need not be in a list."""
+    """Return paths; a single one need not be in a list."""
     several = _several(name, given, (str, os.PathLike), "a path, or a list of paths")
     return tuple(path(name, one) for one in several)
 
@@ -140,7 +140,7 @@ def _several(name: str, given: Any, one: tuple[type, ...], wanted: str) -> tuple
 
 
 def mapping(name: str, given: object, example: str) -> dict[str, Any]:
-    """A mapping with strings as keys; the error shows the `example`."""
+    """Return a mapping with strings as keys; the error shows the `example`."""
     remedy = f"write it as in {example}"
     if not isinstance(given, Mapping):
         raise refused(name, f"{shown(given)} is not a mapping", remedy)
@@ -152,7 +152,7 @@ def mapping(name: str, given: object, example: str) -> dict[str, Any]:
 
 
 def sizes(name: str, given: object) -> dict[str, int]:
-    """Sizes of dimensions by name; empty for None."""
+    """Return sizes of dimensions by name; empty for None."""
     found = mapping(name, {} if given is None else given, '{"batch": 4}')
     return {key: _size(f'{name}["{key}"]', size) for key, size in found.items()}
 
@@ -165,10 +165,10 @@ def _size(name: str, given: object) -> int:
 
 
 _TOO_MANY = 1 << 63
-"""ONNX has 64 bits for a dimension, one of them for the sign."""
+"""The first size that does not fit into a dimension of ONNX, a signed 64-bit integer."""
 
 
 def function(name: str, given: object) -> None:
-    """OptionError for what is neither None nor callable."""
+    """Raise OptionError for a value that is neither None nor callable."""
     if given is not None and not callable(given):
         raise refused(name, f"{shown(given)} is not callable")

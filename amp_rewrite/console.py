@@ -57,24 +57,24 @@ class Console:
         )
 
     def print(self, *parts: Part) -> None:
-        """Prints the parts as one line, without separators."""
+        """Print the parts as one line, without separators."""
         self._rich.print(Text().join(map(_in_line, parts)))
 
     def whole(self, part: Part) -> None:
-        """Prints one line to be copied: no name in it is shortened."""
+        """Print one line to be copied: no name in it is shortened."""
         self._rich.print(Text(visible(_text(part)), _style(part)))
 
     def command(self, line: str) -> None:
-        """Prints a command to a CI log; names in it are escaped by the caller."""
+        """Print a command to a CI log; the caller escapes names in it."""
         self._rich.print(Text(line))
 
     def numbers(self, header: Sequence[str], rows: Iterable[Sequence[Part]], *, texts: int = 1) -> None:
-        """Prints a table of numbers, whose first columns are texts."""
+        """Print a table of numbers, whose first columns are texts."""
         right = (Column(name, justify="right") for name in header[texts:])
         self.table([*header[:texts], *right], rows)
 
     def table(self, columns: Sequence[str | Column], rows: Iterable[Sequence[Part]]) -> None:
-        """Prints a table; columns with `overflow="fold"` fold in a terminal only, not in a pipe, and no
+        """Print a table; columns with `overflow="fold"` fold in a terminal only, not in a pipe, and no
         narrower than FOLDED. Other columns are never cut: in a narrow terminal their lines go on below.
         """
         table = Table(*columns, box=None, header_style="dim", pad_edge=False)
@@ -89,7 +89,7 @@ class Console:
         self._rich.width = before
 
     def _foldable(self, table: Table) -> int:
-        """By how much columns that fold can be narrower than what is in them."""
+        """Return the width that folding saves in the columns that fold."""
         folding = (column for column in table.columns if column.overflow == "fold")
         texts = (map(str, (column.header, *column.cells)) for column in folding)
         return sum(max(max(map(cell_len, column)) - FOLDED, 0) for column in texts)

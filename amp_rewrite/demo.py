@@ -177,7 +177,7 @@ train_step (float[8, 4] x, float[8, 3] y, float lr, float[4, 16] w1, float[16, 3
 
 
 def network(seed: int = 0) -> onnx.ModelProto:
-    """The network, from `image` [batch, 3, 32, 32] to `probabilities` [batch, 10], float32.
+    """Return the network, from `image` [batch, 3, 32, 32] to `probabilities` [batch, 10], float32.
 
     The same seed gives the same bytes.
 
@@ -193,7 +193,7 @@ def network(seed: int = 0) -> onnx.ModelProto:
 
 
 def train_step() -> onnx.ModelProto:
-    """A train step of two layers: the loss, and the weights after a step of gradient descent, float32.
+    """Return a train step of two layers: the loss, and the weights after a step of gradient descent, float32.
 
     Examples:
         >>> from amp_rewrite.demo import train_step
@@ -204,7 +204,7 @@ def train_step() -> onnx.ModelProto:
 
 
 def feeds(seed: int = 0) -> dict[str, Array]:
-    """Two noise images: `image`, float32 [2, 3, 32, 32], mean 0, standard deviation 1.
+    """Return two noise images: `image`, float32 [2, 3, 32, 32], mean 0, standard deviation 1.
 
     Examples:
         >>> from amp_rewrite.demo import feeds
@@ -222,7 +222,7 @@ def _weights(rng: np.random.Generator) -> Iterator[tuple[str, Array]]:
 
 
 def _random(role: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Values for a role that keep the standard deviation of activations near one."""
+    """Return values for a role that keep the standard deviation of activations near one."""
     noise = rng.standard_normal(shape, dtype=np.float32)
     match role:
         case "weight":
@@ -236,7 +236,7 @@ def _random(role: str, shape: tuple[int, ...], rng: np.random.Generator) -> Arra
 
 
 def _fan_in(shape: tuple[int, ...]) -> int:
-    """The number of products in each sum: Conv weights have the outputs first, matrices the inputs."""
+    """Return the number of products in each sum: Conv weights have the outputs first, matrices the inputs."""
     first, *rest = shape
     return math.prod(rest) if len(rest) > 1 else first
 

@@ -15,7 +15,7 @@
     ├── CertificateError      the result is not proved to be the model, and is not written
     └── MissingPackageError   an optional package is needed and not installed
 
-Each prints as one line: where, what is wrong, and what would help.
+Each prints as one line: place, problem and remedy.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import Any
 from amp_rewrite.text import brief, shortened
 
 TRACEBACK = "AMP_REWRITE_TRACEBACK"
-"""With this environment variable set, the command prints tracebacks."""
+"""The environment variable that makes the command print tracebacks."""
 
 EXPORT_AGAIN = "export or download it again"
-"""What helps with a damaged model."""
+"""The remedy for a damaged model."""
 
 READABLE = "give a file that you may read"
-"""What helps where the system denies access to a file."""
+"""The remedy where the system denies access to a file."""
 
 
 _LONGEST = 1000
@@ -40,7 +40,7 @@ _LONGEST = 1000
 
 
 class AmpRewriteError(Exception):
-    """An error: what is wrong (`problem`), where (`where`, may be empty) and what would help (`remedy`).
+    """An error: the `problem`, its place (`where`, may be empty) and a `remedy`.
 
     `str` gives one line, escaped for printing; the three parts are not escaped.
 
@@ -70,7 +70,7 @@ class AmpRewriteError(Exception):
 
 
 def _copied(kind: type[AmpRewriteError], fields: dict[str, Any]) -> AmpRewriteError:
-    """An error as it was in another process."""
+    """Return a copy of an error from another process."""
     error = kind.__new__(kind, fields["problem"])
     vars(error).update(fields)
     return error
@@ -89,7 +89,7 @@ class ModelError(AmpRewriteError):
 
 
 class SpecError(ModelError):
-    """The model is no train step, or what of it is the loss, the seed or the state is not clear.
+    """The model is no train step, or its loss, seed or state is ambiguous.
 
     Examples:
         >>> from amp_rewrite.demo import network
@@ -120,7 +120,7 @@ class ListError(AmpRewriteError):
 
 
 class OptionError(AmpRewriteError):
-    """Options that contradict each other, or that name what the model does not have.
+    """Options that contradict each other, or that name something the model lacks.
 
     Examples:
         >>> from amp_rewrite import Pins, Options, rewrite
@@ -188,7 +188,7 @@ class ThreadError(AmpRewriteError):
 
 
 class WorkerError(AmpRewriteError):
-    """A worker of an executor ended, or could not do its work; what it would have returned is not known.
+    """A worker of an executor ended, or could not do its work, so that its result is lost.
 
     Examples:
         >>> from amp_rewrite.errors import WorkerError

@@ -11,8 +11,8 @@ from amp_rewrite.policy.options import Options
 class AmpPass(ir.passes.FunctionalPass):
     """Rewrites a model to mixed precision; the input model is not changed.
 
-    Raises OptionError for `options` of another type, and when called what `amp_rewrite.rewrite` raises;
-    onnx-ir's `Sequential` wraps that in a PassError.
+    Raises OptionError for `options` of another type and, when called, the errors of `amp_rewrite.rewrite`;
+    onnx-ir's `Sequential` wraps them in a PassError.
 
     Examples:
         >>> import onnx_ir
@@ -29,7 +29,7 @@ class AmpPass(ir.passes.FunctionalPass):
         self.options = options
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """The rewritten model, and whether anything changed.
+        """Return the rewritten model, and whether anything changed.
 
         Examples:
             >>> import onnx_ir

@@ -1,4 +1,4 @@
-"""What a user asks for, as README has it: the names of `policy.options`."""
+"""The options of a rewrite, under the module name that README uses: the names of `policy.options`."""
 
 from amp_rewrite.policy.devices import Device
 from amp_rewrite.policy.named_policies import Policy

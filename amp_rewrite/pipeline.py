@@ -1,9 +1,9 @@
-"""The story in one place: `_decide` has the stages up to the first edit, `rewrite` those from there.
+"""The pipeline of a rewrite: `_decide` runs the stages up to the first edit, `rewrite` the others.
 
-    load, widen, prepare, analyse, bound, classify, colour, predict, plan, freeze    nothing is edited before
-    edit, tidy, annotate, write, check                                               what was decided is done
+    load, widen, prepare, analyse, bound, classify, colour, predict, plan, freeze    decisions, without edits
+    edit, tidy, annotate, write, check                                               edits, as decided
 
-Each stage is a call of the room that it is named for, and the condition on which it is made.
+Each stage is a call into the package that it is named for, and the condition for that call.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ from amp_rewrite.text import brief
 
 M = TypeVar("M", covariant=True)
 Whole = TypeVar("Whole", onnx.ModelProto, ir.Model, bytes)
-"""A model that is given and returned as a whole, where a path is one that is written."""
+"""A model that is passed and returned in memory, as opposed to a path, to which the result is written."""
 
 
 Transform = Callable[[ir.Model], Held]
-"""Changes a loaded model before anything else, and returns what of it stays float32."""
+"""A function that changes a loaded model before all other stages, and returns evidence for float32 values."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result(Generic[M]):
-    """A rewritten model, of the kind that was given, and the report on it.
+    """A rewritten model, of the same kind as the argument, and the report on it.
 
-    For a path, `model` is the path that was written, as a Path.
+    For a path, `model` is the path of the result, as a Path.
 
     Examples:
         >>> from amp_rewrite import rewrite
@@ -76,7 +76,7 @@ class Result(Generic[M]):
     report: Report
 
     def __repr__(self) -> str:
-        """A line: what `model` is, and what became of it."""
+        """Return one line on the kind of `model` and the outcome."""
         held = str(self.model) if isinstance(self.model, Path) else type(self.model).__name__
         return brief(f"Result({held}: {self.report.in_short})")
 
@@ -91,15 +91,15 @@ def analyze(
     transform: Transform | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
-    """Decides for every part of a model, and changes nothing.
+    """Decide on every part of a model, without changing it.
 
-    `source` is what `rewrite` takes. A saved plan in `replay` brings its decisions, and what of the options
-    it holds (SavedPlan.over). What `observe` saw of the model's values keeps in float32 what half cannot hold
-    of it. `imprecise_outputs` are outputs that half stores badly, each with the error that rounding it alone
-    makes (`floor` in a verdict); the last products before them stay float32. `transform` changes our copy
-    of the model when it is loaded, and returns evidence for what it holds in float32, by the names of values.
+    `source` is what `rewrite` takes. A saved plan in `replay` supplies its decisions and the options stored
+    with them (SavedPlan.over). Values that `observed`, a result of `observe`, shows out of half's range
+    stay float32. `imprecise_outputs` are outputs that half represents badly, each with the error of rounding
+    it alone (`floor` in a verdict); the last products before them stay float32. `transform` changes our copy
+    of the model after loading, and returns evidence for the values that it fixes to float32, by name.
     `progress` is called with the name of each stage as it begins.
-    Raises ModelError, ListError, OptionError and PlanError for what is wrong with what was given.
+    Raises ModelError, ListError, OptionError and PlanError for invalid arguments.
 
     Examples:
         >>> from amp_rewrite import analyze
@@ -165,14 +165,14 @@ def rewrite(
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
 ) -> Result[Any]:
-    """Rewrites a model to mixed precision; what was given stays as it is.
+    """Rewrite a model to mixed precision; the argument is not modified.
 
     `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, and the
     result is of the same kind. A path is written to `output`, or to `<name>_fp16.onnx` (`_bf16`) beside it;
-    over the input itself only with `in_place`. Of a model that is half already, and stays as it is, a copy is
-    written to `output` only; else the result is its own path. `replay`, `observed`, `imprecise_outputs` and
-    `transform` decide as in `analyze`; `on_plan` gets the analysis when all is decided, before anything
-    changes. `progress` is called with the name of each stage as it begins.
+    over the input itself only with `in_place`. A model that is half already and stays unchanged is copied to
+    `output` only; without one, the result is its own path. `replay`, `observed`, `imprecise_outputs` and
+    `transform` decide as in `analyze`; `on_plan` gets the analysis after all decisions, before the first
+    edit. `progress` is called with the name of each stage as it begins.
     Raises ModelError, ListError, OptionError, PlanError and OutputError, MissingPackageError for a
     graphsurgeon graph without graphsurgeon, and with `Options.certify` CertificateError for a result that is
     not proved, which is then not written.
@@ -199,12 +199,12 @@ def rewrite(
         changed = bool(analysis.plan) or transform is not None or analysis.loaded.mended
         obstacle = _find_obstacle(analysis)
         if obstacle is not None and obstacle.already and not changed and output is None and not in_place:
-            target = None  # what is half already needs no copy of another name
+            target = None  # a model that is half already needs no copy under another name
         if target is not None and not in_place:
             output_paths.refuse_data(target, analysis.loaded.external)
         if on_plan is not None:
             on_plan(analysis)
-            analysis.decisions()  # made before the edit, for whoever keeps the analysis
+            analysis.decisions()  # computed before the edit, for callers that keep the analysis
         placed: tuple[ir.Node, ...] = ()
         removed, warnings = 0, tuple[str, ...]()
         if analysis.plan:
@@ -255,7 +255,7 @@ def _decide(
     transform: Transform | None,
     timed: Stopwatch,
 ) -> Analysis:
-    """All that comes before the first edit of what was decided."""
+    """Run all stages up to the first edit."""
     with timed.stage("load"):
         loaded = loading.load(source)
     model = loaded.model
@@ -274,7 +274,7 @@ def _decide(
         facts = gather(prepared, options, observed, imprecise_outputs, pins)
     proven = None
     if replay is None:
-        with timed.stage("bound"):  # of values that it decides nothing about, when somebody asks for it
+        with timed.stage("bound"):  # bounds that no decision needs are computed on demand
             if deciding.needs(facts, options):
                 proven = bounding.bound_model(prepared.model, facts, options)
                 facts = deciding.decided(facts, prepared.model.graph, proven, options)
@@ -297,7 +297,7 @@ def _decide(
             painting, unpruned = paying.beside_pins(graph, facts.findings, facts.freed, painting, options)
         priced = paying.settle(graph, painting, options, unpruned, decided=replay is not None)
     with timed.stage("plan"):
-        plan = planning.make(facts, priced.painting, options)  # which refuses names that have no effect
+        plan = planning.make(facts, priced.painting, options)  # refuses names that have no effect
         if priced.gated:
             plan = Plan(options.half)  # inputs and outputs stay as they are too
     with timed.stage("freeze"):
@@ -306,10 +306,10 @@ def _decide(
 
 
 def _widen_other_halves(source: loading.ModelSource, model: ir.Model, options: Options) -> None:
-    """Has a model with values of the other half type compute them in float32, so that the other stages take
-    it as they take any float32 model. What keeps its type as an input or output keeps that.
+    """Widen values of the other half type to float32, so that the other stages handle the model as any
+    float32 model. Inputs and outputs that keep their types are exempt.
 
-    Raises ModelError where values of any half type contradict others.
+    Raises ModelError where the types of half values contradict each other.
     """
     if not options.keep_functions:
         inlining.inline(model)
@@ -324,8 +324,8 @@ def _widen_other_halves(source: loading.ModelSource, model: ir.Model, options: O
 
 
 def _find_obstacle(analysis: Analysis) -> Obstacle | None:
-    """Returns why nothing becomes half, with the cause of the most float32 arithmetic; None where something
-    does.
+    """Return the reason why nothing becomes half, the cause of the most float32 arithmetic; None where
+    something does.
     """
     if any(analysis.painting.halves):
         return None
@@ -338,7 +338,7 @@ def _find_obstacle(analysis: Analysis) -> Obstacle | None:
 
 
 def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
-    """Leaves the decisions in the result, if that is asked for; returns what to warn of."""
+    """Write the decisions into the result, if requested; return the warnings."""
     model = analysis.loaded.model
     if not analysis.options.metadata:
         annotations.remove(model)
@@ -349,7 +349,7 @@ def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
 def _check(
     analysis: Analysis, source: loading.ModelSource, result: writing.WrittenResult
 ) -> result_checks.Validity:
-    """Checks a result with onnx's checker, and that its inputs and outputs kept their types."""
+    """Check a result with onnx's checker, and that its inputs and outputs kept their types."""
     model, types, options = analysis.loaded.model, analysis.graph.types, analysis.options
     keeps_io = options.io is IOTypes.KEEP
     broken = result_checks.broken_io(analysis.io, result_checks.io_types(model, types)) if keeps_io else ()
@@ -361,6 +361,6 @@ def _check(
 
 
 def _settled(options: Options | None, replay: plan_files.SavedPlan | None) -> Options:
-    """What counts: the options that were given, with what a saved plan decides taken from it."""
+    """Return the effective options: the given ones, overridden by those of a saved plan."""
     asked = options or Options()
     return replay.over(asked) if replay else asked

@@ -30,11 +30,11 @@ def assert_coverage(
     tolerance: float | None = None,
     dims: Dims | None = None,
 ) -> Coverage:
-    """Asserts that a model satisfies the rules, and returns its coverage.
+    """Assert that a model satisfies the rules, and return its coverage.
 
-    `model` is of any kind that `rewrite` takes. The rules are those of `amp-rewrite coverage`: shares of what
-    is floating-point, from 0 to 1; `require` maps operators to shares, and is violated where the model lacks
-    one, unless `if_present`; `forbid_half` names one or several operators. `dims` gives sizes for open
+    `model` is of any kind that `rewrite` takes. The rules are those of `amp-rewrite coverage`: shares of
+    floating-point work, from 0 to 1; `require` maps operators to shares, and is violated where the model
+    lacks one, unless `if_present`; `forbid_half` names one or several operators. `dims` gives sizes for open
     dimensions; others count as 64. A share may fall below that in the file `baseline` by `tolerance` (default
     0.01). Raises AssertionError with each violated rule and the nodes that violate it, ModelError for an
     invalid model, and OptionError for an invalid rule or no rule.

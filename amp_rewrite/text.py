@@ -1,8 +1,8 @@
-"""Text for users: names escaped and shortened, nouns counted, and the word that a misspelt one stands for.
+"""Text for users: escaped and shortened names, plurals, and suggestions for misspelt words.
 
 Escaped text moves no cursor, ends no line, and is not a command to a CI log.
 
-Names, paths and messages come from files and command lines. What is printed of them is escaped here:
+Names, paths and messages come from files and command lines. They are escaped for output here:
 errors (`errors`), every line of a terminal (`console`), click's own messages (`cli.exit_codes`), and the
 files that a CI shows (`coverage`). JSON keeps names as they are, with its own escapes.
 """
@@ -18,10 +18,10 @@ LONGEST_NAME = 200
 
 
 def visible(text: str) -> str:
-    """The text on one line, with Python's escapes (`\\n`, `\\x1b`, `\\u202e`) for unprintable characters.
+    """Return the text on one line, with Python's escapes (`\\n`, `\\x1b`) for unprintable characters.
 
     These are Unicode's categories C and Z except the space: controls, line ends, directional marks, lone
-    surrogates, zero-width characters. An escape also breaks what a CI log would interpret as a command.
+    surrogates, zero-width characters. An escape also disables commands to a CI log.
     Backslashes stay, so that escaping twice changes nothing.
     """
     if not text.isprintable():
@@ -36,7 +36,7 @@ _COMMAND = re.compile(r"^ *:(?=:)|#(?=#\w*\[)")
 
 
 def brief(text: str) -> str:
-    """The visible text, with the middle of every word and quotation cut that is too long for a name."""
+    """Return the visible text, with the middle cut out of words and quotations too long for a name."""
     shown = visible(text)
     return _LONG.sub(lambda found: shortened(found[0]), shown) if len(shown) > LONGEST_NAME else shown
 
@@ -45,7 +45,7 @@ _LONG = re.compile(rf"'[^']{{{LONGEST_NAME},}}'|[^ ]{{{LONGEST_NAME + 1},}}")
 
 
 def shortened(text: str, longest: int = LONGEST_NAME) -> str:
-    """The text; if it is longer than `longest`, its beginning and its end with an ellipsis between them."""
+    """Return the text; beyond `longest`, its beginning and its end with an ellipsis between them."""
     if len(text) <= longest:
         return text
     kept = longest - len(_ELLIPSIS)
@@ -69,7 +69,7 @@ _CUTOFF = 0.8
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that `word` is another name of, is close to, or alone begins; None if there is none."""
+    """Return the candidate of which `word` is an alias, a misspelling or an unambiguous prefix; else None."""
     names = list(candidates)
     if _HALVES.get(word) in names:
         return _HALVES[word]

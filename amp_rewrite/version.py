@@ -9,7 +9,7 @@ UNKNOWN = "0+unknown"
 
 
 def installed() -> str:
-    """The version of the installed package; UNKNOWN for a bare clone."""
+    """Return the version of the installed package; UNKNOWN for a bare clone."""
     try:
         return metadata.version("amp-rewrite")
     except metadata.PackageNotFoundError:

@@ -1,1 +1,1 @@
-"""How much of any model runs in half, and rules for it."""
+"""Precision coverage: the part of any model that runs in half, and rules for it."""

@@ -1,5 +1,5 @@
-"""Advice on Tensor Cores for a whole model: does the device have them, which dimensions suit them badly, and
-which dimensions are open.
+"""Advice on Tensor Cores for a whole model: their presence on the device, dimensions that are no multiples of
+8, and open dimensions.
 
 Since cuBLAS 11.0 and cuDNN 7.6.3 Tensor Cores are used for all sizes; they are most efficient where the
 dimensions of a product in float16 or bfloat16 are multiples of 8, that is, of 16 bytes (NVIDIA, Matrix
@@ -53,7 +53,7 @@ class Capability:
 
     @classmethod
     def parse(cls, text: str) -> Capability:
-        """Parses a compute capability such as 7.5; OptionError for anything else."""
+        """Parse a compute capability such as 7.5; OptionError for anything else."""
         match = re.fullmatch(r"(\d{1,2})\.(\d)", text, re.ASCII)
         if match is None:
             raise OptionError(f"{text} is not a compute capability", remedy="write it as in 7.5")
@@ -61,7 +61,7 @@ class Capability:
 
     @classmethod
     def of_this_machine(cls) -> Capability | None:
-        """The compute capability of the first visible CUDA device; None where NVML cannot tell."""
+        """Return the compute capability of the first visible CUDA device; None where NVML cannot tell."""
         return latency.query(lambda nvml, handle: cls(*nvml.nvmlDeviceGetCudaComputeCapability(handle)))
 
 
@@ -111,11 +111,11 @@ class Advice:
     open_dims: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The advice as plain data."""
+        """Return the advice as plain data."""
         return {**asdict(self), "capability": None if self.capability is None else str(self.capability)}
 
     def lines(self) -> Iterator[str]:
-        """The reason why the device gains no speed; else the products that padding would speed up."""
+        """Yield the reason why the device gains no speed; else the products that padding would speed up."""
         if self.shortfall:
             yield self.shortfall
             return
@@ -135,7 +135,7 @@ class Advice:
             yield f"open dimensions were not examined ({names}); --dim NAME=SIZE sets them"
 
     def hints(self) -> Iterator[str]:
-        """The same in short, for a precision policy: the device, the dimensions, the open dimensions.
+        """Yield the same in short, for a precision policy: the device, the dimensions, the open dimensions.
 
         In a train step the batch is among them: it is the inner dimension of the products that give
         gradients.
@@ -159,7 +159,7 @@ class Advice:
 def advise(
     counted: FlopCount, decisions: Decisions, half: str, capability: Capability | None = None
 ) -> Advice:
-    """Advice on the nodes that run in half in a model, or will after the decisions are carried out.
+    """Return advice on the nodes of a model that run in half, or will after the decisions are applied.
 
     No padding is advised for a device that gains no speed from half.
     """
@@ -175,7 +175,7 @@ def advise(
 
 
 def explain_shortfall(capability: Capability, half: str) -> str:
-    """The reason why products in a half type gain no speed on a device; empty where they do."""
+    """Return the reason why products in a half type gain no speed on a device; empty where they do."""
     since = TENSOR_CORES_FROM[half]
     if capability >= since:
         return ""
@@ -212,7 +212,7 @@ _ShapeOf = Callable[[ir.Value | None], tuple[_Size, ...] | None]
 
 
 def _shapes_without_open_sizes(counted: FlopCount) -> _ShapeOf:
-    """Shapes with None for dimensions that depend on an open one, that is, change with its size."""
+    """Return shapes with None for dimensions that depend on an open one, that is, change with its size."""
     inferred = counted.shapes
     if not inferred.assumed:
         return inferred.of
@@ -229,7 +229,7 @@ def _shapes_without_open_sizes(counted: FlopCount) -> _ShapeOf:
 
 
 def _dimensions_to_pad(node: ir.Node, shape_of: _ShapeOf) -> tuple[Dimension, ...]:
-    """The dimensions of a product that are no multiples of 8.
+    """Return the dimensions of a product that are no multiples of 8.
 
     A size of 1 needs no padding: products with vectors, and depthwise convolutions, do not use Tensor Cores.
     """
@@ -249,7 +249,7 @@ _Operands = list[tuple[_Size, ...]]
 
 
 def _matrix_sizes(node: ir.Node, operands: _Operands) -> _Sizes:
-    """M x K times K x N; a product with a vector does not use Tensor Cores."""
+    """Return M, K and N of a product M x K times K x N; one with a vector does not use Tensor Cores."""
     a, b = operands[:2]
     batched = schema.integer(node, "transBatchA") or schema.integer(node, "transBatchB")
     if batched or len(a) == 1 or len(b) == 1:
@@ -260,14 +260,14 @@ def _matrix_sizes(node: ir.Node, operands: _Operands) -> _Sizes:
 
 
 def _block_quantised_sizes(node: ir.Node, operands: _Operands) -> _Sizes:
-    """The attributes K and N are the dimensions of the stored matrix."""
+    """Return the sizes from the attributes K and N, the dimensions of the stored matrix."""
     inner, columns = schema.integer(node, "K"), schema.integer(node, "N")
     rows = operands[0][-2] if len(operands[0]) > 1 else None
     return {"rows": rows, "inner dimension": inner, "columns": columns}
 
 
 def _convolution_sizes(node: ir.Node, operands: _Operands) -> _Sizes:
-    """W is M x C/group x kernel, of a transposed one C x M/group x kernel; sizes are those of a group."""
+    """Return the sizes of a group: W is M x C/group x kernel, of a transposed one C x M/group x kernel."""
     first, second = operands[1][:2] or (None, None)
     grouped = None if first is None else first // max(schema.integer(node, "group", 1), 1)
     if grouped == second == 1:
@@ -278,7 +278,7 @@ def _convolution_sizes(node: ir.Node, operands: _Operands) -> _Sizes:
 
 
 def _recurrent_sizes(node: ir.Node, operands: _Operands) -> _Sizes:
-    """W is directions x gates * hidden x input, R the same with hidden for input; X has the batch second."""
+    """Return the sizes: W is directions x gates * hidden x input, R has hidden for input, X batch second."""
     x, w, r = (operand or (None, None, None) for operand in operands[:3])
     hidden = schema.integer(node, "hidden_size") or r[-1]
     return {"hidden size": hidden, "input size": w[-1], "batch": x[1 - schema.integer(node, "layout")]}
@@ -314,4 +314,4 @@ _PRODUCTS: dict[tuple[str, str], Callable[[ir.Node, _Operands], _Sizes]] = {
     **{(CONTRIB, name): _convolution_sizes for name in ("FusedConv", "NhwcConv", "NhwcFusedConv")},
     **{(CONTRIB, name): _head_size for name in _ATTENTION},
 }
-"""The sizes that matter to Tensor Cores by operator; None where one is open or unknown."""
+"""The sizes relevant to Tensor Cores, by operator; None where one is open or unknown."""

@@ -1,4 +1,4 @@
-"""How much of a model runs in half, as one frozen value that all outputs are made from."""
+"""The precision coverage of a model, as one frozen value behind all outputs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from amp_rewrite.text import plural
 # The assumptions behind FLOP counts, as text.
 
 NAMED = 5
-"""How many nodes or dimensions are named in one line; the others are only counted."""
+"""The most nodes or dimensions named in one line; the others are only counted."""
 
 
 def assumptions(counted: FlopCount) -> Iterator[str]:
-    """One line for each kind of assumption that was necessary."""
+    """Yield one line for each kind of assumption that was necessary."""
     if counted.shapes.assumed:
         names = some(counted.shapes.assumed)
         yield f"open dimensions count as {DEFAULT} ({names}); --dim NAME=SIZE sets them"
@@ -56,7 +56,7 @@ def _named(nodes: Sequence[ir.Node]) -> str:
 
 
 def some(words: Sequence[str], shown: int = NAMED) -> str:
-    """The first words, and the number of the others."""
+    """Return the first words, and the number of the others."""
     more = len(words) - shown
     return ", ".join(words[:shown]) + (f" and {more:,} more" if more > 0 else "")
 
@@ -79,14 +79,14 @@ FULLS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
 
 def of_type(dtype: ir.DataType | None) -> Precision:
-    """The precision of one element type."""
+    """Return the precision of one element type."""
     if dtype in HALVES:
         return Precision.HALF
     return Precision.FULL if dtype in FULLS else Precision.OTHER
 
 
 def of_node(node: ir.Node, types: Types, version: int) -> Precision:
-    """The precision of a node; `version` is the opset version of its domain in the model.
+    """Return the precision of a node; `version` is the opset version of its domain in the model.
 
     HALF when all its floats are half, FULL when none is, else MIXED. Conversions (Cast, QuantizeLinear and
     the like), quantised arithmetic, Constants and shape queries are OTHER. A port whose type the schema fixes
@@ -116,7 +116,7 @@ def _has_elements(value: ir.Value) -> bool:
 
 
 def _variable(node: ir.Node, version: int) -> Iterator[ir.Value | None]:
-    """The values at ports with a type variable; at all ports where there is no schema."""
+    """Return the values at ports with a type variable; at all ports without a schema."""
     inputs, outputs = node.inputs, node.outputs
     layout = schema.layout(node.domain, node.op_type, version, len(inputs), len(outputs))
     if layout is None:
@@ -166,12 +166,12 @@ class Counts:
         return self.half / self.floats if self.floats else None
 
     def to_json(self) -> dict[str, Any]:
-        """The amounts and the share as plain data."""
+        """Return the amounts and the share as plain data."""
         return {**asdict(self), "share": self.share}
 
 
 def add(amounts: Iterable[tuple[Precision, int]]) -> Counts:
-    """The sums by precision."""
+    """Return the sums by precision."""
     sums = dict.fromkeys(Precision, 0)
     for precision, amount in amounts:
         sums[precision] += amount
@@ -231,7 +231,7 @@ class Coverage:
     `nodes`, `flops` (of one run) and `weights` (bytes) count the whole model, bodies included; `rows` count
     by operator, most FLOPs first. `node_list` has all nodes in order, `casts` the Casts between half and
     float32, `weight_list` all stored tensors. `dims` are the sizes given to open dimensions, `assumed` names
-    those that count as 64, and `assumptions` says in words what the numbers depend on.
+    those that count as 64, and `assumptions` are those behind the numbers, as text.
 
     Examples:
         >>> from amp_rewrite import measure_coverage, rewrite
@@ -265,7 +265,7 @@ class Coverage:
         return tuple(node for node in self.node_list if node.flops is None)
 
     def row(self, operator: str) -> OperatorCoverage | None:
-        """The row of an operator; None where the model does not use it.
+        """Return the row of an operator; None where the model does not use it.
 
         Examples:
             >>> from amp_rewrite import measure_coverage
@@ -276,7 +276,7 @@ class Coverage:
         return next((row for row in self.rows if row.operator == operator), None)
 
     def summary(self) -> dict[str, Any]:
-        """The numbers without single nodes as plain data: the content of a baseline.
+        """Return the numbers without single nodes as plain data: the content of a baseline.
 
         Examples:
             >>> from amp_rewrite import measure_coverage
@@ -303,7 +303,7 @@ class Coverage:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """The whole coverage as plain data.
+        """Return the whole coverage as plain data.
 
         Examples:
             >>> from amp_rewrite import measure_coverage
@@ -330,7 +330,7 @@ class Coverage:
 
 
 def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
-    """The coverage of a model as it is; `source` may be anything that `rewrite` takes, and is not changed.
+    """Return the coverage of a model as it is; `source` is what `rewrite` takes, and is not changed.
 
     `dims` sets open dimensions of the inputs, by symbol or as `input:axis`; others count as 64. Raises
     ModelError, and OptionError for a dimension that is not open or an invalid size.
@@ -400,7 +400,7 @@ def _dtype(value: ir.Value | None, types: Types) -> ir.DataType | None:
 
 
 def _by_operator(nodes: Sequence[NodeCoverage]) -> tuple[OperatorCoverage, ...]:
-    """The nodes by operator; most FLOPs first, then most nodes."""
+    """Return the nodes by operator; most FLOPs first, then most nodes."""
     found: dict[str, list[NodeCoverage]] = {}
     for node in nodes:
         found.setdefault(node.operator, []).append(node)
@@ -417,7 +417,7 @@ def _by_operator(nodes: Sequence[NodeCoverage]) -> tuple[OperatorCoverage, ...]:
 
 
 def _weights(model: ir.Model, types: Types) -> Iterator[StoredWeight]:
-    """All stored tensors, those of Constant nodes included."""
+    """Yield all stored tensors, those of Constant nodes included."""
     for graph in traversal.graphs(model.graph):
         stored = [(value, value.const_value) for value in graph.initializers.values()]
         stored += [(node.outputs[0], constants.constant(node)) for node in graph if node.outputs]
@@ -427,7 +427,7 @@ def _weights(model: ir.Model, types: Types) -> Iterator[StoredWeight]:
 
 
 def _weight_precision(value: ir.Value, tensor: ir.TensorProtocol, types: Types) -> Precision:
-    """HALF for tensors stored in half, and for those that only Casts to half read.
+    """Return HALF for tensors stored in half, and for those consumed by Casts to half only.
 
     OTHER for integers and floats of 8 bits or less.
     """

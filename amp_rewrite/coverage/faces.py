@@ -1,4 +1,4 @@
-"""A coverage and the results of rules: in a terminal, as Markdown, JUnit XML, and annotations of GitHub."""
+"""Output of a coverage and rule results: terminal, Markdown, JUnit XML, and GitHub annotations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MeasuredModel:
         return all(check.ok for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the same as plain data."""
         rules = {"rules": records.plain(self.checks), "ok": self.ok}
         return {"model": self.title, **self.coverage.to_json(), **rules}
 
@@ -46,7 +46,7 @@ ROW_HEADER = ("operator", "nodes", "in half", "float32", "mixed", "other", "FLOP
 
 
 def flops(count: int) -> str:
-    """A number of FLOPs in powers of 1000: 512, 1.2 k, 3.4 M, 5.6 G."""
+    """Return a number of FLOPs in powers of 1000: 512, 1.2 k, 3.4 M, 5.6 G."""
     for unit, factor in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
         if count >= factor:
             return f"{count / factor:.1f} {unit}"
@@ -54,7 +54,7 @@ def flops(count: int) -> str:
 
 
 def totals(coverage: Coverage) -> Iterator[tuple[str, ...]]:
-    """One row each for nodes, FLOPs and weights, in the columns of HEADER."""
+    """Return a row each for nodes, FLOPs and weights, in the columns of HEADER."""
     yield _totals("nodes", coverage.nodes, lambda count: f"{count:,}")
     yield _totals("FLOPs", coverage.flops, flops)
     yield _totals("weights", coverage.weights, size)
@@ -66,7 +66,7 @@ def _totals(name: str, counts: Counts, write: Writer) -> tuple[str, ...]:
 
 
 def rows(coverage: Coverage) -> Iterator[tuple[str, ...]]:
-    """One row for each operator with floats, in the columns of ROW_HEADER, and one for all others."""
+    """Return a row for each operator with floats, in the columns of ROW_HEADER, and one for all others."""
     aside = [row for row in coverage.rows if not (row.nodes.floats or row.flops.total or row.unknown)]
     yield from (_row(row) for row in coverage.rows if row not in aside)
     if aside:
@@ -82,18 +82,18 @@ def _row(row: OperatorCoverage) -> tuple[str, ...]:
 
 
 def casts(coverage: Coverage) -> str:
-    """The number of Casts, and the bytes that they move."""
+    """Return the number of Casts, and the bytes that they move."""
     unknown = sum(cast.moved is None for cast in coverage.casts)
     more = f" and those of {unknown:,} of unknown shape" if unknown else ""
     return f"{len(coverage.casts):,} between half and float32, {size(coverage.cast_bytes)} a run{more}"
 
 
 SHOWN = 10
-"""How many of the nodes that break a rule are listed; JSON and JUnit list all."""
+"""The most nodes listed for a broken rule; JSON and JUnit list all."""
 
 
 def print_coverage(console: Console, coverage: Coverage) -> None:
-    """Prints totals, one line for each operator, Casts and assumptions."""
+    """Print totals, one line for each operator, Casts and assumptions."""
     console.numbers(HEADER, totals(coverage))
     console.print()
     console.numbers(ROW_HEADER, rows(coverage))
@@ -104,7 +104,7 @@ def print_coverage(console: Console, coverage: Coverage) -> None:
 
 
 def print_checks(console: Console, checks: Sequence[RuleResult]) -> None:
-    """Prints one line for each rule, and below a broken one the nodes that break it."""
+    """Print one line for each rule, and below a broken one the nodes that break it."""
     for check in checks:
         mark = Styled("kept    ", "green") if check.ok else Styled("BROKEN  ", "red")
         console.print(mark, f" {check.rule}: {check.found}")
@@ -113,14 +113,14 @@ def print_checks(console: Console, checks: Sequence[RuleResult]) -> None:
 
 
 def nodes(check: RuleResult, shown: int = SHOWN) -> list[str]:
-    """The first nodes that break a rule, escaped for printing, and the number of the others."""
+    """Return the first nodes that break a rule, escaped for printing, and the number of the others."""
     more = len(check.nodes) - shown
     named = [brief(name) or "(unnamed)" for name in check.nodes[:shown]]
     return [*named, f"and {more:,} more"] if more > 0 else named
 
 
 def markdown(coverage: Coverage, checks: Sequence[RuleResult], title: str) -> str:
-    """The page: rules, totals, operators, Casts and assumptions."""
+    """Return the page: rules, totals, operators, Casts and assumptions."""
     return "\n".join(_lines(coverage, checks, title)) + "\n"
 
 
@@ -157,7 +157,7 @@ def _operator_row(cells: Sequence[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """Text from a model with all markup escaped."""
+    """Return text from a model with all markup escaped."""
     return "".join(_ESCAPES.get(c, c) for c in visible(text))
 
 
@@ -170,7 +170,7 @@ _ESCAPES = {c: f"\\{c}" for c in "\\`*_[]"} | {c: f"&#{ord(c)};" for c in "<>|&#
 
 
 def junit(models: Sequence[MeasuredModel]) -> bytes:
-    """The bytes of the file: a suite for each model, a test case for each rule, the numbers as properties."""
+    """Return the file's bytes: a suite for each model, a test case for each rule, numbers as properties."""
     top = ET.Element("testsuites", _counts([check for model in models for check in model.checks]))
     for model in models:
         _suite(top, model)
@@ -216,7 +216,7 @@ def _numbers(coverage: Coverage) -> dict[str, str]:
 
 
 def commands(coverage: Coverage, checks: Sequence[RuleResult], path: str) -> Iterator[str]:
-    """One line for each broken rule, one for the assumptions, and one with the totals."""
+    """Yield a line for each broken rule, one for the assumptions, and one with the totals."""
     for check in checks:
         if not check.ok:
             yield _command("error", path, f"coverage: {check.rule}", check.found, *nodes(check))
@@ -231,7 +231,7 @@ def _command(level: str, path: str, title: str, *lines: str) -> str:
 
 
 def _data(line: str) -> str:
-    """Text of a command's message; line breaks, which would end the command, are escaped."""
+    """Return the message of a command with line breaks, which would end the command, escaped."""
     return brief(line).replace("%", "%25")
 
 

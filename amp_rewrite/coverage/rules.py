@@ -1,4 +1,4 @@
-"""The rules that a CI job can set for a model's coverage, by flags or in a YAML file, and how they turn out.
+"""Rules that a CI job can set for a model's coverage, by flags or in a YAML file, and their evaluation.
 
 min-flops: 0.95
 min-nodes: 0.8
@@ -40,7 +40,7 @@ from amp_rewrite.rewriting import records
 from amp_rewrite.text import plural
 
 TOLERANCE = 0.01
-"""How far a share may fall below that of the baseline by default: one percentage point."""
+"""The default tolerance by which a share may fall below the baseline's: one percentage point."""
 
 EXACT = 1e-9
 """Shares are quotients of integers: one that is closer than this to a bound has reached it."""
@@ -81,7 +81,7 @@ class CoverageRules:
     if_present: bool = False
 
     def __post_init__(self) -> None:
-        """Raises OptionError for a share outside 0 to 1: 95 would never be reached, -1 always."""
+        """Raise OptionError for a share outside 0 to 1: 95 would never be reached, -1 always."""
         named = {name: share for name in SHARES if (share := getattr(self, name)) is not None}
         for name, share in (*named.items(), *self.require.items()):
             if not is_share(share):
@@ -101,7 +101,7 @@ def _number(given: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """The result of one rule: the rule, what was found, and the nodes (or weights) that break it."""
+    """The result of one rule: the rule, the finding, and the nodes (or weights) that break it."""
 
     rule: str
     ok: bool
@@ -110,7 +110,7 @@ class RuleResult:
 
 
 def percent(share: float | None) -> str:
-    """A share as a percentage, never rounded up to 100 % or down to 0 %."""
+    """Return a share as a percentage, never rounded up to 100 % or down to 0 %."""
     if share is None:
         return "n/a"
     if share in (0.0, 1.0):
@@ -119,9 +119,9 @@ def percent(share: float | None) -> str:
 
 
 def check(coverage: Coverage, rules: CoverageRules) -> tuple[RuleResult, ...]:
-    """The result of every rule, in a fixed order.
+    """Return the result of every rule, in a fixed order.
 
-    A share of a model without floats breaks no rule, but a share of FLOPs none of which are known does, and
+    A model without floats breaks no rule on shares, but a share of FLOPs none of which are known does, and
     so does a required operator that the model lacks, unless `if_present`. Raises OptionError for an operator
     that neither the model nor any schema has, and for a baseline that was counted with other dimensions.
     """
@@ -170,11 +170,11 @@ FUSED_FORMS = {
     "SimplifiedLayerNormalization": "SkipSimplifiedLayerNormalization",
     "GroupNormalization": "GroupNorm SkipGroupNorm",
 }
-"""The operators of onnxruntime that have another one in them; rules on that one count them as well."""
+"""The fused operators of onnxruntime that contain another one; rules on that one count them as well."""
 
 
 def _nodes_of(coverage: Coverage, operator: str) -> tuple[list[NodeCoverage], str]:
-    """The nodes of an operator and of its fused forms, and which operators they are of, in words."""
+    """Return the nodes of an operator and of its fused forms, and the names of their operators as text."""
     named = (operator, *(f"{CONTRIB}:{fused}" for fused in FUSED_FORMS.get(operator, "").split()))
     nodes = [node for node in coverage.node_list if node.operator in named]
     used = {node.operator for node in nodes}
@@ -241,7 +241,7 @@ def _reaches(share: float, bound: float) -> bool:
 
 
 def _not_in_half(nodes: Sequence[NodeCoverage]) -> list[str]:
-    """The nodes that are not entirely in half; most FLOPs first."""
+    """Return the nodes that are not entirely in half; most FLOPs first."""
     found = [node for node in nodes if node.precision in (Precision.FULL, Precision.MIXED)]
     return [node.name for node in sorted(found, key=lambda node: -(node.flops or 0))]
 
@@ -256,7 +256,7 @@ def _dims(dims: Dims) -> str:
 
 
 def _refuse_unknown(coverage: Coverage, operators: Sequence[str]) -> None:
-    """Raises OptionError for an operator that neither the model nor any schema has: it is probably misspelt,
+    """Raise OptionError for an operator that neither the model nor any schema has: it is probably misspelt,
     and no model could break a rule on it.
     """
     for operator in operators:
@@ -288,7 +288,7 @@ class RuleFile:
 
 
 def load(path: Path) -> RuleFile:
-    """The rules of a file. Raises ListError, which names file and line."""
+    """Return the rules of a file. Raises ListError, which names file and line."""
     top = yaml_fields.parse(path, tuple(_READERS), trusted=False)
     found = {
         f.name.replace("-", "_"): _READERS[f.name](f) for f in yaml_fields.fields(path, top, tuple(_READERS))
@@ -389,7 +389,7 @@ class _BaselineRecord(msgspec.Struct):
 
 
 def load_baseline(path: Path) -> Baseline:
-    """Reads a file that `save`, or `--json`, wrote. Raises OptionError for any other."""
+    """Read a file that `save`, or `--json`, wrote. Raises OptionError for any other."""
     try:
         content = records.parse(reading.read(path), _BaselineRecord)
     except FileNotFoundError as error:
@@ -408,10 +408,10 @@ def _without_null(counts: Mapping[str, _CountsRecord]) -> dict[str, float]:
 
 
 def lacking(coverage: Coverage, baseline: Baseline) -> tuple[str, ...]:
-    """The operators of a baseline that a model lacks, on which nothing is compared."""
+    """Return the operators of a baseline that a model lacks and that are not compared."""
     return tuple(name for name in baseline.operators if coverage.row(name) is None)
 
 
 def save_baseline(coverage: Coverage, path: Path) -> None:
-    """Writes the numbers that later coverages are compared with; raises OutputError."""
+    """Write the numbers that later coverages are compared with; raises OutputError."""
     writing.write_json(coverage.summary(), path)

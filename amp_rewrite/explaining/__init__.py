@@ -1,1 +1,1 @@
-"""Why a model is as it is, and what would change that."""
+"""Explanations of a model's decisions, and the changes that would alter them."""

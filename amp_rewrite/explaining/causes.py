@@ -1,4 +1,4 @@
-"""Why nodes stay float32: all of them, by what holds them back."""
+"""The root causes of float32: every node that stays float32, grouped by its reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from amp_rewrite.rewriting.decisions import Decision, Decisions
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing to say or no longer to say: a pin (`keep_full`, `force_half`), or a list for an operator.
+    """One option to add or to drop: a pin (`keep_full`, `force_half`), or the list of an operator.
 
     `option` names the field of Pins, or is the value of a Kind; `subject` is the pattern or the operator.
     """
@@ -33,9 +33,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """Changes that help, and were tried; or no change, and in `why` that nothing does, or what does.
+    """Changes that were tried and help; or no change, and in `why` the reason, or advice.
 
-    The changes `adds`, in place of `drops`, which were given, bring more of `frees` nodes of the model into
+    The changes `adds`, in place of the user's `drops`, bring more of `frees` nodes of the model into
     half; `flop_share` is these nodes' share of its arithmetic, from 0 to 1, None where that is not known.
     """
 
@@ -47,7 +47,7 @@ class Suggestion:
 
     @property
     def is_tried(self) -> bool:
-        """Return whether it says anything: where there is no model to try changes on, it may not."""
+        """Return whether it has content: without a model to try changes on, it may be empty."""
         return bool(self.adds or self.drops or self.why)
 
     @property
@@ -63,14 +63,14 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class RootCause:
-    """A reason that holds nodes back in float32, and these nodes.
+    """A reason for which nodes stay float32, and these nodes.
 
-    `roots` are the units where it began, all for one reason, and `held` those that stay float32 for it, one
+    `roots` are the units of origin, all for one reason, and `held` those that stay float32 for it, one
     for each node, the roots' own included; both by position in `decisions`. `node_share` is the held nodes'
     share of all nodes that have float32, `flop_share` that of the arithmetic of the whole model, both from
     0 to 1; the second is None where no arithmetic is known, and a share of what is known where `all_known`
-    is False. Of the nodes of which a part is half, of which there are
-    `partly` among the held, the arithmetic does not count.
+    is False. The arithmetic of nodes that are partly half does not count; `partly` of the held
+    nodes are.
     """
 
     decisions: Decisions
@@ -84,18 +84,18 @@ class RootCause:
 
     @property
     def first(self) -> Decision:
-        """The first of the roots, which speaks for all."""
+        """The first root, as representative of all."""
         return self.decisions.all[self.roots[0]]
 
     @property
     def root_places(self) -> tuple[str, ...]:
-        """The nodes where it began, as a reader finds them."""
+        """The labels of the root nodes."""
         places = {self.decisions.all[unit].node: self.decisions.all[unit].place for unit in self.roots}
         return tuple(places.values())
 
     @property
     def nodes(self) -> tuple[Hashable, ...]:
-        """The nodes that are held back (see Decision.node), in the order of the model."""
+        """The nodes that stay float32 (see Decision.node), in model order."""
         return tuple(self.decisions.all[unit].node for unit in self.held)
 
     @property
@@ -104,7 +104,7 @@ class RootCause:
         return tuple(dict.fromkeys(self.decisions.all[unit].operator for unit in self.roots))
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the same as plain data."""
         root = self.first
         return {
             "nodes": len(self.held),
@@ -131,9 +131,9 @@ Flops = Mapping[Any, int | None]
 
 
 def find(decisions: Decisions, flops: Flops | None = None) -> tuple[RootCause, ...]:
-    """Every cause of float32, that of the most arithmetic first; then that of the most nodes.
+    """Return every root cause of float32, by descending arithmetic, then number of nodes.
 
-    Without `flops` the number of nodes counts.
+    Without `flops` only the number of nodes counts.
     """
     known = {node: count for node, count in (flops or {}).items() if count}
     unknown = {node for node, count in (flops or {}).items() if count is None}
@@ -156,10 +156,10 @@ def find(decisions: Decisions, flops: Flops | None = None) -> tuple[RootCause, .
 
 
 def _held(decisions: Decisions) -> list[int]:
-    """A unit of each node that stays float32: the first that could be half by its schema, or the first.
+    """Return a unit of each float32 node: the first that could be half by its schema, or the first.
 
-    What only the schema ties to float32 does not count where another unit of the node is half: a Resize in
-    half with its float32 scales is not held back.
+    Units that the schema fixes to float32 do not count where another unit of the node is half: a Resize in
+    half with its float32 scales is not kept in float32.
     """
     found: dict[Hashable, int] = {}
     in_half = {decision.node for decision in decisions.all if decision.is_half}
@@ -174,7 +174,7 @@ def _held(decisions: Decisions) -> list[int]:
 
 
 def _key(root: Decision) -> Hashable:
-    """Return the key that roots of one cause, as a reader sees it, have in common."""
+    """Return the key by which roots are grouped into one cause."""
     entry = root.entry
     if root.by_hand:
         return "by hand"

@@ -1,4 +1,4 @@
-"""All that is known and decided of a model before anything changes, for who asks what and why."""
+"""The frozen analysis of a model: facts and decisions before the first edit, for reports and explanations."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from amp_rewrite.rewriting.report import Report
 from amp_rewrite.rewriting.result_checks import IOType, io_types
 from amp_rewrite.text import brief, plural
 
-# How much stays float32 by what runs showed: in this rewrite, and in an earlier one of the same model.
+# Counts of units that stay float32 because of runs: in this rewrite, and in an earlier one of the same model.
 
 
 def counted(report: Report, painting: Painting, before: Held) -> Report:
-    """The report with these counts; `before` is what the earlier rewrite saw."""
+    """Return the report with these counts; `before` is the evidence of the earlier rewrite."""
     earlier = {id(evidence) for evidence in before.values()}
     now = [entry.evidence for entry in painting.entries if id(entry.evidence) not in earlier]
     reasons = Counter(evidence.reason for evidence in now)
@@ -55,7 +55,7 @@ PREDICTED = "predicted, not measured"
 
 
 def summary(found: Prediction) -> str:
-    """The speed of a result against float32 and against everything in half, with its launches and Casts."""
+    """Return the speedup of a result over float32 and over all half, with its launches and Casts."""
     speeds = f"{found.speedup:.2f}x float32 and {found.of_everything:.2f}x everything in {found.half}"
     return f"{speeds} on {found.device}{_at(found)}, {_launches(found.result)} ({PREDICTED})"
 
@@ -66,14 +66,14 @@ def _launches(run: RunTime) -> str:
 
 
 def of_job(priced: Priced, options: Options) -> tuple[str, ...]:
-    """That half is predicted not to pay; of a browser's runtime only where --gate goes by that."""
+    """Return the warning that half is predicted not to pay; for a browser's runtime only with `gate`."""
     if options.target is ONNXRUNTIME_WEBGPU and not options.gate:
         return ()  # times are predicted for CUDA
     return warnings(priced.prediction, gated=priced.gated)
 
 
 def warnings(found: Prediction | None, *, gated: bool) -> tuple[str, ...]:
-    """That half is predicted not to pay, where it is."""
+    """Return the warning that half is predicted not to pay, if it is."""
     if found is None or not found.is_slower:
         return ()
     remedy = _GATED if gated else _REMEDY
@@ -97,7 +97,7 @@ def _at(found: Prediction) -> str:
 
 
 def _why(found: Prediction) -> str:
-    """Return where the time goes: Casts, as a rule."""
+    """Return the likely reason for the slowdown: the launches of Casts."""
     count = found.result.casts
     return f": {plural(count, 'Cast')} {'is a launch' if count == 1 else 'are launches'}" if count else ""
 
@@ -106,8 +106,8 @@ def _why(found: Prediction) -> str:
 class ModelState:
     """The state of an analysed model, which `rewrite` edits in place.
 
-    `decisions` and `ranges` are those of the analysis, from the first call on that needs them, and `proven`
-    what the latter follow from.
+    `decisions` and `ranges` are cached by the first call that needs them, `proven` are the bounds behind the
+    ranges.
     """
 
     is_edited: bool = False
@@ -118,11 +118,11 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Analysis:
-    """All that is known and decided of a model, before anything changes.
+    """The facts and decisions about a model, before the first edit.
 
-    `findings` are what holds single units in float32, and `predicted` warnings of predicted times. `replayed`
-    holds where a saved plan decided. `loaded`, `graph` and `plan` refer to the model itself, which is another
-    after `rewrite`.
+    `findings` pin single units to float32, and `predicted` are warnings about predicted times. `replayed` is
+    True where a saved plan decided. `loaded`, `graph` and `plan` refer to the model itself, which `rewrite`
+    edits.
 
     Examples:
         >>> from amp_rewrite import analyze
@@ -151,7 +151,7 @@ class Analysis:
     _report: Report
 
     def __repr__(self) -> str:
-        """A line: what would become of the model."""
+        """Return a one-line summary of the planned result."""
         return brief(f"Analysis({self._report.in_short})")
 
     def report(self) -> Report:
@@ -206,7 +206,7 @@ class Analysis:
         """Return the causes of float32, with remedies: the most arithmetic first.
 
         `flops` are the floating-point operations of the nodes (flops.flop_count); without them the number of
-        nodes counts. Every change that is suggested was tried; with a saved plan, which takes none, none is.
+        nodes counts. Every suggested change was tried; there are none with a saved plan.
         Raises OptionError when the model has been rewritten since.
 
         Examples:
@@ -223,11 +223,11 @@ class Analysis:
         return tuple(suggestions.tried(found, again))
 
     def painted(self, options: Options, unpruned: Collection[int] = ()) -> Painting:
-        """How the same model would be coloured with other lists, pins, level and `follow`; the units that are
-        `unpruned` may be half at any price.
+        """Return the painting of the same model under other lists, pins, level and `follow`; `unpruned` units
+        may be half at any cost.
 
-        Raises OptionError for a pin that matches no node, or that asks for what no schema allows, and when
-        the model has been rewritten since.
+        Raises OptionError for a pin that matches no node, or that no schema allows, and when the model
+        has been rewritten since.
 
         Examples:
             >>> from amp_rewrite import Options, analyze
@@ -254,10 +254,10 @@ class Analysis:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The decisions, and the options behind them; `replayed` holds where a saved plan decided.
+    """The decisions, and the options behind them; `replayed` is True where a saved plan decided.
 
-    `proven` is what was proven of values, None where nobody needed it yet, `seen` what was observed, and
-    `before` what an earlier rewrite keeps in float32.
+    `proven` are proven bounds of values, None if not computed yet, `seen` the observations, and `before` the
+    units that an earlier rewrite keeps in float32.
     """
 
     priced: Priced
@@ -270,9 +270,9 @@ class Decided:
 
 
 def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -> Analysis:
-    """The analysis, with what a later edit of the model would change taken from it now.
+    """Return the analysis, with a snapshot of the facts that a later edit of the model would change.
 
-    The decisions, which few ask for, are made by the first call of `Analysis.decisions`.
+    The decisions are rarely needed, and computed by the first call of `Analysis.decisions`.
     """
     graph, priced, plan, options = facts.graph, decided.priced, decided.plan, decided.options
     painting, predicted = priced.painting, of_job(priced, options)

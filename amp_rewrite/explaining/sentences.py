@@ -1,4 +1,4 @@
-"""Why a unit has its colour, in sentences; and the numbers of a report, in words."""
+"""Sentences that explain the colour of a unit, and the numbers of a report in words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from amp_rewrite.text import plural
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One link in a chain of causes: a unit, what it became, and why."""
+    """One link in a chain of causes: a unit, its colour, and the reason."""
 
     unit: str
     colour: Colour
@@ -32,12 +32,12 @@ class Step:
 
 
 def chain(decisions: Decisions, unit: int) -> tuple[Step, ...]:
-    """Return why a unit has its colour, step by step, down to where it all began."""
+    """Return the chain of steps that explains a unit's colour, down to its root."""
     return tuple(first_step(decisions, link) for link in decisions.why(unit))
 
 
 def first_step(decisions: Decisions, index: int) -> Step:
-    """Return why a unit has its colour, as far as the unit that caused it."""
+    """Return the first step of a unit's chain of causes: its reason, and the unit that caused it."""
     decision = decisions.all[index]
     paint, entry = decision.paint, decision.entry
     cause = str(decisions.all[paint.cause]) if paint.cause is not None else ""
@@ -90,7 +90,7 @@ _LEFT = {
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A cause of float32 for people: how much it holds back and where it began, the reason, the remedy."""
+    """A cause of float32 as text: its extent and its roots, the reason, the remedy."""
 
     weight: str
     origin: str
@@ -114,18 +114,18 @@ def of_cause(cause: RootCause) -> Paragraph:
 
 
 def share(part: float) -> str:
-    """A part of 1 as a percentage; below one percent with a decimal. Only all is 100%, and none 0%."""
+    """Return a part of 1 as a percentage; below one percent with a decimal. Only all is 100%, and none 0%."""
     if _NEARLY <= part < 1:
         return "over 99%"
     return f"{part:.0%}" if part >= 0.01 or part == 0 else "under 0.1%" if part < 0.001 else f"{part:.1%}"
 
 
 _NEARLY = 0.995
-"""From here on a share would be rounded to 100%."""
+"""The least share that would be rounded to 100%."""
 
 
 def remedy(cause: RootCause) -> str:
-    """Return the flags that free what a cause holds, or why none does; empty where nothing was tried."""
+    """Return the flags that free nodes of a cause, or why none does; empty where none was tried."""
     found = cause.suggestion
     flags, drops = " ".join(found.flags), " ".join(found.dropped_flags)
     if not flags and not drops:
@@ -140,24 +140,24 @@ def _flops(cause: RootCause) -> str:
 
 
 def _freed(found: Suggestion, flops: str) -> str:
-    """Return how much a remedy frees, in words; a share that nodes lost elsewhere outweigh is left out."""
+    """Return the gain of a remedy in words, without a share that losses at other nodes outweigh."""
     nodes, part = plural(found.frees, "node"), found.flop_share
     return nodes if part is None or part < 0 else f"{nodes}, {share(part)} of {flops}"
 
 
 def size(count: int) -> str:
-    """A number of bytes for people: 512 B, 1.2 kB, 3.4 MB, 5.6 GB (powers of 1000)."""
+    """Format a number of bytes: 512 B, 1.2 kB, 3.4 MB, 5.6 GB (powers of 1000)."""
     if count < 1000:
         return f"{count} B"
     power = min(int(math.log10(count)) // 3, 4)
     return f"{count / 1000**power:.1f} {('kB', 'MB', 'GB', 'TB')[power - 1]}"
 
 
-# What was changed of a model's form before anything was decided, in sentences.
+# Changes to a model's form before any decision, in sentences.
 
 
 def summary(changes: Iterable[FormChange]) -> Iterator[str]:
-    """One sentence for each kind of change, with the number of nodes; opsets with their versions."""
+    """Yield a sentence for each kind of change, with the number of nodes; opsets with their versions."""
     counts = Counter(change.kind for change in changes if change.kind is not FormChangeKind.OPSET_RAISED)
     yield from (of(change) for change in changes if change.kind is FormChangeKind.OPSET_RAISED)
     for kind, text in _SUMMARIES.items():
@@ -197,23 +197,23 @@ _SENTENCES = {
 }
 
 
-# What is known of values, in sentences.
+# Knowledge of values, in sentences.
 
 
 def counts(found: RangeCounts, half: str) -> str:
-    """Return how many half units are known to fit, and how."""
+    """Return the numbers of half units that are proven, observed and not known to fit."""
     parts = ((found.proven, "proven"), (found.observed, "observed"), (found.unknown, "unknown"))
     told = ", ".join(f"{number:,} {word}" for number, word in parts)
     return f"{plural(found.half_units, 'half unit')}: {told} to stay inside the range of {half}"
 
 
 def inputs(found: RangeCounts) -> Iterator[str]:
-    """The ranges of inputs that all bounds follow from, a line each."""
+    """Return the input ranges from which all bounds are propagated, a line each."""
     return (_input(each) for each in found.inputs)
 
 
 def assumed(found: RangeCounts) -> Iterator[str]:
-    """The same for those ranges that nobody declared, and that need not hold."""
+    """Return the same for the ranges that are assumed, not declared, and need not hold."""
     return (_input(each) for each in found.inputs if each.source in (Source.IMAGE, Source.MASK))
 
 
@@ -239,16 +239,16 @@ def of_unit(found: UnitRange) -> str:
     return f"{value} is at most {found.bound:.3g}"
 
 
-# Why a Cast stands where it stands: what made the value, and what reads it in the other type.
+# Explanations of Casts: the producer of the value, and its consumers in the other type.
 
 
 @dataclass(frozen=True, slots=True)
 class CastExplanation:
     """A Cast of `value` to `dtype`; `added` says that the model did not have it.
 
-    `origin` says where the value comes from, `maker` why that has its colour (nothing when no unit makes
-    it), and each of `readers` why one that reads the result has its own. `leaves` holds when the result is
-    an output of the model; `again` is the name of the result where that is cast once more, else nothing.
+    `origin` describes the producer, `maker` explains its colour (empty when no unit produces the value), and
+    each of `readers` that of a consumer of the result. `leaves` is True when the result is an output of the
+    model; `again` is the name of the result where it is cast once more, else empty.
     """
 
     value: str
@@ -262,14 +262,14 @@ class CastExplanation:
 
 
 def about(decisions: Decisions, name: str) -> tuple[CastExplanation, ...]:
-    """The Casts of a value of that name, or that are called so, or that make it; none where none stands."""
+    """Return the Casts whose input, node or output has this name; empty without any."""
     found = [crossing for crossing in decisions.cast_sites if name in crossing.names]
     cast = {next(iter(crossing.names), "") for crossing in decisions.cast_sites} if found else set[str]()
     return tuple(_story(decisions, crossing, cast) for crossing in found)
 
 
 def _story(decisions: Decisions, crossing: CastSite, cast: Container[str]) -> CastExplanation:
-    """The story of one Cast; `cast` are the names of all values that are cast."""
+    """Return the explanation of one Cast; `cast` are the names of all values that are cast."""
     _, *others = crossing.names or ("",)
     again = others[-1] if others and not crossing.added and others[-1] in cast else ""
     return CastExplanation(

@@ -1,4 +1,4 @@
-"""What a user could say to have a cause of float32 out of the way: each flag was tried before it is told."""
+"""Flags that would remove a cause of float32; each is tried on the model before it is suggested."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from amp_rewrite.policy.reasons import authority_in_words, in_words
 from amp_rewrite.rewriting.report import extents
 
 PINNED = 3
-"""Up to so many nodes are named one by one first; for more, the flag of their operator is shorter."""
+"""The number of nodes up to which pins by name are tried first; beyond it, the operator's flag is shorter."""
 
 MOST_PINNED = 10
-"""More nodes than these are never named one by one."""
+"""The most nodes that are ever pinned by name."""
 
 TRIES = 24
-"""So often at most a model is decided anew to try flags, for all causes together."""
+"""The most times that a model is decided anew to try flags, for all causes together."""
 
 UNITS = 1_000_000
-"""So many units at most are decided anew in all, so that large models get fewer tries."""
+"""The most units decided anew in all tries, so that large models get fewer tries."""
 
 LEAST = 3
-"""However large the model, so many tries there are."""
+"""The least number of tries, however large the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model that was analysed and decided for, and in `again` how to decide it with other options.
+    """An analysed model with its decisions, and `again`, which decides it anew with other options.
 
     `again` raises AmpRewriteError for options that the command line would refuse.
     """
@@ -57,9 +57,9 @@ class Subject:
 
 
 def tried(found: Iterable[RootCause], subject: Subject) -> Iterator[RootCause]:
-    """The causes, each with the mildest flags that bring more nodes into half, some that it holds among them.
+    """Yield the causes, each with the mildest flags that bring more nodes into half, its own among them.
 
-    The first causes are served first: there are at most TRIES tries in all.
+    Earlier causes have priority: there are at most TRIES tries in all.
     """
     trials = _Trials(subject)
     for cause in found:
@@ -67,15 +67,15 @@ def tried(found: Iterable[RootCause], subject: Subject) -> Iterator[RootCause]:
 
 
 def options_that_free(cause: RootCause, node: ir.Node, subject: Subject) -> RootCause:
-    """The cause with the mildest flags that bring one of the nodes that it holds into half."""
+    """Return the cause with the mildest flags that bring `node`, one of its nodes, into half."""
     return replace(cause, suggestion=_Trials(subject).remedy(cause, {node}))
 
 
 def with_effects(
     matched: Iterable[Matched], graph: UnitGraph, painting: Painting, half: Half
 ) -> Iterator[Matched]:
-    """Yields what was matched; of operators that were to be half, none of whose nodes is, why, and what would
-    change that.
+    """Yield the matches; for operators that were to be half but have no half node, with the reason and a
+    remedy.
     """
     for one in matched:
         units = [u for u in graph.units if one.by in _TO_HALF and schema.written(*_of(u)) == one.pattern]
@@ -100,7 +100,7 @@ def _of(unit: Unit) -> tuple[str, str]:
 
 
 def _newer_opset(index: int, graph: UnitGraph, half: Half) -> str:
-    """Returns which opset lets a unit be half that its schema keeps in float32; empty where none does."""
+    """Return advice on the opset whose schema lets this float32 unit be half; empty where none does."""
     unit, imported = graph.units[index], graph.root.opset_imports
     opset = imported.get("", imported.get("ai.onnx"))
     if unit.node.domain or opset is None:
@@ -112,12 +112,12 @@ def _newer_opset(index: int, graph: UnitGraph, half: Half) -> str:
 
 
 NEWEST = 24
-"""The newest opset that is looked at: by a newer one, no operator gains a half type."""
+"""The newest opset to consider: no operator gains a half type in a newer one."""
 
 
 def _allowed(unit: Unit, version: int) -> frozenset[str]:
-    """The types that the schema of an opset allows at the first port of a unit: there its type may be fixed,
-    and have no variable of this name.
+    """Return the types that the schema of an opset allows at the first port of a unit, by port since another
+    opset may fix its type, without a variable of this name.
     """
     node = unit.node
     groups = schema.layout(node.domain, node.op_type, version, len(node.inputs), len(node.outputs)) or ()
@@ -129,12 +129,12 @@ def _allowed(unit: Unit, version: int) -> frozenset[str]:
 
 
 def untried(found: Iterable[RootCause]) -> Iterator[RootCause]:
-    """The causes where there is no model to try flags on: with what holds without."""
+    """Yield the causes with the remedies that need no trial, for lack of a model to try flags on."""
     return (replace(cause, suggestion=Suggestion(why=_without_trying(cause))) for cause in found)
 
 
 def _without_trying(cause: RootCause) -> str:
-    """Return why no flag would help, where the reason itself says so; else nothing."""
+    """Return the explanation why no flag would help, where the reason implies it; else an empty string."""
     root = cause.first
     if root.by_hand:
         return 'set "colour" to "half" in the plan'
@@ -142,7 +142,7 @@ def _without_trying(cause: RootCause) -> str:
         return _PREDICTED[root.paint.rule]
     if root.entry.authority is Authority.SCHEMA:
         alone = root.entry.kind is not Kind.DENY or len(cause.root_places) == len(cause.held)
-        return "nothing: it can only be float32 here" if alone else ""  # what is downstream might be freed
+        return "nothing: it can only be float32 here" if alone else ""  # downstream nodes might be freed
     if root.paint.rule is not Rule.LEFT or root.entry.authority in FOUND | _BY_USER:
         return ""
     if root.operator == "Cast":
@@ -182,7 +182,7 @@ class _Outcome:
 
 
 class _Trials:
-    """Tries flags on one model while there are tries left; nothing is tried twice."""
+    """Trials of flags on one model, up to a limit; outcomes are cached."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -192,7 +192,7 @@ class _Trials:
         self._known: dict[str, _Outcome | None] = {}
 
     def remedy(self, cause: RootCause, wanted: Collection[ir.Node] = ()) -> Suggestion:
-        """Return what helps against a cause, for a `wanted` node if there are any, or why nothing."""
+        """Return the suggestion for a cause (for one of the target nodes, if any), or why there is none."""
         newer = ""
         if cause.first.entry.authority is Authority.SCHEMA:
             newer = _newer_opset(cause.roots[0], self._subject.graph, self._subject.options.half)
@@ -231,7 +231,7 @@ class _Trials:
         return _Outcome(risen, len(risen) - len(fallen), freed / total if total and is_known else None)
 
     def _of(self, cause: RootCause) -> Iterator[_Trial]:
-        """From the mildest: without the user's change, INFER for what is denied, nodes by name, ALLOW."""
+        """Yield trials, mildest first: the user's change dropped, INFER for denied operators, pins, ALLOW."""
         entry = cause.first.entry
         units = [self._subject.graph.units[unit] for unit in cause.roots]
         nodes = list(dict.fromkeys(unit.node for unit in units))
@@ -249,7 +249,7 @@ class _Trials:
         yield from self._of_nodes(nodes)
 
     def _unpinned(self, pattern: str) -> Iterator[_Trial]:
-        """Without the pin that has this pattern."""
+        """Yield the trial without the pin of this pattern."""
         options = self._subject.options
         kept = tuple(other for other in options.pins.keep_full if other != pattern)
         if kept != options.pins.keep_full:
@@ -257,7 +257,7 @@ class _Trials:
             yield _Trial(replace(options, pins=pins), drops=(Change("keep_full", pattern),))
 
     def _put_back(self, operators: Sequence[str], kind: Kind) -> Iterator[_Trial]:
-        """Without the override that moved these operators."""
+        """Yield the trial without the override of these operators."""
         options = self._subject.options
         lists = options.operator_lists()
         plain = (operator.removesuffix("(x,x)") for operator in operators)
@@ -267,7 +267,7 @@ class _Trials:
             yield _Trial(replace(options, lists=lists.put_back(moved)), drops=drops)
 
     def _of_nodes(self, nodes: Sequence[ir.Node]) -> Iterator[_Trial]:
-        """A pin for each node; nothing where there are too many, or one has no name to go by."""
+        """Yield the trial with a pin for each node; none where there are too many, or one cannot be named."""
         names = list(dict.fromkeys(map(node_patterns.pinned_as, nodes)))
         if len(names) > MOST_PINNED or not all(names):
             return
@@ -277,7 +277,7 @@ class _Trials:
         yield _Trial(replace(options, pins=pins), tuple(Change("force_half", p) for p in patterns))
 
     def _of_operators(self, operators: Sequence[str], kind: Kind) -> Iterator[_Trial]:
-        """An override for each operator, in place of one that moved it; it holds for all its nodes."""
+        """Yield the trial with an override for each operator, which covers all of its nodes."""
         if not operators:  # no list moves a Cast
             return
         before = self._subject.options.operator_lists()
@@ -296,7 +296,7 @@ def _sum(flops: Flops, nodes: Iterable[ir.Node]) -> int:
 
 
 def _in_vain(tried: Collection[str]) -> str:
-    """Return why there is no flag."""
+    """Return the sentence for the lack of a flag that helps."""
     return f"no flag frees any (tried: {'; '.join(tried)})" if tried else "no flag can name it"
 
 
@@ -310,15 +310,15 @@ def _operator(node: ir.Node) -> str:
     return schema.written(node.domain, classification.listed_as(node))
 
 
-# What a user could say to change what was decided for one node: each flag was tried before it is told.
+# Flags that would change the decision on one node; each is tried before it is suggested.
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRemedy:
     """Changes of the colour of a unit.
 
-    `cause` is what holds it in float32, with what frees it among others; None for a unit that is half, or
-    that no other could be. `pin` changes the colour of its node alone; None where no pin does.
+    `cause` is the reason for its float32, with a suggestion that frees it among others; None for a unit that
+    is half, or that cannot be. `pin` changes the colour of its node alone; None where no pin does.
     """
 
     cause: RootCause | None
@@ -326,7 +326,7 @@ class NodeRemedy:
 
 
 def of_units(units: Iterable[int], causes: Sequence[RootCause], subject: Subject) -> Iterator[NodeRemedy]:
-    """Yield what changes the colour of each of these units; what holds of a node is tried once."""
+    """Yield the remedy that changes the colour of each unit; flags are tried once per node."""
     units_of, before = subject.graph.units, subject.painting
 
     @functools.cache
@@ -346,7 +346,7 @@ def of_units(units: Iterable[int], causes: Sequence[RootCause], subject: Subject
 
 
 def _pinned(node: ir.Node, option: str, subject: Subject) -> tuple[Change, Painting] | None:
-    """A pin of the node, and what becomes of the model with it; None where it has no name, or is refused."""
+    """Return a pin of the node, and the painting with it; None where it has no name, or is refused."""
     name = node_patterns.pinned_as(node)
     if not name:
         return None

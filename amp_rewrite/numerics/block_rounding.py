@@ -1,7 +1,7 @@
-"""Rounding of one block after another to half, into memory that is used again.
+"""Rounding of consecutive blocks to half, into a reused buffer.
 
-Memory that threads ask for and give back with each block goes back to the system now and then, which clears
-it before it gives it again; and onnxruntime has to be told of each new place.
+Memory allocated and freed for each block returns to the system now and then, which zeroes it before it is
+allocated again; and onnxruntime must be bound to each new buffer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BlockRounding:
         self._run: Callable[[], object] = lambda: None
 
     def __call__(self, block: Floats) -> NDArray[Any]:
-        """The elements of a flat block rounded: they stand until the next call."""
+        """Return the rounded elements of a flat block, valid until the next call."""
         fast = rounding.fast_converter(self._half) if block.size >= rounding.LARGE else None
         if fast is None:
             return rounding.convert(block, self._half, nan=False)

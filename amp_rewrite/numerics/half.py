@@ -1,4 +1,4 @@
-"""float16 and bfloat16: their limits, and how well an array fits into them."""
+"""float16 and bfloat16: their limits, and the fit of an array into them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ HALF_TYPES = frozenset(half.dtype for half in BY_NAME.values())
 
 
 def named(name: str) -> Half:
-    """The half type called `name`; OptionError for any other name."""
+    """Return the half type called `name`; OptionError for any other name."""
     if name not in BY_NAME:
         choices = ", ".join(BY_NAME)
         raise OptionError(f"{name} is not a half-precision type", remedy=f"choose one of {choices}")
@@ -78,7 +78,7 @@ def named(name: str) -> Half:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a float32 array fits into a half type.
+    """The fit of a float32 array into a half type.
 
     `low` and `high` bound its finite values (0 if there are none). `overflowing` counts finite values that
     become infinite in half, `flushed` non-zero values that become zero. `exact`: every value is
@@ -95,7 +95,7 @@ class Fit:
 
     @property
     def magnitude(self) -> float:
-        """That of the largest finite number."""
+        """The largest magnitude of a finite value."""
         return max(-self.low, self.high)
 
 
@@ -111,7 +111,7 @@ _SAMPLE = 64
 
 
 def fit(array: NDArray[np.float32], half: Half) -> Fit:
-    """How `array` fits into `half`; `array` is not modified."""
+    """Return the fit of `array` into `half`; `array` is not modified."""
     flat = array.reshape(-1)
     chunks = (flat[start : start + CHUNK] for start in range(0, flat.size, CHUNK))
     with np.errstate(all="ignore"):
@@ -119,7 +119,7 @@ def fit(array: NDArray[np.float32], half: Half) -> Fit:
 
 
 def join(parts: Sequence[Fit]) -> Fit:
-    """The fit of an array, from the fits of its blocks."""
+    """Return the fit of an array, from the fits of its blocks."""
     if len(parts) <= 1:
         return next(iter(parts), PERFECT)
     return Fit(
@@ -134,7 +134,7 @@ def join(parts: Sequence[Fit]) -> Fit:
 
 
 def fit_each(arrays: Sequence[NDArray[np.float32]], half: Half) -> list[Fit]:
-    """The fit of each of these arrays, all of them at once; none is empty, and small ones are quickest."""
+    """Return the fit of each of these non-empty arrays, computed at once, which is fastest for small ones."""
     flat = np.concatenate([array.reshape(-1) for array in arrays])
     starts = np.cumsum([0, *(array.size for array in arrays[:-1])])
     finite, nan, sizes = np.isfinite(flat), np.isnan(flat), np.abs(flat)
@@ -176,7 +176,7 @@ def _overflowing(array: NDArray[np.float32], half: Half) -> int:
 
 
 def _flushed(sizes: NDArray[np.float32], half: Half) -> int:
-    """Non-zero values up to half of `smallest` round to zero: the tie goes to the even neighbour, zero."""
+    """Count the non-zero values that round to zero: up to half of `smallest`, as the tie goes to even."""
     if sizes.min() > half.smallest / 2:
         return 0
     return int(np.count_nonzero(sizes <= half.smallest / 2)) - int(np.count_nonzero(sizes == 0))
@@ -185,7 +185,7 @@ def _flushed(sizes: NDArray[np.float32], half: Half) -> int:
 def _survives(
     array: NDArray[np.float32], change: Callable[[NDArray[np.float32]], NDArray[Any]], *, nan: bool
 ) -> bool:
-    """Whether `change` leaves every value as it is; NaN equals NaN."""
+    """Return whether `change` preserves every value; NaN equals NaN."""
     if nan:
         return np.array_equal(change(array).astype(np.float32), array, equal_nan=True)
     head = array[:_SAMPLE]

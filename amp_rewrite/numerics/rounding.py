@@ -52,7 +52,7 @@ def _numpy_convert(half: Half, array: Floats) -> NDArray[Any]:
 
 @functools.cache
 def fast_converter(half: Half) -> CastConverter | None:
-    """onnxruntime's conversion to `half`; None if it is not installed or does not round as NumPy does.
+    """Return onnxruntime's conversion to `half`; None if it is missing or does not round as NumPy does.
 
     Not for NaN: it is a NaN of half, but its payload bits are not kept as NumPy keeps them.
     """
@@ -67,7 +67,7 @@ def fast_converter(half: Half) -> CastConverter | None:
 
 
 def _sample() -> Floats:
-    """Float32 values of every exponent and both signs, on and beside ties, with infinities but no NaN."""
+    """Return float32 values of every exponent and sign, on and beside ties, with infinities but no NaN."""
     exponents = np.arange(0, 1 << 31, 1 << 23, dtype=np.int64)
     ends = np.array([i + j for i, j in itertools.product(_ENDS, (-1, 0, 1))], np.int64)
     bits = (exponents[:, None] + ends[None, :]).reshape(-1)
@@ -95,14 +95,14 @@ class CastConverter:
         self._session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
     def __call__(self, array: Floats) -> NDArray[Any]:
-        """The array rounded, in its shape."""
+        """Return the rounded array, of the same shape."""
         source = np.ascontiguousarray(array, np.float32)
         result = np.empty(source.shape, self._half.numpy)
         self.bound(source, result)()
         return result
 
     def bound(self, source: Floats, result: NDArray[Any]) -> Callable[[], None]:
-        """Rounds what a contiguous array holds into another at each call, as long as there are both."""
+        """Return a function that rounds a contiguous array into another at each call, while both exist."""
         binding = self._session.io_binding()
         binding.bind_input("x", "cpu", 0, np.float32, [source.size], source.ctypes.data)
         binding.bind_output("y", "cpu", 0, int(self._half.dtype), [result.size], result.ctypes.data)

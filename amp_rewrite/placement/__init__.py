@@ -1,1 +1,1 @@
-"""What onnxruntime executes of a model on a provider, after its own optimisation."""
+"""Measurement of the nodes that onnxruntime executes on a provider, after its own optimisation."""

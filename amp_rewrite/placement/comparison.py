@@ -1,4 +1,4 @@
-"""The placement of a result beside that of its original, and what made them."""
+"""Comparison of a result's placement with that of its original, and the runtime behind both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amp_rewrite.running import sessions
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.text import plural
 
-# Two placements -> what changed, and what got worse.
+# Two placements -> their differences, and the regressions.
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Differences:
         return tuple(found for found in self.totals if found.is_worse)
 
     def to_json(self) -> dict[str, object]:
-        """The same as plain data: what differs with both numbers, and the names of what got worse."""
+        """Return the same as plain data: differences with both numbers, and the names of worse totals."""
         rows = {"totals": self.totals, "operators": self.operators, "fused": self.fused}
         numbers = {key: {row.what: [row.before, row.after] for row in found} for key, found in rows.items()}
         return {**numbers, "worse": [found.what for found in self.worse]}
@@ -69,7 +69,7 @@ def compare_placements(original: Placement, result: Placement) -> Differences:
 
 
 def totals(placement: Placement) -> dict[str, int]:
-    """The numbers of a placement by what they count."""
+    """Return the totals of a placement, by the counted objects."""
     return {
         "nodes": placement.nodes,
         "in half": sum(placement.half.values()),
@@ -100,7 +100,7 @@ HEADER = ("model", "nodes", "half", "float32", "Casts", "inserted", "copies", "o
 
 
 def cells(placement: Placement) -> list[str]:
-    """The numbers of a placement that loads, as the columns behind the model have them."""
+    """Return the numbers of a placement that loads, as the columns behind the model have them."""
     half, full = (sum(counts.values()) for counts in (placement.half, placement.full))
     casts = (placement.float_casts, placement.inserted_casts, placement.copies, placement.cpu_nodes)
     return [f"{number:,}" for number in (placement.nodes, half, full, *casts)]
@@ -109,8 +109,8 @@ def cells(placement: Placement) -> list[str]:
 def print_placements(
     console: Console, placements: Mapping[str, Placement], original: Placement | None
 ) -> None:
-    """A table with a line for each model, and below it the details of each: what is fused, what is on the CPU
-    and why, and with the placement of an original what differs from it.
+    """Print a table with a line for each model, then its details: fusions, nodes on the CPU with the reason
+    and, given the placement of an original, the differences from it.
     """
     loaded = {name: found for name, found in placements.items() if not found.refused}
     if loaded:
@@ -166,19 +166,19 @@ def _compared(original: Placement, found: Placement) -> Iterator[tuple[str, Part
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The onnxruntime that was asked: its version, the device, and whether stub libraries stood in for it."""
+    """The onnxruntime in use: its version, the device, and whether stub libraries stood in for CUDA."""
 
     version: str
     device: Device
     stubs: bool
 
     def to_json(self) -> dict[str, object]:
-        """The same as plain data."""
+        """Return the same as plain data."""
         return {"onnxruntime": self.version, "provider": self.device.value.lower(), "stubs": self.stubs}
 
 
 def runtime(device: Device) -> Runtime:
-    """The runtime that places models on a device; MissingPackageError without one."""
+    """Return the runtime that places models on a device; MissingPackageError without one."""
     return Runtime(sessions.onnxruntime().__version__, device, opening.needs_stubs(device))
 
 
@@ -191,7 +191,7 @@ class Comparison:
     original: Placement | None
 
     def counts(self) -> Iterator[Difference]:
-        """The totals of a result that loads, beside those of an original that loads."""
+        """Yield the totals of a result that loads, beside those of an original that loads."""
         if self.result.refused:
             return
         before = {} if self.original is None or self.original.refused else totals(self.original)
@@ -199,7 +199,7 @@ class Comparison:
             yield _difference(what, before.get(what), number)
 
     def to_json(self) -> dict[str, object]:
-        """The same as plain data."""
+        """Return the same as plain data."""
         if self.original is None:
             return {**self.runtime.to_json(), "result": self.result.to_json()}
         against = {"against": compare_placements(self.original, self.result).to_json()}

@@ -1,4 +1,4 @@
-"""Models opened in a process of its own, with stub CUDA libraries where CUDA does not work."""
+"""A process that opens models in onnxruntime, with stub CUDA libraries where CUDA does not work."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Request:
 
     @property
     def log(self) -> Path:
-        """Return where onnxruntime's verbose log goes."""
+        """The path of onnxruntime's verbose log."""
         return self.folder / "log.txt"
 
     @property
     def optimised(self) -> Path:
-        """Return where onnxruntime saves the graph that it executes."""
+        """The path to which onnxruntime saves the graph that it executes."""
         return self.folder / "optimised.onnx"
 
 
@@ -63,10 +63,10 @@ class Answer:
 
 
 def opened(request: Request) -> Answer:
-    """Opens the session, runs it if asked to."""
+    """Open the session, and run it if the request has feeds."""
     runtime = sessions.onnxruntime()
     try:
-        # the fallback would build a session that fails once more, for the CPU, over the graph that was saved
+        # the fallback would build a second failing session, for the CPU, and overwrite the saved graph
         session = runtime.InferenceSession(
             str(request.model), _options(runtime, request), providers=_providers(request), enable_fallback=0
         )
@@ -78,13 +78,13 @@ def opened(request: Request) -> Answer:
 
 
 def message(text: str) -> str:
-    """An error of onnxruntime on one line, without the place in its sources, and of a sensible length."""
+    """Return an error of onnxruntime on one line, shortened and without its source location."""
     line = _SOURCE.sub("", " ".join(text.split()))
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
 _SOURCE = re.compile(r"/onnxruntime_src/\S+:\d+ .*?(?: was false\. |(?=\[ONNXRuntimeError\]))")
-"""A file, a line and the signature of a function in C++, before what is wrong."""
+"""The prefix of an error message: file, line and C++ signature."""
 _LONGEST = 400
 
 
@@ -111,7 +111,7 @@ def _options(runtime: Any, request: Request) -> Any:
 _VERBOSE = 0
 _KEY = "session.optimized_model_external_initializers"
 _WEIGHTS_OUTSIDE = ((f"{_KEY}_file_name", "weights.data"), (f"{_KEY}_min_size_in_bytes", "1024"))
-"""A saved graph with its weights inside could exceed what protobuf can hold."""
+"""Options that save weights outside the graph, which could exceed protobuf's limit with them."""
 
 
 def _ran(session: Any, feeds: Feeds) -> Answer:
@@ -123,7 +123,7 @@ def _ran(session: Any, feeds: Feeds) -> Answer:
 
 
 def serve(*, stubs: bool) -> None:
-    """Answers requests until there are no more; a request that is None asks whether CUDA works here."""
+    """Answer requests until there are no more; a request that is None asks whether CUDA works here."""
     runtime = sessions.onnxruntime()
     if not stubs and hasattr(runtime, "preload_dlls"):
         runtime.preload_dlls()
@@ -153,8 +153,8 @@ class SessionProcess:
         self._child = ChildProcess(_CODE.format(stubs=stubs), _with_stubs if stubs else None)
 
     def opened(self, request: Request) -> Answer:
-        """Return the answer to a request. Raises what `stub_libraries.folder` raises, TimeLimitError, and
-        RunError where no process can be started.
+        """Return the answer to a request. Raises the errors of `stub_libraries.folder`, TimeLimitError,
+        and RunError where no process can be started.
         """
         try:
             return self._child.ask(request)
@@ -169,7 +169,7 @@ class SessionProcess:
             return False
 
     def end(self) -> None:
-        """Ends the process, if there is one."""
+        """End the process, if there is one."""
         self._child.end()
 
 
@@ -180,7 +180,7 @@ def _with_stubs() -> dict[str, str]:
 
 @contextlib.contextmanager
 def session_process(device: Device) -> Generator[SessionProcess]:
-    """A process for sessions on a device, with stub libraries for CUDA where CUDA does not work.
+    """Return a process for sessions on a device, with stub libraries for CUDA where CUDA does not work.
 
     Raises MissingPackageError without onnxruntime, or for CUDA without onnxruntime-gpu.
     """
@@ -211,7 +211,7 @@ def needs_stubs(device: Device) -> bool:
 
 
 def _has_driver() -> bool:
-    """Return whether CUDA's driver can be loaded; asked in a process of its own, since loading it stays."""
+    """Return whether CUDA's driver can be loaded; probed in a separate process, as it cannot be unloaded."""
     code = "import ctypes; ctypes.CDLL('libcuda.so.1')"
     asked = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, check=False)
     return asked.returncode == 0

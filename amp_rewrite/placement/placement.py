@@ -1,4 +1,4 @@
-"""What onnxruntime executes of one model, as data."""
+"""The placement of one model, as data: the nodes that onnxruntime executes, and their providers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from amp_rewrite.placement.saved_graph import COPIES, FULL, HALVES, Executed
 from amp_rewrite.rewriting import records
 from amp_rewrite.running.latency import CPU, Profile
 
-# onnxruntime's verbose log -> which provider each node is placed on, and why some are on the CPU.
+# onnxruntime's verbose log -> the provider of each node, and the reasons for nodes on the CPU.
 
 NodeKey = tuple[str, str]
 """A node as the log names it: operator without domain, and name, which may be empty."""
 
 
 class CpuReason(enum.Enum):
-    """The reason why a node is on the CPU although another provider was asked for."""
+    """The reason why a node is on the CPU although another provider was requested."""
 
     NO_KERNEL = "no kernel"
     REFUSED = "refused by attribute"
@@ -36,9 +36,9 @@ class CpuReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlacementLog:
-    """The content of a log: the number of nodes of each provider, and which, where there are several.
+    """The content of a log: the number of nodes of each provider, and the nodes where there are several.
 
-    `why` has the reason that the log gives for nodes that did not go to the provider that was asked for.
+    `why` has the logged reason for nodes that are not on the requested provider.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -47,13 +47,13 @@ class PlacementLog:
 
 
 def read_log(path: Path) -> PlacementLog:
-    """The log of one session."""
+    """Return the log of one session."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         return parse_log(lines)
 
 
 def parse_log(lines: Iterable[str]) -> PlacementLog:
-    """The same from its lines; the last word on a node counts."""
+    """Return the same from its lines; the last word on a node counts."""
     counts: dict[str, int] = {}
     nodes: dict[str, Counter[NodeKey]] = {}
     why: dict[NodeKey, CpuReason] = {}
@@ -70,7 +70,7 @@ def parse_log(lines: Iterable[str]) -> PlacementLog:
             preferred.add(forced["name"])
         else:
             why.update(_reason(line))
-    # a node without a kernel may be named by both; what is preferred has one
+    # the log may name a node without a kernel in both messages; preferred nodes have one
     keys = (key for placed in nodes.values() for key in placed)
     return PlacementLog(
         counts, nodes, {key: CpuReason.PREFERRED for key in keys if key[1] in preferred} | why
@@ -84,7 +84,7 @@ def _reason(line: str) -> Iterator[tuple[NodeKey, CpuReason]]:
 
 
 def _plain(line: str) -> str:
-    """A line without its end and its colours."""
+    """Return a line without its end and its colours."""
     return _COLOUR.sub("", line.rstrip("\n"))
 
 
@@ -103,7 +103,7 @@ _REASONS = (
 
 
 Counts = Mapping[str, int]
-"""How often, by operator or by what the field says."""
+"""Counts by operator, or by the key that the field documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +118,17 @@ class OnCpu:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What onnxruntime executes of a model on a provider, after its own optimisation; subgraphs included.
+    """The nodes that onnxruntime executes of a model on a provider, after its own optimisation and with
+    subgraphs.
 
     `operators` counts all nodes; `half`, `full` and `untyped` those of them that are neither Casts nor copies
-    and that read or make half, else float32, or whose types are unknown. `casts` counts all Casts by their
-    types (`float32>float16`), `inserted_casts` those that onnxruntime put in. `copies` are nodes that copy
-    between devices (Memcpy), `on_cpu` the nodes on the CPU where another provider was asked for. `fused`
-    counts operators that onnxruntime puts in place of the model's: fusions, and kernels of another layout.
+    and that consume or produce half, else float32, or whose types are unknown. `casts` counts all Casts by
+    types (`float32>float16`), `inserted_casts` those that onnxruntime inserted. `copies` are nodes that copy
+    between devices (Memcpy), `on_cpu` the nodes on the CPU where another provider was requested. `fused`
+    counts operators that replace the model's: fusions, and kernels of another layout.
 
     `refused` says why the model does not load: then all else is empty. `failed` says why it did not run,
-    `profile` what a run executed; both are empty where none was asked for.
+    `profile` the nodes that a run executed; both are empty without a run.
 
     Examples:
         >>> from amp_rewrite import Placement
@@ -165,11 +166,11 @@ class Placement:
 
     @property
     def cpu_nodes(self) -> int:
-        """Nodes on the CPU where another provider was asked for."""
+        """Nodes on the CPU where another provider was requested."""
         return sum(group.count for group in self.on_cpu)
 
     def to_json(self) -> dict[str, object]:
-        """The same as plain data.
+        """Return the same as plain data.
 
         Examples:
             >>> from amp_rewrite import Placement
@@ -193,14 +194,14 @@ class OwnNodes:
 
 
 def own_nodes(model: onnx.ModelProto) -> OwnNodes:
-    """The nodes of a model, to tell them from those that onnxruntime makes."""
+    """Return the nodes of a model, to distinguish them from those that onnxruntime creates."""
     own = [*proto_traversal.every_node(model)]
     operators = Counter(schema.written(schema.canonical(node.domain), node.op_type) for node in own)
     return OwnNodes(operators, frozenset(node.name for node in own))
 
 
 def of(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes, *, cpu_asked: bool) -> Placement:
-    """The placement of a model from the graph that onnxruntime saved and its log."""
+    """Return the placement of a model from the graph that onnxruntime saved and its log."""
     casts = [node for node in nodes if node.operator == "Cast"]
     work = [node for node in nodes if node.operator not in ("Cast", *COPIES)]
     operators = _counted(node.operator for node in nodes)
@@ -217,17 +218,17 @@ def of(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes, *, cpu_ask
 
 
 def _counted(names: Iterable[str]) -> Counts:
-    """Return how often each is there, the most frequent first."""
+    """Return the count of each name, the most frequent first."""
     return dict(sorted(Counter(names).items(), key=lambda entry: (-entry[1], entry[0])))
 
 
 def _is_inserted(cast: Executed, model: OwnNodes) -> bool:
-    """Whether onnxruntime inserted a Cast; a model that it saved earlier has Casts of the same names."""
+    """Return whether onnxruntime inserted a Cast; models that it saved earlier have Casts of equal names."""
     return cast.name.startswith("Inserted") and cast.name not in model.names
 
 
 def _fused(operators: Counts, model: OwnNodes) -> Counts:
-    """The operators that fusions make: how many more are executed than the model has."""
+    """Return the operators of fusions: how many more nodes of each are executed than the model has."""
     more = {name: count - model.operators.get(name, 0) for name, count in operators.items()}
     return {name: count for name, count in more.items() if count > 0 and _is_fusion(name)}
 
@@ -240,13 +241,13 @@ def _is_fusion(operator: str) -> bool:
 
 _REORDERING = ("ReorderInput", "ReorderOutput")
 _FUSIONS = ("Gemm", "Gelu", "LayerNormalization", "SimplifiedLayerNormalization")
-"""Operators without a domain that onnxruntime makes of several; its other fused ones have a domain."""
+"""Return whether this is a fused operator without a domain; other fused operators have a domain."""
 
 
 def why_on_cpu(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes) -> tuple[CpuReason | None, ...]:
-    """For each node why it is on the CPU provider, None where it is not."""
+    """Return for each node the reason why it is on the CPU provider, None where it is not."""
     placed = Counter(log.nodes.get(CPU, {}))
-    is_all = len(log.counts) == 1 and CPU in log.counts  # then the log lists none
+    is_all = len(log.counts) == 1 and CPU in log.counts  # the log then lists no nodes
     found: list[CpuReason | None] = []
     for node in nodes:
         key = _key(node)
@@ -261,7 +262,7 @@ def _on_cpu(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes) -> tu
     here = [(node, why) for node, why in zip(nodes, whys, strict=True) if why is not None]
     found = Counter((node.operator, node.precision, why) for node, why in here)
     unseen = Counter(log.nodes.get(CPU, {})) - Counter(_key(node) for node, _ in here)
-    for (operator, _), count in unseen.items():  # what the saved graph does not show
+    for (operator, _), count in unseen.items():  # nodes that the saved graph does not show
         found[operator, "unknown", CpuReason.UNSAID] += count
     groups = [OnCpu(*key, count) for key, count in found.items()]
     return tuple(sorted(groups, key=lambda group: (-group.count, group.operator, group.precision)))

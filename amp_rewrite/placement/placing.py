@@ -26,7 +26,7 @@ from amp_rewrite.running.sessions import Device, Feeds, Libraries
 class Execution:
     """A placement and the graph of which it counts the nodes, None where the model does not load.
 
-    `on_cpu` says why nodes are on the CPU provider where another one was asked for.
+    `on_cpu` has the reasons for nodes on the CPU provider where another one was requested.
     """
 
     placement: Placement
@@ -35,19 +35,19 @@ class Execution:
 
 
 Open = Callable[[Path, Feeds | None], Execution]
-"""Opens a model, and says what is executed of it; with inputs, it is run once."""
+"""A function that opens a model, runs it once on inputs if there are any, and returns its execution."""
 
 Place = Callable[[Path, Feeds | None], Placement]
-"""Gives the placement alone."""
+"""A function that returns the placement alone."""
 
 
 @contextlib.contextmanager
 def opener(device: Device, libraries: Libraries = ()) -> Generator[Open]:
-    """A function that opens models on a device, one after the other, in one process, with these libraries of
-    custom operators.
+    """Yield a function that opens models on a device, one after the other, in one process, with these
+    libraries of custom operators.
 
     Raises MissingPackageError, OptionError and OutputError as `stub_libraries.folder` does; the function
-    raises ModelError for what is not a model, and TimeLimitError.
+    raises ModelError for an unreadable model, and TimeLimitError.
     """
     with opening.session_process(device) as process:
         yield partial(_opened, process, device, libraries)
@@ -55,7 +55,7 @@ def opener(device: Device, libraries: Libraries = ()) -> Generator[Open]:
 
 @contextlib.contextmanager
 def placer(device: Device, libraries: Libraries = ()) -> Generator[Place]:
-    """The same for placements alone."""
+    """Yield a function that returns placements alone."""
     with opener(device, libraries) as opened:
         yield lambda model, feeds: opened(model, feeds).placement
 
@@ -68,7 +68,7 @@ def place(
     custom_ops: PathLike | Iterable[PathLike] = (),
 ) -> Placement:
     """Return the placement of a model on a device. `custom_ops` are the libraries of the model's custom
-    operators. Raises what `opener` raises, and OptionError for a library that is none.
+    operators. Raises the errors of `opener`, and OptionError for an invalid library.
 
     Examples:
         >>> from amp_rewrite import measure_placement

@@ -27,7 +27,7 @@ UNKNOWN = "unknown"
 class Executed:
     """A node that onnxruntime executes; operators of other domains are written `com.microsoft:FusedMatMul`.
 
-    `inputs` and `outputs` are their element types, `unknown` where they cannot be told.
+    `inputs` and `outputs` are their element types, `unknown` where they cannot be inferred.
     """
 
     operator: str
@@ -47,7 +47,7 @@ class Executed:
 class SavedGraph:
     """A graph that onnxruntime saved, and the types of its values: it saves few, so they are inferred again.
 
-    `operator` says what a node is called: those that onnxruntime inserts pass for ONNX's in `model`.
+    `operator` gives the actual operator of a node: in `model`, nodes that onnxruntime inserts have ONNX's.
     """
 
     model: ir.Model
@@ -69,12 +69,12 @@ class SavedGraph:
 
 
 def operator(node: ir.Node) -> str:
-    """The operator that onnxruntime executes, with its domain where that is not ONNX's own."""
+    """Return the operator that onnxruntime executes, with its domain where that is not ONNX's own."""
     return node.metadata_props.get(_OPERATOR) or schema.written(node.domain, node.op_type)
 
 
 def own_name(name: str) -> str:
-    """The name of a node without what onnxruntime appends when it moves the node past a Transpose."""
+    """Return a node's name without the suffix that onnxruntime appends when moving it past a Transpose."""
     return _MOVED.sub("", name)
 
 
@@ -82,26 +82,26 @@ _MOVED = re.compile(r"_token_\d+$")
 
 
 def read(path: Path) -> SavedGraph:
-    """A graph from the file that onnxruntime saved."""
+    """Return a graph from the file that onnxruntime saved."""
     model = load(path)
     return SavedGraph(model, element_types.infer(model))
 
 
 def load(path: Path) -> ir.Model:
-    """A model for its nodes and the names of its values, whatever else is wrong with it; without its data.
+    """Return a model for its nodes and value names, without its data; it need not be valid otherwise.
 
-    Raises ModelError for what is not a model.
+    Raises ModelError for an unreadable model.
     """
     proto = loading.load_graph(path)
     inside = tuple(proto_traversal.graphs(proto.graph))
     for node in (node for graph in inside for node in graph.node):
         _give_schema(node)
-    preserved_fields.take_out(proto, inside)  # what onnx-ir cannot read
+    preserved_fields.take_out(proto, inside)  # files that onnx-ir cannot read
     return ir.from_proto(proto)
 
 
 def _give_schema(node: onnx.NodeProto) -> None:
-    """Has a node that onnxruntime inserts, and for which it has no schema, pass for one of ONNX."""
+    """Replace the operator of an inserted node without a schema by its ONNX counterpart."""
     if node.op_type in _MOVERS or node.domain in _LAYOUTS:
         node.metadata_props.add(key=_OPERATOR, value=schema.written(node.domain, node.op_type))
         node.op_type = "Identity" if node.op_type in _MOVERS else node.op_type
@@ -121,15 +121,15 @@ def _type(value: ir.Value, types: Types) -> str:
     return element_type_name(found.dtype) if found is not None else UNKNOWN
 
 
-# The nodes that onnxruntime executes -> the nodes of the model that they stand for.
+# The nodes that onnxruntime executes -> their origins in the model.
 
 
 def find_origins(executed: SavedGraph, model: ir.Model) -> dict[ir.Node, tuple[ir.Node, ...]]:
-    """The nodes of a model that each executed node stands for, first that which outputs its value.
+    """Return the nodes of a model that each executed node stands for, the producer of its output first.
 
-    onnxruntime keeps the name of the value that a fused node outputs: what leads to it, and outputs nothing
-    that is still there, was fused. A node that it inserts stands for none, and one that it folded, merged
-    with an equal one or moved beyond recognition is in none. Constants are left out.
+    onnxruntime keeps the name of a fused node's output: upstream nodes whose outputs are gone were fused
+    into it. A node that it inserts stands for none, and a node that it folded, merged with an equal one or
+    moved beyond recognition is in none. Constants are left out.
     """
     nodes = [node for node in every_node(model.graph) if node.op_type != "Constant"]
     made = {value.name: node for node in nodes for value in node.outputs}
@@ -140,19 +140,19 @@ def find_origins(executed: SavedGraph, model: ir.Model) -> dict[ir.Node, tuple[i
 
 
 def is_fused(node: ir.Node, origins: Sequence[ir.Node]) -> bool:
-    """Whether an executed node has another operator than the node of the model that it stands for first."""
+    """Return whether an executed node has another operator than its first origin in the model."""
     return bool(origins) and operator(node) != operator(origins[0])
 
 
 _INSERTED = REARRANGES | {"ReorderOutput", *COPIES}
-"""Operators that onnxruntime puts behind a node to change it; the value keeps its name behind them."""
+"""Operators that onnxruntime inserts behind a node; their output takes over the name of the value."""
 
 _Made = dict[str | None, ir.Node]
 
 
 def _renamed(executed: SavedGraph, made: _Made) -> _Made:
-    """Return the producers, in the model, of the values whose names onnxruntime changed: those before
-    movers that it put in, and those in another precision.
+    """Return the model's producers of values that onnxruntime renamed: the inputs of movers that it inserted,
+    and values in another precision.
     """
     found: _Made = {}
     for node in reversed([*executed.nodes]):
@@ -178,17 +178,17 @@ class _Search:
         self._taken: set[ir.Node] = set()
 
     def of(self, executed: ir.Node) -> tuple[ir.Node, ...]:
-        """The producers of its outputs, and for a fused node what leads to them alone."""
+        """Return the producers of its outputs and, for a fused node, the nodes that feed these alone."""
         producers = (self._made.get(value.name) for value in executed.outputs if value.name)
         found = [node for node in dict.fromkeys(producers) if node is not None and node is not executed]
         if is_fused(executed, found):
             self._taken.update(found)
-            for node in found:  # which grows
+            for node in found:  # grows during the iteration
                 found += self._absorbed(node)
         return tuple(found)
 
     def _absorbed(self, node: ir.Node) -> Iterator[ir.Node]:
-        """The producers of its inputs that are not there any more; each node is absorbed once."""
+        """Return the producers of those of its inputs that no longer exist; each node is absorbed once."""
         for value in node.inputs:
             producer = None if value is None or value.name in self._present else value.producer()
             if producer is not None and producer not in self._taken and producer.op_type != "Constant":
@@ -197,7 +197,7 @@ class _Search:
 
 
 def _present(model: ir.Model) -> Iterator[str]:
-    """The names of all values of a graph."""
+    """Yield the names of all values of a graph."""
     for graph in graphs(model.graph):
         held = (*graph.inputs, *graph.initializers.values(), *(v for node in graph for v in node.outputs))
         for value in held:
@@ -205,11 +205,11 @@ def _present(model: ir.Model) -> Iterator[str]:
 
 
 def _uncast(name: str | None) -> str | None:
-    """The name of a value in the model, where onnxruntime has it in another precision under a longer name."""
+    """Return the model's name of a value that onnxruntime has in another precision under a longer name."""
     return name.removeprefix("InsertedPrecisionFreeCast_") if name else name
 
 
 def _same(executed: ir.Node, named: Mapping[str, ir.Node]) -> tuple[ir.Node, ...]:
-    """The node of its name, which onnxruntime may have extended, and of its operator."""
+    """Return the model's node of the same operator and name, which onnxruntime may have extended."""
     node = named.get(own_name(executed.name or ""))
     return () if node is None or operator(node) != operator(executed) else (node,)

@@ -36,7 +36,7 @@ class Library:
 
 
 _TENSORRT = r"\w*(Infer|NvOnnx|Plugin)\w*"
-"""Of the provider for TensorRT, which onnxruntime loads as well where it is asked for its kernels."""
+"""Libraries of the TensorRT provider, which onnxruntime also loads when its kernels are queried."""
 
 LIBRARIES = (
     Library("cudart", "libcudart.so.13"),
@@ -50,7 +50,7 @@ LIBRARIES = (
     Library("nvinfer", "libnvinfer.so.10", imports=_TENSORRT),
     Library("nvonnxparser", "libnvonnxparser.so.10", imports=_TENSORRT),
 )
-"""As CUDA 13 names them: the structures in `tools/cuda_stub` have its layout."""
+"""The libraries as CUDA 13 names them; the structures in `tools/cuda_stub` have its layout."""
 
 _RUNTIME = LIBRARIES[0].soname
 
@@ -64,7 +64,7 @@ class Installed:
 
 
 def installed() -> Installed:
-    """What is installed; MissingPackageError for an onnxruntime without a CUDA provider, or for none.
+    """Return the installed onnxruntime-gpu; MissingPackageError without one, or without a CUDA provider.
 
     onnxruntime itself is not imported.
     """
@@ -78,8 +78,8 @@ def installed() -> Installed:
 
 
 def folder() -> Path:
-    """The folder of the stub libraries for the onnxruntime that is installed, which are built if they are not
-    there; to be put first in LD_LIBRARY_PATH before a process starts.
+    """Return the folder of the stub libraries for the installed onnxruntime, which are built if missing; it
+    goes first into LD_LIBRARY_PATH before a process starts.
 
     Raises MissingPackageError without onnxruntime-gpu, OptionError without gcc or for an onnxruntime-gpu of
     another CUDA than 13, and OutputError where the cache cannot be written.
@@ -103,20 +103,20 @@ def _cache() -> Path:
 
 
 def sources() -> Path:
-    """Return where the C files are: in an installed package, or beside it in a checkout."""
+    """Return the folder of the C files: in an installed package, or beside it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     shipped = package / "cuda_stub"
     return shipped if shipped.is_dir() else package.parent / "tools" / "cuda_stub"
 
 
 def _digest() -> str:
-    """Changes with what is written here and in C: a newer amp-rewrite builds its own."""
+    """Return a digest of this module and the C files: a newer amp-rewrite builds its own libraries."""
     files = (Path(__file__), *sorted(sources().glob("*.[ch]")))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
 def _publish(runtime: Installed, target: Path) -> None:
-    """Builds beside the target and moves the whole folder: whoever looks finds all libraries, or none."""
+    """Build in a scratch folder and rename it, so that other processes see all libraries or none."""
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=target.parent, ignore_cleanup_errors=True) as scratch:
         made = Path(scratch) / "lib"
@@ -130,7 +130,7 @@ def _publish(runtime: Installed, target: Path) -> None:
 
 
 def build(runtime: Installed, target: Path) -> None:
-    """Compiles all libraries into a folder; raises OptionError as `folder` does."""
+    """Compile all libraries into a folder; raises OptionError as `folder` does."""
     for tool in ("gcc", "nm"):
         if shutil.which(tool) is None:
             raise OptionError(
@@ -150,7 +150,7 @@ def build(runtime: Installed, target: Path) -> None:
 
 
 def _imports(provider: Path) -> list[str]:
-    """The symbols that a library imports, `name@soname` or `name` alone."""
+    """Return the symbols that a library imports, `name@soname` or `name` alone."""
     listed = _run(["nm", "-D", "--undefined-only", str(provider)])
     return [line.split()[-1].replace("@@", "@") for line in listed.splitlines() if line.strip()]
 
@@ -171,7 +171,7 @@ def _lookups(library: Library, provider: Path) -> set[str]:
 
 
 def _compile(library: Library, symbols: Sequence[str], scratch: Path, target: Path) -> None:
-    """One library: what is written for it overrides the generated functions, which are weak."""
+    """Compile one library; its handwritten functions override the generated ones, which are weak."""
     generated, versions = scratch / f"{library.name}.c", scratch / f"{library.name}.map"
     body = "".join(f"__attribute__((weak)) int {name}(void) {{ return 0; }}\n" for name in symbols)
     generated.write_text(body)

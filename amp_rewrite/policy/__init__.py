@@ -1,1 +1,1 @@
-"""What a user asks for, what operators are known to be, and what a target has kernels for."""
+"""The policy of a rewrite: the user's options, the operator lists, and the targets with their kernels."""

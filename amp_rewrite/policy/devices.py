@@ -20,7 +20,7 @@ class Device:
     Rates are floating-point operations a second, a multiply-add being two: `float32` without TF32, `float16`
     and `bfloat16` with dense Tensor Cores. Where there is no fast path for a half type, its rate is that of
     float32. `bandwidth` is bytes a second from and to the device's memory, `launch` seconds for each kernel.
-    `source` says where the numbers are from.
+    `source` cites the origin of the numbers.
 
     Examples:
         >>> from amp_rewrite.options import Device
@@ -37,7 +37,7 @@ class Device:
     source: str = ""
 
     def rate(self, half: str) -> float:
-        """The rate of a half type, by its name.
+        """Return the rate of a half type, by its name.
 
         Examples:
             >>> from amp_rewrite import Options

@@ -1,4 +1,4 @@
-"""What is said of one operator, and how a list says it in YAML; errors name the file and the line."""
+"""The entry of one operator, and its form in a YAML list; errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Kind(enum.Enum):
     """The class of a unit by lists, schema, target and ranges.
 
     ALLOW: faster in half, and safe. INFER: safe in half unless it is fed by something dangerous.
-    CLEAR: no arithmetic worth the name; goes with its neighbours. DENY: dangerous in half, and what
-    it feeds is suspect too. FIXED: stays float32 for a reason of its own; stops the paint, but
+    CLEAR: no significant arithmetic; follows its neighbours. DENY: dangerous in half, and its
+    consumers are suspect too. FIXED: stays float32 for a reason of its own; stops the paint, but
     does not propagate. An operator on no list is FIXED.
     """
 
@@ -37,8 +37,8 @@ class Entry:
     """The kind of an operator or a unit, and the evidence for it.
 
     `follow` (INFER only): continues in half behind a half unit, so that the runtime can fuse the two.
-    `unheld` is the kind that it would have if no pin and no finding held it in float32. `stands_as` is given
-    for a FIXED unit that computes the result of an operator of that kind, for which rules take it.
+    `unheld` is its kind without the pin or finding that fixes it to float32. `stands_as` is set for a FIXED
+    unit that computes the result of an operator of that kind; the rules treat it as one.
     """
 
     kind: Kind
@@ -49,19 +49,19 @@ class Entry:
 
     @property
     def taken_as(self) -> Kind:
-        """The kind by which rules paint what is around it."""
+        """The kind by which the rules paint its neighbours."""
         return self.stands_as or self.kind
 
     @property
     def authority(self) -> Authority:
-        """Who says it."""
+        """The authority of the evidence."""
         return self.evidence.authority
 
 
 def read(top: Iterable[Field], source: str, operator: Callable[[Field], Operator]) -> dict[Operator, Entry]:
-    """The entries of a file's lists, for the operators that `operator` takes their fields for.
+    """Return the entries of a file's lists, for the operators that `operator` takes their fields for.
 
-    Raises ListError with file and line for whatever is wrong with one, and for an operator on two lists.
+    Raises ListError with file and line for an invalid entry, and for an operator on two lists.
     """
     found: dict[Operator, Entry] = {}
     said: dict[Operator, Field] = {}
@@ -118,5 +118,5 @@ def _follow(field: Field, operator: str, kind: Kind) -> bool:
 
 _ENTRY_KEYS = ("reason", "follow")
 
-# What YAML 1.1 calls true; the loader has already checked that the word is a truth value.
+# The true values of YAML 1.1; the loader has already checked that the word is a truth value.
 _TRUE = frozenset({"yes", "true", "on"})

@@ -1,6 +1,6 @@
-"""Why a unit has its kind, as data: who decides, the reason, and the value and the numbers behind it.
+"""The evidence for a unit's kind, as data: the authority, the reason, and the value and numbers behind it.
 
-`policy.reasons` puts it in words.
+`policy.reasons` renders it as text.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 
 class Authority(enum.Enum):
-    """Who decides on a unit, the highest authority first: a lower one never overrules a higher one.
+    """The authorities that decide on a unit, highest first: a lower one never overrules a higher one.
 
-    SCHEMA: no valid model can have it otherwise. PIN: the user, of a node. TRAINING: the parts of a train
+    SCHEMA: the only valid type. PIN: the user, of a node. TRAINING: the parts of a train
     step that need float32. OVERRIDE: the user, of operators. RUNTIME_BUG: a runtime would refuse the result,
-    or crash on it. FORCE_ALL: the level that forces whatever the types allow. RANGE: the stored values, and
-    what follows from them. QUANTISED: regions that a runtime recognises by their float32 types. OBSERVATION:
-    values that were seen in a run. LEVEL: a level that treats lists differently. POLICY: a precision policy.
-    TARGET: the kernels of the target. IDIOM: the operator that nodes spell out. PROOF: bounds of values that
-    hold for every input, which free what a list denies for its range. LIST: an operator list. PREDICTION:
-    times that are predicted for a device; it takes from half, and never gives.
+    or crash on it. FORCE_ALL: the level that forces all that the types allow. RANGE: the stored values, and
+    bounds that follow from them. QUANTISED: regions that a runtime recognises by their float32 types.
+    OBSERVATION: values observed in a run. LEVEL: a level that treats lists differently. POLICY: a precision
+    policy. TARGET: the kernels of the target. IDIOM: the operator that a subgraph spells out. PROOF: bounds
+    of values that hold for every input, which free operators that a list denies for their range. LIST: an
+    operator list. PREDICTION: times predicted for a device; it only ever moves units from half to float32.
     """
 
     SCHEMA = "schema"
@@ -40,7 +40,7 @@ class Authority(enum.Enum):
     PREDICTION = "prediction"
 
     def outranks(self, other: Authority) -> bool:
-        """Return whether what this one says holds against the other."""
+        """Return whether this authority prevails over the other."""
         return _RANK[self] < _RANK[other]
 
 
@@ -55,11 +55,11 @@ FOUND = frozenset(
         Authority.OBSERVATION,
     )
 )
-"""The authorities that only findings have: what analyses know of single units."""
+"""The authorities that only findings have, the results of analyses on single units."""
 
 
 class Reason(enum.Enum):
-    """The ground of an authority, one member for each statement that can be made of a unit."""
+    """The reason behind a decision, one member for each statement about a unit."""
 
     # the schema
     UNKNOWN_OPERATOR = "unknown operator"
@@ -112,8 +112,8 @@ class Reason(enum.Enum):
 class Evidence:
     """The ground of a decision on a unit: its authority, its reason, and the facts, where there are any.
 
-    `subject` names what it is about: a value, a pattern, an attribute, a list, a target or a device. `number`
-    is the number that was found and `limit` the one it is held against. `half` names the half type, and
+    `subject` names a value, a pattern, an attribute, a list, a target or a device. `number` is the measured
+    number and `limit` the one it is compared with. `half` names the half type, and
     `text` is the sentence of a list, a runtime or a level. `nodes` and `casts` count those
     of a part of the model.
     """

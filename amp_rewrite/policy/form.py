@@ -1,4 +1,4 @@
-"""What of the options decides the form in which a model is analysed."""
+"""The options that decide the form in which a model is analysed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Form:
 
     `keep_functions` leaves calls of functions alone. `fold` computes what depends on stored values alone, and
     merges a BatchNormalization into its producer; `raise_opset` takes an opset that has more kernels where
-    that changes nothing else; `idioms` writes what spells one operator as runtimes recognise it. Nodes that
-    `kept_nodes` match (patterns of pins), and `kept_operators`, stay as they are.
+    that changes nothing else; `idioms` rewrites subgraphs that spell one operator to the form that runtimes
+    recognise. Nodes that `kept_nodes` match (patterns of pins), and `kept_operators`, stay as they are.
     """
 
     half: Half

@@ -1,4 +1,4 @@
-"""The kernels of a runtime, as it registers them: which types an operator's variables have together."""
+"""The kernels of a runtime, as it registers them: the joint types of an operator's variables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.schema import Signature
 
 Takes = Mapping[str, frozenset[str]]
-"""One kernel: the float types that it takes for each type variable. What it does not name has any type."""
+"""One kernel: the float types that it takes for each type variable; variables not named have any type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Kernels:
     takes: tuple[Takes, ...]
 
     def serve(self, version: int) -> bool:
-        """Return whether a node of that version gets one of them.
+        """Return whether the kernels apply to a node of that version.
 
         An open end promises nothing for a newer version (onnxruntime's `KernelRegistry::VerifyKernelDef`).
         """
@@ -40,11 +40,11 @@ class Support:
     takes: tuple[Takes, ...]
 
     def has(self, variable: str, half: str) -> bool:
-        """Whether a variable can be half: in a kernel for that, or one that mentions half elsewhere only."""
+        """Return whether a variable can be half, by a kernel for it or one that names half elsewhere only."""
         return any(half in kernel.get(variable, _any(kernel)) for kernel in self.takes)
 
     def joined(self, half: str) -> tuple[frozenset[str], ...]:
-        """Groups of variables that are half together or not at all, though the schema lets them differ."""
+        """Return groups of variables that are half together or not at all, though the schema allows more."""
         groups: list[set[str]] = []
         for pair in self._pairs(half):
             touched = [group for group in groups if group & pair]
@@ -75,7 +75,7 @@ Table = Mapping[str, tuple[Kernels, ...]]
 
 @functools.cache
 def load(name: str) -> Table:
-    """A table that comes with this package; `benchmarks/kernels.py` writes them."""
+    """Return a table that comes with this package; `benchmarks/kernels.py` writes them."""
     made = json.loads((_TABLES / f"{name}.json").read_text(encoding="utf-8"))
     return {operator: tuple(map(_kernels, spans)) for operator, spans in made["operators"].items()}
 
@@ -89,10 +89,10 @@ def _kernels(span: Mapping[str, Any]) -> Kernels:
 
 
 def support(table: Table, domain: str, operator: str, signature: Signature, half: str) -> Support | None:
-    """The kernels for an operator; None where it runs as the function that ONNX defines it by.
+    """Return the kernels for an operator; None where it runs as its ONNX function.
 
-    onnxruntime does so where no provider has a kernel; the operators of the function then need theirs. Those
-    of a function that depends on the node are unknown: it counts only for an operator without any kernels.
+    onnxruntime expands the function where no provider has a kernel; its operators then need kernels. They are
+    unknown for a function that depends on the node, which counts only for an operator without any kernels.
     Clip in bfloat16 would be a Less, for which there is no kernel.
     """
     spans = table.get(schema.written(domain, operator), ())
@@ -104,7 +104,7 @@ def support(table: Table, domain: str, operator: str, signature: Signature, half
 
 
 def serves(table: Table, domain: str, operator: str, version: int) -> bool:
-    """Return whether there are kernels, of whatever types, for a version of an operator."""
+    """Return whether there are kernels of any types for a version of an operator."""
     return any(span.serve(version) for span in table.get(schema.written(domain, operator), ()))
 
 
@@ -123,7 +123,7 @@ has no kernels for Greater, Pad or Log in bfloat16.
 """
 
 _TYPED = {("", "Constant"), ("", "Cast"), ("", "CastLike")}
-"""Parts of functions whose types follow from those around them."""
+"""Operators in functions whose types follow from their neighbours'."""
 
 
 def _is_there(table: Table, part: tuple[str, str], half: str) -> bool:

@@ -42,7 +42,7 @@ class Policy:
 
     @property
     def compute(self) -> Half | None:
-        """The type that products and what is beside them compute in; None for float32."""
+        """The compute type of products and their neighbours; None for float32."""
         return _COMPUTE[self.name]
 
     @property
@@ -51,7 +51,7 @@ class Policy:
         return FLOAT32
 
     def options(self, given: Options | None = None) -> Options:
-        """The options that the policy stands for, with all that it leaves open as it is given.
+        """Return the options that the policy stands for, with the given values for all that it leaves open.
 
         Examples:
             >>> from amp_rewrite import rewrite
@@ -70,7 +70,7 @@ _NOTHING = OpLists(FLOAT32, "nothing is half", MappingProxyType({}))
 
 
 def of(given: object) -> Policy | None:
-    """The policy that is given, or named; None for anything else."""
+    """Return the policy, looked up if given by name; None for anything else."""
     if isinstance(given, Policy):
         return given
     return Policy(given) if isinstance(given, str) and given.lower() in NAMES else None

@@ -1,4 +1,4 @@
-"""The name by which a user finds a node, and the patterns that match names."""
+"""The names by which pins refer to nodes, and the patterns that match them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amp_rewrite.errors import OptionError
 
 
 def pinned_as(node: ir.Node) -> str:
-    """The name of a node; for one that has none, that of the first value it makes."""
+    """Return the name of a node; for one without, that of its first output."""
     named = (value.name for value in node.outputs if value.name)
     return node.name or next(named, "")
 
@@ -26,11 +26,11 @@ def pattern_for(name: str, names: Collection[str]) -> str:
 
 
 _SPECIAL = frozenset("\\^$*+?{}[]|()")
-"""What means something else in an expression, besides the dot."""
+"""The metacharacters of a regular expression, besides the dot."""
 
 
 def matcher(pattern: str, field: str, names: Collection[str]) -> Callable[[str], bool]:
-    """The test of whether a name is matched by a pattern, which as a whole may be one of `names`.
+    """Return a predicate for names that match a pattern; the pattern as a whole may be one of `names`.
 
     Raises OptionError, which names the `field`, for a pattern that is neither a name nor valid.
     """
@@ -50,5 +50,5 @@ def matcher(pattern: str, field: str, names: Collection[str]) -> Callable[[str],
 
 
 def _encoded(text: str) -> bytes:
-    """Text as RE2 takes it, also what came from bytes that are none."""
+    """Encode text for RE2, lone surrogates from undecodable bytes included."""
     return text.encode(errors="surrogatepass")

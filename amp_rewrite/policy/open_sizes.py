@@ -2,10 +2,10 @@
 
 1. the size that was given by name: `--dim`, `Options.dims`, `Data.dims`
 2. the size in the first sample that was given: `--data`, else `--calibrate`
-3. what the model declares: a symbol has one size wherever it stands
+3. the model's declarations: a symbol has one size wherever it occurs
 4. DEFAULT
 
-Runs on synthetic inputs alone are smaller where neither of the first two says otherwise: they take time.
+Runs on synthetic inputs use smaller sizes where neither of the first two applies, to save time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Dims = Mapping[str, int]
 """Sizes of open dimensions, by symbol or as `input:axis`; others count as DEFAULT."""
 
 DEFAULT = 64
-"""The size of an open dimension that nothing tells: between a usual batch and a usual sequence. With 1, an
+"""The default size of an open dimension: between a usual batch and a usual sequence. With 1, an
 image would be a pixel, of which most convolutions make nothing, attention would cost nothing beside the
-projections around it, and the launches of kernels would be all that a prediction counts.
+projections around it, and a prediction would count little but kernel launches.
 """
 
 
@@ -41,14 +41,14 @@ NONE_GIVEN = GivenSizes({})
 
 
 def given(name: str, sizes: object) -> GivenSizes:
-    """The sizes in the option `name`; raises OptionError for what is no mapping of names to sizes."""
+    """Return the sizes in the option `name`; raises OptionError unless it maps names to sizes."""
     return sizes if isinstance(sizes, GivenSizes) else GivenSizes(arguments.sizes(name, sizes))
 
 
 class OpenDimensions:
     """The open dimensions of a model's inputs and their sizes; `assumed` names those that are not in `dims`.
 
-    Raises OptionError when `dims` names what is not open, or gives one axis two sizes.
+    Raises OptionError when `dims` names a dimension that is not open, or gives one axis two sizes.
     """
 
     def __init__(self, graph: ir.Graph, dims: Dims) -> None:
@@ -68,8 +68,8 @@ class OpenDimensions:
         refuse_wrong_sizes(dims, spots, OptionError)
 
     def given_shape(self, value: ir.Value) -> ir.Shape | None:
-        """The shape of an input, or of another value that has symbols of theirs, with the sizes that were
-        given; what is left open stays so. None where its rank is unknown.
+        """Return the shape of an input, or of another value with symbols of inputs, with the given sizes;
+        other dimensions stay open. None where its rank is unknown.
         """
         if value.shape is None:
             return None
@@ -81,11 +81,11 @@ class OpenDimensions:
         return self.known.get(spot, self.known.get(dim.value or "", dim))
 
     def of_symbol(self, symbol: str | None) -> int | None:
-        """The size of a symbol; None for one that is not a dimension of an input."""
+        """Return the size of a symbol; None for one that is not a dimension of an input."""
         return self._sizes.get(symbol) if symbol else None
 
     def of_input(self, value: ir.Value) -> list[int] | None:
-        """The dimensions of an input, with a size for each; None where its rank is unknown."""
+        """Return the dimensions of an input, with a size for each; None where its rank is unknown."""
         if value.shape is None:
             return None
         return [
@@ -102,7 +102,7 @@ def _open(graph: ir.Graph) -> Iterator[tuple[str, str | None]]:
 
 
 def refuse_wrong_sizes(dims: Dims, spots: Mapping[str, str | None], error: type[AmpRewriteError]) -> None:
-    """Raises `error` for a size of a dimension that is not open, and for two sizes of one axis.
+    """Raise `error` for a size of a dimension that is not open, and for two sizes of one axis.
 
     `spots` holds the open axes of the inputs as `input:axis`, each with its symbol if it has one.
     """

@@ -1,7 +1,7 @@
-"""Operator lists: YAML -> OpLists. Whatever is wrong in a file is told with its line.
+"""Operator lists: YAML -> OpLists. Errors in a file name its line.
 
     name: mine
-    half: float16                       # the half type that it is for; that of what it extends if left out
+    half: float16                       # the half type that it is for; by default that of the base
     extends: default                    # a shipped list, or a path relative to this file
     allow:
       MatMul: why it is fast and safe   # the default domain is left out, any other is written
@@ -38,12 +38,12 @@ from amp_rewrite.policy.yaml_fields import Field, fields, near, nearest, parse, 
 
 
 def names() -> tuple[str, ...]:
-    """The names of the shipped lists, in order; ListError if there are none."""
+    """Return the names of the shipped lists, in order; ListError if there are none."""
     return _names_in(folder())
 
 
 def folder() -> Path:
-    """Return where the shipped lists are: in an installed package, or beside it in a checkout.
+    """Return the folder of the shipped lists: in an installed package, or beside it in a checkout.
 
     Raises ListError when they are in neither place.
     """
@@ -52,10 +52,10 @@ def folder() -> Path:
 
 @functools.cache
 def _above(module: str) -> Path:
-    """Looked for once: a rewrite asks ten times, which was an eighth of the time of a small one."""
+    """Return the folder beside the package; cached, as ten look-ups took an eighth of a small rewrite."""
     package = Path(module).resolve().parents[1]
     places = (package / "oplists", package.parent / "oplists")
-    # A folder of that name beside an installed package may be anybody's.
+    # A folder of that name beside an installed package may belong to another project.
     for place in places:
         if (place / "default.yaml").is_file():
             return place
@@ -80,7 +80,7 @@ def _names_in(place: Path) -> tuple[str, ...]:
 
 
 def split(text: str) -> Operator | None:
-    """The domain, in ONNX's own spelling, and the name; None for what is no name of an operator."""
+    """Return the domain, in ONNX's own spelling, and the name; None for an invalid operator name."""
     domain, colon, name = text.rpartition(":")
     if not name or any(map(str.isspace, text)) or (colon and not domain):
         return None
@@ -100,9 +100,9 @@ def near_operator(key: Operator | None, known: Callable[[str], Iterable[str]]) -
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OpLists:
-    """One entry per operator. What is not in here is on no list.
+    """One entry per listed operator.
 
-    `half` names the half type that they are for; empty where they do not say. `files` are those that they
+    `half` names the half type that they are for; empty where they name none. `files` are those that they
     were read from. `moved` holds the entries that overrides have replaced, None for
     an operator that was on no list.
 
@@ -122,7 +122,7 @@ class OpLists:
     half: str = ""
 
     def __repr__(self) -> str:
-        """A line: the name, how many operators are listed, and how many of them were moved."""
+        """Return a line: the name, how many operators are listed, and how many of them were moved."""
         return f"OpLists({self.name}: {len(self.entries)} operators, {len(self.moved)} moved)"
 
     def __reduce__(self) -> tuple[type[OpLists], tuple[Any, ...]]:
@@ -140,7 +140,7 @@ class OpLists:
         return self.entries.get((schema.canonical(domain), op_type))
 
     def override(self, kind: Kind | str, operators: arguments.Texts) -> OpLists:
-        """These lists with the operators, one or several, moved to `kind`: what --deny and --allow do.
+        """Return these lists with the operators, one or several, moved to `kind`, as --deny and --allow do.
 
         Raises ListError for an operator that does not exist, and OptionError for a kind that does not.
 
@@ -166,7 +166,7 @@ class OpLists:
         return len(self.files) == 1 and not holds(self.files[0])
 
     def moved_to(self, operator: str) -> Kind | None:
-        """The list to which an operator was moved; None where it was not, or does not exist.
+        """Return the list to which an operator was moved; None where it was not, or does not exist.
 
         Examples:
             >>> from amp_rewrite import load_lists
@@ -177,7 +177,7 @@ class OpLists:
         return self.entries[key].kind if key is not None and key in self.moved else None
 
     def put_back(self, operators: Iterable[str]) -> OpLists:
-        """These lists as they would be, had these operators not been moved.
+        """Return these lists without the overrides of these operators.
 
         Examples:
             >>> from amp_rewrite import load_lists
@@ -200,9 +200,9 @@ _ASKED = Evidence(Authority.OVERRIDE, Reason.ASKED)
 
 
 def load(name_or_path: str | Path) -> OpLists:
-    """A shipped list by its name, or the list in a file, for `Options.lists`.
+    """Return a shipped list by its name, or the list in a file, for `Options.lists`.
 
-    Raises ListError with file and line for whatever is wrong in the file, or in one it extends.
+    Raises ListError with file and line for errors in the file, or in one it extends.
 
     Examples:
         >>> from amp_rewrite import Options, load_lists
@@ -254,7 +254,7 @@ def _half(field: Field) -> str:
 _NOTHING = OpLists("", "", MappingProxyType({}))
 
 
-# ---- what it extends
+# ---- inheritance
 
 
 def _base(extends: Field, trail: tuple[Path, ...]) -> OpLists:
@@ -301,6 +301,6 @@ def _exists(key: Operator) -> bool:
 
 @functools.cache
 def _known(domain: str) -> frozenset[str]:
-    """Every name in a domain, as far as anybody knows; empty for a domain that is a user's own."""
+    """Return the known operator names of a domain; empty for a custom domain."""
     listed = (name for where, name in load("default").entries if where == domain)
     return schema.known_operators(domain).union(listed)

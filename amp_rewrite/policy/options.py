@@ -1,4 +1,4 @@
-"""What a user asks for: one frozen value for a whole run."""
+"""The options of a rewrite: one frozen value for a whole run."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from amp_rewrite.policy.open_sizes import NONE_GIVEN, Dims, GivenSizes
 from amp_rewrite.policy.operator_lists import OpLists, load
 from amp_rewrite.policy.targets import ONNXRUNTIME_CUDA, Target
 
-# The parts of what a user asks for: levels, types of inputs and outputs, where weights lie, and pins.
+# The parts of the options: levels, types of inputs and outputs, placement of weights, and pins.
 
 
 class Level(enum.Enum):
-    """How far to go, with Grappler's names (`TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL`).
+    """The level of aggressiveness, with Grappler's names (`TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL`).
 
-    DEFAULT: the rules as they are. TENSOR_CORES_ONLY: only what is on the allow list. TREAT_INFER_AS_DENY:
-    INFER is DENY. UNSAFE_FORCE_ALL: whatever the types allow, whatever becomes of the numbers.
+    DEFAULT: the rules as they are. TENSOR_CORES_ONLY: only the allow list. TREAT_INFER_AS_DENY: INFER is
+    DENY. UNSAFE_FORCE_ALL: everything that the types allow, without regard to the numbers.
 
     Examples:
         >>> from amp_rewrite import Options
@@ -43,7 +43,7 @@ class Level(enum.Enum):
 
 
 class IOTypes(enum.Enum):
-    """Which type the model's float32 inputs and outputs have afterwards: KEEP theirs, or HALF.
+    """The type of the result's inputs and outputs that were float32: KEEP it, or HALF.
 
     Examples:
         >>> from amp_rewrite import Options
@@ -56,9 +56,9 @@ class IOTypes(enum.Enum):
 
 
 class Beside(enum.Enum):
-    """When a result that is a file has its weights in files beside it.
+    """The condition for external data, weights in files beside a result that is a file.
 
-    AUTO: where the model had, and where one file cannot hold them (2 GiB). ALWAYS. NEVER.
+    AUTO: where the model had external data, or exceeds one file (2 GiB). ALWAYS. NEVER.
 
     Examples:
         >>> from amp_rewrite import Options
@@ -73,10 +73,10 @@ class Beside(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ExternalData:
-    """Where a result that is a file keeps its weights.
+    """The storage of weights of a result that is a file.
 
     With `largest`, no data file has more bytes than that, but for one that holds a single larger tensor.
-    `beside` may be given by its value. Raises OptionError for what is neither, or no size.
+    `beside` may be given by its value. Raises OptionError for an invalid `beside` or size.
 
     Examples:
         >>> from amp_rewrite.options import ExternalData
@@ -125,7 +125,7 @@ _EXAMPLE = '{"pixels": (0, 255)}'
 
 
 def checked(name: str, given: object) -> Ranges:
-    """The ranges of an argument; none for None. Raises OptionError for no pairs, NaN, and ends that cross."""
+    """Return the ranges of an argument; none for None. Raises OptionError unless each is an interval."""
     found = arguments.mapping(name, {} if given is None else given, _EXAMPLE)
     return {key: _pair(f'{name}["{key}"]', ends) for key, ends in found.items()}
 
@@ -167,23 +167,23 @@ def _external_data(name: str, given: ExternalData | Beside | str) -> ExternalDat
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to rewrite.
+    """The options of a rewrite.
 
     `half` is the low-precision type. `lists` sort the operators; `None` stands for the shipped list of that
     type. `target` is the runtime that the model is for, and `device` what it runs on: parts that are
-    predicted not to pay there stay float32, and with `gate` the model as a whole, if that is predicted of it.
-    `ranges` declares the least and the greatest number of inputs, by name: values are bounded from them, and
-    with `free` what the shipped list denies for its range is not denied where bounds prove that it fits.
-    `dims` are the sizes of open dimensions of inputs, by symbol or as `input:axis`, that predictions, counts
-    and sums go by; others count as 64.
+    predicted not to pay there stay float32, and with `gate` the whole model, if it is predicted not to pay.
+    `ranges` declares intervals of inputs, by name, from which values are bounded; with `free`, operators that
+    the shipped list denies for their range are not denied where bounds prove that they fit.
+    `dims` are the sizes of open dimensions of inputs, by symbol or as `input:axis`, for predictions, counts
+    and sums; others count as 64.
     `keep_softmax` keeps a softmax that makes an output in float32 (see Policy).
-    `follow` is the rule that keeps a matrix product and what follows it in one piece. `io` types the inputs
+    `follow` is the rule that keeps a matrix product and its epilogue in one piece. `io` types the inputs
     and outputs, save those in `keep_io`. `keep_functions` leaves calls of model-local functions as they are,
     in float32, instead of inlining them. `fold` computes what depends on stored values alone, and merges
-    BatchNormalizations, before anything is decided; `keep_opset` leaves the opset as it is. `check` has onnx
-    check the result, `certify` proves that the result is the model but for precision, and writes no other,
-    `metadata` leaves the decisions in the metadata of the result. `external_data` says where a result that is
-    a file keeps its weights.
+    BatchNormalizations, before any decision; `keep_opset` leaves the opset as it is. `check` runs onnx's
+    checker on the result, `certify` proves that the result is the model but for precision, or writes none,
+    `metadata` stores the decisions in the metadata of the result. `external_data` is the storage of weights
+    of a result that is a file.
 
     `half`, `target`, `device`, `level`, `io` and `external_data` may be given by name or value (`"bfloat16"`,
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
@@ -223,7 +223,7 @@ class Options:
     certify: bool
     dims: GivenSizes
 
-    def __init__(  # what is taken is more than what is held: type checkers read the one here, the other above
+    def __init__(  # the arguments accept more types than the fields: type checkers read both
         self,
         half: Half | str = FLOAT16,
         lists: OpLists | PathLike | None = None,
@@ -253,12 +253,12 @@ class Options:
 
     @property
     def only_grappler(self) -> bool:
-        """Whether TensorFlow's lists and rules decide, and nothing else: colours are Grappler's."""
+        """True if TensorFlow's lists and rules decide alone, so that colours equal Grappler's."""
         return not self.follow and self.operator_lists().name == GRAPPLERS
 
     @property
     def prunes(self) -> bool:
-        """Whether what does not pay is taken from half again; TensorFlow's lists decide alone, and those that
+        """True if unprofitable parts return to float32; False with TensorFlow's lists, and with those that
         have every layer in half.
         """
         listed = self.operator_lists().name in (GRAPPLERS, CASTING)
@@ -266,8 +266,8 @@ class Options:
 
     @property
     def form(self) -> Form:
-        """How a model is prepared. What a user pins, or moves to another list, keeps its form; Grappler's
-        rules get the model as it is. Raises ListError when a shipped list is damaged.
+        """The preparation of a model. Nodes that a user pins or moves to another list keep their form; for
+        Grappler's rules the whole model does. Raises ListError when a shipped list is damaged.
         """
         ours = not self.only_grappler
         return Form(
@@ -282,7 +282,7 @@ class Options:
         )
 
     def operator_lists(self) -> OpLists:
-        """The lists to go by; ListError when a shipped one is damaged.
+        """Return the lists in effect; ListError when a shipped one is damaged.
 
         Examples:
             >>> from amp_rewrite import Options
@@ -295,15 +295,15 @@ class Options:
 SHIPPED_FOR = {"float16": "default", "bfloat16": "bfloat16"}
 """The shipped list that goes with each half type."""
 GRAPPLERS = "tensorflow"
-"""The shipped list that holds TensorFlow's."""
+"""The shipped list with TensorFlow's lists."""
 CASTING = "casting"
 """The name of lists that have every layer in half (training.spec)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A field of Options: the check that makes its value of its name and an argument, and its flag, if one
-    flag of the command line alone decides it. That is a choice with `values`, a name that may be repeated
+    """A field of Options: the check that converts a name and an argument to its value, and its flag, if a
+    single flag of the command line decides it. That is a choice with `values`, a name that may be repeated
     with a `metavar`, and else a switch, which with `--no-` turns the field off.
     """
 
@@ -372,4 +372,4 @@ DECLARED: Mapping[str, Declared] = {
     "dims": Declared(open_sizes.given),
     "ranges": Declared(checked),
 }
-"""Every field of Options, declared once, in the order of the checks; flags of the command come of this."""
+"""Every field of Options, declared once, in the order of the checks; the command's flags derive from it."""

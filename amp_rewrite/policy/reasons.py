@@ -1,4 +1,4 @@
-"""Evidence in words, for terminal, JSON, plans and pages alike."""
+"""Evidence as text, for terminal, JSON, plans and pages alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 
 def in_words(evidence: Evidence) -> str:
-    """The evidence as words that finish the sentence "stays float32: ..." (or "allowed: ...")."""
+    """Return the evidence as words that finish the sentence "stays float32: ..." (or "allowed: ...")."""
     return _WORDS[evidence.reason].format(
         subject=evidence.subject,
         value=f"'{evidence.subject}'" if evidence.subject else "a stored value",
@@ -24,7 +24,7 @@ def in_words(evidence: Evidence) -> str:
 
 
 def _part(evidence: Evidence) -> str:
-    """The nodes and Casts of a part of the model."""
+    """Return the nodes and Casts of a part of the model."""
     counts = ((evidence.nodes, "node"), (evidence.casts, "Cast"))
     known = ((count, noun) for count, noun in counts if count is not None)
     return ", ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in known)
@@ -45,7 +45,7 @@ class _Number:
 
 
 def authority_in_words(entry: Entry) -> str:
-    """Who says it: the name of a list, the flag of an override, else the authority."""
+    """Return the name of the list, the flag of the override, else the authority."""
     if entry.authority is Authority.LIST:
         return entry.evidence.subject
     return f"--{entry.kind.value}" if entry.authority is Authority.OVERRIDE else entry.authority.value

@@ -1,4 +1,4 @@
-"""The runtime that a model is for: which kernels it has in half, and which variables it wants as one."""
+"""The runtime that a model is for: its half kernels, and variables that must have one type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from amp_rewrite.policy import kernel_table
 from amp_rewrite.policy.entries import Operator
 from amp_rewrite.policy.kernel_table import Support
 
-# In which type kernels of a half operator add up.
+# The accumulator type of half kernels.
 
 
 class Accumulation(enum.Enum):
@@ -25,7 +25,7 @@ class Accumulation(enum.Enum):
     HALF = "half"
 
 
-# What onnxruntime's CUDA provider refuses though it has a kernel: nodes with certain attributes or inputs.
+# Nodes that onnxruntime's CUDA provider refuses for an attribute or input, though it has a kernel.
 #
 # They run on the CPU in float32 models too. In half the CPU provider has mostly no kernel for them, and
 # onnxruntime adds Casts and copies around them. No table of kernels shows these; the rows are from
@@ -35,11 +35,11 @@ class Accumulation(enum.Enum):
 # is never half; `Conv` and pooling take any padding.
 
 Refused = Callable[[ir.Node], Iterator[str]]
-"""The attributes and inputs of a node for which it is refused, by name."""
+"""A function that yields the names of the attributes and inputs for which a node is refused."""
 
 
 def _conv_transpose(node: ir.Node) -> Iterator[str]:
-    """cuDNN pads both ends alike; what SAME comes to is not known before the run."""
+    """Yield `pads` that differ at both ends, which cuDNN lacks, and SAME, unresolved before the run."""
     pads = schema.integers(node, "pads")
     if pads[: len(pads) // 2] != pads[len(pads) // 2 :]:
         yield "pads"
@@ -53,7 +53,7 @@ def _arg_extremum(node: ir.Node) -> Iterator[str]:
 
 
 def _recurrent(node: ir.Node, *activations: str) -> Iterator[str]:
-    """Yield what cuDNN's recurrent layers lack: other activations, in either direction, and clipping."""
+    """Yield the features that cuDNN's recurrent layers lack: other activations and clipping."""
     yield from (name for name in _NEVER_TAKEN if name in node.attributes)
     said = [name.lower() for name in schema.texts(node, "activations")]
     if said != [*activations, *activations][: len(said)]:
@@ -75,7 +75,7 @@ _PEEPHOLES = 7
 
 
 def _gru(node: ir.Node) -> Iterator[str]:
-    """cuDNN applies the linear transformation before the reset gate; ONNX's default is after."""
+    """Yield `linear_before_reset` unless it is 1, which is the order of operations in cuDNN."""
     yield from _recurrent(node, "sigmoid", "tanh")
     if schema.integer(node, "linear_before_reset") != 1:
         yield "linear_before_reset"
@@ -93,7 +93,7 @@ REFUSED_BY_CUDA: Mapping[str, Refused] = {
     "LSTM": _lstm,
     "RNN": _rnn,
 }
-"""By operator of the default domain: for what the CUDA provider refuses a node."""
+"""The refusals of the CUDA provider, by operator of the default domain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +101,11 @@ class Target:
     """A runtime.
 
     `table` names the table of its kernels (kernel_tables/); without one it has every kernel that the schemas
-    allow. `together` are, by domain and operator, variables that are to have one type though there are
+    allow. `together` are, by domain and operator, variables that must have one type though there are
     kernels for two. `has_faults` says that the runtime is onnxruntime, whose known faults
     (analysis.runtimes) a result must not run into. `refusals` say, by operator, which nodes it refuses
-    though it has a kernel. `accumulate` is how its half kernels add up, which is emulated in comparisons,
-    and `longest_sum` the most terms that they add up well.
+    though it has a kernel. `accumulate` is the accumulator type of its half kernels, emulated in comparisons,
+    and `longest_sum` the most terms that they sum accurately.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Target:
     longest_sum: int | None = None
 
     def support(self, domain: str, operator: str, signature: Signature, half: str) -> Support | None:
-        """The runtime's kernels for an operator; None where nothing but its schema bounds it.
+        """Return the runtime's kernels for an operator; None where only its schema restricts it.
 
         Where there is no half kernel, half would cost a copy to another device and back.
         """
@@ -128,7 +128,7 @@ class Target:
         return kernel_table.support(kernel_table.load(self.table), domain, operator, signature, half)
 
     def serves(self, domain: str, operator: str, version: int) -> bool:
-        """Return whether the runtime has kernels, of whatever types, for a version of an operator."""
+        """Return whether the runtime has kernels of any types for a version of an operator."""
         return self.table is None or kernel_table.serves(
             kernel_table.load(self.table), domain, operator, version
         )
@@ -136,7 +136,7 @@ class Target:
     def joined(
         self, domain: str, operator: str, support: Support | None, half: str
     ) -> tuple[frozenset[str], ...]:
-        """Groups of an operator's variables that are to be half together or not at all."""
+        """Return groups of an operator's variables that must be half together or not at all."""
         wanted = self.together.get((domain, operator))
         return (*(support.joined(half) if support else ()), *([wanted] if wanted else ()))
 
@@ -172,15 +172,15 @@ ONNXRUNTIME_WEBGPU = Target(
     longest_sum=1024,
 )
 """onnxruntime's WebGPU provider, as in browsers, by the kernels that onnxruntime-ep-webgpu 0.4.0 registers.
-They add up in half: normal numbers lose 4.7e-3 of 1024 products and 6.5e-3 of 2048, positive ones 4.3e-3 and
-1.0e-2 (docs/witness.md).
+They accumulate in half: normal numbers lose 4.7e-3 of 1024 products and 6.5e-3 of 2048, positive ones 4.3e-3
+and 1.0e-2 (docs/witness.md).
 """
 
 BY_NAME = {target.name: target for target in (ONNXRUNTIME_CUDA, ONNXRUNTIME_WEBGPU, ANY)}
 
 
 def named(name: str) -> Target:
-    """The target of that name; OptionError for any other."""
+    """Return the target of that name; OptionError for any other."""
     if name not in BY_NAME:
         raise OptionError(f"{name} is not a known target", remedy=f"choose one of {', '.join(BY_NAME)}")
     return BY_NAME[name]

@@ -1,7 +1,7 @@
-"""A YAML file as fields that know the line where they stand; whatever is wrong is told with it.
+"""A YAML file as fields that know their line, which errors name.
 
-A path may lead to any file, and an error must not give away what stands in it: of what is neither a list nor
-rules, the line is told, and a key only where it looks like a slip of the pen.
+A path may lead to any file, and an error must not leak its content: for a file that is neither a list nor
+rules, errors name the line, and a key only where it looks like a misspelling.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from amp_rewrite.text import LONGEST_NAME
 KEEP_ONE = "keep one of them"
 
 _MOST = 1 << 24
-"""Bytes of a file: a list of all operators there are takes a thousandth of it."""
+"""A limit in bytes, a thousand times the size of a list of all operators."""
 
 # Ten times faster, not in every build of PyYAML, and a file nested deeply enough crashes it: it
 # reads our own files only.
 _FastLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 LARGEST = 1 << 18
-"""Bytes of a file: ten times our longest list, which has a reason for every operator there is. PyYAML's own
-parser takes seconds for as much, and minutes for what somebody may give by mistake.
+"""The most bytes of a file: ten times our longest list, which has a reason for every operator. PyYAML's own
+parser takes seconds for as much, and minutes for larger files passed by mistake.
 """
 
 
 class _AliasError(yaml.YAMLError):
-    """An anchor or an alias: a few lines of them stand for more than any memory holds."""
+    """An anchor or an alias: a few lines of them can expand beyond any memory."""
 
     def __init__(self, mark: Any) -> None:
         super().__init__()
@@ -44,10 +44,10 @@ class _AliasError(yaml.YAMLError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes from what was not written by us."""
+    """A loader of untrusted files, which refuses anchors and aliases."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """A node and what is in it; raises _AliasError."""
+        """Compose a node with its content; raises _AliasError."""
         event = self.peek_event()
         if isinstance(event, yaml.NodeEvent) and event.anchor is not None:  # an alias has one as well
             raise _AliasError(event.start_mark)
@@ -56,7 +56,7 @@ class _Loader(yaml.SafeLoader):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A key and its value, where they stand."""
+    """A key and its value, with their position."""
 
     file: Path
     key: yaml.Node
@@ -69,12 +69,12 @@ class Field:
         return self.key.start_mark.line + 1
 
     def error(self, problem: str, remedy: str = "") -> ListError:
-        """An error about this field, with its place."""
+        """Return an error about this field, with its place."""
         return ListError(problem, file=self.file, line=self.line, remedy=remedy)
 
 
 def parse(path: Path, allowed: tuple[str, ...], *, trusted: bool) -> yaml.MappingNode:
-    """The mapping at the top of a file; ListError when it cannot be read or is something else.
+    """Return the mapping at the top of a file; ListError when it cannot be read or has another root.
 
     `allowed` are its keys, for the message; a `trusted` file is read by the faster parser.
     """
@@ -108,7 +108,7 @@ def _content(path: Path) -> str:
 
 
 def _not_yaml(path: Path, content: str, error: yaml.YAMLError) -> ListError:
-    """The error with its line; of what stands there it has no more than the character that did not fit."""
+    """Return the error with its line, and of the content only the offending character."""
     if isinstance(error, ReaderError):
         line = content.count("\n", 0, error.position) + 1
         return ListError("is not YAML: a control character", file=path, line=line, remedy="check the path")
@@ -123,11 +123,11 @@ def _line(error: yaml.YAMLError) -> int:
 
 
 _HANDLE = re.compile(r"(?<=tag handle).*")
-"""The one thing of any length that PyYAML quotes, but for aliases."""
+"""The only text of arbitrary length that PyYAML's errors quote, aliases aside."""
 
 
 def fields(file: Path, node: yaml.MappingNode, allowed: tuple[str, ...] = ()) -> list[Field]:
-    """Keys and values in order. YAML itself keeps the last of equal keys and says nothing."""
+    """Return keys and values in order; duplicate keys, of which YAML silently keeps the last, are errors."""
     found: dict[str, Field] = {}
     for key, value in node.value:
         field = Field(file, key, key.value if is_text(key) else "", value)
@@ -149,7 +149,7 @@ def _unknown(field: Field, allowed: tuple[str, ...]) -> ListError:
 
 
 def text(field: Field) -> str:
-    """The text that a field holds, its white space folded; ListError when it holds none."""
+    """Return the text that a field holds, its white space folded; ListError when it holds none."""
     if not is_text(field.value):
         raise field.error(f"the {field.name} is not text", f"write {field.name}: some text")
     return " ".join(field.value.value.split())
@@ -167,8 +167,8 @@ def near(word: str, words: Iterable[str]) -> str:
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
-    """The word that is most like another, whatever its case; None without one, or for what is not a name."""
-    if len(word) > LONGEST_NAME:  # to compare takes its length squared
+    """Return the candidate most similar to a word, ignoring case; None without one, or for a non-name."""
+    if len(word) > LONGEST_NAME:  # comparison is quadratic in its length
         return None
     folded = {other.lower(): other for other in sorted(words)}
     near = difflib.get_close_matches(word.lower(), folded, n=1)
@@ -176,5 +176,5 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
 
 
 def one_of(words: Iterable[str]) -> str:
-    """The words there are, as advice."""
+    """Return the valid words, as advice."""
     return f"it can be {', '.join(words)}"

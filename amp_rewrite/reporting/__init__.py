@@ -1,1 +1,1 @@
-"""Report and its faces."""
+"""Presentation of reports: terminal, HTML report, charts and summaries."""

@@ -25,28 +25,28 @@ _LEFT, _RIGHT = 46, 8
 """The margins of a chart; the left one holds the scale."""
 _HEIGHT = 180
 _LOWEST = -8
-"""The power of ten at which a scale of errors ends, which has what is below too; float32's own rounding is
-at -7.
+"""The lowest power of ten on a scale of errors, at which smaller errors are drawn too; float32's own rounding
+is at -7.
 """
 
 
 def _power(error: float) -> float:
-    """The power of ten of an error, at least the lowest one of the scale."""
+    """Return the power of ten of an error, at least the lowest one of the scale."""
     return max(math.log10(error), _LOWEST) if error > 0 else _LOWEST
 
 
 def _height(power: float, highest: int) -> float:
-    """The height of a power of ten on a scale that ends at the highest one."""
+    """Return the height of a power of ten on a scale that ends at the highest one."""
     return _HEIGHT * (highest - min(power, highest)) / (highest - _LOWEST)
 
 
 def _across(share: float) -> float:
-    """The position of a share of the width, from the scale to the right edge."""
+    """Return the position of a share of the width, from the scale to the right edge."""
     return _LEFT + share * (WIDTH - _LEFT - _RIGHT)
 
 
 def _scale(highest: int, caption: str) -> Iterator[Drawable]:
-    """Lines at every other power of ten, with their labels, and the caption below."""
+    """Yield lines at every other power of ten, with their labels, and the caption below."""
     for power in range(_LOWEST, highest + 1, 2):
         y = _height(power, highest)
         yield Line(_LEFT, y, WIDTH - _RIGHT, y, Tone.LIGHT)
@@ -72,7 +72,7 @@ _COLUMNS = 240
 
 
 def errors(points: Iterable[Point], title: str = "Relative error of each node") -> Picture:
-    """The error of every node in graph order; where nodes are dense, the worst of each column."""
+    """Return the error of every node in graph order; where nodes are dense, the worst of each column."""
     columns: dict[int, Point] = {}
     for point in points:
         column = int(point.position * _COLUMNS)
@@ -90,7 +90,7 @@ def _error_dot(point: Point) -> Dot:
     return Dot(x, y, 2.2, Tone.HALF, f"{point.label}: {point.error:.1e}")
 
 
-# Numbers counted by binade, the power of two that they begin with: 1 and 1.5 are in binade 0.
+# Counts of numbers by binade, the interval between two powers of two: 1 and 1.5 are in binade 0.
 
 Binades = Mapping[int, int]
 """Counts of numbers by binade, without zeros, infinities and NaN."""
@@ -99,14 +99,14 @@ _BIAS, _INFINITE = 127, 255
 
 
 def binades(array: NDArray[np.float32]) -> Counter[int]:
-    """The binades of an array of floats."""
+    """Return the binades of an array of floats."""
     bits = np.ascontiguousarray(array, np.float32).reshape(-1).view(np.uint32)
     counts = np.bincount((bits >> 23) & _INFINITE, minlength=_INFINITE + 1)
     return Counter({power - _BIAS: int(counts[power]) for power in range(1, _INFINITE) if counts[power]})
 
 
 def binades_of_stored(stored: Iterable[StoredTensor]) -> Binades:
-    """The binades of all stored numbers. Raises ModelError for a value that cannot be read."""
+    """Return the binades of all stored numbers. Raises ModelError for a value that cannot be read."""
     counts: Counter[int] = Counter()
     for one in stored:
         for block in constants.read(one.tensor):
@@ -115,7 +115,7 @@ def binades_of_stored(stored: Iterable[StoredTensor]) -> Binades:
 
 
 def binades_of_values(observed: Seen) -> Binades:
-    """The binades of observed values: each value counts once, by its largest finite magnitude."""
+    """Return the binades of observed values: each value counts once, by its largest finite magnitude."""
     return Counter(math.frexp(extremes.most)[1] - 1 for extremes in observed.values())
 
 
@@ -151,7 +151,7 @@ class _Axis:
         )
 
     def x(self, power: float) -> float:
-        """The position of a power of two, clamped to the edges."""
+        """Return the position of a power of two, clamped to the edges."""
         inside = min(max(power, self.first), self.last + 1)
         return (inside - self.first) / (self.last + 1 - self.first) * (WIDTH - _RIGHT)
 
@@ -165,7 +165,7 @@ _VISIBLE = 1.5
 
 
 def ranges(stored: Binades, observed: Binades, half: Half) -> Picture:
-    """Histograms of magnitudes against the limits of half: of stored numbers, and of node outputs."""
+    """Return histograms of magnitudes against the limits of half: of stored numbers, and of node outputs."""
     panels = [("stored numbers", stored), ("node outputs, each by its largest magnitude", observed)]
     drawn = [panel for panel in panels if panel[1]]
     shapes = (
@@ -194,7 +194,7 @@ def _panel(title: str, counts: Binades, axis: _Axis, top: float) -> Iterator[Dra
 
 
 def _bars(counts: Binades, axis: _Axis, bottom: float) -> Iterator[Drawable]:
-    """A bar for each binade; binades beyond the axis are counted at its ends."""
+    """Yield a bar for each binade; binades beyond the axis are counted at its ends."""
     shown: Counter[int] = Counter()
     for power, count in counts.items():
         shown[min(max(power, axis.first), axis.last)] += count
@@ -206,7 +206,7 @@ def _bars(counts: Binades, axis: _Axis, bottom: float) -> Iterator[Drawable]:
         yield Rect(axis.x(power) + wide / 16, bottom - tall, wide * 7 / 8, tall, tone)
 
 
-# The plans that a search measured: predicted time against error, and what no other plan beats.
+# The plans that a search measured: predicted time against error, and the Pareto front.
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The plans, the default one first, the error to stay within, and what rounding adds by node."""
+    """The plans, the default one first, the error bound, and the sensitivity of each node."""
 
     plans: Sequence[Plan] = ()
     target: float = 0.0
@@ -228,7 +228,7 @@ class Search:
 
 
 def hull(plans: Iterable[Plan]) -> list[Plan]:
-    """The plans than which none is both faster and nearer, by time."""
+    """Return the Pareto front of time and error, by time."""
     best: list[Plan] = []
     for plan in sorted(plans, key=lambda each: (each.seconds, each.error)):
         if not best or plan.error < best[-1].error:
@@ -237,7 +237,7 @@ def hull(plans: Iterable[Plan]) -> list[Plan]:
 
 
 def searched(search: Search) -> Picture:
-    """A dot for each plan, to the right by time and up by error; those on the hull are joined."""
+    """Return a dot for each plan, to the right by time and up by error; those on the hull are joined."""
     times = [plan.seconds for plan in search.plans]
     first, last = min(times), max(times)
     powers = [_power(plan.error) for plan in search.plans if math.isfinite(plan.error)]
@@ -270,7 +270,7 @@ _NOTE = 120
 
 
 def latencies(bench: Bench) -> Picture:
-    """The medians of a bench as bars, with whiskers to the 90th percentile; the first bar is grey."""
+    """Return the medians of a bench as bars, with whiskers to the 90th percentile; the first bar is grey."""
     longest = max((latency.p90 for latency in bench.latencies), default=0.0) or 1.0
     scale = (WIDTH - _NOTE) / longest
     bars = ((bench.title(latency), latency) for latency in bench.latencies)

@@ -23,7 +23,7 @@ from amp_rewrite.rewriting.report import StepPart
 
 
 class Shade(enum.Enum):
-    """The colour class of a box: the precision of a node, or what else the box stands for.
+    """The colour class of a box: the precision of a node, or the kind of another box.
 
     OTHER is a node without float32, CAST an added Cast, BORDER an input or output of a graph.
     """
@@ -37,7 +37,7 @@ class Shade(enum.Enum):
 
 
 Counts = tuple[tuple[int, int], ...]
-"""Counts of numbers by the power of two that they begin with, in their order."""
+"""Counts of numbers by binade, in ascending order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class PlannedChanges:
 
 
 def changes(graph: UnitGraph, decisions: Decisions, plan: Plan) -> PlannedChanges:
-    """The changes that a plan will make to a model that has not been edited yet."""
+    """Return the changes that a plan will make to a model that has not been edited yet."""
     stored = (storing.stored.value for storing in plan.tensors if storing.storage is Storage.HALF)
     halves = (unit for unit in graph.units if decisions.all[unit.index].is_half)
     uses = frozenset(use for unit in halves for use in unit.uses)
@@ -125,13 +125,13 @@ def changes(graph: UnitGraph, decisions: Decisions, plan: Plan) -> PlannedChange
 def build(
     root: ir.Graph, types: Types, decisions: Decisions, planned: PlannedChanges, flops: Flops
 ) -> DrawnGraph:
-    """The drawn graph of a model with the planned Casts; a rewritten model has its Casts as nodes."""
+    """Return the drawn graph of a model with the planned Casts; a rewritten model has its Casts as nodes."""
     return _Drawer(root, types, decisions, planned, flops).drawn()
 
 
 def undecided(root: ir.Graph, types: Types) -> tuple[DrawnGraph, tuple[ir.Node | None, ...]]:
-    """The drawn graph of a model about which nothing was decided, without shades and stored numbers, and the
-    node of each of its boxes, None for an input or output.
+    """Return the drawn graph of a model without decisions, shades and stored numbers, and the node of each of
+    its boxes, None for an input or output.
     """
     drawer = _Drawer(root, types, Decisions(()), PlannedChanges(), {}, reads=False)
     return drawer.drawn(), drawer.nodes
@@ -153,7 +153,7 @@ _Item = ir.Node | ir.Value | PlannedCast | _GraphOutput
 
 
 def _with_titles(graph: ir.Graph, title: str) -> Iterator[tuple[ir.Graph, str]]:
-    """A graph and its subgraphs, titled by attribute and node."""
+    """Yield a graph and its subgraphs, titled by attribute and node."""
     yield graph, title
     for node in graph:
         for number, body in enumerate(control_flow.bodies(node)):
@@ -163,7 +163,7 @@ def _with_titles(graph: ir.Graph, title: str) -> Iterator[tuple[ir.Graph, str]]:
 
 
 def _in_order(graph: ir.Graph, casts: Sequence[PlannedCast]) -> list[_Item]:
-    """The contents of a graph: nodes in order, inputs before their first use, Casts and outputs after
+    """Return the contents of a graph: nodes in order, inputs before their first use, Casts and outputs after
     their producer.
     """
     place = {node: i for i, node in enumerate(graph)}
@@ -187,12 +187,12 @@ def _in_order(graph: ir.Graph, casts: Sequence[PlannedCast]) -> list[_Item]:
 
 
 def _is_constant(node: ir.Node | None) -> bool:
-    """True if a node is a Constant, which has no box: it is shown where it is read."""
+    """Return whether a node is a Constant, which has no box of its own: its consumers show it."""
     return node is not None and node.op_type == "Constant" and not node.domain
 
 
 class _Drawer:
-    """Draws a model; items are told apart by identity, as planned Casts compare by content."""
+    """The drawing of a model; items are compared by identity, as planned Casts compare by content."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class _Drawer:
 
     @property
     def nodes(self) -> tuple[ir.Node | None, ...]:
-        """The node of each box, None for what is no node."""
+        """Return the node of each box, None for an input, output or planned Cast."""
         return tuple(item if isinstance(item, ir.Node) else None for item in self._items)
 
     def _box(self, item: _Item) -> Box:
@@ -278,12 +278,12 @@ class _Drawer:
         )
 
     def _input(self, use: Use) -> tuple[BoxValue, ...]:
-        """The value at a use; empty for an omitted optional input."""
+        """Return the value at a use; empty for an omitted optional input."""
         value = value_of(use)
         return () if value is None else (self._value(value, half=self._is_half(use, value)),)
 
     def _is_half(self, use: Use, value: ir.Value) -> bool:
-        """True if a use gets half: the colour of its unit, or for graph outputs the type of the value."""
+        """Return whether a use gets half, by its unit's colour or for graph outputs by the value's type."""
         if use in self._planned.uses or type(use.holder) is ir.Node:
             return use in self._planned.uses
         cast = self._casts.get(use)
@@ -305,7 +305,7 @@ class _Drawer:
                     yield Wire(self._at[id(source)], target)
 
     def _sources(self, item: _Item) -> Iterator[object]:
-        """The items that a box gets its inputs from: Casts, else producers and inputs."""
+        """Return the items that feed a box: Casts, else producers and inputs."""
         uses: list[Use] = []
         if isinstance(item, PlannedCast):
             yield item.value.producer() or item.value
@@ -333,7 +333,7 @@ _SHADES: Mapping[frozenset[bool], Shade] = {
 
 
 def _type_text(value: ir.Value, types: Types) -> str:
-    """The type and shape of a value as in `float32[batch, 3]`; unknown parts are omitted."""
+    """Return the type and shape of a value as in `float32[batch, 3]`; unknown parts are omitted."""
     kind = types.get(value) or value.type
     if not isinstance(kind, ir.TensorType):
         return "" if kind is None else str(kind)
@@ -342,14 +342,14 @@ def _type_text(value: ir.Value, types: Types) -> str:
 
 
 _SHOWN = 8
-"""Numbers of a list that are shown."""
+"""The most numbers of a list that are shown."""
 _LONGEST = 80
-"""Characters of a text that are shown."""
+"""The most characters of a text that are shown."""
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def attribute_texts(node: ir.Node) -> tuple[tuple[str, str], ...]:
-    """The attributes of a node that are no bodies: names and values."""
+    """Return the attributes of a node that are no bodies: names and values."""
     shown = (attribute for attribute in node.attributes.values() if attribute.type not in _GRAPHS)
     return tuple((attribute.name, _attribute_text(attribute)) for attribute in shown)
 
@@ -376,14 +376,14 @@ def _element_text(value: object) -> str:
 
 _FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
 _LARGEST = 1 << 26
-"""Elements up to which a stored value is read for its range."""
+"""The number of elements up to which a stored value's range is computed."""
 _FEW = 16
-"""Numbers of which the range says enough."""
+"""The number of elements up to which a range suffices, without binades."""
 
 
 def _stored_numbers(tensor: ir.TensorProtocol | None) -> tuple[str, Counts]:
-    """The least and the greatest number of a stored value of floats, as text, and counts of its numbers by
-    binade; nothing of others, and of large ones.
+    """Return the least and the greatest number of a stored float value, as text, and counts of its numbers by
+    binade; both empty for other and for large values.
 
     A few numbers have no binades. Raises ModelError for a value that cannot be read.
     """
@@ -401,8 +401,8 @@ def _stored_numbers(tensor: ir.TensorProtocol | None) -> tuple[str, Counts]:
 
 
 def step_part(box: Box, parts: Mapping[str, StepPart]) -> StepPart | None:
-    """The part of a box, by the names of its outputs, FORWARD where they have none; a Cast is of the part of
-    its value. None for what is no node.
+    """Return the part of a box, by the names of its outputs, else FORWARD; a Cast has the part of its value.
+    None for boxes other than nodes.
     """
     if box.shade is Shade.BORDER:
         return None

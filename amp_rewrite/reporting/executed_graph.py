@@ -1,4 +1,4 @@
-"""The graph that onnxruntime executes, as drawn in the HTML report: boxes with what they stand for."""
+"""The graph that onnxruntime executes, as drawn in the HTML report, with the origins of its boxes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Origin:
 class ExecutedNode:
     """The facts about an executed node beside its box.
 
-    It stands for `origins`, none where onnxruntime inserted it; `is_fused` where it has another operator than
-    the first of them. `why_cpu` says why it is on the CPU provider, empty where it is not.
+    It stands for `origins`, none where onnxruntime inserted it; `is_fused` is True where its operator differs
+    from the first origin's. `why_cpu` is the reason for the CPU provider, empty where it is on another.
     """
 
     origins: tuple[Origin, ...] = ()
@@ -48,7 +48,7 @@ class ExecutedGraph:
 
 
 def build(execution: Execution, result: ir.Model, planned: Iterable[Box]) -> ExecutedGraph | None:
-    """The executed graph of a result, of which `planned` are the boxes; None where it does not load."""
+    """Return the executed graph of a result with these `plan_boxes`; None where it does not load."""
     graph = execution.graph
     if graph is None:
         return None

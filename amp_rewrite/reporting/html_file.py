@@ -1,6 +1,6 @@
-"""Renders an HTML report as one self-contained file.
+"""Rendering of an HTML report as one self-contained file.
 
-What comes from a model is embedded as JSON, which cannot end a script or begin a comment, and inserted into
+Content of a model is embedded as JSON, which cannot end a script or begin a comment, and inserted into
 the document as text. A content security policy forbids all other scripts and all loading.
 """
 
@@ -34,7 +34,7 @@ _OURS = (
 
 
 def render(report: HtmlReport) -> bytes:
-    """The whole file in UTF-8; equal reports give equal bytes."""
+    """Return the whole file in UTF-8; equal reports give equal bytes."""
     style, script = _text("page.css"), "\n".join(_text(f"{name}.js") for name in _OURS)
     libraries = "\n".join(_text(f"vendor/{name}.min.js") for name in _VENDORED)
     vendored = re.sub(r"^//# sourceMappingURL=.*$", "", libraries, flags=re.MULTILINE)
@@ -51,7 +51,7 @@ def render(report: HtmlReport) -> bytes:
 
 
 def embedded(data: Any) -> str:
-    """JSON that is safe inside a script element: ASCII without `<`, `>` and `&`."""
+    """Return JSON that is safe inside a script element: ASCII without `<`, `>` and `&`."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
@@ -78,7 +78,7 @@ def _text(name: str) -> str:
 
 
 def plain(report: HtmlReport) -> dict[str, Any]:
-    """The whole report as plain data."""
+    """Return the whole report as plain data."""
     view, step = report.decided, report.step
     return {
         "title": report.title,
@@ -102,7 +102,7 @@ def _lines(lines: Iterable[SummaryLine]) -> list[list[str]]:
 
 
 def _plain_reason(reason: UnitReason) -> dict[str, Any]:
-    """The reason of a unit's colour, and for a half unit the knowledge of its values."""
+    """Return the reason of a unit's colour, and for a half unit the knowledge of its values."""
     known = reason.range
     shown = known and {"knowledge": known.knowledge.value, "text": sentences.of_unit(known)}
     return {**records.plain(reason.step), "cause": reason.cause, "box": reason.box, "range": shown}
@@ -118,7 +118,7 @@ def _plain_graph(graph: DrawnGraph) -> dict[str, Any]:
 
 
 def _plain_placement(view: PlacementView) -> dict[str, Any]:
-    """The placement; `executed` is the graph that is executed, with the nodes that its boxes stand for."""
+    """Return the placement; `executed` is the executed graph, with the origins of its boxes."""
     compared, original, executed = view.compared, view.compared.original, view.executed
     drawn = _plain_graph(executed.drawn) if executed else None
     if drawn and executed:
@@ -159,13 +159,13 @@ def _plain_verdict(evidence: Evidence) -> dict[str, Any]:
 
 
 def _plain_output(output: Output) -> dict[str, Any]:
-    """The cells of an output; `ok` is None for one with nothing to compare, or that float32 does not tell."""
+    """Return the cells of an output; `ok` is None if nothing is compared, or float32 leaves it undecided."""
     is_judged = output.broken or (output.is_compared and not output.is_undecided)
     return {"cells": verdict_text.cells(output), "ok": not output.broken if is_judged else None}
 
 
 def _plain_error(box_error: BoxError) -> dict[str, Any]:
-    """Errors as text, and `size` as a number for the colour scale: JSON has no infinity."""
+    """Return errors as text, and `size` as a number for the colour scale: JSON has no infinity."""
     error = box_error.error
     return {
         "box": box_error.box,

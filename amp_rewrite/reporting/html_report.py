@@ -48,7 +48,7 @@ class ModelCard:
 
 
 def model_card(model: ir.Model, drawn: DrawnGraph, options: str) -> ModelCard:
-    """The card of a model; `options` are what the command was given, as text."""
+    """Return the card of a model; `options` are the command's options as text."""
     return ModelCard(tuple(_facts(model, options)), tuple(_ports(drawn.boxes)))
 
 
@@ -71,14 +71,14 @@ def _ports(boxes: Sequence[Box]) -> Iterator[Port]:
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """The lines on a train step, and the part of each box; None for what is no node."""
+    """The lines on a train step, and the part of each box; None for boxes other than nodes."""
 
     lines: tuple[SummaryLine, ...]
     parts: tuple[StepPart | None, ...]
 
 
 def step_view(lines: Iterable[SummaryLine], parts: Mapping[str, StepPart], boxes: Sequence[Box]) -> StepView:
-    """The view of a step whose nodes have these parts, by the names of outputs; all others are forward."""
+    """Return the view of a step with these parts of nodes, by output names; all others are forward."""
     return StepView(tuple(lines), tuple(drawn_graph.step_part(box, parts) for box in boxes))
 
 
@@ -86,8 +86,8 @@ def step_view(lines: Iterable[SummaryLine], parts: Mapping[str, StepPart], boxes
 class UnitReason:
     """The first step of a unit's chain of causes, the unit that is its cause, and the unit's box.
 
-    `box` is None for a unit that is no longer in a rewritten model. `range` says what is known of the values
-    of a half unit, None where nobody looked.
+    `box` is None for a unit that is no longer in a rewritten model. `range` is the knowledge of a half unit's
+    values, None where it was not requested.
     """
 
     step: Step
@@ -98,7 +98,7 @@ class UnitReason:
 
 @dataclass(frozen=True, slots=True)
 class DrawnCause:
-    """A cause of float32 as text, and the boxes of the nodes that it holds."""
+    """A cause of float32 as text, and the boxes of the nodes that it keeps in float32."""
 
     text: Paragraph
     boxes: tuple[int, ...]
@@ -106,7 +106,7 @@ class DrawnCause:
 
 @dataclass(frozen=True, slots=True)
 class DecisionView:
-    """The decisions about a model, taken before anything changes."""
+    """The decisions about a model, taken before the first edit."""
 
     half: Half
     graph: DrawnGraph
@@ -118,8 +118,8 @@ class DecisionView:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Results of runs: the verdict, or in `unverified` why there is none; observed values; latencies; the
-    search for a plan; and what is to be said of the outcome.
+    """Results of runs: the verdict, or in `unverified` the reason for its absence; observed values;
+    latencies; the search for a plan; and notes on the outcome.
     """
 
     verdict: Verdict | None = None
@@ -141,7 +141,7 @@ class BoxError:
 @dataclass(frozen=True, slots=True)
 class HtmlReport:
     """The content of an HTML report; `report` is None for a model that was rewritten earlier, `placement`
-    where nobody asked for it, `step` for what is not a train step.
+    if not requested, `step` for models other than train steps.
     """
 
     title: str
@@ -153,7 +153,7 @@ class HtmlReport:
     step: StepView | None = None
 
     def summary_lines(self) -> Iterator[SummaryLine]:
-        """The lines of the summary."""
+        """Yield the lines of the summary."""
         yield from summary.lines(self.report) if self.report else summary.coverage_lines(self.coverage)
         yield from self.evidence.notes
 
@@ -187,14 +187,14 @@ class HtmlReport:
         return max(sum(not box.graph for box in self.decided.graph.boxes) - 1, 1)
 
     def _errors(self) -> Iterator[Point]:
-        """The errors of compared nodes along the graph, each named as it was compared."""
+        """Yield the errors of compared nodes along the graph, under the names used in the comparison."""
         last = self._last
         for at in sorted(self.errors, key=lambda each: each.box):
             label = f"{at.error.operator} {at.error.node}"
             yield Point(at.box / last, at.error.error, bool(at.error.non_finite), label)
 
     def _sensitivities(self) -> Iterator[Point]:
-        """The error that rounding adds at nodes of the main graph, by a search, or by the comparison."""
+        """Yield the sensitivities of nodes in the main graph, from a search or from the comparison."""
         effects = {at.error.node: at.error.effect for at in self.errors if at.error.effect}
         named, last = self.evidence.search.sensitivity or effects, self._last
         for at, box in enumerate(self.decided.graph.boxes):
@@ -215,7 +215,7 @@ def decision_view(
     card: ModelCard,
     ranges: Mapping[int, UnitRange] | None = None,
 ) -> DecisionView:
-    """The decisions about a model for its report; `ranges` has what is known of half units, by position."""
+    """Return the decisions on a model for its report; `ranges` is the knowledge of half units by position."""
     box_of = {unit: i for i, box in enumerate(drawn.boxes) for unit in box.units}
     reasons = (
         UnitReason(
@@ -234,7 +234,7 @@ def decision_view(
 
 
 def _box_errors(boxes: Sequence[Box], errors: Iterable[NodeError]) -> Iterator[BoxError]:
-    """The errors of values that are outputs of nodes of the main graph, where names are unique."""
+    """Yield the errors of values that are outputs of nodes of the main graph, where names are unique."""
     producers = {
         value.name: i
         for i, box in enumerate(boxes)

@@ -1,4 +1,4 @@
-"""Pictures made of plain shapes, which the page draws from, and SVG files."""
+"""Pictures composed of plain shapes, for the page's scripts and SVG files."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Picture:
 
 
 def plain(picture: Picture) -> dict[str, Any]:
-    """The picture as plain data, for the page's scripts to draw."""
+    """Return the picture as plain data, for the page's scripts to draw."""
     return {
         "title": picture.title,
         "width": picture.width,
@@ -114,13 +114,13 @@ def _plain_shape(shape: Drawable) -> dict[str, Any]:
 
 
 def refuse_other_suffix(path: Path) -> None:
-    """Raises OptionError for a file whose name does not end in `.svg`."""
+    """Raise OptionError for a file whose name does not end in `.svg`."""
     if path.suffix.lower() != ".svg":
         raise OptionError(f"{path} does not end in .svg", remedy="give it that suffix")
 
 
 def write(picture: Picture, path: Path) -> None:
-    """Writes a picture to a file. Raises OutputError, and OptionError as `refuse_other_suffix`."""
+    """Write a picture to a file. Raises OutputError, and OptionError as `refuse_other_suffix`."""
     refuse_other_suffix(path)
     staging.write(svg(picture), path)
 
@@ -130,7 +130,7 @@ _MARGIN, _HEADLINE = 16, 40
 
 
 def svg(picture: Picture) -> bytes:
-    """The picture as SVG below its title; all text is escaped."""
+    """Return the picture as SVG below its title; all text is escaped."""
     width, height = picture.width + 2 * _MARGIN, picture.height + 2 * _MARGIN + _HEADLINE
     root = ET.Element("svg", xmlns=_SVG, width=f"{width:g}", height=f"{height:g}", role="img")
     root.set("viewBox", f"0 0 {width:g} {height:g}")

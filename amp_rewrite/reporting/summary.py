@@ -19,7 +19,7 @@ from amp_rewrite.text import plural
 
 
 def lines(report: Report) -> Iterator[SummaryLine]:
-    """The summary of a rewrite; lines without content are omitted."""
+    """Yield the summary of a rewrite; lines without content are omitted."""
     yield _nodes(report.nodes, report.half, "float32")
     removed = f", {report.casts_removed:,} removed" if report.casts_removed else ""
     yield SummaryLine("Casts", f"{report.casts_added:,} added{removed}")
@@ -40,7 +40,7 @@ def lines(report: Report) -> Iterator[SummaryLine]:
 
 
 def _nodes(nodes: NodeCounts | Counts, half: str, what: str) -> SummaryLine:
-    """The counts of nodes by precision; `what` the others are without."""
+    """Return the counts of nodes by precision; `what` is the type that the remaining nodes lack."""
     mixed = f", {nodes.mixed:,} in both" if nodes.mixed else ""
     others = f", {nodes.other:,} without {what}" if nodes.other else ""
     return SummaryLine("nodes", f"{nodes.half:,} in {half}{mixed}, {nodes.full:,} in float32{others}")
@@ -53,7 +53,7 @@ def _proof(certificate: Certificate) -> str:
 
 
 def range_lines(report: Report) -> Iterator[SummaryLine]:
-    """The knowledge of values, if it was requested, and the units that are half for it."""
+    """Yield the knowledge of values, if requested, and the number of units that are half because of it."""
     if report.ranges is not None and report.ranges.half_units:
         yield SummaryLine("ranges", sentences.counts(report.ranges, report.half))
         yield from (SummaryLine("assumed", text) for text in sentences.assumed(report.ranges))
@@ -63,7 +63,7 @@ def range_lines(report: Report) -> Iterator[SummaryLine]:
 
 
 def _stored(report: Report) -> Iterator[SummaryLine]:
-    """The counts of stored values that half cannot represent, by their fate."""
+    """Yield the counts of stored values that half cannot represent, saturated or flushed."""
     for count, name, fate in (
         (report.saturated, "masks", f"clamped to {report.half}'s range"),
         (report.flushed, "tiny", f"too small for {report.half} flushed to 0"),
@@ -73,7 +73,7 @@ def _stored(report: Report) -> Iterator[SummaryLine]:
 
 
 def _run_lines(report: Report) -> Iterator[SummaryLine]:
-    """The units that stay float32 because of runs."""
+    """Yield the numbers of units that stay float32 because of runs."""
     for count, name, why in (
         (report.observed, "observed", f"because a run showed values too large for {report.half}"),
         (report.sensitive, "tuned", "because rounding there moves the outputs too far"),
@@ -88,13 +88,13 @@ def _run_lines(report: Report) -> Iterator[SummaryLine]:
 
 
 def prediction_lines(prediction: Prediction | None) -> Iterator[SummaryLine]:
-    """The predicted speed, where there is any."""
+    """Yield the predicted speed, where there is any."""
     if prediction is not None:
         yield SummaryLine("speed", frozen_analysis.summary(prediction))
 
 
 def observed_lines(observed: Observed | None) -> Iterator[SummaryLine]:
-    """The observations before the rewrite, if there are any."""
+    """Yield the observations before the rewrite, if there are any."""
     if observed is None:
         return
     counts = observed.counts
@@ -104,7 +104,7 @@ def observed_lines(observed: Observed | None) -> Iterator[SummaryLine]:
 
 
 def match_lines(matches: Iterable[Matched]) -> Iterator[SummaryLine]:
-    """The number of nodes that each pattern or operator flag matched."""
+    """Yield the number of nodes that each pattern or operator flag matched."""
     for matched in matches:
         flag = f"--{matched.by.replace('_', '-')} {matched.pattern}"
         near = f"; did you mean {' or '.join(matched.near)}?" if matched.near else ""
@@ -116,13 +116,13 @@ def match_lines(matches: Iterable[Matched]) -> Iterator[SummaryLine]:
 
 
 def coverage_lines(coverage: Coverage) -> Iterator[SummaryLine]:
-    """The summary of a model that was rewritten earlier."""
+    """Yield the summary of a model that was rewritten earlier."""
     yield _nodes(coverage.nodes, "half", "float arithmetic")
     yield SummaryLine("Casts", f"{len(coverage.casts):,} between half and float32")
 
 
 def _sizes(report: Report) -> str:
-    """The size before and, unless nothing was written, after."""
+    """Return the size before and, unless nothing was written, after."""
     if not report.size_after:
         return size(report.size_before)
     share = f" ({report.size_after / report.size_before:.0%})" if report.size_before else ""
@@ -133,7 +133,7 @@ _PACKAGES = ("onnx", "onnx-ir", "numpy", "onnxruntime", "onnxruntime-gpu")
 
 
 def versions() -> Iterator[SummaryLine]:
-    """The versions of amp-rewrite, Python and the packages that decide about a result."""
+    """Yield the versions of amp-rewrite, Python and the packages that influence a result."""
     packages = (f"{name} {number}" for name in _PACKAGES if (number := _version(name)))
     yield SummaryLine(
         "versions",
@@ -149,6 +149,6 @@ def _version(name: str) -> str:
 
 
 def seconds(report: Report) -> Iterator[SummaryLine]:
-    """The wall time of every stage of the last rewrite."""
+    """Yield the wall time of every stage of the last rewrite."""
     stages = ", ".join(f"{stage} {taken:.2f}" for stage, taken in report.seconds)
     yield SummaryLine("seconds", f"{stages}; {sum(taken for _, taken in report.seconds):.2f} in all")

@@ -33,13 +33,13 @@ from amp_rewrite.text import plural
 
 
 def print_summary(console: Console, report: Report, title: str) -> None:
-    """Prints the summary of a rewrite."""
+    """Print the summary of a rewrite."""
     console.print(Styled(title, "bold"))
     print_lines(console, lines(report))
 
 
 def print_lines(console: Console, shown: Iterable[SummaryLine]) -> None:
-    """Prints summary lines, the labels in a column of their own."""
+    """Print summary lines, the labels in a column of their own."""
     for line in shown:
         if line.is_whole:
             console.whole(f"{line.name:<9}{line.text}")
@@ -48,14 +48,14 @@ def print_lines(console: Console, shown: Iterable[SummaryLine]) -> None:
 
 
 def print_device_check(console: Console, policy: Policy | None, advise: Callable[[], Advice]) -> None:
-    """Prints the compatibility check of a precision policy; nothing without one, or where it is float32."""
+    """Print the compatibility check of a precision policy; nothing without one, or where it is float32."""
     if policy is not None and policy.compute is not None and not console.quiet:
         print_lines(console, (SummaryLine("device", hint) for hint in advise().hints()))
 
 
 def print_hints(console: Console, shown: Iterable[str]) -> None:
-    """Prints what to do next, one hint per line, if there is any; called last. Flags alone are to be added
-    to the command that ran.
+    """Print hints for the next step, one per line; called last. Bare flags are to be added to the command
+    that ran.
     """
     for name, hint in zip(itertools.chain(["next"], itertools.repeat("")), shown, strict=False):
         added = "add " if hint.startswith("--") else ""
@@ -63,7 +63,7 @@ def print_hints(console: Console, shown: Iterable[str]) -> None:
 
 
 def print_plan(console: Console, plan: Plan) -> None:
-    """Prints what a plan would change: every Cast, and every stored tensor that is stored differently."""
+    """Print the changes of a plan: every Cast, and every stored tensor with another storage."""
     if changes := list(_changes(plan)):
         console.table(("change", Column("value", overflow="fold"), "details"), changes)
 
@@ -84,8 +84,8 @@ SHOWN = 5
 
 
 def print_verdict(console: Console, verdict: Verdict, *, per_node: bool = False, hinted: bool = True) -> None:
-    """Prints the metrics and the verdict of every output, the faults, the node to look at, what was
-    tried in vain, and if `hinted` hints."""
+    """Print the metrics and the verdict of every output, the faults, the first suspect node, the failed
+    attempts, and if `hinted` hints."""
     console.print(describe(verdict))
     name, *rest = COLUMNS
     if verdict.outputs:
@@ -135,14 +135,14 @@ def _choice(choice: Choice) -> str:
 
 
 def _errors(error: NodeError) -> str:
-    """The error that a node adds to the outputs, if that was measured; else to its own values."""
+    """Return the error that a node adds to the outputs, if that was measured; else to its own values."""
     if error.effect is None:
         return f"error {error.error:.1e}, adds {error.added:.1e}"
     return f"adds {error.effect:.1e} to the outputs; its own error {error.error:.1e}"
 
 
 def _input_range(error: NodeError) -> str:
-    """The range of the node's finite inputs, where it was recorded."""
+    """Return the range of the node's finite inputs, where it was recorded."""
     if error.low is None or error.high is None:
         return ""
     return f", whose inputs range from {error.low:.3g} to {error.high:.3g}"
@@ -156,15 +156,15 @@ def _node(error: NodeError) -> str:
 
 
 def print_units(console: Console, decisions: Decisions) -> None:
-    """Prints every unit with its colour and reason, float32 first, in the order of the nodes."""
+    """Print every unit with its colour and reason, float32 first, in the order of the nodes."""
     for index in sorted(range(len(decisions.all)), key=lambda index: decisions.all[index].is_half):
         step = first_step(decisions, index)
         console.print(_coloured(step), f"  {step.unit}: {step.reason}")
 
 
 def print_ranges(console: Console, decisions: Decisions, known: HalfRanges, half: str) -> None:
-    """Prints what is known of the values of half units: first what it rests on, then unit by unit, those of
-    which least is known first.
+    """Print the knowledge of half units' values: first the input ranges behind it, then unit by unit, the
+    least known first.
     """
     for line in (*sentences.inputs(known.counts), sentences.counts(known.counts, half)):
         console.print(line)
@@ -178,7 +178,7 @@ _KNOWN_IN = {Knowledge.PROVEN: "green", Knowledge.OBSERVED: "cyan", Knowledge.UN
 
 
 def print_causes(console: Console, causes: Sequence[RootCause]) -> None:
-    """Prints the causes of float32, most FLOPs first."""
+    """Print the causes of float32, most FLOPs first."""
     for cause in causes:
         words = of_cause(cause)
         console.print(Styled(words.weight, "bold"), f": {words.origin}")
@@ -190,7 +190,7 @@ def print_causes(console: Console, causes: Sequence[RootCause]) -> None:
 
 
 def print_chain(console: Console, steps: Sequence[Step]) -> None:
-    """Prints a unit and its chain of causes, one step per line, each the cause of the one above.
+    """Print a unit and its chain of causes, one step per line, each the cause of the one above.
 
     Of a long chain, the first LINKS steps and the last are shown.
     """
@@ -208,7 +208,7 @@ LINKS = 20
 
 
 def _print_ends(console: Console, steps: Sequence[Step]) -> None:
-    """Prints a unit and the last step of its chain of causes."""
+    """Print a unit and the last step of its chain of causes."""
     for step in steps[:1]:
         console.print(*_line(step, depth=2))
     if len(steps) > 2:
@@ -230,7 +230,7 @@ READERS = 5
 
 
 def print_cast(console: Console, story: CastExplanation) -> None:
-    """Prints why a Cast is necessary: the producer of its input, the consumers of its output, and reasons."""
+    """Print the explanation of a Cast: producer of the input, consumers of the output, reasons."""
     whose = "added by the rewrite" if story.added else "from the original model"
     console.print(Styled(f"Cast of '{story.value}' to {story.dtype}, {whose}", "bold"))
     shared = ", once for consumers of both types" if story.added else ""
@@ -262,7 +262,7 @@ _ORIGINS = {
 
 
 def print_bench(console: Console, bench: Bench) -> None:
-    """Prints the device, the models, and the table."""
+    """Print the device, the models, and the table."""
     rounds = plural(bench.rounds, "round")
     console.print(f"on {bench.device.value}, onnxruntime {bench.onnxruntime}, {rounds}")
     named = letters(len(bench.latencies))
@@ -276,7 +276,7 @@ def print_bench(console: Console, bench: Bench) -> None:
 
 
 def letters(count: int) -> list[str]:
-    """A, B, ..., Z, AA, AB, ..."""
+    """Return the labels A, B, ..., Z, AA, AB, ..."""
     return [_letters(number) for number in range(count)]
 
 
@@ -286,7 +286,7 @@ def _letters(number: int) -> str:
 
 
 def _figures(bench: Bench, latency: Latency) -> dict[str, str]:
-    """The figures of a model by their names; the first model has no interval of its speed."""
+    """Return the figures of a model by their names; the first model has no interval of its speed."""
     footprint, speed = latency.footprint, latency.speedup
     profile, memory = footprint.profile, footprint.memory
     is_first, is_on_cpu = latency is bench.latencies[0], bench.device is Device.CPU
@@ -310,7 +310,7 @@ _SHOWN = 5
 
 
 def _print_cpu_operators(console: Console, bench: Bench, letter: str, latency: Latency) -> None:
-    """Prints the operators that ran on the CPU although the bench was on another device."""
+    """Print the operators that ran on the CPU although the bench was on another device."""
     operators = latency.footprint.profile.cpu_operators
     if bench.device is Device.CPU or not operators:
         return

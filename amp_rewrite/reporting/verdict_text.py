@@ -1,4 +1,4 @@
-"""A verdict as text: the cells of its table, and hints on what to do next."""
+"""A verdict as text: the cells of its table, and hints for the next step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS = ("output", "error", "floor", "noise", "relative L2", "max abs", "cosin
 
 
 def describe(verdict: Verdict) -> str:
-    """On which inputs and where the two models were compared."""
+    """Return a description of the inputs and the devices of a comparison."""
     if verdict.signature and not verdict.samples:
         why = "it does not run" if verdict.failed_run else "names, types or shapes differ"
         return f"not compared with the original: {why}"
@@ -24,7 +24,7 @@ def describe(verdict: Verdict) -> str:
 
 
 def in_short(verdict: Verdict) -> str:
-    """The verdict in a few words."""
+    """Return the verdict in a few words."""
     if verdict.ok:
         return "PASS: verified against the original"
     if verdict.is_made_up:
@@ -48,7 +48,7 @@ _NAMED = 3
 
 
 def cells(output: Output) -> tuple[str, ...]:
-    """The row of an output, one cell for each of COLUMNS."""
+    """Return the row of an output, one cell for each of COLUMNS."""
     m = output.metrics
     if not (output.is_compared or output.broken):
         return (output.name, *[""] * (len(COLUMNS) - 2), "not compared")
@@ -65,9 +65,8 @@ def _number(number: float | None) -> str:
 
 
 def notes(verdict: Verdict) -> Iterator[str]:
-    """Remarks beside the table: outputs that pass for being faint, what cannot be half, metrics
-    of the user's own, comparisons on images of another range, and the relative L2 error of each sample, if
-    there are several.
+    """Yield remarks beside the table: outputs that pass as faint, values that cannot be half, user-defined
+    metrics, comparisons on images of another range, and the relative L2 error of each of several samples.
     """
     yield from (_faint(output) for output in verdict.outputs if _passes_as_faint(output))
     yield from map(_misfit, verdict.misfits)
@@ -88,7 +87,7 @@ _SHOWN_SAMPLES = 10
 
 
 def _passes_as_faint(output: Output) -> bool:
-    """True if an output is off by more than the default bound, if it were not held against SMALLEST."""
+    """Return whether an output exceeds the default bound, and passes only by comparison with SMALLEST."""
     is_off = output.metrics.relative_l2 > (Tolerances().error or 0.0)
     passes = not (output.broken or output.is_undecided) and output.error is not None
     return is_off and passes and 0 < output.metrics.scale < SMALLEST
@@ -118,7 +117,7 @@ def _not_judged(other: NotJudged) -> str:
 
 
 def _stressed(stressed: Iterable[FailedStress]) -> str:
-    """The changes of made-up inputs with which the comparison would fail, in a line."""
+    """Return a line on the variations of synthetic inputs for which the comparison would fail."""
     changes = " or ".join(
         f"{failed.change} ({'infinities or NaN' if failed.loses_values else f'error {failed.error:.1e}'})"
         for failed in stressed
@@ -127,18 +126,18 @@ def _stressed(stressed: Iterable[FailedStress]) -> str:
 
 
 def in_vain(verdict: Verdict) -> Iterator[str]:
-    """The attempts after a failed verdict that did not mend it."""
+    """Yield the attempts after a failed verdict that failed too."""
     yield from (of_tried(tried) for tried in verdict.tried if not tried.ok)
 
 
 def of_tried(tried: Tried) -> str:
-    """The flags that were tried, and what came of them."""
+    """Return the flags of an attempt, and its outcome."""
     judged = "PASS" if tried.ok else "FAIL"
     return f"tried {_flags_of(tried)}: error {tried.error:.1e}, {judged}{_half(tried)}"
 
 
 def _half(tried: Tried) -> str:
-    """The share of half in a result that was tried."""
+    """Return the share of half in a result that was tried."""
     if tried.nodes is None:
         return ""
     some = tried.nodes.half + tried.nodes.mixed
@@ -164,7 +163,7 @@ def _own_metric(metric: Measured) -> str:
 
 
 def hints(verdict: Verdict) -> Iterator[str]:
-    """Flags that mend a failed verdict, or to try where none were tried."""
+    """Yield flags that fix a failed verdict, or flags to try where none were tried."""
     mends = next((tried for tried in verdict.tried if tried.ok), None)
     patterns = verdict.blame.keep_full if verdict.blame is not None else ()
     if mends is not None:

@@ -1,1 +1,1 @@
-"""What follows from the colours: the plan, and how it is carried out, tidied, annotated and checked."""
+"""The edit that a painting implies: its plan, application, Cast cleanup, annotations and result checks."""

@@ -5,7 +5,7 @@ All stands in the metadata of the model, as JSON under KEY:
     {"format": 3, "entries": [{"kind": "allow", "follow": false, "authority": "list", ...}, ...],
      "paints": [["full", "deny", 3], ...], "nodes": "eJyrVsrMK0ktyk..."}
 
-`entries` are what lists, findings and pins say, and `paints` the distinct decisions, each once. `nodes` says
+`entries` come from lists, findings and pins, and `paints` are the distinct decisions, each once. `nodes` says
 which of these every node has, compressed: a record in each node would double the file of a large model.
 """
 
@@ -40,13 +40,13 @@ from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.records import Count, EntryRecord, Integer
 
 KEY = "amp_rewrite"
-"""Under which the metadata of a model holds what is ours."""
+"""The metadata key of a model under which the decisions are stored."""
 
 RESTORED = "amp_rewrite.restored"
-"""The same of a model that was made float32 again: the version that did."""
+"""The metadata key of a restored (float32) model; its value is the version of amp-rewrite that did so."""
 
 FORMAT = 3
-"""The version of what stands there; another version is not read."""
+"""The version of the format; other versions are not read."""
 
 
 class _PaintRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -92,7 +92,7 @@ class _CastRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 class _Columns(msgspec.Struct):
     """The columns of `nodes`.
 
-    `names` and `counts` have an element for each node that has a record: what it goes by (its first output),
+    `names` and `counts` have an element for each node that has a record: its identifier (the first output),
     and the number of its units. The next three have one for each unit: its type variable, the position of its
     paint, and the number of the unit that caused it, less its own.
     """
@@ -112,9 +112,9 @@ LIMIT = 1 << 28
 def update(
     model: ir.Model, graph: UnitGraph, painting: Painting, plan: Plan, placed: Sequence[ir.Node]
 ) -> tuple[str, ...]:
-    """Leaves the decisions of a rewrite in its result, with those of an earlier one that still hold.
+    """Write the decisions of a rewrite into its result, with those of an earlier one that still hold.
 
-    `placed` has a node for each Cast of the plan. Returns what a user should know.
+    `cast_nodes` has a node for each Cast of the plan. Returns the warnings for the user.
     """
     warnings: tuple[str, ...] = ()
     try:
@@ -131,12 +131,12 @@ def update(
 
 
 def mark_restored(model: ir.Model) -> None:
-    """Marks a model as made float32 again, by this version."""
+    """Mark a model as restored to float32 by this version."""
     model.metadata_props[RESTORED] = version.installed()
 
 
 def write(model: ir.Model, decided: Decisions) -> None:
-    """Leaves the decisions in the metadata of the model that they are about, and nothing older."""
+    """Write the decisions into the metadata of their model, in place of any older ones."""
     units = ((decision.node, decision.variable, decision.paint, decision.entry) for decision in decided.all)
     _write(model, units, decided.cast_sites)
 
@@ -181,7 +181,7 @@ _T = TypeVar("_T")
 
 
 class _Positions(dict[_T, int]):
-    """The position of each distinct key, in the order in which they were first asked for."""
+    """The position of each distinct key, in the order of first access."""
 
     def __missing__(self, key: _T) -> int:
         self[key] = len(self)
@@ -197,10 +197,10 @@ class _Entries:
         self._by_identity: dict[int, int] = {}
 
     def position(self, entry: Entry) -> int:
-        """The position of an entry. The same entry serves many units: it is looked up by identity first."""
+        """Return the position of an entry, looked up by identity first, as many units share one entry."""
         position = self._by_identity.get(id(entry))
         if position is None:
-            bare = replace(entry, unheld=None)  # a record does not have it
+            bare = replace(entry, unheld=None)  # not part of a record
             position = self._by_identity[id(entry)] = self._positions.setdefault(bare, len(self.table))
             if position == len(self.table):
                 self.table.append(records.describe_entry(bare))
@@ -231,7 +231,7 @@ def _less(number: int | None, other: int) -> int | None:
 
 
 def _name(node: ir.Node) -> str:
-    """Return the name of a node: the first name of what it makes, or its own."""
+    """Return the name of a node: that of its first named output, else its own."""
     return next((value.name for value in node.outputs if value.name), node.name or "")
 
 
@@ -240,7 +240,7 @@ _NUMBER = re.compile("((?<![0-9])(?:0|[1-9][0-9]{0,17})(?![0-9]))")
 
 
 def _columns(texts: Iterable[str]) -> dict[str, Any]:
-    """Texts as columns (_Texts)."""
+    """Return texts as columns (_Texts)."""
     templates: _Positions[tuple[str, ...]] = _Positions()
     positions, differences, last = list[int](), list[int](), list[int]()
     for text in texts:
@@ -253,7 +253,7 @@ def _columns(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _read_texts(columns: _Texts) -> Iterator[str]:
-    """The texts in columns; ValueError where these do not fit together."""
+    """Yield the texts in columns; ValueError where these do not fit together."""
     differences, last = iter(columns.numbers), list[int]()
     for position in columns.positions:
         first, *others = _at(columns.templates, position, "template") or [""]
@@ -277,16 +277,16 @@ def _decompressed(text: str) -> _Columns:
 
 
 def remove(model: ir.Model) -> None:
-    """Takes out what is ours; earlier formats had a record in each node."""
+    """Remove our metadata, including the per-node records of earlier formats."""
     if model.metadata_props.pop(KEY, None) is not None:
         for node in every_node(model.graph):
             node.metadata_props.pop(KEY, None)
 
 
 def read(model: ir.Model) -> Decisions | None:
-    """The decisions that a model carries; None when it carries none.
+    """Return the decisions that a model carries; None when it carries none.
 
-    A node that was taken out since, or renamed, has none, and what it caused has no cause.
+    Nodes removed or renamed since have none, and units that they caused have no cause.
     Raises ModelError when they are damaged.
     """
     if KEY not in model.metadata_props:
@@ -301,10 +301,11 @@ def read(model: ir.Model) -> Decisions | None:
 
 
 def read_evidence_of_runs(model: ir.Model) -> Held:
-    """Return why an earlier rewrite kept values in float32 for what it saw in runs, by their names.
+    """Return the evidence from runs for which an earlier rewrite kept values in float32, by value name.
 
-    Only a run shows it, and a second rewrite may make none. What a list denied is among it: where a
-    comparison failed, bounds no longer free it. Damaged decisions, which `update` warns of, give nothing.
+    A second rewrite may observe no run, so the evidence is carried over. It includes operators that a list
+    denied: after a failed comparison, bounds no longer free them. Damaged decisions, of which `update` warns,
+    yield nothing.
     """
     if not any(told in model.metadata_props.get(KEY, "") for told in _TOLD):
         return {}
@@ -319,7 +320,7 @@ def read_evidence_of_runs(model: ir.Model) -> Held:
 
 
 _TOLD = (Authority.OBSERVATION.value, f'"{Kind.DENY.value}"')
-"""What the metadata has where there may be anything to find."""
+"""Substrings of the metadata, one of which is present if there can be evidence from runs."""
 
 
 def _holds(entry: Entry) -> bool:
@@ -341,7 +342,7 @@ class _Reader:
         self._nodes = [waiting.popleft() if waiting else None for waiting in recorded]
 
     def decisions(self) -> Decisions:
-        """The decisions on the nodes that are in the model, in the order in which they were written."""
+        """Return the decisions on nodes that are in the model, in the order of writing."""
         counts = self._columns.counts
         lengths = {len(self._columns.paints), len(self._columns.causes), len(self._variables)}
         if len(counts) != len(self._nodes) or lengths != {sum(counts)}:

@@ -1,4 +1,4 @@
-"""Checks the types of the arguments of `rewrite` and `analyze`."""
+"""Type checks of the arguments of `rewrite` and `analyze`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from amp_rewrite.rewriting.plan_files import SavedPlan
 def check_types(
     source: object, options: object, replay: object, observed: object, imprecise_outputs: object
 ) -> None:
-    """ModelError or OptionError, which names the argument, for a value of a wrong type."""
+    """Raise ModelError or OptionError, which names the argument, for a value of a wrong type."""
     if isinstance(source, (str, os.PathLike)) and not _is_valid_path(source):
         raise ModelError(
             f"{arguments.shown(os.fspath(source))} is not a model", remedy="give the path of a file"
@@ -45,7 +45,7 @@ def _refuse_no_number(name: str, value: object) -> None:
 
 
 def _refuse_overruled(options: object) -> None:
-    """OptionError for options that decide, beside a saved plan that has decided."""
+    """Raise OptionError for options that conflict with the decisions of a saved plan."""
     plain = Options()
     for name in ("lists", "level", "follow", "pins"):
         if options is not None and getattr(options, name) != getattr(plain, name):
@@ -60,7 +60,7 @@ def _is_valid_path(path: object) -> bool:
 
 
 def check_output(source: object, output: object, *, in_place: object) -> None:
-    """OptionError for an output that is not a path, and for `in_place` where no file is given."""
+    """Raise OptionError for an output that is not a path, and for `in_place` without a file as input."""
     is_path = isinstance(source, (str, os.PathLike))
     if arguments.flag("in_place", in_place) and not is_path:
         raise OptionError("in_place is for a path; other models are returned")

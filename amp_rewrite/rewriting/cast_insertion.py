@@ -23,7 +23,7 @@ class Placer:
         self._first: dict[ir.Graph, ir.Node | None] = {}
 
     def behind(self, nodes: Sequence[ir.Node], value: ir.Value) -> None:
-        """Inserts nodes directly after the producer of `value`; for inputs and initializers, at the start."""
+        """Insert nodes directly after the producer of `value`; for inputs and initializers, at the start."""
         producer, graph = value.producer(), graph_of(value)
         if producer is not None:
             graph.insert_after(producer, nodes)
@@ -38,13 +38,13 @@ class Placer:
 
 
 def cast(value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
-    """A Cast node outside any graph; its output has a type and a shape, but no name."""
+    """Return a Cast node outside any graph; its output has a type and a shape, but no name."""
     made = ir.Value(type=tensor(dtype), shape=value.shape)
     return ir.Node("", "Cast", (value,), (ir.AttrInt64("to", int(dtype)),), outputs=(made,), name=name)
 
 
 def redirect(redirections: Iterable[Redirection]) -> None:
-    """Has uses read other values, all those of a node at once."""
+    """Redirect uses to other values, all those of a node at once."""
     ports: dict[ir.Node, dict[int, ir.Value | None]] = {}
     for uses, value in redirections:
         for holder, port in uses:
@@ -65,7 +65,7 @@ MIN_OPSET: dict[type[ir.TypeProtocol], int] = {ir.SequenceType: 13, ir.OptionalT
 def cast_nodes(
     value: ir.Value, value_type: ir.TypeProtocol, dtype: ir.DataType, names: UniqueNames
 ) -> list[ir.Node]:
-    """Nodes that cast `value`, of type `value_type`, to `dtype`, in order; the last one outputs the result.
+    """Return nodes that cast `value`, of type `value_type`, to `dtype`, in order; the last has the result.
 
     They are not in a graph yet. Their outputs have types and unique names.
     """
@@ -85,7 +85,7 @@ class _NodeBuilder:
     def add(
         self, operator: str, inputs: Sequence[ir.Value], output: ir.TypeProtocol, *attributes: ir.Attr
     ) -> ir.Value:
-        """Adds a node and returns its only output, of type `output`."""
+        """Add a node and return its only output, of type `output`."""
         node = ir.Node("", operator, inputs, attributes)
         self.nodes.append(node)
         value = self._named(node.outputs[0], operator, output)
@@ -93,15 +93,15 @@ class _NodeBuilder:
         return value
 
     def input(self, suffix: str, value_type: ir.TypeProtocol, shape: ir.Shape | None = None) -> ir.Value:
-        """An input of a body."""
+        """Return an input of a body."""
         return self._named(ir.Value(shape=shape), suffix, value_type)
 
     def body(self) -> _NodeBuilder:
-        """A builder for the nodes of a body, with the same prefix."""
+        """Return a builder for the nodes of a body, with the same prefix."""
         return _NodeBuilder(self._source, self._names)
 
     def graph(self, name: str, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> ir.Attr:
-        """An attribute whose graph consists of these nodes."""
+        """Return an attribute whose graph consists of these nodes."""
         return ir.AttrGraph(name, ir.Graph(inputs, outputs, nodes=self.nodes, name=name))
 
     def _named(self, value: ir.Value, suffix: str, value_type: ir.TypeProtocol) -> ir.Value:
@@ -119,7 +119,7 @@ def _cast(at: _NodeBuilder, value: ir.Value, value_type: ir.TypeProtocol, dtype:
 
 
 def _each(at: _NodeBuilder, value: ir.Value, value_type: ir.SequenceType, dtype: ir.DataType) -> ir.Value:
-    """A Loop that casts each element and appends it to a new sequence."""
+    """Return a Loop that casts each element and appends it to a new sequence."""
     wanted, within = element_types.with_element(value_type, dtype), at.body()
     length = at.add("SequenceLength", [value], _INT64)
     always = at.add("Constant", [], _BOOL, ir.AttrTensor("value", ir.tensor(True)))
@@ -137,7 +137,7 @@ def _each(at: _NodeBuilder, value: ir.Value, value_type: ir.SequenceType, dtype:
 def _if_present(
     at: _NodeBuilder, value: ir.Value, value_type: ir.OptionalType, dtype: ir.DataType
 ) -> ir.Value:
-    """An If that casts the element, or outputs an empty optional of the new type."""
+    """Return an If that casts the element, or outputs an empty optional of the new type."""
     wanted, full, empty = element_types.with_element(value_type, dtype), at.body(), at.body()
     element = full.add("OptionalGetElement", [value], value_type.elem_type)
     some = full.add("Optional", [_cast(full, element, value_type.elem_type, dtype)], wanted)

@@ -45,9 +45,9 @@ class CastSite:
 
 
 def of(graph: UnitGraph, casts: Sequence[PlannedCast], placed: Sequence[ir.Node] = ()) -> Iterator[CastSite]:
-    """The sites of the Casts in the model, then of the planned ones, in order.
+    """Yield the sites of the Casts in the model, then of the planned ones, in order.
 
-    `placed` has a node for each planned Cast once they are inserted.
+    `cast_nodes` has a node for each planned Cast once they are inserted.
     """
     yield from existing(graph, casts)
     for cast, node in zip(casts, placed or [None] * len(casts), strict=True):
@@ -55,7 +55,7 @@ def of(graph: UnitGraph, casts: Sequence[PlannedCast], placed: Sequence[ir.Node]
 
 
 def existing(graph: UnitGraph, casts: Iterable[PlannedCast]) -> Iterator[CastSite]:
-    """The sites of the Casts in the model with float32 as their input or output type.
+    """Yield the sites of the Casts in the model with float32 as their input or output type.
 
     Uses that move to the output of a planned Cast (`casts`) do not count.
     """
@@ -80,7 +80,7 @@ def existing(graph: UnitGraph, casts: Iterable[PlannedCast]) -> Iterator[CastSit
 
 
 def planned(graph: UnitGraph, cast: PlannedCast, node: ir.Node | None = None) -> CastSite:
-    """The site of a planned Cast, with its node once it is inserted."""
+    """Return the site of a planned Cast, with its node once it is inserted."""
     units = {use: unit for unit, use in graph.uses.get(cast.value, ())}
     return CastSite(
         node=node,
@@ -95,7 +95,7 @@ def planned(graph: UnitGraph, cast: PlannedCast, node: ir.Node | None = None) ->
 
 
 def names(*named: ir.Value | ir.Node | None) -> tuple[str, ...]:
-    """The distinct names of these, without those that have none."""
+    """Return the distinct names of these, without those that have none."""
     return tuple(dict.fromkeys(thing.name for thing in named if thing is not None and thing.name))
 
 
@@ -111,7 +111,7 @@ def _origin(graph: UnitGraph, value: ir.Value) -> Origin:
 
 
 def element(node: ir.Node) -> str:
-    """The element type of a Cast's output; an empty string if it is not declared."""
+    """Return the element type of a Cast's output; an empty string if it is not declared."""
     typed = schema.of(node)
     dtype = None if typed is None else schema.declared(node, typed)
     return "" if dtype is None else element_type_name(dtype)

@@ -1,4 +1,4 @@
-"""What was decided for every unit, and why, without the model: what a plan file can carry as well."""
+"""The decision on every unit and its reason, independent of the model, so that plan files can carry them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from amp_rewrite.rewriting.plan import Plan
 class Decision:
     """The decision on one unit.
 
-    `node` tells nodes apart and is the same for all units of one: names may be empty and may repeat. `made`
-    are the names of what the node makes; `paint.cause` is a position among the decisions.
+    `node` tells nodes apart and is the same for all units of one: names may be empty and may repeat. `defs`
+    are the names of the node's outputs; `paint.cause` is a position among the decisions.
     """
 
     node: Hashable
@@ -33,12 +33,12 @@ class Decision:
     entry: Entry
 
     def __str__(self) -> str:
-        """The unit as a reader finds it: operator, node (or what it makes, if it has no name), variable."""
+        """Return the unit's label: operator, node (or its first output, if it has no name), type variable."""
         return f"{self.place} ({self.variable})"
 
     @property
     def place(self) -> str:
-        """The node as a reader finds it: operator, and name or what it makes."""
+        """The node's label: operator, and its name or that of its first output."""
         named = f"'{self.name}'" if self.name else f"-> '{next(iter(self.defs), '')}'"
         return f"{self.operator} {named}"
 
@@ -49,7 +49,7 @@ class Decision:
 
     @property
     def by_hand(self) -> bool:
-        """Return whether no rule gives this colour: somebody changed it in a saved plan."""
+        """Return whether the colour was edited in a saved plan, so that no rule gives it."""
         return self.paint.rule is not Rule.SETTLE and self.is_half is (self.paint.rule in _GIVE_FULL)
 
 
@@ -58,25 +58,25 @@ _GIVE_FULL = (Rule.DENY, Rule.LEFT, Rule.PRUNE, Rule.GATE)
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """The decisions of a whole model, in the order of its units, and where Casts stand for them."""
+    """The decisions of a whole model, in the order of its units, and the Cast sites that follow from them."""
 
     all: tuple[Decision, ...]
     cast_sites: tuple[CastSite, ...] = ()
 
     def why(self, unit: int) -> tuple[int, ...]:
-        """The chain of causes from a unit to the one where it all began, as Painting.why gives it.
+        """Return the chain of causes from a unit to its root, as Painting.why does.
 
-        It ends where somebody changed a colour by hand.
+        It ends at a colour that was edited by hand.
         """
         return tuple(self._chain(unit))
 
     def cause(self, unit: int) -> int | None:
-        """The unit that caused the colour of another; None where the chain of causes ends."""
+        """Return the unit that caused the colour of another; None where the chain of causes ends."""
         decision = self.all[unit]
         return None if decision.by_hand or decision.paint.cause == unit else decision.paint.cause
 
     def origins(self) -> tuple[int, ...]:
-        """The end of the chain of causes of every unit; linear in the number of units."""
+        """Return the end of the chain of causes of every unit; linear in the number of units."""
         ends: dict[int, int] = {}
         for unit in range(len(self.all)):
             if unit not in ends:
@@ -88,7 +88,7 @@ class Decisions:
         return tuple(ends[unit] for unit in range(len(self.all)))
 
     def _chain(self, unit: int, known: Container[int] = ()) -> dict[int, None]:
-        """The causes of a unit, in order, as far as they are not known."""
+        """Return the causes of a unit, in order, up to the first one in `stops`."""
         chain: dict[int, None] = {}
         step: int | None = unit
         while step is not None and step not in chain and step not in known:
@@ -98,10 +98,10 @@ class Decisions:
 
 
 def of(graph: UnitGraph, painting: Painting, plan: Plan, placed: Sequence[ir.Node] = ()) -> Decisions:
-    """The decisions of an analysis; `node` of each is the ir.Node.
+    """Return the decisions of an analysis; `node` of each is the ir.Node.
 
     The Cast sites are those of the Casts that the model has, then those that are planned, in their order;
-    `placed` has a node for each of these once they stand.
+    `cast_nodes` has a node for each of these once they are inserted.
     """
     sites = tuple(cast_sites.of(graph, plan.casts, placed))
     return Decisions(tuple(_decisions(graph, painting)), sites)
@@ -114,12 +114,12 @@ def _decisions(graph: UnitGraph, painting: Painting) -> Iterator[Decision]:
 
 
 def made_by(nodes: Iterable[ir.Node]) -> dict[ir.Node, tuple[str, ...]]:
-    """The names of what each node makes, once for all units of a node: a Loop can have thousands."""
+    """Return the output names of each node, once for all its units: a Loop can have thousands."""
     return {node: tuple(value.name for value in node.outputs if value.name) for node in dict.fromkeys(nodes)}
 
 
 def about(node: ir.Node, made: tuple[str, ...], variable: str, paint: Paint, entry: Entry) -> Decision:
-    """A decision on one unit of a node, which makes values of these names."""
+    """Return the decision on one unit of a node with outputs of these names."""
     return Decision(
         node=node,
         operator=schema.written(node.domain, node.op_type),

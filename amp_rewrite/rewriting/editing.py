@@ -1,4 +1,4 @@
-"""Applies a Plan to the model that it was made for."""
+"""Application of a Plan to its model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LAZY_FROM = 1 << 20
 
 
 def apply(plan: Plan, model: ir.Model, graphs: Collection[ir.Graph], types: Types) -> tuple[ir.Node, ...]:
-    """Applies the plan to `model`, which has these graphs, and to the `types` of its values.
+    """Apply the plan to `model`, which has these graphs, and to the `types` of its values.
 
     Returns a node for each Cast of the plan.
     """
@@ -58,8 +58,8 @@ def apply(plan: Plan, model: ir.Model, graphs: Collection[ir.Graph], types: Type
 
 
 def _named(root: ir.Graph, graphs: Collection[ir.Graph]) -> frozenset[ir.Graph]:
-    """The graphs whose outputs are known by name: the model's, and bodies of operators that are not ONNX's,
-    as BeamSearch of onnxruntime, which looks for `logits`.
+    """Return the graphs whose outputs are referenced by name: the model's, and bodies of custom operators,
+    such as onnxruntime's BeamSearch, which looks for `logits`.
     """
     holders = (node for graph in graphs for node in graph if control_flow.may_have_bodies(node))
     foreign = (control_flow.bodies(node) for node in holders if control_flow.bindings(node) is None)
@@ -67,7 +67,7 @@ def _named(root: ir.Graph, graphs: Collection[ir.Graph]) -> frozenset[ir.Graph]:
 
 
 def _import_casts(model: ir.Model) -> None:
-    """Imports the default domain for the Casts of a model that has none of its operators, as new as the
+    """Import the default domain for the Casts of a model that has none of its operators, as new as the
     IR version of the model allows.
 
     A model that uses the default domain without an import stays as it is: runtimes take the newest version.
@@ -81,7 +81,7 @@ def _import_casts(model: ir.Model) -> None:
     imports[""] = next(admitted, FIRST_TYPED_CAST)
 
 
-_NEWEST_CAST_NEEDED = 13  # the first opset whose Cast knows bfloat16
+_NEWEST_CAST_NEEDED = 13  # the first opset whose Cast supports bfloat16
 
 
 class _Editor:
@@ -97,13 +97,13 @@ class _Editor:
         self.redirections: list[Redirection] = []
 
     def retype(self, value: ir.Value) -> None:
-        """Changes the element type of a value to half."""
+        """Change the element type of a value to half."""
         self._types[value] = element_types.with_element(self._types[value], self._half.dtype)
         if value.type is not None:
             value.type = self._types[value]
 
     def store(self, change: TensorChange) -> None:
-        """Changes a stored tensor as planned."""
+        """Change a stored tensor as planned."""
         if change.storage is Storage.BOTH:
             self._store_beside(change)
             if change.saturates:
@@ -116,7 +116,7 @@ class _Editor:
             self.retype(change.stored.value)
 
     def _store_beside(self, change: TensorChange) -> None:
-        """Stores a copy in half for the uses in half."""
+        """Store a copy in half for the uses in half."""
         value = change.stored.value
         name = self._names.of_value(value, self._half.name)
         converted = self._converted(change, name)
@@ -147,7 +147,7 @@ class _Editor:
         return _tensor(conversion, ir.DataType.FLOAT, stored, stored.tensor.name)
 
     def set_attribute(self, retyped: Retyped) -> None:
-        """Sets the attribute that determines the type of an output to the planned type, or removes it."""
+        """Set the attribute that determines the type of an output to the planned type, or remove it."""
         node, dtype = retyped.node, retyped.dtype
         typed = schema.of(node)
         assert typed is not None, "only nodes with a type attribute are planned"
@@ -166,7 +166,7 @@ class _Editor:
         return ir.Tensor(converted, dtype=self._half.dtype)
 
     def cast(self, cast: PlannedCast) -> ir.Node:
-        """Inserts a planned Cast, whose uses `redirections` moves to its output."""
+        """Insert a planned Cast, whose uses `redirections` moves to its output."""
         value, element = cast.value, element_type_name(cast.dtype)
         name = self._names.of_node(f"{value.name or 'value'}__{element}")
         node = cast_insertion.cast(value, cast.dtype, name)
@@ -181,7 +181,7 @@ class _Editor:
         return node
 
     def _move_output(self, value: ir.Value, output: ir.Value) -> None:
-        """Makes `output` an output of its graph in place of `value`, with its name and metadata."""
+        """Make `output` an output of its graph in place of `value`, with its name and metadata."""
         dtype = self._types[value].dtype
         assert dtype is not None, "only tensors are cast"
         output.name, value.name = value.name, self._names.of_value(value, element_type_name(dtype))
@@ -194,7 +194,7 @@ class _Editor:
 def _tensor(
     conversion: Conversion, dtype: ir.DataType, stored: StoredTensor, name: str | None
 ) -> ir.TensorProtocol:
-    """A stored tensor after a conversion: done now for a small one, on writing for a large one."""
+    """Return a stored tensor after a conversion: done now for a small one, on writing for a large one."""
     like = stored.tensor
     if math.prod(dims(like)) * like.dtype.itemsize >= LAZY_FROM:
         return ConvertedTensor(like, conversion, dtype, name)

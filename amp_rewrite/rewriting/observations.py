@@ -1,4 +1,4 @@
-"""What was seen of a model's values, as a mapping that can be saved as JSON, read back, and merged."""
+"""The observed extremes of a model's values: a mapping that can be saved as JSON, loaded and merged."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ FORMAT = 1
 class Observed(Mapping[str, Extremes]):
     """The extremes of a model's values, by name, over a number of samples.
 
-    `model` identifies the model by its structure (`plan_files.fingerprint`), not by its weights: what was
-    seen of another is refused. `where` is the file or argument that errors name.
+    `model` identifies the model by its structure (`plan_files.fingerprint`), not by its weights: observations
+    of another model are refused. `where` is the file or argument that errors name.
 
     Examples:
         >>> from amp_rewrite import observe, rewrite
@@ -77,7 +77,7 @@ class Observed(Mapping[str, Extremes]):
         return Observed(self.model, self.samples + other.samples, joined, self.where)
 
     def save(self, path: arguments.PathLike) -> None:
-        """Writes a JSON file, in one step, whose bytes depend on nothing but what was seen; OutputError.
+        """Write a JSON file atomically, with bytes that depend on the observations alone; raises OutputError.
 
         Examples:
             >>> import tempfile
@@ -90,7 +90,7 @@ class Observed(Mapping[str, Extremes]):
         writing.write_json(self.to_json(), arguments.path("path", path))
 
     def to_json(self) -> dict[str, Any]:
-        """This as JSON data.
+        """Return this as JSON data.
 
         Examples:
             >>> from amp_rewrite import Observed
@@ -102,7 +102,7 @@ class Observed(Mapping[str, Extremes]):
 
     @classmethod
     def load(cls, path: arguments.PathLike) -> Observed:
-        """Reads what `save` wrote; OptionError when it is missing, damaged, or of another format.
+        """Load a file written by `save`; OptionError when it is missing, damaged, or of another format.
 
         Examples:
             >>> from amp_rewrite import Observed
@@ -136,7 +136,7 @@ class Observed(Mapping[str, Extremes]):
         }
 
     def refuse_other(self, model: str) -> None:
-        """OptionError unless `model` is the fingerprint of the model that was observed.
+        """Raise OptionError unless `model` is the fingerprint of the observed model.
 
         Examples:
             >>> from amp_rewrite import Observed
@@ -170,12 +170,12 @@ def _row(extremes: Extremes) -> dict[str, Any]:
 
 
 def _canonical(number: float) -> float:
-    """The same number, without the sign of a zero: which of two zeros is kept depends on their order."""
+    """Return the same number, with the sign of a zero dropped, as it depends on the order of samples."""
     return float(number) + 0.0
 
 
 def _extremes(name: str, row: _Row) -> Extremes:
-    """The extremes in a row; ValueError for numbers that contradict each other."""
+    """Return the extremes in a row; ValueError for numbers that contradict each other."""
     if row.low > row.high:
         raise ValueError(f"values[{name!r}] has a low above its high")
     if row.beyond + row.flushed + row.not_finite > row.counted:

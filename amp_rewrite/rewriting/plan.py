@@ -1,4 +1,4 @@
-"""Painting -> Plan: all changes to a model, as data. Nothing here changes a model."""
+"""Painting -> Plan: all changes to a model, as data. This module changes no model."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Plan:
 
 
 def _check_names(graph: UnitGraph, keep_io: Collection[str], io: IOTypes) -> None:
-    """Raises OptionError for a name of no float32 input or output, and for names that have no effect."""
+    """Raise OptionError for a name of no float32 input or output, and for names that have no effect."""
     if keep_io and io is IOTypes.KEEP:
         raise OptionError(
             "`Options.keep_io` has no effect where all inputs and outputs keep their types",
@@ -109,7 +109,7 @@ def _check_names(graph: UnitGraph, keep_io: Collection[str], io: IOTypes) -> Non
 
 
 def make(facts: Facts, painting: Painting, options: Options) -> Plan:
-    """The plan for a painting: one Cast for each value and type that a unit of the other colour reads.
+    """Return the plan for a painting: one Cast for each value and type that a unit of the other colour reads.
 
     Raises OptionError for names in `keep_io` that have no effect.
     """
@@ -147,7 +147,7 @@ class _Planner:
         self.tensors: list[TensorChange] = []
 
     def plan_all(self) -> None:
-        """Plans every float32 value with a producer or a use, produced values first, in node order."""
+        """Plan every float32 value with a producer or a use, produced values first, in node order."""
         float32 = ir.DataType.FLOAT
         known = self._graph.types
         at_io = [v for v in (*self._graph.root.inputs, *self._outputs) if v in known]
@@ -197,7 +197,7 @@ class _Planner:
         return self._half_io and dense and free
 
     def _uses(self, value: ir.Value) -> tuple[list[Use], list[Use]]:
-        """The uses of a value in half, and those in float32."""
+        """Return the uses of a value in half, and those in float32."""
         halves: list[Use] = []
         fulls: list[Use] = []
         for unit, use in self._graph.uses.get(value, ()):
@@ -208,7 +208,7 @@ class _Planner:
         return halves, fulls
 
     def _is_half_output(self, value: ir.Value) -> bool:
-        """Return if an output becomes half; an input, or what is no tensor, keeps the producer's type."""
+        """Return whether an output becomes half; inputs and non-tensors keep the producer's type."""
         if value.is_graph_input() or type(self._graph.types.get(value)) is not ir.TensorType:
             return self._is_produced_half(value)
         return self._is_half_io(value)
@@ -225,8 +225,8 @@ class _Planner:
 def _attributes(
     graph: UnitGraph, painting: Painting, half: Half, ranges: Ranges, masks: Container[ir.Value]
 ) -> Iterator[Retyped]:
-    """The nodes with a type attribute where the type changes or must now be explicit, and those that fill a
-    mask in float32 with a value outside the range of half.
+    """Yield the nodes whose type attribute changes or must become explicit, and those that fill a mask in
+    float32 with a value outside the range of half.
     """
     of_these = (graph.by_operator.get(operator, ()) for operator in schema.OPERATORS)
     units = [graph.units[unit] for unit in sorted(itertools.chain.from_iterable(of_these))]

@@ -1,4 +1,4 @@
-"""Plans as JSON: what was decided for every unit, and why; read back, they are carried out again."""
+"""Plans as JSON: the decision on every unit and its reason, which can be replayed on the same model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FORMAT = 4
 
 @dataclass(frozen=True, kw_only=True)
 class _UnitRecord(EntryRecord, PaintRecord):
-    """The decision on a unit: what identifies it, its paint and its entry."""
+    """The decision on a unit: its identifiers, its paint and its entry."""
 
     node: str | None
     operator: str
@@ -67,7 +67,7 @@ class _StoredRecord:
 
 @dataclass(frozen=True)
 class _FormRecord:
-    """The fields of a form that stand nowhere else in a plan."""
+    """The fields of a form that no other record of a plan has."""
 
     fold: bool
     raise_opset: bool
@@ -100,12 +100,12 @@ def dump(
     flops: Flops | None = None,
     assumptions: tuple[str, ...] = (),
 ) -> str:
-    """A plan as JSON text; `options` are those of the run that made it, `flops` those of the nodes, and
-    `assumptions` what these rest on.
+    """Return a plan as JSON text; `options` are those of its run, `flops` those of the nodes, and
+    `assumptions` those behind these numbers.
 
-    `units` holds the decisions, and with what stands above it counts when the plan is read back: a `colour`
-    may be edited. `casts` and `stored` say what follows from them; they are for the reader, as are the `why`
-    of a unit, its `defs` and its `flops`.
+    Only `units`, which holds the decisions, and the fields above it count when the plan is loaded; a `colour`
+    may be edited. `casts` and `stored` are derived from them and are for the reader, as are the `why`, `defs`
+    and `flops` of a unit.
     """
     form = options.form
     content = {
@@ -173,7 +173,7 @@ def _operator(node: ir.Node) -> str:
 
 
 def fingerprint(root: ir.Graph) -> str:
-    """A digest of a model's structure: nodes, names, attributes' names, and stored tensors' types and
+    """Return a digest of a model's structure: nodes, names, attributes' names, and stored tensors' types and
     shapes, but not their numbers.
     """
     digest = hashlib.sha256()
@@ -196,9 +196,7 @@ def _structure(root: ir.Graph) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class SavedPlan:
-    """A plan that was read back: the run it was made in (see Options), the model it belongs to, and a record
-    of every unit and Cast.
-    """
+    """A loaded plan: its run's options, the fingerprint of the model, and a record of every unit and Cast."""
 
     half: Half
     target: Target
@@ -212,7 +210,7 @@ class SavedPlan:
     assumptions: tuple[str, ...]
 
     def over(self, options: Options) -> Options:
-        """The options with all that the plan decides taken from it."""
+        """Return the options with all that the plan decides taken from it."""
         return replace(
             options,
             half=self.half,
@@ -238,15 +236,15 @@ class SavedPlan:
         return tuple(row.entry for row in rows)
 
     def painting(self, graph: UnitGraph, entries: tuple[Entry, ...]) -> Painting:
-        """The saved colours of this model's units; PlanError when they cannot be."""
+        """Return the saved colours of this model's units; PlanError when they cannot be."""
         painting = Painting(tuple(row.paint for row in self.units), entries)
         self._refuse_impossible(graph, painting)
         return painting
 
     def decisions(self) -> tuple[Decisions, Mapping[Hashable, int]]:
-        """The decisions, for a reader without the model, and the FLOPs of their nodes by Decision.node.
+        """Return the decisions, independent of the model, and the FLOPs of their nodes by Decision.node.
 
-        There are no FLOPs for nodes of which the plan does not have them.
+        Nodes without FLOPs in the plan are absent.
         """
         rows = list(zip(_number_nodes(self.units), self.units, strict=True))
         units = tuple(_decision(node, row) for node, row in rows)
@@ -278,7 +276,7 @@ def _is_of(row: _UnitRecord, unit: Unit) -> bool:
 
 
 def _number_nodes(rows: tuple[_UnitRecord, ...]) -> Iterator[Hashable]:
-    """A number for the node of each row: the units of one stand together, each with another variable."""
+    """Yield the node number of each row: the units of a node are adjacent, each with another variable."""
     number, variables, last = 0, set[str](), None
     for row in rows:
         identity = row.node, row.operator, row.defs
@@ -307,7 +305,7 @@ def _cast_site(row: _CastRecord) -> CastSite:
 
 
 def load(path: str | Path) -> SavedPlan:
-    """Reads a saved plan; PlanError when it is missing, damaged, or of another format."""
+    """Read a saved plan; PlanError when it is missing, damaged, or of another format."""
     file = arguments.path("path", path)
     try:
         text = reading.read(file)
@@ -317,7 +315,7 @@ def load(path: str | Path) -> SavedPlan:
 
 
 def parse(text: bytes | str, where: str | Path) -> SavedPlan:
-    """The plan in a JSON text, as `dump` returns it; PlanError, at `where`, as for `load`."""
+    """Return the plan in a JSON text, as `dump` returns it; PlanError, at `where`, as for `load`."""
     try:
         return _saved(records.parse(text, _PlanRecord, FORMAT), str(where))
     except (ValueError, OptionError) as error:

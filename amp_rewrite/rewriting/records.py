@@ -1,6 +1,6 @@
 """Decisions as JSON records: the one form that saved plans and the metadata of results share.
 
-msgspec reads and checks them by their annotations; what is wrong is named by its path.
+msgspec reads and checks them by their annotations; errors name the path of the field.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def _plain(value: object) -> object:
 
 
 def parse(text: bytes | str, kind: type[T], version: int | None = None) -> T:
-    """Parses a JSON object, of a format version if it has one, as a record of `kind`; ValueError for anything
+    """Parse a JSON object, of a format version if it has one, as a record of `kind`; ValueError for anything
     else.
     """
     try:
         content = json.loads(text if isinstance(text, str) else text.decode())
-        json.dumps(content, ensure_ascii=False).encode()  # JSON can hold half of a character
+        json.dumps(content, ensure_ascii=False).encode()  # JSON can hold a lone surrogate
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not valid JSON: {error}") from error
     if not isinstance(content, dict):
@@ -55,7 +55,7 @@ def parse(text: bytes | str, kind: type[T], version: int | None = None) -> T:
 
 
 def convert(content: object, kind: type[T], where: str = "") -> T:
-    """A record of `kind` from plain data; ValueError, which names the field below `where`, for other data."""
+    """Return a record of `kind` from plain data; ValueError, which names the field below `where`."""
     try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
@@ -66,7 +66,7 @@ def convert(content: object, kind: type[T], where: str = "") -> T:
 
 
 def refuse_dangling(positions: Iterable[int | None], count: int, where: str) -> None:
-    """ValueError for a position that is not one of `count` units."""
+    """Raise ValueError for a position that is not one of `count` units."""
     for position in positions:
         if position is not None and position >= count:
             raise ValueError(f"{where}: there is no unit {position}")
@@ -88,7 +88,7 @@ class PaintRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class EntryRecord(Evidence):
-    """An entry: its evidence, and what follows from that."""
+    """An entry: its evidence, and the kinds that follow from it."""
 
     kind: Kind
     follow: bool
@@ -103,7 +103,7 @@ _EVIDENCE = tuple(field.name for field in dataclasses.fields(Evidence))
 
 
 def describe_entry(entry: Entry) -> dict[str, Any]:
-    """The fields of an EntryRecord, without those that the evidence does not have."""
+    """Return the fields of an EntryRecord, without those that the evidence does not have."""
     details = {name: getattr(entry.evidence, name) for name in _EVIDENCE}
     details |= {"authority": entry.authority.value, "reason": entry.evidence.reason.value}
     present = {name: value for name, value in details.items() if value not in ("", None)}
@@ -120,5 +120,5 @@ class CastSiteRecord:
     is_output: bool
 
     def site(self, node: ir.Node | None, names: tuple[str, ...], dtype: str, *, added: bool) -> CastSite:
-        """The site of the Cast `node`, which `names` name, to `dtype`."""
+        """Return the site of the Cast `node` to `dtype`, known by `names`."""
         return CastSite(node, names, dtype, self.origin, self.producer, self.consumers, self.is_output, added)

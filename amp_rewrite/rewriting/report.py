@@ -37,8 +37,8 @@ class NodeCounts:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """The reason why nothing became half: `why` is what holds the most arithmetic in float32, empty
-    where nothing is float32; `already` says whether the model has the half type as it was given.
+    """The reason why nothing became half: `why` names the cause that keeps the most arithmetic in float32
+    (empty where nothing is float32), `already` says whether the original model has the half type.
     """
 
     why: str
@@ -50,20 +50,19 @@ class Report:
     """The outcome of a rewrite. Sizes are in bytes, with external data; `seconds` are wall time by stage.
 
     `changed` says whether the result differs from the original. `prediction` are predicted times, None where
-    nothing is half; where the model is `gated`, they are what half would have taken.
-    `form_changes` are what was changed, in float32, before anything was decided.
+    nothing is half; where the model is `gated`, they are those of the rejected half model.
+    `form_changes` are the changes made in float32 before any decision.
     `saturated` and `flushed` count stored values that were clamped to the range of half, and flushed to zero;
     `ranges` counts the half units whose values are proven or were observed to fit into half; None where no
     ranges were declared, and `Analysis.ranges` was not called before the edit. `observed` counts the units
     kept in float32 because of observed values, `sensitive` those whose rounding adds too much to the error of
     the outputs, `earlier` those that an earlier rewrite of the model kept for either, `freed` those that are
-    half because bounds prove that they fit into it, whatever the list says; `faint` are the outputs whose
+    half because bounds prove that they fit into it, against the list; `faint` are the outputs whose
     last products are float32, each with the error that rounding it alone makes, and `matched` counts the
     nodes that match each pin, and each operator moved to another list.
     `certificate` proves the result, or says why the model is not even proved equal to itself; None where
-    nothing changed, or that was not asked for. `obstacle` says why nothing became half; None where something
-    did. `broken` are
-    faults of the result (if there is one, the tool has failed), `warnings` what the user should know.
+    nothing changed, or without `certify`. `obstacle` is the reason if nothing became half, else None.
+    `broken` are faults of the result (if there is one, the tool has failed), `warnings` those for the user.
     """
 
     half: str
@@ -106,7 +105,7 @@ class Report:
         return "; ".join((casts, *(f"not valid: {fault}" for fault in self.broken), *self.warnings))
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the same as plain data."""
         own = {
             "certificate": self.certificate and self.certificate.to_json(),
             "ranges": self.ranges and self.ranges.to_json(),
@@ -126,7 +125,7 @@ class Extent(enum.IntEnum):
 
 
 def extents(graph: UnitGraph, painting: Painting) -> dict[ir.Node, Extent]:
-    """Return how much of every node that has float32 becomes half."""
+    """Return the extent to which each node with float32 becomes half."""
     found: dict[ir.Node, Extent] = {}
     for unit in graph.units:
         here = Extent.ALL if painting.is_half(unit.index) else Extent.NONE
@@ -135,14 +134,14 @@ def extents(graph: UnitGraph, painting: Painting) -> dict[ir.Node, Extent]:
 
 
 def count_nodes(graph: UnitGraph, painting: Painting) -> NodeCounts:
-    """The nodes of a model by colour."""
+    """Return the nodes of a model by colour."""
     found = Counter(extents(graph, painting).values())
     total = sum(map(len, graph.nodes.values()))
     return NodeCounts(found[Extent.ALL], found[Extent.SOME], found[Extent.NONE], total - found.total())
 
 
 def of_plan(plan: Plan, nodes: NodeCounts) -> Report:
-    """The report as far as the plan determines it, without sizes, times and verdicts."""
+    """Return the report as far as the plan determines it, without sizes, times and verdicts."""
     stored = plan.tensors
     return Report(
         half=plan.half.name,

@@ -19,9 +19,9 @@ from amp_rewrite.rewriting.widened_model import Edited
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A model in float32, of the kind that was given (of a path, the path of the result), and what was done.
+    """A model in float32, of the same kind as the argument (for a path, the result's path), and the edits.
 
-    `broken` lists faults of the result, `warnings` what to know of it, and the sizes are in bytes.
+    `broken` lists faults of the result, `warnings` those for the user; sizes are in bytes.
 
     Examples:
         >>> from amp_rewrite import restore, rewrite
@@ -44,7 +44,7 @@ class Restored:
         return not self.broken
 
     def to_json(self) -> dict[str, Any]:
-        """This as JSON data, without the model.
+        """Return this as JSON data, without the model.
 
         Examples:
             >>> from amp_rewrite import restore, rewrite
@@ -69,12 +69,12 @@ def restore(
     io: str = "keep",
     external_data: ExternalData | None = None,
 ) -> Restored:
-    """The model with every float16 and bfloat16 value in float32, whichever tool made it half.
+    """Return the model with every float16 and bfloat16 value in float32, whichever tool made it half.
 
-    Stored values are widened, and Casts removed that do nothing then; Clip bounds and masks at half's limits
-    stay as they are, and are named. Inputs and outputs keep their types with `io` "keep", and are float32
+    Stored values are widened, and Casts that become no-ops removed; Clip bounds and masks at half's limits
+    keep their values, and are reported. Inputs and outputs keep their types with `io` "keep", and are float32
     with "float". `model` is what `rewrite` takes, and is not modified; a path is written to `output`, or to
-    `<name>_fp32.onnx` beside it. What rounding to half took from stored values does not come back.
+    `<name>_fp32.onnx` beside it. The precision that stored values lost in half is not recovered.
 
     Raises ModelError, OptionError for invalid arguments, and OutputError.
 
@@ -111,7 +111,7 @@ _IO = ("keep", "float")
 
 
 def _target(model: ModelSource, output: arguments.PathLike | None) -> Path | None:
-    """Return where the result of a path goes; raises OptionError and OutputError."""
+    """Return the output path of a model that is a path; raises OptionError and OutputError."""
     if not isinstance(model, (str, os.PathLike)):
         if output is not None:
             raise OptionError("output is for a path; other models are returned")
@@ -124,5 +124,5 @@ def _target(model: ModelSource, output: arguments.PathLike | None) -> Path | Non
 
 
 def default(path: Path) -> Path:
-    """The path of a result that was not named."""
+    """Return the path of a result that was not named."""
     return path.with_name(f"{path.stem}_fp32.onnx")

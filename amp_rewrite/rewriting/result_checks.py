@@ -1,4 +1,4 @@
-"""Check a result: a valid model, with the inputs and outputs of the original, and proved."""
+"""Checks of a result: a valid model, the inputs and outputs of the original, and a certificate."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class IOType:
 
 
 def io_types(model: ir.Model, types: Types) -> tuple[IOType, ...]:
-    """The inputs and outputs of a model, in order, without the initializers that IR 3 lists as inputs."""
+    """Return the inputs and outputs of a model, in order, without initializers that IR 3 lists as inputs."""
     values = [v for v in model.graph.inputs if not v.is_initializer()]
     return tuple(
         IOType(value.name, types.get(value), str(value.shape)) for value in (*values, *model.graph.outputs)
@@ -43,7 +43,7 @@ def io_types(model: ir.Model, types: Types) -> tuple[IOType, ...]:
 
 
 def broken_io(before: tuple[IOType, ...], after: tuple[IOType, ...]) -> tuple[str, ...]:
-    """The unwanted changes of inputs and outputs, a sentence each."""
+    """Return the unwanted changes of inputs and outputs, a sentence each."""
     if len(before) != len(after):
         return (f"the model had {len(before)} inputs and outputs, and has {len(after)}",)
     return tuple(
@@ -68,7 +68,7 @@ rewrite (twenty times as long for ten times the nodes), and only the structure i
 
 
 def validate(after: Checkable, before: Callable[[], Checkable], nodes: int) -> Validity:
-    """The verdict of onnx's checker on a result with so many nodes.
+    """Return the verdict of onnx's checker on a result with `nodes` nodes.
 
     The checker rejects some models that runtimes accept: if it rejects the original too, that is a warning.
     """
@@ -97,10 +97,10 @@ _NOT_IN_FULL = f"onnx's checker saw the structure only: the model has over {FULL
 
 @contextlib.contextmanager
 def blaming(model: Callable[[], Checkable]) -> Generator[None]:
-    """Turns an error that is not an AmpRewriteError, and that of a result which is not proved, into a
-    ModelError if onnx's checker rejects the model.
+    """Convert an error other than AmpRewriteError, or a CertificateError, into a ModelError if onnx's checker
+    rejects the model.
 
-    If it does not, the fault is ours, and the error passes through unchanged.
+    If it accepts the model, the fault is ours, and the error passes through unchanged.
     """
     try:
         yield
@@ -154,7 +154,7 @@ class Proof:
     written: WrittenTensors = field(default_factory=WrittenTensors)
 
     def __call__(self, result: Any) -> None:
-        """Proves it."""
+        """Prove it."""
         with self.timed.stage("prove"):
             certificate, itself = self._certificates(result)
         if itself.proved and not certificate.proved:
@@ -164,10 +164,10 @@ class Proof:
                 where=str(self.source) if is_path else "the given model",
                 remedy=_REPORT,
             )
-        self.certificate = itself  # what cannot be proved equal to itself says nothing of a rewrite
+        self.certificate = itself  # a model that is not proved equal to itself says nothing about the rewrite
 
     def _certificates(self, result: Any) -> tuple[Certificate, Certificate]:
-        """The certificate of the result, and of the source with itself where the first proves nothing."""
+        """Return the certificate of the result and, if that proves nothing, of the source with itself."""
         given: Any = serialization.checkable(self.source)
         folder = external_data.folder(self.source) if isinstance(self.source, ir.Model) else None
         if folder is not None:
@@ -186,5 +186,5 @@ def _certified(source: Any, result: Any) -> Certificate:
         return certify(source, result)
     except ModelError as error:
         return Certificate(False, 0, problem=error.problem)
-    except Exception as error:  # a fault of the proof proves nothing, and must not hide where it is
+    except Exception as error:  # a fault in the prover proves nothing, and its traceback must stay visible
         return Certificate(False, 0, problem=f"the proof failed ({type(error).__name__}: {error})")

@@ -1,4 +1,4 @@
-"""Removes Casts that do nothing or cancel each other, and Casts without uses that this leaves."""
+"""Removal of Casts that do nothing or cancel each other, and of Casts that lose their uses by it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from amp_rewrite.onnx_types.element_types import Types
 
 
 def run(root: ir.Graph, nodes: GraphNodes, types: Types) -> int:
-    """Removes the Casts of a model that a rewrite made redundant; returns how many it removed.
+    """Remove the Casts of a model that a rewrite made redundant; return the number of removed Casts.
 
     `nodes` are those of its graphs before the rewrite: redundant are Casts of theirs, or Casts added next to
-    one. Every value stays the same: a Cast to the type that its input has goes, and one to float32 and back
+    one. No value changes: removed are Casts to the type of their input, and Casts to float32 and back
     to the same half type. A Cast from float32 to half and back stays, because it rounds.
     """
     if not any(node.op_type == "Cast" for held in nodes.values() for node in held):
@@ -38,14 +38,14 @@ def run(root: ir.Graph, nodes: GraphNodes, types: Types) -> int:
 
 
 def _followed(value: ir.Value, replacements: Mapping[ir.Value, ir.Value]) -> ir.Value:
-    """The value that is read in the place of one."""
+    """Return the value that finally replaces this one."""
     while value in replacements:
         value = replacements[value]
     return value
 
 
 def _left(idle: Iterable[ir.Node]) -> list[ir.Node]:
-    """The Casts that nothing reads without these, which read nothing any more."""
+    """Return the Casts whose only consumers are these idle ones, and detach the latter."""
     left: list[ir.Node] = []
     for node in idle:
         before = node.inputs[0]
@@ -62,7 +62,7 @@ def _casts(held: Iterable[ir.Graph]) -> list[ir.Node]:
 
 
 def _source(node: ir.Node, types: Types, replacements: Mapping[ir.Value, ir.Value]) -> ir.Value | None:
-    """The value that equals the output of a Cast, with what is replaced; None if the Cast is needed."""
+    """Return the value that equals a Cast's output, given the replacements; None if the Cast is needed."""
     read, target = node.inputs[0], _element(node.outputs[0], types)
     if read is None or target not in HALF_TYPES:
         return None

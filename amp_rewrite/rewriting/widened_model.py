@@ -1,4 +1,4 @@
-"""Makes all half values of a model float32, in place, and removes the Casts that then do nothing."""
+"""Widening of all half values of a model to float32, in place, and removal of Casts that become no-ops."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ SMALL = 1 << 20
 @dataclass(frozen=True, slots=True)
 class Edited:
     """The edits: the stored tensors that were widened, the Casts that were removed, those that inputs,
-    outputs and custom operators got, and the names of small stored tensors that hold a number that a mask is
-    clamped to: the largest of their half type or half of it, of either sign.
+    outputs and custom operators got, and the names of small stored tensors with a value to which masks are
+    clamped: the largest of their half type or half of it, of either sign.
     """
 
     widened: int
@@ -43,7 +43,7 @@ Halves = Collection[ir.DataType]
 
 
 def has_half(model: ir.Model, halves: Halves = HALF_TYPES) -> bool:
-    """Returns whether a model has values of these types: given, stored, or made by a Cast or its like."""
+    """Return whether a model has values of these types: inputs, stored tensors, or outputs of nodes."""
     found = traversal.nodes(model.graph)
     if any(value.dtype in halves for graph in found for value in graph.initializers.values()):
         return True
@@ -57,11 +57,11 @@ def has_half(model: ir.Model, halves: Halves = HALF_TYPES) -> bool:
 
 
 def widen(model: ir.Model, halves: Halves = HALF_TYPES, *, kept_io: Container[str | None] | None) -> Edited:
-    """Widens the values of a model that have these types; inputs and outputs that are in `kept_io`, all for
+    """Widen the values of a model that have these types; inputs and outputs that are in `kept_io`, all for
     None, keep them behind Casts.
 
-    A node without a schema, such as a custom operator, and one that reads or makes the bits of half values
-    keep their half inputs and outputs, behind Casts.
+    A node without a schema, such as a custom operator, and one that consumes or produces the bits of half
+    values keep their half inputs and outputs, behind Casts.
     """
     widener = _Widener(model, halves, kept_io)
     widened, at_limit = _stored(model, halves)
@@ -76,7 +76,7 @@ def widen(model: ir.Model, halves: Halves = HALF_TYPES, *, kept_io: Container[st
 
 
 def _declare(model: ir.Model, halves: Halves) -> None:
-    """Corrects values that are declared half and are not: another tool may have left such declarations."""
+    """Correct values whose declared type is half and whose actual type is not, as other tools leave them."""
     for value, kind in element_types.infer(model).items():
         declared = value.type
         if declared is not None and declared.dtype in halves and kind.dtype not in halves:
@@ -88,7 +88,7 @@ def _casts(model: ir.Model) -> int:
 
 
 def _stored(model: ir.Model, kinds: Halves) -> tuple[int, tuple[str, ...]]:
-    """Return how many half tensors are stored, and which of them reach a limit."""
+    """Widen the stored half tensors; return their number, and the names of those with values at a limit."""
     halves = [(name, tensor) for name, tensor in _tensors(model) if tensor.dtype in kinds]
     return len(halves), tuple(name for name, tensor in halves if _is_at_limit(tensor))
 
@@ -143,7 +143,7 @@ class _Widener:
         redirect(self._redirections)
 
     def _is_known(self, node: ir.Node) -> bool:
-        """Whether an operator's schema says what is in its types, and float32 is as good as half there."""
+        """Return whether an operator has a schema that accepts its types with float32 in place of half."""
         if node.op_type == "BitCast":
             return not any(self._is_half(value) for value in (*node.inputs, *node.outputs))
         inputs, outputs, version = len(node.inputs), len(node.outputs), self._version(node.domain)
@@ -159,7 +159,7 @@ class _Widener:
         return self._keeps(value) and value in self._root.inputs and not is_weight
 
     def _keeps(self, value: ir.Value) -> bool:
-        """Returns whether the value keeps its type as an input or output of the model."""
+        """Return whether the value keeps its type as an input or output of the model."""
         return self._kept_io is None or value.name in self._kept_io
 
     def _widen(self, value: ir.Value) -> None:
@@ -168,13 +168,13 @@ class _Widener:
         value.type = element_types.with_element(self._types[value], ir.DataType.FLOAT)
 
     def _feed(self, node: ir.Node, staying: set[ir.Value]) -> None:
-        """Casts what an opaque node reads to half, as it was."""
+        """Cast the inputs of an opaque node back to half."""
         for port, value in enumerate(node.inputs):
             if value is not None and self._is_half(value) and value not in staying:
                 self._redirections.append(([Use(node, port)], self._cast(value, self._types[value].dtype)))
 
     def _use_widened(self, value: ir.Value) -> None:
-        """Casts a value that stays half for all that reads it, but for opaque nodes."""
+        """Cast a value that stays half to float32 for all consumers but opaque nodes."""
         uses = [Use(node, port) for node, port in value.uses() if self._is_known(node)]
         kept = self._root if self._keeps(value) else None
         uses += [use for use in self._ends.get(value, ()) if use.holder is not kept]
@@ -188,7 +188,7 @@ class _Widener:
                 self._replace(value, uses, self._types[value].dtype)
 
     def _replace(self, value: ir.Value, uses: list[Use], dtype: ir.DataType) -> None:
-        """Has these uses read the value as another type; an output of the model keeps its name."""
+        """Redirect these uses to the value in another type; an output of the model keeps its name."""
         made = self._cast(value, dtype)
         self._redirections.append((uses, made))
         if any(use.holder is self._root for use in uses):
@@ -206,7 +206,7 @@ class _Widener:
         return made
 
     def _container(self, value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType) -> list[ir.Node]:
-        """Nodes that cast a sequence or an optional."""
+        """Return nodes that cast a sequence or an optional."""
         since = cast_insertion.MIN_OPSET[type(kind)]
         if self._version("") < since:
             raise ModelError(
@@ -219,14 +219,14 @@ class _Widener:
 
 
 def _widen_node(node: ir.Node, types: Types, halves: Halves) -> None:
-    """Widens what the attributes of a node hold and name."""
+    """Widen the tensors in a node's attributes, and the types that they name."""
     widening.widen_attributes(node, halves)
     if node.op_type == "Cast" and not node.domain and types[node.outputs[0]].dtype in halves:
         node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.FLOAT))
 
 
 def _take_over_outputs(model: ir.Model) -> None:
-    """Removes Casts from float32 to float32 behind which there are outputs, whose names their inputs take."""
+    """Remove Casts from float32 to float32 that feed outputs; their inputs take over the output names."""
     types = element_types.infer(model)
     for graph in graphs(model.graph):
         replacements: dict[ir.Value, ir.Value] = {}
@@ -251,7 +251,7 @@ def _take_over_outputs(model: ir.Model) -> None:
 
 
 def _is_idle(value: ir.Value, output: ir.Value, types: Types) -> bool:
-    """Return whether an output is its Cast's input, which a node makes and which is no output itself."""
+    """Return whether an output equals its Cast's input, which has a producer and is no output itself."""
     float32 = ir.TensorType(ir.DataType.FLOAT)
     same = types.get(value) == float32 == types.get(output)
     return same and output.is_graph_output() and value.producer() is not None and not value.is_graph_output()

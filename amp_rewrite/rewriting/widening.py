@@ -16,7 +16,7 @@ from amp_rewrite.rewriting import editing
 
 
 def widen_attributes(node: ir.Node, halves: Container[ir.DataType | None] = HALF_TYPES) -> None:
-    """Makes tensors of these types in attributes float32, and such types that attributes name."""
+    """Widen tensors of these types in attributes to float32, and the types that attributes name."""
     for name, attribute in list(node.attributes.items()):
         if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
             if attribute.as_tensor().dtype in halves:
@@ -36,7 +36,7 @@ def widen_attributes(node: ir.Node, halves: Container[ir.DataType | None] = HALF
 
 
 def widened(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """The tensor in float32 where it is half; a large one is converted when it is written."""
+    """Return the tensor in float32 where it is half; a large one is converted when it is written."""
     if tensor.dtype not in HALF_TYPES:
         return tensor
     if tensor.nbytes < editing.LAZY_FROM:
