@@ -33,20 +33,20 @@ def refused(name: str, problem: str, remedy: str = "") -> OptionError:
     return OptionError(problem, where=name, remedy=remedy)
 
 
-def shown(given: object) -> str:
+def describe(value: object) -> str:
     """Return a short description of a value: a string or number itself, of anything else the type."""
-    if isinstance(given, np.generic):
-        given = given.item()
-    if isinstance(given, (str, bytes, int, float, enum.Enum)) or given is None:
-        return reprlib.repr(given)
-    if inspect.isclass(given):
-        return f"the class {given.__name__}"
-    return type(given).__name__
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, (str, bytes, int, float, enum.Enum)) or value is None:
+        return reprlib.repr(value)
+    if inspect.isclass(value):
+        return f"the class {value.__name__}"
+    return type(value).__name__
 
 
-def is_path(given: object) -> TypeGuard[PathLike]:
+def is_path(value: object) -> TypeGuard[PathLike]:
     """Return whether this is a path or a non-empty string; bytes are not accepted."""
-    return isinstance(given, (str, os.PathLike)) and isinstance(os.fspath(given), str) and given != ""
+    return isinstance(value, (str, os.PathLike)) and isinstance(os.fspath(value), str) and value != ""
 
 
 def flaw_of(path: PathLike) -> str:
@@ -60,105 +60,105 @@ def flaw_of(path: PathLike) -> str:
     return ""
 
 
-def is_number(given: object) -> TypeGuard[float]:
+def is_number(value: object) -> TypeGuard[float]:
     """Return whether this is a real number, also of NumPy, and not a bool."""
-    return isinstance(given, (float, Real)) and not _is_bool(given)
+    return isinstance(value, (float, Real)) and not _is_bool(value)
 
 
-def _is_bool(given: object) -> TypeGuard[bool]:  # of a number, pyright rules out that it is one
-    return isinstance(given, bool)
+def _is_bool(value: object) -> TypeGuard[bool]:  # of a number, pyright rules out that it is one
+    return isinstance(value, bool)
 
 
-def instance(name: str, given: object, kind: type[T], remedy: str = "") -> T:
+def instance(name: str, value: object, kind: type[T], remedy: str = "") -> T:
     """Return an instance of that class."""
-    if not isinstance(given, kind):
-        raise refused(name, f"{shown(given)} is not of type {kind.__name__}", remedy)
-    return given
+    if not isinstance(value, kind):
+        raise refused(name, f"{describe(value)} is not of type {kind.__name__}", remedy)
+    return value
 
 
-def choice(name: str, given: E | str, kind: type[E], remedy: str = "") -> E:
+def choice(name: str, value: E | str, kind: type[E], remedy: str = "") -> E:
     """Return a member of an enum, which may be given by its value, in any case."""
-    return named(name, given, kind, {str(member.value): member for member in kind}, remedy)
+    return named(name, value, kind, {str(member.value): member for member in kind}, remedy)
 
 
-def named(name: str, given: T | str, kind: type[T], known: Mapping[str, T], remedy: str = "") -> T:
+def named(name: str, given: T | str, kind: type[T], choices: Mapping[str, T], remedy: str = "") -> T:
     """Return an instance of that class, which may be given by one of the `known` names, in any case."""
     if isinstance(given, kind):
         return given
-    by_name = {key.lower(): value for key, value in known.items()}
+    by_name = {key.lower(): value for key, value in choices.items()}
     if not isinstance(given, str) or given.lower() not in by_name:
         near = nearest(given.lower(), by_name) if isinstance(given, str) else None
-        meant = f"did you mean {near}?" if near else remedy
-        raise refused(name, f"{shown(given)} is not one of {', '.join(by_name)}", meant)
+        hint = f"did you mean {near}?" if near else remedy
+        raise refused(name, f"{describe(given)} is not one of {', '.join(by_name)}", hint)
     return by_name[given.lower()]
 
 
-def flag(name: str, given: object) -> bool:
+def flag(name: str, value: object) -> bool:
     """Return a bool; other values with a truth value, such as "no", are mistakes."""
-    if not isinstance(given, (bool, np.bool_)):
-        raise refused(name, f"{shown(given)} is neither True nor False")
-    return bool(given)
+    if not isinstance(value, (bool, np.bool_)):
+        raise refused(name, f"{describe(value)} is neither True nor False")
+    return bool(value)
 
 
-def whole(name: str, given: Any, least: int = 0) -> int:
+def whole(name: str, value: Any, least: int = 0) -> int:
     """Return an integer of at least `least`."""
-    if not isinstance(given, Integral) or _is_bool(given) or int(given) < least:
-        raise refused(name, f"{shown(given)} is not an integer of at least {least}")
-    return int(given)
+    if not isinstance(value, Integral) or _is_bool(value) or int(value) < least:
+        raise refused(name, f"{describe(value)} is not an integer of at least {least}")
+    return int(value)
 
 
-def texts(name: str, given: Texts) -> tuple[str, ...]:
+def texts(name: str, value: Texts) -> tuple[str, ...]:
     """Return strings; a single one need not be in a list."""
-    found = _several(name, given, (str,), "a string, or a list of strings")
-    for text in found:
+    several = _several(name, value, (str,), "a string, or a list of strings")
+    for text in several:
         if not isinstance(text, str):
-            raise refused(name, f"{shown(text)} is not a string")
-    return found
+            raise refused(name, f"{describe(text)} is not a string")
+    return several
 
 
-def path(name: str, given: object) -> Path:
+def path(name: str, value: object) -> Path:
     """Return a path, which need not exist."""
-    if not is_path(given):
-        raise refused(name, f"{shown(given)} is not a path")
-    if flaw := flaw_of(given):
-        raise refused(name, f"{shown(os.fspath(given))} {flaw}", "check the path")
-    return Path(given)
+    if not is_path(value):
+        raise refused(name, f"{describe(value)} is not a path")
+    if flaw := flaw_of(value):
+        raise refused(name, f"{describe(os.fspath(value))} {flaw}", "check the path")
+    return Path(value)
 
 
-def paths(name: str, given: PathLike | Iterable[PathLike]) -> tuple[Path, ...]:
+def paths(name: str, value: PathLike | Iterable[PathLike]) -> tuple[Path, ...]:
     """Return paths; a single one need not be in a list."""
-    several = _several(name, given, (str, os.PathLike), "a path, or a list of paths")
+    several = _several(name, value, (str, os.PathLike), "a path, or a list of paths")
     return tuple(path(name, one) for one in several)
 
 
-def _several(name: str, given: Any, one: tuple[type, ...], wanted: str) -> tuple[Any, ...]:
-    if isinstance(given, one):
-        return (given,)
-    if not isinstance(given, Iterable) or isinstance(given, (bytes, Mapping)):
-        raise refused(name, f"{shown(given)} is not {wanted}")
-    return tuple(given)
+def _several(name: str, value: Any, one: tuple[type, ...], expected: str) -> tuple[Any, ...]:
+    if isinstance(value, one):
+        return (value,)
+    if not isinstance(value, Iterable) or isinstance(value, (bytes, Mapping)):
+        raise refused(name, f"{describe(value)} is not {expected}")
+    return tuple(value)
 
 
-def mapping(name: str, given: object, example: str) -> dict[str, Any]:
+def mapping(name: str, value: object, example: str) -> dict[str, Any]:
     """Return a mapping with strings as keys; the error shows the `example`."""
     remedy = f"write it as in {example}"
-    if not isinstance(given, Mapping):
-        raise refused(name, f"{shown(given)} is not a mapping", remedy)
-    found: dict[Any, Any] = dict(given)
-    for key in found:
+    if not isinstance(value, Mapping):
+        raise refused(name, f"{describe(value)} is not a mapping", remedy)
+    items: dict[Any, Any] = dict(value)
+    for key in items:
         if not isinstance(key, str):
-            raise refused(name, f"the key {shown(key)} is not a string", remedy)
-    return found
+            raise refused(name, f"the key {describe(key)} is not a string", remedy)
+    return items
 
 
-def sizes(name: str, given: object) -> dict[str, int]:
+def sizes(name: str, value: object) -> dict[str, int]:
     """Return sizes of dimensions by name; empty for None."""
-    found = mapping(name, {} if given is None else given, '{"batch": 4}')
-    return {key: _size(f'{name}["{key}"]', size) for key, size in found.items()}
+    items = mapping(name, {} if value is None else value, '{"batch": 4}')
+    return {key: _size(f'{name}["{key}"]', size) for key, size in items.items()}
 
 
-def _size(name: str, given: object) -> int:
-    size = whole(name, given)
+def _size(name: str, value: object) -> int:
+    size = whole(name, value)
     if size >= _TOO_MANY:
         raise refused(name, "is larger than any dimension")
     return size
@@ -168,7 +168,7 @@ _TOO_MANY = 1 << 63
 """The first size that does not fit into a dimension of ONNX, a signed 64-bit integer."""
 
 
-def function(name: str, given: object) -> None:
+def function(name: str, value: object) -> None:
     """Raise OptionError for a value that is neither None nor callable."""
-    if given is not None and not callable(given):
-        raise refused(name, f"{shown(given)} is not callable")
+    if value is not None and not callable(value):
+        raise refused(name, f"{describe(value)} is not callable")

@@ -77,8 +77,8 @@ class Result(Generic[M]):
 
     def __repr__(self) -> str:
         """Return one line on the kind of `model` and the outcome."""
-        held = str(self.model) if isinstance(self.model, Path) else type(self.model).__name__
-        return brief(f"Result({held}: {self.report.in_short})")
+        model = str(self.model) if isinstance(self.model, Path) else type(self.model).__name__
+        return brief(f"Result({model}: {self.report.in_short})")
 
 
 def analyze(
@@ -112,7 +112,7 @@ def analyze(
     with startup.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
         return _decide(
             source,
-            _settled(options, replay),
+            _resolve_options(options, replay),
             replay,
             observed or {},
             imprecise_outputs or {},
@@ -189,7 +189,7 @@ def rewrite(
     arguments.function("transform", transform)
     arguments.function("on_plan", on_plan)
     arguments.function("progress", progress)
-    options = _settled(options, replay)
+    options = _resolve_options(options, replay)
     target = output_paths.choose(source, output, options, in_place=in_place)
     timed = Stopwatch(progress)
     if options.check:
@@ -205,19 +205,19 @@ def rewrite(
         if on_plan is not None:
             on_plan(analysis)
             analysis.decisions()  # computed before the edit, for callers that keep the analysis
-        placed: tuple[ir.Node, ...] = ()
+        casts: tuple[ir.Node, ...] = ()
         removed, warnings = 0, tuple[str, ...]()
         if analysis.plan:
             model, graph = analysis.loaded.model, analysis.graph
             with timed.stage("edit"):
                 analysis.state.is_edited = True
-                placed = editing.apply(analysis.plan, model, graph.nodes, graph.types)
+                casts = editing.apply(analysis.plan, model, graph.nodes, graph.types)
             with timed.stage("tidy"):
                 removed = tidy.run(graph.root, graph.nodes, graph.types)
             with timed.stage("annotate"):
-                warnings = _annotate(analysis, placed)
+                warnings = _annotate(analysis, casts)
         proof = result_checks.Proof(source, timed=timed) if options.certify else None
-        with writing.transaction(target) as written:
+        with writing.transaction(target) as staged:
             with timed.stage("write"):
                 result = writing.write_result(
                     source,
@@ -230,7 +230,7 @@ def rewrite(
                 )
             with timed.stage("check"):
                 validity = _check(analysis, source, result) if changed else result_checks.Validity()
-            output_model = written.commit(result.model)
+            output_model = staged.commit(result.model)
     report = replace(
         analysis.report(),
         changed=changed,
@@ -337,13 +337,13 @@ def _find_obstacle(analysis: Analysis) -> Obstacle | None:
     return Obstacle(why, widened_model.has_half(model, (options.half.dtype,)))
 
 
-def _annotate(analysis: Analysis, placed: Sequence[ir.Node]) -> tuple[str, ...]:
+def _annotate(analysis: Analysis, casts: Sequence[ir.Node]) -> tuple[str, ...]:
     """Write the decisions into the result, if requested; return the warnings."""
     model = analysis.loaded.model
     if not analysis.options.metadata:
         annotations.remove(model)
         return ()
-    return annotations.update(model, analysis.graph, analysis.painting, analysis.plan, placed)
+    return annotations.update(model, analysis.graph, analysis.painting, analysis.plan, casts)
 
 
 def _check(
@@ -360,7 +360,7 @@ def _check(
     return replace(validity, broken=(*broken, *validity.broken))
 
 
-def _settled(options: Options | None, replay: plan_files.SavedPlan | None) -> Options:
+def _resolve_options(options: Options | None, replay: plan_files.SavedPlan | None) -> Options:
     """Return the effective options: the given ones, overridden by those of a saved plan."""
-    asked = options or Options()
-    return replay.over(asked) if replay else asked
+    options_or_default = options or Options()
+    return replay.over(options_or_default) if replay else options_or_default

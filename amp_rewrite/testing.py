@@ -69,13 +69,13 @@ def assert_coverage(
     )
     if tolerance is not None and baseline is None:
         raise OptionError("tolerance applies to a baseline only", remedy="give a baseline, or omit it")
-    found = measure(model, dims)
+    coverage = measure(model, dims)
     if rules == CoverageRules(tolerance=rules.tolerance, if_present=if_present):
         raise OptionError("no rule was given", remedy="give one, such as min_flops=0.95")
-    failed = [result for result in check(found, rules) if not result.ok]
+    failed = [result for result in check(coverage, rules) if not result.ok]
     if failed:
         raise AssertionError("\n".join(map(_message, failed)))
-    return found
+    return coverage
 
 
 def _message(failed: RuleResult) -> str:

@@ -26,7 +26,7 @@ def visible(text: str) -> str:
     """
     if not text.isprintable():
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return _COMMAND.sub(lambda found: f"{found[0][:-1]}\\x{ord(found[0][-1]):02x}", text)
+    return _COMMAND.sub(lambda match: f"{match[0][:-1]}\\x{ord(match[0][-1]):02x}", text)
 
 
 _COMMAND = re.compile(r"^ *:(?=:)|#(?=#\w*\[)")
@@ -37,8 +37,8 @@ _COMMAND = re.compile(r"^ *:(?=:)|#(?=#\w*\[)")
 
 def brief(text: str) -> str:
     """Return the visible text, with the middle cut out of words and quotations too long for a name."""
-    shown = visible(text)
-    return _LONG.sub(lambda found: shortened(found[0]), shown) if len(shown) > LONGEST_NAME else shown
+    line = visible(text)
+    return _LONG.sub(lambda found: shortened(found[0]), line) if len(line) > LONGEST_NAME else line
 
 
 _LONG = re.compile(rf"'[^']{{{LONGEST_NAME},}}'|[^ ]{{{LONGEST_NAME + 1},}}")
@@ -48,8 +48,8 @@ def shortened(text: str, longest: int = LONGEST_NAME) -> str:
     """Return the text; beyond `longest`, its beginning and its end with an ellipsis between them."""
     if len(text) <= longest:
         return text
-    kept = longest - len(_ELLIPSIS)
-    return text[: kept - kept // 2] + _ELLIPSIS + text[-(kept // 2) :]
+    room = longest - len(_ELLIPSIS)
+    return text[: room - room // 2] + _ELLIPSIS + text[-(room // 2) :]
 
 
 _ELLIPSIS = "..."

@@ -130,7 +130,9 @@ def test_a_bad_request_is_one_line(model, flags, said):
 def test_a_baseline_of_brackets_without_end(model, tmp_path):
     """A file that is nested too deeply is not a baseline; the error names the file."""
     (tmp_path / "deep.json").write_text("[" * 200_000)
-    assert "deep.json: is not a coverage baseline" in failure("coverage", model, "--baseline", tmp_path / "deep.json")
+    assert "deep.json: is not a coverage baseline" in failure(
+        "coverage", model, "--baseline", tmp_path / "deep.json"
+    )
 
 
 def test_a_bad_model_is_one_line(tmp_path):

@@ -52,11 +52,11 @@ def find(constant: Constant, context: Context) -> Findings:
     offsets = {
         use.unit: _offset(use, constant, context.node(use.unit)) for use in uses if use.unit in context.ending
     }
-    found = {unit: _evidence(constant, context, offset) for unit, offset in offsets.items() if offset}
+    evidence = {unit: _evidence(constant, context, offset) for unit, offset in offsets.items() if offset}
     if least >= half.integers:
         sums = [use.unit for use in constant.uses if context.node(use.unit).op_type in _SUMS]
-        found |= dict.fromkeys(sums, _evidence(constant, context, least))
-    return found
+        evidence |= dict.fromkeys(sums, _evidence(constant, context, least))
+    return evidence
 
 
 def _moves(use: UnitUse, context: Context) -> bool:
@@ -74,7 +74,7 @@ def _offset(use: UnitUse, constant: Constant, node: ir.Node) -> float:
     if node.op_type in _SUMS and len(others) == 1:
         size = _size(others[0])
     elif use.port == 2 and node.op_type in _BIASED | _NORMS:
-        size = _made(node)
+        size = _output_magnitude(node)
     else:
         return 0.0
     offset = _channels(constant.value)
@@ -87,13 +87,13 @@ def _size(value: ir.Value) -> NDArray[Any]:
     """Return the magnitude of a value by channel: the constant that scales it last, or its producer's."""
     node = source(value, moves).producer()
     if node is None or node.op_type not in ("Div", "Mul"):
-        return _ONE if node is None else _made(node)
+        return _ONE if node is None else _output_magnitude(node)
     scales = [each for each in node.inputs[node.op_type == "Div" :] if stored_as(each) is not None]
     scale = _channels(scales[0]) if scales else _ONE
     return scale if node.op_type == "Mul" else 1 / np.maximum(scale, _TINY)
 
 
-def _made(node: ir.Node) -> NDArray[Any]:
+def _output_magnitude(node: ir.Node) -> NDArray[Any]:
     """Return the magnitude of a norm's or product's output by channel, for data of about 1; 1 for others."""
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     if node.op_type in _NORMS:
@@ -121,8 +121,8 @@ def _channels(value: ir.Value | None) -> NDArray[Any]:
     varying = [axis for axis in range(array.ndim) if (array != np.take(array, [0], axis)).any()]
     if len(varying) > 1:
         return np.abs(array).max(keepdims=True).reshape(1)
-    kept = tuple(slice(None) if axis in varying else slice(1) for axis in range(array.ndim))
-    return np.abs(array[kept]).reshape(-1)
+    slices = tuple(slice(None) if axis in varying else slice(1) for axis in range(array.ndim))
+    return np.abs(array[slices]).reshape(-1)
 
 
 def _numbers(value: ir.Value | None) -> NDArray[Any] | None:

@@ -67,10 +67,10 @@ def check(graph: UnitGraph, half: Half) -> Mapping[int, Evidence]:
     nodes = {node for loop in loops for node in _Step(graph, loop).sums()}
     nodes.update(_averages(graph, _ROUNDOFFS / half.integers))
     sums = [unit for unit in graph.by_operator.get("CumSum", ()) if not graph.units[unit].node.domain]
-    fed = reach(sums, graph.predecessors.__getitem__, lambda unit: _feeds(graph.units[unit].node))
-    before = {unit for feeding in (*sums, *fed) for unit in graph.predecessors[feeding]}
+    feeders = reach(sums, graph.predecessors.__getitem__, lambda unit: _feeds(graph.units[unit].node))
+    before = {unit for feeding in (*sums, *feeders) for unit in graph.predecessors[feeding]}
     layers = [unit for unit in before if effective_op(graph.units[unit].node) in PRODUCTS]
-    accumulating = (*graph.of_nodes(nodes), *fed, *sorted(layers))
+    accumulating = (*graph.of_nodes(nodes), *feeders, *sorted(layers))
     return dict.fromkeys(accumulating, Evidence(Authority.RANGE, Reason.ACCUMULATED))
 
 
@@ -88,7 +88,10 @@ class _Step:
     def __init__(self, graph: UnitGraph, loop: ir.Node) -> None:
         states = [one for one in control_flow.bindings(loop) or () if len(one.enters) == len(one.leaves) == 1]
         ends = (one.enters + one.leaves for one in states)
-        self._ends = {body.inputs[entered]: body.outputs[left] for (body, entered), (_, left) in ends}
+        self._ends = {
+            body.inputs[input_port]: body.outputs[output_port]
+            for (body, input_port), (_, output_port) in ends
+        }
         self._graph = graph
         self._bits = {value: 1 << at for at, value in enumerate(self._ends)}
         for body in control_flow.bodies(loop) if self._ends else ():
@@ -96,8 +99,8 @@ class _Step:
 
     def sums(self) -> Iterator[ir.Node]:
         """Yield the nodes that compute running sums of loop-carried values."""
-        for carried, left in self._ends.items():
-            nodes = self._way(left, carried)
+        for carried, output in self._ends.items():
+            nodes = self._way(output, carried)
             if any(self._adds(node, carried) for node in nodes):
                 yield from nodes
 
@@ -123,21 +126,21 @@ class _Step:
         terms = patterns.operands(node) if patterns.is_default(node, *_SUMS) else ()
         return any(not self._before(value) & self._bits[carried] for value in terms)
 
-    def _way(self, left: ir.Value, carried: ir.Value) -> Mapping[ir.Node, None]:
+    def _way(self, output: ir.Value, carried: ir.Value) -> Mapping[ir.Node, None]:
         """Return the nodes that add to a carried value, and move or scale it, up to this output; none if any
         other node is on the way.
         """
-        nodes, todo = dict[ir.Node, None](), [left]
+        nodes, todo = dict[ir.Node, None](), [output]
         while todo:
             value = todo.pop()
             node = value.producer()
             if value is carried or node in nodes:
                 continue
-            passed = self._passed(node, carried) if node is not None and not node.domain else ()
-            if node is None or not passed:
+            sources = self._passed(node, carried) if node is not None and not node.domain else ()
+            if node is None or not sources:
                 return {}
             nodes[node] = None
-            todo += passed
+            todo += sources
         return nodes
 
     def _passed(self, node: ir.Node, carried: ir.Value) -> tuple[ir.Value, ...]:

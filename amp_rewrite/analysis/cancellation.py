@@ -56,10 +56,10 @@ def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping
     if not _may_cancel(graph, fits):
         return {}
     forms = form_rules.read(graph, fits, half)
-    found = dict.fromkeys(_Needs(forms).held(), Reason.NEAR_1)
-    found |= dict.fromkeys(_cancelling(forms), Reason.CANCELLATION)
-    evidence = {reason: Evidence(Authority.RANGE, reason) for reason in set(found.values())}
-    return {unit: evidence[found[graph.units[unit].node]] for unit in graph.of_nodes(found)}
+    reasons = dict.fromkeys(_Needs(forms).held(), Reason.NEAR_1)
+    reasons |= dict.fromkeys(_cancelling(forms), Reason.CANCELLATION)
+    evidence = {reason: Evidence(Authority.RANGE, reason) for reason in set(reasons.values())}
+    return {unit: evidence[reasons[graph.units[unit].node]] for unit in graph.of_nodes(reasons)}
 
 
 _STARTS = ("Log", "Neg", "Sub", *INVERSES)
@@ -72,14 +72,18 @@ def _may_cancel(graph: UnitGraph, fits: Mapping[ir.Value, Fit]) -> bool:
         return True
     if any(fit.high < 0 for fit in fits.values()):
         return True
-    todo, found = list(graph.root.inputs), set[ir.Value]()
+    todo, positions = list(graph.root.inputs), set[ir.Value]()
     while todo:
         value = todo.pop()
         for node, port in value.uses():
             if node.op_type == "MatMul":
                 return True
-            if port == 0 and node.op_type in REARRANGES | SELECTS | AVERAGES and node.outputs[0] not in found:
-                found.add(node.outputs[0])
+            if (
+                port == 0
+                and node.op_type in REARRANGES | SELECTS | AVERAGES
+                and node.outputs[0] not in positions
+            ):
+                positions.add(node.outputs[0])
                 todo.append(node.outputs[0])
     return False
 
@@ -99,19 +103,19 @@ def _cancelling(forms: Forms) -> Iterator[ir.Node]:
 
 def _back(starts: Iterable[ir.Node], through: Callable[[ir.Node, ir.Value], bool]) -> dict[ir.Node, None]:
     """Return the ancestors of the starts by edges for which `through` holds, including the starts."""
-    found = dict.fromkeys(starts)
-    todo = list(found)
+    ancestors = dict.fromkeys(starts)
+    todo = list(ancestors)
     while todo:
         node = todo.pop()
-        for value in _read(node):
+        for value in _consumed_values(node):
             maker = value.producer()
-            if maker is not None and maker not in found and through(node, value):
-                found[maker] = None
+            if maker is not None and maker not in ancestors and through(node, value):
+                ancestors[maker] = None
                 todo.append(maker)
-    return found
+    return ancestors
 
 
-def _read(node: ir.Node) -> Iterator[ir.Value]:
+def _consumed_values(node: ir.Node) -> Iterator[ir.Value]:
     """Yield the inputs of a node and the outputs of its branches."""
     yield from (value for value in node.inputs if value is not None)
     if node.op_type == "If":
@@ -134,10 +138,10 @@ class _Needs:
         """Return the nodes that stay float32."""
         rests = [node for node in self._forms.rests if self._is_small(node)]
         ends = [node for node, value in self._ends.items() if self._is_saturated(node, value)]
-        found = _back((*rests, *ends), self._makes) | self._behind(rests)
-        taken = [node for node in rests if self._is_exponential(node)]
-        kept = _back(taken, self._makes)
-        return {node: None for node in found if node.op_type != "Exp" or node in kept}
+        nodes = _back((*rests, *ends), self._makes) | self._behind(rests)
+        exponentials = [node for node in rests if self._is_exponential(node)]
+        exponential_sources = _back(exponentials, self._makes)
+        return {node: None for node in nodes if node.op_type != "Exp" or node in exponential_sources}
 
     def _is_exponential(self, node: ir.Node) -> bool:
         """Return whether an exponential that may be near 1 is an operand of the difference."""
@@ -156,8 +160,8 @@ class _Needs:
             self._ends[node] = value
             self._need(value, own)
         need = self._needs.get(node.outputs[0], 0)
-        for passed, left in self._passed(node, need) if need else ():
-            self._need(passed, left)
+        for operand, remaining in self._passed(node, need) if need else ():
+            self._need(operand, remaining)
 
     def _need(self, value: ir.Value, need: int) -> None:
         if need:
@@ -193,27 +197,29 @@ class _Needs:
         """
         if node in self._forms.rests:
             return
-        operator, given = node.op_type, patterns.operands(node)
+        operator, operands = node.op_type, patterns.operands(node)
         if operator in _PASSES:
             ports = JOINS.get(operator, (0,))
             values = (
-                given
+                operands
                 if ports is None or operator in BOUNDS
                 else [node.inputs[at] for at in ports if at < len(node.inputs)]
             )
-            left = need & ~_IF_UNBOUNDED if operator in BOUNDS else need
-            yield from ((value, left) for value in values if value is not None)
+            remaining = need & ~_IF_UNBOUNDED if operator in BOUNDS else need
+            yield from ((value, remaining) for value in values if value is not None)
         elif operator in _SCALES:
-            computed = [value for value in given if self._forms.of(value).number is None]
-            if len(computed) == 1 and (operator not in ("Div", "Pow") or computed[0] is given[0]):
+            computed = [value for value in operands if self._forms.of(value).number is None]
+            if len(computed) == 1 and (operator not in ("Div", "Pow") or computed[0] is operands[0]):
                 yield computed[0], need & ~_NEAR_1
-            elif operator == "Div" and need & _NEAR_1 and self._is_atanh(given):
-                yield from ((value, _NEAR_1) for value in given)
+            elif operator == "Div" and need & _NEAR_1 and self._is_atanh(operands):
+                yield from ((value, _NEAR_1) for value in operands)
 
-    def _is_atanh(self, given: tuple[ir.Value, ...]) -> bool:
+    def _is_atanh(self, operands: tuple[ir.Value, ...]) -> bool:
         """Return whether the two values are 1 + x and 1 - x for the same x."""
         forms = self._forms
-        rests = [forms.rests.get(maker) for value in given if (maker := source(value).producer()) is not None]
+        rests = [
+            forms.rests.get(maker) for value in operands if (maker := source(value).producer()) is not None
+        ]
         values = [forms.of(rest.value).terms for rest in rests if rest is not None]
         return len(values) == 2 and values[0] == values[1]
 
@@ -287,7 +293,7 @@ class _Needs:
 
     def _behind(self, rests: Iterable[ir.Node]) -> dict[ir.Node, None]:
         """Return the nodes from small differences to the consumers that need their digits."""
-        found, passed = dict[ir.Node, None](), dict[ir.Node, None]()
+        nodes, carriers = dict[ir.Node, None](), dict[ir.Node, None]()
         todo = [node.outputs[0] for node in rests]
         while todo:
             value = todo.pop()
@@ -295,15 +301,17 @@ class _Needs:
                 todo.append(self._forms.leaving[value])
             for reader, _ in value.uses():
                 if self._ends.get(reader) is value:
-                    found[reader] = None
-                if reader not in passed and self._passes(reader, value):
-                    found[reader] = passed[reader] = None
+                    nodes[reader] = None
+                if reader not in carriers and self._passes(reader, value):
+                    nodes[reader] = carriers[reader] = None
                     todo.append(reader.outputs[0])
-        return found
+        return nodes
 
     def _passes(self, reader: ir.Node, value: ir.Value) -> bool:
         need = self._needs.get(reader.outputs[0], 0) if reader.outputs else 0
-        return bool(need) and any(passed is value and left for passed, left in self._passed(reader, need))
+        return bool(need) and any(
+            operand is value and remaining for operand, remaining in self._passed(reader, need)
+        )
 
 
 def _is_logit(quotient: ir.Node) -> bool:
@@ -313,7 +321,7 @@ def _is_logit(quotient: ir.Node) -> bool:
 
 def _readers(value: ir.Value) -> tuple[ir.Node, ...]:
     """Return the nodes that read a value, rearranged or not; none where it is an output of a graph."""
-    found: dict[ir.Node, None] = {}
+    readers: dict[ir.Node, None] = {}
     todo = [value]
     while todo:
         value = todo.pop()
@@ -323,5 +331,5 @@ def _readers(value: ir.Value) -> tuple[ir.Node, ...]:
             if rearranges(node):
                 todo.append(node.outputs[0])
             else:
-                found[node] = None
-    return tuple(found)
+                readers[node] = None
+    return tuple(readers)

@@ -85,9 +85,9 @@ class Context:
                 continue
             units.add(unit)
             operator = self.node(unit).op_type
-            read = [value for value in read_by(self.graph, unit) if value not in self.fits]
-            if operator in _KEEP_OFFSET and (operator not in ("Div", "Mul") or len(read) == 1):
-                todo += read
+            data_inputs = [value for value in read_by(self.graph, unit) if value not in self.fits]
+            if operator in _KEEP_OFFSET and (operator not in ("Div", "Mul") or len(data_inputs) == 1):
+                todo += data_inputs
         return frozenset(units)
 
 

@@ -57,7 +57,11 @@ class Facts:
 
 
 def gather(
-    prepared: Prepared, options: Options, seen: Seen, faint: Faint, kept: Held = MappingProxyType({})
+    prepared: Prepared,
+    options: Options,
+    observations: Seen,
+    faint: Faint,
+    pinned: Held = MappingProxyType({}),
 ) -> Facts:
     """Return the facts about a prepared model; `observations` are the extremes of its values in runs, `faint`
     its faint outputs, and `pinned` the nodes that a caller pins to float32, by output.
@@ -66,17 +70,21 @@ def gather(
     dimension that is not open.
     """
     model = prepared.model
-    observed.refuse_foreign(model.graph, seen)
+    observed.refuse_foreign(model.graph, observations)
     outputs.refuse_foreign(model.graph, faint)
     graph = unit_building.build(model, prepared.types, options.target, options.half)
     graph = replace(graph, sized=value_shapes.sized(model, prepared.types, options.dims.dims))
     if prepared.form.idioms:
         graph = marking.mark(graph, options)
-    stored = constants.find(model)
-    found = ranges.check(graph, stored, options.half)
+    tensors = constants.find(model)
+    value_ranges = ranges.check(graph, tensors, options.half)
     old = _old_opset(model.graph, options.half)
-    findings = _findings(graph, found, options, seen, faint, kept) if old is None else _of_all(graph, old)
-    return Facts(graph, stored, found, findings, old)
+    findings = (
+        _findings(graph, value_ranges, options, observations, faint, pinned)
+        if old is None
+        else _of_all(graph, old)
+    )
+    return Facts(graph, tensors, value_ranges, findings, old)
 
 
 def _old_opset(root: ir.Graph, half: Half) -> Evidence | None:
@@ -92,19 +100,24 @@ def _of_all(graph: UnitGraph, evidence: Evidence) -> Mapping[int, Evidence]:
 
 
 def _findings(
-    graph: UnitGraph, found: ranges.Ranges, options: Options, seen: Seen, faint: Faint, kept: Held
+    graph: UnitGraph,
+    value_ranges: ranges.Ranges,
+    options: Options,
+    observations: Seen,
+    faint: Faint,
+    pinned: Held,
 ) -> Mapping[int, Evidence]:
     has_faults = options.target.has_faults
     merged: dict[int, Evidence] = {}
     for findings in (
-        observed.held(graph, kept),
+        observed.held(graph, pinned),
         runtimes.faults(graph) if has_faults else {},
-        found.findings,
-        flows.check(graph, found.fits, options.half),
-        cancellation.check(graph, found.fits, options.half),
+        value_ranges.findings,
+        flows.check(graph, value_ranges.fits, options.half),
+        cancellation.check(graph, value_ranges.fits, options.half),
         accumulators.check(graph, options.half),
         runtimes.quantised(graph, fused=has_faults),
-        observed.check(graph, seen, found, options.half),
+        observed.check(graph, observations, value_ranges, options.half),
         outputs.faint_outputs(graph, faint, options),
         runtimes.refused(graph, options.target, options.half),
         long_sums.check(graph, options),

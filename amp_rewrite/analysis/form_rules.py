@@ -63,12 +63,12 @@ def _read_node(forms: Forms, node: ir.Node) -> None:
     if node.domain or not node.outputs or first is None:
         return
     graph, output = forms.graph, node.outputs[0]
-    spelled = graph.spelled.get(graph.producer.get(output, -1)) if graph.spelled else None
-    if spelled is not None and spelled.part is not Part.OUTER:
-        if spelled.part is Part.RESULT and spelled.operator == SUM:
+    idiom_part = graph.spelled.get(graph.producer.get(output, -1)) if graph.spelled else None
+    if idiom_part is not None and idiom_part.part is not Part.OUTER:
+        if idiom_part.part is Part.RESULT and idiom_part.operator == SUM:
             forms.forms[output] = forms.fresh(output)._replace(normalised=True)
         return
-    rule = _RULES.get(effective_op(node), _made)
+    rule = _RULES.get(effective_op(node), _fallback_form)
     if rule is not None and (form := rule(forms, node, first)) is not None:
         forms.forms[output] = form
 
@@ -78,13 +78,13 @@ def _leave(forms: Forms, node: ir.Node) -> None:
     forms.order.append(node)
     for one in (control_flow.bindings(node) or ()) if node.op_type == "If" else ():
         output = node.outputs[one.outputs[0]]
-        left = [body.outputs[at] for body, at in one.leaves]
-        forms.leaving.update(dict.fromkeys(left, output))
-        if left:
-            forms.forms[output] = forms.join([forms.of(value) for value in left], output)
+        branch_outputs = [body.outputs[at] for body, at in one.leaves]
+        forms.leaving.update(dict.fromkeys(branch_outputs, output))
+        if branch_outputs:
+            forms.forms[output] = forms.join([forms.of(value) for value in branch_outputs], output)
 
 
-def _made(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
+def _fallback_form(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
     """Return the form of an operator without a rule: of sizes alone, or near the limits of its range."""
     if node.op_type in ("Shape", "Size"):
         return forms.of_sizes()
@@ -142,7 +142,7 @@ def _selected(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
 
 def _selection(node: ir.Node) -> object:
     """Return a key that is equal for nodes that select the same elements."""
-    chosen = tuple(
+    indices = tuple(
         value
         if (tensor := stored_as(value)) is None or tensor.size > _COMPARED
         else numbers(tensor).tobytes()
@@ -150,40 +150,40 @@ def _selection(node: ir.Node) -> object:
     )
     return (
         node.op_type,
-        chosen,
+        indices,
         tuple(sorted((name, str(each.value)) for name, each in node.attributes.items())),
     )
 
 
 def _bounded(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
-    given = [forms.of(value) for value in node.inputs if value is not None]
-    computed = [form for form in given if form.number is None]
+    operand_forms = [forms.of(value) for value in node.inputs if value is not None]
+    computed = [form for form in operand_forms if form.number is None]
     if len(computed) == 1:
-        rounded = _rounded_to_1(forms, given)
+        rounded = _rounded_to_1(forms, operand_forms)
         near = computed[0].near or rounded or None
         return computed[0]._replace(near=near, bounded=not rounded, number=None)
-    form = forms.join(given, node.outputs[0])
+    form = forms.join(operand_forms, node.outputs[0])
     is_place = bool(computed) and all(map(forms.is_position, computed))
     return form if is_place else forms.fresh(node.outputs[0], form.near)
 
 
-def _rounded_to_1(forms: Forms, given: list[Form]) -> frozenset[float]:
+def _rounded_to_1(forms: Forms, operand_forms: list[Form]) -> frozenset[float]:
     """Return 1 or -1 where a bound is so close to it that half rounds it there."""
-    bounds = (form.number for form in given if form.number is not None)
+    bounds = (form.number for form in operand_forms if form.number is not None)
     steps = 0.5 / forms.integers
     return frozenset(math.copysign(1.0, bound) for bound in bounds if 0 < 1 - abs(bound) <= steps)
 
 
-def _joined(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
+def _join_form(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
     ports = JOINS[node.op_type]
     values = node.inputs if ports is None else [node.inputs[at] for at in ports if at < len(node.inputs)]
-    given = [forms.of(value) for value in values if value is not None]
-    if len(given) == 1:
-        return given[0]
-    form = forms.join(given, node.outputs[0]) if given else None
+    operand_forms = [forms.of(value) for value in values if value is not None]
+    if len(operand_forms) == 1:
+        return operand_forms[0]
+    form = forms.join(operand_forms, node.outputs[0]) if operand_forms else None
     if form is None or node.op_type == "Concat":
         return form
-    computed = [each for each in given if each.number is None]
+    computed = [each for each in operand_forms if each.number is None]
     return form if all(map(forms.is_position, computed)) else forms.fresh(node.outputs[0], form.near)
 
 
@@ -202,11 +202,11 @@ def _normalised(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
     return forms.fresh(node.outputs[0])._replace(normalised=True)
 
 
-def _multiplied(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
-    given = forms.given(node, 2)
-    if given is None:
+def _product_form(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
+    pair = forms.given(node, 2)
+    if pair is None:
         return None
-    one, other = given
+    one, other = pair
     if one.number is not None and other.number is not None:
         number = one.number * other.number
         return Form({(): 1 if number >= 0 else -1}, frozenset((number,)), number)
@@ -218,11 +218,11 @@ def _multiplied(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
     return forms.times(node, one, other)
 
 
-def _divided(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
-    given = forms.given(node, 2)
-    if given is None:
+def _quotient_form(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
+    pair = forms.given(node, 2)
+    if pair is None:
         return None
-    one, other = given
+    one, other = pair
     if other.number is not None and one.number is None:
         return forms.scale(one, 1 / other.number) if other.number else None
     if forms.is_scale(other):
@@ -230,33 +230,33 @@ def _divided(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
     return None
 
 
-def _power(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
-    given = forms.given(node, 2)
-    if given is None:
+def _power_form(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
+    pair = forms.given(node, 2)
+    if pair is None:
         return None
-    if given[1].number == 2:
-        return forms.times(node, given[0], given[0])
-    return _made(forms, node, first)
+    if pair[1].number == 2:
+        return forms.times(node, pair[0], pair[0])
+    return _fallback_form(forms, node, first)
 
 
-def _added(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
-    given = [forms.of(value) for value in node.inputs if value is not None]
-    if len(given) < 2:
-        return given[0] if given else None
-    if len(given) == 2:
-        _rest(forms, node, given)
-    form = given[0]
-    for other in given[1:]:
+def _sum_form(forms: Forms, node: ir.Node, _: ir.Value) -> Form | None:
+    operand_forms = [forms.of(value) for value in node.inputs if value is not None]
+    if len(operand_forms) < 2:
+        return operand_forms[0] if operand_forms else None
+    if len(operand_forms) == 2:
+        _rest(forms, node, operand_forms)
+    form = operand_forms[0]
+    for other in operand_forms[1:]:
         form = forms.add(node, form, negated(other) if node.op_type == "Sub" else other)
     return form
 
 
-def _rest(forms: Forms, node: ir.Node, given: list[Form]) -> None:
+def _rest(forms: Forms, node: ir.Node, operand_forms: list[Form]) -> None:
     """Note a node that adds something to 1, or subtracts one of the two from the other."""
     if forms.graph.producer.get(node.outputs[0]) is None:
         return
-    for at, number in enumerate(form.number for form in given):
-        value, form = node.inputs[1 - at], given[1 - at]
+    for at, number in enumerate(form.number for form in operand_forms):
+        value, form = node.inputs[1 - at], operand_forms[1 - at]
         if number is None or abs(number) != 1 or value is None:
             continue
         sign = -number if node.op_type == "Sub" else number
@@ -274,7 +274,7 @@ def _signs_of_square(form: Form) -> frozenset[float]:
     return frozenset((0.0, float(sign))) if is_square else frozenset()
 
 
-def _convolved(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
+def _average_form(forms: Forms, node: ir.Node, first: ir.Value) -> Form | None:
     """Return the form of a depthwise average of windows; any other Conv is a layer."""
     kernel = stored_as(node.inputs[1]) if len(node.inputs) == 2 else None
     if kernel is None or dims(kernel)[1:2] != (1,):
@@ -292,16 +292,16 @@ _RULES: Mapping[str, Rule | None] = {
     **dict.fromkeys(REARRANGES, _rearranged),
     **dict.fromkeys(SELECTS, _selected),
     **dict.fromkeys(BOUNDS, _bounded),
-    **dict.fromkeys(JOINS, _joined),
+    **dict.fromkeys(JOINS, _join_form),
     **dict.fromkeys(AVERAGES, _averaged),
-    **dict.fromkeys(("Add", "Sub", "Sum"), _added),
+    **dict.fromkeys(("Add", "Sub", "Sum"), _sum_form),
     **dict.fromkeys(("Einsum", "Gemm", "MatMul"), lambda forms, node, _: forms.product(node)),
-    "Conv": _convolved,
-    "Div": _divided,
+    "Conv": _average_form,
+    "Div": _quotient_form,
     "LpNormalization": _normalised,
-    "Mul": _multiplied,
+    "Mul": _product_form,
     "Neg": _negative,
-    "Pow": _power,
+    "Pow": _power_form,
     "ReduceProd": _multiplied_up,
     "ReduceSumSquare": _sum_of_squares,
 }

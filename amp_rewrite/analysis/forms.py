@@ -132,8 +132,8 @@ class Forms:
     def is_exponential(self, value: ir.Value) -> bool:
         """Return whether a value is a product with exponentials."""
         keys = (self._keys[atom] for term in self.of(value).terms for atom in term)
-        made = (key.producer() for key in keys if isinstance(key, ir.Value))
-        return any(node is not None and node.op_type == "Exp" for node in made)
+        producers = (key.producer() for key in keys if isinstance(key, ir.Value))
+        return any(node is not None and node.op_type == "Exp" for node in producers)
 
     def known_near(self, value: ir.Value) -> frozenset[float] | None:
         """Return the numbers that a value approaches."""
@@ -277,41 +277,41 @@ class Forms:
 
     def cancelling_atoms(self, one: Form, other: Form) -> frozenset[Atom]:
         """Return the atoms of the terms that cancel."""
-        found: set[Atom] = set()
-        for (term, sign), (taken, by) in product(one.terms.items(), other.terms.items()):
-            if sign * by < 0 and self._cancels(term, taken, one, other):
-                found.update(term, taken)
-        return frozenset(found)
+        atoms: set[Atom] = set()
+        for (term, sign), (other_term, by) in product(one.terms.items(), other.terms.items()):
+            if sign * by < 0 and self._cancels(term, other_term, one, other):
+                atoms.update(term, other_term)
+        return frozenset(atoms)
 
-    def _cancels(self, term: Term, taken: Term, one: Form, other: Form) -> bool:
+    def _cancels(self, term: Term, other_term: Term, one: Form, other: Form) -> bool:
         """Return whether two terms with opposite signs are of similar size: two positions that are both
         inputs or the same, a mean of squares and the square of the mean, or squares and a product of their
         bases.
         """
-        if not term or not taken:
+        if not term or not other_term:
             return False
-        shared = not set(term).isdisjoint(taken)
-        if len(term) == len(taken) == 1:
-            kinds = {self.kinds[term[0]], self.kinds[taken[0]]}
+        shared = not set(term).isdisjoint(other_term)
+        if len(term) == len(other_term) == 1:
+            kinds = {self.kinds[term[0]], self.kinds[other_term[0]]}
             return kinds <= _POSITIONS and (
                 shared or (kinds == {Kind.INPUT} and self.is_position(one) and self.is_position(other))
             )
-        for square, part, form in ((term, taken, one), (taken, term, other)):
+        for square, part, form in ((term, other_term, one), (other_term, term, other)):
             if len(part) == 1 and len(square) == 2 and len(set(square)) == 1 and form.averaged:
                 return square[0] in self._factors.get(part[0], ())
         if not shared or not (one.averaged and other.averaged):
             return False
-        if len(term) == len(taken) > 1 and term != taken:
-            return len(set(term)) == 1 or len(set(taken)) == 1
-        is_same = set(term) == set(taken) and (Counter(term) & Counter(taken)).total() >= 2
+        if len(term) == len(other_term) > 1 and term != other_term:
+            return len(set(term)) == 1 or len(set(other_term)) == 1
+        is_same = set(term) == set(other_term) and (Counter(term) & Counter(other_term)).total() >= 2
         return is_same and one.inner != other.inner
 
     def note(self, node: ir.Node, some: list[tuple[Term, int]], others: list[tuple[Term, int]]) -> None:
         """Note a sum of products that cancel in part."""
         both = (Form(dict(some), sums=1), Form(dict(others), sums=1))
-        found = self.cancelling_atoms(*both)
-        if found and self._counts(node):
-            self.cancelling[node] = found
+        atoms = self.cancelling_atoms(*both)
+        if atoms and self._counts(node):
+            self.cancelling[node] = atoms
 
     def product(self, node: ir.Node) -> Form | None:
         """Return the form of a matrix product: by a constant matrix it is an atom that keeps its factors,
@@ -321,12 +321,12 @@ class Forms:
         if len(inputs) < 2 or inputs[0] is None or inputs[1] is None:
             return None
         one, other = inputs[0], inputs[1]
-        stored = [value.producer() is None and stored_as(value) is not None for value in (one, other)]
-        if not any(stored):
+        are_constant = [value.producer() is None and stored_as(value) is not None for value in (one, other)]
+        if not any(are_constant):
             return self.times(node, self.of(one), self.of(other), summed=True)
-        if all(stored):
+        if all(are_constant):
             return None
-        at = stored.index(True)
+        at = are_constant.index(True)
         matrix, data = (one, self.of(other)) if at == 0 else (other, self.of(one))
         if node.op_type == "MatMul" and self.is_position(data):
             total = self._sum_of(matrix, at)

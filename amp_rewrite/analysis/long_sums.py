@@ -17,16 +17,16 @@ from amp_rewrite.policy.options import Options
 
 def check(graph: UnitGraph, options: Options) -> Mapping[int, Evidence]:
     """Return the units that add up more terms than the target does accurately in half."""
-    target, found = options.target, dict[int, Evidence]()
+    target, evidence = options.target, dict[int, Evidence]()
     if target.longest_sum is None:
-        return found
+        return evidence
     for operator in _TERMS:
         for unit in graph.by_operator.get(operator, ()):
             node = graph.units[unit].node
             count = terms(node, graph.shape)
             is_open = count is None and node.op_type in _REDUCTIONS and node.domain == ""
             if is_open or (count is not None and count > target.longest_sum):
-                found[unit] = Evidence(
+                evidence[unit] = Evidence(
                     Authority.TARGET,
                     Reason.LONG_SUM,
                     subject=target.name,
@@ -35,7 +35,7 @@ def check(graph: UnitGraph, options: Options) -> Mapping[int, Evidence]:
                     half=options.half.name,
                     text="an open size" if count is None else f"its {count} terms",
                 )
-    return found
+    return evidence
 
 
 _ShapeOf = Callable[[ir.Value | None], ir.Shape | None]
@@ -68,8 +68,8 @@ class _Summed:
 
 
 def _product(dims: _Dims) -> int | None:
-    known = [dim for dim in dims if dim is not None]
-    return math.prod(known) if dims and len(known) == len(dims) else None
+    static_dims = [dim for dim in dims if dim is not None]
+    return math.prod(static_dims) if dims and len(static_dims) == len(dims) else None
 
 
 def _matmul(summed: _Summed) -> int | None:
@@ -92,19 +92,19 @@ def _conv_transpose(summed: _Summed) -> int | None:
     dims = summed.dims(1)
     channels, spots = _product(dims[:1]), dims[2:]
     strides = schema.integers(summed.node, "strides") or [1] * len(spots)
-    met = _product(tuple(dim and -(-dim // stride) for dim, stride in zip(spots, strides, strict=False)))
+    taps = _product(tuple(dim and -(-dim // stride) for dim, stride in zip(spots, strides, strict=False)))
     group = schema.integer(summed.node, "group", 1)
-    return None if channels is None or met is None else channels // group * met
+    return None if channels is None or taps is None else channels // group * taps
 
 
 def _reduced(summed: _Summed) -> int | None:
     dims, node = summed.dims(0), summed.node
     axes = list(schema.integers(node, "axes"))
     if len(node.inputs) > 1 and node.inputs[1] is not None:
-        stored = constants.stored_as(node.inputs[1])
-        if stored is None:
+        axes_tensor = constants.stored_as(node.inputs[1])
+        if axes_tensor is None:
             return None
-        axes = stored.numpy().tolist()
+        axes = axes_tensor.numpy().tolist()
     if not axes and schema.integer(node, "noop_with_empty_axes"):
         return 1
     axes = axes or list(range(len(dims)))

@@ -61,8 +61,8 @@ def _masks(use: UnitUse, context: Context) -> bool:
 
 
 def _is_softmax(use: UnitUse, context: Context) -> bool:
-    spelled = context.graph.spelled.get(use.unit)
-    operator = spelled.operator[1] if spelled is not None else effective_op(context.node(use.unit))
+    idiom_part = context.graph.spelled.get(use.unit)
+    operator = idiom_part.operator[1] if idiom_part is not None else effective_op(context.node(use.unit))
     return operator in _SOFTMAX
 
 
@@ -77,23 +77,23 @@ def _keeps_mask(use: UnitUse, context: Context) -> bool:
     proves no other clamp.
     """
     node = context.node(use.unit)
-    name, read = node.op_type, node.inputs
+    name, inputs = node.op_type, node.inputs
     if name in _READ_NO_ELEMENT or (use.unit in context.graph.spelled and _is_softmax(use, context)):
         return True
     if (port := SOFTMAX_PORTS.get((node.domain, name))) is not None:
         return use.port == port and not any(value.name for value in node.outputs[ATTENTION_RESULTS:])
     if name == "Mul":
-        return _is_scale(read[1 - use.port]) or _is_whole(read[1 - use.port], context)
+        return _is_scale(inputs[1 - use.port]) or _is_whole(inputs[1 - use.port], context)
     if name == "Div":
-        return use.port == 0 and _is_scale(read[1])
+        return use.port == 0 and _is_scale(inputs[1])
     return not node.domain and use.port in MASK_CARRIERS.get(name, ())
 
 
 def _is_scale(value: ir.Value | None) -> bool:
-    stored = constants.stored_as(value)
-    if stored is None or stored.size != 1:
+    tensor = constants.stored_as(value)
+    if tensor is None or tensor.size != 1:
         return False
-    return 1 / LARGEST_MASK_SCALE <= abs(float(constants.numbers(stored).item())) <= LARGEST_MASK_SCALE
+    return 1 / LARGEST_MASK_SCALE <= abs(float(constants.numbers(tensor).item())) <= LARGEST_MASK_SCALE
 
 
 def _is_whole(value: ir.Value | None, context: Context) -> bool:
@@ -103,11 +103,11 @@ def _is_whole(value: ir.Value | None, context: Context) -> bool:
     waiting, reached = [value], {value}
     while waiting:
         value = waiting.pop()
-        stored = constants.stored_as(value)
+        tensor = constants.stored_as(value)
         if value is None or value.is_graph_input():
             return False
-        if stored is not None:
-            if stored.size != 1 or not float(constants.numbers(stored).item()).is_integer():
+        if tensor is not None:
+            if tensor.size != 1 or not float(constants.numbers(tensor).item()).is_integer():
                 return False
             continue
         node = value.producer()

@@ -83,29 +83,29 @@ def held(graph: UnitGraph, names: Held) -> Mapping[int, Evidence]:
     return {index: names[name] for index, name in outputs if name in names}
 
 
-def refuse_foreign(graph: ir.Graph, seen: Seen) -> None:
+def refuse_foreign(graph: ir.Graph, observations: Seen) -> None:
     """Raise OptionError for observations of another model, which would silently have no effect."""
-    made = (value for node in graph for value in node.outputs)
-    if seen and all(value.name not in seen for value in (*graph.inputs, *made)):
+    outputs = (value for node in graph for value in node.outputs)
+    if observations and all(value.name not in observations for value in (*graph.inputs, *outputs)):
         raise OptionError(
             "holds no value of this model", where="observed", remedy="observe the model that you rewrite"
         )
 
 
-def check(graph: UnitGraph, seen: Seen, found: Ranges, half: Half) -> dict[int, Evidence]:
+def check(graph: UnitGraph, observations: Seen, value_ranges: Ranges, half: Half) -> dict[int, Evidence]:
     """Return the units with inputs or outputs outside the range of half, except masks before a softmax."""
-    if not seen:
+    if not observations:
         return {}
-    masking = {unit for units in found.masks.values() for unit in units}
+    masking = {unit for units in value_ranges.masks.values() for unit in units}
     return {
         unit.index: evidence
         for unit in graph.units
-        if unit.index not in masking and (evidence := _evidence(unit, seen, half)) is not None
+        if unit.index not in masking and (evidence := _evidence(unit, observations, half)) is not None
     }
 
 
-def _evidence(unit: Unit, seen: Seen, half: Half) -> Evidence | None:
-    beyond = ((name, seen[name]) for name in _names(unit) if name in seen)
+def _evidence(unit: Unit, observations: Seen, half: Half) -> Evidence | None:
+    beyond = ((name, observations[name]) for name in _names(unit) if name in observations)
     name, most = max(beyond, key=lambda pair: pair[1].most, default=("", NOTHING))
     if not most.is_beyond(half):
         return None
@@ -115,12 +115,14 @@ def _evidence(unit: Unit, seen: Seen, half: Half) -> Evidence | None:
     )
 
 
-def _frequency(seen: Extremes, half: Half) -> str:
+def _frequency(extremes: Extremes, half: Half) -> str:
     """Return the number of samples and the share of elements beyond half's range; empty if unknown."""
-    times = f" in {seen.samples:,} samples" if seen.samples > 1 else ""
-    if seen.most <= half.largest:
+    times = f" in {extremes.samples:,} samples" if extremes.samples > 1 else ""
+    if extremes.most <= half.largest:
         return f"{times}, too near for other inputs"
-    share = f" ({seen.beyond / seen.counted:.2%} of its elements are beyond)" if seen.beyond else ""
+    share = (
+        f" ({extremes.beyond / extremes.counted:.2%} of its elements are beyond)" if extremes.beyond else ""
+    )
     return times + share
 
 

@@ -45,7 +45,7 @@ def faint_outputs(graph: UnitGraph, faint: Faint, options: Options) -> dict[int,
     Outputs that are half themselves are excluded. The operators between work element by element, and preserve
     the rounding errors of their inputs; a product sums with more precision than it stores.
     """
-    found: dict[int, Evidence] = {}
+    evidence_by_unit: dict[int, Evidence] = {}
     for output in graph.root.outputs:
         cost = faint.get(output.name or "")
         if cost is None or (options.io is IOTypes.HALF and output.name not in options.keep_io):
@@ -58,21 +58,21 @@ def faint_outputs(graph: UnitGraph, faint: Faint, options: Options) -> dict[int,
             limit=faint_limit(options.half),
             half=options.half.name,
         )
-        found |= dict.fromkeys(_end(graph, output), evidence)
-    return found
+        evidence_by_unit |= dict.fromkeys(_end(graph, output), evidence)
+    return evidence_by_unit
 
 
 def _end(graph: UnitGraph, output: ir.Value) -> Collection[int]:
     """Return the units from the last products before an output to the output; none if too many."""
-    found: set[int] = set()
+    units: set[int] = set()
     todo = [output]
-    while todo and len(found) <= MOST:
+    while todo and len(units) <= MOST:
         index = graph.producer.get(todo.pop())
-        if index is None or index in found:
+        if index is None or index in units:
             continue
-        found.add(index)
+        units.add(index)
         todo += _followed(graph.units[index])
-    return found if len(found) <= MOST else ()
+    return units if len(units) <= MOST else ()
 
 
 def _followed(unit: Unit) -> Iterator[ir.Value]:
@@ -91,17 +91,17 @@ _ELEMENT_BY_ELEMENT = (MOVERS - CONTROL_FLOW) | frozenset(
 
 def final_softmaxes(graph: UnitGraph) -> Mapping[int, Evidence]:
     """Return the units of softmaxes whose results reach an output of the model, at most moved on the way."""
-    found: dict[int, Evidence] = {}
+    softmaxes: dict[int, Evidence] = {}
     for output in graph.root.outputs:
-        seen, todo = set[int](), [output]
+        ancestors, todo = set[int](), [output]
         while todo:
             index = graph.producer.get(todo.pop())
-            if index is None or index in seen:
+            if index is None or index in ancestors:
                 continue
-            seen.add(index)
+            ancestors.add(index)
             node = graph.units[index].node
             if node.op_type in ("LogSoftmax", "Softmax") and not node.domain:
-                found[index] = Evidence(Authority.POLICY, Reason.FINAL_SOFTMAX, subject=output.name or "")
+                softmaxes[index] = Evidence(Authority.POLICY, Reason.FINAL_SOFTMAX, subject=output.name or "")
             elif node.op_type in MOVERS and not node.domain:
                 todo += read_by(graph, index)
-    return found
+    return softmaxes

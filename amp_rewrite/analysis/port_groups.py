@@ -55,8 +55,8 @@ class PortGroups:
         inputs, outputs = len(node.inputs), len(node.outputs)
         if self._functions and node.op_identifier() in self._functions:
             return _opaque(inputs, outputs)
-        groups, joined = self._layout(node.domain, node.op_type, inputs, outputs)
-        for names in joined:
+        groups, shared_variables = self._layout(node.domain, node.op_type, inputs, outputs)
+        for names in shared_variables:
             groups = self._join(node, groups, names)
         return groups
 

@@ -17,15 +17,15 @@ def reach(roots: Iterable[int], edges: Edges, through: Through) -> dict[int, int
 
     Each is mapped to the unit from which it was reached. A root is included only if another root reaches it.
     """
-    found: dict[int, int] = {}
+    origins: dict[int, int] = {}
     todo = list(roots)
     while todo:
         unit = todo.pop()
         for other in edges(unit):
-            if other not in found and through(other):
-                found[other] = unit
+            if other not in origins and through(other):
+                origins[other] = unit
                 todo.append(other)
-    return found
+    return origins
 
 
 class UnitUse(NamedTuple):
@@ -58,16 +58,16 @@ class Propagation:
 
     def on_paths_to(self, ends: Iterable[UnitUse]) -> dict[UnitUse, None]:
         """Return the uses on any path to one of the ends, including the ends, which must be among `uses`."""
-        found = dict.fromkeys(ends)
-        passed: set[_Exit] = set()
-        todo = list(found)
+        path_uses = dict.fromkeys(ends)
+        exits: set[_Exit] = set()
+        todo = list(path_uses)
         while todo:
-            before = [exit_ for exit_ in self.uses[todo.pop()] if exit_ not in passed]
-            passed.update(before)
-            fresh = [use for exit_ in before for use in self.exits[exit_] if use not in found]
-            found.update(dict.fromkeys(fresh))
+            before = [exit_ for exit_ in self.uses[todo.pop()] if exit_ not in exits]
+            exits.update(before)
+            fresh = [use for exit_ in before for use in self.exits[exit_] if use not in path_uses]
+            path_uses.update(dict.fromkeys(fresh))
             todo += fresh
-        return found
+        return path_uses
 
 
 def propagate(graph: UnitGraph, starts: Iterable[UnitUse], after: After) -> Propagation:

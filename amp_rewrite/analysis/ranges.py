@@ -42,10 +42,10 @@ class Ranges:
     masks: dict[ir.Value, tuple[int, ...]]
 
 
-def check(graph: UnitGraph, stored: Mapping[ir.Value, StoredTensor], half: Half) -> Ranges:
+def check(graph: UnitGraph, stored_tensors: Mapping[ir.Value, StoredTensor], half: Half) -> Ranges:
     """Return the fit of every constant with uses into `half`, and the units that must stay float32."""
-    values = [value for value in stored if graph.uses.get(value)]
-    tensors = [stored[value].tensor for value in values]
+    values = [value for value in stored_tensors if graph.uses.get(value)]
+    tensors = [stored_tensors[value].tensor for value in values]
     fits = dict(zip(values, constants.fits(tensors, half), strict=True))
     context, result = Context(graph, dict(fits), half), Ranges(fits, {}, {})
     for value, tensor in zip(values, tensors, strict=True):

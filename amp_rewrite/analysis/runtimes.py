@@ -18,14 +18,14 @@ from amp_rewrite.policy.targets import Target
 
 def faults(graph: UnitGraph) -> Mapping[int, Evidence]:
     """Return the units that must stay float32 so that no known runtime fails on the result."""
-    found: dict[int, Evidence] = {}
+    failures: dict[int, Evidence] = {}
     for operator, fault in _FAULTS.items():
         for unit in graph.by_operator.get(operator, ()):
             node = graph.units[unit].node
             if node.domain == "" and (text := fault(node, graph.types)):
-                found[unit] = Evidence(Authority.RUNTIME_BUG, Reason.FAULT, text=text)
+                failures[unit] = Evidence(Authority.RUNTIME_BUG, Reason.FAULT, text=text)
     evidence = Evidence(Authority.RUNTIME_BUG, Reason.FAULT, text=_UNEQUAL_RANKS)
-    return {**found, **dict.fromkeys(graph.of_nodes(_unequal_ranks(graph)), evidence)}
+    return {**failures, **dict.fromkeys(graph.of_nodes(_unequal_ranks(graph)), evidence)}
 
 
 _UNEQUAL_RANKS = (
@@ -41,16 +41,16 @@ def _unequal_ranks(graph: UnitGraph) -> frozenset[ir.Node]:
     """Return the products that onnxruntime fails on if a Cast stands between them and a Transpose, as their
     operands are not known to have the same rank; and all nodes between.
     """
-    nodes = (node for held in graph.nodes.values() for node in held)
+    nodes = (node for group in graph.nodes.values() for node in group)
     transposed = transposed_operands.find_transposed(nodes)
     failing = [product for product in transposed_operands.find_products(transposed) if not product.is_fused]
-    waiting, seen = [product.operand for product in failing], set[ir.Value]()
+    waiting, path_values = [product.operand for product in failing], set[ir.Value]()
     while waiting:
         value = waiting.pop()
-        if value not in seen:
-            seen.add(value)
-            waiting.extend(read for read in transposed_operands.sources(value) if read in transposed)
-    between = {node for value in seen if (node := value.producer()) is not None}
+        if value not in path_values:
+            path_values.add(value)
+            waiting.extend(source for source in transposed_operands.sources(value) if source in transposed)
+    between = {node for value in path_values if (node := value.producer()) is not None}
     return frozenset(between | {product.node for product in failing})
 
 
@@ -59,9 +59,9 @@ def _attention(node: ir.Node, types: Types) -> str | None:
     -65504 in half.
     """
     outputs = node.outputs
-    shown = len(outputs) > 3 and bool(outputs[3].uses() or outputs[3].is_graph_output())
+    has_scores = len(outputs) > 3 and bool(outputs[3].uses() or outputs[3].is_graph_output())
     masked = _says(node, "qk_matmul_output_mode") not in _UNMASKED and _fills(node, types)
-    return _MASKED_SCORES if shown and masked else None
+    return _MASKED_SCORES if has_scores and masked else None
 
 
 _UNMASKED = (0, 3)
@@ -123,17 +123,17 @@ _FAULTS: Mapping[str, Callable[[ir.Node, Types], str | None]] = {
 
 def refused(graph: UnitGraph, target: Target, half: Half) -> Mapping[int, Evidence]:
     """Return the units that the target has a half kernel for, and refuses for an attribute or an input."""
-    found: dict[int, Evidence] = {}
+    refusals: dict[int, Evidence] = {}
     for operator, names in target.refusals.items():
         for unit in graph.by_operator.get(operator, ()):
             node = graph.units[unit].node
             name = next(names(node), None) if node.domain == "" else None
             if name is not None:
                 text = f" for its {name}, and runs it on the CPU"
-                found[unit] = Evidence(
+                refusals[unit] = Evidence(
                     Authority.TARGET, Reason.NO_KERNEL, target.name, half=half.name, text=text
                 )
-    return found
+    return refusals
 
 
 def needs_no_kernel(node: ir.Node) -> bool:
@@ -144,8 +144,10 @@ def needs_no_kernel(node: ir.Node) -> bool:
     if node.op_type != "Dropout" or node.domain:
         return False
     mode = node.inputs[2] if len(node.inputs) > 2 else None
-    stored = stored_as(mode)
-    trains = mode is not None and (stored is None or mode.is_graph_input() or stored.numpy().any())
+    mode_constant = stored_as(mode)
+    trains = mode is not None and (
+        mode_constant is None or mode.is_graph_input() or mode_constant.numpy().any()
+    )
     return not trains and all(not mask.uses() and not mask.is_graph_output() for mask in node.outputs[1:])
 
 
@@ -170,10 +172,10 @@ def quantised(graph: UnitGraph, *, fused: bool = False) -> Mapping[int, Evidence
             reads.update(reader for reader, use in graph.uses.get(value, ()) if use.port == 0)
     for unit in graph.by_operator.get("QuantizeLinear", ()):
         gives.update(graph.predecessors[unit])
-    found = dict.fromkeys(sorted(reads | gives), _REGION)
+    regions = dict.fromkeys(sorted(reads | gives), _REGION)
     if fused:
-        found.update(dict.fromkeys(_enclosed(graph, reads, gives), _ENCLOSED))
-    return found
+        regions.update(dict.fromkeys(_enclosed(graph, reads, gives), _ENCLOSED))
+    return regions
 
 
 def _enclosed(graph: UnitGraph, reads: Collection[int], gives: Collection[int]) -> Iterator[int]:

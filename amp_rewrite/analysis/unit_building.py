@@ -100,12 +100,12 @@ class _Builder:
         self, node: ir.Node, var: TypeVar, uses: Iterable[Use], defs: Iterable[ir.Value]
     ) -> None:
         """Add a unit of the float32 values among these, if there are any."""
-        read = [use for use in uses if value_of(use) in self._float32]
-        made = [value for value in defs if value in self._float32]
-        if read or made:
+        float32_uses = [use for use in uses if value_of(use) in self._float32]
+        float32_defs = [value for value in defs if value in self._float32]
+        if float32_uses or float32_defs:
             allowed = frozenset[str]() if var is OPAQUE else self._groups.allowed(node)
             runs = self._groups.runs(node.domain, node.op_type, var.name)
-            self._add(node, var, read, made, allowed, runs=runs)
+            self._add(node, var, float32_uses, float32_defs, allowed, runs=runs)
 
     def _add(
         self,
@@ -189,5 +189,5 @@ class _Builder:
 def _holds_float32(node: ir.Node) -> bool:
     """Return whether an operator outside the default domain has float32 tensors among its attributes."""
     tensor = ir.AttributeType.TENSOR
-    held = node.attributes.values() if node.domain else ()
-    return any(a.type == tensor and not a.is_ref() and a.value.dtype == ir.DataType.FLOAT for a in held)
+    attributes = node.attributes.values() if node.domain else ()
+    return any(a.type == tensor and not a.is_ref() and a.value.dtype == ir.DataType.FLOAT for a in attributes)

@@ -42,7 +42,7 @@ _OUTPUTS = {"Split": math.inf, "LSTM": 2, "GRU": 2, "RNN": 2}
 
 def propagate(
     graph: UnitGraph,
-    given: Bounds,
+    entering: Bounds,
     variable: frozenset[ir.Value],
     measured: Known | None = None,
     functions: frozenset[ir.OperatorIdentifier] = frozenset(),
@@ -53,18 +53,20 @@ def propagate(
     of `functions`, those of the model, have no rule even if an operator of that name does. Linear in the
     nodes, and in the stored numbers.
     """
-    known = Known(dict(given), variable, graph.types)
+    environment = Known(dict(entering), variable, graph.types)
     if measured is not None:
-        known = replace(measured, bounds=dict(given))
+        environment = replace(measured, bounds=dict(entering))
     else:
-        known.quotients = normalising.bound_written_out_norms(graph, known)
-    _Walk(known, given, functions).graph(graph.root)
-    return known
+        environment.quotients = normalising.bound_written_out_norms(graph, environment)
+    _Walk(environment, entering, functions).graph(graph.root)
+    return environment
 
 
 class _Walk:
-    def __init__(self, known: Known, given: Bounds, functions: frozenset[ir.OperatorIdentifier]) -> None:
-        self._known, self._given, self._functions = known, given, functions
+    def __init__(
+        self, environment: Known, entering: Bounds, functions: frozenset[ir.OperatorIdentifier]
+    ) -> None:
+        self._known, self._given, self._functions = environment, entering, functions
 
     def graph(self, graph: ir.Graph) -> None:
         """Bound the outputs of all nodes of a graph."""
@@ -92,11 +94,11 @@ class _Walk:
         except (ArithmeticError, IndexError, TypeError, ValueError):  # a node that no schema allows, NaN
             return UNKNOWN
 
-    def _set(self, node: ir.Node, found: Bound, count: float) -> None:
+    def _set(self, node: ir.Node, bound: Bound, count: float) -> None:
         for position, value in enumerate(node.outputs):
-            self._keep(node, value, found if position < count else UNKNOWN)
+            self._keep(node, value, bound if position < count else UNKNOWN)
 
-    def _keep(self, node: ir.Node, value: ir.Value, found: Bound) -> None:
+    def _keep(self, node: ir.Node, value: ir.Value, bound: Bound) -> None:
         """Record a bound, adapted to the element type: rules hold for float32; integers truncate and wrap,
         and half rounds and overflows on its own.
         """
@@ -104,10 +106,10 @@ class _Walk:
             return
         dtype = self._known.dtype(value)
         if dtype in _NARROW:
-            found = found if node.op_type in operators.MOVERS | _EXACT else UNKNOWN
+            bound = bound if node.op_type in operators.MOVERS | _EXACT else UNKNOWN
         elif dtype not in WIDE:
-            found = _whole(found, stored_bounds.of_type(dtype))
-        self._known.bounds[value] = found
+            bound = _whole(bound, stored_bounds.of_type(dtype))
+        self._known.bounds[value] = bound
 
     def _with_bodies(self, node: ir.Node) -> None:
         """Bound the bodies of a node: loop-carried values are UNKNOWN, scanned ones bounded as a whole."""
@@ -126,9 +128,9 @@ class _Walk:
         for binding in bindings:
             if not binding.mapped and binding.leaves:
                 leaving = [self._known.of(body.outputs[port]) for body, port in binding.leaves]
-                begun = [self._known.of(node.inputs[port]) for port in binding.inputs]
+                initial_bounds = [self._known.of(node.inputs[port]) for port in binding.inputs]
                 for port in binding.outputs:
-                    self._known.bounds[node.outputs[port]] = _interval(hull(*leaving, *begun))
+                    self._known.bounds[node.outputs[port]] = _interval(hull(*leaving, *initial_bounds))
 
 
 _ALIGNED = "broadcast"
@@ -186,16 +188,16 @@ def bound_model(model: ir.Model, facts: Facts, options: Options) -> Proven:
     inputs = given.ranges(model, options.ranges)
     entering, variable = given.bounds(model, inputs), given.variable(model)
     calls = frozenset(model.functions)
-    known = propagate(facts.graph, entering, variable, functions=calls)
-    return Proven(inputs, known, known)
+    environment = propagate(facts.graph, entering, variable, functions=calls)
+    return Proven(inputs, environment, environment)
 
 
-def with_clamped_masks(model: ir.Model, facts: Facts, options: Options, found: Proven) -> Proven:
+def with_clamped_masks(model: ir.Model, facts: Facts, options: Options, proof: Proven) -> Proven:
     """Return the bounds with those of the model with clamped masks; unchanged without masks."""
     masks = facts.ranges.masks
     if not masks:
-        return found
-    entering = given.bounds(model, found.inputs) | dict.fromkeys(masks, symmetric(options.half.fill))
+        return proof
+    entering = given.bounds(model, proof.inputs) | dict.fromkeys(masks, symmetric(options.half.fill))
     calls = frozenset(model.functions)
-    again = propagate(facts.graph, entering, found.known.variable, found.known, functions=calls)
-    return replace(found, clamped=again)
+    again = propagate(facts.graph, entering, proof.known.variable, proof.known, functions=calls)
+    return replace(proof, clamped=again)

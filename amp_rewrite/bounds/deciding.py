@@ -48,11 +48,11 @@ def _is_open(finding: Evidence | None) -> bool:
     return finding is None or finding.reason in (Reason.CANCELLATION, Reason.NEAR_1)
 
 
-def _is_free(spelled: Spelled | None, operator: str) -> bool:
+def _is_free(idiom: Spelled | None, operator: str) -> bool:
     """Whether a list denies a unit for its own computation; a product only as a sum of squares."""
-    if spelled is None:
+    if idiom is None:
         return operator not in PRODUCTS
-    return spelled.part is Part.OUTER and spelled.operator == SUM_OF_SQUARES
+    return idiom.part is Part.OUTER and idiom.operator == SUM_OF_SQUARES
 
 
 def _is_square(node: ir.Node) -> bool:
@@ -62,15 +62,15 @@ def _is_square(node: ir.Node) -> bool:
 def prove_tame(facts: Facts, proven: Proven, half: Half) -> Mapping[int, Evidence]:
     """Return the candidates that fit half for every input, each with the bound that proves it."""
     changing = varying_values(facts.graph.nodes)
-    found: dict[int, Evidence] = {}
+    proofs: dict[int, Evidence] = {}
     for unit in tame_candidates(facts):
         node = facts.graph.units[unit].node
         value, limit = _LIMITS[node.op_type](node, half, changing)
         number = proven.of(value).high if node.op_type == "Exp" else proven.of(value).most
         if value is not None and number <= limit and (limit == 0 or _are_within(facts, unit, proven, half)):
             name = value.name or ""
-            found[unit] = Evidence(Authority.PROOF, Reason.PROVEN_TAME, name, number, limit, half.name)
-    return found
+            proofs[unit] = Evidence(Authority.PROOF, Reason.PROVEN_TAME, name, number, limit, half.name)
+    return proofs
 
 
 def _are_within(facts: Facts, unit: int, proven: Proven, half: Half) -> bool:
@@ -79,10 +79,12 @@ def _are_within(facts: Facts, unit: int, proven: Proven, half: Half) -> bool:
     The consumers are no longer suspect once the unit is tame; consumers behind movers count as well.
     """
     graph = facts.graph
-    moved = reach([unit], lambda at: graph.successors[at], lambda at: _moves(graph.units[at].node))
-    after = {reader for at in (unit, *moved) for reader in graph.successors[at]}
-    made = [value for reader in after for value in graph.units[reader].defs]
-    return all(proven.of(value).most <= half.largest / HEADROOM for value in (*read_by(graph, unit), *made))
+    carriers = reach([unit], lambda at: graph.successors[at], lambda at: _moves(graph.units[at].node))
+    after = {reader for at in (unit, *carriers) for reader in graph.successors[at]}
+    results = [value for reader in after for value in graph.units[reader].defs]
+    return all(
+        proven.of(value).most <= half.largest / HEADROOM for value in (*read_by(graph, unit), *results)
+    )
 
 
 def _moves(node: ir.Node) -> bool:
@@ -103,8 +105,10 @@ def _exponent(node: ir.Node, half: Half, changing: _Changing) -> tuple[ir.Value 
 def _base(node: ir.Node, _half: Half, _changing: _Changing) -> tuple[ir.Value | None, float]:
     exponent = 2.0 if node.op_type == "Mul" else patterns.scalar(node.inputs[1])
     least, most = _DEGREES
-    known = exponent is not None and least <= exponent <= most
-    return (node.inputs[0], _POWER ** (1 / exponent)) if known and exponent is not None else (None, 0.0)
+    is_supported = exponent is not None and least <= exponent <= most
+    return (
+        (node.inputs[0], _POWER ** (1 / exponent)) if is_supported and exponent is not None else (None, 0.0)
+    )
 
 
 def _total(node: ir.Node, half: Half, _changing: _Changing) -> tuple[ir.Value | None, float]:
@@ -139,10 +143,10 @@ def decided(facts: Facts, root: ir.Graph, proven: Proven, options: Options) -> F
     """Return the facts with the findings that follow from bounds."""
     if facts.old_opset is not None:
         return facts
-    found = declared.find(facts, root, proven, options.half)
-    freed = prove_tame(facts, proven, options.half) if _frees(options) else {}
-    held = {unit: each for unit, each in found.items() if _counts(facts, unit, each)}
-    return replace(facts, findings={**facts.findings, **held}, freed=freed)
+    overflows = declared.find(facts, root, proven, options.half)
+    tame = prove_tame(facts, proven, options.half) if _frees(options) else {}
+    decisive = {unit: each for unit, each in overflows.items() if _counts(facts, unit, each)}
+    return replace(facts, findings={**facts.findings, **decisive}, freed=tame)
 
 
 def _counts(facts: Facts, unit: int, evidence: Evidence) -> bool:

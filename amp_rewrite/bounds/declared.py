@@ -24,37 +24,37 @@ def find(facts: Facts, root: ir.Graph, proven: Proven, half: Half) -> Mapping[in
     """
     masking = {unit for units in facts.ranges.masks.values() for unit in units}
     inputs = {value.name: value for value in root.inputs}
-    found: dict[int, Evidence] = {}
+    evidence: dict[int, Evidence] = {}
     for each in proven.inputs:
         if each.source is Source.DECLARED and _exceeds(each, half):
-            for unit in _reached(facts, inputs[each.name], proven, half.largest / HEADROOM):
+            for unit in _reached_units(facts, inputs[each.name], proven, half.largest / HEADROOM):
                 if unit not in masking:
-                    found.setdefault(unit, _evidence(each, half))
-    return found
+                    evidence.setdefault(unit, _evidence(each, half))
+    return evidence
 
 
-def _exceeds(found: InputRange, half: Half) -> bool:
+def _exceeds(declaration: InputRange, half: Half) -> bool:
     """Return True for a range with a finite end outside half, with HEADROOM; infinite ends do not count."""
-    ends = [abs(end) for end in (found.low, found.high) if math.isfinite(end)]
+    ends = [abs(end) for end in (declaration.low, declaration.high) if math.isfinite(end)]
     return max(ends, default=0.0) * HEADROOM > half.largest
 
 
-def _evidence(found: InputRange, half: Half) -> Evidence:
-    number = max((end for end in (found.low, found.high) if math.isfinite(end)), key=abs)
+def _evidence(declaration: InputRange, half: Half) -> Evidence:
+    number = max((end for end in (declaration.low, declaration.high) if math.isfinite(end)), key=abs)
     reason = Reason.DECLARED_OVERFLOW
-    return Evidence(Authority.RANGE, reason, found.name, number, half.largest, half.name)
+    return Evidence(Authority.RANGE, reason, declaration.name, number, half.largest, half.name)
 
 
-def _reached(facts: Facts, start: ir.Value, proven: Proven, most: float) -> dict[int, None]:
+def _reached_units(facts: Facts, start: ir.Value, proven: Proven, most: float) -> dict[int, None]:
     """Return the units that read a value, or outputs of movers that may be as large."""
     graph = facts.graph
-    found: dict[int, None] = {}
+    units: dict[int, None] = {}
     todo = [start]
     while todo:
         for unit, _ in graph.uses.get(todo.pop(), ()):
-            if unit in found:
+            if unit in units:
                 continue
-            found[unit] = None
+            units[unit] = None
             if effective_op(graph.units[unit].node) in MOVERS:
                 todo += [value for value in graph.units[unit].defs if not proven.of(value).most <= most]
-    return found
+    return units

@@ -32,18 +32,18 @@ GATE_ERROR = 2.0**-22
 """The absolute error of a computed gate: four times float32's roundoff."""
 
 
-def with_norms(found: Bound, norms: Iterable[float]) -> Bound:
+def with_norms(bound: Bound, norms: Iterable[float]) -> Bound:
     """Return the bound with these norms, rounded up, and elements clamped to the least of them.
 
     A norm that overflows float32 is no bound, as elements may be infinite; trailing ones are dropped.
     """
-    kept = [_upwards(norm) for norm in norms]
-    while kept and not kept[-1] < math.inf:
-        kept.pop()
-    if not kept:
-        return found
-    least = min(kept)
-    return Bound(max(found.low, -least), min(found.high, least), tuple(kept), found.sums)
+    norm_bounds = [_upwards(norm) for norm in norms]
+    while norm_bounds and not norm_bounds[-1] < math.inf:
+        norm_bounds.pop()
+    if not norm_bounds:
+        return bound
+    least = min(norm_bounds)
+    return Bound(max(bound.low, -least), min(bound.high, least), tuple(norm_bounds), bound.sums)
 
 
 def _upwards(norm: float) -> float:
@@ -60,34 +60,34 @@ def norms_of(site: Site, along: Callable[[int, int | str | None], float]) -> lis
 
 def _add(site: Site) -> Bound:
     a, b = site.bound(0), site.bound(1)
-    found = widened(a.low + b.low, a.high + b.high)
+    sum_range = widened(a.low + b.low, a.high + b.high)
     return with_norms(
-        found, norms_of(site, lambda axis, size: site.spread(0, axis, size) + site.spread(1, axis, size))
+        sum_range, norms_of(site, lambda axis, size: site.spread(0, axis, size) + site.spread(1, axis, size))
     )
 
 
 def _subtract(site: Site) -> Bound:
     a, b = site.bound(0), site.bound(1)
-    found = widened(a.low - b.high, a.high - b.low)
-    reduced = exact_copies.exact_producer(site.input(1), site.types, "ReduceMean", "ReduceMax")
-    if reduced is not None and _is_of(reduced, site):
-        if reduced.op_type == "ReduceMax":
-            return interval(found.low, 0.0)
-        return with_norms(found, _centred(site, reduced))
+    difference = widened(a.low - b.high, a.high - b.low)
+    reduction = exact_copies.exact_producer(site.input(1), site.types, "ReduceMean", "ReduceMax")
+    if reduction is not None and _is_of(reduction, site):
+        if reduction.op_type == "ReduceMax":
+            return interval(difference.low, 0.0)
+        return with_norms(difference, _centred_norms(site, reduction))
     return with_norms(
-        found, norms_of(site, lambda axis, size: site.spread(0, axis, size) + site.spread(1, axis, size))
+        difference, norms_of(site, lambda axis, size: site.spread(0, axis, size) + site.spread(1, axis, size))
     )
 
 
-def _is_of(reduced: ir.Node, site: Site) -> bool:
+def _is_of(reduction: ir.Node, site: Site) -> bool:
     """Whether a reduction is of the first input, and keeps its axes."""
-    same = exact_copies.are_same(reduced.inputs[0], site.input(0), site.types)
-    return same and reduced.attributes.get_int("keepdims", 1) == 1
+    same = exact_copies.are_same(reduction.inputs[0], site.input(0), site.types)
+    return same and reduction.attributes.get_int("keepdims", 1) == 1
 
 
-def _centred(site: Site, reduced: ir.Node) -> list[float]:
+def _centred_norms(site: Site, reduction: ir.Node) -> list[float]:
     """Return the norms of centred data: along the single axis of the mean they do not grow."""
-    axes = site.at(reduced).axes()
+    axes = site.at(reduction).axes()
     rank = site.rank(0)
     if axes is None or len(axes) != 1 or not rank:
         return []
@@ -96,18 +96,18 @@ def _centred(site: Site, reduced: ir.Node) -> list[float]:
 
 
 def _multiply(site: Site) -> Bound:
-    normalised = site.normalised()
-    if normalised is not None:
-        return normalised
+    norm_bound = site.normalised()
+    if norm_bound is not None:
+        return norm_bound
     a, b = site.bound(0), site.bound(1)
     if exact_copies.are_same(site.input(0), site.input(1), site.types):
         return _square(a)
-    found = product(a, b)
-    gated = a if _is_gate(site.input(1), site.input(0)) else b if _is_gate(*site.node.inputs) else None
-    if gated is not None:
-        found = interval(max(found.low, dip(gated.low, SWISH)), found.high)
-    found = with_norms(found, norms_of(site, lambda axis, size: _scaled(site, axis, size)))
-    return found._replace(sums=_weighed(site))
+    bound = product(a, b)
+    gate_input = a if _is_gate(site.input(1), site.input(0)) else b if _is_gate(*site.node.inputs) else None
+    if gate_input is not None:
+        bound = interval(max(bound.low, dip(gate_input.low, SWISH)), bound.high)
+    bound = with_norms(bound, norms_of(site, lambda axis, size: _product_norm(site, axis, size)))
+    return bound._replace(sums=_weighted_sums(site))
 
 
 def _square(a: Bound) -> Bound:
@@ -126,27 +126,27 @@ def dip(low: float, least: float) -> float:
     return max(min(low, 0.0), -least * ELEMENTWISE + min(low, 0.0) * GATE_ERROR)
 
 
-def _scaled(site: Site, axis: int, size: int | str | None) -> float:
+def _product_norm(site: Site, axis: int, size: int | str | None) -> float:
     return min(
         times(site.spread(0, axis, size), site.bound(1).most),
         times(site.bound(0).most, site.spread(1, axis, size)),
     )
 
 
-def _weighed(site: Site) -> float:
+def _weighted_sums(site: Site) -> float:
     """Return the bound of the row sums after a product with non-negative numbers."""
     pairs = ((site.sums(0), site.bound(1)), (site.sums(1), site.bound(0)))
     return min((times(sums, b.high) * ELEMENTWISE for sums, b in pairs if b.low >= 0), default=math.inf)
 
 
 def _divide(site: Site) -> Bound:
-    normalised = site.normalised()
-    if normalised is not None:
-        return normalised
+    norm_bound = site.normalised()
+    if norm_bound is not None:
+        return norm_bound
     inverse = reciprocal(site.bound(1))
-    found = product(site.bound(0), inverse)
+    quotient = product(site.bound(0), inverse)
     return with_norms(
-        found, norms_of(site, lambda axis, size: times(site.spread(0, axis, size), inverse.most))
+        quotient, norms_of(site, lambda axis, size: times(site.spread(0, axis, size), inverse.most))
     )
 
 
@@ -164,15 +164,15 @@ def _power(site: Site) -> Bound:
     if exponent == 2:
         return _square(a)
     if exponent > 0 and exponent == int(exponent) and int(exponent) % 2:
-        return widened(_raised(a.low, exponent), _raised(a.high, exponent))
-    low = _raised(max(a.low, 0.0), exponent)
-    high = _raised(a.most if exponent == int(exponent) else max(a.high, 0.0), exponent)
+        return widened(_raise_to(a.low, exponent), _raise_to(a.high, exponent))
+    low = _raise_to(max(a.low, 0.0), exponent)
+    high = _raise_to(a.most if exponent == int(exponent) else max(a.high, 0.0), exponent)
     if exponent >= 0:
         return widened(low if a.low >= 0 else 0.0, high)
     return widened(0.0, low) if a.low > 0 else UNKNOWN
 
 
-def _raised(base: float, exponent: float) -> float:
+def _raise_to(base: float, exponent: float) -> float:
     if math.isinf(base):
         return 0.0 if exponent < 0 else base
     try:
@@ -189,14 +189,14 @@ def _sum(site: Site) -> Bound:
 
 def total(*bounds: Bound) -> Bound:
     """Return the interval of a sum in any order; from three terms on, the error is relative to magnitudes."""
-    found = widened(sum(b.low for b in bounds), sum(b.high for b in bounds))
+    sum_range = widened(sum(b.low for b in bounds), sum(b.high for b in bounds))
     error = summed(len(bounds)) - 1
-    return found if len(bounds) < 3 else loosened(found, times(sum(b.most for b in bounds), error))
+    return sum_range if len(bounds) < 3 else loosened(sum_range, times(sum(b.most for b in bounds), error))
 
 
 def _mean(site: Site) -> Bound:
-    found = hull(*site.bounds)
-    return loosened(found, times(found.most, summed(len(site.bounds)) - 1))
+    union = hull(*site.bounds)
+    return loosened(union, times(union.most, summed(len(site.bounds)) - 1))
 
 
 def _modulo(site: Site) -> Bound:
@@ -246,8 +246,8 @@ def _approximated(function: Callable[[float], float]) -> Callable[[float, float,
     """Return the image of a monotonic function computed with the right sign and an absolute error."""
 
     def image(low: float, high: float, _: Site) -> tuple[float, float]:
-        found = widened(function(low), function(high))
-        loose = loosened(found, _ERROR)
+        image_range = widened(function(low), function(high))
+        loose = loosened(image_range, _ERROR)
         return max(loose.low, 0.0) if low >= 0 else loose.low, min(
             loose.high, 0.0
         ) if high <= 0 else loose.high
@@ -306,8 +306,8 @@ def _logarithm(site: Site) -> Bound:
 
 def _soft_plus(site: Site) -> Bound:
     a = site.bound(0)
-    found = widened(_softplus(a.low), _softplus(a.high))
-    return interval(max(found.low - _ERROR, 0.0), found.high + _ERROR)
+    image_range = widened(_softplus(a.low), _softplus(a.high))
+    return interval(max(image_range.low - _ERROR, 0.0), image_range.high + _ERROR)
 
 
 def _whole(site: Site) -> Bound:
@@ -323,12 +323,12 @@ def _clip(site: Site) -> Bound:
     a = site.bound(0)
     least = site.bound(1) if site.has(1) else _number(site.number("min", -math.inf))
     most = site.bound(2) if site.has(2) else _number(site.number("max", math.inf))
-    found = interval(min(max(a.low, least.low), most.low), min(max(a.high, least.high), most.high))
-    return with_norms(found, site.norms(0)) if least.high <= 0 <= most.low else found
+    bound = interval(min(max(a.low, least.low), most.low), min(max(a.high, least.high), most.high))
+    return with_norms(bound, site.norms(0)) if least.high <= 0 <= most.low else bound
 
 
-def _number(given: float) -> Bound:
-    return Bound(given, given)
+def _number(number: float) -> Bound:
+    return Bound(number, number)
 
 
 def _cast(site: Site) -> Bound:
@@ -354,11 +354,11 @@ def _softmax(site: Site) -> Bound:
     out = site.out()
     axis = site.integer("axis", -1)
     along = -axis if axis < 0 else (len(out) - axis if out is not None else 0)
-    found = interval(0.0, 1 + 2**-8)
+    bound = interval(0.0, 1 + 2**-8)
     if along < 1:
-        return found
+        return bound
     norms = [math.inf] * (along - 1) + [1 + 2**-8]
-    return with_norms(found, norms)._replace(sums=1 + 2**-8 if along == 1 else math.inf)
+    return with_norms(bound, norms)._replace(sums=1 + 2**-8 if along == 1 else math.inf)
 
 
 def _log_softmax(_: Site) -> Bound:
@@ -416,19 +416,19 @@ def _least(site: Site) -> Bound:
 
 
 def _select(site: Site) -> Bound:
-    a, b = _chosen(site, 1), _chosen(site, 2)
-    found = with_norms(
+    a, b = _branch_bound(site, 1), _branch_bound(site, 2)
+    union = with_norms(
         hull(a, b),
         norms_of(site, lambda axis, size: math.hypot(site.spread(1, axis, size), site.spread(2, axis, size))),
     )
     sums = [site.sums(port) for port, other in ((1, b), (2, a)) if other.low == other.high == 0]
-    return found._replace(sums=min(sums, default=math.inf))
+    return union._replace(sums=min(sums, default=math.inf))
 
 
 _COMPARED = {"Greater": True, "GreaterOrEqual": True, "Less": False, "LessOrEqual": False}
 
 
-def _chosen(site: Site, port: int) -> Bound:
+def _branch_bound(site: Site, port: int) -> Bound:
     """Return the bound of a branch of Where; if a comparison of it is the condition, clamped to its limit."""
     a, node = site.bound(port), exact_copies.exact_producer(site.input(0), site.types, *_COMPARED)
     if node is None or not exact_copies.are_same(node.inputs[0], site.input(port), site.types):

@@ -97,12 +97,12 @@ def _ranges(inputs: Mapping[str, ir.Value], declared: Ranges) -> Iterator[InputR
     for name, value in inputs.items():
         if name in declared:
             yield InputRange(name, *declared[name], Source.DECLARED)
-        elif (assumed := _assumed(value)) is not None:
-            bound, source = assumed
+        elif (assumption := _assume_range(value)) is not None:
+            bound, source = assumption
             yield InputRange(name, bound.low, bound.high, source)
 
 
-def _assumed(value: ir.Value) -> tuple[Bound, Source] | None:
+def _assume_range(value: ir.Value) -> tuple[Bound, Source] | None:
     """Return the assumed range: pixels of any scale, normalised or not; 0 or 1 for an integer mask; the
     indices of a table.
     """
@@ -153,12 +153,14 @@ def _table(node: ir.Node, port: int) -> int | None:
     return int(shape[at]) if -len(shape) <= at < len(shape) else None
 
 
-def bounds(model: ir.Model, given: tuple[InputRange, ...]) -> dict[ir.Value, Bound]:
+def bounds(model: ir.Model, input_ranges: tuple[InputRange, ...]) -> dict[ir.Value, Bound]:
     """Return the bounds of a model's inputs: their ranges, else those of their types."""
-    known = {found.name: interval(found.low, found.high) for found in given}
-    stored = model.ir_version < CONSTANT_INPUTS_BELOW
-    values = [value for value in model.graph.inputs if not (stored and value.is_initializer())]
-    return {value: known.get(value.name or "", _of_type(value)) for value in values}
+    intervals = {
+        input_range.name: interval(input_range.low, input_range.high) for input_range in input_ranges
+    }
+    constant_initializers = model.ir_version < CONSTANT_INPUTS_BELOW
+    values = [value for value in model.graph.inputs if not (constant_initializers and value.is_initializer())]
+    return {value: intervals.get(value.name or "", _of_type(value)) for value in values}
 
 
 def _of_type(value: ir.Value) -> Bound:

@@ -65,10 +65,10 @@ class Known:
         """Return the bound of a value; a stored one is measured at the first call."""
         if value is None:
             return UNKNOWN
-        found = self.bounds.get(value)
-        if found is None:
-            found = self.bounds[value] = self._measured(value)
-        return found
+        bound = self.bounds.get(value)
+        if bound is None:
+            bound = self.bounds[value] = self._measured(value)
+        return bound
 
     def _measured(self, value: ir.Value) -> Bound:
         tensor = self.stored(value)

@@ -31,15 +31,15 @@ from amp_rewrite.model import patterns
 
 def _layer_norm(site: Site) -> Bound:
     """Bound the result by sqrt(n) * gamma + beta, for any data."""
-    count, axes = _normalised(site)
+    count, axes = _normalised_size(site)
     if count is None or not _divides_well(site):
         return UNKNOWN
     size = math.sqrt(count) * summed(count)
     scale, bias = site.bound(1), site.bound(2) if site.has(2) else interval(0.0, 0.0)
-    found = symmetric(times(size, scale.most) + bias.most)
+    bound = symmetric(times(size, scale.most) + bias.most)
     if axes != 1:
-        return found
-    return with_norms(found, [times(size, scale.most) + (site.spread(2, 1, count) if site.has(2) else 0.0)])
+        return bound
+    return with_norms(bound, [times(size, scale.most) + (site.spread(2, 1, count) if site.has(2) else 0.0)])
 
 
 LEAST_EPSILON = 1e-30
@@ -50,7 +50,7 @@ def _divides_well(site: Site) -> bool:
     return site.number("epsilon", 1e-5) >= LEAST_EPSILON
 
 
-def _normalised(site: Site) -> tuple[int | None, int]:
+def _normalised_size(site: Site) -> tuple[int | None, int]:
     """Return the number of elements that are normalised together, and of the last axes that they span.
 
     The size of the last axis alone may also be inferred from the weight, if that has more than one element.
@@ -91,9 +91,9 @@ def _batch_norm(site: Site) -> Bound:
     if not least:
         return UNKNOWN
     factor, a = scale.most / least, site.bound(0)
-    moved = widened(a.low - mean.high, a.high - mean.low)
-    found = product(moved, symmetric(factor))
-    whole = widened(found.low + bias.low, found.high + bias.high)
+    deviation = widened(a.low - mean.high, a.high - mean.low)
+    product_range = product(deviation, symmetric(factor))
+    whole = widened(product_range.low + bias.low, product_range.high + bias.high)
     return loosened(whole, times(a.most + mean.most, factor) * _FOLDED)
 
 
@@ -106,10 +106,10 @@ def _mean(site: Site) -> Bound:
     a = site.bound(0)
     count = _count(site)
     factor = summed(count)
-    found = widened(a.low, a.high, factor)
+    bound = widened(a.low, a.high, factor)
     if site.integer("keepdims", 1) != 1:
-        return found
-    return with_norms(found, [norm * factor for norm in site.norms(0)])
+        return bound
+    return with_norms(bound, [norm * factor for norm in site.norms(0)])
 
 
 def _count(site: Site) -> int | None:
@@ -117,11 +117,13 @@ def _count(site: Site) -> int | None:
     shape, axes = site.dims(0), site.axes()
     if shape is None or (axes is None and site.has(1)):
         return None
-    reduced = shape if axes is None else [shape[axis] for axis in axes if -len(shape) <= axis < len(shape)]
+    reduced_dims = (
+        shape if axes is None else [shape[axis] for axis in axes if -len(shape) <= axis < len(shape)]
+    )
     if not axes and site.integer("noop_with_empty_axes", 0):
         return 1
-    sizes = [size for size in (reduced or shape) if isinstance(size, int)]
-    return math.prod(sizes) if len(sizes) == len(reduced or shape) else None
+    sizes = [size for size in (reduced_dims or shape) if isinstance(size, int)]
+    return math.prod(sizes) if len(sizes) == len(reduced_dims or shape) else None
 
 
 def _is_last(site: Site) -> bool:
@@ -133,13 +135,13 @@ def _sum(site: Site) -> Bound:
     a, count = site.bound(0), _count(site)
     factor = summed(count)
     if count is None:
-        found = interval(0.0 if a.low >= 0 else -math.inf, 0.0 if a.high <= 0 else math.inf)
+        bound = interval(0.0 if a.low >= 0 else -math.inf, 0.0 if a.high <= 0 else math.inf)
     else:
-        found = widened(times(count, a.low), times(count, a.high), factor)
+        bound = widened(times(count, a.low), times(count, a.high), factor)
         if _is_last(site):
             most = math.sqrt(count) * site.norm(0, 1) * factor
-            found = Bound(max(found.low, -most), min(found.high, most))
-    return Bound(found.low, min(found.high, a.sums * factor)) if _is_last(site) else found
+            bound = Bound(max(bound.low, -most), min(bound.high, most))
+    return Bound(bound.low, min(bound.high, a.sums * factor)) if _is_last(site) else bound
 
 
 def _norm(site: Site) -> Bound:
@@ -147,10 +149,10 @@ def _norm(site: Site) -> Bound:
     overflows float32.
     """
     count = _count(site)
-    found = root(count, site.bound(0).most) if count is not None else math.inf
+    length = root(count, site.bound(0).most) if count is not None else math.inf
     if _is_last(site):
-        found = min(found, site.norm(0, 1))
-    most = found * summed(count)
+        length = min(length, site.norm(0, 1))
+    most = length * summed(count)
     return interval(0.0, most if most * most < MOST else math.inf)
 
 
@@ -174,10 +176,10 @@ def _log_sum_exp(site: Site) -> Bound:
 
 def _running_sum(site: Site) -> Bound:
     shape = site.dims(0)
-    stored = site.numbers(1)
-    if not shape or stored is None:
+    axes = site.numbers(1)
+    if not shape or axes is None:
         return UNKNOWN
-    size = shape[int(stored[0])] if -len(shape) <= stored[0] < len(shape) else None
+    size = shape[int(axes[0])] if -len(shape) <= axes[0] < len(shape) else None
     a = site.bound(0)
     if not isinstance(size, int):
         return interval(0.0 if a.low >= 0 else -math.inf, 0.0 if a.high <= 0 else math.inf)
@@ -194,8 +196,8 @@ def _recurrent(site: Site) -> Bound:
     """Bound the outputs by the default activations and the initial state."""
     if "activations" in site.node.attributes:
         return UNKNOWN
-    begun = site.bound(5) if site.has(5) else interval(0.0, 0.0)
-    return widened(*hull(interval(-1.0, 1.0), begun)[:2], 1 + 2**-8)
+    initial_state = site.bound(5) if site.has(5) else interval(0.0, 0.0)
+    return widened(*hull(interval(-1.0, 1.0), initial_state)[:2], 1 + 2**-8)
 
 
 RULES: Mapping[str, Rule] = {
@@ -226,44 +228,45 @@ _MEAN = "ReduceMean"
 _SUMS = ("ReduceSum", "ReduceSumSquare", "ReduceL2")
 
 
-def bound_written_out_norms(graph: UnitGraph, known: Known) -> Mapping[ir.Node, Bound]:
+def bound_written_out_norms(graph: UnitGraph, environment: Known) -> Mapping[ir.Node, Bound]:
     """Return the bound of the quotient of every written-out norm whose size is known."""
-    return dict(_found(graph, known))
+    return dict(_quotients(graph, environment))
 
 
-def _found(graph: UnitGraph, known: Known) -> Iterator[tuple[ir.Node, Bound]]:
+def _quotients(graph: UnitGraph, environment: Known) -> Iterator[tuple[ir.Node, Bound]]:
     for norm in graph.norms:
         squares = all(node is norm.reduction or node.op_type in ("Mul", "Pow") for node in norm.power)
-        if squares and norm.reduction.op_type in (_MEAN, *_SUMS) and _is_consistent(norm, known):
-            reduction = Site(norm.reduction, known)
+        if squares and norm.reduction.op_type in (_MEAN, *_SUMS) and _is_consistent(norm, environment):
+            reduction = Site(norm.reduction, environment)
             is_known = _is_root(norm.chain) and _is_aligned(reduction, norm.chain)
             bound = _bound(reduction) if is_known else None
             if bound is not None:
                 yield norm.result, bound
 
 
-def _is_consistent(norm: Norm, known: Known) -> bool:
+def _is_consistent(norm: Norm, environment: Known) -> bool:
     """Whether the whole norm is computed in one type of 32 or 64 bits, and centred by a single mean."""
-    read = (value for node in norm.inner for value in node.inputs if value is not None)
+    operands = (value for node in norm.inner for value in node.inputs if value is not None)
     copies = all(
-        patterns.origin(value) in (value, exact_copies.exact_origin(value, known.types)) for value in read
+        patterns.origin(value) in (value, exact_copies.exact_origin(value, environment.types))
+        for value in operands
     )
-    kinds = {known.dtype(value) for node in norm.inner for value in node.outputs}
-    means = [Site(node, known) for node in norm.centring if node.op_type == _MEAN]
-    reduced = {(site.axes(), site.integer("keepdims", 1)) for site in means}
+    kinds = {environment.dtype(value) for node in norm.inner for value in node.outputs}
+    means = [Site(node, environment) for node in norm.centring if node.op_type == _MEAN]
+    reductions = {(site.axes(), site.integer("keepdims", 1)) for site in means}
     plain = all(node.op_type in (_MEAN, "Sub") for node in norm.centring)
-    return copies and plain and len(kinds) == 1 and kinds <= WIDE and len(reduced) <= 1
+    return copies and plain and len(kinds) == 1 and kinds <= WIDE and len(reductions) <= 1
 
 
 def _is_aligned(reduction: Site, chain: Sequence[ir.Node]) -> bool:
     """Whether the reduction keeps its axes, or an Unsqueeze restores them."""
-    added = [reduction.at(node).axes() for node in chain if node.op_type == "Unsqueeze"]
+    new_axes = [reduction.at(node).axes() for node in chain if node.op_type == "Unsqueeze"]
     if reduction.integer("keepdims", 1) == 1:
-        return not added
+        return not new_axes
     rank, axes = reduction.rank(0), reduction.axes()
-    if len(added) != 1 or not rank or axes is None or added[0] is None:
+    if len(new_axes) != 1 or not rank or axes is None or new_axes[0] is None:
         return False
-    return {axis % rank for axis in axes} == {axis % rank for axis in added[0]}
+    return {axis % rank for axis in axes} == {axis % rank for axis in new_axes[0]}
 
 
 def _is_root(nodes: Sequence[ir.Node]) -> bool:
@@ -271,12 +274,12 @@ def _is_root(nodes: Sequence[ir.Node]) -> bool:
 
     Additions are allowed before the inversion only, and scaling nowhere.
     """
-    bounded = inverted = False
+    is_bounded = is_inverted = False
     for node in nodes:
         scalars = [patterns.scalar(value) for value in node.inputs]
-        if node.op_type in ("Add", "Clip", "Max") and not inverted:
+        if node.op_type in ("Add", "Clip", "Max") and not is_inverted:
             floor = _floor(node, scalars)
-            bounded = bounded or floor >= LEAST_EPSILON
+            is_bounded = is_bounded or floor >= LEAST_EPSILON
             if floor < 0:
                 return False
         elif (
@@ -284,10 +287,10 @@ def _is_root(nodes: Sequence[ir.Node]) -> bool:
             or (node.op_type == "Div" and scalars[0] == 1.0)
             or (node.op_type == "Pow" and scalars[1] == _INVERSE_ROOT)
         ):
-            inverted = not inverted
+            is_inverted = not is_inverted
         elif node.op_type not in _HOLD and not (node.op_type == "Pow" and scalars[1] == _ROOT):
             return False
-    return bounded
+    return is_bounded
 
 
 def _floor(node: ir.Node, scalars: list[float | None]) -> float:
@@ -335,11 +338,11 @@ def _fused_norm(gamma: int, beta: int | None) -> Rule:
         count = weight[-1] if weight else None
         if not isinstance(count, int) or site.number("epsilon", 1e-12) < LEAST_EPSILON:
             return UNKNOWN
-        scaled = times(math.sqrt(count) * summed(count), site.bound(gamma).most)
+        scale_bound = times(math.sqrt(count) * summed(count), site.bound(gamma).most)
         has_bias = beta is not None and site.has(beta)
         offset = site.bound(beta).most if beta is not None and has_bias else 0.0
-        norm = scaled + (site.spread(beta, 1, count) if beta is not None and has_bias else 0.0)
-        return with_norms(symmetric(scaled + offset), [norm])
+        norm = scale_bound + (site.spread(beta, 1, count) if beta is not None and has_bias else 0.0)
+        return with_norms(symmetric(scale_bound + offset), [norm])
 
     return rule
 
@@ -348,16 +351,18 @@ def _total(*ports: int) -> Rule:
     """Return the rule of the sum of the present inputs at these ports, with the norm along the last axis."""
 
     def rule(site: Site) -> Bound:
-        given = [port for port in ports if site.has(port)]
+        present_ports = [port for port in ports if site.has(port)]
         shape = site.dims(ports[0])
         size = shape[-1] if shape else None
-        found = total(*(site.bound(port) for port in given))
-        return with_norms(found, [sum(site.spread(port, 1, size) for port in given) * summed(len(given))])
+        bound = total(*(site.bound(port) for port in present_ports))
+        return with_norms(
+            bound, [sum(site.spread(port, 1, size) for port in present_ports) * summed(len(present_ports))]
+        )
 
     return rule
 
 
-def _gated(least: float) -> Rule:
+def _gate(least: float) -> Rule:
     """Return the rule of x times a gate in [0, 1], where x is an input with an optional bias."""
 
     def rule(site: Site) -> Bound:
@@ -368,7 +373,7 @@ def _gated(least: float) -> Rule:
 
 
 def _quick_gelu(site: Site) -> Bound:
-    return _gated(math.inf)(site) if site.number("alpha", 1.702) >= 0 else UNKNOWN
+    return _gate(math.inf)(site) if site.number("alpha", 1.702) >= 0 else UNKNOWN
 
 
 def _values(site: Site) -> Bound:
@@ -379,10 +384,10 @@ def _values(site: Site) -> Bound:
 
 _MS = "com.microsoft:"
 CONTRIB_RULES: Mapping[str, Rule] = {
-    _MS + "BiasGelu": _gated(0.1701),
+    _MS + "BiasGelu": _gate(0.1701),
     _MS + "EmbedLayerNormalization": _fused_norm(5, 6),
-    _MS + "FastGelu": _gated(0.1701),
-    _MS + "Gelu": _gated(0.1701),
+    _MS + "FastGelu": _gate(0.1701),
+    _MS + "Gelu": _gate(0.1701),
     _MS + "MultiHeadAttention": _values,
     _MS + "QuickGelu": _quick_gelu,
     _MS + "SkipLayerNormalization": _fused_norm(2, 3),

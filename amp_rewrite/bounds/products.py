@@ -24,13 +24,13 @@ from amp_rewrite.model.constants import dims
 
 
 def _matmul(site: Site) -> Bound:
-    right, left = site.matrix_of(1), site.matrix_of(0)
+    right, left_matrix = site.matrix_of(1), site.matrix_of(0)
     if right is not None:
         return _by_weight(site, 0, 1, right)
-    if left is not None:
+    if left_matrix is not None:
         vector = site.rank(1) == 1
-        found = _by_weight(site, 1, 1 if vector else 2, left.transposed)
-        return found if vector else found._replace(norms=(math.inf, *found.norms))
+        bound = _by_weight(site, 1, 1 if vector else 2, left_matrix.transposed)
+        return bound if vector else bound._replace(norms=(math.inf, *bound.norms))
     return _of_two(site)
 
 
@@ -52,8 +52,8 @@ def _of_two(site: Site) -> Bound:
     slack = summed(terms)
     vector = site.rank(1) == 1
     if a.sums < math.inf:
-        averaged = product(interval(0.0, a.sums * slack), b)
-        return averaged if vector else with_norms(averaged, [times(site.norm(1, 1), a.sums) * slack])
+        average = product(interval(0.0, a.sums * slack), b)
+        return average if vector else with_norms(average, [times(site.norm(1, 1), a.sums) * slack])
     most = times(site.norm(0, 1), site.norm(1, 1 if vector else 2)) * slack
     return symmetric(most)
 
@@ -61,43 +61,43 @@ def _of_two(site: Site) -> Bound:
 def _terms(site: Site) -> int | None:
     """Return the length of the contracted axis; None if it is unknown."""
     first, second = site.dims(0), site.dims(1)
-    known = [shape[-at] for shape, at in ((first, 1), (second, 2)) if shape is not None and len(shape) >= at]
-    return next((size for size in known if isinstance(size, int)), None)
+    sizes = [shape[-at] for shape, at in ((first, 1), (second, 2)) if shape is not None and len(shape) >= at]
+    return next((size for size in sizes if isinstance(size, int)), None)
 
 
 def _gemm(site: Site) -> Bound:
-    transposed = site.integer("transA", 0) == 1
+    is_transposed = site.integer("transA", 0) == 1
     weight = site.matrix_of(1)
     if weight is None:
-        a, b = site.norm(0, 2 if transposed else 1), site.norm(1, 1 if site.integer("transB", 0) else 2)
-        found = symmetric(times(a, b) * summed(_terms(site)))
+        a, b = site.norm(0, 2 if is_transposed else 1), site.norm(1, 1 if site.integer("transB", 0) else 2)
+        bound = symmetric(times(a, b) * summed(_terms(site)))
     else:
-        turned = weight.transposed if site.integer("transB", 0) else weight
-        found = _by_weight(site, 0, 2 if transposed else 1, turned)
-    return _offset(site, _times(found, site.number("alpha", 1.0)), site.number("beta", 1.0))
+        operand = weight.transposed if site.integer("transB", 0) else weight
+        bound = _by_weight(site, 0, 2 if is_transposed else 1, operand)
+    return _offset(site, _times(bound, site.number("alpha", 1.0)), site.number("beta", 1.0))
 
 
-def _times(found: Bound, factor: float) -> Bound:
-    scaled = product(found, interval(factor, factor))
-    return with_norms(scaled, [times(norm, abs(factor)) for norm in found.norms])
+def _times(bound: Bound, factor: float) -> Bound:
+    multiple = product(bound, interval(factor, factor))
+    return with_norms(multiple, [times(norm, abs(factor)) for norm in bound.norms])
 
 
-def _offset(site: Site, found: Bound, factor: float) -> Bound:
+def _offset(site: Site, bound: Bound, factor: float) -> Bound:
     """Add the third input, times a factor."""
     if not site.has(2):
-        return found
+        return bound
     offset = product(site.bound(2), interval(factor, factor))
-    whole = _accumulated(found, offset, _terms(site))
+    whole = _accumulate(bound, offset, _terms(site))
     out = site.out()
     size = out[-1] if out else None
     slack = summed(_terms(site))
-    norms = [norm + times(site.spread(2, 1, size), abs(factor)) * slack for norm in found.norms[:1]]
+    norms = [norm + times(site.spread(2, 1, size), abs(factor)) * slack for norm in bound.norms[:1]]
     return with_norms(whole, norms)
 
 
-def _accumulated(found: Bound, offset: Bound, terms: int | None) -> Bound:
+def _accumulate(bound: Bound, offset: Bound, terms: int | None) -> Bound:
     """Return the interval of a sum plus an offset that may be the initial value of its accumulator."""
-    whole = widened(found.low + offset.low, found.high + offset.high)
+    whole = widened(bound.low + offset.low, bound.high + offset.high)
     return loosened(whole, times(offset.most, summed(terms) - 1))
 
 
@@ -134,24 +134,24 @@ def _transposed_convolution(site: Site) -> Bound:
     return _with_bias(site, symmetric(most), shape[0] * taps)
 
 
-def _with_bias(site: Site, found: Bound, terms: int) -> Bound:
-    return _accumulated(found, site.bound(2), terms) if site.has(2) else found
+def _with_bias(site: Site, bound: Bound, terms: int) -> Bound:
+    return _accumulate(bound, site.bound(2), terms) if site.has(2) else bound
 
 
 def _einsum(site: Site) -> Bound:
     """Bound the products of elements; of a contracted letter, their sum by its size, or by the norms."""
     equation = site.text("equation", "").replace(" ", "")
-    left, _, right = equation.partition("->")
-    terms = left.split(",")
+    operands, _, right = equation.partition("->")
+    terms = operands.split(",")
     if "." in equation or not right or any(len(set(term)) < len(term) for term in terms) or len(terms) > 2:
         return UNKNOWN
-    found = site.bound(0) if len(terms) == 1 else product(site.bound(0), site.bound(1))
+    product_range = site.bound(0) if len(terms) == 1 else product(site.bound(0), site.bound(1))
     summed_over = set("".join(terms)) - set(right)
     if not summed_over:
-        return Bound(found.low, found.high)
+        return Bound(product_range.low, product_range.high)
     sizes = [_size_of(site, terms, letter) for letter in summed_over]
     count = math.prod(size for size in sizes if size is not None) if None not in sizes else None
-    most = times(found.most, count) * summed(count) if count is not None else math.inf
+    most = times(product_range.most, count) * summed(count) if count is not None else math.inf
     if len(terms) == 2 and len(summed_over) == 1:
         most = min(most, _scalar_products(site, terms, next(iter(summed_over))) * summed(count))
     return symmetric(most)
@@ -159,9 +159,9 @@ def _einsum(site: Site) -> Bound:
 
 def _size_of(site: Site, terms: list[str], letter: str) -> int | None:
     """Return the size of a letter; a size of 1 is broadcast to that of the other operand."""
-    found = [_size_in(site.dims(port), term, letter) for port, term in enumerate(terms) if letter in term]
-    larger = [size for size in found if isinstance(size, int) and size != 1]
-    return larger[0] if larger else (1 if all(size == 1 for size in found) else None)
+    sizes = [_size_in(site.dims(port), term, letter) for port, term in enumerate(terms) if letter in term]
+    larger = [size for size in sizes if isinstance(size, int) and size != 1]
+    return larger[0] if larger else (1 if all(size == 1 for size in sizes) else None)
 
 
 def _size_in(shape: Dims | None, term: str, letter: str) -> Dim:

@@ -32,9 +32,9 @@ def is_lossless(cast: ir.Node, types: Types) -> bool:
     to, source = cast.attributes.get("to"), types.get(cast.inputs[0]) if cast.inputs[0] is not None else None
     if to is None or to.is_ref() or not isinstance(source, ir.TensorType):
         return False
-    dtype, given = ir.DataType(to.as_int()), source.dtype
-    wide = dtype == ir.DataType.DOUBLE and given == ir.DataType.DOUBLE
-    return wide or (dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE) and given in _NARROWER)
+    dtype, source_dtype = ir.DataType(to.as_int()), source.dtype
+    wide = dtype == ir.DataType.DOUBLE and source_dtype == ir.DataType.DOUBLE
+    return wide or (dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE) and source_dtype in _NARROWER)
 
 
 def are_same(a: ir.Value | None, b: ir.Value | None, types: Types) -> bool:
@@ -59,8 +59,8 @@ class Site:
 
     __slots__ = ("_inputs", "_known", "node")
 
-    def __init__(self, node: ir.Node, known: Known) -> None:
-        self.node, self._known, self._inputs = node, known, node.inputs
+    def __init__(self, node: ir.Node, environment: Known) -> None:
+        self.node, self._known, self._inputs = node, environment, node.inputs
 
     @property
     def bounds(self) -> list[Bound]:
@@ -106,8 +106,8 @@ class Site:
 
     def integers(self, name: str) -> tuple[int, ...] | None:
         """Return an attribute that is a list of integers; None if it is absent."""
-        found = self.node.attributes.get_ints(name)
-        return None if found is None else tuple(found)
+        numbers = self.node.attributes.get_ints(name)
+        return None if numbers is None else tuple(numbers)
 
     def text(self, name: str, default: str) -> str:
         """Return a string attribute."""
@@ -126,11 +126,11 @@ class Site:
 
     def axes(self) -> tuple[int, ...] | None:
         """Return the `axes` of a reduction, Squeeze or Unsqueeze, an attribute or input; None if unknown."""
-        found = self.integers("axes")
-        if found is None and self.has(1):
-            stored = self.numbers(1)
-            found = tuple(map(int, stored)) if stored is not None else None
-        return found
+        axes = self.integers("axes")
+        if axes is None and self.has(1):
+            indices = self.numbers(1)
+            axes = tuple(map(int, indices)) if indices is not None else None
+        return axes
 
     def matrix(self, port: int, rows: int, columns: int) -> Matrix | None:
         """Return the norms of a stored input as a matrix of that shape."""
@@ -163,10 +163,10 @@ class Site:
         value = self.input(port)
         bound, shape = self._known.of(value), self._known.dims(value)
         own = None if shape is None else (shape[-axis] if axis <= len(shape) else 1)
-        known = bound.norms[axis - 1] if axis <= len(bound.norms) else math.inf
+        limit = bound.norms[axis - 1] if axis <= len(bound.norms) else math.inf
         if value is not None and not bound.norms:
-            known = self._known.stored_norm(value, axis)
-        return min(known, root(own, bound.most)) if isinstance(own, int) else known
+            limit = self._known.stored_norm(value, axis)
+        return min(limit, root(own, bound.most)) if isinstance(own, int) else limit
 
     def spread(self, port: int, axis: int, size: Dim) -> float:
         """Return the same bound for the input broadcast to a size along that axis, if known."""

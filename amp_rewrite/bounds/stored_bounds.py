@@ -119,8 +119,8 @@ def norm_of(tensor: ir.TensorProtocol, axis: int) -> float:
     if math.prod(shape) > _SMALL or axis > len(shape) or not tensor.dtype.is_floating_point():
         return math.inf
     array = np.asarray(constants.numbers(tensor), np.float64)
-    found = float(np.sqrt(np.square(array).sum(axis=-axis)).max(initial=0.0)) * summed(1)
-    return found if math.isfinite(found) else math.inf
+    norm = float(np.sqrt(np.square(array).sum(axis=-axis)).max(initial=0.0)) * summed(1)
+    return norm if math.isfinite(norm) else math.inf
 
 
 def _interval_of_blocks(tensor: ir.TensorProtocol) -> Bound:
@@ -152,10 +152,10 @@ def of_matrix(tensor: ir.TensorProtocol, rows: int, columns: int) -> MatrixNorms
     for block in _row_blocks(tensor, rows, columns):
         sums.add(block)
     up = summed(max(columns, min(rows, CHUNK // columns)))  # terms that are summed in float32
-    flushed = max(rows, columns) * _FLUSHED
-    row_l2, column_l2 = math.sqrt(sums.row_sq + flushed), math.sqrt(float(sums.sq.max()) + flushed)
-    found = (sums.row_l1, row_l2, float(sums.l1.max()), column_l2) if sums.row_l1 else (0.0,) * 4
-    row_l1, row_l2, column_l1, column_l2 = (n * up if math.isfinite(n) else math.inf for n in found)
+    underflow = max(rows, columns) * _FLUSHED
+    row_l2, column_l2 = math.sqrt(sums.row_sq + underflow), math.sqrt(float(sums.sq.max()) + underflow)
+    norms = (sums.row_l1, row_l2, float(sums.l1.max()), column_l2) if sums.row_l1 else (0.0,) * 4
+    row_l1, row_l2, column_l1, column_l2 = (n * up if math.isfinite(n) else math.inf for n in norms)
     return MatrixNorms(rows, columns, row_l1, row_l2, column_l1, column_l2)
 
 
@@ -183,8 +183,8 @@ class _Sums:
 
 def _largest(sums: Floats) -> float:
     """Return the largest sum, or infinity if one is NaN."""
-    found = float(sums.max())
-    return math.inf if math.isnan(found) else found
+    largest = float(sums.max())
+    return math.inf if math.isnan(largest) else largest
 
 
 def _row_blocks(tensor: ir.TensorProtocol, rows: int, columns: int) -> Iterator[Floats]:
@@ -214,9 +214,9 @@ def spectral_norm_of(tensor: ir.TensorProtocol, norms: MatrixNorms) -> float:
     error = summed(terms) - 1  # of a Gram matrix: n * u times the product of the norms
     with np.errstate(all="ignore"), blas_threads.single():  # overflow gives infinity, which is no bound
         parts = [norm_of_gram(gram) for gram in grams]
-    flushed = rows * columns * _FLUSHED
-    squared = math.fsum(part * part for part in parts) + 2 * error * total + flushed
-    return min(math.sqrt(squared), math.sqrt(total))
+    underflow = rows * columns * _FLUSHED
+    square_sum = math.fsum(part * part for part in parts) + 2 * error * total + underflow
+    return min(math.sqrt(square_sum), math.sqrt(total))
 
 
 def _column_grams(blocks: Iterator[Floats], columns: int) -> Iterator[Floats]:
@@ -232,15 +232,15 @@ def _column_grams(blocks: Iterator[Floats], columns: int) -> Iterator[Floats]:
 
 def _row_grams(blocks: Iterator[Floats]) -> Iterator[Floats]:
     """Yield WW' of parts of at most _WIDEST rows, gathered from the blocks."""
-    held: list[Floats] = []
+    buffer: list[Floats] = []
     for block in blocks:
-        held.append(block)
-        if sum(map(len, held)) >= _WIDEST:
-            whole = np.concatenate(held)
+        buffer.append(block)
+        if sum(map(len, buffer)) >= _WIDEST:
+            whole = np.concatenate(buffer)
             yield from (_gram(whole[at : at + _WIDEST]) for at in range(0, len(whole), _WIDEST))
-            held = []
-    if held:
-        yield _gram(np.concatenate(held))
+            buffer = []
+    if buffer:
+        yield _gram(np.concatenate(buffer))
 
 
 def _gram(part: Floats) -> Floats:

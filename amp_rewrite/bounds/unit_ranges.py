@@ -72,36 +72,36 @@ class HalfRanges:
     counts: RangeCounts
 
 
-def find(facts: Facts, units: Iterable[int], proven: Proven, seen: Seen, half: Half) -> HalfRanges:
+def find(facts: Facts, units: Iterable[int], proven: Proven, observations: Seen, half: Half) -> HalfRanges:
     """Return the ranges of these half units."""
-    judge = _Judge(facts, proven, seen, half)
-    found = {unit: judge.unit(facts.graph.units[unit]) for unit in units}
-    kinds = Counter(each.knowledge for each in found.values())
+    judge = _Judge(facts, proven, observations, half)
+    ranges = {unit: judge.unit(facts.graph.units[unit]) for unit in units}
+    kinds = Counter(each.knowledge for each in ranges.values())
     proved, observed, unknown = (kinds[knowledge] for knowledge in Knowledge)
-    return HalfRanges(found, RangeCounts(len(found), proved, observed, unknown, proven.inputs))
+    return HalfRanges(ranges, RangeCounts(len(ranges), proved, observed, unknown, proven.inputs))
 
 
 class _Judge:
-    def __init__(self, facts: Facts, proven: Proven, seen: Seen, half: Half) -> None:
+    def __init__(self, facts: Facts, proven: Proven, observations: Seen, half: Half) -> None:
         self._fits, self._masks = facts.ranges.fits, facts.ranges.masks
         self._masking = {unit for units in self._masks.values() for unit in units}
-        self._proven, self._seen, self._half = proven, seen, half
+        self._proven, self._seen, self._half = proven, observations, half
 
     def unit(self, unit: Unit) -> UnitRange:
         """Return the range of a unit's most critical value: unknown before observed and proven, then the
         largest.
         """
         most = self._half.largest / (1.0 if unit.index in self._masking else HEADROOM)
-        found = [self._value(value, most) for value in dict.fromkeys(_values(unit))]
-        return max(found, key=_concern, default=UnitRange(Knowledge.PROVEN, "", 0.0))
+        ranges = [self._value(value, most) for value in dict.fromkeys(_values(unit))]
+        return max(ranges, key=_concern, default=UnitRange(Knowledge.PROVEN, "", 0.0))
 
     def _value(self, value: ir.Value, most: float) -> UnitRange:
         name, bound = value.name or "", self._bound(value)
         if bound <= most:
             return UnitRange(Knowledge.PROVEN, name, bound)
-        seen = self._seen.get(name)
-        if seen is not None and seen.most <= most:
-            return UnitRange(Knowledge.OBSERVED, name, seen.most)
+        observation = self._seen.get(name)
+        if observation is not None and observation.most <= most:
+            return UnitRange(Knowledge.OBSERVED, name, observation.most)
         return UnitRange(Knowledge.UNKNOWN, name, bound)
 
     def _bound(self, value: ir.Value) -> float:
@@ -115,8 +115,8 @@ class _Judge:
 _ORDER = list(Knowledge)
 
 
-def _concern(found: UnitRange) -> tuple[int, float]:
-    return _ORDER.index(found.knowledge), found.bound
+def _concern(unit_range: UnitRange) -> tuple[int, float]:
+    return _ORDER.index(unit_range.knowledge), unit_range.bound
 
 
 def _values(unit: Unit) -> Iterator[ir.Value]:

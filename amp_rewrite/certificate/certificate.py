@@ -105,9 +105,9 @@ class Certificate:
         place = self.place
         if place is None:
             return f"not proved equal: {self.problem}"
-        read = f"for output '{place.output}': " if place.output else ""
+        prefix = f"for output '{place.output}': " if place.output else ""
         return (
-            f"not proved equal: {read}{self.problem} (original: {place.original}; "
+            f"not proved equal: {prefix}{self.problem} (original: {place.original}; "
             f"rewritten: {place.rewritten})"
         )
 

@@ -43,10 +43,10 @@ def certify(original: Source, rewritten: Source) -> Certificate:
             proving.uses.update(uses)
             for pair in equal_inputs(proving):
                 proving.assume(*pair)
-        except DifferentError as found:
-            left, right, name = found.at or (MISSING, MISSING, "")
+        except DifferentError as difference:
+            left, right, name = difference.at or (MISSING, MISSING, "")
             place = Place(name, before.told(left), after.told(right)) if right != MISSING else None
-            return Certificate(False, 0, problem=found.problem, place=place)
+            return Certificate(False, 0, problem=difference.problem, place=place)
         return proving.run()
 
 

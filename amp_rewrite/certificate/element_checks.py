@@ -39,12 +39,14 @@ HALVES = {int(half.dtype): half for half in (FLOAT16, BFLOAT16)}
 def between(before: int, after: int) -> Check | None:
     """Return the check for elements converted from one type to another; None for a forbidden conversion."""
     if before == after:
-        return _clamped_float if before == FLOAT else _same
+        return _check_clamped_float if before == FLOAT else _check_identity
     if before == FLOAT and after in HALVES:
         return _RoundedBlocks(HALVES[after])
     if before in HALVES and after == FLOAT:
-        return _widened
-    return functools.partial(_converted, HALVES[after]) if before in HALVES and after in HALVES else None
+        return _check_widening
+    return (
+        functools.partial(_check_conversion, HALVES[after]) if before in HALVES and after in HALVES else None
+    )
 
 
 def only_result(before: int, after: int) -> Rounding:
@@ -60,26 +62,26 @@ def _bits(array: Array) -> Array:
     return np.ascontiguousarray(array).view(np.uint8).reshape(array.size, -1)
 
 
-def _same(old: Array, new: Array, _: Counter[Licence]) -> int | None:
+def _check_identity(old: Array, new: Array, _: Counter[Licence]) -> int | None:
     if old.dtype == new.dtype and old.tobytes() == new.tobytes():
         return None
     return _first((_bits(old) != _bits(new)).any(axis=1))
 
 
-def _clamped_float(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
+def _check_clamped_float(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
     """Check for equal bits, or for saturation of all elements beyond the range of one half type."""
     if np.array_equal(old.view(np.uint32), new.view(np.uint32)):
         return None
     differs = old.view(np.uint32) != new.view(np.uint32)
     for half in (FLOAT16, BFLOAT16):
-        clamped = _clamped(old, half) & (new == np.copysign(np.float32(half.fill), old))
+        clamped = _clamp_mask(old, half) & (new == np.copysign(np.float32(half.fill), old))
         if not (differs & ~clamped).any():
             uses[Licence.CLAMPED] += int(differs.sum())
             return None
     if any(_is_restored(old, new, half, Counter()) for half in (FLOAT16, BFLOAT16)):
         uses[Licence.RESTORED] += 1
         return None
-    within = differs & ~_clamped(old, FLOAT16)
+    within = differs & ~_clamp_mask(old, FLOAT16)
     return _first(within if within.any() else differs)
 
 
@@ -87,9 +89,9 @@ def restored(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
     """Check float32 elements that were rounded or saturated to half, and widened again."""
     uses[Licence.RESTORED] = 1
     for half in (FLOAT16, BFLOAT16):
-        found = Counter[Licence]()
-        if _is_restored(old, new, half, found):
-            uses.update(found)
+        half_uses = Counter[Licence]()
+        if _is_restored(old, new, half, half_uses):
+            uses.update(half_uses)
             return None
     return int(np.argmax(old.view(np.uint32) != new.view(np.uint32)))
 
@@ -97,12 +99,12 @@ def restored(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
 def _is_restored(old: Array, new: Array, half: Half, uses: Counter[Licence]) -> bool:
     """Return whether every element was rounded or saturated to half, and widened again."""
     with np.errstate(all="ignore"):
-        given = new.astype(half.numpy)
-    exact = (given.astype(np.float32).view(np.uint32) == new.view(np.uint32)) | np.isnan(new)
-    return bool(exact.all()) and rounded(old, given, uses, half) is None
+        halves = new.astype(half.numpy)
+    exact = (halves.astype(np.float32).view(np.uint32) == new.view(np.uint32)) | np.isnan(new)
+    return bool(exact.all()) and rounded(old, halves, uses, half) is None
 
 
-def _clamped(old: Array, half: Half) -> Array:
+def _clamp_mask(old: Array, half: Half) -> Array:
     return np.isfinite(old) & (np.abs(old) > half.largest)
 
 
@@ -111,27 +113,27 @@ def rounded(old: Array, new: Array, uses: Counter[Licence], half: Half) -> int |
     if all are. Counts the licences used.
     """
     old = np.asarray(old, np.float32)
-    if _is_finite(new, half) and _are(rounding.convert(old, half, nan=False), new):
+    if _is_finite(new, half) and _equal_bits(rounding.convert(old, half, nan=False), new):
         return None
     return _first_not_rounded(old, new, uses, half)
 
 
 def _first_not_rounded(old: Array, new: Array, uses: Counter[Licence], half: Half) -> int | None:
-    given, wanted = new.view(np.uint16), rounding.convert(old, half).view(np.uint16)
-    differs = wanted != given
+    bits, expected = new.view(np.uint16), rounding.convert(old, half).view(np.uint16)
+    differs = expected != bits
     if differs.any():
         fill = np.copysign(np.float32(half.fill), old).astype(half.numpy).view(np.uint16)
-        clamped = differs & _clamped(old, half) & (given == fill)
+        clamped = differs & _clamp_mask(old, half) & (bits == fill)
         uses[Licence.CLAMPED] += int(clamped.sum())
-        lifted = differs & _lifted(old, new, half)
+        lifted = differs & _lift_mask(old, new, half)
         uses[Licence.LIFTED] += int(lifted.sum())
         differs &= ~clamped & ~lifted & ~(np.isnan(old) & np.isnan(new.astype(np.float32)))
-    overflowed = ((given & ~_SIGN) == _infinity(half)) & np.isfinite(old)
+    overflowed = ((bits & ~_SIGN) == _infinity(half)) & np.isfinite(old)
     uses[Licence.OVERFLOWED] += int(overflowed.sum())
     return _first(differs)
 
 
-def _lifted(old: Array, new: Array, half: Half) -> Array:
+def _lift_mask(old: Array, new: Array, half: Half) -> Array:
     """Return the positions of nonzero numbers raised to one of float16's two smallest, of the same sign.
 
     Converters do so to avoid underflow: onnxruntime's to 2^-24, onnxconverter-common's to 1e-7.
@@ -139,20 +141,20 @@ def _lifted(old: Array, new: Array, half: Half) -> Array:
     if half is not FLOAT16:
         return np.zeros(old.shape, bool)
     size, raised = np.abs(old), new.astype(np.float32)
-    found = [(size < least) & (np.abs(raised) == least) for least in (half.smallest, 2 * half.smallest)]
-    return (old != 0) & (np.signbit(old) == np.signbit(raised)) & (found[0] | found[1])
+    at_least = [(size < least) & (np.abs(raised) == least) for least in (half.smallest, 2 * half.smallest)]
+    return (old != 0) & (np.signbit(old) == np.signbit(raised)) & (at_least[0] | at_least[1])
 
 
-def _are(wanted: Array, given: Array) -> bool:
-    return np.array_equal(wanted.view(np.uint16), given.view(np.uint16))
+def _equal_bits(expected: Array, actual: Array) -> bool:
+    return np.array_equal(expected.view(np.uint16), actual.view(np.uint16))
 
 
 def _is_finite(new: Array, half: Half) -> bool:
     """Return whether all elements are finite, the common case; a NaN may have any bits."""
-    given, infinity = new.view(np.uint16), _infinity(half)
-    if not np.bitwise_or.reduce(given, axis=None) & _TWO:  # one pass over most weights, in place of two
+    bits, infinity = new.view(np.uint16), _infinity(half)
+    if not np.bitwise_or.reduce(bits, axis=None) & _TWO:  # one pass over most weights, in place of two
         return True
-    return bool(given.view(np.int16).max() < infinity and given.max() < infinity | _SIGN)
+    return bool(bits.view(np.int16).max() < infinity and bits.max() < infinity | _SIGN)
 
 
 class _FiniteBlocks(threading.local):
@@ -175,17 +177,17 @@ class _RoundedBlocks(threading.local):
 
     def __call__(self, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
         """Implement `Check`."""
-        wanted = self._only_result(old)
-        if wanted is not None and self._equal(wanted.view(np.uint16), new.view(np.uint16)):
+        expected = self._only_result(old)
+        if expected is not None and self._equal(expected.view(np.uint16), new.view(np.uint16)):
             return None
         return _first_not_rounded(old, new, uses, self._half)
 
-    def _equal(self, wanted: Array, given: Array) -> bool:
-        if wanted.size % _AT_ONCE:
-            return np.array_equal(wanted, given)
-        if self._same.size != wanted.size // _AT_ONCE:
-            self._same = np.empty(wanted.size // _AT_ONCE, bool)
-        return bool(np.equal(wanted.view(np.uint64), given.view(np.uint64), out=self._same).all())
+    def _equal(self, expected: Array, actual: Array) -> bool:
+        if expected.size % _AT_ONCE:
+            return np.array_equal(expected, actual)
+        if self._same.size != expected.size // _AT_ONCE:
+            self._same = np.empty(expected.size // _AT_ONCE, bool)
+        return bool(np.equal(expected.view(np.uint64), actual.view(np.uint64), out=self._same).all())
 
 
 _AT_ONCE = 4
@@ -200,13 +202,13 @@ def _infinity(half: Half) -> Any:
     return np.array(np.inf, half.numpy).view(np.uint16)[()]
 
 
-def _converted(half: Half, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
+def _check_conversion(half: Half, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
     """Check elements of one half type that were rounded to the other, with the licences of `rounded`."""
     uses[Licence.CONVERTED] += 1
     return rounded(old, new, uses, half)
 
 
-def _widened(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
+def _check_widening(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
     uses[Licence.WIDENED] += 1
     wide = old.astype(np.float32)
     wrong = wide.view(np.uint32) != np.ascontiguousarray(new).view(np.uint32)
@@ -273,20 +275,20 @@ class WrittenTensors:
             file.write(after.astype(after.dtype.newbyteorder("<"), copy=False).view(np.uint8).data)
             size += after.size
         if right and size == source.size and Licence.RESTORED not in uses:  # a property of the whole tensor
-            found = os.fstat(file.fileno())
-            written = _Written(source, data_type, size, uses)
-            self._found[found.st_dev, found.st_ino, start] = written
+            status = os.fstat(file.fileno())
+            record = _Written(source, data_type, size, uses)
+            self._found[status.st_dev, status.st_ino, start] = record
 
     def close(self, path: Path) -> None:
         """Mark a file as complete: any later write to it voids the recorded checks."""
-        found = FileIdentity.of(path.stat())
-        self._files[found.device, found.inode] = found
+        identity = FileIdentity.of(path.stat())
+        self._files[identity.device, identity.inode] = identity
 
     def uses(self, old: Extent, new: Extent) -> Counter[Licence] | None:
         """Return the licences used in writing `new` from `old`; None if that was not recorded."""
         if self._files.get((new.file.device, new.file.inode)) != new.file:
             return None
-        found = self._found.get((new.file.device, new.file.inode, new.offset))
-        if found is None or (found.source, found.data_type, found.size) != (old, new.data_type, new.size):
+        record = self._found.get((new.file.device, new.file.inode, new.offset))
+        if record is None or (record.source, record.data_type, record.size) != (old, new.data_type, new.size):
             return None
-        return found.uses.copy()
+        return record.uses.copy()

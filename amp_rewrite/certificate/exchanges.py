@@ -29,7 +29,7 @@ def rule(a: Node, b: Node | None) -> Rule | None:
     return _EXCHANGED.get((a.operator[1], b.operator[1]))
 
 
-def _left_out(proof: Proof, node: Node, right: int) -> Sequence[Pair]:
+def _match_identity(proof: Proof, node: Node, right: int) -> Sequence[Pair]:
     """Match `Identity(x)` with `x`."""
     proof.uses[Licence.IDENTITY] += 1
     return [(node.inputs[0], right)]
@@ -80,8 +80,8 @@ def _has_nan(array: Array) -> bool:
 
 def _bound_number(clip: Node, port: int) -> float:
     name, missing = _BOUNDS[port - 1]
-    stated = attributes_of(clip).get(name)
-    return missing if stated is None else stated.attribute.f
+    bound = attributes_of(clip).get(name)
+    return missing if bound is None else bound.attribute.f
 
 
 # ---- a square as a power of 2
@@ -127,11 +127,11 @@ _PARAMETERS: Mapping[str, tuple[str, ...]] = {
 
 def take_conv_apart(proof: Proof, fused: Node, right: int) -> Sequence[Pair]:
     """Match `FusedConv(x, w, b, z)` with `activation(Conv(x, w, b) + z)`."""
-    given = without_graphs(attributes_of(fused))
-    name = given["activation"].s.decode(errors="replace") if "activation" in given else ""
+    attributes = without_graphs(attributes_of(fused))
+    name = attributes["activation"].s.decode(errors="replace") if "activation" in attributes else ""
     if name not in _PARAMETERS:
         raise DifferentError("no activation is known that the node is fused with")
-    last = _before_activation(proof, right, name, _floats(given))
+    last = _before_activation(proof, right, name, _floats(attributes))
     residual = fused.inputs[3] if len(fused.inputs) > 3 else MISSING
     pairs: list[Pair] = []
     if residual != MISSING:
@@ -139,7 +139,7 @@ def take_conv_apart(proof: Proof, fused: Node, right: int) -> Sequence[Pair]:
         pairs.append((residual, add.inputs[1]))
         last = add.inputs[0]
     conv = proof.made(last, "Conv")
-    plain = {name: a for name, a in given.items() if not name.startswith("activation")}
+    plain = {name: a for name, a in attributes.items() if not name.startswith("activation")}
     if _contents(plain) != _contents(without_graphs(attributes_of(conv))):
         raise DifferentError("the attributes of the Conv differ")
     inputs = fused.inputs[:3]
@@ -151,12 +151,12 @@ def take_conv_apart(proof: Proof, fused: Node, right: int) -> Sequence[Pair]:
     return [*zip(inputs, conv.inputs, strict=True), *pairs]
 
 
-def _floats(given: Mapping[str, AttributeProto]) -> Sequence[float]:
-    return list(given["activation_params"].floats) if "activation_params" in given else []
+def _floats(attributes: Mapping[str, AttributeProto]) -> Sequence[float]:
+    return list(attributes["activation_params"].floats) if "activation_params" in attributes else []
 
 
-def _contents(given: Mapping[str, AttributeProto]) -> Mapping[str, object]:
-    return {name: attribute_content(attribute) for name, attribute in given.items()}
+def _contents(attributes: Mapping[str, AttributeProto]) -> Mapping[str, object]:
+    return {name: attribute_content(attribute) for name, attribute in attributes.items()}
 
 
 def _before_activation(proof: Proof, right: int, name: str, numbers: Sequence[float]) -> int:
@@ -175,14 +175,16 @@ def _before_activation(proof: Proof, right: int, name: str, numbers: Sequence[fl
 
 def _same_parameters(proof: Proof, node: Node, names: Sequence[str], numbers: Sequence[float]) -> None:
     """Prove that an activation has the parameters of a fused node, as attributes or as inputs."""
-    stated = without_graphs(attributes_of(node))
-    wanted = dict(zip(names, numbers, strict=False))
+    attributes = without_graphs(attributes_of(node))
+    parameters = dict(zip(names, numbers, strict=False))
     if len(node.inputs) > 1:
-        if len(node.inputs) != 1 + len(wanted) or stated:
+        if len(node.inputs) != 1 + len(parameters) or attributes:
             raise DifferentError("the activation has other parameters")
-        for value, number in zip(node.inputs[1:], wanted.values(), strict=True):
+        for value, number in zip(node.inputs[1:], parameters.values(), strict=True):
             proof.stored_number(value, np.array(number, np.float32))
-    elif {name: a.f for name, a in stated.items()} != {n: float(np.float32(v)) for n, v in wanted.items()}:
+    elif {name: a.f for name, a in attributes.items()} != {
+        n: float(np.float32(v)) for n, v in parameters.items()
+    }:
         raise DifferentError("the activation has other parameters")
 
 
@@ -208,54 +210,62 @@ class _Norm:
 def into_product(proof: Proof, norm: Node, right: int) -> Sequence[Pair]:
     """Prove the weights and the bias of a product with a BatchNormalization folded in; its data remains."""
     product, after = proof.original.makers[norm.inputs[0]], proof.rewritten.makers[right]
-    product, added = _without_bias(proof, product)
+    product, addend = _without_bias(proof, product)
     if product is None or after is None or len(product.inputs) < 2:
         raise DifferentError(_NO_NORM)
     if product.operator == ("", "MatMul") and after.operator == ("", "Add"):
         data, shift = proof.made(right, "Add").inputs
-        made = proof.made(data, "MatMul")
+        new_product = proof.made(data, "MatMul")
     elif product.operator == after.operator and len(after.inputs) == 3:
-        shift, made = after.inputs[2], after
+        shift, new_product = after.inputs[2], after
     else:
         raise DifferentError(_NO_NORM)
-    is_same = made.version == product.version or means_same(product, made.version, proof.ranks.of)
-    if not is_same or len(made.inputs) < 2 or differing_attribute(proof, product, made) is not None:
+    is_same = new_product.version == product.version or means_same(
+        product, new_product.version, proof.ranks.of
+    )
+    if (
+        not is_same
+        or len(new_product.inputs) < 2
+        or differing_attribute(proof, product, new_product) is not None
+    ):
         raise DifferentError("the product is another")
     weight = _product_weight(proof, product)
     view = _view(product, weight)
     channels = view[0] * view[2]
-    read = _read_norm(proof, norm, channels)
+    statistics = _norm_parameters(proof, norm, channels)
     bias = _vector(proof, product.inputs[2], channels) if len(product.inputs) > 2 else np.zeros(channels)
-    bias = bias if added is None else bias + _channelwise(added, weight, channels)
-    scaled = weight.reshape(view).astype(np.float64) * read.factor.reshape(view[0], 1, view[2], 1)
-    _check_weights(proof, made.inputs[1], scaled.reshape(weight.shape))
+    bias = bias if addend is None else bias + _channelwise(addend, weight, channels)
+    new_weight = weight.reshape(view).astype(np.float64) * statistics.factor.reshape(view[0], 1, view[2], 1)
+    _check_weights(proof, new_product.inputs[1], new_weight.reshape(weight.shape))
     _check_weights(
         proof,
         shift,
-        read.factor * (bias - read.mean) + read.shift,
-        np.abs(read.factor * bias) + np.abs(read.factor * read.mean) + np.abs(read.shift),
+        statistics.factor * (bias - statistics.mean) + statistics.shift,
+        np.abs(statistics.factor * bias)
+        + np.abs(statistics.factor * statistics.mean)
+        + np.abs(statistics.shift),
     )
     proof.uses[Licence.MERGED] += 1
-    return [(product.inputs[0], made.inputs[0])]
+    return [(product.inputs[0], new_product.inputs[0])]
 
 
 def _without_bias(proof: Proof, node: Node | None) -> tuple[Node | None, Array | None]:
     """Return a product, and the constant added to it before normalisation, if any."""
     if node is not None and node.operator == ("", "Add") and not node.proto.attribute:
         for port, value in enumerate(node.inputs):
-            product, added = proof.original.makers[node.inputs[1 - port]], proof.array(value)
-            if product is not None and added is not None:
-                return product, added
+            product, addend = proof.original.makers[node.inputs[1 - port]], proof.array(value)
+            if product is not None and addend is not None:
+                return product, addend
     return node, None
 
 
-def _channelwise(added: Array, weight: Array, channels: int) -> Array:
+def _channelwise(addend: Array, weight: Array, channels: int) -> Array:
     """Return a constant addend per channel; channels are the second axis of the output."""
     axes = [1] * weight.ndim
     axes[1] = channels
-    if [1] * (weight.ndim - added.ndim) + list(added.shape) != axes:
+    if [1] * (weight.ndim - addend.ndim) + list(addend.shape) != axes:
         raise DifferentError("what is added before a BatchNormalization is not stored for each channel")
-    return added.reshape(-1).astype(np.float64)
+    return addend.reshape(-1).astype(np.float64)
 
 
 def _check_weights(proof: Proof, right: int, exact: Array, size: Array | None = None) -> None:
@@ -267,25 +277,27 @@ def _check_weights(proof: Proof, right: int, exact: Array, size: Array | None = 
     problem = outside_interval(exact, Held(tensor, proof.rewritten.folder), size)
     if problem:
         raise DifferentError(f"the weights that a BatchNormalization went into: {problem}")
-    found = tensors.whole(tensor, proof.rewritten.folder)
-    proof.uses[Licence.OVERFLOWED] += int((np.isinf(found.astype(np.float32)) & np.isfinite(exact)).sum())
+    weights = tensors.whole(tensor, proof.rewritten.folder)
+    proof.uses[Licence.OVERFLOWED] += int((np.isinf(weights.astype(np.float32)) & np.isfinite(exact)).sum())
 
 
-def _read_norm(proof: Proof, norm: Node, channels: int) -> _Norm:
-    given = without_graphs(attributes_of(norm))
+def _norm_parameters(proof: Proof, norm: Node, channels: int) -> _Norm:
+    attributes = without_graphs(attributes_of(norm))
     trains = (
-        norm.count != 1 or _whole_number(given, "training_mode", 0) or not _whole_number(given, "spatial", 1)
+        norm.count != 1
+        or _whole_number(attributes, "training_mode", 0)
+        or not _whole_number(attributes, "spatial", 1)
     )
     if trains or norm.version < _WITHOUT_TEST_MODE or len(norm.inputs) != 5:
         raise DifferentError("a BatchNormalization that trains went into a product")
     scale, shift, mean, variance = (_vector(proof, value, channels) for value in norm.inputs[1:])
-    epsilon = given["epsilon"].f if "epsilon" in given else _EPSILON
+    epsilon = attributes["epsilon"].f if "epsilon" in attributes else _EPSILON
     with np.errstate(all="ignore"):
         return _Norm(scale / np.sqrt(variance + epsilon), mean, shift)
 
 
-def _whole_number(given: Mapping[str, AttributeProto], name: str, default: int) -> int:
-    return given[name].i if name in given else default
+def _whole_number(attributes: Mapping[str, AttributeProto], name: str, default: int) -> int:
+    return attributes[name].i if name in attributes else default
 
 
 def _vector(proof: Proof, left: int, channels: int) -> Array:
@@ -312,16 +324,16 @@ _MATRIX = 2
 
 def _view(product: Node, weight: Array) -> _View:
     """Return the weight's sizes as (groups, inputs, channels of a group, rest); channels are axes 0 and 2."""
-    given = without_graphs(attributes_of(product))
+    attributes = without_graphs(attributes_of(product))
     dims, name = weight.shape, product.operator[1] if not product.operator[0] else ""
     rest = int(np.prod(dims[2:]))
     if name == "Conv" and len(dims) > 2:
         return (1, 1, dims[0], dims[1] * rest)
-    group = _whole_number(given, "group", 1)
+    group = _whole_number(attributes, "group", 1)
     if name == "ConvTranspose" and len(dims) > 2 and group > 0 and dims[0] % group == 0:
         return (group, dims[0] // group, dims[1], rest)
-    if name == "Gemm" and len(dims) == 2 and ("beta" not in given or given["beta"].f == 1):
-        return (1, 1, *dims) if _whole_number(given, "transB", 0) else (1, *dims, 1)
+    if name == "Gemm" and len(dims) == 2 and ("beta" not in attributes or attributes["beta"].f == 1):
+        return (1, 1, *dims) if _whole_number(attributes, "transB", 0) else (1, *dims, 1)
     if name == "MatMul" and len(dims) == 2:
         return (1, *dims, 1)
     raise DifferentError("a BatchNormalization went into another operator")
@@ -344,29 +356,29 @@ def outside_interval(exact: Array, rewritten: Held, size: Array | None = None, s
         return f"the shape {list(exact.shape)} is {list(tensors.dims(tensor))}"
     if tensor.data_type not in _INTERVAL_FLOATS:
         return "they are no floats"
-    found = tensors.whole(tensor, rewritten.folder)
+    values = tensors.whole(tensor, rewritten.folder)
     around = slack * np.abs(exact if size is None else size)
-    wrong = _outside(exact, around, found)
-    if not wrong.any() or any(not _outside(exact, around, given).any() for given in _as_halves(found)):
+    wrong = _outside(exact, around, values)
+    if not wrong.any() or any(not _outside(exact, around, halves).any() for halves in _as_halves(values)):
         return ""
     place = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
-    return f"element {tuple(map(int, place))} should be {exact[place]:.6g}, and is {float(found[place]):.6g}"
+    return f"element {tuple(map(int, place))} should be {exact[place]:.6g}, and is {float(values[place]):.6g}"
 
 
-def _outside(exact: Array, around: Array, found: Array) -> Array:
+def _outside(exact: Array, around: Array, values: Array) -> Array:
     with np.errstate(all="ignore"):
-        low, high = ((exact + by).astype(np.float32).astype(found.dtype) for by in (-around, around))
-        inside = (low <= found) & (found <= high)
-    return ~(inside | (np.isnan(exact) & np.isnan(found.astype(np.float32))))
+        low, high = ((exact + by).astype(np.float32).astype(values.dtype) for by in (-around, around))
+        inside = (low <= values) & (values <= high)
+    return ~(inside | (np.isnan(exact) & np.isnan(values.astype(np.float32))))
 
 
-def _as_halves(found: Array) -> Iterator[Array]:
+def _as_halves(values: Array) -> Iterator[Array]:
     """Yield float32 numbers in each half type that represents all of them, as it may have rounded them."""
-    for half in (FLOAT16, BFLOAT16) if found.dtype == np.float32 else ():
+    for half in (FLOAT16, BFLOAT16) if values.dtype == np.float32 else ():
         with np.errstate(all="ignore"):
-            given = found.astype(half.numpy)
-        if np.array_equal(given.astype(np.float32), found, equal_nan=True):
-            yield given
+            halves = values.astype(half.numpy)
+        if np.array_equal(halves.astype(np.float32), values, equal_nan=True):
+            yield halves
 
 
 _INTERVAL_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -395,7 +407,7 @@ def follow_unknown_cast(proof: Proof, left: int, node: Node) -> Sequence[Pair]:
 
 
 _WHATEVER_STANDS: dict[tuple[str, str], Rule] = {
-    ("", "Identity"): _left_out,
+    ("", "Identity"): _match_identity,
     ("", "Clip"): as_max_and_min,
     ("", "Reciprocal"): as_division,
     ("", "BatchNormalization"): into_product,

@@ -112,47 +112,50 @@ class Folded:
 
         A value may match with the Casts of the original, which round as the original does, or without them.
         """
-        failed = self._differing(self._pairs, casts=True) if self._pairs else {}
-        for error in self._differing(failed, casts=False).values() if failed else ():
+        differences = self._differing(self._pairs, casts=True) if self._pairs else {}
+        for error in self._differing(differences, casts=False).values() if differences else ():
             raise error
 
     def _differing(self, pairs: Collection[_Folding], *, casts: bool) -> Mapping[_Folding, DifferentError]:
         """Return the pairs that differ from the recomputed values; count the others."""
-        wanted, failed = [*dict.fromkeys(left for left, _, _ in pairs)], dict[_Folding, DifferentError]()
+        numbers, differences = (
+            [*dict.fromkeys(left for left, _, _ in pairs)],
+            dict[_Folding, DifferentError](),
+        )
         try:
-            arrays = dict(zip(wanted, compute_outputs(self._model(wanted, casts)), strict=True))
+            arrays = dict(zip(numbers, compute_outputs(self._model(numbers, casts)), strict=True))
         except DifferentError as error:
             return dict.fromkeys(pairs, error)
         for left, right, output in pairs:
-            held = Held(self._proof.rewritten.stored[right], self._proof.rewritten.folder)
-            found = stored_values.compare(Held(numpy_helper.from_array(arrays[left]), None), held)
-            if found.problem:
+            constant = Held(self._proof.rewritten.stored[right], self._proof.rewritten.folder)
+            comparison = stored_values.compare(Held(numpy_helper.from_array(arrays[left]), None), constant)
+            if comparison.problem:
                 place = (left, right, output)
-                failed[place] = DifferentError(f"computed anew, {found.problem}", place)
+                differences[place] = DifferentError(f"computed anew, {comparison.problem}", place)
                 continue
-            self._proof.count(found, (left, right))
+            self._proof.count(comparison, (left, right))
             self._proof.uses[Licence.FOLDED] += 1
-        return failed
+        return differences
 
-    def _model(self, wanted: Sequence[int], casts: bool) -> ModelProto:
+    def _model(self, targets: Sequence[int], casts: bool) -> ModelProto:
         """Return a model that computes values of the original, in float32 where its Casts are omitted."""
         original, graph = self._proof.original, GraphProto(name="folded")
-        reached, versions, waiting = set[int](), set[int](), [(number, False) for number in wanted]
+        visits, versions, waiting = set[int](), set[int](), [(number, False) for number in targets]
         while waiting:
             number, has_inputs = waiting.pop()
             node = original.makers[number]
             first = number if node is None else node.first
             if has_inputs and node is not None:
-                graph.node.append(_renamed(node, original.read(node) if casts else node.inputs))
+                graph.node.append(_rename_values(node, original.read(node) if casts else node.inputs))
                 versions.add(node.version)
-            elif first not in reached and number != MISSING:
-                reached.add(first)
+            elif first not in visits and number != MISSING:
+                visits.add(first)
                 if node is None:
                     graph.initializer.append(self._stored(number, casts))
                 else:
-                    read = original.read(node) if casts else node.inputs
-                    waiting += ((first, True), *((each, False) for each in read))
-        graph.output.extend(helper.make_empty_tensor_value_info(f"v{number}") for number in wanted)
+                    operands = original.read(node) if casts else node.inputs
+                    waiting += ((first, True), *((each, False) for each in operands))
+        graph.output.extend(helper.make_empty_tensor_value_info(f"v{number}") for number in targets)
         if len(versions) > 1:
             raise DifferentError("the result stores what operators of several versions compute")
         opset = helper.make_opsetid("", versions.pop())
@@ -170,18 +173,18 @@ _IR = 8
 """The minimum IR version of a model that is computed."""
 
 
-def _renamed(node: Node, read: Sequence[int]) -> NodeProto:
-    stated = without_graphs(attributes_of(node))
-    made = NodeProto(op_type=node.operator[1])
-    made.input.extend(f"v{number}" if number != MISSING else "" for number in read)
-    made.output.extend(f"v{node.first + port}" for port in range(node.count))
-    for name, attribute in stated.items():
+def _rename_values(node: Node, operands: Sequence[int]) -> NodeProto:
+    attributes = without_graphs(attributes_of(node))
+    proto = NodeProto(op_type=node.operator[1])
+    proto.input.extend(f"v{number}" if number != MISSING else "" for number in operands)
+    proto.output.extend(f"v{node.first + port}" for port in range(node.count))
+    for name, attribute in attributes.items():
         copy = AttributeProto()
         copy.CopyFrom(attribute)
         copy.ClearField("ref_attr_name")
         copy.MergeFrom(AttributeProto(name=name))
-        made.attribute.append(copy)
-    return made
+        proto.attribute.append(copy)
+    return proto
 
 
 # ---- the cost of recomputing folded values: a few small ones may be expanded to any size
@@ -202,11 +205,11 @@ def refuse_costly(model: ModelProto) -> None:
         raise DifferentError("the sizes of what is folded are not known") from error
     sizes = {tensor.name: prod(tensor.dims) for tensor in graph.initializer}
     infos = {info.name: info for info in (*graph.value_info, *graph.output)}
-    made = {name: _elements(info) for name, info in infos.items()}
-    if any(name not in made for node in graph.node for name in node.output if name):
+    output_sizes = {name: _elements(info) for name, info in infos.items()}
+    if any(name not in output_sizes for node in graph.node for name in node.output if name):
         raise DifferentError("the sizes of what is folded are not known")
-    size = sum(made[name] * _width(info) for name, info in infos.items())
-    sizes |= made
+    size = sum(output_sizes[name] * _width(info) for name, info in infos.items())
+    sizes |= output_sizes
     if size + _between(graph, sizes) > MOST_BYTES or _work(graph, sizes) > MOST_WORK:
         raise DifferentError("what is folded is too large to compute anew")
 
@@ -240,11 +243,13 @@ def _work(graph: GraphProto, sizes: Mapping[str, int]) -> int:
 
 
 def _of_node(node: NodeProto, sizes: Mapping[str, int]) -> int:
-    read = [sizes.get(name, 0) for name in node.input]
-    made = sum(sizes.get(name, 0) for name in node.output)
-    if node.op_type in _PRODUCTS and len(read) > 1:
-        return max(isqrt(read[0] * read[1] * made), *read)  # of MK, KN and MN elements
-    return made * max(read, default=0) if node.op_type in _SUMS else made
+    input_sizes = [sizes.get(name, 0) for name in node.input]
+    output_size = sum(sizes.get(name, 0) for name in node.output)
+    if node.op_type in _PRODUCTS and len(input_sizes) > 1:
+        return max(
+            isqrt(input_sizes[0] * input_sizes[1] * output_size), *input_sizes
+        )  # of MK, KN and MN elements
+    return output_size * max(input_sizes, default=0) if node.op_type in _SUMS else output_size
 
 
 _PRODUCTS = frozenset("Einsum Gemm MatMul MatMulInteger QLinearMatMul".split())
@@ -325,8 +330,8 @@ class SmallValues:
         """Return the fault of the first waiting value that differs; None if none does."""
         try:
             self.compare()
-        except DifferentError as found:
-            return found
+        except DifferentError as difference:
+            return difference
         return None
 
     def compare(self) -> None:
@@ -344,10 +349,10 @@ class SmallValues:
         if element_checks.rounded(old, new, uses, half) is None and not uses.total():
             return
         for left, right, output in waiting:
-            found = stored_values.compare(*self._proof.held(left, right))
-            if found.problem:
-                raise DifferentError(found.problem, (left, right, output))
-            self._proof.count(found, (left, right))
+            comparison = stored_values.compare(*self._proof.held(left, right))
+            if comparison.problem:
+                raise DifferentError(comparison.problem, (left, right, output))
+            self._proof.count(comparison, (left, right))
 
 
 def _content(a: object, b: object) -> tuple[bytes, bytes] | None:

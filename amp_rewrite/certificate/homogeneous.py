@@ -30,24 +30,24 @@ _Rule = Callable[["_Site"], int | None]
 class Degrees:
     """The degrees of a model's values, from those of the factors."""
 
-    def __init__(self, model: Numbered, known: Mapping[int, int]) -> None:
+    def __init__(self, model: Numbered, factors: Mapping[int, int]) -> None:
         self.model = model
-        self.of = dict(known)
+        self.of = dict(factors)
 
-    def settle(self, wanted: Collection[int]) -> list[Node]:
+    def settle(self, targets: Collection[int]) -> list[Node]:
         """Compute the degrees; return the nodes that some values depend on, producers first.
 
         Raises DifferentError for an unknown degree, and for one other than 0 of these values or of those that
         enter or leave a body.
         """
-        nodes = _before(self.model, wanted)
+        nodes = _before(self.model, targets)
         for node in nodes:
             self._settle(node)
         bodies = [body for node in nodes for body in node.bodies or ()]
         roots = self.model.roots
-        for number in (*wanted, *(roots[value] for body in bodies for value in body.outputs)):
+        for number in (*targets, *(roots[value] for body in bodies for value in body.outputs)):
             if self.of.get(number, 0):
-                raise _grown(number)
+                raise _dependence_error(number)
         return nodes
 
     def _settle(self, node: Node) -> None:
@@ -56,32 +56,32 @@ class Degrees:
         rule = None if node.bodies else _RULES.get(node.operator)
         degree = rule and rule(_Site(self, node))
         if degree is None:
-            raise _grown(node.first)
+            raise _dependence_error(node.first)
         outputs = 1 if node.operator == ("", "Dropout") else node.count
         self.of.update(dict.fromkeys(range(node.first, node.first + outputs), degree))
 
 
-def _grown(number: int) -> DifferentError:
+def _dependence_error(number: int) -> DifferentError:
     return DifferentError("it depends on the loss scale", (MISSING, number, ""))
 
 
-def _before(model: Numbered, wanted: Collection[int]) -> list[Node]:
+def _before(model: Numbered, targets: Collection[int]) -> list[Node]:
     """Return the nodes that values depend on, including those in bodies, producers first."""
-    found, seen = list[Node](), set[int]()
-    stack = [(number, False) for number in wanted]
+    nodes, visits = list[Node](), set[int]()
+    stack = [(number, False) for number in targets]
     while stack:
         number, is_done = stack.pop()
         node = model.makers[number]
-        if node is None or (node.first in seen and not is_done):
+        if node is None or (node.first in visits and not is_done):
             continue
         if is_done:
-            found.append(node)
+            nodes.append(node)
             continue
-        seen.add(node.first)
+        visits.add(node.first)
         stack.append((node.first, True))
         stack.extend((value, False) for value in node.inputs)
         stack.extend((model.roots[value], False) for body in node.bodies or () for value in body.outputs)
-    return found
+    return nodes
 
 
 class _Site:
@@ -93,9 +93,11 @@ class _Site:
 
     def common(self, ports: Sequence[int]) -> int | None:
         """Return the degree that these inputs share if all others have degree 0; zeros have any degree."""
-        shared = {self.degrees[port] for port in ports if port < len(self.degrees) and not self.is_zero(port)}
+        degrees_of_ports = {
+            self.degrees[port] for port in ports if port < len(self.degrees) and not self.is_zero(port)
+        }
         others = (degree for port, degree in enumerate(self.degrees) if port not in ports)
-        return shared.pop() if len(shared) == 1 and not any(others) else None
+        return degrees_of_ports.pop() if len(degrees_of_ports) == 1 and not any(others) else None
 
     def is_zero(self, port: int) -> bool:
         """Return whether an input is omitted or zero."""
@@ -103,8 +105,8 @@ class _Site:
 
     def said(self, name: str, default: str) -> str:
         """Return an attribute of type string."""
-        held = attributes_of(self.node).get(name)
-        return default if held is None else held.attribute.s.decode(errors="replace")
+        bound = attributes_of(self.node).get(name)
+        return default if bound is None else bound.attribute.s.decode(errors="replace")
 
 
 def _is_zero(model: Numbered, number: int) -> bool:
@@ -152,8 +154,8 @@ def _cast(site: _Site) -> int | None:
 def _product(site: _Site) -> int | None:
     """Return the degree of a product of two factors; addends must have the same."""
     degree = sum(site.degrees[:2])
-    added = [port for port in range(2, len(site.degrees)) if not site.is_zero(port)]
-    return degree if all(site.degrees[port] == degree for port in added) else None
+    addends = [port for port in range(2, len(site.degrees)) if not site.is_zero(port)]
+    return degree if all(site.degrees[port] == degree for port in addends) else None
 
 
 _RULES: Mapping[tuple[str, str], _Rule] = {

@@ -42,30 +42,30 @@ class _TakingOut:
         after, declared = self.after, self.declared
         outputs = [pair for pair in after.outputs if pair[0] not in declared.outputs]
         factors = self._factors()
-        wanted = [after.roots[number] for _, number in outputs]
-        nodes = Degrees(after, factors).settle(wanted)
-        scaled, unscaled = _multiplied(nodes, _powers(after, nodes, factors))
-        kept = take_out_skips(after, declared, unscaled)
+        results = [after.roots[number] for _, number in outputs]
+        nodes = Degrees(after, factors).settle(results)
+        products, quotients = _scale_products(nodes, _powers(after, nodes, factors))
+        skips = take_out_skips(after, declared, quotients)
         refuse_other_update(after, declared)
-        _erase(after, nodes, {**scaled, **unscaled, **kept})
-        added = {pair[0] for pair in declared.state.values()}
-        if not added.isdisjoint(after.initial):
+        _erase(after, nodes, {**products, **quotients, **skips})
+        state_inputs = {pair[0] for pair in declared.state.values()}
+        if not state_inputs.isdisjoint(after.initial):
             raise DifferentError("the state of the loss scale has a default value")
-        inputs = {name: number for name, number in after.inputs.items() if name not in added}
-        uses = {Licence.LOSS_SCALE: len(scaled) + len(unscaled), Licence.SKIPPED: len(kept)}
-        stored = {number: tensor for number, tensor in after.stored.items() if number not in factors}
-        return replace(after, inputs=inputs, outputs=outputs, stored=stored), Counter(uses)
+        inputs = {name: number for name, number in after.inputs.items() if name not in state_inputs}
+        uses = {Licence.LOSS_SCALE: len(products) + len(quotients), Licence.SKIPPED: len(skips)}
+        constants = {number: tensor for number, tensor in after.stored.items() if number not in factors}
+        return replace(after, inputs=inputs, outputs=outputs, stored=constants), Counter(uses)
 
     def _factors(self) -> dict[int, int]:
         """Return the values of the scale, with their degrees: an input, or stored powers of a fixed scale."""
         declared = self.declared
         if "scale" in declared.state:
             return {self._scalar(declared.state["scale"][0]): 1}
-        found = {self._stored(name): degree for name, degree in declared.powers.items()}
-        found.pop(MISSING, None)
-        for number, degree in found.items():
+        degrees = {self._stored(name): degree for name, degree in declared.powers.items()}
+        degrees.pop(MISSING, None)
+        for number, degree in degrees.items():
             self._refuse_other(number, degree)
-        return found
+        return degrees
 
     def _scalar(self, name: str) -> int:
         """Return the number of a scalar input; with axes, it could broadcast the other factors."""
@@ -83,10 +83,10 @@ class _TakingOut:
     def _refuse_other(self, number: int, degree: int) -> None:
         tensor = self.after.stored[number]
         if isinstance(tensor, TensorProto) and tensor.data_type in _FLOATS and not tensor.dims:
-            held = tensors.whole(tensor, self.after.folder)
+            factor = tensors.whole(tensor, self.after.folder)
             with np.errstate(over="ignore"):
-                expected = (np.float64(self.declared.scale["value"]) ** degree).astype(held.dtype)
-            if held == expected and 0 < held < np.inf:
+                expected = (np.float64(self.declared.scale["value"]) ** degree).astype(factor.dtype)
+            if factor == expected and 0 < factor < np.inf:
                 return
         raise DifferentError("it is not the loss scale that is declared", (MISSING, number, ""))
 
@@ -96,13 +96,13 @@ _FLOATS = value_kinds.FLOATS | {int(TensorProto.DOUBLE)}
 
 def _powers(model: Numbered, nodes: Sequence[Node], factors: Mapping[int, int]) -> dict[int, int]:
     """Return the powers of the scale, with their degrees: factors, and values computed from these alone."""
-    found = dict(factors)
+    powers = dict(factors)
     for node in nodes:
-        if node.operator == ("", "Cast") and node.inputs[0] in found:
-            found[node.first] = found[node.inputs[0]]
-        elif node.operator == ("", "Div") and node.inputs[1] in found and _is_one(model, node.inputs[0]):
-            found[node.first] = -found[node.inputs[1]]
-    return found
+        if node.operator == ("", "Cast") and node.inputs[0] in powers:
+            powers[node.first] = powers[node.inputs[0]]
+        elif node.operator == ("", "Div") and node.inputs[1] in powers and _is_one(model, node.inputs[0]):
+            powers[node.first] = -powers[node.inputs[1]]
+    return powers
 
 
 def _is_one(model: Numbered, number: int) -> bool:
@@ -110,7 +110,9 @@ def _is_one(model: Numbered, number: int) -> bool:
     return isinstance(tensor, TensorProto) and not tensor.dims and tensors.whole(tensor, model.folder) == 1
 
 
-def _multiplied(nodes: Sequence[Node], powers: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
+def _scale_products(
+    nodes: Sequence[Node], powers: Mapping[int, int]
+) -> tuple[dict[int, int], dict[int, int]]:
     """Return the products by the scale and by its reciprocal, each with its other operand."""
     by_degree: dict[int, dict[int, int]] = {1: {}, -1: {}}
     for node in nodes:
@@ -165,11 +167,11 @@ class Declared:
 
 def declared_scale(original: Numbered, rewritten: Numbered) -> Declared | None:
     """Return the scale that the result alone declares, if any; DifferentError for an invalid declaration."""
-    told = _metadata(rewritten)
-    if _KEY not in told or _KEY in _metadata(original):
+    metadata = _metadata(rewritten)
+    if _KEY not in metadata or _KEY in _metadata(original):
         return None
     try:
-        return _read(json.loads(told[_KEY]), json.loads(told.get(f"{_PREFIX}state", "[]")))
+        return _parse(json.loads(metadata[_KEY]), json.loads(metadata.get(f"{_PREFIX}state", "[]")))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DifferentError("what it declares of its loss scale cannot be read") from error
 
@@ -178,18 +180,18 @@ def _metadata(model: Numbered) -> dict[str, str]:
     return {prop.key: prop.value for prop in model.proto.metadata_props}
 
 
-def _read(told: Any, pairs: Any) -> Declared:
-    held, scale = told["state"], told["scale"]
-    names = [name for name in ("scale", "good_steps") if name in held]
+def _parse(record: Any, pairs: Any) -> Declared:
+    state, scale = record["state"], record["scale"]
+    names = [name for name in ("scale", "good_steps") if name in state]
     if len(names) == 1:
         raise ValueError(names)
     numbers = {name: _positive(scale[name]) for name in (("multiplier",) if names else ("value",))}
     if names:
         numbers["increment_period"] = _whole(scale["increment_period"], range(1, 1 << 63))
-    finite = None if held["finite"] is None else _text(held["finite"])
-    powers = {_text(name): _whole(degree, range(-4, 5)) for name, degree in told["powers"].items()}
+    finite = None if state["finite"] is None else _text(state["finite"])
+    powers = {_text(name): _whole(degree, range(-4, 5)) for name, degree in record["powers"].items()}
     return Declared(
-        numbers, {name: _pair(held[name]) for name in names}, finite, powers, [*map(_pair, pairs)]
+        numbers, {name: _pair(state[name]) for name in names}, finite, powers, [*map(_pair, pairs)]
     )
 
 
@@ -252,9 +254,9 @@ def refuse_other_update(model: Numbered, declared: Declared) -> None:
     begins = [number_of(model.inputs, each[0]) for each in names]
     for left, right in zip(rule.inputs.values(), (*begins, flag_of(model, declared)), strict=True):
         proving.assume(left, right)
-    found = proving.run()
-    if not found.proved:
-        raise DifferentError(f"the loss scale does not become what the rule says ({found.problem})")
+    certificate = proving.run()
+    if not certificate.proved:
+        raise DifferentError(f"the loss scale does not become what the rule says ({certificate.problem})")
 
 
 def _rule(declared: Declared, model: Numbered) -> ModelProto:
@@ -299,13 +301,13 @@ def take_out_skips(model: Numbered, declared: Declared, unscaled: Collection[int
         return {}
     outputs = {name: model.roots[number] for name, number in model.outputs}
     flag = flag_of(model, declared)
-    checked = set(_checked(model, flag))
+    checked = set(_gradients_of(model, flag))
     if checked != set(unscaled):
         raise DifferentError("it does not look at every gradient", (MISSING, flag, ""))
-    return dict(_kept(model, declared, outputs, flag))
+    return dict(_skips(model, declared, outputs, flag))
 
 
-def _kept(
+def _skips(
     model: Numbered, declared: Declared, outputs: Mapping[str, int], flag: int
 ) -> Iterator[tuple[int, int]]:
     for before, after in declared.pairs:
@@ -340,7 +342,7 @@ def _of(model: Numbered, number: int, *operators: str) -> Node:
     return node
 
 
-def _checked(model: Numbered, flag: int) -> Iterator[int]:
+def _gradients_of(model: Numbered, flag: int) -> Iterator[int]:
     """Yield the values whose elements are all finite where a flag is true.
 
     A sum of absolute values is finite if all elements are; they are scaled down, so that it cannot overflow.
@@ -355,7 +357,7 @@ def _checked(model: Numbered, flag: int) -> Iterator[int]:
         total = _of(model, node.inputs[0], "Sum", "ReduceL1")
         sums += total.inputs if total.operator[1] == "Sum" else [total.first]
     for number in sums:
-        small = _of(model, _summed(model, number), "Mul")
+        small = _of(model, _sum_operand(model, number), "Mul")
         _refuse_other_number(model, small.inputs[1], lambda value: 0 < value <= _SMALL)
         yield small.inputs[0]
 
@@ -364,11 +366,11 @@ _SMALL = 2.0**-32
 """The largest factor for elements such that a sum of 2^32 of them is finite."""
 
 
-def _summed(model: Numbered, number: int) -> int:
+def _sum_operand(model: Numbered, number: int) -> int:
     """Return the operand of a sum of all absolute values; DifferentError for a sum over some axes only."""
     node = _of(model, number, "ReduceL1")
-    stated = {name: held.attribute.i for name, held in attributes_of(node).items()}
-    if len(node.inputs) != 1 or stated != {"keepdims": 0}:
+    attributes = {name: bound.attribute.i for name, bound in attributes_of(node).items()}
+    if len(node.inputs) != 1 or attributes != {"keepdims": 0}:
         raise DifferentError("it does not say whether all of a gradient is finite", (MISSING, number, ""))
     return node.inputs[0]
 

@@ -56,8 +56,8 @@ def differing_attribute(proof: Proof, a: Node, b: Node) -> str | None:
 
 def _unread_bodies(a: Node, b: Node) -> str | None:
     """Return the name of a graph attribute on a node whose operator has no bodies; None without one."""
-    given = ((node, name, held) for node in (a, b) for name, held in attributes_of(node).items())
-    return next((n for node, n, held in given if not node.bodies and has_graphs(held)), None)
+    attributes = ((node, name, bound) for node in (a, b) for name, bound in attributes_of(node).items())
+    return next((n for node, n, bound in attributes if not node.bodies and has_graphs(bound)), None)
 
 
 def _state_the_same(a: Any, b: Any) -> bool:
@@ -71,10 +71,10 @@ def _state_the_same(a: Any, b: Any) -> bool:
 _HOLDING = (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.TENSOR, AttributeProto.TENSORS)
 
 
-def _stated(given: Mapping[str, AttributeProto], node: Node, name: str) -> AttributeProto | None:
+def _stated(attributes: Mapping[str, AttributeProto], node: Node, name: str) -> AttributeProto | None:
     """Return an attribute as stated, else its default."""
-    if name in given:
-        return given[name]
+    if name in attributes:
+        return attributes[name]
     if node.operator == FILL and name == "value":
         return _ZERO
     schema = find_schema(*node.operator, node.version)
@@ -100,17 +100,19 @@ def _same_tensor(
 ) -> bool:
     if a.operator != FILL or name != "value":
         return _exact(proof, one.t, other.t)
-    found = stored_values.compare(Held(one.t, proof.original.folder), Held(other.t, proof.rewritten.folder))
-    if not found.problem:
-        proof.count(found, (a.first, b.first))
+    comparison = stored_values.compare(
+        Held(one.t, proof.original.folder), Held(other.t, proof.rewritten.folder)
+    )
+    if not comparison.problem:
+        proof.count(comparison, (a.first, b.first))
         proof.uses[Licence.TYPED] += one.t.data_type != other.t.data_type
-    return not found.problem
+    return not comparison.problem
 
 
 def _exact(proof: Proof, one: Any, other: Any) -> bool:
     """Return whether two tensors are equal without any licence."""
-    found = stored_values.compare(Held(one, proof.original.folder), Held(other, proof.rewritten.folder))
-    return one.data_type == other.data_type and not found.problem and not found.uses.total()
+    comparison = stored_values.compare(Held(one, proof.original.folder), Held(other, proof.rewritten.folder))
+    return one.data_type == other.data_type and not comparison.problem and not comparison.uses.total()
 
 
 def _is_type(proof: Proof, a: Node, b: Node, name: str) -> bool:
@@ -140,8 +142,8 @@ def read_same_bits(proof: Proof, a: Node, b: Node) -> bool:
 
 def _element(model: Numbered, node: Node) -> int:
     """Return the float type whose bits a BitCast reads; UNDEFINED if it is unknown."""
-    stated = attributes_of(node).get("to")
-    if stated is not None and stated.attribute.i in _AS_FLOAT32:
+    target_type = attributes_of(node).get("to")
+    if target_type is not None and target_type.attribute.i in _AS_FLOAT32:
         return TensorProto.FLOAT
     name, scope = node.proto.input[0], node.scope
     number = scope.find(name)
@@ -151,8 +153,8 @@ def _element(model: Numbered, node: Node) -> int:
     if isinstance(tensor, TensorProto):
         return tensor.data_type
     if maker is not None:
-        given = attributes_of(maker).get("to") if maker.operator == ("", "Cast") else None
-        return TensorProto.UNDEFINED if given is None else given.attribute.i
+        target = attributes_of(maker).get("to") if maker.operator == ("", "Cast") else None
+        return TensorProto.UNDEFINED if target is None else target.attribute.i
     declared = (info.type.tensor_type.elem_type for info in model.proto.graph.input if info.name == name)
     return next(declared, TensorProto.UNDEFINED)
 
@@ -179,12 +181,12 @@ def means_same(node: Node, other: int, rank_of: RankOf) -> bool:
         return True
     if after.since_version < before.since_version:
         before, after = after, before
-    stated = {name: held.attribute for name, held in attributes_of(node).items()}
+    attributes = {name: bound.attribute for name, bound in attributes_of(node).items()}
     return (
         not after.deprecated
         and _same_ports(before, after, node)
-        and _same_attributes(before, after, stated)
-        and _means_same(before, after, node, stated, rank_of)
+        and _same_attributes(before, after, attributes)
+        and _means_same(before, after, node, attributes, rank_of)
     )
 
 
@@ -205,25 +207,25 @@ def _same_ports(before: OpSchema, after: OpSchema, node: Node) -> bool:
     ):
         if used > len(formals) and not (formals and formals[-1].option == _VARIADIC):
             return False
-    needed = [i for x in (before, after) for i, formal in enumerate(x.inputs) if formal.option == _SINGLE]
-    if any(i >= len(node.inputs) or node.inputs[i] == MISSING for i in needed):
+    mandatory = [i for x in (before, after) for i, formal in enumerate(x.inputs) if formal.option == _SINGLE]
+    if any(i >= len(node.inputs) or node.inputs[i] == MISSING for i in mandatory):
         return False
     came = {formal.name for formal in after.inputs[len(before.inputs) :]}
     return came <= NEUTRAL.get(node.operator[1], frozenset())
 
 
-def _same_attributes(before: OpSchema, after: OpSchema, stated: Collection[str]) -> bool:
+def _same_attributes(before: OpSchema, after: OpSchema, names: Collection[str]) -> bool:
     """Return whether both versions have the stated attributes, and the same or irrelevant other defaults."""
     old, new = before.attributes, after.attributes
     indifferent = NEUTRAL.get(before.name, frozenset())
     for name in {*old, *new}:
         both = name in old and name in new
-        if name in stated:
+        if name in names:
             if not both or old[name].type != new[name].type:
                 return False
         elif name not in indifferent and not (both and _default(old[name]) == _default(new[name])):
             return False
-    return not any(attribute.required and name not in stated for name, attribute in new.items())
+    return not any(attribute.required and name not in names for name, attribute in new.items())
 
 
 def _default(attribute: OpSchema.Attribute) -> bytes:
@@ -233,26 +235,26 @@ def _default(attribute: OpSchema.Attribute) -> bytes:
 _Stated = Mapping[str, AttributeProto]
 
 
-def _means_same(before: OpSchema, after: OpSchema, node: Node, stated: _Stated, rank_of: RankOf) -> bool:
+def _means_same(before: OpSchema, after: OpSchema, node: Node, attributes: _Stated, rank_of: RankOf) -> bool:
     changes = CHANGES.get(node.operator[1], ())
-    crossed = (
+    exemptions = (
         change.spares for change in changes if before.since_version < change.since <= after.since_version
     )
-    return all(_is_spared(spared, node, stated, rank_of) for spared in crossed)
+    return all(_is_spared(exemption, node, attributes, rank_of) for exemption in exemptions)
 
 
-def _is_spared(spared: Unless | Spared, node: Node, stated: _Stated, rank_of: RankOf) -> bool:
+def _is_spared(exemption: Unless | Spared, node: Node, attributes: _Stated, rank_of: RankOf) -> bool:
     """Return whether a change of its operator leaves the meaning of a node unchanged."""
-    if isinstance(spared, Unless):
-        said = stated.get(spared.attribute)
-        return said is None or _value(said) in spared.values
-    if spared is Spared.WITH_PARTS:
+    if isinstance(exemption, Unless):
+        attribute = attributes.get(exemption.attribute)
+        return attribute is None or _value(attribute) in exemption.values
+    if exemption is Spared.WITH_PARTS:
         return len(node.inputs) > 1
-    if spared is Spared.WITH_ONE_OUTPUT:
+    if exemption is Spared.WITH_ONE_OUTPUT:
         return node.count == 1
-    if spared is not Spared.OF_LAST_AXIS or ("axis" in stated and stated["axis"].i == -1):
-        return spared is Spared.OF_LAST_AXIS
-    axis, rank = stated["axis"].i if "axis" in stated else 1, rank_of(node.inputs[0])
+    if exemption is not Spared.OF_LAST_AXIS or ("axis" in attributes and attributes["axis"].i == -1):
+        return exemption is Spared.OF_LAST_AXIS
+    axis, rank = attributes["axis"].i if "axis" in attributes else 1, rank_of(node.inputs[0])
     return rank is not None and axis == rank - 1
 
 

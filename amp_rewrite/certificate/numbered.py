@@ -141,8 +141,8 @@ class Numbered:
 
     def read(self, node: Node) -> list[int]:
         """Return the operands of a node, including results of the Casts that `inputs` looks through."""
-        found = [self._result(node.scope.find(name) or MISSING) for name in node.proto.input]
-        return found[: len(node.inputs)]
+        values = [self._result(node.scope.find(name) or MISSING) for name in node.proto.input]
+        return values[: len(node.inputs)]
 
     def _result(self, number: int) -> int:
         while number in self.results:
@@ -171,15 +171,15 @@ def bound_attributes(proto: Any, scope: Scope) -> dict[str, Bound]:
 
     A reference to an attribute that the call omits is absent. Outside functions there are no references.
     """
-    found: dict[str, Bound] = {}
+    attributes: dict[str, Bound] = {}
     for attribute in proto.attribute:
-        if attribute.name in found:
+        if attribute.name in attributes:
             raise ModelError(f"has a node with two attributes '{attribute.name}'", remedy=EXPORT_AGAIN)
         if scope.bound is None or not attribute.ref_attr_name:
-            found[attribute.name] = Bound(attribute, scope)
+            attributes[attribute.name] = Bound(attribute, scope)
         elif attribute.ref_attr_name in scope.bound:
-            found[attribute.name] = scope.bound[attribute.ref_attr_name]
-    return found
+            attributes[attribute.name] = scope.bound[attribute.ref_attr_name]
+    return attributes
 
 
 def attributes_of(node: Node) -> dict[str, Bound]:
@@ -212,11 +212,11 @@ def is_plain_cast(node: Node) -> bool:
     if len(node.proto.attribute) == 1:
         return True
     schema = find_schema(*node.operator, node.version)
-    known = {} if schema is None else schema.attributes
-    said = {name: bound.attribute for name, bound in attributes_of(node).items() if name != "to"}
+    defaults = {} if schema is None else schema.attributes
+    attributes = {name: bound.attribute for name, bound in attributes_of(node).items() if name != "to"}
     return all(
-        name in known and attribute_content(known[name].default_value) == attribute_content(each)
-        for name, each in said.items()
+        name in defaults and attribute_content(defaults[name].default_value) == attribute_content(each)
+        for name, each in attributes.items()
     )
 
 
@@ -227,11 +227,11 @@ def attribute_content(attribute: AttributeProto) -> object:
         return kind, attribute.i
     if kind == AttributeProto.INTS:
         return kind, tuple(attribute.ints)
-    said = AttributeProto()
-    said.CopyFrom(attribute)
+    content = AttributeProto()
+    content.CopyFrom(attribute)
     for each in ("name", "doc_string", "ref_attr_name"):
-        said.ClearField(each)
-    return kind, said.SerializeToString(deterministic=True)
+        content.ClearField(each)
+    return kind, content.SerializeToString(deterministic=True)
 
 
 # ---- Constants
@@ -250,14 +250,14 @@ def constant_value(proto: Any, scope: Scope) -> Any:
         (attribute,) = proto.attribute
         if attribute.name == "value" and attribute.type == AttributeProto.TENSOR:
             return attribute.t
-    given = bound_attributes(proto, scope)
-    if len(given) != 1:
+    attributes = bound_attributes(proto, scope)
+    if len(attributes) != 1:
         raise ModelError("has a Constant without a value, or with several", remedy=EXPORT_AGAIN)
-    ((name, held),) = given.items()
+    ((name, bound),) = attributes.items()
     kind, field, dtype = _VALUES.get(name, (None, "", None))
-    if held.attribute.type != kind:
+    if bound.attribute.type != kind:
         raise ModelError(f"has a Constant with a value '{name}' of another type", remedy=EXPORT_AGAIN)
-    value = getattr(held.attribute, field)
+    value = getattr(bound.attribute, field)
     return value if dtype is None else numpy_helper.from_array(np.array(value, dtype))
 
 
@@ -319,23 +319,23 @@ _OVERRIDABLE = 4
 """The first IR version in which a caller may override an initializer that is an input."""
 
 
-def add_inputs(made: Numbered) -> None:
+def add_inputs(model: Numbered) -> None:
     """Number the inputs of a model, and collect its initializers."""
-    graph = made.proto.graph
-    made.initial = stored = tensors.initial(graph)
-    is_fixed = made.proto.ir_version < _OVERRIDABLE
+    graph = model.proto.graph
+    model.initial = initializers = tensors.initial(graph)
+    is_fixed = model.proto.ir_version < _OVERRIDABLE
     for info in graph.input:
-        if not (is_fixed and info.name in stored):
+        if not (is_fixed and info.name in initializers):
             kind = of_type(info.type)
-            if kind is None and info.name in stored:
-                kind = of_tensor(stored[info.name])
-            made.inputs[info.name] = made.visible[info.name] = made.add(info.name, None, kind)
+            if kind is None and info.name in initializers:
+                kind = of_tensor(initializers[info.name])
+            model.inputs[info.name] = model.visible[info.name] = model.add(info.name, None, kind)
 
 
-def add_stored(made: Numbered, stored: Mapping[str, Any], names: dict[str, int]) -> None:
+def add_stored(model: Numbered, initializers: Mapping[str, Any], names: dict[str, int]) -> None:
     """Number the initializers of a graph, except the defaults of its inputs, which are in `names` already."""
-    given = frozenset(names)
-    for name, tensor in stored.items():
-        if name not in given:
-            names[name] = made.add(name, None, of_tensor(tensor))
-            made.stored[names[name]] = tensor
+    defaults = frozenset(names)
+    for name, tensor in initializers.items():
+        if name not in defaults:
+            names[name] = model.add(name, None, of_tensor(tensor))
+            model.stored[names[name]] = tensor

@@ -57,37 +57,37 @@ def imports(entries: Iterable[Any]) -> dict[str, int]:
 
     Raises ModelError for two versions of one domain: onnxruntime takes the last, onnx's reference the newest.
     """
-    found: dict[str, int] = {}
+    versions: dict[str, int] = {}
     for entry in entries:
         domain = canonical_domain(entry.domain)
-        if found.setdefault(domain, entry.version) != entry.version:
+        if versions.setdefault(domain, entry.version) != entry.version:
             title = domain or "ai.onnx"
             raise ModelError(f"imports two versions of '{title}'", remedy=EXPORT_AGAIN)
-    return {"": defs.onnx_opset_version(), "ai.onnx.ml": defs.onnx_ml_opset_version(), **found}
+    return {"": defs.onnx_opset_version(), "ai.onnx.ml": defs.onnx_ml_opset_version(), **versions}
 
 
 class _Numbering:
-    def __init__(self, made: Numbered, functions: Functions, believed: bool) -> None:
-        self._made, self._functions, self._believed = made, functions, believed
-        self._root = Scope(made.visible, None, imports(made.proto.opset_import))
+    def __init__(self, model: Numbered, functions: Functions, believed: bool) -> None:
+        self._made, self._functions, self._believed = model, functions, believed
+        self._root = Scope(model.visible, None, imports(model.proto.opset_import))
         self._order = Order()
         self._operators: dict[tuple[str, str], tuple[str, str]] = {}
 
     def run(self) -> Numbered:
-        made, graph = self._made, self._made.proto.graph
-        add_inputs(made)
+        model, graph = self._made, self._made.proto.graph
+        add_inputs(model)
         run_steps(self._graph(graph, self._root))
-        made.outputs = [(info.name, self._find(info.name, self._root)) for info in graph.output]
-        return made
+        model.outputs = [(info.name, self._find(info.name, self._root)) for info in graph.output]
+        return model
 
     def _graph(self, graph: GraphProto, scope: Scope) -> Step:
         """Number a graph except its inputs, which are in its scope already."""
-        names, made = scope.names, self._made
-        made.scopes.append((graph, scope))
+        names, model = scope.names, self._made
+        model.scopes.append((graph, scope))
         if self._believed:
             scope.declared = {info.name: info for info in (*graph.value_info, *graph.output)}
-        stored = made.initial if scope is self._root else tensors.initial(graph)
-        add_stored(made, stored, names)
+        initializers = model.initial if scope is self._root else tensors.initial(graph)
+        add_stored(model, initializers, names)
         yield self._nodes(graph.node, scope)
 
     def _nodes(self, protos: Iterable[Any], scope: Scope) -> Step:
@@ -108,26 +108,26 @@ class _Numbering:
 
     def _defined(self, protos: Iterable[Any], scope: Scope) -> list[Row]:
         """Return the nodes of a graph as rows, with consecutive numbers for their outputs."""
-        names, rows, made = scope.names, list[Row](), list[str]()
+        names, rows, outputs = scope.names, list[Row](), list[str]()
         names.pop("", None)  # not a value
         number = first = len(self._made.roots)
         find, operators = names.__getitem__, self._operators
         for proto in protos:
-            given, named = proto.input[:], (proto.domain, proto.op_type)  # a list: twice as quick
+            inputs, key = proto.input[:], (proto.domain, proto.op_type)  # a list: twice as quick
             try:
-                read: Reads = tuple(map(find, given))
+                reads: Reads = tuple(map(find, inputs))
             except KeyError:
-                read = [(names.get(name) or name) if name else MISSING for name in given]
+                reads = [(names.get(name) or name) if name else MISSING for name in inputs]
             for name in proto.output[:]:
                 if name:
                     if name in names:
                         raise ModelError(f"defines '{name}' twice", remedy=EXPORT_AGAIN)
                     names[name] = number
-                made.append(name)
+                outputs.append(name)
                 number += 1
-            rows.append((proto, operators.get(named) or self._operator(*named), read, first, number - first))
+            rows.append((proto, operators.get(key) or self._operator(*key), reads, first, number - first))
             first = number
-        self._made.add_all(made)
+        self._made.add_all(outputs)
         return rows
 
     def _operator(self, domain: str, name: str) -> tuple[str, str]:
@@ -137,56 +137,56 @@ class _Numbering:
         return self._operators[operator]
 
     def _find(self, name: str, scope: Scope) -> int:
-        found = scope.find(name)
-        if found is None:
+        value = scope.find(name)
+        if value is None:
             raise ModelError(f"uses '{name}', which is not defined", remedy=EXPORT_AGAIN)
-        return found
+        return value
 
-    def _inputs(self, read: Reads, scope: Scope) -> list[int]:
+    def _inputs(self, reads: Reads, scope: Scope) -> list[int]:
         """Return the numbers of a node's operands, without trailing omitted ones."""
         roots = self._made.roots
-        if isinstance(read, tuple):
-            found = [roots[n] for n in read]
+        if isinstance(reads, tuple):
+            values = [roots[n] for n in reads]
         else:
-            found = [roots[n if isinstance(n, int) else self._find(n, scope)] for n in read]
-        while found and found[-1] == MISSING:
-            found.pop()
-        return found
+            values = [roots[n if isinstance(n, int) else self._find(n, scope)] for n in reads]
+        while values and values[-1] == MISSING:
+            values.pop()
+        return values
 
     def _node(self, row: Row, scope: Scope) -> None:
-        proto, operator, read, first, count = row
-        made, version = self._made, scope.versions.get(operator[0], 1)
-        inputs = self._inputs(read, scope)
-        kinds = tuple([made.kinds[value] for value in inputs])
+        proto, operator, reads, first, count = row
+        model, version = self._made, scope.versions.get(operator[0], 1)
+        inputs = self._inputs(reads, scope)
+        kinds = tuple([model.kinds[value] for value in inputs])
         if None in kinds:
-            deduce_kinds(made, operator, version, inputs)
-            kinds = tuple([made.kinds[value] for value in inputs])
+            deduce_kinds(model, operator, version, inputs)
+            kinds = tuple([model.kinds[value] for value in inputs])
         if operator == CAST_LIKE and (cast := as_cast(proto, kinds[1:])) is not None:
             proto, operator, inputs, kinds = cast, CAST, inputs[:1], kinds[:1]
         node = Node(proto, operator, version, inputs, first, count, scope, None)
-        known = value_kinds.plain(operator, version, count, kinds)
-        made.makers[first : first + count] = [node] * count
-        made.kinds[first : first + count] = known
-        if None in known:
+        output_kinds = value_kinds.plain(operator, version, count, kinds)
+        model.makers[first : first + count] = [node] * count
+        model.kinds[first : first + count] = output_kinds
+        if None in output_kinds:
             self._unknown(node)
-        if operator == CAST and count == 1 and kinds == (FLOAT,) and made.kinds[first] == FLOAT:
-            made.roots[first] = inputs[0] if is_plain_cast(node) else first
+        if operator == CAST and count == 1 and kinds == (FLOAT,) and model.kinds[first] == FLOAT:
+            model.roots[first] = inputs[0] if is_plain_cast(node) else first
 
     def _unknown(self, node: Node) -> None:
         """Set the kinds of outputs that do not follow from those of the inputs."""
-        made = self._made
+        model = self._made
         rules = value_kinds.rules(*node.operator, node.version, node.count)
         for number, rule in enumerate(rules, start=node.first):
             if rule is not None and rule[0] == "typed":
-                made.kinds[number] = self._typed(rule[1], node)
-            elif made.kinds[number] is None:
-                made.kinds[number] = _declared(node.scope, made.names[number])
+                model.kinds[number] = self._typed(rule[1], node)
+            elif model.kinds[number] is None:
+                model.kinds[number] = _declared_kind(node.scope, model.names[number])
 
     def _typed(self, rule: tuple[str, int | None, Kind], node: Node) -> Kind:
         name, like, default = rule
-        said = attributes_of(node).get(name)
-        if said is not None:
-            return value_kinds.stated(said.attribute, node.operator)
+        bound = attributes_of(node).get(name)
+        if bound is not None:
+            return value_kinds.stated(bound.attribute, node.operator)
         if like is None:
             return default
         return self._made.kinds[node.inputs[like]] if like < len(node.inputs) else None
@@ -198,61 +198,65 @@ class _Numbering:
 
     def _call(self, row: Row, scope: Scope, function: Any) -> Step:
         """Inline a call: its outputs are those of the function's body."""
-        proto, _, read, first, count = row
-        made = self._made
-        given = bound_attributes(proto, scope)
+        proto, _, reads, first, count = row
+        model = self._made
+        arguments = bound_attributes(proto, scope)
         inner = Scope({}, self._root, imports(function.opset_import), None, scope.repeated)
-        known = {a.name: Bound(a, inner) for a in function.attribute_proto}
-        inner.bound = known | given  # including undeclared ones, which runtimes accept
-        numbers = [each if isinstance(each, int) else self._find(each, scope) for each in read]
+        defaults = {a.name: Bound(a, inner) for a in function.attribute_proto}
+        inner.bound = defaults | arguments  # including undeclared ones, which runtimes accept
+        numbers = [each if isinstance(each, int) else self._find(each, scope) for each in reads]
         inner.names.update(dict.fromkeys(function.input, MISSING))
         inner.names.update(zip(function.input, numbers, strict=False))
-        made.calls += 1
-        made.scopes.append((function, inner))
+        model.calls += 1
+        model.scopes.append((function, inner))
         yield self._nodes(function.node, inner)
         for port, name in enumerate(function.output[:count]):
-            made.results[first + port] = self._find(name, inner)
-            value = made.roots[made.results[first + port]]
-            if made.kinds[value] is None and value != MISSING:
-                made.kinds[value] = _declared(scope, proto.output[port])
-            made.roots[first + port], made.kinds[first + port] = value, made.kinds[value]
+            model.results[first + port] = self._find(name, inner)
+            value = model.roots[model.results[first + port]]
+            if model.kinds[value] is None and value != MISSING:
+                model.kinds[value] = _declared_kind(scope, proto.output[port])
+            model.roots[first + port], model.kinds[first + port] = value, model.kinds[value]
 
     def _bodies(self, node: Node | None, row: Row, scope: Scope) -> Step:
         """Number the bodies of a node, and set the kinds of its outputs from theirs."""
-        found = list[Body]()
-        given = bound_attributes(row[0], scope)
-        self._order.refuse_hidden([graph for held in given.values() for graph in graphs_of(held.attribute)])
-        for name, held in given.items():
-            for graph in graphs_of(held.attribute):
-                found.append((yield self._body(name, graph, held.scope, node)))
-        if node is None or not found:
+        bodies = list[Body]()
+        attributes = bound_attributes(row[0], scope)
+        self._order.refuse_hidden(
+            [graph for bound in attributes.values() for graph in graphs_of(bound.attribute)]
+        )
+        for name, bound in attributes.items():
+            for graph in graphs_of(bound.attribute):
+                bodies.append((yield self._body(name, graph, bound.scope, node)))
+        if node is None or not bodies:
             return
-        node.bodies = sorted(found, key=lambda body: str(body.attribute))
+        node.bodies = sorted(bodies, key=lambda body: str(body.attribute))
         kinds = kinds_leaving_bodies(
-            node, [[self._made.kinds[value] for value in body.outputs] for body in found]
+            node, [[self._made.kinds[value] for value in body.outputs] for body in bodies]
         )
         for port, kind in enumerate(kinds[: node.count]):
             self._made.kinds[node.first + port] = kind
 
     def _body(self, name: str, graph: GraphProto, scope: Scope, node: Node | None) -> Step:
-        inner, made = Scope({}, scope, scope.versions, scope.bound, repeating_node(node)), self._made
-        given = [] if node is None else kinds_entering_bodies(node, [made.kinds[v] for v in node.inputs])
-        numbers, stored = list[int](), tensors.initial(graph)
-        inputs = [info for info in graph.input if info.name not in stored]  # the node passes only these
+        inner, model = Scope({}, scope, scope.versions, scope.bound, repeating_node(node)), self._made
+        input_kinds = (
+            [] if node is None else kinds_entering_bodies(node, [model.kinds[v] for v in node.inputs])
+        )
+        numbers, initializers = list[int](), tensors.initial(graph)
+        inputs = [info for info in graph.input if info.name not in initializers]  # the node passes only these
         if len({info.name for info in inputs}) < len(inputs):
             raise ModelError(f"has a body '{graph.name}' with two inputs of one name", remedy=EXPORT_AGAIN)
         for position, info in enumerate(inputs):
-            kind = given[position] if position < len(given) else None
+            kind = input_kinds[position] if position < len(input_kinds) else None
             if kind is None and self._believed:
                 kind = value_kinds.of_type(info.type)
-            numbers.append(made.add(info.name, None, kind))
+            numbers.append(model.add(info.name, None, kind))
             inner.names[info.name] = numbers[-1]
         yield self._graph(graph, inner)
         names = tuple(info.name for info in (*graph.input, *graph.output))
         return Body(name, numbers, [self._find(info.name, inner) for info in graph.output], names)
 
 
-def _declared(scope: Scope, name: str) -> Kind:
+def _declared_kind(scope: Scope, name: str) -> Kind:
     """Return the declared kind of a value; None without a declaration."""
     info = scope.declared.get(name)
     return None if info is None else value_kinds.of_type(info.type)
@@ -282,8 +286,8 @@ class Order:
         names = scope.names
         if not any(self._is_late(row, names) for row in rows if _reaches_out(row)):
             return rows
-        made = {number: i for i, row in enumerate(rows) for number in range(row[3], row[3] + row[4])}
-        needs = [{made[n] for n in self._numbers(row, names) if n in made} for row in rows]
+        producers = {number: i for i, row in enumerate(rows) for number in range(row[3], row[3] + row[4])}
+        needs = [{producers[n] for n in self._numbers(row, names) if n in producers} for row in rows]
         return [rows[i] for i in _sort(needs)]
 
     def refuse_hidden(self, graphs: Sequence[Any]) -> None:
@@ -291,8 +295,8 @@ class Order:
         onnxruntime uses the outer value in both.
         """
         for graph in graphs if len(graphs) > 1 else ():
-            read = self._free(other for other in graphs if other is not graph)
-            for name in _own(graph).intersection(read):
+            outer_names = self._free(other for other in graphs if other is not graph)
+            for name in _own(graph).intersection(outer_names):
                 raise ModelError(f"defines '{name}' in a body, and around it", remedy=EXPORT_AGAIN)
 
     def _is_late(self, row: Row, names: Mapping[str, int]) -> bool:
@@ -301,8 +305,8 @@ class Order:
 
     def _numbers(self, row: Row, names: Mapping[str, int]) -> Iterator[int]:
         """Yield the values of its own graph that a node reads, including those read in its bodies."""
-        proto, operator, read, _, _ = row
-        yield from (each if isinstance(each, int) else names.get(each, MISSING) for each in read)
+        proto, operator, reads, _, _ = row
+        yield from (each if isinstance(each, int) else names.get(each, MISSING) for each in reads)
         if operator in WITH_BODIES or operator[0]:
             yield from (names.get(name, MISSING) for name in self._free(_bodies_of((proto,))))
 
@@ -310,7 +314,7 @@ class Order:
         """Yield the names that bodies read from enclosing graphs."""
         for graph in graphs:
             if id(graph) not in self._known:
-                names = {*_read(graph), *self._free(_bodies_of(graph.node))}
+                names = {*_names_used(graph), *self._free(_bodies_of(graph.node))}
                 self._known[id(graph)] = graph, frozenset(names - _own(graph))
             yield from self._known[id(graph)][1]
 
@@ -326,7 +330,7 @@ def _bodies_of(nodes: Iterable[Any]) -> Iterator[Any]:
             yield from graphs_of(attribute)
 
 
-def _read(graph: Any) -> Iterator[str]:
+def _names_used(graph: Any) -> Iterator[str]:
     """Yield the names that the nodes of a body read, and those of its outputs."""
     for node in graph.node:
         yield from node.input
@@ -343,8 +347,8 @@ def _sort(needs: Sequence[Iterable[int]]) -> list[int]:
     waiting = [len(set(each)) for each in needs]
     readers: list[list[int]] = [[] for _ in needs]
     for reader, each in enumerate(needs):
-        for made in each:
-            readers[made].append(reader)
+        for producer in each:
+            readers[producer].append(reader)
     ready = [i for i, count in enumerate(waiting) if not count]
     for i in ready:  # grows in the loop
         for reader in readers[i]:
@@ -375,14 +379,14 @@ def called_key(proto: Any) -> Key:
 
 def functions_of(model: ModelProto) -> Functions:
     """Return the functions of a model; ModelError for two of one name, or two defaults of one attribute."""
-    found: dict[Key, FunctionProto] = {}
+    functions: dict[Key, FunctionProto] = {}
     for function in model.functions:
         if len({each.name for each in function.attribute_proto}) < len(function.attribute_proto):
             raise ModelError(f"has two defaults of an attribute of '{function.name}'", remedy=EXPORT_AGAIN)
         name = canonical_domain(function.domain), function.name, function.overload
-        if found.setdefault(name, function) is not function:
+        if functions.setdefault(name, function) is not function:
             raise ModelError(f"has two functions '{function.name}'", remedy=EXPORT_AGAIN)
-    return found
+    return functions
 
 
 def all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
@@ -399,20 +403,20 @@ def all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
 def inlined_size(model: ModelProto, functions: Functions) -> int:
     """Return the number of nodes of a model once all calls are inlined; ModelError for recursion."""
     sizes: dict[Key, int] = {}
-    called = {name: _counts(function.node, functions) for name, function in functions.items()}
+    callee_counts = {name: _counts(function.node, functions) for name, function in functions.items()}
     for start in functions:
-        _measure(start, called, sizes)
+        _measure(start, callee_counts, sizes)
     own, calls = _counts(model.graph.node, functions)
-    for _, counts in ((own, calls), *called.values()):
+    for _, counts in ((own, calls), *callee_counts.values()):
         _refuse_operators(counts)
     return own + sum(sizes[name] * count for name, count in calls.items())
 
 
-def _refuse_operators(called: Iterable[Key]) -> None:
+def _refuse_operators(keys: Iterable[Key]) -> None:
     """Raise ModelError for a call of a function named like an operator: onnxruntime and onnx's reference take
     the operator, and another runtime may take the function.
     """
-    for domain, name, _ in called:
+    for domain, name, _ in keys:
         if is_operator(domain, name):
             title = f"{domain}.{name}" if domain else name
             raise ModelError(f"has a function named like the operator {title}", remedy="rename the function")
@@ -432,11 +436,11 @@ def _counts(nodes: Iterable[Any], functions: Functions) -> _Counts:
     return own, calls
 
 
-def _measure(start: Key, called: Mapping[Key, _Counts], sizes: dict[Key, int]) -> None:
+def _measure(start: Key, callee_counts: Mapping[Key, _Counts], sizes: dict[Key, int]) -> None:
     waiting, open_ = [start], set[Key]()
     while waiting:
         name = waiting[-1]
-        own, calls = called[name]
+        own, calls = callee_counts[name]
         missing = [each for each in calls if each not in sizes]
         if name in sizes or not missing:
             waiting.pop()
@@ -460,15 +464,15 @@ def deduce_kinds(model: Numbered, operator: tuple[str, str], version: int, input
     if signature is None or not signature.inputs:
         return
     last = len(signature.inputs) - 1
-    known: dict[str, Kind] = {}
+    kind_of: dict[str, Kind] = {}
     for port, kind in enumerate(kinds):
         text, homogeneous = signature.inputs[min(port, last)]
         if kind is not None and homogeneous and text in signature.types:
-            known[text] = kind
+            kind_of[text] = kind
     for port, number in enumerate(inputs):
         text, homogeneous = signature.inputs[min(port, last)]
-        if number != MISSING and model.kinds[number] is None and homogeneous and text in known:
-            model.kinds[number] = known[text]
+        if number != MISSING and model.kinds[number] is None and homogeneous and text in kind_of:
+            model.kinds[number] = kind_of[text]
 
 
 # ---- recursion on an explicit stack
@@ -483,11 +487,11 @@ def run_steps(step: Step) -> Any:
     stack, value = [step], None
     while stack:
         try:
-            asked = stack[-1].send(value)
+            substep = stack[-1].send(value)
         except StopIteration as end:
             stack.pop()
             value = end.value
         else:
-            stack.append(asked)
+            stack.append(substep)
             value = None
     return value

@@ -63,20 +63,20 @@ class Proof:
         """Return the licences used, with their numbers of uses."""
         return {licence: self.uses[licence] for licence in Licence if self.uses[licence]}
 
-    def count(self, found: Comparison, at: Pair | None) -> None:
+    def count(self, comparison: Comparison, at: Pair | None) -> None:
         """Count the licences that the comparison of a pair used. Raises DifferentError if the comparison
         failed, and for a clamp of anything but a mask; single numbers and defaults of inputs (`at` is None)
         are never masks.
         """
         place = None if at is None else (*at, "")
-        if found.problem:
-            raise DifferentError(found.problem, place)
-        if found.half is not None:
-            self.to_half(found.half, at)
-        if found.uses:
-            if found.uses[Licence.CLAMPED] and (at is None or not self._masks.is_mask(at[0])):
+        if comparison.problem:
+            raise DifferentError(comparison.problem, place)
+        if comparison.half is not None:
+            self.to_half(comparison.half, at)
+        if comparison.uses:
+            if comparison.uses[Licence.CLAMPED] and (at is None or not self._masks.is_mask(at[0])):
                 raise DifferentError("it is clamped, and more than a mask of a softmax", place)
-            self.uses.update(found.uses)
+            self.uses.update(comparison.uses)
 
     def to_half(self, half: int, at: Pair | None) -> None:
         """Record the half type of a value; DifferentError if another value has the other one."""
@@ -134,7 +134,7 @@ class Masks:
 
     def is_mask(self, number: int) -> bool:
         """Return whether a value is consumed only as a mask of softmaxes."""
-        waiting, reached, ends = [number], {number}, False
+        waiting, visits, ends = [number], {number}, False
         while waiting:
             value = waiting.pop()
             if value in self._leaving:
@@ -145,9 +145,9 @@ class Masks:
                 elif node.operator[1] not in ("Shape", "Size"):
                     if node.operator[0] or not self._carries(node, port):
                         return False
-                    made = {*range(node.first, node.first + node.count)} - reached
-                    reached |= made
-                    waiting += made
+                    outputs = {*range(node.first, node.first + node.count)} - visits
+                    visits |= outputs
+                    waiting += outputs
         return ends
 
     def _carries(self, node: Node, port: int) -> bool:
@@ -168,7 +168,7 @@ class Masks:
 
     def _is_whole(self, number: int) -> bool:
         """Return whether the elements of a value are integers by its producers."""
-        model, waiting, reached = self._model, [number], {number}
+        model, waiting, visits = self._model, [number], {number}
         while waiting:
             value = waiting.pop()
             node, name = model.makers[value], ""
@@ -183,8 +183,8 @@ class Masks:
             ports = FIRST if name == "Cast" else ALL if name == "Mul" else MASK_CARRIERS.get(name)
             if node.operator[0] or ports is None:
                 return False
-            before = {each for port, each in enumerate(node.inputs) if port in ports} - reached
-            reached |= before
+            before = {each for port, each in enumerate(node.inputs) if port in ports} - visits
+            visits |= before
             waiting += before
         return True
 
@@ -216,7 +216,7 @@ class Masks:
     def _nodes(self) -> Iterator[Node]:
         """Return all nodes, each once, except the Casts that are looked through."""
         model = self._model
-        made = (number for number, root in enumerate(model.roots) if root == number)
+        numbers = (number for number, root in enumerate(model.roots) if root == number)
         return (
-            node for number in made if (node := model.makers[number]) is not None and node.first == number
+            node for number in numbers if (node := model.makers[number]) is not None and node.first == number
         )

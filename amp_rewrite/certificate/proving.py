@@ -57,8 +57,8 @@ class Proving(Proof):
             self._small.compare()
             self._folded.prove()
             refuse_other_shapes(a, b, self.ranks, self._declared())
-        except DifferentError as found:
-            return self._failed(self._small.first() or found, at)
+        except DifferentError as difference:
+            return self._failed(self._small.first() or difference, at)
         return Certificate(True, self._compared, self._uses())
 
     def _declared(self) -> Iterator[Declared]:
@@ -69,10 +69,10 @@ class Proving(Proof):
             if number not in self.rewritten.stored and (left or self.rewritten.makers[number] is not None):
                 yield info, left, number
 
-    def _failed(self, found: DifferentError, at: tuple[int, int, str]) -> Certificate:
-        left, right, name = found.at or at
+    def _failed(self, difference: DifferentError, at: tuple[int, int, str]) -> Certificate:
+        left, right, name = difference.at or at
         place = Place(name, self.original.told(left), self.rewritten.told(right))
-        return Certificate(False, self._compared, self._uses(), found.problem, place)
+        return Certificate(False, self._compared, self._uses(), difference.problem, place)
 
     def assume(self, left: int, right: int) -> None:
         """Assume two values equal: inputs of the models, or of two bodies."""
@@ -84,11 +84,11 @@ class Proving(Proof):
         return self.used()
 
     def _step(self, left: int, right: int, output: str) -> None:
-        pair, seen = (left, right), self._seen
-        if pair in seen:
+        pair, visits = (left, right), self._seen
+        if pair in visits:
             return
-        seen.add(pair)
-        if len(seen) > self._most:
+        visits.add(pair)
+        if len(visits) > self._most:
             raise DifferentError("they share so many values that they are not followed further")
         a, b = self.original, self.rewritten
         first, second = a.makers[left], b.makers[right]
@@ -109,8 +109,8 @@ class Proving(Proof):
         """Return whether a node casts to a float a value that only the original shows to be a float."""
         if node.operator != ("", "Cast") or node.count != 1 or len(node.inputs) != 1:
             return False
-        said = attributes_of(node).get("to")
-        is_cast = said is not None and value_kinds.stated(said.attribute, node.operator) == FLOAT
+        target = attributes_of(node).get("to")
+        is_cast = target is not None and value_kinds.stated(target.attribute, node.operator) == FLOAT
         is_cast = is_cast and is_plain_cast(node)
         return is_cast and self.rewritten.kinds[node.inputs[0]] in (None, FLOAT)
 
@@ -152,12 +152,12 @@ class Proving(Proof):
 
     def _fewer_outputs(self, a: Node, b: Node) -> None:
         """Raise DifferentError unless a node differs only in omitting optional outputs of the other."""
-        given, kept = ([bool(name) for name in node.proto.output] for node in (a, b))
-        kept += [False] * (len(given) - len(kept))
-        ports = [port for port, pair in enumerate(zip(given, kept, strict=False)) if pair[0] > pair[1]]
+        before, after = ([bool(name) for name in node.proto.output] for node in (a, b))
+        after += [False] * (len(before) - len(after))
+        ports = [port for port, pair in enumerate(zip(before, after, strict=False)) if pair[0] > pair[1]]
         schema = find_schema(*a.operator, a.version)
         formals = [] if schema is None or a.operator in _TOLD_BY_OUTPUTS else schema.outputs
-        is_other = len(kept) > len(given) or any(now > was for was, now in zip(given, kept, strict=True))
+        is_other = len(after) > len(before) or any(now > was for was, now in zip(before, after, strict=True))
         if is_other or any(port >= len(formals) or formals[port].option != _OPTIONAL for port in ports):
             raise DifferentError("they have different outputs")
         self.uses[Licence.UNUSED_OUTPUT] += len(ports)
@@ -233,8 +233,8 @@ class Proving(Proof):
             self._push([(roots[0][left], roots[1][right]) for left, right in pairs], output)
 
     def _push(self, pairs: Sequence[Pair], output: str) -> None:
-        seen = self._seen
-        self._stack.extend([(*pair, output) for pair in reversed(pairs) if pair not in seen])
+        visits = self._seen
+        self._stack.extend([(*pair, output) for pair in reversed(pairs) if pair not in visits])
 
     def _stored(self, left: int, right: int, output: str) -> None:
         """Compare a constant of the result."""
@@ -257,8 +257,8 @@ def _firsts(a: Node | None, b: Node | None) -> Pair | None:
 
 def _turns_batches(product: Node) -> bool:
     """Return whether a product transposes the batch axes of a factor, so that their position matters."""
-    given = attributes_of(product)
-    return any(given[name].attribute.i for name in ("transBatchA", "transBatchB") if name in given)
+    attributes = attributes_of(product)
+    return any(attributes[name].attribute.i for name in ("transBatchA", "transBatchB") if name in attributes)
 
 
 _PRODUCTS = frozenset((("", "MatMul"), ("com.microsoft", "FusedMatMul")))
@@ -279,7 +279,7 @@ def interface_problem(original: Numbered, rewritten: Numbered) -> str:
     for what, (before, after) in zip(("inputs", "outputs"), sides, strict=True):
         names = [[_text(info.name) for info in infos] for infos in (before, after)]
         if names[0] != names[1]:
-            return f"the {what} were {_listed(names[0])}, and are {_listed(names[1])}"
+            return f"the {what} were {_quote_names(names[0])}, and are {_quote_names(names[1])}"
         for one, other in zip(before, after, strict=True):
             if _is_believed(kinds, one) and _interface(one.type) != _interface(other.type):
                 return f"'{_text(one.name)}' of the {what} has another type or shape"
@@ -303,7 +303,7 @@ def _misdeclared(model: Numbered) -> str | bytes:
 def _declares(declared: TypeProto.Tensor, tensor: TensorProto) -> bool:
     sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in declared.shape.dim]
     is_alike = len(sizes) == len(tensor.dims) and all(
-        size in (None, stored) for size, stored in zip(sizes, tensor.dims, strict=True)
+        size in (None, actual) for size, actual in zip(sizes, tensor.dims, strict=True)
     )
     return declared.elem_type == tensor.data_type and (is_alike or not declared.HasField("shape"))
 
@@ -332,18 +332,18 @@ def _text(name: str | bytes) -> str:
     return name.decode("latin-1") if isinstance(name, bytes) else name
 
 
-def _listed(names: Sequence[str]) -> str:
+def _quote_names(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names) or "(none)"
 
 
 def _interface(declared: TypeProto) -> object:
     """Return the kind and the shape of a declaration; the shape is that of the element in a container."""
-    kind, held = value_kinds.of_type(declared), declared
-    while held.WhichOneof("value") in _HOLDERS:
-        held = getattr(held, held.WhichOneof("value") or "").elem_type
-    if not (held.HasField("tensor_type") and held.tensor_type.HasField("shape")):
+    kind, element = value_kinds.of_type(declared), declared
+    while element.WhichOneof("value") in _HOLDERS:
+        element = getattr(element, element.WhichOneof("value") or "").elem_type
+    if not (element.HasField("tensor_type") and element.tensor_type.HasField("shape")):
         return kind, None
-    dims = held.tensor_type.shape.dim
+    dims = element.tensor_type.shape.dim
     return kind, [dim.dim_value if dim.HasField("dim_value") else _text(dim.dim_param) for dim in dims]
 
 
@@ -360,10 +360,10 @@ def equal_inputs(proof: Proof) -> Sequence[Pair]:
         if (one is None) != (two is None):
             raise DifferentError(f"the input '{_text(name)}' has a default value in one of them")
         if one is not None:
-            found = stored_values.compare(Held(one, a.folder), Held(two, b.folder))
-            if found.problem:
+            comparison = stored_values.compare(Held(one, a.folder), Held(two, b.folder))
+            if comparison.problem:
                 raise DifferentError(f"the default value of the input '{_text(name)}' differs")
-            proof.count(found, None)
+            proof.count(comparison, None)
     for before, after in ((_inputs(a), _inputs(b)), (_outputs(a), _outputs(b))):
         for info, now in zip(before, after, strict=True):
             proof.uses[Licence.IO_TYPES] += _element(info) != _element(now)

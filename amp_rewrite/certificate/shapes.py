@@ -37,18 +37,18 @@ class Ranks:
 
     def of(self, number: int) -> int | None:
         """Return the rank of a value; None if it is unknown."""
-        known, waiting = self._known, [number]
+        ranks, waiting = self._known, [number]
         while waiting:
             top = waiting.pop()
-            if known.get(top) is not None:
+            if ranks.get(top) is not None:
                 continue
-            used = self._used(top)
-            if used and top not in known:
-                known[top] = None
-                waiting += (top, *(value for value in used if value not in known))
+            sources = self._used(top)
+            if sources and top not in ranks:
+                ranks[top] = None
+                waiting += (top, *(value for value in sources if value not in ranks))
             else:
-                known[top] = self._found(top, used)
-        return known[number]
+                ranks[top] = self._found(top, sources)
+        return ranks[number]
 
     def _used(self, number: int) -> list[int]:
         """Return the values whose ranks may determine that of a value."""
@@ -60,16 +60,16 @@ class Ranks:
             return [*shapes_of_length(self._model, node.inputs[1])]
         return node.inputs if name in _BROADCAST else node.inputs[: _INPUTS.get(name, 0)]
 
-    def _found(self, number: int, used: list[int]) -> int | None:
+    def _found(self, number: int, sources: list[int]) -> int | None:
         """Return the rank of a value from its producer, from that one's operands, or from its declaration."""
-        stored, node = self._model.stored.get(number), self._model.makers[number]
-        if stored is not None:
-            return len(stored.dims)
-        found = self._by_operator(node) if node is not None else None
-        if found is None and node is not None and used:
-            found = _by_inputs(node.operator[1], [self._known.get(value) for value in used])
-            found = found if node.operator[1] != "Unsqueeze" else self._with_axes(node, found)
-        return self._by_name(number) if found is None else found
+        constant, node = self._model.stored.get(number), self._model.makers[number]
+        if constant is not None:
+            return len(constant.dims)
+        rank = self._by_operator(node) if node is not None else None
+        if rank is None and node is not None and sources:
+            rank = _by_inputs(node.operator[1], [self._known.get(value) for value in sources])
+            rank = rank if node.operator[1] != "Unsqueeze" else self._with_axes(node, rank)
+        return self._by_name(number) if rank is None else rank
 
     def _by_operator(self, node: Node) -> int | None:
         if node.operator in (("", "Gemm"), ("", "Flatten")):
@@ -83,11 +83,11 @@ class Ranks:
 
     def _with_axes(self, node: Node, rank: int | None) -> int | None:
         """Return the rank of an Unsqueeze of a value of this rank."""
-        stated = attributes_of(node).get("axes")
-        stored = self._model.stored.get(node.inputs[1]) if len(node.inputs) > 1 else None
-        if rank is not None and stated is not None:
-            return rank + len(stated.attribute.ints)
-        return rank + stored.dims[0] if rank is not None and stored and len(stored.dims) == 1 else None
+        attribute = attributes_of(node).get("axes")
+        axes = self._model.stored.get(node.inputs[1]) if len(node.inputs) > 1 else None
+        if rank is not None and attribute is not None:
+            return rank + len(attribute.attribute.ints)
+        return rank + axes.dims[0] if rank is not None and axes and len(axes.dims) == 1 else None
 
     def _by_name(self, number: int) -> int | None:
         """Return the declared rank of a value of the main graph; values in functions may share its names."""
@@ -99,15 +99,15 @@ class Ranks:
 
     @functools.cached_property
     def _declared(self) -> dict[str, int]:
-        return _said(self._model.proto.graph)
+        return _ranks_in(self._model.proto.graph)
 
     @functools.cached_property
     def _inferred(self) -> dict[str, int]:
         inferred = infer_shapes(self._model.proto)
-        return _said(inferred or GraphProto(input=self._model.proto.graph.input))
+        return _ranks_in(inferred or GraphProto(input=self._model.proto.graph.input))
 
 
-def _said(graph: GraphProto) -> dict[str, int]:
+def _ranks_in(graph: GraphProto) -> dict[str, int]:
     """Return the ranks that a graph declares, by value name."""
     infos = (*graph.value_info, *graph.input, *graph.output)
     kinds = ((info.name, info.type.tensor_type) for info in infos)
@@ -117,12 +117,12 @@ def _said(graph: GraphProto) -> dict[str, int]:
 def _by_inputs(name: str, ranks: list[int | None]) -> int | None:
     if None in ranks or name == "Reshape":
         return None
-    known = [rank for rank in ranks if rank is not None]
+    input_ranks = [rank for rank in ranks if rank is not None]
     if name in _BROADCAST:
-        return max(known)
+        return max(input_ranks)
     if name == "MatMul":
-        return max(known) if min(known) > 1 else None
-    return known[0]
+        return max(input_ranks) if min(input_ranks) > 1 else None
+    return input_ranks[0]
 
 
 _AS_FIRST = """Abs AveragePool BatchNormalization Cast Ceil Clip Conv ConvTranspose Dropout Elu Erf Exp Floor
@@ -150,34 +150,34 @@ _MOST = 1 << 10
 
 def shapes_of_length(model: Numbered, number: int) -> Iterator[int]:
     """Yield the values whose ranks determine the length of a value, as it is computed from their shapes."""
-    seen, level = {number}, [number]
+    visits, level = {number}, [number]
     for _ in range(_DEEPEST):
         nodes = [node for value in level if (node := model.makers[value]) is not None]
         nodes = [node for node in nodes if node.operator in _RULES]
         yield from (node.inputs[0] for node in nodes if node.operator == ("", "Shape"))
         inner = [node for node in nodes if node.operator not in (("", "Shape"), ("", "Unsqueeze"))]
-        if len(seen) + sum(len(node.inputs) for node in inner) > _MOST:
+        if len(visits) + sum(len(node.inputs) for node in inner) > _MOST:
             return
-        level = [*dict.fromkeys(value for node in inner for value in node.inputs if value not in seen)]
-        seen.update(level)
+        level = [*dict.fromkeys(value for node in inner for value in node.inputs if value not in visits)]
+        visits.update(level)
 
 
 def length_of(model: Numbered, number: int, rank: Rank) -> int | None:
     """Return the number of elements of a value with one axis; None if it is unknown, or has more axes."""
-    known: dict[tuple[int, int], int | None] = {}
+    lengths: dict[tuple[int, int], int | None] = {}
 
     def length(value: int, deepest: int) -> int | None:
-        if (value, deepest) not in known:
-            known[value, deepest] = found(value, deepest)
-        return known[value, deepest]
+        if (value, deepest) not in lengths:
+            lengths[value, deepest] = compute(value, deepest)
+        return lengths[value, deepest]
 
-    def found(value: int, deepest: int) -> int | None:
+    def compute(value: int, deepest: int) -> int | None:
         stored, node = model.stored.get(value), model.makers[value]
         if stored is not None:
             return stored.dims[0] if len(stored.dims) == 1 else None
         if node is None or node.operator not in _RULES or not deepest:
             return None
-        if len(known) + len(node.inputs) > _MOST:
+        if len(lengths) + len(node.inputs) > _MOST:
             return None
         return _RULES[node.operator](model, node, rank, lambda each: length(each, deepest - 1))
 
@@ -189,17 +189,17 @@ _Rule = Callable[[Numbered, Node, Rank, _Length], int | None]
 
 
 def _of_shape(_: Numbered, node: Node, rank: Rank, __: _Length) -> int | None:
-    axes, given = rank(node.inputs[0]), attributes_of(node)
+    axes, attributes = rank(node.inputs[0]), attributes_of(node)
     if axes is None:
         return None
-    ends = (given[name].attribute.i if name in given else None for name in ("start", "end"))
+    ends = (attributes[name].attribute.i if name in attributes else None for name in ("start", "end"))
     return len(range(axes)[slice(*ends)])
 
 
 def _of_parts(_: Numbered, node: Node, __: Rank, length: _Length) -> int | None:
     parts = [length(value) for value in node.inputs]
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
+    sizes = [part for part in parts if part is not None]
+    return sum(sizes) if len(sizes) == len(parts) else None
 
 
 def _length_of_first(_: Numbered, node: Node, __: Rank, length: _Length) -> int | None:
@@ -227,9 +227,9 @@ _BOUNDS = (("starts", 1, None), ("ends", 2, None), ("", 4, 1))
 
 
 def _bound(model: Numbered, node: Node, name: str, port: int, default: int | None) -> int | None:
-    given = attributes_of(node).get(name)
-    if given is not None:
-        return given.attribute.ints[0] if len(given.attribute.ints) == 1 else None
+    bound = attributes_of(node).get(name)
+    if bound is not None:
+        return bound.attribute.ints[0] if len(bound.attribute.ints) == 1 else None
     if port >= len(node.inputs) or node.inputs[port] == MISSING:
         return default
     tensor = model.stored.get(node.inputs[port])
@@ -277,18 +277,18 @@ def _forget(graph: GraphProto, unknown: Container[str] | None) -> None:
     """Remove the declarations of `unknown` values except inputs, and the data of large constants."""
     waiting = [graph]
     while waiting:
-        held = waiting.pop()
-        known = [] if unknown is None else [info for info in held.value_info if info.name not in unknown]
-        del held.value_info[:]
-        held.value_info.extend(known)
-        for info in held.output if held is graph else (*held.input, *held.output):
+        subgraph = waiting.pop()
+        infos = [] if unknown is None else [info for info in subgraph.value_info if info.name not in unknown]
+        del subgraph.value_info[:]
+        subgraph.value_info.extend(infos)
+        for info in subgraph.output if subgraph is graph else (*subgraph.input, *subgraph.output):
             if unknown is None or info.name in unknown:
                 info.type.tensor_type.ClearField("shape")
-        for tensor in held.initializer:
+        for tensor in subgraph.initializer:
             _empty(tensor)
-        for node in filter(_drops_axis, held.node):
+        for node in filter(_drops_axis, subgraph.node):
             node.domain = _UNKNOWN
-        for attribute in (each for node in held.node for each in node.attribute):
+        for attribute in (each for node in subgraph.node for each in node.attribute):
             waiting.extend(graphs_of(attribute))
             if attribute.type == AttributeProto.TENSOR:
                 _empty(attribute.t)
@@ -337,44 +337,46 @@ def refuse_other_shapes(
     nor onnx infers from the inputs of the result. For outputs of operators unknown to onnx, and for all
     values if onnx fails on both models, the original's declaration decides, if there is one.
     """
-    known: dict[int, list[Sequence[int | None]]] = {}
+    sources_of: dict[int, list[Sequence[int | None]]] = {}
     for info, number in declared_shapes(original):
         if (dims := _dims(info.type)) is not None:
-            known.setdefault(original.roots[number], []).append(dims)
+            sources_of.setdefault(original.roots[number], []).append(dims)
     unknown: _Unknown = {}
     for info, left, right in declared:
-        dims, sources = _dims(info.type), known.get(left, ())
+        dims, sources = _dims(info.type), sources_of.get(left, ())
         is_opaque = not sources and _is_opaque(original.makers[left])
         if dims is not None and not is_opaque and not _agrees(dims, sources):
             unknown[info.name] = dims, left, right
     inferred = _inferred_dims(rewritten, unknown) if unknown else {}
     if inferred is None and infer_shapes(original.proto) is None:
-        unknown = _with_sources(unknown, known)
+        unknown = _with_sources(unknown, sources_of)
     inferred = inferred or {}
     operators = {(*node.operator, node.version) for node in rewritten.makers if node is not None}
     if any(find_schema(*each) is None for each in operators):  # onnx infers nothing behind such a node
-        unknown = {name: each for name, each in unknown.items() if known.get(each[1]) or inferred.get(name)}
-    _refuse_unknown(unknown, known, inferred, ranks)
+        unknown = {
+            name: each for name, each in unknown.items() if sources_of.get(each[1]) or inferred.get(name)
+        }
+    _refuse_unknown(unknown, sources_of, inferred, ranks)
 
 
 _Unknown = dict[str, tuple[Sequence[int | None], int, int]]
 _Dims = Mapping[Any, Sequence[Sequence[int | None]]]
 
 
-def _with_sources(unknown: _Unknown, known: _Dims) -> _Unknown:
+def _with_sources(unknown: _Unknown, sources_of: _Dims) -> _Unknown:
     """Return the values whose shapes the original declares."""
-    return {name: each for name, each in unknown.items() if known.get(each[1])}
+    return {name: each for name, each in unknown.items() if sources_of.get(each[1])}
 
 
-def _refuse_unknown(unknown: _Unknown, known: _Dims, inferred: _Dims, ranks: Ranks) -> None:
+def _refuse_unknown(unknown: _Unknown, sources_of: _Dims, inferred: _Dims, ranks: Ranks) -> None:
     for name, (dims, left, right) in unknown.items():
-        sources = [*known.get(left, ()), *inferred.get(name, ())]
+        sources = [*sources_of.get(left, ()), *inferred.get(name, ())]
         if _agrees(dims, sources) if left != MISSING else _is_possible(dims, sources):
             continue
         rank = None if sources else ranks.of(left)
         if rank is None or dims != [None] * rank:
             raise DifferentError(
-                f"the shape that it declares, {_shown(dims)}, is not known", (left, right, "")
+                f"the shape that it declares, {_format_dims(dims)}, is not known", (left, right, "")
             )
 
 
@@ -406,16 +408,16 @@ def _inferred_dims(model: Numbered, unknown: Container[str]) -> dict[str, list[S
     graph = infer_shapes(model.proto, unknown)
     if graph is None:
         return None
-    found: dict[str, list[Sequence[int | None]]] = {}
+    sizes: dict[str, list[Sequence[int | None]]] = {}
     waiting = [graph]
     while waiting:
         graph = waiting.pop()
         for info in (*graph.value_info, *graph.input, *graph.output):
             if info.name in unknown and (dims := _dims(info.type)) is not None:
-                found.setdefault(info.name, []).append(dims)
+                sizes.setdefault(info.name, []).append(dims)
         for node in graph.node:
             waiting.extend(each.g for each in node.attribute if each.HasField("g"))
-    return found
+    return sizes
 
 
 def _dims(declared: TypeProto) -> Sequence[int | None] | None:
@@ -432,5 +434,5 @@ def _dims(declared: TypeProto) -> Sequence[int | None] | None:
     return [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
 
 
-def _shown(dims: Sequence[int | None]) -> str:
+def _format_dims(dims: Sequence[int | None]) -> str:
     return f"[{','.join('?' if size is None else str(size) for size in dims)}]"

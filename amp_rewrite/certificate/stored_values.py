@@ -53,7 +53,7 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Compariso
     if after != before and not (
         rank and after[-len(before) :] == before and set(after[: -len(before)]) <= {1}
     ):
-        return Comparison(f"the shape {_shown(before)} is {_shown(after)}")
+        return Comparison(f"the shape {_format_shape(before)} is {_format_shape(after)}")
     if a.data_type == b.data_type == TensorProto.STRING:
         return Comparison("" if tensors.texts(a) == tensors.texts(b) else "the texts differ")
     check = element_checks.between(a.data_type, b.data_type)
@@ -68,18 +68,20 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Compariso
 
 def _of_elements(check: Check, original: Held, rewritten: Held) -> Comparison:
     a, b = original.tensor, rewritten.tensor
-    found = Comparison(half=b.data_type if b.data_type in HALVES and b.data_type != a.data_type else None)
+    comparison = Comparison(
+        half=b.data_type if b.data_type in HALVES and b.data_type != a.data_type else None
+    )
     both = tensors.elements(a, original.folder), tensors.elements(b, rewritten.folder)
-    seen = _seen(*both, rewritten.folder)
-    if seen is not None and agree_in_places(check, *both):
-        return replace(found, uses=_of_whole(seen))
-    found.problem, found.uses = _checked(check, *both)
-    if found.uses[Licence.RESTORED]:  # a property of all elements or none
-        found.problem, found.uses = _checked(element_checks.restored, *both)
-    return found
+    uses = _uses_at_writing(*both, rewritten.folder)
+    if uses is not None and agree_in_places(check, *both):
+        return replace(comparison, uses=_of_whole(uses))
+    comparison.problem, comparison.uses = _check_all(check, *both)
+    if comparison.uses[Licence.RESTORED]:  # a property of all elements or none
+        comparison.problem, comparison.uses = _check_all(element_checks.restored, *both)
+    return comparison
 
 
-def _seen(old: Elements, new: Elements, folder: Folder | None) -> Counter[Licence] | None:
+def _uses_at_writing(old: Elements, new: Elements, folder: Folder | None) -> Counter[Licence] | None:
     """Return the licences used if a tensor was checked at writing; None if it was not."""
     if folder is None or folder.written is None:
         return None
@@ -87,7 +89,7 @@ def _seen(old: Elements, new: Elements, folder: Folder | None) -> Counter[Licenc
     return folder.written.uses(before, after) if before and after else None
 
 
-def _checked(check: Check, old: Elements, new: Elements) -> tuple[str, Counter[Licence]]:
+def _check_all(check: Check, old: Elements, new: Elements) -> tuple[str, Counter[Licence]]:
     """Return the fault of a value, empty if there is none, and the licences used."""
     uses = Counter[Licence]()
     for part in check_parts(check, old, new):
@@ -120,17 +122,17 @@ def compare_array(expected: Array, rewritten: Held) -> Comparison:
     return compare(Held(tensor, None), rewritten)
 
 
-def _shown(shape: tuple[int, ...]) -> str:
+def _format_shape(shape: tuple[int, ...]) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
-def _sparse(held: Held) -> tuple[Any, ...]:
-    sparse = held.tensor
+def _sparse(value: Held) -> tuple[Any, ...]:
+    sparse = value.tensor
     if isinstance(sparse, TensorProto):
         return ()
     parts = (sparse.values, sparse.indices)
-    read = [[block.tobytes() for block in tensors.blocks(part, held.folder)] for part in parts]
-    return (tuple(sparse.dims), sparse.values.data_type, tuple(sparse.indices.dims), read)
+    contents = [[block.tobytes() for block in tensors.blocks(part, value.folder)] for part in parts]
+    return (tuple(sparse.dims), sparse.values.data_type, tuple(sparse.indices.dims), contents)
 
 
 # ---- large tensors, in parts that threads read and compare in parallel
@@ -158,14 +160,14 @@ def check_parts(check: Check, old: Elements, new: Elements) -> Iterator[CheckedP
     """Yield the outcome of each part, in order; raises the errors of reading."""
 
     def run(start: int) -> CheckedPart:
-        stop, found = min(start + PART, old.size), CheckedPart()
+        stop, outcome = min(start + PART, old.size), CheckedPart()
         pairs = zip(old.read(start, stop), new.read(start, stop), strict=True)
         for at, (before, after) in zip(range(start, stop, tensors.BLOCK), pairs, strict=True):
-            place = check(before, after, found.uses)
+            place = check(before, after, outcome.uses)
             if place is not None:
-                found.problem = f"element {at + place:,} was {before[place]}, and is {after[place]}"
+                outcome.problem = f"element {at + place:,} was {before[place]}, and is {after[place]}"
                 break
-        return found
+        return outcome
 
     parts = range(0, old.size, PART)
     if len(parts) < 2:

@@ -47,25 +47,25 @@ class Folder:
 
 def dims(tensor: TensorProto) -> tuple[int, ...]:
     """Return the shape of a tensor; ModelError for a negative size."""
-    found = tuple(tensor.dims)
-    if min(found, default=0) < 0:
-        raise _damaged(tensor, "has a negative size")
-    return found
+    shape = tuple(tensor.dims)
+    if min(shape, default=0) < 0:
+        raise _damage_error(tensor, "has a negative size")
+    return shape
 
 
 def initial(graph: GraphProto) -> Mapping[str, Any]:
     """Return the initializers of a graph by name; ModelError for two of one name that differ, of which
     onnxruntime 1.32 takes the first if they are large, else the last.
     """
-    found: dict[str, Any] = {tensor.name: tensor for tensor in graph.initializer}
-    found |= {tensor.values.name: tensor for tensor in graph.sparse_initializer}
-    if len(found) < len(graph.initializer) + len(graph.sparse_initializer):
-        named = [(tensor.name, tensor) for tensor in graph.initializer]
-        named += [(tensor.values.name, tensor) for tensor in graph.sparse_initializer]
-        for name, tensor in named:
-            if tensor.SerializeToString() != found[name].SerializeToString():
+    by_name: dict[str, Any] = {tensor.name: tensor for tensor in graph.initializer}
+    by_name |= {tensor.values.name: tensor for tensor in graph.sparse_initializer}
+    if len(by_name) < len(graph.initializer) + len(graph.sparse_initializer):
+        entries = [(tensor.name, tensor) for tensor in graph.initializer]
+        entries += [(tensor.values.name, tensor) for tensor in graph.sparse_initializer]
+        for name, tensor in entries:
+            if tensor.SerializeToString() != by_name[name].SerializeToString():
                 raise ModelError(f"stores '{name}' twice, with different values", remedy=EXPORT_AGAIN)
-    return found
+    return by_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _is_external(tensor: TensorProto, folder: Folder | None) -> bool:
     return tensor.data_location == TensorProto.EXTERNAL and bool(folder or not tensor.HasField("raw_data"))
 
 
-def _said(tensor: TensorProto) -> Mapping[str, str]:
+def _external_entries(tensor: TensorProto) -> Mapping[str, str]:
     return {entry.key: entry.value for entry in tensor.external_data}
 
 
@@ -111,8 +111,8 @@ def is_raw(tensor: TensorProto) -> bool:
 
 def blocks(tensor: TensorProto, folder: Folder | None) -> Iterator[Array]:
     """Return all elements of a tensor in blocks; raises ModelError as `elements` does."""
-    found = elements(tensor, folder)
-    return found.read(0, found.size)
+    content = elements(tensor, folder)
+    return content.read(0, content.size)
 
 
 def whole(tensor: TensorProto, folder: Folder | None) -> Array:
@@ -132,7 +132,7 @@ def _empty(tensor: TensorProto, shape: tuple[int, ...]) -> Array:
     try:
         return np.zeros(shape, _dtype(tensor))
     except ValueError as error:  # the sizes besides the 0 are too large
-        raise _damaged(tensor, "has sizes that are too large") from error
+        raise _damage_error(tensor, "has sizes that are too large") from error
 
 
 def texts(tensor: TensorProto) -> Sequence[bytes]:
@@ -144,7 +144,7 @@ def _dtype(tensor: TensorProto) -> np.dtype[Any]:
     try:
         return helper.tensor_dtype_to_np_dtype(tensor.data_type)
     except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(tensor, f"is of the unknown type {tensor.data_type}") from error
+        raise _damage_error(tensor, f"is of the unknown type {tensor.data_type}") from error
 
 
 def _internal(tensor: TensorProto) -> Array:
@@ -152,16 +152,16 @@ def _internal(tensor: TensorProto) -> Array:
     if tensor.HasField("raw_data"):
         raw = tensor.raw_data
         if len(raw) != count * dtype.itemsize:
-            raise _damaged(tensor, "does not fit its shape")
+            raise _damage_error(tensor, "does not fit its shape")
         return np.frombuffer(raw, dtype)
     try:
         flat = numpy_helper.to_array(tensor).reshape(-1)
         if tensor.data_type in _BITS:
             flat = np.frombuffer(numpy_helper.from_array(flat).raw_data, dtype)
     except Exception as error:  # it raises errors of many kinds
-        raise _damaged(tensor, "does not fit its type and shape") from error
+        raise _damage_error(tensor, "does not fit its type and shape") from error
     if flat.size != count:
-        raise _damaged(tensor, "does not fit its shape")
+        raise _damage_error(tensor, "does not fit its shape")
     return flat
 
 
@@ -174,16 +174,16 @@ def _stored_type(tensor: TensorProto) -> tuple[np.dtype[Any], int]:
 
 def _external(tensor: TensorProto, folder: Folder | None) -> Elements:
     dtype, count = _stored_type(tensor)
-    said = _said(tensor)
-    location, length = said.get("location", ""), said.get("length") or "0"
+    entries = _external_entries(tensor)
+    location, length = entries.get("location", ""), entries.get("length") or "0"
     if length not in ("0", str(count * dtype.itemsize)):  # onnxruntime takes 0 as unspecified
-        raise _damaged(tensor, "does not fit its shape")
+        raise _damage_error(tensor, "does not fit its shape")
     place = _place(tensor, location, folder)
 
     def each(parts: Iterable[slice]) -> Iterator[Array]:
         buffer = np.empty(0, dtype)
         try:
-            begin = _offset(said)
+            begin = _offset(entries)
             with reading.open_regular(place) as file:
                 for part in parts:
                     length = part.stop - part.start
@@ -191,7 +191,7 @@ def _external(tensor: TensorProto, folder: Folder | None) -> Elements:
                     block = buffer[:length]
                     file.seek(begin + part.start * dtype.itemsize)
                     if file.readinto(block.view(np.uint8).data) < block.nbytes:
-                        raise _damaged(tensor, f"ends beyond the end of {place.name}")
+                        raise _damage_error(tensor, f"ends beyond the end of {place.name}")
                     yield block
         except (OSError, ValueError) as error:
             raise ModelError(
@@ -201,16 +201,16 @@ def _external(tensor: TensorProto, folder: Folder | None) -> Elements:
 
     def extent() -> Extent | None:
         try:
-            return Extent(FileIdentity.of(place.stat()), _offset(said), tensor.data_type, count)
+            return Extent(FileIdentity.of(place.stat()), _offset(entries), tensor.data_type, count)
         except (OSError, ValueError):  # reading reports it
             return None
 
     return Elements(count, each, extent)
 
 
-def _offset(said: Mapping[str, str]) -> int:
+def _offset(entries: Mapping[str, str]) -> int:
     """Return the byte offset of a tensor in its file; ValueError for anything but digits."""
-    text = said.get("offset") or "0"
+    text = entries.get("offset") or "0"
     if not (text.isascii() and text.isdigit()):
         raise ValueError(text)
     return int(text)
@@ -224,13 +224,13 @@ def _place(tensor: TensorProto, location: str, folder: Folder | None) -> Path:
     try:
         place = (folder.path / location).resolve()
     except (OSError, ValueError) as error:
-        raise _damaged(tensor, "names a file that cannot be") from error
+        raise _damage_error(tensor, "names a file that cannot be") from error
     if folder.roots.isdisjoint(place.parents):
-        raise _damaged(tensor, "would lie outside the model's folder")
+        raise _damage_error(tensor, "would lie outside the model's folder")
     return place
 
 
-def _damaged(tensor: TensorProto, problem: str) -> ModelError:
+def _damage_error(tensor: TensorProto, problem: str) -> ModelError:
     return ModelError(f"the content of '{tensor.name}' {problem}", remedy=EXPORT_AGAIN)
 
 
@@ -267,7 +267,7 @@ def read_model(source: Any) -> tuple[ModelProto, Folder | None, str]:
     if isinstance(source, InFolder):
         return source.model, Folder.of(source.folder / "model.onnx"), "the given model"
     if isinstance(source, bytes):
-        return _parsed(lambda: source, "the given bytes"), None, "the given bytes"
+        return _parse(lambda: source, "the given bytes"), None, "the given bytes"
     if isinstance(source, JustWritten):
         return _in_file(source.path, source.tensors)
     if isinstance(source, (str, os.PathLike)):
@@ -276,10 +276,10 @@ def read_model(source: Any) -> tuple[ModelProto, Folder | None, str]:
 
 
 def _in_file(path: Path, written: WrittenTensors | None = None) -> tuple[ModelProto, Folder, str]:
-    return _parsed(lambda: reading.read(path), str(path)), Folder.of(path, written), str(path)
+    return _parse(lambda: reading.read(path), str(path)), Folder.of(path, written), str(path)
 
 
-def _parsed(data: Callable[[], bytes], where: str) -> ModelProto:
+def _parse(data: Callable[[], bytes], where: str) -> ModelProto:
     model = ModelProto()
     try:
         model.ParseFromString(data())

@@ -48,16 +48,16 @@ def find_schema(domain: str, operator: str, version: int) -> OpSchema | None:
 @functools.cache
 def find_signature(domain: str, operator: str, version: int) -> Signature | None:
     """Return the signature of an operator; None if neither onnx nor onnxruntime has it."""
-    known = find_schema(domain, operator, version)
-    if known is not None:
+    schema = find_schema(domain, operator, version)
+    if schema is not None:
         return Signature(
-            [(formal.type_str, formal.is_homogeneous) for formal in known.inputs],
-            [(formal.type_str, formal.is_homogeneous) for formal in known.outputs],
-            {c.type_param_str: tuple(c.allowed_type_strs) for c in known.type_constraints},
-            max((at for at, formal in enumerate(known.inputs, 1) if formal.option == _SINGLE), default=0),
+            [(formal.type_str, formal.is_homogeneous) for formal in schema.inputs],
+            [(formal.type_str, formal.is_homogeneous) for formal in schema.outputs],
+            {c.type_param_str: tuple(c.allowed_type_strs) for c in schema.type_constraints},
+            max((at for at, formal in enumerate(schema.inputs, 1) if formal.option == _SINGLE), default=0),
         )
-    stored = _contrib_schemas().get(domain, {}).get(operator)
-    return None if not stored else _of_record(stored[-1])
+    records = _contrib_schemas().get(domain, {}).get(operator)
+    return None if not records else _of_record(records[-1])
 
 
 def is_operator(domain: str, operator: str) -> bool:
@@ -167,26 +167,26 @@ def _rule(signature: Signature, port: int) -> Rule | None:
         return None
     text, homogeneous = signature.outputs[min(port, len(signature.outputs) - 1)]
     if text not in signature.types:
-        kind = _named(text)
+        kind = _kind_of_text(text)
         return None if kind is None else ("kind", kind)
     if not homogeneous:
         return None
-    for position, given in enumerate(signature.inputs):
-        if given == (text, True):
+    for position, formal in enumerate(signature.inputs):
+        if formal == (text, True):
             return ("as", position)
-    choices = {kind for name in signature.types[text] if (kind := _named(name)) is not None}
+    choices = {kind for name in signature.types[text] if (kind := _kind_of_text(name)) is not None}
     return ("kind", choices.pop()) if len(choices) == 1 else None
 
 
-def _named(text: str) -> Kind:
+def _kind_of_text(text: str) -> Kind:
     """Return the kind of a type in schema notation, such as `tensor(int64)` or `seq(tensor(float))`."""
     opening, _, inner = text.partition("(")
     if opening == "tensor":
         return of_element(_ELEMENTS.get(inner[:-1], 0))
     if opening == "seq":
-        return (SEQUENCE, _named(inner[:-1]))
+        return (SEQUENCE, _kind_of_text(inner[:-1]))
     if opening == "optional":
-        return (OPTIONAL, _named(inner[:-1]))
+        return (OPTIONAL, _kind_of_text(inner[:-1]))
     return ("map", text) if opening == "map" else None
 
 
@@ -219,23 +219,23 @@ def plain(operator: tuple[str, str], version: int, count: int, kinds: tuple[Kind
     signature = find_signature(*operator, version)
     if signature is not None and len(kinds) < signature.least:
         raise ModelError(f"has {operator[1]} without all of its inputs", remedy=EXPORT_AGAIN)
-    return tuple([_applied(rule, kinds) for rule in rules(*operator, version, count)])
+    return tuple([_apply(rule, kinds) for rule in rules(*operator, version, count)])
 
 
-def _applied(rule: Rule | None, kinds: Sequence[Kind]) -> Kind:
+def _apply(rule: Rule | None, kinds: Sequence[Kind]) -> Kind:
     if rule is None or rule[0] == "typed":
         return None
     what, which = rule
     if what == "kind":
         return which
-    given = kinds[which] if which < len(kinds) else None
-    if given is None or what == "as":
-        return given
+    kind = kinds[which] if which < len(kinds) else None
+    if kind is None or what == "as":
+        return kind
     if what in (SEQUENCE, OPTIONAL):
-        return (what, given)
-    if what == "held" and not (isinstance(given, tuple) and given[0] == OPTIONAL):
-        return given
-    return given[1] if isinstance(given, tuple) else None
+        return (what, kind)
+    if what == "held" and not (isinstance(kind, tuple) and kind[0] == OPTIONAL):
+        return kind
+    return kind[1] if isinstance(kind, tuple) else None
 
 
 # ---- CastLike

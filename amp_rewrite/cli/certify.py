@@ -29,15 +29,15 @@ def certify(original: Path, rewritten: Path, json_: Path | None) -> None:
     and a fixed list of other changes, each of which is proved on its own. Exit code 1 when there is no proof:
     the line names the first place where the two differ.
     """
-    found = proved(original, rewritten)
-    if not found.proved:
+    certificate = proved(original, rewritten)
+    if not certificate.proved:
         terminal.print_lines(Console(), comparison_flags.swapped("certify", original, rewritten))
-    Console().print(str(found))
-    if found.proved:
-        terminal.print_lines(Console(), _not_valid(original, rewritten, found.nodes))
+    Console().print(str(certificate))
+    if certificate.proved:
+        terminal.print_lines(Console(), _not_valid(original, rewritten, certificate.nodes))
     if json_ is not None:
-        writing.write_json(found.to_json(), json_)
-    exit_codes.fail_unless(found.proved)
+        writing.write_json(certificate.to_json(), json_)
+    exit_codes.fail_unless(certificate.proved)
 
 
 def _not_valid(original: Path, rewritten: Path, nodes: int) -> Iterator[SummaryLine]:

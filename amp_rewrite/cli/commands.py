@@ -51,11 +51,11 @@ class _DefaultGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete commands and flags, and models, which the first argument may be."""
-        found = super().shell_complete(ctx, incomplete)
+        completions = super().shell_complete(ctx, incomplete)
         if incomplete.startswith("-"):
-            return found
+            return completions
         models = sorted(Path().glob(f"{glob.escape(incomplete)}*.onnx"))
-        return [*found, *(CompletionItem(str(path)) for path in models)] or [
+        return [*completions, *(CompletionItem(str(path)) for path in models)] or [
             CompletionItem(incomplete, "file")
         ]
 
@@ -63,8 +63,8 @@ class _DefaultGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Import and return the subcommand."""
-        name, listed, rest = super().resolve_command(ctx, args)
-        return name, listed and loaded(listed), rest
+        name, stub, rest = super().resolve_command(ctx, args)
+        return name, stub and loaded(stub), rest
 
     def _refuse_misspelt(self, word: str) -> None:
         """Raise OneLineError for a bare word that is close to a subcommand's name and is not a file."""
@@ -99,13 +99,13 @@ def _refuse_empty(args: Sequence[str]) -> None:
             raise OneLineError(f"{what} is empty; give it a value, or leave it out")
 
 
-def loaded(listed: click.Command) -> click.Command:
+def loaded(stub: click.Command) -> click.Command:
     """Import the implementation of a listed subcommand: NAME in the module `amp_rewrite.cli.NAME`."""
-    return getattr(startup.load(f"amp_rewrite.cli.{listed.name}"), str(listed.name))
+    return getattr(startup.load(f"amp_rewrite.cli.{stub.name}"), str(stub.name))
 
 
-def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
-    if asked and not context.resilient_parsing:
+def _print_version(context: click.Context, _: click.Parameter, requests_version: bool) -> None:
+    if requests_version and not context.resilient_parsing:
         click.echo(f"amp-rewrite, version {version.installed()}")
         context.exit()
 

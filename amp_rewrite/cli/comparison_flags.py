@@ -84,14 +84,14 @@ def _imported(text: str, module: str, function: str) -> MetricFunction:
     if here not in sys.path:
         sys.path.append(here)
     try:
-        found = operator.attrgetter(function)(importlib.import_module(module))
+        metric = operator.attrgetter(function)(importlib.import_module(module))
     except (Exception, SystemExit) as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
         remedy = "give a function in a module that Python finds, or that is in this folder"
-        raise OptionError(f"--metric {text} cannot be imported ({said})", remedy=remedy) from error
-    if not callable(found):
+        raise OptionError(f"--metric {text} cannot be imported ({cause})", remedy=remedy) from error
+    if not callable(metric):
         raise OptionError(f"--metric {text} is not a function", remedy="name a function of the module")
-    return found
+    return metric
 
 
 def _bounded(metric: Metric, bound: str) -> Metric:
@@ -182,7 +182,7 @@ class ComparisonFlags:
             verdict = verification.verify_trials(
                 original,
                 rewritten,
-                _counted(trials(original, data), data, progress),
+                _with_progress(trials(original, data), data, progress),
                 self.judging.bounds,
                 self.judging.metrics,
                 io=io,
@@ -219,16 +219,16 @@ class ComparisonFlags:
             libraries=self.libraries,
         )
         if self.per_node or by_effect:
-            found = effects.effects(original, rewritten, first, self.libraries)
-            blamed = effects.ranked(blamed, found, original)
+            by_node = effects.effects(original, rewritten, first, self.libraries)
+            blamed = effects.ranked(blamed, by_node, original)
         return replace(verdict, blame=blamed)
 
 
-def _counted(found: Sequence[Trial], data: Data, progress: Progress | None) -> tuple[Trial, ...]:
-    totals = (len(trial.source.files) or data.samples for trial in found)
+def _with_progress(all_trials: Sequence[Trial], data: Data, progress: Progress | None) -> tuple[Trial, ...]:
+    totals = (len(trial.source.files) or data.samples for trial in all_trials)
     return tuple(
         replace(trial, samples=counted(progress, trial.samples, total))
-        for trial, total in zip(found, totals, strict=True)
+        for trial, total in zip(all_trials, totals, strict=True)
     )
 
 
@@ -251,5 +251,5 @@ def swapped(command: str, original: Path, rewritten: Path) -> Iterator[SummaryLi
     if half is None or sessions.half_of(rewritten) is not None:
         return
     line = f"amp-rewrite {command} {as_argument(rewritten)} {as_argument(original)}"
-    told = f"{original} has {half.name} and {rewritten} has none: the original comes first ({line})"
-    yield SummaryLine("swapped?", told, is_whole=True)
+    hint = f"{original} has {half.name} and {rewritten} has none: the original comes first ({line})"
+    yield SummaryLine("swapped?", hint, is_whole=True)

@@ -87,41 +87,41 @@ class CoverageFlags:
     update: Path | None
 
 
-def _read(flags: Mapping[str, Any]) -> CoverageFlags:
+def _parse_flags(flags: Mapping[str, Any]) -> CoverageFlags:
     """Merge the flags with the rule file: flags take precedence, requirements and dimensions accumulate."""
     path = flags["file"]
-    held = coverage_rules.load(path) if path is not None else coverage_rules.RuleFile()
-    baseline: Path | None = flags["baseline"] or held.baseline
+    file_rules = coverage_rules.load(path) if path is not None else coverage_rules.RuleFile()
+    baseline: Path | None = flags["baseline"] or file_rules.baseline
     if flags["update"] and baseline is None:
         raise OptionError("--update has nothing to write", remedy="say where with --baseline FILE")
-    bounds = {name: _first(flags[name], getattr(held, name)) for name in SHARES}
+    bounds = {name: _first(flags[name], getattr(file_rules, name)) for name in SHARES}
     if flags["tolerance"] is not None and baseline is None:
         raise OptionError("--tolerance is for --baseline", remedy="add --baseline FILE, or leave it out")
     rules = CoverageRules(
         **{name: bounds[name] for name in SHARES if name != "tolerance"},
-        require={**held.require, **_requirements(flags["require"])},
-        forbid_half=tuple(dict.fromkeys((*held.forbid_half, *flags["forbid_half"]))),
-        max_casts=_first(flags["max_casts"], held.max_casts),
+        require={**file_rules.require, **_requirements(flags["require"])},
+        forbid_half=tuple(dict.fromkeys((*file_rules.forbid_half, *flags["forbid_half"]))),
+        max_casts=_first(flags["max_casts"], file_rules.max_casts),
         baseline=coverage_rules.load_baseline(baseline)
         if baseline is not None and not flags["update"]
         else None,
         tolerance=_first(bounds["tolerance"], TOLERANCE),
-        if_present=flags["if_present"] or held.if_present,
+        if_present=flags["if_present"] or file_rules.if_present,
     )
-    sized = Data(tuple(flags["data"]), {**held.dims, **input_flags.dims(flags["dim"])})
+    sized = Data(tuple(flags["data"]), {**file_rules.dims, **input_flags.dims(flags["dim"])})
     return CoverageFlags(rules, sized, baseline if flags["update"] else None)
 
 
-def _first(flag: Any, held: Any) -> Any:
-    return flag if flag is not None else held
+def _first(flag: Any, fallback: Any) -> Any:
+    return flag if flag is not None else fallback
 
 
 def _requirements(texts: Sequence[str]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for name, share in map(_requirement, texts):
-        if found.setdefault(name, share) != share:
+        if shares.setdefault(name, share) != share:
             raise OptionError(f"--require gives {name} two shares", remedy="give it once")
-    return found
+    return shares
 
 
 def _requirement(text: str) -> tuple[str, float]:
@@ -135,7 +135,7 @@ def _requirement(text: str) -> tuple[str, float]:
     return name.strip(), share
 
 
-coverage_flags = grouped(_FLAGS, "asked", _read)
+coverage_flags = grouped(_FLAGS, "asked", _parse_flags)
 """A decorator that adds these flags to a command and passes them as `CoverageFlags` in `asked`."""
 
 
@@ -183,16 +183,18 @@ def coverage(
     exit_codes.fail_unless(ok)
 
 
-def _measured(model: Path, asked: CoverageFlags) -> MeasuredModel:
-    found = measure(model, feeds.given_sizes(model, asked.sized).dims)
-    return MeasuredModel(str(model), found, check(found, asked.rules))
+def _measured(model: Path, criteria: CoverageFlags) -> MeasuredModel:
+    measurement = measure(model, feeds.given_sizes(model, criteria.sized).dims)
+    return MeasuredModel(str(model), measurement, check(measurement, criteria.rules))
 
 
 def _warn_of_another(one: MeasuredModel, baseline: Baseline) -> None:
     """Warn on standard error that a baseline seems to be of another model."""
     if lacking := coverage_rules.lacking(one.coverage, baseline):
-        told = f"{baseline.where} counts operators that {one.title} lacks ({some(lacking)})"
-        Console(stderr=True).print(f"warning  {told}: it may be of another model; --update writes a new one")
+        mismatch = f"{baseline.where} counts operators that {one.title} lacks ({some(lacking)})"
+        Console(stderr=True).print(
+            f"warning  {mismatch}: it may be of another model; --update writes a new one"
+        )
 
 
 def _print(one: MeasuredModel, *, quiet: bool, github: bool, titled: bool) -> None:

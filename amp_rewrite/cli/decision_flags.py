@@ -34,12 +34,12 @@ _KINDS = tuple(_MEAN)
 _REGEX = "Node names, or regular expressions that match a whole name."
 
 
-def _one_list(given: tuple[str, ...]) -> str | None:
+def _one_list(list_names: tuple[str, ...]) -> str | None:
     """Return the name of the list; raise OptionError for two, one of which would win silently."""
-    if len(given) > 1:
+    if len(list_names) > 1:
         remedy = "name one, which may extend another: extends: tensorflow"
-        raise OptionError(f"--list names two: {given[0]} and {given[1]}", remedy=remedy)
-    return given[0] if given else None
+        raise OptionError(f"--list names two: {list_names[0]} and {list_names[1]}", remedy=remedy)
+    return list_names[0] if list_names else None
 
 
 def _flag(name: str, declared: Declared) -> Flag:
@@ -119,29 +119,29 @@ class DecisionFlags:
         )
 
 
-def _read(flags: Mapping[str, Any]) -> DecisionFlags:
-    given = list(written(click.get_current_context(), flags).values())
-    _refuse_contradictions(flags, given)
+def _resolve_flags(flags: Mapping[str, Any]) -> DecisionFlags:
+    explicit = list(written(click.get_current_context(), flags).values())
+    _refuse_contradictions(flags, explicit)
     if flags["plan"]:
         replay = plan_files.load(str(flags["plan"]))
         return DecisionFlags(replay.over(Options()), replay, decided=True)
     policy = named_policies.of(flags["policy"])
     half = (policy and policy.compute) or halves.named(flags["to"])
-    chosen = operator_lists.load(_one_list(flags["list_"]) or SHIPPED_FOR[half.name])
+    operator_list = operator_lists.load(_one_list(flags["list_"]) or SHIPPED_FOR[half.name])
     for kind in _KINDS:
-        chosen = chosen.override(Kind(kind), flags[kind])
+        operator_list = operator_list.override(Kind(kind), flags[kind])
     fields: dict[str, Any] = {name: _argument(declared, flags) for name, declared in _OF_FIELDS.items()}
     fields["half"] = half
     options = Options(
         **fields,
-        lists=chosen,
+        lists=operator_list,
         pins=Pins(tuple(flags["keep_full"]), tuple(flags["force_half"])),
         ranges=_ranges(flags["range"]),
     )
     return DecisionFlags(
         options if policy is None else policy.options(options),
         None,
-        decided=bool(given),
+        decided=bool(explicit),
         seen=_observed(flags["observed"]),
         policy=policy,
     )
@@ -155,16 +155,16 @@ def _ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
 
     An input name may contain = or a colon, so the text is split at the last =.
     """
-    found: dict[str, tuple[float, float]] = {}
+    ranges: dict[str, tuple[float, float]] = {}
     for text in texts:
         name, _, ends = text.rpartition("=")
         low, _, high = ends.partition(":")
         if not name:
             raise OptionError(f"--range {text} is not NAME=LO:HI", remedy=_EXAMPLE)
-        if name in found:
+        if name in ranges:
             raise OptionError(f"--range gives {name} two ranges", remedy="give it once")
-        found[name] = _ends(text, low, high)
-    return found
+        ranges[name] = _ends(text, low, high)
+    return ranges
 
 
 def _ends(text: str, low: str, high: str) -> tuple[float, float]:
@@ -181,19 +181,19 @@ def _ends(text: str, low: str, high: str) -> tuple[float, float]:
 
 def _observed(paths: Iterable[Path]) -> Observed | None:
     """Merge the observed ranges of all files; None without a file."""
-    known: Observed | None = None
+    merged_ranges: Observed | None = None
     for path in paths:
-        found = Observed.load(path)
-        known = found if known is None else known.merge(found)
-    return known
+        ranges = Observed.load(path)
+        merged_ranges = ranges if merged_ranges is None else merged_ranges.merge(ranges)
+    return merged_ranges
 
 
-def _refuse_contradictions(flags: Mapping[str, Any], given: Iterable[str]) -> None:
-    others = [flag for flag in given if flag != "--plan"]
+def _refuse_contradictions(flags: Mapping[str, Any], explicit: Iterable[str]) -> None:
+    others = [flag for flag in explicit if flag != "--plan"]
     if flags["plan"] and others:
         raise OptionError("--plan decides everything", remedy=f"leave out {' and '.join(others)}")
     _refuse_two_lists(flags)
-    _refuse_beside_policy(flags["policy"], given)
+    _refuse_beside_policy(flags["policy"], explicit)
     if flags["observed"] and flags["level"] == Level.UNSAFE_FORCE_ALL.value:
         raise OptionError(
             f"--level {flags['level']} decides all, whatever is observed", remedy="leave out --observed"
@@ -202,29 +202,29 @@ def _refuse_contradictions(flags: Mapping[str, Any], given: Iterable[str]) -> No
         raise OptionError("--keep-io is for --io half", remedy="add --io half, or leave out --keep-io")
 
 
-def _refuse_beside_policy(policy: str | None, given: Iterable[str]) -> None:
+def _refuse_beside_policy(policy: str | None, explicit: Iterable[str]) -> None:
     if policy is None:
         return
     idle = ["--to", *(("--list", *(f"--{kind}" for kind in _KINDS)) if policy == FLOAT32 else ())]
-    if beside := [flag for flag in given if flag in idle]:
+    if beside := [flag for flag in explicit if flag in idle]:
         raise OptionError(
             f"--policy {policy} decides what {' and '.join(beside)} would", remedy="leave out one of them"
         )
 
 
 def _refuse_two_lists(flags: Mapping[str, Any]) -> None:
-    seen: dict[str, str] = {}
+    kind_of: dict[str, str] = {}
     for kind in _KINDS:
         for operator in flags[kind]:
-            if seen.setdefault(operator, kind) != kind:
+            if kind_of.setdefault(operator, kind) != kind:
                 raise OptionError(
-                    f"{operator} is in both --{seen[operator]} and --{kind}",
+                    f"{operator} is in both --{kind_of[operator]} and --{kind}",
                     remedy="an operator can be on one list only",
                 )
 
 
-decision_flags = grouped((*_FLAGS, _PLAN), "asked", _read)
+decision_flags = grouped((*_FLAGS, _PLAN), "asked", _resolve_flags)
 """A decorator that adds these flags to a command and passes them as `DecisionFlags` in `asked`."""
 
-free_decision_flags = grouped(_FLAGS, "asked", lambda flags: _read({**flags, "plan": None}))
+free_decision_flags = grouped(_FLAGS, "asked", lambda flags: _resolve_flags({**flags, "plan": None}))
 """The same decorator for a command that takes no plan."""

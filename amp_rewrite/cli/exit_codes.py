@@ -35,25 +35,25 @@ _SIGNALLED = 128
 """The offset that shells add to the number of the signal that ended a process."""
 
 
-def fail_unless(passed: bool) -> None:
+def fail_unless(is_ok: bool) -> None:
     """End the command with FAILED unless its checks passed."""
-    if not passed:
+    if not is_ok:
         raise click.exceptions.Exit(FAILED)
 
 
-def end_many(*, done: bool, passed: bool) -> None:
+def end_many(*, is_complete: bool, is_ok: bool) -> None:
     """End a command on many models with BAD_INPUT unless all have a result, or FAILED unless all are good."""
-    if not done:
+    if not is_complete:
         raise click.exceptions.Exit(BAD_INPUT)
-    fail_unless(passed)
+    fail_unless(is_ok)
 
 
-def end_rewrite(*, valid: bool, passed: bool | None, required: bool = False) -> None:
+def end_rewrite(*, valid: bool, verdict_ok: bool | None, required: bool = False) -> None:
     """End a rewrite with FAILED where the result is not valid or its comparison failed.
 
     A missing comparison (None) fails only if one is `required`.
     """
-    fail_unless(valid and (not required if passed is None else passed))
+    fail_unless(valid and (not required if verdict_ok is None else verdict_ok))
 
 
 class OneLineError(click.ClickException):
@@ -184,10 +184,10 @@ def _flags_of(command: click.Command) -> list[str]:
     return [flag for option in options for flag in (*option.opts, *option.secondary_opts)]
 
 
-def _nearest(flag: str, known: Iterable[str]) -> str | None:
-    names = {each.lstrip("-"): each for each in known if each.startswith("--")}
-    found = nearest(flag.lstrip("-"), names)
-    return names[found] if found else None
+def _nearest(flag: str, candidates: Iterable[str]) -> str | None:
+    names = {each.lstrip("-"): each for each in candidates if each.startswith("--")}
+    match = nearest(flag.lstrip("-"), names)
+    return names[match] if match else None
 
 
 def _commands_with(flag: str, context: click.Context | None) -> Iterator[str]:
@@ -203,10 +203,10 @@ def _commands_with(flag: str, context: click.Context | None) -> Iterator[str]:
 def _near_choice(error: click.UsageError) -> str | None:
     """Return the choice that the rejected value is an alias or a misspelling of; None if there is none."""
     kind = getattr(getattr(error, "param", None), "type", None)
-    given = _QUOTED.search(getattr(error, "message", ""))
-    if not isinstance(kind, click.Choice) or given is None:
+    quotation = _QUOTED.search(getattr(error, "message", ""))
+    if not isinstance(kind, click.Choice) or quotation is None:
         return None
-    return nearest(given[1].lower(), map(str, kind.choices))
+    return nearest(quotation[1].lower(), map(str, kind.choices))
 
 
 _QUOTED = re.compile("^'([^']*)'")

@@ -54,51 +54,54 @@ class Query:
 
     def refuse_contradictions(self) -> None:
         """Raise OptionError for two queries at once, and for a device without --advice."""
-        asked = [("NODE", self.node), ("--why-cast", self.why_cast)]
-        asked += [("--all", self.all_ or None), ("--ranges", self.ranges or None)]
-        asked += [("--advice", self.advice or None)]
-        given = [name for name, value in asked if value is not None]
-        if len(given) > 1:
-            raise OptionError(f"{' and '.join(given)} cannot be combined", remedy="ask for one at a time")
+        queries = [("NODE", self.node), ("--why-cast", self.why_cast)]
+        queries += [("--all", self.all_ or None), ("--ranges", self.ranges or None)]
+        queries += [("--advice", self.advice or None)]
+        names = [name for name, value in queries if value is not None]
+        if len(names) > 1:
+            raise OptionError(f"{' and '.join(names)} cannot be combined", remedy="ask for one at a time")
         if self.capability is not None and not self.advice:
             raise OptionError("--device-capability is for --advice", remedy="add --advice, or leave it out")
 
-    def answer(self, console: Console, found: Explanation) -> Answer:
+    def answer(self, console: Console, explanation: Explanation) -> Answer:
         """Print and return the answer; raise OptionError where there is none."""
         if self.advice:
-            return _answer_advice(console, found, self.capability)
+            return _answer_advice(console, explanation, self.capability)
         if self.all_:
-            return _answer_all(console, found)
+            return _answer_all(console, explanation)
         if self.ranges:
-            return _answer_ranges(console, found)
+            return _answer_ranges(console, explanation)
         if self.why_cast is not None:
-            return _answer_cast(console, found, self.why_cast)
+            return _answer_cast(console, explanation, self.why_cast)
         if self.node is not None:
-            return _answer_node(console, found, self.node)
-        return _answer_causes(console, found)
+            return _answer_node(console, explanation, self.node)
+        return _answer_causes(console, explanation)
 
 
-def _answer_all(console: Console, found: Explanation) -> Answer:
-    terminal.print_units(console, found.decisions)
-    units = range(len(found.decisions.all))
-    return {"units": records.plain([first_step(found.decisions, unit) for unit in units])}
+def _answer_all(console: Console, explanation: Explanation) -> Answer:
+    terminal.print_units(console, explanation.decisions)
+    units = range(len(explanation.decisions.all))
+    return {"units": records.plain([first_step(explanation.decisions, unit) for unit in units])}
 
 
-def _answer_ranges(console: Console, found: Explanation) -> Answer:
-    known = found.ranges()
-    terminal.print_ranges(console, found.decisions, known, found.half)
-    units = [{"unit": str(found.decisions.all[unit]), **each.to_json()} for unit, each in known.units.items()]
-    return {"ranges": {**known.counts.to_json(), "units": units}}
+def _answer_ranges(console: Console, explanation: Explanation) -> Answer:
+    intervals = explanation.ranges()
+    terminal.print_ranges(console, explanation.decisions, intervals, explanation.half)
+    units = [
+        {"unit": str(explanation.decisions.all[unit]), **each.to_json()}
+        for unit, each in intervals.units.items()
+    ]
+    return {"ranges": {**intervals.counts.to_json(), "units": units}}
 
 
-def _answer_causes(console: Console, found: Explanation) -> Answer:
-    terminal.print_causes(console, found.causes)
-    assumptions = list(found.assumptions)
-    untried = any(not cause.suggestion.is_tried for cause in found.causes)
-    about_flags = [_NO_FLAG_TRIED[found.source]] if untried else []
-    for line in (*assumptions, *about_flags) if found.causes else ():
+def _answer_causes(console: Console, explanation: Explanation) -> Answer:
+    terminal.print_causes(console, explanation.causes)
+    assumptions = list(explanation.assumptions)
+    untried = any(not cause.suggestion.is_tried for cause in explanation.causes)
+    about_flags = [_NO_FLAG_TRIED[explanation.source]] if untried else []
+    for line in (*assumptions, *about_flags) if explanation.causes else ():
         console.print(Styled(line, "dim"))
-    causes = [cause.to_json() for cause in found.causes]
+    causes = [cause.to_json() for cause in explanation.causes]
     return {"causes": causes, "assumptions": assumptions, "about_flags": about_flags}
 
 
@@ -109,58 +112,60 @@ _NO_FLAG_TRIED = {
 }
 
 
-def _answer_advice(console: Console, found: Explanation, asked: str | None) -> Answer:
-    capability = Capability.parse(asked) if asked is not None else Capability.of_this_machine()
-    advice = found.advice(capability)
+def _answer_advice(console: Console, explanation: Explanation, capability_text: str | None) -> Answer:
+    capability = (
+        Capability.parse(capability_text) if capability_text is not None else Capability.of_this_machine()
+    )
+    advice = explanation.advice(capability)
     for line in advice.lines():
         console.print(line)
-    for line in found.assumptions if advice.paddings else ():
+    for line in explanation.assumptions if advice.paddings else ():
         console.print(Styled(line, "dim"))
     return {"advice": advice.to_json()}
 
 
-def _answer_cast(console: Console, found: Explanation, name: str) -> Answer:
-    explanations = sentences.about(found.decisions, name)
+def _answer_cast(console: Console, explanation: Explanation, name: str) -> Answer:
+    explanations = sentences.about(explanation.decisions, name)
     if not explanations:
-        raise _no_cast(found, name)
+        raise _no_cast(explanation, name)
     for cast in explanations:
         terminal.print_cast(console, cast)
     return {"casts": records.plain(explanations)}
 
 
-def _no_cast(found: Explanation, name: str) -> OptionError:
-    known = [each for site in found.decisions.cast_sites for each in site.names]
-    there = list(dict.fromkeys(names[0] for site in found.decisions.cast_sites if (names := site.names)))
+def _no_cast(explanation: Explanation, name: str) -> OptionError:
+    candidates = [each for site in explanation.decisions.cast_sites for each in site.names]
+    there = list(
+        dict.fromkeys(names[0] for site in explanation.decisions.cast_sites if (names := site.names))
+    )
     more = f" and {len(there) - _LISTED:,} more" if len(there) > _LISTED else ""
-    listed = f"there are Casts of {', '.join(there[:_LISTED])}{more}" if there else "there is no Cast"
-    if _units_of(found, name):
-        return OptionError(
-            f"no Cast of '{name}': its producer and its consumers have one type", remedy=listed
-        )
-    return OptionError(f"no Cast of '{name}'", remedy=_near(name, known, listed))
+    casts = f"there are Casts of {', '.join(there[:_LISTED])}{more}" if there else "there is no Cast"
+    if _units_of(explanation, name):
+        return OptionError(f"no Cast of '{name}': its producer and its consumers have one type", remedy=casts)
+    return OptionError(f"no Cast of '{name}'", remedy=_near(name, candidates, casts))
 
 
 _LISTED = 5
 """The maximum number of Casts that a message names."""
 
 
-def _answer_node(console: Console, found: Explanation, name: str) -> Answer:
-    units = _units_of(found, name)
-    forms = [sentences.of(change) for change in found.form_changes if change.node == name]
-    if not (units or forms) and sentences.about(found.decisions, name):
-        return _answer_cast(console, found, name)
+def _answer_node(console: Console, explanation: Explanation, name: str) -> Answer:
+    units = _units_of(explanation, name)
+    forms = [sentences.of(change) for change in explanation.form_changes if change.node == name]
+    if not (units or forms) and sentences.about(explanation.decisions, name):
+        return _answer_cast(console, explanation, name)
     if not (units or forms):
-        raise _no_node(found, name)
+        raise _no_node(explanation, name)
     for form in forms:
         console.print(f"{name}: {form}")
-    chains = [chain(found.decisions, unit) for unit in units]
-    remedies = _remedies(found, units)
+    chains = [chain(explanation.decisions, unit) for unit in units]
+    remedies = _remedies(explanation, units)
     for steps, lines in zip(chains, remedies, strict=True):
         terminal.print_chain(console, steps)
         for line in lines:
             console.whole(Styled(f"  {line}", "cyan"))
-    rests = found.assumptions if any("FLOPs" in line for lines in remedies for line in lines) else ()
-    for line in (*rests, *filter(None, [_NO_FLAG_TRIED[found.source] if chains else ""])):
+    rests = explanation.assumptions if any("FLOPs" in line for lines in remedies for line in lines) else ()
+    for line in (*rests, *filter(None, [_NO_FLAG_TRIED[explanation.source] if chains else ""])):
         console.print(Styled(line, "dim"))
     units_ = [
         {"unit": steps[0].unit, "chain": records.plain(steps), "change": lines}
@@ -169,46 +174,48 @@ def _answer_node(console: Console, found: Explanation, name: str) -> Answer:
     return {"node": name, "form": forms, "units": units_}
 
 
-def _remedies(found: Explanation, units: Sequence[int]) -> list[list[str]]:
+def _remedies(explanation: Explanation, units: Sequence[int]) -> list[list[str]]:
     """Describe the flags that change the colour of each unit; no lines where no flag can be tried."""
-    tried = found.remedies(units)
-    if not tried:
+    per_unit = explanation.remedies(units)
+    if not per_unit:
         return [[] for _ in units]
-    return [_changing(found, unit, remedy) for unit, remedy in zip(units, tried, strict=True)]
+    return [_changing(explanation, unit, remedy) for unit, remedy in zip(units, per_unit, strict=True)]
 
 
-def _changing(found: Explanation, unit: int, remedy: NodeRemedy) -> list[str]:
+def _changing(explanation: Explanation, unit: int, remedy: NodeRemedy) -> list[str]:
     freeing = [sentences.remedy(remedy.cause)] if remedy.cause is not None else []
     if remedy.pin is None or (remedy.cause is not None and remedy.pin in remedy.cause.suggestion.adds):
         return freeing
-    colour = "float32" if found.decisions.all[unit].is_half else found.half
+    colour = "float32" if explanation.decisions.all[unit].is_half else explanation.half
     return [*freeing, f"this node in {colour} (not compared): {remedy.pin.flag}"]
 
 
-def _units_of(found: Explanation, name: str) -> list[int]:
+def _units_of(explanation: Explanation, name: str) -> list[int]:
     """Return the units of the nodes that have this name, or an output of this name."""
-    nodes = {decision.node: decision for decision in found.decisions.all}
-    named = {node for node, decision in nodes.items() if name in (decision.name, *decision.defs)}
-    return [unit for unit, decision in enumerate(found.decisions.all) if decision.node in named]
+    nodes = {decision.node: decision for decision in explanation.decisions.all}
+    matches = {node for node, decision in nodes.items() if name in (decision.name, *decision.defs)}
+    return [unit for unit, decision in enumerate(explanation.decisions.all) if decision.node in matches]
 
 
-def _no_node(found: Explanation, name: str) -> OptionError:
-    if name in _without_units(found):
+def _no_node(explanation: Explanation, name: str) -> OptionError:
+    if name in _without_units(explanation):
         return OptionError(f"'{name}' has no float32 in it", remedy="name a node that has")
-    nodes = {decision.node: decision for decision in found.decisions.all}.values()
-    known = (each for decision in nodes for each in (decision.name, *decision.defs))
+    nodes = {decision.node: decision for decision in explanation.decisions.all}.values()
+    candidates = (each for decision in nodes for each in (decision.name, *decision.defs))
     offer = "leave NODE out to see what keeps nodes in float32, or say --all"
-    return OptionError(f"no node is called '{name}'", remedy=_near(name, list(filter(None, known)), offer))
+    return OptionError(
+        f"no node is called '{name}'", remedy=_near(name, list(filter(None, candidates)), offer)
+    )
 
 
-def _without_units(found: Explanation) -> Iterator[str | None]:
-    for node in every_node(found.counted.model.graph) if found.counted is not None else ():
+def _without_units(explanation: Explanation) -> Iterator[str | None]:
+    for node in every_node(explanation.counted.model.graph) if explanation.counted is not None else ():
         yield node.name
         yield from (value.name for value in node.outputs)
 
 
-def _near(name: str, known: list[str], otherwise: str) -> str:
-    near = difflib.get_close_matches(name[:LONGEST_NAME], dict.fromkeys(known), n=3)
+def _near(name: str, candidates: list[str], otherwise: str) -> str:
+    near = difflib.get_close_matches(name[:LONGEST_NAME], dict.fromkeys(candidates), n=3)
     return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 
@@ -260,71 +267,78 @@ def explain(
         node=node, why_cast=why_cast, all_=all_, ranges=ranges, advice=advice, capability=device_capability
     )
     query.refuse_contradictions()
-    placed: PlacementView | None = None
+    placement_view: PlacementView | None = None
     with contextlib.nullcontext() if model.suffix == PLAN else result_checks.blaming(lambda: str(model)):
         asked = _sized(model, asked, data)
-        found = _explanation(model, asked)
+        explanation = _explanation(model, asked)
         if report_files.asked:
             page = _page(
-                model, asked, found, PageMaker(asked.options.dims.dims, _placing(report_files, model, found))
+                model,
+                asked,
+                explanation,
+                PageMaker(asked.options.dims.dims, _placing(report_files, model, explanation)),
             )
             report_files.write(page)
-            placed = page.placement
+            placement_view = page.placement
         notes = Console(stderr=True)
-        for warning in found.warnings:
+        for warning in explanation.warnings:
             notes.print(f"warning  {in_flags(warning)}")
-        print_lines(notes, summary.match_lines(matched for matched in found.matched if not matched.nodes))
-        answer = query.answer(Console(), found)
-        print_lines(notes, _decided_now(model, asked, found))
+        print_lines(
+            notes, summary.match_lines(matched for matched in explanation.matched if not matched.nodes)
+        )
+        answer = query.answer(Console(), explanation)
+        print_lines(notes, _decided_now(model, asked, explanation))
     if json_ is not None:
-        told = {"placement": placed.compared.to_json()} if placed else {}
-        writing.write_json({"model": str(model), "from": found.source.value, **answer, **told}, json_)
+        placement = {"placement": placement_view.compared.to_json()} if placement_view else {}
+        writing.write_json(
+            {"model": str(model), "from": explanation.source.value, **answer, **placement}, json_
+        )
 
 
-def _sized(model: Path, asked: DecisionFlags, data: Data) -> DecisionFlags:
+def _sized(model: Path, decisions: DecisionFlags, data: Data) -> DecisionFlags:
     """Bind open dimensions to the given sizes; raise OptionError for a plan without its model."""
     if model.suffix != PLAN:
-        return replace(asked, options=replace(asked.options, dims=feeds.given_sizes(model, data)))
-    if asked.decided or data.dims or data.paths:
+        return replace(decisions, options=replace(decisions.options, dims=feeds.given_sizes(model, data)))
+    if decisions.decided or data.dims or data.paths:
         raise OptionError(
             "a plan alone has decided everything",
             where=model,
             remedy="leave the other flags out, or explain the model with --plan",
         )
-    return asked
+    return decisions
 
 
-def _explanation(model: Path, asked: DecisionFlags) -> Explanation:
+def _explanation(model: Path, decisions: DecisionFlags) -> Explanation:
     """Explain the decisions that the flags make if any is written, else those that the file carries."""
     if model.suffix == PLAN:
         return explanation_sources.of_plan(model)
-    if asked.decided:
-        return explanation_sources.of_analysis(asked.analyze(model))
-    return explanation_sources.of_model(model, asked.options.dims.dims, lambda: asked.analyze(model))
+    if decisions.decided:
+        return explanation_sources.of_analysis(decisions.analyze(model))
+    return explanation_sources.of_model(model, decisions.options.dims.dims, lambda: decisions.analyze(model))
 
 
-def _decided_now(model: Path, asked: DecisionFlags, found: Explanation) -> Iterator[SummaryLine]:
+def _decided_now(model: Path, decisions: DecisionFlags, explanation: Explanation) -> Iterator[SummaryLine]:
     """Yield a note if the file carries no decisions, so that they come from a new analysis."""
-    if found.source is DecisionSource.ANALYSIS:
-        flags = "these flags" if asked.decided else "the defaults"
-        shown = f"this is what a rewrite with {flags} would decide"
-        yield SummaryLine("note", f"{model.name} carries no decisions of a rewrite; {shown}")
+    if explanation.source is DecisionSource.ANALYSIS:
+        flags = "these flags" if decisions.decided else "the defaults"
+        origin = f"this is what a rewrite with {flags} would decide"
+        yield SummaryLine("note", f"{model.name} carries no decisions of a rewrite; {origin}")
 
 
-def _placing(report_files: ReportFiles, model: Path, found: Explanation) -> Placing | None:
+def _placing(report_files: ReportFiles, model: Path, explanation: Explanation) -> Placing | None:
     """Return the placing if it is requested, without an original for a model that is itself a result."""
     if not report_files.placement:
         return None
-    return Placing(None if found.source is DecisionSource.METADATA else model)
+    return Placing(None if explanation.source is DecisionSource.METADATA else model)
 
 
-def _page(model: Path, asked: DecisionFlags, found: Explanation, pages: PageMaker) -> HtmlReport:
-    if found.source is DecisionSource.METADATA:
-        return pages.of_rewritten(model, found)
+def _page(model: Path, decisions: DecisionFlags, explanation: Explanation, pages: PageMaker) -> HtmlReport:
+    if explanation.source is DecisionSource.METADATA:
+        return pages.of_rewritten(model, explanation)
     if model.suffix == PLAN:
         raise OptionError(
             "a plan alone has no graph to draw",
             where=model,
             remedy="explain the model with --plan",
         )
-    return pages.of_plan(model, asked.analyze(model))
+    return pages.of_plan(model, decisions.analyze(model))

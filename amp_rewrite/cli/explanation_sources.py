@@ -70,10 +70,12 @@ class Explanation:
 
     def remedies(self, units: Sequence[int]) -> Sequence[NodeRemedy]:
         """Return the remedies that change the colour of each unit; empty for a plan or without a model."""
-        made = self._analysis
-        if made is None or made.replayed or self.counted is None:
+        analysis = self._analysis
+        if analysis is None or analysis.replayed or self.counted is None:
             return ()
-        subject = Subject(made.graph, made.painting, made.options, made.painted, self.counted.flops)
+        subject = Subject(
+            analysis.graph, analysis.painting, analysis.options, analysis.painted, self.counted.flops
+        )
         return tuple(suggestions.of_units(units, self.causes, subject))
 
     def advice(self, capability: Capability | None) -> Advice:
@@ -92,23 +94,23 @@ def of_plan(path: Path) -> Explanation:
     return Explanation(DecisionSource.PLAN, half, decisions, untried, assumptions=assumed)
 
 
-def of_analysis(made: Analysis) -> Explanation:
+def of_analysis(analysis: Analysis) -> Explanation:
     """Explain the decisions of an analysis; for a replayed plan no flag was tried."""
-    counted = flop_count.count(made.loaded.model, made.graph.types, made.options.dims.dims)
-    found = made.causes(counted.flops)
-    source = DecisionSource.PLAN if made.replayed else DecisionSource.ANALYSIS
-    rests, half = tuple(assumptions(counted)), made.options.half.name
+    flop_counts = flop_count.count(analysis.loaded.model, analysis.graph.types, analysis.options.dims.dims)
+    root_causes = analysis.causes(flop_counts.flops)
+    source = DecisionSource.PLAN if analysis.replayed else DecisionSource.ANALYSIS
+    rests, half = tuple(assumptions(flop_counts)), analysis.options.half.name
     return Explanation(
         source=source,
         half=half,
-        decisions=made.decisions(),
-        causes=found,
-        counted=counted,
+        decisions=analysis.decisions(),
+        causes=root_causes,
+        counted=flop_counts,
         assumptions=rests,
-        warnings=made.warnings,
-        matched=made.matched,
-        form_changes=made.report().form_changes,
-        _analysis=made,
+        warnings=analysis.warnings,
+        matched=analysis.matched,
+        form_changes=analysis.report().form_changes,
+        _analysis=analysis,
     )
 
 
@@ -121,30 +123,34 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
         return of_analysis(analyze())
     model = loading.load(path).model
     try:
-        found = annotations.read(model)
+        decisions = annotations.read(model)
     except ModelError as error:
-        made = of_analysis(analyze())
-        return replace(made, warnings=(*made.warnings, f"{error}; what follows is a new analysis"))
-    if found is None:
+        explanation = of_analysis(analyze())
+        return replace(
+            explanation, warnings=(*explanation.warnings, f"{error}; what follows is a new analysis")
+        )
+    if decisions is None:
         return of_analysis(analyze())
-    counted = flop_count.count(model, shape_inference.types(model), dims)
-    untried = tuple(suggestions.untried(causes.find(found, counted.flops)))
-    rests = tuple(assumptions(counted))
-    return Explanation(DecisionSource.METADATA, _half(counted.types), found, untried, counted, rests)
+    flop_counts = flop_count.count(model, shape_inference.types(model), dims)
+    untried = tuple(suggestions.untried(causes.find(decisions, flop_counts.flops)))
+    rests = tuple(assumptions(flop_counts))
+    return Explanation(
+        DecisionSource.METADATA, _half(flop_counts.types), decisions, untried, flop_counts, rests
+    )
 
 
 def advise_model(path: Path, half: str, dims: Dims) -> Advice:
     """Return advice on an unchanged model, for this machine's device if any; raise ModelError as `load`."""
     with result_checks.blaming(lambda: str(path)):
         model = loading.load(path).model
-        counted = flop_count.count(model, shape_inference.types(model), dims)
-        return advise(counted, Decisions(()), half, Capability.of_this_machine())
+        flop_counts = flop_count.count(model, shape_inference.types(model), dims)
+        return advise(flop_counts, Decisions(()), half, Capability.of_this_machine())
 
 
-def advise_planned(made: Analysis) -> Advice:
+def advise_planned(analysis: Analysis) -> Advice:
     """Return advice on the decisions of an analysis, for this machine's device if any."""
-    counted = flop_count.count(made.loaded.model, made.graph.types, made.options.dims.dims)
-    return advise(counted, made.decisions(), made.options.half.name, Capability.of_this_machine())
+    flop_counts = flop_count.count(analysis.loaded.model, analysis.graph.types, analysis.options.dims.dims)
+    return advise(flop_counts, analysis.decisions(), analysis.options.half.name, Capability.of_this_machine())
 
 
 def _half(types: Types) -> str:

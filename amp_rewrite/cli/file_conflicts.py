@@ -52,15 +52,15 @@ class WritingCommand(SectionedCommand):
     def invoke(self, ctx: click.Context) -> Any:
         """Check flags and files, then run the command; raise OptionError and OutputError."""
         refuse_ineffective_flags(ctx)
-        written = list(_written(self.params, ctx.params))
-        for file in written:
+        outputs = list(_output_files(self.params, ctx.params))
+        for file in outputs:
             if file.path.parent.is_dir() or file.by != "--plots":  # --plots creates its folder
                 destination.resolve(file.path)
-        if written:
-            _refuse_conflicts(written, list(_read(self.params, ctx.params)))
+        if outputs:
+            _refuse_conflicts(outputs, list(_input_files(self.params, ctx.params)))
         if not ctx.params.pop("force", False):
-            _refuse_foreign(written, ctx.params.get("model"))
-        places = [file.path for file in written] if "output" in ctx.params else []
+            _refuse_foreign(outputs, ctx.params.get("model"))
+        places = [file.path for file in outputs] if "output" in ctx.params else []
         if ctx.params.get("in_place"):
             places.append(ctx.params["model"])
         with staging.transaction(Path(os.path.realpath(place)) for place in places) as files:
@@ -82,13 +82,13 @@ class _File:
     is_model: bool = False
 
 
-def _refuse_conflicts(written: Sequence[_File], read: Sequence[_File]) -> None:
-    results = [file for file in written if file.by in (_OUTPUT, _RESULT)]
+def _refuse_conflicts(outputs: Sequence[_File], inputs: Sequence[_File]) -> None:
+    results = [file for file in outputs if file.by in (_OUTPUT, _RESULT)]
     replaced = [weights for result in results for weights in _weights(result)]
-    for at, file in enumerate(written):
-        others = (*read, *(replaced if file not in results else ()))
+    for at, file in enumerate(outputs):
+        others = (*inputs, *(replaced if file not in results else ()))
         clash = next((other for other in others if is_same(file.path, other.path)), None)
-        clash = clash or next((other for other in written[at + 1 :] if _is_one_place(file, other)), None)
+        clash = clash or next((other for other in outputs[at + 1 :] if _is_one_place(file, other)), None)
         if clash is not None and (file.by, clash.by) != (_OUTPUT, _MODEL):  # `output_paths` refuses that
             raise _conflict(file, clash.by)
         for result in results:
@@ -97,9 +97,9 @@ def _refuse_conflicts(written: Sequence[_File], read: Sequence[_File]) -> None:
                 raise _conflict(file, f"the weights of {result.by}")
 
 
-def _refuse_foreign(written: Iterable[_File], source: Path | None) -> None:
+def _refuse_foreign(outputs: Iterable[_File], source: Path | None) -> None:
     """Raise OptionError for an output that would replace a model or weights, unless an earlier result."""
-    for file in written:
+    for file in outputs:
         if file.by == "--plots" or not file.path.is_file() or _is_text(file.path):
             continue
         model = external_data.model_at(file.path)
@@ -169,9 +169,9 @@ def _is_one_of_many() -> bool:
     return bool(written(click.get_current_context(), ["out_dir"]))
 
 
-def _read(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[_File]:
+def _input_files(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[_File]:
     """Yield the inputs of the command: files that its arguments name, and files that those refer to."""
-    for file in _named(params, values, written=False):
+    for file in _flag_files(params, values, written=False):
         yield file
         yield from _behind(file)
     for name in values.get("list_", ()):
@@ -179,9 +179,9 @@ def _read(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Itera
             yield from (_File("--list", path) for path in operator_lists.load(name).files)
 
 
-def _written(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[_File]:
+def _output_files(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[_File]:
     """Yield the outputs of the command, including default names and every possible plot."""
-    yield from _named(params, values, written=True)
+    yield from _flag_files(params, values, written=True)
     if values.get("update"):
         yield from (_File("--baseline", path) for path in _baseline(values["baseline"], values["file"]))
     if values.get("plots"):
@@ -202,14 +202,16 @@ def _halves(values: Mapping[str, Any]) -> Iterable[half.Half]:
 
 def _has_default_name(values: Mapping[str, Any]) -> bool:
     """Whether the command is a rewrite whose result is named after its existing model."""
-    named = any(values.get(name) for name in ("output", "in_place", "dry_run", "explain"))
-    if "output" not in values or named:
+    has_place = any(values.get(name) for name in ("output", "in_place", "dry_run", "explain"))
+    if "output" not in values or has_place:
         return False
     model: Path = values["model"]
     return bool(model.name) and os.path.exists(model)  # noqa: PTH110 - False for what is not a valid path
 
 
-def _named(params: Sequence[click.Parameter], values: Mapping[str, Any], *, written: bool) -> Iterator[_File]:
+def _flag_files(
+    params: Sequence[click.Parameter], values: Mapping[str, Any], *, written: bool
+) -> Iterator[_File]:
     for param in params:
         value = values.get(param.name or "")
         is_updated = param.name == "baseline" and values.get("update")
@@ -236,10 +238,10 @@ def _weights(model: _File) -> Iterable[_File]:
     return (_File(f"the weights of {model.by}", path) for path in external_data.referenced_by(model.path))
 
 
-def _baseline(named: Path | None, rules: Path | None) -> Iterator[Path]:
+def _baseline(path: Path | None, rules: Path | None) -> Iterator[Path]:
     """Yield the baseline that a flag names, or else that of the rule file."""
-    if named:
-        yield named
+    if path:
+        yield path
     elif rules:
         with contextlib.suppress(AmpRewriteError):  # reading the rules raises it again
             baseline = coverage_rules.load(rules).baseline
@@ -255,10 +257,10 @@ class Ineffective:
     flags: tuple[str, ...]
     unless: tuple[str, ...] = ()
 
-    def refuse(self, given: frozenset[str]) -> None:
+    def refuse(self, explicit: frozenset[str]) -> None:
         """Raise OptionError where one of the flags is given without effect."""
-        idle = [flag for flag in self.flags if flag in given]
-        if not idle or self.beside not in given or not given.isdisjoint(self.unless):
+        idle = [flag for flag in self.flags if flag in explicit]
+        if not idle or self.beside not in explicit or not explicit.isdisjoint(self.unless):
             return
         instead = f", or add {' or '.join(self.unless)}" if self.unless else ""
         raise OptionError(
@@ -298,6 +300,6 @@ def refuse_ineffective_flags(context: click.Context) -> None:
     """Raise OptionError for a flag of the command that has no effect beside another one (INEFFECTIVE)."""
     flags = written(context, context.params)
     values = (f"{flag} {context.params[name]}" for name, flag in flags.items())
-    given = frozenset((*flags.values(), *values))
+    explicit = frozenset((*flags.values(), *values))
     for rule in INEFFECTIVE:
-        rule.refuse(given)
+        rule.refuse(explicit)

@@ -122,8 +122,8 @@ def _flag(flag: str, value: object) -> str:
     if value is True:
         return flag
     values: tuple[object, ...] = value if isinstance(value, tuple) else (value,)
-    shown = [each for each in values if isinstance(each, _PLAIN)]
-    return " ".join(f"{flag} {_text(each)}" for each in shown) or flag
+    public_values = [each for each in values if isinstance(each, _PLAIN)]
+    return " ".join(f"{flag} {_text(each)}" for each in public_values) or flag
 
 
 def _text(value: object) -> str:
@@ -278,12 +278,12 @@ class SectionedCommand(click.Command):
 
     def _sections(self, ctx: click.Context) -> Iterator[tuple[str, list[tuple[str, str]]]]:
         options = (param for param in self.get_params(ctx) if isinstance(param, click.Option))
-        left = {str(option.name): row for option in options if (row := option.get_help_record(ctx))}
-        if len(left) > _FEW:
+        remaining = {str(option.name): row for option in options if (row := option.get_help_record(ctx))}
+        if len(remaining) > _FEW:
             for title, names in SECTIONS.items():
-                if rows := [left.pop(name) for name in names if name in left]:
+                if rows := [remaining.pop(name) for name in names if name in remaining]:
                     yield title, rows
-        yield _OTHERS, list(left.values())
+        yield _OTHERS, list(remaining.values())
 
 
 _FEW = 8

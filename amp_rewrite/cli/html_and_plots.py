@@ -60,19 +60,19 @@ class Placing:
     limit: TimeLimit = field(default_factory=lambda: TimeLimit(None))
     libraries: Libraries = ()
 
-    def view(self, result: Path, planned: Sequence[Box]) -> PlacementView:
+    def view(self, result: Path, plan_boxes: Sequence[Box]) -> PlacementView:
         """Return the view of a result on the CUDA provider, beside the boxes of its plan."""
-        with placing.opener(_DEVICE, self.libraries) as opened:
-            before = self._opened(opened, self.original).placement if self.original else None
-            execution = self._opened(opened, result)
-        drawn = executed_graph.build(execution, saved_graph.load(result), planned)
-        return PlacementView(Comparison(comparison.runtime(_DEVICE), execution.placement, before), drawn)
+        with placing.opener(_DEVICE, self.libraries) as open_model:
+            before = self._opened(open_model, self.original).placement if self.original else None
+            execution = self._opened(open_model, result)
+        graph = executed_graph.build(execution, saved_graph.load(result), plan_boxes)
+        return PlacementView(Comparison(comparison.runtime(_DEVICE), execution.placement, before), graph)
 
-    def _opened(self, opened: Open, model: Path) -> Execution:
+    def _opened(self, open_model: Open, model: Path) -> Execution:
         """Open a model; one that cannot be opened here has a placement with the reason."""
         try:
             with self.limit.running():
-                return opened(model, None)
+                return open_model(model, None)
         except AmpRewriteError as error:
             return Execution(Placement(refused=error.problem))
 
@@ -101,17 +101,17 @@ class ReportFiles:
         """Whether a report or plots were requested."""
         return self.html is not None or self.plots is not None
 
-    def write(self, shown: HtmlReport) -> None:
+    def write(self, page: HtmlReport) -> None:
         """Write the requested files; raise OutputError."""
         if self.html is not None:
-            staging.write(html_file.render(shown), self.html)
+            staging.write(html_file.render(page), self.html)
         if self.plots is not None:
             destination.make_folder(self.plots)
-            for name, picture in shown.pictures.items():
+            for name, picture in page.pictures.items():
                 pictures.write(picture, self.plots / f"{name}.svg")
 
 
-def _read(flags: Mapping[str, Any]) -> ReportFiles:
+def _report_options(flags: Mapping[str, Any]) -> ReportFiles:
     folder = flags["plots"]
     if folder is not None and folder.exists() and not folder.is_dir():
         raise OptionError(f"--plots {folder} is a file", remedy="name a folder")
@@ -124,7 +124,7 @@ def _read(flags: Mapping[str, Any]) -> ReportFiles:
     return ReportFiles(flags["html"], folder, flags["placement"])
 
 
-report_flags = grouped(_FLAGS, "report_files", _read)
+report_flags = grouped(_FLAGS, "report_files", _report_options)
 """A decorator that adds these flags to a command and passes them as `ReportFiles` in `report_files`."""
 
 
@@ -141,23 +141,25 @@ class PageMaker:
 
     def record(self, analysis: Analysis) -> None:
         """Record the page's view of an analysis, before its model is changed."""
-        found = explanation_sources.of_analysis(analysis)
-        planned = drawn_graph.changes(analysis.graph, found.decisions, analysis.plan)
-        self._decided = _decided(found, analysis.loaded.model, planned, analysis.plan.half)
+        explanation = explanation_sources.of_analysis(analysis)
+        changes = drawn_graph.changes(analysis.graph, explanation.decisions, analysis.plan)
+        self._decided = _decided(explanation, analysis.loaded.model, changes, analysis.plan.half)
 
     def page(self, model: Path, report: Report | None, evidence: Evidence, result: Path) -> HtmlReport:
         """Return the page on the last analysis of a model, with the evidence on its result."""
         assert self._decided is not None, "an analysis is recorded before its page is made"
         coverage = counts.measure(result, self._dims)
         boxes = self._decided.graph.boxes
-        placed = self._placing.view(result, boxes) if self._placing else None
-        return HtmlReport(str(model), report, self._decided, evidence, coverage, placed)
+        placement = self._placing.view(result, boxes) if self._placing else None
+        return HtmlReport(str(model), report, self._decided, evidence, coverage, placement)
 
-    def of_step(self, model: Path, report: Report, step: ScaledStep, said: str, result: Path) -> HtmlReport:
+    def of_step(
+        self, model: Path, report: Report, step: ScaledStep, verdict: str, result: Path
+    ) -> HtmlReport:
         """Return the page on the last analysis of a train step, with the verdict on it in words."""
-        shown = self.page(model, report, Evidence(unverified=said), result)
+        page = self.page(model, report, Evidence(unverified=verdict), result)
         lines = list(scaled_step.lines(step))
-        return replace(shown, step=html_report.step_view(lines, step.parts, shown.decided.graph.boxes))
+        return replace(page, step=html_report.step_view(lines, step.parts, page.decided.graph.boxes))
 
     def of_plan(self, model: Path, analysis: Analysis) -> HtmlReport:
         """Return the page on a dry run, from a temporary result."""
@@ -167,9 +169,11 @@ class PageMaker:
         with tempfile.TemporaryDirectory() as scratch:
             return self.page(model, report, Evidence(), _carried_out(model, analysis, Path(scratch)))
 
-    def of_rewritten(self, model: Path, found: Explanation) -> HtmlReport:
+    def of_rewritten(self, model: Path, explanation: Explanation) -> HtmlReport:
         """Return the page on a rewritten model, from the decisions that it carries."""
-        self._decided = _decided(found, _measured(found).model, PlannedChanges(), half.named(found.half))
+        self._decided = _decided(
+            explanation, _measured(explanation).model, PlannedChanges(), half.named(explanation.half)
+        )
         return self.page(model, None, Evidence(), model)
 
 
@@ -183,15 +187,19 @@ def _carried_out(model: Path, analysis: Analysis, scratch: Path) -> Path:
     return result
 
 
-def _decided(found: Explanation, model: ir.Model, planned: PlannedChanges, to: Half) -> DecisionView:
-    counted = _measured(found)
-    drawn = drawn_graph.build(model.graph, counted.types, found.decisions, planned, counted.flops)
-    stored = charts.binades_of_stored(constants.find(model).values())
-    ranges = found.ranges().units if found.has_ranges else {}
-    card = html_report.model_card(model, drawn, given_flags())
-    return html_report.decision_view(drawn, found.decisions, found.causes, stored, to, card, ranges)
+def _decided(explanation: Explanation, model: ir.Model, changes: PlannedChanges, to: Half) -> DecisionView:
+    flop_counts = _measured(explanation)
+    graph = drawn_graph.build(
+        model.graph, flop_counts.types, explanation.decisions, changes, flop_counts.flops
+    )
+    binades = charts.binades_of_stored(constants.find(model).values())
+    ranges = explanation.ranges().units if explanation.has_ranges else {}
+    card = html_report.model_card(model, graph, given_flags())
+    return html_report.decision_view(
+        graph, explanation.decisions, explanation.causes, binades, to, card, ranges
+    )
 
 
-def _measured(found: Explanation) -> FlopCount:
-    assert found.counted is not None, "only a saved plan has no model"
-    return found.counted
+def _measured(explanation: Explanation) -> FlopCount:
+    assert explanation.counted is not None, "only a saved plan has no model"
+    return explanation.counted

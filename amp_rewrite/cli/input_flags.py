@@ -86,12 +86,12 @@ counted_flags = grouped(COUNTED, "data", lambda flags: Data(tuple(flags["data"])
 
 def dims(texts: Sequence[str]) -> dict[str, int]:
     """Parse the sizes of `--dim` by name; raise OptionError for a malformed or repeated one."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for text in texts:
         name, size = _dim(text)
-        if found.setdefault(name, size) != size:
+        if sizes.setdefault(name, size) != size:
             raise OptionError(f"--dim gives {name} two sizes", remedy="give it once")
-    return found
+    return sizes
 
 
 def _dim(text: str) -> tuple[str, int]:
@@ -118,9 +118,11 @@ def naming_sizes(model: Runnable, data: Data) -> Generator[None]:
         sizes = {} if data.paths else feeds.open_sizes(model, data)
         if not sizes:
             raise
-        chosen = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+        assignments = ", ".join(f"{name} = {size}" for name, size in sizes.items())
         flags = " ".join(f"--dim {shlex.quote(name)}=SIZE" for name in sizes)
-        remedy = f"its synthetic inputs have {chosen}: give other sizes with {flags}, or inputs with --data"
+        remedy = (
+            f"its synthetic inputs have {assignments}: give other sizes with {flags}, or inputs with --data"
+        )
         raise RunError(error.problem, where=error.where, remedy=remedy) from error
 
 

@@ -34,12 +34,12 @@ class Found:
     place: Path
 
 
-def find(given: Iterable[Path], results: Path | None = None) -> list[Found]:
+def find(paths: Iterable[Path], results: Path | None = None) -> list[Found]:
     """Return the models at these paths: in a folder all .onnx files, recursively, but not in `results`.
 
     Raises ModelError for a folder, or a pattern, without any.
     """
-    return list(dict.fromkeys(found for path in given for found in _at(path, results)))
+    return list(dict.fromkeys(entry for path in paths for entry in _at(path, results)))
 
 
 def _at(path: Path, results: Path | None) -> Iterator[Found]:
@@ -52,7 +52,7 @@ def _at(path: Path, results: Path | None) -> Iterator[Found]:
         matching = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - may be absolute
         if not matching:
             raise ModelError("matches no file", where=path, remedy="check the pattern")
-        yield from (found for match in matching for found in _at(match, results))
+        yield from (entry for match in matching for entry in _at(match, results))
     else:
         yield Found(path, Path(path.name))
 
@@ -67,27 +67,27 @@ class ManyModelsCommand(WritingCommand):
     def invoke(self, ctx: click.Context) -> None:
         """Run the command for each model; raise OptionError for flags that name a file of one."""
         folder: Path | None = ctx.params.pop("out_dir")
-        given: tuple[Path, ...] = ctx.params["model"]
-        if folder is None and (directory := next(filter(_is_folder, given), None)):
+        paths: tuple[Path, ...] = ctx.params["model"]
+        if folder is None and (directory := next(filter(_is_folder, paths), None)):
             remedy = "name the model in it, or a folder for the results with --out-dir"
             raise ModelError("is a folder", where=directory, remedy=remedy)
-        if len(given) == 1 and folder is None and not _is_pattern(given[0]):
-            ctx.params["model"] = given[0]
+        if len(paths) == 1 and folder is None and not _is_pattern(paths[0]):
+            ctx.params["model"] = paths[0]
             super().invoke(ctx)
             return
-        found = find(given, folder)
-        _refuse(ctx, found, folder)
+        models = find(paths, folder)
+        _refuse(ctx, models, folder)
         check_groups(ctx)
-        codes = [self._one(ctx, dict(ctx.params), each, folder) for each in found]
-        _tell(Console(quiet=ctx.params["quiet"]), found, codes)
+        codes = [self._one(ctx, dict(ctx.params), each, folder) for each in models]
+        _tell(Console(quiet=ctx.params["quiet"]), models, codes)
         ctx.exit(max(codes))
 
-    def _one(self, ctx: click.Context, params: dict[str, Any], found: Found, folder: Path | None) -> int:
-        ctx.params = {**params, "model": found.model}
+    def _one(self, ctx: click.Context, params: dict[str, Any], entry: Found, folder: Path | None) -> int:
+        ctx.params = {**params, "model": entry.model}
         try:
             with errors_as_one_line():
                 if folder is not None:
-                    ctx.params["output"] = folder / found.place
+                    ctx.params["output"] = folder / entry.place
                     destination.make_folder(ctx.params["output"].parent)
                 super().invoke(ctx)
         except click.exceptions.Exit as end:
@@ -108,46 +108,46 @@ def _is_pattern(path: Path) -> bool:
     return glob.has_magic(str(path)) and "\0" not in str(path) and not path.exists()
 
 
-def _refuse(ctx: click.Context, found: Sequence[Found], folder: Path | None) -> None:
+def _refuse(ctx: click.Context, models: Sequence[Found], folder: Path | None) -> None:
     flags = written(ctx, _OF_ONE)
-    if len(found) == 1 and folder is not None:
+    if len(models) == 1 and folder is not None:
         flags = {name: flag for name, flag in flags.items() if name == "output"}
     if flags:
         remedy = "leave it out, or use amp-rewrite zoo, which writes reports of every model"
         if "output" in flags and folder is None:
             remedy = "name a folder for the results with --out-dir"
-        if len(found) == 1:
+        if len(models) == 1:
             remedy = "leave out one of them"
-        beside = "beside --out-dir" if len(found) == 1 else "for one model"
+        beside = "beside --out-dir" if len(models) == 1 else "for one model"
         raise OptionError(f"{next(iter(flags.values()))} is {beside}", remedy=remedy)
     if folder is not None and (ctx.params["in_place"] or ctx.params["dry_run"]):
         flag = "--in-place" if ctx.params["in_place"] else "--dry-run"
         raise OptionError(f"--out-dir has no effect with {flag}", remedy="leave out one of them")
     if folder is None and not (ctx.params["in_place"] or ctx.params["dry_run"]):
-        first = " and ".join(str(each.model) for each in found[:2])
+        first = " and ".join(str(each.model) for each in models[:2])
         raise OptionError(f"{first} need a folder for their results", remedy="name it with --out-dir")
-    _refuse_one_place(found)
+    _refuse_one_place(models)
 
 
-def _refuse_one_place(found: Sequence[Found]) -> None:
+def _refuse_one_place(models: Sequence[Found]) -> None:
     places: dict[str, Path] = {}
-    for each in found:
+    for each in models:
         other = places.setdefault(str(each.place).casefold(), each.model)
         if other != each.model:
             problem = f"{other} and {each.model} would both become {each.place}"
             raise OptionError(problem, remedy="name the folder that both are in, which keeps them apart")
 
 
-def _tell(console: Console, found: Sequence[Found], codes: Sequence[int]) -> None:
+def _tell(console: Console, subjects: Sequence[Found], codes: Sequence[int]) -> None:
     """Print the number of models that succeeded, and the others by the meaning of their exit codes."""
     console.print()
-    done = f"{codes.count(0):,} of {len(found):,} models done"
+    tally = f"{codes.count(0):,} of {len(subjects):,} models done"
     failures = {
-        words: [str(each.model) for each, code in zip(found, codes, strict=True) if code == failure]
+        words: [str(each.model) for each, code in zip(subjects, codes, strict=True) if code == failure]
         for failure, words in _FAILURES.items()
     }
-    listed = (f"; {words}: {', '.join(models)}" for words, models in failures.items() if models)
-    console.print("".join((done, *listed)))
+    groups = (f"; {words}: {', '.join(models)}" for words, models in failures.items() if models)
+    console.print("".join((tally, *groups)))
 
 
 _FAILURES = {FAILED: "not valid, not half, or not shown to be close", BAD_INPUT: "no result"}

@@ -64,7 +64,7 @@ def _after_failure(job: RewriteJob, outcome: Outcome, verdict: Verdict) -> Itera
     as_it_is = job.in_place or job.replay is not None  # flags that change the result do not apply
     hints = [hint for hint in verdict_text.hints(verdict) if not (as_it_is and hint.startswith("--keep-io"))]
     yield from hints
-    is_mended = any(tried.ok for tried in verdict.tried) or any(
+    is_mended = any(attempt.ok for attempt in verdict.tried) or any(
         hint.startswith("--keep-io") for hint in hints
     )
     if verdict.is_far and not is_mended:

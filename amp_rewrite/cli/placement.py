@@ -59,11 +59,11 @@ def placement(
     libraries = run_arguments.libraries(custom_ops)
     with limit.running(), placing.placer(device, libraries) as place:
         original = place(against, _feeds(against, data, run=run)) if against else None
-        found = {str(model): place(model, _feeds(model, data, run=run)) for model in models}
+        placements = {str(model): place(model, _feeds(model, data, run=run)) for model in models}
     if json_ is not None:
-        writing.write_json(_json(found, original, device), json_)
-    print_placements(Console(), found, original)
-    if any(one.refused or one.failed for one in found.values()):
+        writing.write_json(_json(placements, original, device), json_)
+    print_placements(Console(), placements, original)
+    if any(one.refused or one.failed for one in placements.values()):
         raise click.exceptions.Exit(1)
 
 
@@ -71,9 +71,9 @@ def _refuse_inputs() -> None:
     """Raise OptionError for an input flag where nothing is run."""
     flags = written(click.get_current_context(), ("data", "dim", "seed", "samples", "timeout"))
     if flags:
-        named = " and ".join(flags.values())
+        flag_names = " and ".join(flags.values())
         raise OptionError(
-            f"{named} {'has' if len(flags) == 1 else 'have'} no effect without --run", remedy="add --run"
+            f"{flag_names} {'has' if len(flags) == 1 else 'have'} no effect without --run", remedy="add --run"
         )
 
 
@@ -87,11 +87,13 @@ def _feeds(model: Path, data: Data, *, run: bool) -> Feeds | None:
     return sample
 
 
-def _json(found: Mapping[str, Placement], original: Placement | None, device: Device) -> dict[str, object]:
-    models = [{"model": name, **one.to_json(), **_against(one, original)} for name, one in found.items()]
+def _json(
+    placements: Mapping[str, Placement], original: Placement | None, device: Device
+) -> dict[str, object]:
+    models = [{"model": name, **one.to_json(), **_against(one, original)} for name, one in placements.items()]
     before = {} if original is None else {"original": original.to_json()}
     return {**comparison.runtime(device).to_json(), **before, "models": models}
 
 
-def _against(found: Placement, original: Placement | None) -> dict[str, object]:
-    return {} if original is None else {"against": compare_placements(original, found).to_json()}
+def _against(candidate: Placement, original: Placement | None) -> dict[str, object]:
+    return {} if original is None else {"against": compare_placements(original, candidate).to_json()}

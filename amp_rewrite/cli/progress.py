@@ -52,9 +52,9 @@ class ShownProgress:
         for task in self._display.tasks:
             task.total = None  # `update` ignores None
 
-    def count(self, done: int, total: int) -> None:
+    def count(self, completed: int, total: int) -> None:
         """Show the number of completed steps out of `total`."""
-        self._display.update(self._task, completed=done, total=total)
+        self._display.update(self._task, completed=completed, total=total)
 
 
 @contextlib.contextmanager
@@ -84,8 +84,8 @@ def tell(progress: Progress | None, stage: str) -> None:
 def counted(progress: Progress | None, samples: Iterable[T], total: int) -> Iterator[T]:
     """Yield the samples of a stage and report how many are done, if the callback can show it."""
     count = counting(progress, total)
-    for done, sample in enumerate(samples):
-        count(done)
+    for position, sample in enumerate(samples):
+        count(position)
         yield sample
 
 
@@ -93,8 +93,8 @@ def counting(progress: Progress | None, total: int) -> Callable[[int], None]:
     """Return a function that reports completed steps out of `total`, if the callback can show several."""
     show = count_of(progress) if total > 1 else None
 
-    def count(done: int) -> None:
+    def count(completed: int) -> None:
         if show is not None:
-            show(done, total)
+            show(completed, total)
 
     return count

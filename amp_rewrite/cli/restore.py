@@ -63,19 +63,19 @@ def restore(
     comparing.refuse_missing()
     with shown_progress(quiet=quiet) as progress:
         tell(progress, "restore")
-        found = restored(model, output=output, io=io, external_data=external_data)
+        restoration = restored(model, output=output, io=io, external_data=external_data)
         verdict = None
         if not no_verify:
             tell(progress, "verify")
-            verdict = _compared(comparing, found, model, data, io, limit, progress)
-        is_proved = isinstance(verdict, Verdict) and verdict.is_far and _is_proved(model, found)
-    rewrite_output.refuse_unjudged(limit, verdict, found.model)
+            verdict = _compared(comparing, restoration, model, data, io, limit, progress)
+        is_proved = isinstance(verdict, Verdict) and verdict.is_far and _is_proved(model, restoration)
+    rewrite_output.refuse_unjudged(limit, verdict, restoration.model)
     if json_ is not None:
-        told = verdict.to_json() if isinstance(verdict, Verdict) else None
-        writing.write_json({**found.to_json(), "verification": told}, json_)
-    found = replace(found, model=staging.current().commit(found.model))
+        verification = verdict.to_json() if isinstance(verdict, Verdict) else None
+        writing.write_json({**restoration.to_json(), "verification": verification}, json_)
+    restoration = replace(restoration, model=staging.current().commit(restoration.model))
     console = Console(quiet=quiet)
-    _print(console, found, model)
+    _print(console, restoration, model)
     if isinstance(verdict, AmpRewriteError):
         Console(stderr=quiet).print(f"warning  not compared with the model: {verdict}")
     elif verdict is not None:
@@ -83,12 +83,14 @@ def restore(
         if is_proved:
             console.print(f"note     the result is proved equal to {model} but for precision: {_OFF}")
     refuse_failed(verdict)
-    exit_codes.end_rewrite(valid=found.ok, passed=verdict.ok if isinstance(verdict, Verdict) else None)
+    exit_codes.end_rewrite(
+        valid=restoration.ok, verdict_ok=verdict.ok if isinstance(verdict, Verdict) else None
+    )
 
 
 def _compared(
     comparing: ComparisonFlags,
-    found: Restored,
+    restoration: Restored,
     model: Path,
     data: Data,
     io: str,
@@ -99,7 +101,7 @@ def _compared(
     borders = IOTypes.HALF if io == "float" else IOTypes.KEEP
     try:
         with limit.running():
-            verdict = comparing.verdict(Path(found.model), model, data, borders, progress)
+            verdict = comparing.verdict(Path(restoration.model), model, data, borders, progress)
             failed = verdict.failed_run
             return ModelError(f"{model} does not run ({failed})") if failed else verdict
     except AmpRewriteError as error:
@@ -109,31 +111,31 @@ def _compared(
 _OFF = "what is far off is its half, which overflows or rounds too much"
 
 
-def _is_proved(model: Path, found: Restored) -> bool:
+def _is_proved(model: Path, restoration: Restored) -> bool:
     """Whether the result provably differs from the half model only in precision, so that half is at fault."""
     try:
-        return certify(model, Path(found.model)).proved
+        return certify(model, Path(restoration.model)).proved
     except AmpRewriteError:
         return False
 
 
-def _print(console: Console, found: Restored, model: Path) -> None:
-    edited = found.edited
-    console.print(f"{model} -> {found.model}")
+def _print(console: Console, restoration: Restored, model: Path) -> None:
+    edited = restoration.edited
+    console.print(f"{model} -> {restoration.model}")
     console.print(
         f"{plural(edited.widened, 'stored tensor')} widened, {plural(edited.casts_removed, 'Cast')} removed, "
-        f"{edited.casts_added:,} added; {found.size_before:,} -> {found.size_after:,} bytes"
+        f"{edited.casts_added:,} added; {restoration.size_before:,} -> {restoration.size_after:,} bytes"
     )
-    terminal.print_lines(console, rewrite_output.data_lines(Path(found.model)))
+    terminal.print_lines(console, rewrite_output.data_lines(Path(restoration.model)))
     if not (edited.widened or edited.casts_removed or edited.casts_added):
         console.print(f"note     {model} has nothing in half: the result computes what it does")
     if edited.at_limit:
         names = ", ".join(edited.at_limit[:_SHOWN]) + (", ..." if len(edited.at_limit) > _SHOWN else "")
         count = plural(len(edited.at_limit), "stored tensor")
         console.print(f"note     {count} at a limit of half, such as a mask, left as they are: {names}")
-    for warning in found.warnings:
+    for warning in restoration.warnings:
         console.print(f"warning  {warning}")
-    for broken in found.broken:
+    for broken in restoration.broken:
         console.print(Styled(f"NOT VALID  {broken}", "red"))
 
 

@@ -74,7 +74,7 @@ class CalibrationFlags:
     def seen(
         self,
         model: Path,
-        asked: DecisionFlags,
+        decisions: DecisionFlags,
         limit: TimeLimit,
         progress: Progress | None,
         libraries: Libraries = (),
@@ -83,14 +83,14 @@ class CalibrationFlags:
 
         Raises as `observe`, OptionError where calibration has no effect, and OutputError.
         """
-        self._refuse_ineffective(asked)
-        known = asked.seen
+        self._refuse_ineffective(decisions)
+        observations = decisions.seen
         if self.paths:
-            found = self._calibrate(model, limit, progress, libraries)
-            known = found if known is None else known.merge(found)
-        if self.save is not None and known is not None:
-            known.save(self.save)
-        return known
+            sample_ranges = self._calibrate(model, limit, progress, libraries)
+            observations = sample_ranges if observations is None else observations.merge(sample_ranges)
+        if self.save is not None and observations is not None:
+            observations.save(self.save)
+        return observations
 
     def _calibrate(
         self, model: Path, limit: TimeLimit, progress: Progress | None, libraries: Libraries
@@ -110,33 +110,33 @@ class CalibrationFlags:
                 custom_ops=libraries,
             )
 
-    def _refuse_ineffective(self, asked: DecisionFlags) -> None:
-        if self.save is not None and not self.paths and asked.seen is None:
+    def _refuse_ineffective(self, decisions: DecisionFlags) -> None:
+        if self.save is not None and not self.paths and decisions.seen is None:
             raise OptionError(
                 "--save-observed has nothing to save: it takes what --calibrate sees, or --observed holds",
                 remedy=f"add --calibrate {_samples()}",
             )
         if self.executor is not None and not self.paths:
             raise OptionError("--executor is for --calibrate", remedy="add --calibrate PATH")
-        settled = "--plan" if asked.replay else ""
-        if asked.options.level is Level.UNSAFE_FORCE_ALL:
-            settled = f"--level {asked.options.level.value}"
-        if self.paths and settled:
-            raise OptionError(f"{settled} decides all, whatever is observed", remedy="leave out --calibrate")
+        decider = "--plan" if decisions.replay else ""
+        if decisions.options.level is Level.UNSAFE_FORCE_ALL:
+            decider = f"--level {decisions.options.level.value}"
+        if self.paths and decider:
+            raise OptionError(f"{decider} decides all, whatever is observed", remedy="leave out --calibrate")
 
 
 def _samples() -> str:
     """Return the --data inputs, which can serve as samples, or a placeholder without any."""
     context = click.get_current_context(silent=True)
-    given: tuple[Path, ...] = context.params.get("data", ()) if context is not None else ()
-    return " --calibrate ".join(map(as_argument, given)) or "PATH"
+    paths: tuple[Path, ...] = context.params.get("data", ()) if context is not None else ()
+    return " --calibrate ".join(map(as_argument, paths)) or "PATH"
 
 
-def _read(flags: Mapping[str, Any]) -> CalibrationFlags:
+def _calibration(flags: Mapping[str, Any]) -> CalibrationFlags:
     return CalibrationFlags(tuple(flags["calibrate"]), flags["save_observed"], flags["executor"])
 
 
-calibration_flags = grouped(_FLAGS, "calibration", _read)
+calibration_flags = grouped(_FLAGS, "calibration", _calibration)
 """A decorator that adds these flags to a command and passes them as `CalibrationFlags` in `calibration`."""
 
 
@@ -255,13 +255,13 @@ def rewrite(
     show(console)
 
 
-def _policy(asked: DecisionFlags, observe: str) -> ObservePolicy:
+def _policy(decisions: DecisionFlags, observe: str) -> ObservePolicy:
     """Return the observation policy; raise OptionError where observing cannot change the decisions."""
-    settled = asked.replay is not None or asked.options.level is Level.UNSAFE_FORCE_ALL
-    if settled and observe == ObservePolicy.ALWAYS.value:
-        flag = "--plan" if asked.replay else f"--level {asked.options.level.value}"
+    is_fixed = decisions.replay is not None or decisions.options.level is Level.UNSAFE_FORCE_ALL
+    if is_fixed and observe == ObservePolicy.ALWAYS.value:
+        flag = "--plan" if decisions.replay else f"--level {decisions.options.level.value}"
         raise OptionError(f"{flag} decides all, whatever is observed", remedy="leave out --observe")
-    return ObservePolicy.NEVER if settled else ObservePolicy(observe)
+    return ObservePolicy.NEVER if is_fixed else ObservePolicy(observe)
 
 
 def _refuse_latency(latency: bool, report_files: ReportFiles, *, in_place: bool, dry_run: bool) -> None:

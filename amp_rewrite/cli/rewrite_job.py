@@ -65,20 +65,24 @@ class GivenInputs:
                 low, high = self._ends.get(name, (np.inf, -np.inf))
                 self._ends[name] = min(low, float(value.min())), max(high, float(value.max()))
 
-    def warnings(self, ranges: RangeCounts | None, seen: Seen) -> Iterator[str]:
+    def warnings(self, ranges: RangeCounts | None, observations: Seen) -> Iterator[str]:
         """Yield a warning for each input whose samples or observations leave its range."""
         for each in ranges.inputs if ranges is not None else ():
             ends = [self._ends[each.name]] if each.name in self._ends else []
-            ends += [(seen[each.name].low, seen[each.name].high)] if each.name in seen else []
+            ends += (
+                [(observations[each.name].low, observations[each.name].high)]
+                if each.name in observations
+                else []
+            )
             low, high = min((end[0] for end in ends), default=0.0), max((end[1] for end in ends), default=0.0)
             if ends and (low < each.low or high > each.high):
                 yield _line(each, low, high)
 
 
-def _line(given: InputRange, low: float, high: float) -> str:
-    what = "declared" if given.source is Source.DECLARED else "assumed"
-    leaves = f"input '{given.name}' is between {low:g} and {high:g} in the samples, and {what} to be between"
-    return f"{leaves} {given.low:g} and {given.high:g}, on which what is proven rests; give --range"
+def _line(bounds: InputRange, low: float, high: float) -> str:
+    what = "declared" if bounds.source is Source.DECLARED else "assumed"
+    leaves = f"input '{bounds.name}' is between {low:g} and {high:g} in the samples, and {what} to be between"
+    return f"{leaves} {bounds.low:g} and {bounds.high:g}, on which what is proven rests; give --range"
 
 
 T = TypeVar("T")
@@ -194,9 +198,9 @@ class RewriteJob:
 
     def plan(self, policy: ObservePolicy) -> Analysis:
         """Analyze without writing; raise as `pipeline.analyze`, and with ALWAYS as `observe`."""
-        seen = self.observe(None) if policy is ObservePolicy.ALWAYS else self._known
+        observations = self.observe(None) if policy is ObservePolicy.ALWAYS else self._known
         analysis = pipeline.analyze(
-            self.model, self.options, replay=self.replay, observed=seen, progress=self.progress
+            self.model, self.options, replay=self.replay, observed=observations, progress=self.progress
         )
         self.on_plan(analysis)
         return analysis
@@ -227,14 +231,14 @@ class RewriteJob:
         model = self.model
         with naming_sizes(model, data), self.limit.running():
             source = feeds.input_source(data)
-            seen = observe(
+            observations = observe(
                 model,
                 feeds.feeds(model, data),
                 inputs=source,
                 on_sample=counting(self.progress, len(source.files) or data.samples),
                 custom_ops=self.comparing.libraries,
             )
-        return seen if self.seen is None else self.seen.merge(seen)
+        return observations if self.seen is None else self.seen.merge(observations)
 
     def tune(self, outcome: Outcome) -> Tuned | None:
         """Search for a plan on the samples of a comparison; None for a saved plan or too large a model."""
@@ -270,8 +274,8 @@ class RewriteJob:
 
     def half_flops(self, result: Result[Any]) -> int:
         """Return the FLOPs of a result that are computed in half, at the sizes of synthetic inputs."""
-        counted = counts.measure(result.model, feeds.open_sizes(self.model, self.data)).flops
-        return counted.half + counted.mixed
+        flops = counts.measure(result.model, feeds.open_sizes(self.model, self.data)).flops
+        return flops.half + flops.mixed
 
     def rewrite(self, settings: Settings) -> Result[Any]:
         """Rewrite the model; an unwritable default path raises an error that names -o."""

@@ -84,25 +84,27 @@ def carry_out(
     job = replace(job, on_plan=record)
     if is_dry:
         analysis = job.plan(policy)
-        placed = write(pages.of_plan(job.model, analysis)) if files.page.asked else None
-        return partial(print_plan, job, analysis, placed, files)
-    outcome, placed = job.run(policy), None
+        comparison = write(pages.of_plan(job.model, analysis)) if files.page.asked else None
+        return partial(print_plan, job, analysis, comparison, files)
+    outcome, comparison = job.run(policy), None
     if files.page.asked:
-        shown = evidence(job, outcome, timed=latency)
-        placed = write(pages.page(job.model, outcome.result.report, shown, Path(outcome.result.model)))
-    return partial(print_result, job, settle(job, outcome, files.report, placed), files)
+        page_evidence = evidence(job, outcome, timed=latency)
+        comparison = write(
+            pages.page(job.model, outcome.result.report, page_evidence, Path(outcome.result.model))
+        )
+    return partial(print_result, job, settle(job, outcome, files.report, comparison), files)
 
 
 def _save_plan(path: Path, analysis: Analysis) -> None:
     """Write the plan with the FLOPs of its nodes, so that it can be explained without the model."""
-    counted = flop_count.count(analysis.loaded.model, analysis.graph.types, analysis.options.dims.dims)
+    flop_counts = flop_count.count(analysis.loaded.model, analysis.graph.types, analysis.options.dims.dims)
     text = plan_files.dump(
         analysis.graph,
         analysis.painting,
         analysis.plan,
         analysis.options,
-        counted.flops,
-        tuple(assumptions(counted)),
+        flop_counts.flops,
+        tuple(assumptions(flop_counts)),
     )
     staging.write(text.encode(), path)
 
@@ -112,17 +114,17 @@ NOTHING_CHANGED = "nothing changed"
 
 def evidence(job: RewriteJob, outcome: Outcome, *, timed: bool) -> Evidence:
     """Collect the verdict with its blame, observed magnitudes, and if `timed` latencies."""
-    found = Evidence(
+    measurements = Evidence(
         bench=_latencies(job, outcome.result) if timed else None,
         search=_search(outcome.tuned),
         notes=tuple(outcome_lines(outcome, job.options.io)),
     )
     verdict = job.blame(outcome, per_node=True).verification
     if isinstance(verdict, Verdict):
-        return replace(found, verdict=verdict, observed=job.seen or job.observe(verdict))
+        return replace(measurements, verdict=verdict, observed=job.seen or job.observe(verdict))
     reason = not_verified(job, verdict)
-    told = reason if reason == NOTHING_CHANGED else f"not compared with the original: {reason}"
-    return replace(found, unverified=told)
+    explanation = reason if reason == NOTHING_CHANGED else f"not compared with the original: {reason}"
+    return replace(measurements, unverified=explanation)
 
 
 def _search(tuned: Tuned | None) -> Search:
@@ -155,7 +157,7 @@ def _latencies(job: RewriteJob, result: Result[Any]) -> Bench | None:
         return None
 
 
-def settle(job: RewriteJob, outcome: Outcome, json_: Path | None, placed: Comparison | None) -> Outcome:
+def settle(job: RewriteJob, outcome: Outcome, json_: Path | None, placement: Comparison | None) -> Outcome:
     """Write the outcome as JSON, commit all files, and return the outcome with the path of its model.
 
     Raises TimeLimitError where the time limit expired before a verdict that justifies replacing a file.
@@ -166,7 +168,7 @@ def settle(job: RewriteJob, outcome: Outcome, json_: Path | None, placed: Compar
         advice = _advise(job, outcome)
         tuned = {"tuning": outcome.tuned.to_json()} if outcome.tuned else {}
         reason = not_verified(job, verdict)
-        _write_json(json_, report, verdict, reason, {**_told(advice, placed, job.seen), **tuned})
+        _write_json(json_, report, verdict, reason, {**_json_extras(advice, placement, job.seen), **tuned})
     model = staging.current().commit(outcome.result.model)
     return replace(outcome, result=replace(outcome.result, model=model))
 
@@ -180,9 +182,9 @@ def refuse_unjudged(limit: TimeLimit, verdict: Verification, result: Path) -> No
     """Raise TimeLimitError where the time limit expired and an unverified result would replace a file."""
     is_good = isinstance(verdict, Verdict) and verdict.ok
     if limit.is_over and not is_good and staging.current().replaces(result):
-        taken = f"running the models took longer than {limit.name} allows ({limit.seconds:g} s)"
+        overrun = f"running the models took longer than {limit.name} allows ({limit.seconds:g} s)"
         raise TimeLimitError(
-            f"{taken}, and the file there stays",
+            f"{overrun}, and the file there stays",
             where=result.name,
             remedy=f"give {limit.name} more seconds",
         )
@@ -213,10 +215,10 @@ def print_result(job: RewriteJob, outcome: Outcome, files: JobFiles, console: Co
     loud = Console(stderr=True) if bad and console.quiet else console
     terminal.print_hints(loud, next_steps.after(job, outcome, is_bad=bad))
     comparison_flags.refuse_failed(verdict)
-    passed = verdict.ok if isinstance(verdict, Verdict) and not verdict.is_made_up else None
+    verdict_ok = verdict.ok if isinstance(verdict, Verdict) and not verdict.is_made_up else None
     is_half = report.obstacle is None or report.obstacle.already
     valid = report.ok and (is_half or not job.needs_half)
-    exit_codes.end_rewrite(valid=valid, passed=passed, required=job.required)
+    exit_codes.end_rewrite(valid=valid, verdict_ok=verdict_ok, required=job.required)
 
 
 def data_lines(model: Path) -> Iterator[SummaryLine]:
@@ -250,21 +252,23 @@ def _is_refused(verdict: Verification) -> bool:
     return isinstance(verdict, ModelError) and verdict.problem.startswith("onnxruntime refuses the model")
 
 
-def _told(advice: Advice, placed: Comparison | None, seen: Observed | None) -> dict[str, object]:
-    placement = {"placement": placed.to_json()} if placed else {}
-    calibration = {"calibration": seen.counts} if seen is not None else {}
+def _json_extras(
+    advice: Advice, comparison: Comparison | None, observations: Observed | None
+) -> dict[str, object]:
+    placement = {"placement": comparison.to_json()} if comparison else {}
+    calibration = {"calibration": observations.counts} if observations is not None else {}
     return {"advice": advice.to_json(), **placement, **calibration}
 
 
 def _write_json(
-    path: Path, report: Report, judged: Verification, reason: str, told: Mapping[str, object]
+    path: Path, report: Report, judged: Verification, reason: str, extras: Mapping[str, object]
 ) -> None:
     verdict = judged.to_json() if isinstance(judged, Verdict) else None
     if isinstance(judged, AmpRewriteError):
         verdict = {"not_compared": in_flags(judged)}
     verified = {"verified": not reason, "not_verified": reason or None}
     plain = {**report.to_json(), "warnings": list(map(in_flags, report.warnings))}
-    writing.write_json({**plain, **verified, "verification": verdict, **told}, path)
+    writing.write_json({**plain, **verified, "verification": verdict, **extras}, path)
 
 
 def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -> None:
@@ -273,17 +277,17 @@ def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -
     if isinstance(verdict, AmpRewriteError) and not _is_refused(verdict):
         loud.print(f"not compared with the original: {in_flags(verdict)}")
     elif isinstance(verdict, Verdict):
-        shown = console if verdict.ok else loud
-        terminal.print_verdict(shown, verdict, per_node=per_node, hinted=False)
+        stream = console if verdict.ok else loud
+        terminal.print_verdict(stream, verdict, per_node=per_node, hinted=False)
 
 
 def print_plan(
-    job: RewriteJob, analysis: Analysis, placed: Comparison | None, files: JobFiles, console: Console
+    job: RewriteJob, analysis: Analysis, placement: Comparison | None, files: JobFiles, console: Console
 ) -> None:
     """Print the report on a dry run."""
     terminal.print_device_check(console, job.policy, lambda: explanation_sources.advise_planned(analysis))
     if files.report is not None:
-        more = _told(explanation_sources.advise_planned(analysis), placed, job.seen)
+        more = _json_extras(explanation_sources.advise_planned(analysis), placement, job.seen)
         _write_json(files.report, analysis.report(), None, "--dry-run was given", more)
     terminal.print_plan(console, analysis.plan)
     terminal.print_lines(console, summary.match_lines(analysis.matched))
@@ -322,8 +326,10 @@ def without_half(outcome: Outcome, io: IOTypes, model: str = "the model", result
     assert obstacle is not None, "nothing became half"
     if obstacle.already:
         rest = f"; the rest stays as it is: {obstacle.why}" if obstacle.why else ""
-        left = f"{result} is a copy" if result != model else "no file was written (-o FILE writes a copy)"
-        return f"{model} has {report.half} already, and {left}{rest}"
+        disposition = (
+            f"{result} is a copy" if result != model else "no file was written (-o FILE writes a copy)"
+        )
+        return f"{model} has {report.half} already, and {disposition}{rest}"
     copied = "is a copy" if result != model else "stays as it is"
     same = "computes what the model does" if report.changed else copied
     borders = "; --io half has no effect then" if io is IOTypes.HALF and not report.changed else ""

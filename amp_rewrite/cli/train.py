@@ -59,17 +59,17 @@ class ScaleFlags:
 
     def settled(self, half: Half | None) -> LossScale | None:
         """Return the loss scale for a half type, or None; raise OptionError for ineffective flags."""
-        asked = self._asked(half)
-        if self.told and not isinstance(asked, DynamicLossScale):
+        loss_scale = self._asked(half)
+        if self.told and not isinstance(loss_scale, DynamicLossScale):
             flags = " and ".join(self.told)
             raise OptionError(
                 f"{flags} {'has' if len(self.told) == 1 else 'have'} no effect on --loss-scale {self.text}"
                 f"{'' if half is FLOAT16 else f' for {half.name if half else FLOAT32}'}",
                 remedy="say --loss-scale dynamic, or leave them out",
             )
-        if self.skip_nonfinite and asked is None:
+        if self.skip_nonfinite and loss_scale is None:
             raise OptionError("--skip-nonfinite is for a loss scale", remedy="say --loss-scale 1, or more")
-        return asked
+        return loss_scale
 
     def _asked(self, half: Half | None) -> LossScale | None:
         text = self.text.lower()
@@ -88,13 +88,13 @@ class ScaleFlags:
 
 
 def _scale(flags: Mapping[str, Any]) -> ScaleFlags:
-    told = written(click.get_current_context(), ("initial_scale", "increment_period", "multiplier"))
+    explicit = written(click.get_current_context(), ("initial_scale", "increment_period", "multiplier"))
     try:
         dynamic = DynamicLossScale(flags["initial_scale"], flags["increment_period"], flags["multiplier"])
     except OptionError as error:
         flag = f"--{error.where.rpartition('.')[2].replace('_', '-')}"
         raise OptionError(f"{flag}: {error.problem}", remedy=error.remedy) from error
-    return ScaleFlags(flags["loss_scale"], dynamic, tuple(told.values()), flags["skip_nonfinite"])
+    return ScaleFlags(flags["loss_scale"], dynamic, tuple(explicit.values()), flags["skip_nonfinite"])
 
 
 def _spec(flags: Mapping[str, Any]) -> Asked:
@@ -252,8 +252,8 @@ def train(
     step = job.step
     report = replace(report, warnings=tuple(map(in_flags, report.warnings)))
     if json_ is not None:
-        told = {"training": step.to_json(), "comparison": _told(compared)}
-        writing.write_json({"model": str(model), **report.to_json(), **told}, json_)
+        extras = {"training": step.to_json(), "comparison": _comparison_json(compared)}
+        writing.write_json({"model": str(model), **report.to_json(), **extras}, json_)
     if written is not None and html is not None:
         page = pages.of_step(model, report, step, _sentence(compared), Path(written))
         ReportFiles(html, None, placement=False).write(page)
@@ -268,8 +268,8 @@ def train(
     terminal.print_device_check(console, policy, advise)
     if explain:
         terminal.print_lines(console, scaled_step.details(step))
-    passed = compared.ok if isinstance(compared, StepComparison) else None
-    exit_codes.end_rewrite(valid=report.ok, passed=passed, required=require_verify and not explain)
+    verdict_ok = compared.ok if isinstance(compared, StepComparison) else None
+    exit_codes.end_rewrite(valid=report.ok, verdict_ok=verdict_ok, required=require_verify and not explain)
 
 
 def _refuse_contradictions(*, explain: bool, output: Path | None, html: Path | None) -> None:
@@ -297,7 +297,7 @@ def _sentence(compared: StepComparison | AmpRewriteError | None) -> str:
     return in_flags(compared) if compared else "--no-verify was given"
 
 
-def _told(compared: StepComparison | AmpRewriteError | None) -> dict[str, Any]:
+def _comparison_json(compared: StepComparison | AmpRewriteError | None) -> dict[str, Any]:
     """Return the comparison as JSON data, or the reason for none."""
     return compared.to_json() if isinstance(compared, StepComparison) else {"unverified": _sentence(compared)}
 

@@ -46,8 +46,8 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
     """Parse a duration such as 120s or 2m; None without one."""
     if text is None:
         return None
-    found = _DURATION.fullmatch(text)
-    seconds = float(found[1]) * _UNITS[found[2] or ""] if found else 0.0
+    match = _DURATION.fullmatch(text)
+    seconds = float(match[1]) * _UNITS[match[2] or ""] if match else 0.0
     if not seconds:
         raise OptionError(
             f"--budget {text} is no time above zero", remedy="write it as in --budget 120s or --budget 5m"
@@ -138,8 +138,8 @@ def tune(
     show(console)
 
 
-def _refuse_force_all(asked: DecisionFlags) -> None:
-    if asked.options.level is Level.UNSAFE_FORCE_ALL:
+def _refuse_force_all(decisions: DecisionFlags) -> None:
+    if decisions.options.level is Level.UNSAFE_FORCE_ALL:
         raise OptionError(
             f"--level {Level.UNSAFE_FORCE_ALL.value} decides all, and leaves nothing to tune",
             remedy="leave out --level",

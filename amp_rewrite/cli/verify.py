@@ -80,9 +80,9 @@ def verify(
     exit_codes.fail_unless(verdict.ok)
 
 
-def _sums(asked: str, comparing: ComparisonFlags) -> Accumulation:
+def _sums(mode: str, comparing: ComparisonFlags) -> Accumulation:
     """Return the accumulator type to emulate; raise OptionError for a provider with real half arithmetic."""
-    sums = Accumulation(asked)
+    sums = Accumulation(mode)
     if sums is Accumulation.HALF and (comparing.provider or "cpu") != "cpu":
         raise OptionError(
             f"--accumulate half has no effect with --provider {comparing.provider}, which emulates nothing",

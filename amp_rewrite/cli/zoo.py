@@ -61,17 +61,17 @@ def zoo(
     dies, does not stop the others. Exit code 2 if any model has no result (it is broken, or its process
     died); otherwise 1 if any result is too far from its original, or not valid.
     """
-    found = entries.find(source.absolute(), output.absolute())
-    contexts = {entry.name: _context((*flags, *entry.flags), entry.model) for entry in found}
+    zoo_entries = entries.find(source.absolute(), output.absolute())
+    contexts = {entry.name: _context((*flags, *entry.flags), entry.model) for entry in zoo_entries}
     for context in {_of_all(context): context for context in contexts.values()}.values():
         check_groups(context)
-    with shown_progress(quiet=quiet) as progress, _opened(executor) as workers:
+    with shown_progress(quiet=quiet) as progress, _executor(executor) as workers:
         tell(progress, "zoo")
-        counted, done = counting(progress, len(found)), list[Row]()
+        count, rows = counting(progress, len(zoo_entries)), list[Row]()
 
         def on_row(row: Row) -> None:
-            done.append(row)
-            counted(len(done))
+            rows.append(row)
+            count(len(rows))
 
         result = run.rewrite_zoo(
             source, output, flags, executor=workers, pages=html, timeout=timeout, on_row=on_row
@@ -88,11 +88,11 @@ def zoo(
     terminal.print_hints(console, hints)
     if quiet:
         _print_failures(Console(stderr=True), result)
-    exit_codes.end_many(done=not result.has_failed, passed=result.ok)
+    exit_codes.end_many(is_complete=not result.has_failed, is_ok=result.ok)
 
 
 @contextlib.contextmanager
-def _opened(where: str | None) -> Generator[Executor | None]:
+def _executor(where: str | None) -> Generator[Executor | None]:
     """Yield the executor of that name; for a number of processes, threads that start a process each."""
     if where is None:
         yield None

@@ -24,23 +24,23 @@ Findings = Mapping[int, Evidence]
 
 
 def classify(
-    graph: UnitGraph, findings: Findings, options: Options, freed: Findings = MappingProxyType({})
+    graph: UnitGraph, findings: Findings, options: Options, proven: Findings = MappingProxyType({})
 ) -> tuple[Entry, ...]:
     """Classify every unit: its kind, with evidence and authority; `proven` units need no denial.
 
     Raises OptionError for a pin that matches no node, that forces half where no schema allows it, or that
     contradicts another pin.
     """
-    listed = functools.cache(functools.partial(_listed, options, options.operator_lists()))
+    list_entry = functools.cache(functools.partial(_list_entry, options, options.operator_lists()))
     entries = [
-        listed(unit.node.domain, listed_as(unit.node), unit.allowed, unit.runs) for unit in graph.units
+        list_entry(unit.node.domain, listed_as(unit.node), unit.allowed, unit.runs) for unit in graph.units
     ]
-    for index, spelled in graph.spelled.items():
+    for index, idiom in graph.spelled.items():
         unit = graph.units[index]
-        as_whole = listed(*spelled.operator, frozenset((options.half.tensor,)), runs=True)
-        as_part = listed(*spelled.operator, unit.allowed, unit.runs)
-        entries[index] = _as_spelled(entries[index], spelled, as_whole, as_part)
-    for index, evidence in freed.items() if options.level is Level.DEFAULT else ():
+        as_whole = list_entry(*idiom.operator, frozenset((options.half.tensor,)), runs=True)
+        as_part = list_entry(*idiom.operator, unit.allowed, unit.runs)
+        entries[index] = _as_spelled(entries[index], idiom, as_whole, as_part)
+    for index, evidence in proven.items() if options.level is Level.DEFAULT else ():
         if _is_denied_for_range(entries[index]):
             entries[index] = Entry(Kind.INFER, evidence, follow=True)
     for index, evidence in findings.items():
@@ -55,15 +55,15 @@ def classify(
 
 def _is_denied_for_range(entry: Entry) -> bool:
     """Whether the denial is from the shipped list for float16, not from the user."""
-    listed = entry.authority is Authority.LIST and entry.evidence.subject == DEFAULT
-    return listed and entry.kind is Kind.DENY
+    is_from_list = entry.authority is Authority.LIST and entry.evidence.subject == DEFAULT
+    return is_from_list and entry.kind is Kind.DENY
 
 
 DEFAULT = "default"
 """The shipped list for float16, which denies operators that overflow."""
 
 
-def _as_spelled(own: Entry, spelled: Spelled, whole: Entry, part: Entry) -> Entry:
+def _as_spelled(own: Entry, idiom: Spelled, whole: Entry, part: Entry) -> Entry:
     """Return the entry of a part of an idiom: its own if the user overrides that, or forces everything.
 
     `own` is the entry of its own operator, `whole` that of the operator that is written out, and `part` the
@@ -71,10 +71,10 @@ def _as_spelled(own: Entry, spelled: Spelled, whole: Entry, part: Entry) -> Entr
     """
     if own.authority in _ASKED_FOR:
         return own
-    if spelled.part is Part.OUTER:
+    if idiom.part is Part.OUTER:
         return own if part.evidence.reason is Reason.NOT_LISTED else part
-    evidence = Evidence(Authority.IDIOM, Reason.WRITTEN_OUT, subject=spelled.operator[1])
-    if spelled.part is Part.INNER:
+    evidence = Evidence(Authority.IDIOM, Reason.WRITTEN_OUT, subject=idiom.operator[1])
+    if idiom.part is Part.INNER:
         return Entry(Kind.FIXED, evidence)
     return Entry(Kind.FIXED, evidence, whole.follow, stands_as=whole.kind)
 
@@ -82,7 +82,7 @@ def _as_spelled(own: Entry, spelled: Spelled, whole: Entry, part: Entry) -> Entr
 _ASKED_FOR = frozenset((Authority.OVERRIDE, Authority.FORCE_ALL))
 
 
-def _listed(
+def _list_entry(
     options: Options, lists: OpLists, domain: str, op_type: str, allowed: frozenset[str], runs: bool
 ) -> Entry:
     """Return the entry of an operator's variable by the schema, the target, the level and the lists."""
@@ -95,9 +95,9 @@ def _listed(
     if entry is None:
         entry = Entry(Kind.FIXED, Evidence(Authority.LIST, Reason.NOT_LISTED, subject=lists.name))
     if not any(half.tensor in kind for kind in allowed):
-        return _held(entry, Evidence(Authority.SCHEMA, Reason.NO_HALF_TYPE, half=half.name))
+        return _fixed(entry, Evidence(Authority.SCHEMA, Reason.NO_HALF_TYPE, half=half.name))
     if not runs and Authority.TARGET.outranks(entry.authority):
-        entry = _held(entry, _no_kernel(options))
+        entry = _fixed(entry, _no_kernel(options))
     return _LEVELS[options.level](entry, op_type)
 
 
@@ -130,8 +130,8 @@ def _entry(lists: OpLists, domain: str, name: str) -> Entry | None:
     if name != SQUARE:
         return lists.find(domain, name)
     plain = lists.find(domain, "Mul")
-    asked = plain is not None and plain.authority is Authority.OVERRIDE
-    return plain if asked else lists.find(domain, SQUARE) or plain
+    is_override = plain is not None and plain.authority is Authority.OVERRIDE
+    return plain if is_override else lists.find(domain, SQUARE) or plain
 
 
 def _tensor_cores_only(entry: Entry, _: str) -> Entry:
@@ -166,14 +166,14 @@ _LEVELS: Mapping[Level, Callable[[Entry, str], Entry]] = {
 }
 
 
-def _held(entry: Entry, evidence: Evidence) -> Entry:
+def _fixed(entry: Entry, evidence: Evidence) -> Entry:
     """Return the entry of a unit pinned to float32. DENY stays DENY: its consumers remain suspect."""
     return Entry(Kind.DENY if entry.taken_as is Kind.DENY else Kind.FIXED, evidence)
 
 
-def kept(entry: Entry, evidence: Evidence) -> Entry:
+def pin_entry(entry: Entry, evidence: Evidence) -> Entry:
     """Return the entry of a unit that a pin or finding keeps in float32, with its former kind for `deny`."""
-    return replace(_held(entry, evidence), unheld=entry.unheld or entry.taken_as)
+    return replace(_fixed(entry, evidence), unheld=entry.unheld or entry.taken_as)
 
 
 def _hold(entries: list[Entry], unit: int, evidence: Evidence) -> None:
@@ -184,7 +184,7 @@ def _hold(entries: list[Entry], unit: int, evidence: Evidence) -> None:
     own = entries[unit].authority
     of_numbers = Authority.RUNTIME_BUG.outranks(evidence.authority)
     if evidence.authority.outranks(own) and not (own is Authority.IDIOM and of_numbers):
-        entries[unit] = kept(entries[unit], evidence)
+        entries[unit] = pin_entry(entries[unit], evidence)
 
 
 def _tied_to_float32(unit: Unit, root: ir.Graph) -> Evidence | None:

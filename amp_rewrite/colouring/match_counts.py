@@ -37,7 +37,7 @@ class Matched:
 
 def find(graph: UnitGraph, lists: OpLists, pins: Pins) -> tuple[Matched, ...]:
     """Count the matches of pins, and of operators that the user put on another list; not of whole lists."""
-    return (*_pinned(graph, pins), *_listed(graph, lists))
+    return (*_pinned(graph, pins), *_list_matches(graph, lists))
 
 
 def of_lists(graph: UnitGraph, painting: Painting, options: Options) -> Iterator[str]:
@@ -50,21 +50,21 @@ def of_lists(graph: UnitGraph, painting: Painting, options: Options) -> Iterator
 
 def _unlisted(graph: UnitGraph, lists: OpLists) -> tuple[str, ...]:
     """Return a warning of a list that extends no other and lacks operators of the model, else nothing."""
-    found = set(_operators(graph)) if lists.stands_alone else set[str]()
-    named = {schema.written(*operator) for operator in lists.entries}
-    if found <= named:
+    present = set(_operators(graph)) if lists.stands_alone else set[str]()
+    listed_names = {schema.written(*operator) for operator in lists.entries}
+    if present <= listed_names:
         return ()
-    count = f"{len(found - named):,} of the model's {len(found):,} operators"
-    told = f"the list {lists.name} does not name {count}, which stay float32"
-    return (f"{told}; it extends no other: add extends: default",)
+    count = f"{len(present - listed_names):,} of the model's {len(present):,} operators"
+    warning = f"the list {lists.name} does not name {count}, which stay float32"
+    return (f"{warning}; it extends no other: add extends: default",)
 
 
 def _of_other_half(lists: OpLists, half: Half) -> tuple[str, ...]:
     """Return a warning of lists for another half type, else nothing."""
     if lists.half in ("", half.name):
         return ()
-    told = f"the list {lists.name} is for {lists.half}, and {half.name} has another range and precision"
-    return (f"{told}; give `Options.half` {lists.half}, or `Options.lists` {SHIPPED_FOR[half.name]}",)
+    warning = f"the list {lists.name} is for {lists.half}, and {half.name} has another range and precision"
+    return (f"{warning}; give `Options.half` {lists.half}, or `Options.lists` {SHIPPED_FOR[half.name]}",)
 
 
 def _pinned(graph: UnitGraph, pins: Pins) -> Iterator[Matched]:
@@ -73,19 +73,19 @@ def _pinned(graph: UnitGraph, pins: Pins) -> Iterator[Matched]:
             yield Matched(by, pattern, nodes)
 
 
-def _listed(graph: UnitGraph, lists: OpLists) -> Iterator[Matched]:
-    asked = {key: entry for key, entry in lists.entries.items() if entry.authority is Authority.OVERRIDE}
-    found = _operators(graph) if asked else Counter[str]()
-    for (domain, name), entry in asked.items():
+def _list_matches(graph: UnitGraph, lists: OpLists) -> Iterator[Matched]:
+    overrides = {key: entry for key, entry in lists.entries.items() if entry.authority is Authority.OVERRIDE}
+    counts = _operators(graph) if overrides else Counter[str]()
+    for (domain, name), entry in overrides.items():
         operator = schema.written(domain, name)
-        near = () if found[operator] else difflib.get_close_matches(operator, found, n=3)
-        yield Matched(entry.kind.value, operator, found[operator], tuple(near))
+        near = () if counts[operator] else difflib.get_close_matches(operator, counts, n=3)
+        yield Matched(entry.kind.value, operator, counts[operator], tuple(near))
 
 
 def _operators(graph: UnitGraph) -> Counter[str]:
     """Count the nodes by their names in lists; a square is a Mul as well."""
-    found = Counter[str]()
+    counts = Counter[str]()
     for node in every_node(graph.root):
         names = dict.fromkeys((node.op_type, classification.listed_as(node)))
-        found.update(schema.written(node.domain, name) for name in names)
-    return found
+        counts.update(schema.written(node.domain, name) for name in names)
+    return counts

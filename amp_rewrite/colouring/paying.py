@@ -43,22 +43,22 @@ def settle(
     as_it_is = Priced(painting, gated=_is_gated(painting))
     if _is_guesswork(graph, options):
         return as_it_is
-    found = as_it_is if decided else pruned(graph, painting, options, unpruned=unpruned)
-    if not any(found.painting.halves):
-        return found
-    known = found.prices or model_costs.measure_prices(graph, options)
-    predicted = known.predict(found.painting.halves)
-    found = replace(found, prices=known, prediction=predicted)
+    priced = as_it_is if decided else pruned(graph, painting, options, unpruned=unpruned)
+    if not any(priced.painting.halves):
+        return priced
+    prices = priced.prices or model_costs.measure_prices(graph, options)
+    predicted = prices.predict(priced.painting.halves)
+    priced = replace(priced, prices=prices, prediction=predicted)
     if decided or not options.gate or not predicted.is_slower:
-        return found
-    return replace(found, painting=pruning.gate(found.painting, predicted), gated=True)
+        return priced
+    return replace(priced, painting=pruning.gate(priced.painting, predicted), gated=True)
 
 
 def pruned(
     graph: UnitGraph,
     painting: Painting,
     options: Options,
-    known: Prices | None = None,
+    prices: Prices | None = None,
     unpruned: Collection[int] = (),
 ) -> Priced:
     """Prune a painting if the options request it, except the units in `unpruned`.
@@ -67,17 +67,17 @@ def pruned(
     """
     if not options.prunes or not any(painting.halves) or _is_guesswork(graph, options):
         return Priced(painting)
-    found = known or model_costs.measure_prices(graph, options)
-    return Priced(pruning.prune(found, painting, unpruned), found)
+    measured = prices or model_costs.measure_prices(graph, options)
+    return Priced(pruning.prune(measured, painting, unpruned), measured)
 
 
 def beside_pins(
     graph: UnitGraph,
     findings: Findings,
-    freed: Findings,
+    proven: Findings,
     painting: Painting,
     options: Options,
-    known: Prices | None = None,
+    prices: Prices | None = None,
 ) -> tuple[Painting, Collection[int]]:
     """Return a painting in which pins keep only their own units in float32, and the units that are half
     without them, which are not pruned: islands are priced without pins.
@@ -85,9 +85,9 @@ def beside_pins(
     if not options.pins.keep_full or options.only_grappler:
         return painting, ()
     unpinned = replace(options, pins=replace(options.pins, keep_full=()))
-    entries = classification.classify(graph, findings, unpinned, freed)
+    entries = classification.classify(graph, findings, unpinned, proven)
     whole = rules.paint(graph, entries, follow=options.follow, level=options.level)
-    halves = pruned(graph, whole, unpinned, known).painting.halves
+    halves = pruned(graph, whole, unpinned, prices).painting.halves
     paid = [unit for unit, is_half in enumerate(halves) if is_half]
     return rules.paint(graph, painting.entries, paid, follow=options.follow, level=options.level), paid
 
@@ -101,5 +101,5 @@ def _is_gated(painting: Painting) -> bool:
 def _is_guesswork(graph: UnitGraph, options: Options) -> bool:
     if options.gate or len(graph.units) <= MOST_GUESSED:
         return False
-    known = sum(value.shape is not None for unit in graph.units for value in unit.defs)
-    return known < len(graph.units) / 2
+    shaped_values = sum(value.shape is not None for unit in graph.units for value in unit.defs)
+    return shaped_values < len(graph.units) / 2

@@ -30,8 +30,8 @@ def pinnable(graph: UnitGraph) -> set[str]:
 
 def pinned(graph: UnitGraph, patterns: Iterable[str]) -> tuple[int, ...]:
     """Count the nodes that each pattern names; OptionError for an invalid pattern, as from `classify`."""
-    held = with_units(graph, dict(around(graph.root))) if patterns else {}
-    return tuple(len(matching(held, pattern, "")) for pattern in patterns)
+    nodes = with_units(graph, dict(around(graph.root))) if patterns else {}
+    return tuple(len(matching(nodes, pattern, "")) for pattern in patterns)
 
 
 def with_units(graph: UnitGraph, nested: Around) -> Mapping[ir.Node, None]:
@@ -39,7 +39,7 @@ def with_units(graph: UnitGraph, nested: Around) -> Mapping[ir.Node, None]:
     return {node: None for unit in graph.units for node in nested[unit.node]}
 
 
-def matching(held: Mapping[ir.Node, None], pattern: str, field: str) -> set[ir.Node]:
+def matching(nodes: Mapping[ir.Node, None], pattern: str, field: str) -> set[ir.Node]:
     """Return the nodes that a pattern names; OptionError with the `field` for an invalid pattern."""
-    matches = matcher(pattern, field, {pinned_as(node) for node in held})
-    return {node for node in held if matches(pinned_as(node))}
+    matches = matcher(pattern, field, {pinned_as(node) for node in nodes})
+    return {node for node in nodes if matches(pinned_as(node))}

@@ -75,10 +75,10 @@ _Claims = Mapping[int, _Claim]
 """The claims of patterns, by the position of the unit."""
 
 
-def _closest(found: Iterable[_Claims]) -> _Claims:
+def _closest(candidates: Iterable[_Claims]) -> _Claims:
     """Return the closest claim on each unit; of several the last."""
     closest: dict[int, _Claim] = {}
-    for claims in found:
+    for claims in candidates:
         for unit, claim in claims.items():
             if claim.closeness >= closest.setdefault(unit, claim).closeness:
                 closest[unit] = claim
@@ -107,9 +107,9 @@ def _instead(pattern: str, names: Sequence[str]) -> str:
     part = pattern.replace(".*", "").strip("*")
     inside = [name for name in names if part and part.lower() in name.lower()]
     if inside and not difflib.get_close_matches(pattern, names, n=1, cutoff=_A_SLIP):
-        found = re.search(re.escape(part), inside[0], re.IGNORECASE)
-        shown = f".*{re.escape(found[0]) if found else part}.*"
-        return f"a regular expression matches a whole name: {shown} matches {', '.join(inside[:3])}"
+        match = re.search(re.escape(part), inside[0], re.IGNORECASE)
+        example = f".*{re.escape(match[0]) if match else part}.*"
+        return f"a regular expression matches a whole name: {example} matches {', '.join(inside[:3])}"
     near = difflib.get_close_matches(pattern, names, n=3)
     return f"did you mean {' or '.join(near)}?" if near else "see `amp-rewrite explain`"
 
@@ -122,16 +122,16 @@ def _claims(graph: UnitGraph, nested: Around, pattern: str, field: str) -> _Clai
     """Return the claims of a pattern: on the units of the nodes that it names, and of all nodes in their
     bodies.
     """
-    held = with_units(graph, nested)
-    named = matching(held, pattern, field)
-    found: dict[int, _Claim] = {}
+    nodes = with_units(graph, nested)
+    matches = matching(nodes, pattern, field)
+    claims: dict[int, _Claim] = {}
     for unit in graph.units:
         for depth, node in enumerate(nested[unit.node]):
-            if node in named:
-                found[unit.index] = _Claim(pattern, node, depth)
-    if not found:
-        names = sorted(set(map(pinned_as, held)))
+            if node in matches:
+                claims[unit.index] = _Claim(pattern, node, depth)
+    if not claims:
+        names = sorted(set(map(pinned_as, nodes)))
         raise OptionError(
             f"{field} {pattern} matches no node that computes in float32", remedy=_instead(pattern, names)
         )
-    return found
+    return claims

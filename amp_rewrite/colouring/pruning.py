@@ -35,10 +35,12 @@ def prune(prices: Prices, painting: Painting, unpruned: Collection[int] = ()) ->
     cut = find(prices, painting, unpruned)
     if cut is None or not cut.unpaid:
         return painting
-    left = [is_half and unit not in cut.unpaid for unit, is_half in enumerate(_halves(painting))]
+    remaining = [is_half and unit not in cut.unpaid for unit, is_half in enumerate(_halves(painting))]
     costs = prices.costs.at(cut.larger)
     return _without(
-        prices, painting, unpaid_parts.find_islands(prices.graph, costs, prices.borders, left, cut.unpaid)
+        prices,
+        painting,
+        unpaid_parts.find_islands(prices.graph, costs, prices.borders, remaining, cut.unpaid),
     )
 
 
@@ -53,16 +55,16 @@ class Cut:
 def find(prices: Prices, painting: Painting, unpruned: Collection[int] = ()) -> Cut | None:
     """Return the units that do not pay, at the first size at which any unit pays; None if none ever does."""
     halves = _halves(painting)
-    kept = [
+    exempt = [
         unit for unit, entry in enumerate(painting.entries) if entry.authority in _BY_USER or unit in unpruned
     ]
     has_half = any(kind.dtype == prices.costs.half.dtype for kind in prices.graph.types.values())
     for larger in _LARGER:
         unpaid = unpaid_parts.find_unpaid_parts(
-            prices.graph, prices.costs.at(larger), prices.borders, halves, kept
+            prices.graph, prices.costs.at(larger), prices.borders, halves, exempt
         )
-        left = [is_half and unit not in unpaid for unit, is_half in enumerate(halves)]
-        if not unpaid or has_half or _has_allowed(painting.entries, left):
+        remaining = [is_half and unit not in unpaid for unit, is_half in enumerate(halves)]
+        if not unpaid or has_half or _has_allowed(painting.entries, remaining):
             return Cut(larger, unpaid)
     return None
 
@@ -75,9 +77,9 @@ _LARGER = (1, 8, 64)
 """The factors of sizes, tried in turn until something pays."""
 
 
-def _without(prices: Prices, painting: Painting, found: Mapping[int, Island]) -> Painting:
+def _without(prices: Prices, painting: Painting, islands: Mapping[int, Island]) -> Painting:
     paints, entries = list(painting.paints), list(painting.entries)
-    for unit, island in found.items():
+    for unit, island in islands.items():
         paints[unit] = Paint(Colour.FULL, Rule.PRUNE)
         entries[unit] = replace(entries[unit], evidence=_evidence(island, prices.costs.device.name))
     _settle_casts(prices.graph, paints)
@@ -136,17 +138,21 @@ def _settle_causes(graph: UnitGraph, paints: list[Paint]) -> None:
     one, by the first HALF unit in the chain of causes.
     """
     halves = [unit for unit, paint in enumerate(paints) if paint.colour is Colour.HALF]
-    lost = {
+    pruned_units = {
         unit for unit in halves if (cause := paints[unit].cause) is not None and not _is_half(paints, cause)
     }
 
     def next_to(unit: int) -> Iterator[int]:
-        yield from (u for u in graph.successors[unit] if u in lost and paints[u].rule in _FROM_PRODUCERS)
-        yield from (u for u in graph.predecessors[unit] if u in lost and paints[u].rule in _FROM_CONSUMERS)
+        yield from (
+            u for u in graph.successors[unit] if u in pruned_units and paints[u].rule in _FROM_PRODUCERS
+        )
+        yield from (
+            u for u in graph.predecessors[unit] if u in pruned_units and paints[u].rule in _FROM_CONSUMERS
+        )
 
-    found = reach([unit for unit in halves if unit not in lost], next_to, lost.__contains__)
-    for unit in lost:
-        cause = found[unit] if unit in found else _first_half(paints, unit)
+    causes = reach([unit for unit in halves if unit not in pruned_units], next_to, pruned_units.__contains__)
+    for unit in pruned_units:
+        cause = causes[unit] if unit in causes else _first_half(paints, unit)
         paints[unit] = replace(paints[unit], cause=cause)
 
 

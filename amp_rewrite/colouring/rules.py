@@ -86,16 +86,16 @@ class _Rules:
         self._leaving = frozenset(graph.root.outputs)
         self._bounded = frozenset(_bounded(graph, self._listed) if follow else ())
 
-    def paint(self, rule: Rule, found: _Found) -> list[int]:
+    def paint(self, rule: Rule, causes: _Found) -> list[int]:
         """Paint the units that no earlier rule has painted, and return them."""
-        fresh = [unit for unit in found if unit not in self._paints]
+        fresh = [unit for unit in causes if unit not in self._paints]
         colour = Colour.FULL if rule is Rule.DENY else Colour.HALF
-        self._paints.update((unit, Paint(colour, rule, found[unit])) for unit in fresh)
+        self._paints.update((unit, Paint(colour, rule, causes[unit])) for unit in fresh)
         return fresh
 
     def finish(self) -> tuple[Paint, ...]:
-        left = Paint(Colour.FULL, Rule.LEFT)
-        return tuple(self._paints.get(i, left) for i in range(len(self._kinds)))
+        default = Paint(Colour.FULL, Rule.LEFT)
+        return tuple(self._paints.get(i, default) for i in range(len(self._kinds)))
 
     def allowed(self) -> _Found:
         return dict.fromkeys(_positions(self._kinds, Kind.ALLOW))
@@ -120,11 +120,11 @@ class _Rules:
         return reach(roots, self._producers, after.__contains__)
 
     def leading(self) -> _Found:
-        found = weight_derived.find(self._graph, self._entries)
+        derived = weight_derived.find(self._graph, self._entries)
 
         def leads(unit: int) -> bool:
             entry = self._entries[unit]
-            return unit in found and self._is_open(unit) and (entry.kind is Kind.CLEAR or entry.follow)
+            return unit in derived and self._is_open(unit) and (entry.kind is Kind.CLEAR or entry.follow)
 
         return reach(self._halves(), self._producers, leads)
 
@@ -134,8 +134,8 @@ class _Rules:
         self.paint(Rule.FOLLOW, dict.fromkeys(filter(self._is_open, entering)))
         fresh = self._halves()
         while fresh:
-            found = reach(fresh, self._consumers, self._follows) if follow else {}
-            fresh = [*fresh, *self.paint(Rule.FOLLOW, found)]
+            followers = reach(fresh, self._consumers, self._follows) if follow else {}
+            fresh = [*fresh, *self.paint(Rule.FOLLOW, followers)]
             fresh = self.paint(Rule.SPREAD, reach(fresh, self._neighbours, self._is_clear_and_open))
 
     def unpinned(self, halves: Iterable[int]) -> _Found:
@@ -171,29 +171,29 @@ class _Rules:
         as FULL (both read one Cast, which is not fused), make the weights FULL. Statistics that are forced to
         half have no Cast before them.
         """
-        found = self._graph.alike
-        producers = edges_of((unit, alike.producer) for alike in found for unit in alike.weights)
+        groups = self._graph.alike
+        producers = edges_of((unit, alike.producer) for alike in groups for unit in alike.weights)
         self._fill(producers, producers)
         weights = edges_of(
             (reader, unit)
-            for alike in found
+            for alike in groups
             for reader in (alike.producer, *(() if self._is_half(alike.result) else alike.beside))
             for unit in alike.weights
         )
-        given = [alike for alike in found if alike.producer is None and not alike.enters]
-        shown = [alike for alike in found if alike.leaves and not self._is_half(alike.result)]
-        for alike in (*given, *shown):
+        inputs = [alike for alike in groups if alike.producer is None and not alike.enters]
+        results = [alike for alike in groups if alike.leaves and not self._is_half(alike.result)]
+        for alike in (*inputs, *results):
             self._paint_full({unit: alike.result for unit in alike.weights if self._is_half(unit)})
         self._fill((*weights, *producers), weights)
 
     def _fill(self, units: Iterable[int], edges: Mapping[int, Sequence[int]]) -> None:
         """Paint FULL the HALF units reachable, by these edges and by ties, from the FULL ones in `units`."""
-        tied = Ties(self._graph.ties)
+        ties = Ties(self._graph.ties)
         full = [unit for unit in units if not self._is_half(unit)]
-        self._paint_full(reach(full, lambda unit: (*edges.get(unit, ()), *tied.of(unit)), self._is_half))
+        self._paint_full(reach(full, lambda unit: (*edges.get(unit, ()), *ties.of(unit)), self._is_half))
 
-    def _paint_full(self, found: Mapping[int, int]) -> None:
-        for unit, cause in found.items():
+    def _paint_full(self, causes: Mapping[int, int]) -> None:
+        for unit, cause in causes.items():
             self._paints[unit] = Paint(Colour.FULL, Rule.SETTLE, cause)
 
     def settle_casts(self) -> None:

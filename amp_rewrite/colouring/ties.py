@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 def edges_of(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, list[int]]:
     """Return the adjacency of a graph with an edge for each pair, except pairs with None."""
-    found: dict[int, list[int]] = {}
+    edges: dict[int, list[int]] = {}
     for start, end in pairs:
         if start is not None and end is not None:
-            found.setdefault(start, []).append(end)
-    return found
+            edges.setdefault(start, []).append(end)
+    return edges
 
 
 class Ties:

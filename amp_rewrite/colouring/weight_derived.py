@@ -22,17 +22,17 @@ def find(graph: UnitGraph, entries: Sequence[Entry]) -> frozenset[int]:
     """
     entering = frozenset(graph.root.inputs)
     varying: set[ir.Value | None] | None = None
-    found: set[int] = set()
+    derived: set[int] = set()
     for unit in graph.units:
         if (
             (entries[unit.index].taken_as in _OPEN or _is_inside(graph, unit.index))
-            and found.issuperset(graph.predecessors[unit.index])
+            and derived.issuperset(graph.predecessors[unit.index])
             and entering.isdisjoint(map(value_of, unit.uses))
         ):
             varying = varying_values(graph.nodes) if varying is None else varying  # few models need it
             if not varying.isdisjoint(unit.node.outputs):
-                found.add(unit.index)
-    return frozenset(found)
+                derived.add(unit.index)
+    return frozenset(derived)
 
 
 def _is_inside(graph: UnitGraph, unit: int) -> bool:

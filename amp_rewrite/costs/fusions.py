@@ -55,14 +55,14 @@ def _axes(mean: ir.Node) -> tuple[int, ...]:
     """Return the axes of a reduction; none where they are unknown, or all of them."""
     if "axes" in mean.attributes:
         return tuple(schema.integers(mean, "axes"))
-    stored = stored_as(mean.inputs[1]) if len(mean.inputs) > 1 else None
-    return () if stored is None else tuple(map(int, stored.numpy().reshape(-1)))
+    axes = stored_as(mean.inputs[1]) if len(mean.inputs) > 1 else None
+    return () if axes is None else tuple(map(int, axes.numpy().reshape(-1)))
 
 
 def _is_vector(value: ir.Value | None) -> bool:
     """Return whether a value has one axis."""
-    stored = stored_as(value)
-    shape = stored.shape if stored is not None else value.shape if value is not None else None
+    tensor = stored_as(value)
+    shape = tensor.shape if tensor is not None else value.shape if value is not None else None
     return shape is not None and len(shape) == 1
 
 
@@ -74,13 +74,13 @@ _PASSED = frozenset(("Cast", "Identity"))
 
 def match_fused_norm(result: ir.Node, weight: ir.Node) -> FusedNorm | None:
     """Return the nodes that run as one with `weight`, which reads the `result` of a norm; else None."""
-    found = patterns.match(_WEIGHTED, weight.outputs[0], _PASSED)
-    if found is None or result not in found.nodes:
+    match = patterns.match(_WEIGHTED, weight.outputs[0], _PASSED)
+    if match is None or result not in match.nodes:
         return None
-    bias, centring = _bias(weight), found.of("centring")
+    bias, centring = _bias(weight), match.of("centring")
     if bias is None or not centring:
-        return FusedNorm(found.but(weight, *centring), None)
-    return FusedNorm(found.but(weight), bias)
+        return FusedNorm(match.but(weight, *centring), None)
+    return FusedNorm(match.but(weight), bias)
 
 
 def _bias(weight: ir.Node) -> ir.Node | None:
@@ -110,8 +110,8 @@ def find_fused_idioms(graph: UnitGraph) -> FusedIdioms:
     """Return the norms of a model that have a weight and run as one kernel."""
     inside: set[ir.Node] = set()
     biases: set[ir.Node] = set()
-    for result, spelled in graph.spelled.items():
-        weight = _weight(graph, result) if spelled.part is Part.RESULT else None
+    for result, idiom_part in graph.spelled.items():
+        weight = _weight(graph, result) if idiom_part.part is Part.RESULT else None
         norm = (
             match_fused_norm(graph.units[result].node, graph.units[weight].node)
             if weight is not None
@@ -169,10 +169,10 @@ def find_fusions(graph: UnitGraph, vary: set[ir.Value | None]) -> Iterator[Fusio
 
 
 def _is_fused(producer: ir.Node, consumer: ir.Node, vary: set[ir.Value | None]) -> bool:
-    stored = _PAIRS.get((producer.op_type, consumer.op_type))
-    if stored is None or consumer.domain:
+    constant_side = _PAIRS.get((producer.op_type, consumer.op_type))
+    if constant_side is None or consumer.domain:
         return False
-    holders = {_Stored.NOWHERE: (), _Stored.ABOVE: (producer,), _Stored.BELOW: (consumer,)}[stored]
+    holders = {_Stored.NOWHERE: (), _Stored.ABOVE: (producer,), _Stored.BELOW: (consumer,)}[constant_side]
     return all(any(value not in vary for value in holder.inputs) for holder in holders)
 
 

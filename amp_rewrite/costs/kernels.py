@@ -55,13 +55,13 @@ def of_graph(
     number of runs of each graph. Nodes that move no data, or are computed once for all runs, have no kernel,
     nor have Casts between float32 and half: whether they run depends on the adjacent colours (borders).
     """
-    held: dict[ir.Node, list[Unit]] = {}
+    units_of: dict[ir.Node, list[Unit]] = {}
     for unit in graph.units:
-        held.setdefault(unit.node, []).append(unit)
+        units_of.setdefault(unit.node, []).append(unit)
     measure = _Measure(graph, sizes, vary, inside, frozenset((ir.DataType.FLOAT, half)))
     for inner, nodes in graph.nodes.items():
         for node in nodes:
-            units = held.get(node, ())
+            units = units_of.get(node, ())
             within = any(unit.index in absorbed for unit in units) if absorbed else False
             if not within and not measure.is_free(node):
                 yield measure.kernel(node, units, runs[inner])
@@ -70,8 +70,8 @@ def of_graph(
 def body_runs(nodes: GraphNodes) -> dict[ir.Graph, int]:
     """Return the number of runs of each graph."""
     runs = dict.fromkeys(nodes, 1)
-    for inner, held in nodes.items() if len(nodes) > 1 else ():  # outer graphs come first
-        for node in held:
+    for inner, body_nodes in nodes.items() if len(nodes) > 1 else ():  # outer graphs come first
+        for node in body_nodes:
             times = LOOPED if node.op_type in _LOOPS and not node.domain else 1
             for body in control_flow.bodies(node) if control_flow.may_have_bodies(node) else ():
                 runs[body] = min(runs[inner] * times, _MOST_RUNS)
@@ -107,14 +107,14 @@ class _Measure:
     def kernel(self, node: ir.Node, units: Sequence[Unit], runs: int) -> Kernel:
         """Return the kernel of a node."""
         operator = node.op_type
-        made = self._sizes.largest(node.outputs)
-        most = made if operator in _READS_WHAT_IT_MAKES else _ALL
+        output_elements = self._sizes.largest(node.outputs)
+        most = output_elements if operator in _READS_WHAT_IT_MAKES else _ALL
         sums = [self._elements(unit, most) for unit in units]
-        product, width = self._product(node, made) if operator in PRODUCTS else (0, 0)
+        product, width = self._product(node, output_elements) if operator in PRODUCTS else (0, 0)
         return Kernel(
             tuple([unit.index for unit in units]),
-            tuple([moved for moved, _ in sums]),
-            tuple([stored for _, stored in sums]),
+            tuple([activations for activations, _ in sums]),
+            tuple([weights for _, weights in sums]),
             self._fixed(node, most),
             product,
             _data(node, units) if product else None,
@@ -129,17 +129,17 @@ class _Measure:
 
     def _elements(self, unit: Unit, most: int) -> tuple[int, int]:
         """Return the numbers of varying and of constant elements that the ports of a unit move."""
-        moved = stored = 0
+        activations = weights = 0
         elements, vary, inside = self._sizes.elements, self._vary, self._inside
         for use in unit.uses:
             value = value_of(use)
             if value is None or value in inside:
                 continue
             if value in vary:
-                moved += min(elements(value), most)
+                activations += min(elements(value), most)
             else:
-                stored += min(elements(value), most)
-        return moved + sum([elements(value) for value in unit.defs if value not in inside]), stored
+                weights += min(elements(value), most)
+        return activations + sum([elements(value) for value in unit.defs if value not in inside]), weights
 
     def _fixed(self, node: ir.Node, most: int) -> int:
         """Return the bytes of values that are not float32, such as indices, masks and half inputs."""
@@ -153,12 +153,18 @@ class _Measure:
             total += width * min(self._sizes.elements(value), most)
         return int(total)
 
-    def _product(self, node: ir.Node, made: int) -> tuple[int, int]:
+    def _product(self, node: ir.Node, output_elements: int) -> tuple[int, int]:
         """Return the FLOPs of a product and the length of its inner products, 0 where shapes are unknown."""
-        if not made or any(value is not None and self._sizes.shape(value) is None for value in node.inputs):
-            return 2 * CONTRACTED * made, 0
-        found = flop_formulas.of_node(node, self._sizes.shape, floats=True)
-        return (2 * CONTRACTED * made, 0) if found is None else (found, max(found // (2 * made), 1))
+        if not output_elements or any(
+            value is not None and self._sizes.shape(value) is None for value in node.inputs
+        ):
+            return 2 * CONTRACTED * output_elements, 0
+        flops = flop_formulas.of_node(node, self._sizes.shape, floats=True)
+        return (
+            (2 * CONTRACTED * output_elements, 0)
+            if flops is None
+            else (flops, max(flops // (2 * output_elements), 1))
+        )
 
 
 def _data(node: ir.Node, units: Sequence[Unit]) -> int | None:

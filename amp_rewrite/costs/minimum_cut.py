@@ -57,21 +57,21 @@ class Network:
             self.supply[node] = (supply << _TIES) + 1
             self.demand[node] <<= _TIES
         size = len(self.supply) + len(self._ends)
-        left = _ROUNDS * size
-        while left > 0:
+        budget = _ROUNDS * size
+        while budget > 0:
             lacking = self._measure()
             if not lacking:
                 never = len(self.supply)
                 return {node for node, away in enumerate(self._away) if away >= never}
-            left -= size + self._settle(lacking, _AGAIN * size)
+            budget -= size + self._settle(lacking, _AGAIN * size)
         return set()
 
     def _measure(self) -> deque[int]:
         """Measure the distance of each node from a supply; return those in reach of one with a deficit."""
         for node, demand in enumerate(self.demand):
-            given = min(demand, self.supply[node])
-            self.demand[node] -= given
-            self.supply[node] -= given
+            flow = min(demand, self.supply[node])
+            self.demand[node] -= flow
+            self.supply[node] -= flow
         never = len(self.supply)
         self._away = [0 if supply else never for supply in self.supply]
         todo = deque([node for node, supply in enumerate(self.supply) if supply])
@@ -116,9 +116,9 @@ class Network:
         return [giver for giver in fresh if self.demand[giver]]
 
     def _take(self, giver: int, amount: int) -> None:
-        given = min(amount, self.supply[giver])
-        self.supply[giver] -= given
-        self.demand[giver] += amount - given
+        flow = min(amount, self.supply[giver])
+        self.supply[giver] -= flow
+        self.demand[giver] += amount - flow
 
     def _nearest(self, node: int) -> int:
         """Return the distance of the nearest giver with residual capacity; the maximum if there is none."""

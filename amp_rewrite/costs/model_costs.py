@@ -75,10 +75,10 @@ class ModelCosts:
 
     def time(self, kernel: Kernel, halves: Sequence[bool], scale: Scale) -> int:
         """Return the time of a kernel, with these of its units in half."""
-        moved = float(kernel.fixed) * scale.batch
-        for is_half, varies, stored in zip(halves, kernel.moved, kernel.stored, strict=True):
-            moved += (HALF if is_half else FULL) * (varies * scale.batch + stored)
-        seconds = moved / self.device.bandwidth
+        traffic = float(kernel.fixed) * scale.batch
+        for is_half, varies, weights in zip(halves, kernel.moved, kernel.stored, strict=True):
+            traffic += (HALF if is_half else FULL) * (varies * scale.batch + weights)
+        seconds = traffic / self.device.bandwidth
         if kernel.product:
             rate = self._half_rate if kernel.data is None or halves[kernel.data] else self.device.float32
             work = kernel.product * scale.batch * (scale.width if kernel.width else 1.0)
@@ -99,13 +99,13 @@ class ModelCosts:
         """Return the time of a Cast between float32 and half; 0 for a value computed once for all runs."""
         if value not in self.vary:
             return 0
-        moved = (FULL + HALF) * self.sizes.elements(value) * scale.batch
-        return self._runs(value) * self._launched(moved / self.device.bandwidth)
+        traffic = (FULL + HALF) * self.sizes.elements(value) * scale.batch
+        return self._runs(value) * self._launched(traffic / self.device.bandwidth)
 
     def broken(self, fusion: Fusion, scale: Scale) -> int:
         """Return the cost of a border in a fusion besides Cast and launch: the value is written and read."""
-        moved = (FULL + HALF) * self.sizes.elements(fusion.value) * scale.batch
-        return self._runs(fusion.value) * int(moved / self.device.bandwidth * FEMTO)
+        traffic = (FULL + HALF) * self.sizes.elements(fusion.value) * scale.batch
+        return self._runs(fusion.value) * int(traffic / self.device.bandwidth * FEMTO)
 
     def launch(self, fusion: Fusion) -> int:
         """Return the time that a fusion saves in one colour: the launch of its second kernel."""
@@ -126,28 +126,30 @@ def measure_costs(graph: UnitGraph, device: Device, half: Half) -> ModelCosts:
     """Return the costs of a model before any edit; linear in its nodes and ports."""
     sizes = Sizes(graph)
     vary = varying_values(graph.nodes)
-    joined = tuple(fusions.find_fusions(graph, vary))
-    inside = {fusion.value for fusion in joined}
+    pairs = tuple(fusions.find_fusions(graph, vary))
+    inside = {fusion.value for fusion in pairs}
     idioms, runs = fusions.find_fused_idioms(graph), kernels.body_runs(graph.nodes)
-    found = tuple(kernels.of_graph(graph, sizes, vary, inside, idioms.absorbed, runs, half.dtype))
+    node_kernels = tuple(kernels.of_graph(graph, sizes, vary, inside, idioms.absorbed, runs, half.dtype))
     return ModelCosts(
         device,
         half,
-        found,
+        node_kernels,
         sizes,
         vary,
-        joined,
+        pairs,
         runs,
         {value: inner for inner in graph.nodes for value in inner.inputs},
         idioms.inside,
-        _large(graph, found, sizes, vary),
+        _large(graph, node_kernels, sizes, vary),
     )
 
 
-def _large(graph: UnitGraph, found: Iterable[Kernel], sizes: Sizes, vary: set[ir.Value | None]) -> Scale:
-    made = (value for nodes in graph.nodes.values() for node in nodes for value in node.outputs)
-    most = sizes.largest([value for value in made if value in vary])
-    width = max((kernel.width for kernel in found), default=0) or kernels.CONTRACTED
+def _large(
+    graph: UnitGraph, node_kernels: Iterable[Kernel], sizes: Sizes, vary: set[ir.Value | None]
+) -> Scale:
+    outputs = (value for nodes in graph.nodes.values() for node in nodes for value in node.outputs)
+    most = sizes.largest([value for value in outputs if value in vary])
+    width = max((kernel.width for kernel in node_kernels), default=0) or kernels.CONTRACTED
     return Scale(max(1.0, LARGE / max(most, 1)), max(1.0, kernels.CONTRACTED / width))
 
 
@@ -213,15 +215,15 @@ class _Finder:
         producer = self._graph.producer.get(value)
         uses = self._graph.uses.get(value, ())
         readers = dict.fromkeys([unit for unit, _ in uses if unit not in self._inside])
-        made = Made.HALF if self._half_io and value in self._entering else Made.FULL
+        entry_type = Made.HALF if self._half_io and value in self._entering else Made.FULL
         if producer in self._casts and self._reads_half(producer):
-            producer, made = None, Made.HALF
+            producer, entry_type = None, Made.HALF
         casts = [unit for unit in readers if unit in self._casts] if self._casts else []
         leaves = value in self._leaving
         return Border(
             value,
             producer,
-            made,
+            entry_type,
             tuple([unit for unit in readers if unit not in self._casts]),
             full=leaves and not self._half_io,
             half=(leaves and self._half_io) or any(map(self._makes_half, casts)),
@@ -326,12 +328,12 @@ class _Tally:
 
 def _add_kernels(tallies: Iterable[_Tally], costs: ModelCosts, scale: Scale) -> None:
     for kernel in costs.kernels:
-        known: dict[tuple[bool, ...], int] = {}
+        times: dict[tuple[bool, ...], int] = {}
         for tally in tallies:
             here = tuple([tally.halves[unit] for unit in kernel.units])
-            if here not in known:
-                known[here] = costs.time(kernel, here, scale)
-            tally.time += known[here]
+            if here not in times:
+                times[here] = costs.time(kernel, here, scale)
+            tally.time += times[here]
             tally.launches += kernel.runs
 
 
@@ -346,11 +348,11 @@ def _add_fusions(tallies: Iterable[_Tally], costs: ModelCosts, scale: Scale) -> 
 
 def all_in_half(graph: UnitGraph, half: Half) -> list[bool]:
     """Return the colours with all units in half that may be: as their schemas allow, whatever the numbers."""
-    known: dict[frozenset[str], bool] = {}
+    has_half: dict[frozenset[str], bool] = {}
     for unit in graph.units:
-        if unit.allowed not in known:
-            known[unit.allowed] = any(half.tensor in kind for kind in unit.allowed)
-    return [known[unit.allowed] for unit in graph.units]
+        if unit.allowed not in has_half:
+            has_half[unit.allowed] = any(half.tensor in kind for kind in unit.allowed)
+    return [has_half[unit.allowed] for unit in graph.units]
 
 
 # Costs of a model on a device, gathered once for all candidate colours.

@@ -32,8 +32,8 @@ class Sizes:
         self._elements: dict[ir.Value, int] = {}
         inputs = (value for inner in graph.nodes for value in inner.inputs)
         self._open = {str(dim) for value in inputs for dim in graph.shape(value) or ()}
-        for held in graph.nodes.values():
-            for node in held:
+        for nodes in graph.nodes.values():
+            for node in nodes:
                 if any(self._is_vague(value) for value in node.outputs):
                     self._guess(node)
 
@@ -47,12 +47,12 @@ class Sizes:
 
     def elements(self, value: ir.Value) -> int:
         """Return the number of elements of a value."""
-        found = self._elements.get(value)
-        if found is None:
+        count = self._elements.get(value)
+        if count is None:
             shape = self.shape(value)
-            found = UNKNOWN if shape is None else min(math.prod(shape), _MOST)
-            self._elements[value] = found
-        return found
+            count = UNKNOWN if shape is None else min(math.prod(shape), _MOST)
+            self._elements[value] = count
+        return count
 
     def largest(self, values: Iterable[ir.Value]) -> int:
         """Return the elements of the largest of these; 1 where there is none."""
@@ -67,13 +67,13 @@ class Sizes:
         )
 
     def _guess(self, node: ir.Node) -> None:
-        read = [self.elements(value) for value in node.inputs if value is not None]
+        input_sizes = [self.elements(value) for value in node.inputs if value is not None]
         vague = [value for value in node.outputs if self._is_vague(value)]
-        self._elements.update(dict.fromkeys(vague, max(read, default=UNKNOWN)))
+        self._elements.update(dict.fromkeys(vague, max(input_sizes, default=UNKNOWN)))
 
 
 def _sized(shape: ir.Shape | None, value: ir.Value) -> Shape | None:
     if shape is not None:
         return tuple([dim if type(dim) is int and dim >= 0 else DEFAULT for dim in shape])
-    stored = constants.stored_as(value)
-    return None if stored is None else tuple(stored.shape.numpy())
+    tensor = constants.stored_as(value)
+    return None if tensor is None else tuple(tensor.shape.numpy())

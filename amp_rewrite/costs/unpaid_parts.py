@@ -39,20 +39,20 @@ def find_islands(
     graph: UnitGraph,
     costs: ModelCosts,
     borders: Iterable[Border],
-    left: Sequence[bool],
-    gone: Collection[int],
+    in_half: Sequence[bool],
+    reverted_units: Collection[int],
 ) -> Mapping[int, Island]:
     """Return the island of each of the `reverted_units`; `in_half` are the colours without them.
 
     Linear in units, edges and kernels.
     """
-    parts = _parts(graph, gone)
+    parts = _parts(graph, reverted_units)
     casts, cost, gain = Counter[int](), Counter[int](), Counter[int]()
     for border in borders:  # added Casts less removed ones
-        for part, more in _casts(border, left, parts):
+        for part, more in _casts(border, in_half, parts):
             casts[part] += more
             cost[part] += more * costs.cast(border.value, costs.large)
-    for part, price in _broken_fusions(costs, left, parts):
+    for part, price in _broken_fusions(costs, in_half, parts):
         cost[part] += price
     for kernel in costs.kernels:
         for at, unit in enumerate(kernel.units):
@@ -64,28 +64,28 @@ def find_islands(
     return {unit: islands[part] for unit, part in parts.items()}
 
 
-def _parts(graph: UnitGraph, gone: Collection[int]) -> dict[int, int]:
+def _parts(graph: UnitGraph, reverted_units: Collection[int]) -> dict[int, int]:
     """Return a number for each of these units, the same for connected ones: the lowest of them."""
-    tied: dict[int, list[int]] = {}
+    tie_edges: dict[int, list[int]] = {}
     for group in graph.ties:
-        for unit in group if any(unit in gone for unit in group[:1]) else ():
-            tied.setdefault(unit, []).extend(group[:1] if unit != group[0] else group)
+        for unit in group if any(unit in reverted_units for unit in group[:1]) else ():
+            tie_edges.setdefault(unit, []).extend(group[:1] if unit != group[0] else group)
 
     def beside(unit: int) -> Iterator[int]:
         yield from graph.predecessors[unit]
         yield from graph.successors[unit]
-        yield from tied.get(unit, ())
+        yield from tie_edges.get(unit, ())
 
     parts: dict[int, int] = {}
-    for unit in sorted(gone):
+    for unit in sorted(reverted_units):
         if unit not in parts:
-            found = reach([unit], beside, lambda other: other in gone and other not in parts)
-            parts.update(dict.fromkeys((unit, *found), unit))
+            component = reach([unit], beside, lambda other: other in reverted_units and other not in parts)
+            parts.update(dict.fromkeys((unit, *component), unit))
     return parts
 
 
 def _broken_fusions(
-    costs: ModelCosts, left: Sequence[bool], parts: Mapping[int, int]
+    costs: ModelCosts, in_half: Sequence[bool], parts: Mapping[int, int]
 ) -> Iterator[tuple[int, int]]:
     """Yield the price of each fusion that a part would break; less than 0 for one that it would restore."""
     for fusion in costs.fusions:
@@ -93,23 +93,23 @@ def _broken_fusions(
         for unit, other in itertools.permutations((fusion.producer, fusion.consumer)):
             part = parts.get(unit)
             if part is not None and parts.get(other) != part:
-                yield part, -price if left[other] else price
+                yield part, -price if in_half[other] else price
 
 
-def _casts(border: Border, left: Sequence[bool], parts: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+def _casts(border: Border, in_half: Sequence[bool], parts: Mapping[int, int]) -> Iterator[tuple[int, int]]:
     """Yield for each part at this border the Casts that it would add if it were half."""
     within = Counter(parts[unit] for unit in border.readers if unit in parts)
     own = None if border.producer is None else parts.get(border.producer)
     if own is None and not within:
         return
-    halves = sum([left[unit] for unit in border.readers])
+    halves = sum([in_half[unit] for unit in border.readers])
     fulls = len(border.readers) - halves
-    made = border.made is Made.HALF if border.producer is None else left[border.producer]
-    before = _is_cast(border, made, halves, fulls)
+    is_half = border.made is Made.HALF if border.producer is None else in_half[border.producer]
+    before = _is_cast(border, is_half, halves, fulls)
     touched = set(within) if own is None else {own, *within}
     for part in sorted(touched):
         more = within[part]
-        after = _is_cast(border, made or part == own, halves + more, fulls - more)
+        after = _is_cast(border, is_half or part == own, halves + more, fulls - more)
         if after != before:
             yield part, int(after) - int(before)
 
@@ -127,7 +127,7 @@ def find_unpaid_parts(
     costs: ModelCosts,
     borders: Iterable[Border],
     halves: Sequence[bool],
-    kept: Collection[int],
+    pinned: Collection[int],
     prices: Iterable[Price] = (),
 ) -> frozenset[int]:
     """Return the units to revert to float32, of those in `halves` that are not `pinned`; whole ties only.
@@ -139,7 +139,7 @@ def find_unpaid_parts(
     if not any(halves):
         return frozenset()
     network = _UnitNetwork(graph, costs, halves)
-    network.add_gains(kept)
+    network.add_gains(pinned)
     for units, price in prices:
         network.add_price(units, price)
     for border in borders:
@@ -156,21 +156,21 @@ class _UnitNetwork:
         self._graph, self._costs, self._halves = graph, costs, halves
         self._network = Network()
         self._node: dict[int, int] = {}
-        tied = _representatives(graph.ties)
+        representatives = _representatives(graph.ties)
         for unit, is_half in enumerate(halves):
             if is_half:
-                first = tied.get(unit, unit)
+                first = representatives.get(unit, unit)
                 if first not in self._node:
                     self._node[first] = self._network.node()
                 self._node[unit] = self._node[first]
 
-    def add_gains(self, kept: Collection[int]) -> None:
+    def add_gains(self, pinned: Collection[int]) -> None:
         """Add the saving of each unit in half, unlimited for those that must not be reverted."""
         for kernel in self._costs.kernels:
             for at, unit in enumerate(kernel.units):
                 if self._halves[unit]:
                     self._gain(unit, self._costs.gain(kernel, at, self._costs.large))
-        for unit in kept:
+        for unit in pinned:
             if unit in self._node:
                 self._network.supply[self._node[unit]] += UNLIMITED
 
@@ -251,8 +251,8 @@ class _UnitNetwork:
 
     def unpaid(self) -> frozenset[int]:
         """Return the units that are cheaper in float32."""
-        gone = self._network.cut_off()
-        return frozenset(unit for unit, node in self._node.items() if node in gone)
+        cut = self._network.cut_off()
+        return frozenset(unit for unit, node in self._node.items() if node in cut)
 
 
 def _representatives(ties: Iterable[tuple[int, ...]]) -> dict[int, int]:

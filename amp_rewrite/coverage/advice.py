@@ -150,14 +150,14 @@ class Advice:
             dimensions = [dimension for padding in self.paddings for dimension in padding.dimensions]
             sizes = list(dict.fromkeys(f"{each.size:,} -> {each.padded:,}" for each in dimensions))
             count = sum(len(padding.nodes) for padding in self.paddings)
-            shown = ", ".join([*sizes[:_SHOWN], *(["..."] if len(sizes) > _SHOWN else [])])
-            yield f"{plural(count, 'product')} with dimensions that are no multiples of 8: {shown}"
+            examples = ", ".join([*sizes[:_SHOWN], *(["..."] if len(sizes) > _SHOWN else [])])
+            yield f"{plural(count, 'product')} with dimensions that are no multiples of 8: {examples}"
         if self.open_dims:
             yield f"open dimensions ({some(self.open_dims)}), the batch as well, are best as multiples of 8"
 
 
 def advise(
-    counted: FlopCount, decisions: Decisions, half: str, capability: Capability | None = None
+    flop_count: FlopCount, decisions: Decisions, half: str, capability: Capability | None = None
 ) -> Advice:
     """Return advice on the nodes of a model that run in half, or will after the decisions are applied.
 
@@ -169,8 +169,8 @@ def advise(
         half=half,
         capability=capability,
         shortfall=shortfall,
-        paddings=() if shortfall else _find_paddings(counted, nodes.union(_half_nodes(counted))),
-        open_dims=counted.shapes.assumed,
+        paddings=() if shortfall else _find_paddings(flop_count, nodes.union(_half_nodes(flop_count))),
+        open_dims=flop_count.shapes.assumed,
     )
 
 
@@ -185,24 +185,24 @@ def explain_shortfall(capability: Capability, half: str) -> str:
     )
 
 
-def _half_nodes(counted: FlopCount) -> Iterator[ir.Node]:
-    version = element_types.versions(counted.model.graph.opset_imports)
-    for node in every_node(counted.model.graph):
-        precision = counts.of_node(node, counted.types, version(node.domain))
+def _half_nodes(flop_count: FlopCount) -> Iterator[ir.Node]:
+    version = element_types.versions(flop_count.model.graph.opset_imports)
+    for node in every_node(flop_count.model.graph):
+        precision = counts.of_node(node, flop_count.types, version(node.domain))
         if precision in (Precision.HALF, Precision.MIXED):
             yield node
 
 
-def _find_paddings(counted: FlopCount, half: Container[ir.Node]) -> tuple[Padding, ...]:
-    shape_of = _shapes_without_open_sizes(counted)
+def _find_paddings(flop_count: FlopCount, half: Container[ir.Node]) -> tuple[Padding, ...]:
+    shape_of = _shapes_without_open_sizes(flop_count)
     alike: dict[tuple[str, tuple[Dimension, ...]], list[ir.Node]] = {}
-    for node in every_node(counted.model.graph):
+    for node in every_node(flop_count.model.graph):
         if node in half and (dimensions := _dimensions_to_pad(node, shape_of)):
             alike.setdefault((schema.written(node.domain, node.op_type), dimensions), []).append(node)
     paddings = []
     for (operator, dimensions), nodes in alike.items():
-        flops = sum(counted.flops.get(node) or 0 for node in nodes)
-        part = flops / counted.total if counted.total else None
+        flops = sum(flop_count.flops.get(node) or 0 for node in nodes)
+        part = flops / flop_count.total if flop_count.total else None
         paddings.append(Padding(operator, tuple(map(pinned_as, nodes)), dimensions, part))
     return tuple(sorted(paddings, key=lambda padding: (-(padding.flop_share or 0), -len(padding.nodes))))
 
@@ -211,13 +211,13 @@ _Size = int | None
 _ShapeOf = Callable[[ir.Value | None], tuple[_Size, ...] | None]
 
 
-def _shapes_without_open_sizes(counted: FlopCount) -> _ShapeOf:
+def _shapes_without_open_sizes(flop_count: FlopCount) -> _ShapeOf:
     """Return shapes with None for dimensions that depend on an open one, that is, change with its size."""
-    inferred = counted.shapes
+    inferred = flop_count.shapes
     if not inferred.assumed:
         return inferred.of
-    dims = {**counted.dims, **dict.fromkeys(inferred.assumed, _PROBE)}
-    probed = shapes.infer(counted.model, counted.types, dims)
+    dims = {**flop_count.dims, **dict.fromkeys(inferred.assumed, _PROBE)}
+    probed = shapes.infer(flop_count.model, flop_count.types, dims)
 
     def shape_of(value: ir.Value | None) -> tuple[_Size, ...] | None:
         one, other = inferred.of(value), probed.of(value)

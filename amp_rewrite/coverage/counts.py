@@ -29,36 +29,36 @@ NAMED = 5
 """The most nodes or dimensions named in one line; the others are only counted."""
 
 
-def assumptions(counted: FlopCount) -> Iterator[str]:
+def assumptions(flop_count: FlopCount) -> Iterator[str]:
     """Yield one line for each kind of assumption that was necessary."""
-    if counted.shapes.assumed:
-        names = some(counted.shapes.assumed)
+    if flop_count.shapes.assumed:
+        names = some(flop_count.shapes.assumed)
         yield f"open dimensions count as {DEFAULT} ({names}); --dim NAME=SIZE sets them"
-    if nodes := counted.unknown_trip_counts:
+    if nodes := flop_count.unknown_trip_counts:
         yield (
             f"the bodies of {plural(len(nodes), 'node')} with a data-dependent trip count count as one run "
-            f"({_named(nodes)})"
+            f"({_node_list(nodes)})"
         )
-    if nodes := counted.undecided_branches:
+    if nodes := flop_count.undecided_branches:
         yield (
             f"for {plural(len(nodes), 'If')} with a data-dependent condition, the costlier branch counts "
-            f"({_named(nodes)})"
+            f"({_node_list(nodes)})"
         )
-    if nodes := [node for node, flops in counted.flops.items() if flops is None]:
+    if nodes := [node for node, flops in flop_count.flops.items() if flops is None]:
         yield (
             f"{plural(len(nodes), 'node')} with unknown FLOPs (no shape or no formula) count nowhere "
-            f"({_named(nodes)})"
+            f"({_node_list(nodes)})"
         )
 
 
-def _named(nodes: Sequence[ir.Node]) -> str:
+def _node_list(nodes: Sequence[ir.Node]) -> str:
     return some([f"{schema.written(node.domain, node.op_type)} '{pinned_as(node)}'" for node in nodes])
 
 
-def some(words: Sequence[str], shown: int = NAMED) -> str:
+def some(words: Sequence[str], limit: int = NAMED) -> str:
     """Return the first words, and the number of the others."""
-    more = len(words) - shown
-    return ", ".join(words[:shown]) + (f" and {more:,} more" if more > 0 else "")
+    more = len(words) - limit
+    return ", ".join(words[:limit]) + (f" and {more:,} more" if more > 0 else "")
 
 
 # The precision that a node runs in, from the element types of its inputs and outputs.
@@ -96,10 +96,10 @@ def of_node(node: ir.Node, types: Types, version: int) -> Precision:
     key = (node.domain, node.op_type)
     if key in _NO_ARITHMETIC or node.op_type.startswith("QLinear"):
         return Precision.OTHER
-    found = _of(types, _variable(node, version)) or _of(types, (*node.inputs, *node.outputs))
-    if not found:
+    precisions = _of(types, _variable(node, version)) or _of(types, (*node.inputs, *node.outputs))
+    if not precisions:
         return Precision.OTHER
-    return found.pop() if len(found) == 1 else Precision.MIXED
+    return precisions.pop() if len(precisions) == 1 else Precision.MIXED
 
 
 def _of(types: Types, values: Iterable[ir.Value | None]) -> set[Precision]:
@@ -346,52 +346,52 @@ def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
         model = loading.load(source).model
         model.graph.sort()  # onnxruntime's float16 converter appends its Casts at the end
         warning = inlining.inline(model)
-        counted = flop_count.count(model, shape_inference.types(model), sizes)
-        nodes = tuple(_nodes(counted))
-        stored = tuple(_weights(model, counted.types))
+        estimate = flop_count.count(model, shape_inference.types(model), sizes)
+        nodes = tuple(_nodes(estimate))
+        weights = tuple(_weights(model, estimate.types))
         return Coverage(
             nodes=add((node.precision, 1) for node in nodes),
             flops=add((node.precision, node.flops or 0) for node in nodes),
-            weights=add((weight.precision, weight.size) for weight in stored),
+            weights=add((weight.precision, weight.size) for weight in weights),
             rows=_by_operator(nodes),
             node_list=nodes,
-            casts=tuple(_casts(counted)),
-            weight_list=stored,
+            casts=tuple(_casts(estimate)),
+            weight_list=weights,
             dims=dict(sizes),
-            assumed=counted.shapes.assumed,
-            assumptions=(*filter(None, [warning]), *assumptions(counted)),
+            assumed=estimate.shapes.assumed,
+            assumptions=(*filter(None, [warning]), *assumptions(estimate)),
         )
 
 
-def _nodes(counted: FlopCount) -> Iterator[NodeCoverage]:
-    version = element_types.versions(counted.model.graph.opset_imports)
-    for graph in traversal.graphs(counted.model.graph):
+def _nodes(flop_count: FlopCount) -> Iterator[NodeCoverage]:
+    version = element_types.versions(flop_count.model.graph.opset_imports)
+    for graph in traversal.graphs(flop_count.model.graph):
         for node in graph:
             yield NodeCoverage(
                 name=pinned_as(node),
                 operator=schema.written(node.domain, node.op_type),
-                precision=of_node(node, counted.types, version(node.domain)),
-                flops=counted.flops.get(node),
-                runs=counted.runs.get(graph, 1),
+                precision=of_node(node, flop_count.types, version(node.domain)),
+                flops=flop_count.flops.get(node),
+                runs=flop_count.runs.get(graph, 1),
             )
 
 
-def _casts(counted: FlopCount) -> Iterator[CastTraffic]:
-    for graph in traversal.graphs(counted.model.graph):
+def _casts(flop_count: FlopCount) -> Iterator[CastTraffic]:
+    for graph in traversal.graphs(flop_count.model.graph):
         for node in graph:
             if (node.domain, node.op_type) in CASTS:
-                yield from _cast(node, counted, counted.runs.get(graph, 1))
+                yield from _cast(node, flop_count, flop_count.runs.get(graph, 1))
 
 
-def _cast(node: ir.Node, counted: FlopCount, runs: int) -> Iterator[CastTraffic]:
-    before, after = (_dtype(value, counted.types) for value in (node.inputs[0], node.outputs[0]))
+def _cast(node: ir.Node, flop_count: FlopCount, runs: int) -> Iterator[CastTraffic]:
+    before, after = (_dtype(value, flop_count.types) for value in (node.inputs[0], node.outputs[0]))
     ends = {of_type(before), of_type(after)}
     if before is None or after is None or ends != {Precision.HALF, Precision.FULL}:
         return
-    shape = counted.shapes.of(node.inputs[0])
+    shape = flop_count.shapes.of(node.inputs[0])
     size = int(before.itemsize + after.itemsize)
-    moved = None if shape is None else runs * math.prod(shape) * size
-    yield CastTraffic(pinned_as(node), element_type_name(before), element_type_name(after), moved)
+    traffic = None if shape is None else runs * math.prod(shape) * size
+    yield CastTraffic(pinned_as(node), element_type_name(before), element_type_name(after), traffic)
 
 
 def _dtype(value: ir.Value | None, types: Types) -> ir.DataType | None:
@@ -401,9 +401,9 @@ def _dtype(value: ir.Value | None, types: Types) -> ir.DataType | None:
 
 def _by_operator(nodes: Sequence[NodeCoverage]) -> tuple[OperatorCoverage, ...]:
     """Return the nodes by operator; most FLOPs first, then most nodes."""
-    found: dict[str, list[NodeCoverage]] = {}
+    groups: dict[str, list[NodeCoverage]] = {}
     for node in nodes:
-        found.setdefault(node.operator, []).append(node)
+        groups.setdefault(node.operator, []).append(node)
     rows = (
         OperatorCoverage(
             operator,
@@ -411,7 +411,7 @@ def _by_operator(nodes: Sequence[NodeCoverage]) -> tuple[OperatorCoverage, ...]:
             flops=add((node.precision, node.flops or 0) for node in group),
             unknown=sum(node.flops is None for node in group),
         )
-        for operator, group in found.items()
+        for operator, group in groups.items()
     )
     return tuple(sorted(rows, key=lambda row: (-row.flops.total, -row.nodes.total, row.operator)))
 
@@ -419,9 +419,9 @@ def _by_operator(nodes: Sequence[NodeCoverage]) -> tuple[OperatorCoverage, ...]:
 def _weights(model: ir.Model, types: Types) -> Iterator[StoredWeight]:
     """Yield all stored tensors, those of Constant nodes included."""
     for graph in traversal.graphs(model.graph):
-        stored = [(value, value.const_value) for value in graph.initializers.values()]
-        stored += [(node.outputs[0], constants.constant(node)) for node in graph if node.outputs]
-        for value, tensor in stored:
+        constants_of_graph = [(value, value.const_value) for value in graph.initializers.values()]
+        constants_of_graph += [(node.outputs[0], constants.constant(node)) for node in graph if node.outputs]
+        for value, tensor in constants_of_graph:
             if tensor is not None:
                 yield StoredWeight(value.name or "", _weight_precision(value, tensor, types), tensor.nbytes)
 

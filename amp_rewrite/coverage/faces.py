@@ -76,9 +76,9 @@ def rows(coverage: Coverage) -> Iterator[tuple[str, ...]]:
 
 def _row(row: OperatorCoverage) -> tuple[str, ...]:
     counts = (row.nodes.half, row.nodes.full, row.nodes.mixed, row.nodes.other)
-    known = flops(row.flops.total) + (f" and {row.unknown:,} unknown" if row.unknown else "")
+    flop_text = flops(row.flops.total) + (f" and {row.unknown:,} unknown" if row.unknown else "")
     share = percent(row.flops.share) if row.flops.floats else ""
-    return (row.operator, f"{row.nodes.total:,}", *(f"{c:,}" for c in counts), known, share)
+    return (row.operator, f"{row.nodes.total:,}", *(f"{c:,}" for c in counts), flop_text, share)
 
 
 def casts(coverage: Coverage) -> str:
@@ -112,11 +112,11 @@ def print_checks(console: Console, checks: Sequence[RuleResult]) -> None:
             console.print(f"           {line}")
 
 
-def nodes(check: RuleResult, shown: int = SHOWN) -> list[str]:
+def nodes(check: RuleResult, limit: int = SHOWN) -> list[str]:
     """Return the first nodes that break a rule, escaped for printing, and the number of the others."""
-    more = len(check.nodes) - shown
-    named = [brief(name) or "(unnamed)" for name in check.nodes[:shown]]
-    return [*named, f"and {more:,} more"] if more > 0 else named
+    more = len(check.nodes) - limit
+    labels = [brief(name) or "(unnamed)" for name in check.nodes[:limit]]
+    return [*labels, f"and {more:,} more"] if more > 0 else labels
 
 
 def markdown(coverage: Coverage, checks: Sequence[RuleResult], title: str) -> str:
@@ -195,20 +195,20 @@ def _suite(top: ET.Element, model: MeasuredModel) -> None:
 def _case(suite: ET.Element, check: RuleResult, title: str) -> None:
     case = ET.SubElement(suite, "testcase", {"classname": title, "name": visible(check.rule)})
     if not check.ok:
-        found = visible(check.found)
-        failure = ET.SubElement(case, "failure", {"message": found, "type": "coverage"})
+        message = visible(check.found)
+        failure = ET.SubElement(case, "failure", {"message": message, "type": "coverage"})
         failure.text = "\n".join(map(visible, (check.found, *check.nodes)))
 
 
 def _numbers(coverage: Coverage) -> dict[str, str]:
-    counted = {"nodes": coverage.nodes, "flops": coverage.flops, "weights": coverage.weights}
-    found = {
+    totals_by_kind = {"nodes": coverage.nodes, "flops": coverage.flops, "weights": coverage.weights}
+    metrics = {
         f"{what}.{kind}": str(amount)
-        for what, counts in counted.items()
+        for what, counts in totals_by_kind.items()
         for kind, amount in counts.to_json().items()
         if amount is not None
     }
-    return {**found, "casts.count": str(len(coverage.casts)), "casts.bytes": str(coverage.cast_bytes)}
+    return {**metrics, "casts.count": str(len(coverage.casts)), "casts.bytes": str(coverage.cast_bytes)}
 
 
 # https://docs.github.com/en/actions/reference/workflow-commands-for-github-actions, and the escapes that

@@ -82,21 +82,21 @@ class CoverageRules:
 
     def __post_init__(self) -> None:
         """Raise OptionError for a share outside 0 to 1: 95 would never be reached, -1 always."""
-        named = {name: share for name in SHARES if (share := getattr(self, name)) is not None}
-        for name, share in (*named.items(), *self.require.items()):
+        shares = {name: share for name in SHARES if (share := getattr(self, name)) is not None}
+        for name, share in (*shares.items(), *self.require.items()):
             if not is_share(share):
                 raise OptionError(f"{name} {_number(share)} is not a share", remedy=SHARE)
         if self.max_casts is not None:
             arguments.whole("max_casts", self.max_casts)
 
 
-def is_share(given: object) -> bool:
+def is_share(value: object) -> bool:
     """Return whether this is a number from 0 to 1."""
-    return arguments.is_number(given) and 0 <= given <= 1
+    return arguments.is_number(value) and 0 <= value <= 1
 
 
-def _number(given: object) -> str:
-    return f"{given:g}" if arguments.is_number(given) else arguments.shown(given)
+def _number(value: object) -> str:
+    return f"{value:g}" if arguments.is_number(value) else arguments.describe(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +175,10 @@ FUSED_FORMS = {
 
 def _nodes_of(coverage: Coverage, operator: str) -> tuple[list[NodeCoverage], str]:
     """Return the nodes of an operator and of its fused forms, and the names of their operators as text."""
-    named = (operator, *(f"{CONTRIB}:{fused}" for fused in FUSED_FORMS.get(operator, "").split()))
-    nodes = [node for node in coverage.node_list if node.operator in named]
+    operators = (operator, *(f"{CONTRIB}:{fused}" for fused in FUSED_FORMS.get(operator, "").split()))
+    nodes = [node for node in coverage.node_list if node.operator in operators]
     used = {node.operator for node in nodes}
-    return nodes, " and ".join(name for name in named if name in used) or operator
+    return nodes, " and ".join(name for name in operators if name in used) or operator
 
 
 def _required(coverage: Coverage, operator: str, bound: float, rules: CoverageRules) -> RuleResult:
@@ -186,8 +186,8 @@ def _required(coverage: Coverage, operator: str, bound: float, rules: CoverageRu
     nodes, names = _nodes_of(coverage, operator)
     rule, share = f"require {operator}={bound:g}", add((node.precision, 1) for node in nodes).share
     if share is None:
-        found = f"no {operator} node has floats" if nodes else f"the model has no {operator} node"
-        return _result(rule, rules.if_present, found if rules.if_present else f"{found}; {_ABSENT}", ())
+        finding = f"no {operator} node has floats" if nodes else f"the model has no {operator} node"
+        return _result(rule, rules.if_present, finding if rules.if_present else f"{finding}; {_ABSENT}", ())
     return _share_of_nodes(nodes, names, share, rule, bound)
 
 
@@ -198,21 +198,21 @@ def _share_of_nodes(
     nodes: Sequence[NodeCoverage], names: str, share: float | None, rule: str, bound: float, note: str = ""
 ) -> RuleResult:
     """Return whether the share of nodes in half reaches a bound; a share of nothing does."""
-    found = f"{percent(share)} of {plural(len(nodes), f'{names} node')} in half{note}"
-    return _result(rule, share is None or _reaches(share, bound), found, _not_in_half(nodes))
+    finding = f"{percent(share)} of {plural(len(nodes), f'{names} node')} in half{note}"
+    return _result(rule, share is None or _reaches(share, bound), finding, _not_in_half(nodes))
 
 
 def _forbidden(coverage: Coverage, operator: str) -> RuleResult:
     halves, (nodes, names) = (Precision.HALF, Precision.MIXED), _nodes_of(coverage, operator)
     broken = [node.name for node in nodes if node.precision in halves]
-    found = f"{plural(len(broken), f'{names} node')} in half"
-    return _result(f"forbid-half {operator}", not broken, found, broken)
+    finding = f"{plural(len(broken), f'{names} node')} in half"
+    return _result(f"forbid-half {operator}", not broken, finding, broken)
 
 
 def _casts(coverage: Coverage, bound: int) -> RuleResult:
     casts = sorted(coverage.casts, key=lambda cast: -(cast.moved or 0))
-    found = f"{plural(len(casts), 'Cast')} between half and float32"
-    return _result(f"max-casts {bound}", len(casts) <= bound, found, [cast.name for cast in casts])
+    finding = f"{plural(len(casts), 'Cast')} between half and float32"
+    return _result(f"max-casts {bound}", len(casts) <= bound, finding, [cast.name for cast in casts])
 
 
 def _against(coverage: Coverage, baseline: Baseline, tolerance: float) -> Iterator[RuleResult]:
@@ -232,8 +232,8 @@ def _against(coverage: Coverage, baseline: Baseline, tolerance: float) -> Iterat
         yield _share_of_nodes(nodes, operator, share, f"baseline {operator}", bound, note)
 
 
-def _result(rule: str, ok: bool, found: str, nodes: Sequence[str]) -> RuleResult:
-    return RuleResult(rule, ok, found, () if ok else tuple(nodes))
+def _result(rule: str, ok: bool, finding: str, nodes: Sequence[str]) -> RuleResult:
+    return RuleResult(rule, ok, finding, () if ok else tuple(nodes))
 
 
 def _reaches(share: float, bound: float) -> bool:
@@ -242,8 +242,8 @@ def _reaches(share: float, bound: float) -> bool:
 
 def _not_in_half(nodes: Sequence[NodeCoverage]) -> list[str]:
     """Return the nodes that are not entirely in half; most FLOPs first."""
-    found = [node for node in nodes if node.precision in (Precision.FULL, Precision.MIXED)]
-    return [node.name for node in sorted(found, key=lambda node: -(node.flops or 0))]
+    offenders = [node for node in nodes if node.precision in (Precision.FULL, Precision.MIXED)]
+    return [node.name for node in sorted(offenders, key=lambda node: -(node.flops or 0))]
 
 
 def _weights_not_in_half(coverage: Coverage) -> list[str]:
@@ -262,7 +262,9 @@ def _refuse_unknown(coverage: Coverage, operators: Sequence[str]) -> None:
     for operator in operators:
         domain, _, name = operator.rpartition(":")
         if coverage.row(operator) is None and name not in schema.known_operators(domain):
-            contrib = [f"{CONTRIB}:{known}" for known in schema.known_operators(CONTRIB)]
+            contrib = [
+                f"{CONTRIB}:{contrib_operator}" for contrib_operator in schema.known_operators(CONTRIB)
+            ]
             words = {*schema.known_operators(""), *contrib, *(row.operator for row in coverage.rows)}
             near = difflib.get_close_matches(operator, sorted(words), n=1)
             offer = (
@@ -290,34 +292,34 @@ class RuleFile:
 def load(path: Path) -> RuleFile:
     """Return the rules of a file. Raises ListError, which names file and line."""
     top = yaml_fields.parse(path, tuple(_READERS), trusted=False)
-    found = {
+    values = {
         f.name.replace("-", "_"): _READERS[f.name](f) for f in yaml_fields.fields(path, top, tuple(_READERS))
     }
-    return RuleFile(**found)
+    return RuleFile(**values)
 
 
-def _share(held: Field) -> float:
+def _share(field: Field) -> float:
     try:
-        number = float(_scalar(held))
+        number = float(_scalar(field))
     except ValueError:
-        raise held.error(f"{held.name} is not a number", SHARE) from None
+        raise field.error(f"{field.name} is not a number", SHARE) from None
     if not 0 <= number <= 1:
-        raise held.error(f"{held.name} is {number:g}", SHARE)
+        raise field.error(f"{field.name} is {number:g}", SHARE)
     return number
 
 
-def _truth(held: Field) -> bool:
-    text = _scalar(held)
+def _truth(field: Field) -> bool:
+    text = _scalar(field)
     if text not in ("true", "false"):
-        raise held.error(f"{held.name} is not a truth value", "write true or false")
+        raise field.error(f"{field.name} is not a truth value", "write true or false")
     return text == "true"
 
 
-def _count(held: Field) -> int:
-    text = _scalar(held)
+def _count(field: Field) -> int:
+    text = _scalar(field)
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
-        raise held.error(
-            f"{held.name} is not a whole number of at most {_DIGITS} digits", "write it as in 12"
+        raise field.error(
+            f"{field.name} is not a whole number of at most {_DIGITS} digits", "write it as in 12"
         )
     return int(text)
 
@@ -326,30 +328,30 @@ _DIGITS = 18
 """Numbers of this many digits fit into the 64 bits of an ONNX dimension."""
 
 
-def _scalar(held: Field) -> str:
-    return held.value.value if isinstance(held.value, yaml.ScalarNode) else ""
+def _scalar(field: Field) -> str:
+    return field.value.value if isinstance(field.value, yaml.ScalarNode) else ""
 
 
-def _mapping(read: Callable[[Field], Any]) -> Callable[[Field], dict[str, Any]]:
-    def mapping(held: Field) -> dict[str, Any]:
-        if not isinstance(held.value, yaml.MappingNode):
-            raise held.error(f"{held.name} is not a mapping", "write NAME: NUMBER below it, one per line")
-        return {inner.name: read(inner) for inner in yaml_fields.fields(held.file, held.value)}
+def _mapping(parse: Callable[[Field], Any]) -> Callable[[Field], dict[str, Any]]:
+    def mapping(field: Field) -> dict[str, Any]:
+        if not isinstance(field.value, yaml.MappingNode):
+            raise field.error(f"{field.name} is not a mapping", "write NAME: NUMBER below it, one per line")
+        return {inner.name: parse(inner) for inner in yaml_fields.fields(field.file, field.value)}
 
     return mapping
 
 
-def _names(held: Field) -> tuple[str, ...]:
-    if yaml_fields.is_text(held.value):
-        return (yaml_fields.text(held),)
-    rows = held.value.value if isinstance(held.value, yaml.SequenceNode) else ()
+def _names(field: Field) -> tuple[str, ...]:
+    if yaml_fields.is_text(field.value):
+        return (yaml_fields.text(field),)
+    rows = field.value.value if isinstance(field.value, yaml.SequenceNode) else ()
     if not rows or not all(map(yaml_fields.is_text, rows)):
-        raise held.error(f"{held.name} is not a list of operators", f"write {held.name}: [Softmax]")
+        raise field.error(f"{field.name} is not a list of operators", f"write {field.name}: [Softmax]")
     return tuple(row.value for row in rows)
 
 
-def _path(held: Field) -> Path:
-    return held.file.parent / yaml_fields.text(held)
+def _path(field: Field) -> Path:
+    return field.file.parent / yaml_fields.text(field)
 
 
 _READERS: Mapping[str, Callable[[Field], Any]] = {

@@ -135,42 +135,42 @@ def find(decisions: Decisions, flops: Flops | None = None) -> tuple[RootCause, .
 
     Without `flops` only the number of nodes counts.
     """
-    known = {node: count for node, count in (flops or {}).items() if count}
+    flop_counts = {node: count for node, count in (flops or {}).items() if count}
     unknown = {node for node, count in (flops or {}).items() if count is None}
     groups: dict[Hashable, list[int]] = defaultdict(list)
     origins = decisions.origins()
-    for unit in _held(decisions):
+    for unit in _full_units(decisions):
         groups[_key(decisions.all[origins[unit]])].append(unit)
     nodes = len({decision.node for decision in decisions.all})
     in_half = {decision.node for decision in decisions.all if decision.is_half}
-    total = sum(known.values())
-    found: list[RootCause] = []
-    for held in groups.values():
-        whole = [node for unit in held if (node := decisions.all[unit].node) not in in_half]
-        roots = dict.fromkeys(origins[unit] for unit in held)
-        here = sum(known.get(node, 0) for node in whole)
+    total = sum(flop_counts.values())
+    root_causes: list[RootCause] = []
+    for units in groups.values():
+        whole = [node for unit in units if (node := decisions.all[unit].node) not in in_half]
+        roots = dict.fromkeys(origins[unit] for unit in units)
+        here = sum(flop_counts.get(node, 0) for node in whole)
         share = here / total if total and (here or unknown.isdisjoint(whole)) else None
-        cause = RootCause(decisions, tuple(roots), tuple(held), len(held) / nodes, share)
-        found.append(replace(cause, partly=len(held) - len(whole), all_known=not unknown))
-    return tuple(sorted(found, key=lambda cause: (-(cause.flop_share or 0), -len(cause.held))))
+        cause = RootCause(decisions, tuple(roots), tuple(units), len(units) / nodes, share)
+        root_causes.append(replace(cause, partly=len(units) - len(whole), all_known=not unknown))
+    return tuple(sorted(root_causes, key=lambda cause: (-(cause.flop_share or 0), -len(cause.held))))
 
 
-def _held(decisions: Decisions) -> list[int]:
+def _full_units(decisions: Decisions) -> list[int]:
     """Return a unit of each float32 node: the first that could be half by its schema, or the first.
 
     Units that the schema fixes to float32 do not count where another unit of the node is half: a Resize in
     half with its float32 scales is not kept in float32.
     """
-    found: dict[Hashable, int] = {}
+    units: dict[Hashable, int] = {}
     in_half = {decision.node for decision in decisions.all if decision.is_half}
     for unit, decision in enumerate(decisions.all):
         bound = decision.entry.authority is Authority.SCHEMA
         if decision.is_half or (bound and decision.node in in_half):
             continue
-        before = found.setdefault(decision.node, unit)
+        before = units.setdefault(decision.node, unit)
         if decisions.all[before].entry.authority is Authority.SCHEMA and not bound:
-            found[decision.node] = unit
-    return sorted(found.values())
+            units[decision.node] = unit
+    return sorted(units.values())
 
 
 def _key(root: Decision) -> Hashable:

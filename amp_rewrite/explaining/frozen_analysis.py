@@ -54,10 +54,10 @@ def counted(report: Report, painting: Painting, before: Held) -> Report:
 PREDICTED = "predicted, not measured"
 
 
-def summary(found: Prediction) -> str:
+def summary(times: Prediction) -> str:
     """Return the speedup of a result over float32 and over all half, with its launches and Casts."""
-    speeds = f"{found.speedup:.2f}x float32 and {found.of_everything:.2f}x everything in {found.half}"
-    return f"{speeds} on {found.device}{_at(found)}, {_launches(found.result)} ({PREDICTED})"
+    speeds = f"{times.speedup:.2f}x float32 and {times.of_everything:.2f}x everything in {times.half}"
+    return f"{speeds} on {times.device}{_at(times)}, {_launches(times.result)} ({PREDICTED})"
 
 
 def _launches(run: RunTime) -> str:
@@ -65,40 +65,44 @@ def _launches(run: RunTime) -> str:
     return f"{plural(run.launches, 'launch')}, {run.casts:,} of them {casts}"
 
 
-def of_job(priced: Priced, options: Options) -> tuple[str, ...]:
+def of_job(prices: Priced, options: Options) -> tuple[str, ...]:
     """Return the warning that half is predicted not to pay; for a browser's runtime only with `gate`."""
     if options.target is ONNXRUNTIME_WEBGPU and not options.gate:
         return ()  # times are predicted for CUDA
-    return warnings(priced.prediction, gated=priced.gated)
+    return warnings(prices.prediction, gated=prices.gated)
 
 
-def warnings(found: Prediction | None, *, gated: bool) -> tuple[str, ...]:
+def warnings(prediction: Prediction | None, *, gated: bool) -> tuple[str, ...]:
     """Return the warning that half is predicted not to pay, if it is."""
-    if found is None or not found.is_slower:
+    if prediction is None or not prediction.is_slower:
         return ()
     remedy = _GATED if gated else _REMEDY
-    if not found.fast_half:
-        return (f"{found.device} is no faster in {found.half} than in float32; {remedy}",)
-    speed = f"predicted speed {found.speedup:.2f}x float32 on {found.device}{_at(found)}"
-    return (f"{speed}{_why(found)}; {remedy}",)
+    if not prediction.fast_half:
+        return (f"{prediction.device} is no faster in {prediction.half} than in float32; {remedy}",)
+    speed = f"predicted speed {prediction.speedup:.2f}x float32 on {prediction.device}{_at(prediction)}"
+    return (f"{speed}{_why(prediction)}; {remedy}",)
 
 
 _GATED = "the model stays as it is (`Options.gate`)"
 _REMEDY = "`Options.gate` leaves such a model as it is"
 
 
-def _at(found: Prediction) -> str:
-    if not found.sizes:
+def _at(prediction: Prediction) -> str:
+    if not prediction.sizes:
         return ""
-    told = f"sizes {found.sizes_from}" if found.sizes_from else ""
-    left = f"{'other' if told else 'open'} sizes count as {found.open_size}" if found.open_size else ""
-    notes = ", ".join(filter(None, (told, left)))
-    return f" at {found.sizes} ({notes})" if notes else f" at {found.sizes}"
+    origin = f"sizes {prediction.sizes_from}" if prediction.sizes_from else ""
+    open_sizes = (
+        f"{'other' if origin else 'open'} sizes count as {prediction.open_size}"
+        if prediction.open_size
+        else ""
+    )
+    notes = ", ".join(filter(None, (origin, open_sizes)))
+    return f" at {prediction.sizes} ({notes})" if notes else f" at {prediction.sizes}"
 
 
-def _why(found: Prediction) -> str:
+def _why(prediction: Prediction) -> str:
     """Return the likely reason for the slowdown: the launches of Casts."""
-    count = found.result.casts
+    count = prediction.result.casts
     return f": {plural(count, 'Cast')} {'is a launch' if count == 1 else 'are launches'}" if count else ""
 
 
@@ -182,8 +186,8 @@ class Analysis:
         if self.state.ranges is None:
             self._refuse_edited()
             model, options = self.loaded.model, self.options
-            found = self.state.proven or bounding.bound_model(model, self.facts, options)
-            proven = bounding.with_clamped_masks(model, self.facts, options, found)
+            bounds = self.state.proven or bounding.bound_model(model, self.facts, options)
+            proven = bounding.with_clamped_masks(model, self.facts, options, bounds)
             halves = filter(self.painting.is_half, range(len(self.graph.units)))
             self.state.ranges = unit_ranges.find(self.facts, halves, proven, self._seen, options.half)
         return self.state.ranges
@@ -216,11 +220,11 @@ class Analysis:
             [(('Pow', 'ReduceMean', 'Add', 'Sqrt', 'Div'), 5), (('Softmax',), 1)]
         """
         self._refuse_edited()
-        found = causes.find(self.decisions(), flops)
+        root_causes = causes.find(self.decisions(), flops)
         if self.replayed:
-            return tuple(suggestions.untried(found))
+            return tuple(suggestions.untried(root_causes))
         again = suggestions.Subject(self.graph, self.painting, self.options, self.painted, flops or {})
-        return tuple(suggestions.tried(found, again))
+        return tuple(suggestions.tried(root_causes, again))
 
     def painted(self, options: Options, unpruned: Collection[int] = ()) -> Painting:
         """Return the painting of the same model under other lists, pins, level and `follow`; `unpruned` units
@@ -240,9 +244,11 @@ class Analysis:
         self._refuse_edited()
         entries = classification.classify(self.graph, self.findings, options, self.facts.freed)
         painting = rules.paint(self.graph, entries, follow=options.follow, level=options.level)
-        freed, known = self.facts.freed, self._prices
-        painting, paid = paying.beside_pins(self.graph, self.findings, freed, painting, options, known)
-        return paying.pruned(self.graph, painting, options, known, {*paid, *unpruned}).painting
+        unpinned_units, prices = self.facts.freed, self._prices
+        painting, paid = paying.beside_pins(
+            self.graph, self.findings, unpinned_units, painting, options, prices
+        )
+        return paying.pruned(self.graph, painting, options, prices, {*paid, *unpruned}).painting
 
     def _refuse_edited(self) -> None:
         if self.state.is_edited:
@@ -274,26 +280,28 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
 
     The decisions are rarely needed, and computed by the first call of `Analysis.decisions`.
     """
-    graph, priced, plan, options = facts.graph, decided.priced, decided.plan, decided.options
-    painting, predicted = priced.painting, of_job(priced, options)
+    graph, pricing, plan, options = facts.graph, decided.priced, decided.plan, decided.options
+    painting, predicted = pricing.painting, of_job(pricing, options)
     warnings = (*loaded.warnings, *prepared.warnings, *facts.warnings)
     if not decided.replayed:
         warnings = (*warnings, *match_counts.of_lists(graph, painting, options))
-    asked = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
-    matched = tuple(suggestions.with_effects(asked, graph, painting, options.half))
-    found = counted(report.of_plan(plan, report.count_nodes(graph, painting)), painting, decided.before)
+    counts = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
+    matched = tuple(suggestions.with_effects(counts, graph, painting, options.half))
+    final_report = counted(
+        report.of_plan(plan, report.count_nodes(graph, painting)), painting, decided.before
+    )
     proofs = (unit for unit, entry in enumerate(painting.entries) if entry.authority is Authority.PROOF)
-    planned = replace(
-        found,
+    coverage_plan = replace(
+        final_report,
         freed=sum(map(painting.is_half, proofs)),
         form_changes=prepared.changes,
         size_before=loaded.size,
         matched=matched,
-        prediction=priced.prediction,
-        gated=priced.gated,
+        prediction=pricing.prediction,
+        gated=pricing.gated,
         warnings=(*warnings, *predicted),
     )
-    made = Analysis(
+    analysis = Analysis(
         loaded,
         graph,
         painting,
@@ -308,9 +316,9 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
         predicted,
         facts,
         decided.seen,
-        priced.prices,
-        planned,
+        pricing.prices,
+        coverage_plan,
     )
     if decided.options.ranges:
-        made.ranges()
-    return made
+        analysis.ranges()
+    return analysis

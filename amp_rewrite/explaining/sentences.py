@@ -58,8 +58,8 @@ def _because(decision: Decision, cause: str) -> str:
     rule, kind = decision.paint.rule, decision.entry.kind
     own = f"{in_words(decision.entry.evidence)} ({authority_in_words(decision.entry)})"
     if rule is Rule.SETTLE:
-        tied = "tied to" if decision.paint.colour is Colour.FULL else "a Cast takes the type beside it:"
-        return f"{tied} {cause or _GONE}"
+        relation = "tied to" if decision.paint.colour is Colour.FULL else "a Cast takes the type beside it:"
+        return f"{relation} {cause or _GONE}"
     if rule is Rule.DENY and kind is not Kind.DENY:
         downstream = f"downstream of {cause or _GONE}, which is denied or suspect itself"
         return f"stays float32: {own}, and {downstream}" if kind is Kind.FIXED else downstream
@@ -126,22 +126,24 @@ _NEARLY = 0.995
 
 def remedy(cause: RootCause) -> str:
     """Return the flags that free nodes of a cause, or why none does; empty where none was tried."""
-    found = cause.suggestion
-    flags, drops = " ".join(found.flags), " ".join(found.dropped_flags)
+    advice = cause.suggestion
+    flags, drops = " ".join(advice.flags), " ".join(advice.dropped_flags)
     if not flags and not drops:
-        return found.why
+        return advice.why
     forced = cause.first.entry.authority in FOUND | {Authority.TARGET}
-    said = f"leave out {drops}" if not flags else f"{flags} in place of {drops}" if drops else flags
-    return f"to {'force' if forced else 'allow'}: {said} (frees {_freed(found, _flops(cause))}; not compared)"
+    change = f"leave out {drops}" if not flags else f"{flags} in place of {drops}" if drops else flags
+    return (
+        f"to {'force' if forced else 'allow'}: {change} (frees {_gain(advice, _flops(cause))}; not compared)"
+    )
 
 
 def _flops(cause: RootCause) -> str:
     return "FLOPs" if cause.all_known else "the FLOPs that are known"
 
 
-def _freed(found: Suggestion, flops: str) -> str:
+def _gain(suggestion: Suggestion, flops: str) -> str:
     """Return the gain of a remedy in words, without a share that losses at other nodes outweigh."""
-    nodes, part = plural(found.frees, "node"), found.flop_share
+    nodes, part = plural(suggestion.frees, "node"), suggestion.flop_share
     return nodes if part is None or part < 0 else f"{nodes}, {share(part)} of {flops}"
 
 
@@ -200,25 +202,29 @@ _SENTENCES = {
 # Knowledge of values, in sentences.
 
 
-def counts(found: RangeCounts, half: str) -> str:
+def counts(range_counts: RangeCounts, half: str) -> str:
     """Return the numbers of half units that are proven, observed and not known to fit."""
-    parts = ((found.proven, "proven"), (found.observed, "observed"), (found.unknown, "unknown"))
-    told = ", ".join(f"{number:,} {word}" for number, word in parts)
-    return f"{plural(found.half_units, 'half unit')}: {told} to stay inside the range of {half}"
+    parts = (
+        (range_counts.proven, "proven"),
+        (range_counts.observed, "observed"),
+        (range_counts.unknown, "unknown"),
+    )
+    clauses = ", ".join(f"{number:,} {word}" for number, word in parts)
+    return f"{plural(range_counts.half_units, 'half unit')}: {clauses} to stay inside the range of {half}"
 
 
-def inputs(found: RangeCounts) -> Iterator[str]:
+def inputs(range_counts: RangeCounts) -> Iterator[str]:
     """Return the input ranges from which all bounds are propagated, a line each."""
-    return (_input(each) for each in found.inputs)
+    return (_input(each) for each in range_counts.inputs)
 
 
-def assumed(found: RangeCounts) -> Iterator[str]:
+def assumed(range_counts: RangeCounts) -> Iterator[str]:
     """Return the same for the ranges that are assumed, not declared, and need not hold."""
-    return (_input(each) for each in found.inputs if each.source in (Source.IMAGE, Source.MASK))
+    return (_input(each) for each in range_counts.inputs if each.source in (Source.IMAGE, Source.MASK))
 
 
-def _input(found: InputRange) -> str:
-    return f"input '{found.name}' is between {found.low:g} and {found.high:g} ({_SOURCES[found.source]})"
+def _input(bounds: InputRange) -> str:
+    return f"input '{bounds.name}' is between {bounds.low:g} and {bounds.high:g} ({_SOURCES[bounds.source]})"
 
 
 _SOURCES = {
@@ -229,14 +235,14 @@ _SOURCES = {
 }
 
 
-def of_unit(found: UnitRange) -> str:
+def of_unit(unit_range: UnitRange) -> str:
     """Describe the bound on the least known value of a unit."""
-    value = f"'{found.value}'" if found.value else "every value"
-    if found.knowledge is Knowledge.OBSERVED:
-        return f"{value} was at most {found.bound:.3g}"
-    if math.isinf(found.bound):
+    value = f"'{unit_range.value}'" if unit_range.value else "every value"
+    if unit_range.knowledge is Knowledge.OBSERVED:
+        return f"{value} was at most {unit_range.bound:.3g}"
+    if math.isinf(unit_range.bound):
         return f"nothing bounds {value}"
-    return f"{value} is at most {found.bound:.3g}"
+    return f"{value} is at most {unit_range.bound:.3g}"
 
 
 # Explanations of Casts: the producer of the value, and its consumers in the other type.
@@ -263,9 +269,9 @@ class CastExplanation:
 
 def about(decisions: Decisions, name: str) -> tuple[CastExplanation, ...]:
     """Return the Casts whose input, node or output has this name; empty without any."""
-    found = [crossing for crossing in decisions.cast_sites if name in crossing.names]
-    cast = {next(iter(crossing.names), "") for crossing in decisions.cast_sites} if found else set[str]()
-    return tuple(_story(decisions, crossing, cast) for crossing in found)
+    sites = [crossing for crossing in decisions.cast_sites if name in crossing.names]
+    cast = {next(iter(crossing.names), "") for crossing in decisions.cast_sites} if sites else set[str]()
+    return tuple(_story(decisions, crossing, cast) for crossing in sites)
 
 
 def _story(decisions: Decisions, crossing: CastSite, cast: Container[str]) -> CastExplanation:

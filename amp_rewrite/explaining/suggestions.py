@@ -56,13 +56,13 @@ class Subject:
     flops: Flops
 
 
-def tried(found: Iterable[RootCause], subject: Subject) -> Iterator[RootCause]:
+def tried(root_causes: Iterable[RootCause], subject: Subject) -> Iterator[RootCause]:
     """Yield the causes, each with the mildest flags that bring more nodes into half, its own among them.
 
     Earlier causes have priority: there are at most TRIES tries in all.
     """
     trials = _Trials(subject)
-    for cause in found:
+    for cause in root_causes:
         yield replace(cause, suggestion=trials.remedy(cause))
 
 
@@ -107,8 +107,8 @@ def _newer_opset(index: int, graph: UnitGraph, half: Half) -> str:
         return ""
     newer = range(opset + 1, NEWEST + 1)
     first = next((version for version in newer if half.tensor in _allowed(unit, version)), None)
-    told = f"nothing at opset {opset}: the schema has {half.name} from {first} on"
-    return "" if first is None else f"{told}; raise the opset first (onnx.version_converter)"
+    diagnosis = f"nothing at opset {opset}: the schema has {half.name} from {first} on"
+    return "" if first is None else f"{diagnosis}; raise the opset first (onnx.version_converter)"
 
 
 NEWEST = 24
@@ -128,9 +128,9 @@ def _allowed(unit: Unit, version: int) -> frozenset[str]:
     return next((group.allowed for group in groups if at in group.inputs), frozenset())
 
 
-def untried(found: Iterable[RootCause]) -> Iterator[RootCause]:
+def untried(root_causes: Iterable[RootCause]) -> Iterator[RootCause]:
     """Yield the causes with the remedies that need no trial, for lack of a model to try flags on."""
-    return (replace(cause, suggestion=Suggestion(why=_without_trying(cause))) for cause in found)
+    return (replace(cause, suggestion=Suggestion(why=_without_trying(cause))) for cause in root_causes)
 
 
 def _without_trying(cause: RootCause) -> str:
@@ -166,8 +166,8 @@ class _Trial:
     drops: tuple[Change, ...] = ()
 
     def __str__(self) -> str:
-        added, dropped = ([change.flag for change in changes] for changes in (self.adds, self.drops))
-        return " ".join(added) or f"without {' '.join(dropped)}"
+        additions, dropped = ([change.flag for change in changes] for changes in (self.adds, self.drops))
+        return " ".join(additions) or f"without {' '.join(dropped)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,20 +191,20 @@ class _Trials:
         self._left = min(TRIES, max(LEAST, UNITS // max(len(subject.graph.units), 1)))
         self._known: dict[str, _Outcome | None] = {}
 
-    def remedy(self, cause: RootCause, wanted: Collection[ir.Node] = ()) -> Suggestion:
+    def remedy(self, cause: RootCause, targets: Collection[ir.Node] = ()) -> Suggestion:
         """Return the suggestion for a cause (for one of the target nodes, if any), or why there is none."""
         newer = ""
         if cause.first.entry.authority is Authority.SCHEMA:
             newer = _newer_opset(cause.roots[0], self._subject.graph, self._subject.options.half)
         if hopeless := newer or _without_trying(cause):
             return Suggestion(why=hopeless)
-        held = set(wanted) or {self._subject.graph.units[unit].node for unit in cause.held}
+        nodes = set(targets) or {self._subject.graph.units[unit].node for unit in cause.held}
         vain: dict[str, None] = {}
         for trial in self._of(cause):
             if not self._left and str(trial) not in self._known:
                 return Suggestion(why=_exhausted(vain))
             outcome = self._outcome(trial)
-            if outcome is not None and outcome.frees > 0 and not held.isdisjoint(outcome.risen):
+            if outcome is not None and outcome.frees > 0 and not nodes.isdisjoint(outcome.risen):
                 return Suggestion(trial.adds, outcome.frees, outcome.flop_share, trial.drops)
             vain |= {} if outcome is None else {str(trial): None}
         return Suggestion(why=_in_vain(vain))
@@ -226,9 +226,9 @@ class _Trials:
         risen = frozenset(node for node, before in self._before.items() if after[node] > before)
         fallen = [node for node, before in self._before.items() if after[node] < before]
         total = _sum(subject.flops, subject.flops)
-        freed = _sum(subject.flops, risen) - _sum(subject.flops, fallen)
-        is_known = freed or all(subject.flops.get(node, 0) is not None for node in risen)
-        return _Outcome(risen, len(risen) - len(fallen), freed / total if total and is_known else None)
+        flops = _sum(subject.flops, risen) - _sum(subject.flops, fallen)
+        is_known = flops or all(subject.flops.get(node, 0) is not None for node in risen)
+        return _Outcome(risen, len(risen) - len(fallen), flops / total if total and is_known else None)
 
     def _of(self, cause: RootCause) -> Iterator[_Trial]:
         """Yield trials, mildest first: the user's change dropped, INFER for denied operators, pins, ALLOW."""
@@ -251,9 +251,9 @@ class _Trials:
     def _unpinned(self, pattern: str) -> Iterator[_Trial]:
         """Yield the trial without the pin of this pattern."""
         options = self._subject.options
-        kept = tuple(other for other in options.pins.keep_full if other != pattern)
-        if kept != options.pins.keep_full:
-            pins = replace(options.pins, keep_full=kept)
+        patterns = tuple(other for other in options.pins.keep_full if other != pattern)
+        if patterns != options.pins.keep_full:
+            pins = replace(options.pins, keep_full=patterns)
             yield _Trial(replace(options, pins=pins), drops=(Change("keep_full", pattern),))
 
     def _put_back(self, operators: Sequence[str], kind: Kind) -> Iterator[_Trial]:
@@ -261,10 +261,10 @@ class _Trials:
         options = self._subject.options
         lists = options.operator_lists()
         plain = (operator.removesuffix("(x,x)") for operator in operators)
-        moved = [o for o in dict.fromkeys((*operators, *plain)) if lists.moved_to(o) is kind]
-        if moved:
-            drops = tuple(Change(kind.value, operator) for operator in moved)
-            yield _Trial(replace(options, lists=lists.put_back(moved)), drops=drops)
+        overrides = [o for o in dict.fromkeys((*operators, *plain)) if lists.moved_to(o) is kind]
+        if overrides:
+            drops = tuple(Change(kind.value, operator) for operator in overrides)
+            yield _Trial(replace(options, lists=lists.put_back(overrides)), drops=drops)
 
     def _of_nodes(self, nodes: Sequence[ir.Node]) -> Iterator[_Trial]:
         """Yield the trial with a pin for each node; none where there are too many, or one cannot be named."""
@@ -285,8 +285,8 @@ class _Trials:
             lists = before.override(kind, operators)
         except AmpRewriteError:  # an operator that no flag can name
             return
-        moved = ((before.moved_to(operator), operator) for operator in operators)
-        drops = tuple(Change(old.value, operator) for old, operator in moved if old not in (None, kind))
+        overrides = ((before.moved_to(operator), operator) for operator in operators)
+        drops = tuple(Change(old.value, operator) for old, operator in overrides if old not in (None, kind))
         adds = tuple(Change(kind.value, operator) for operator in operators)
         yield _Trial(replace(self._subject.options, lists=lists), adds, drops)
 
@@ -295,9 +295,9 @@ def _sum(flops: Flops, nodes: Iterable[ir.Node]) -> int:
     return sum(flops.get(node) or 0 for node in nodes)
 
 
-def _in_vain(tried: Collection[str]) -> str:
+def _in_vain(attempts: Collection[str]) -> str:
     """Return the sentence for the lack of a flag that helps."""
-    return f"no flag frees any (tried: {'; '.join(tried)})" if tried else "no flag can name it"
+    return f"no flag frees any (tried: {'; '.join(attempts)})" if attempts else "no flag can name it"
 
 
 def _exhausted(vain: Collection[str]) -> str:
@@ -340,9 +340,9 @@ def of_units(units: Iterable[int], causes: Sequence[RootCause], subject: Subject
 
     for unit in units:
         node, is_half = units_of[unit].node, before.is_half(unit)
-        found = pinned(node, keep=is_half)
-        changed = found is not None and found[1].is_half(unit) is not is_half
-        yield NodeRemedy(None if is_half else freeing(node), found[0] if found and changed else None)
+        change = pinned(node, keep=is_half)
+        changed = change is not None and change[1].is_half(unit) is not is_half
+        yield NodeRemedy(None if is_half else freeing(node), change[0] if change and changed else None)
 
 
 def _pinned(node: ir.Node, option: str, subject: Subject) -> tuple[Change, Painting] | None:
@@ -351,8 +351,8 @@ def _pinned(node: ir.Node, option: str, subject: Subject) -> tuple[Change, Paint
     if not name:
         return None
     pattern, pins = node_patterns.pattern_for(name, naming.pinnable(subject.graph)), subject.options.pins
-    wanted = replace(pins, **{option: (*getattr(pins, option), pattern)})
+    pins_with_pattern = replace(pins, **{option: (*getattr(pins, option), pattern)})
     try:
-        return Change(option, pattern), subject.again(replace(subject.options, pins=wanted))
+        return Change(option, pattern), subject.again(replace(subject.options, pins=pins_with_pattern))
     except AmpRewriteError:  # no schema allows it, or another pin says otherwise
         return None

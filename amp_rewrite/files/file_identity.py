@@ -21,9 +21,9 @@ class FileIdentity:
     changed: int
 
     @classmethod
-    def of(cls, found: os.stat_result) -> FileIdentity:
+    def of(cls, status: os.stat_result) -> FileIdentity:
         """Return the identity in the status of a file, open or by its path."""
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 @dataclass(frozen=True, slots=True)

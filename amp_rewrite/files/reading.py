@@ -72,11 +72,11 @@ def remedy(error: OSError) -> str:
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_BINARY"))
 
 
-def _check(found: os.stat_result) -> None:
-    if stat.S_ISREG(found.st_mode):
+def _check(status: os.stat_result) -> None:
+    if stat.S_ISREG(status.st_mode):
         return
-    what = next((words for is_one, words in _KINDS if is_one(found.st_mode)), "something else")
-    number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+    what = next((words for is_one, words in _KINDS if is_one(status.st_mode)), "something else")
+    number = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
     raise IrregularError(number, f"is {what}, not a file", _REMEDIES.get(what, "give a regular file"))
 
 

@@ -63,14 +63,14 @@ class Stage:
         Other runs that write the same target do not use these names from then on. Raises OSError.
         """
         with locking.held(self.target.parent):
-            taken = {file.name for stage in _stages(self.target) for file in (stage / _FILES).glob("*")}
-            names = next(names for names in offers if not self._clash(names, taken))
+            used_names = {file.name for stage in _stages(self.target) for file in (stage / _FILES).glob("*")}
+            names = next(names for names in offers if not self._clash(names, used_names))
             for name in names:
                 (self.files / name).touch()
         return names
 
-    def _clash(self, names: Sequence[str], taken: set[str]) -> bool:
-        return any(name in taken or os.path.lexists(self.target.with_name(name)) for name in names)
+    def _clash(self, names: Sequence[str], used_names: set[str]) -> bool:
+        return any(name in used_names or os.path.lexists(self.target.with_name(name)) for name in names)
 
     def publish(self, data: Sequence[str] = (), mode: int | None = None) -> None:
         """Move data files beside the target, where their names must be unused, and then the target itself.
@@ -194,7 +194,7 @@ def current() -> Transaction:
 
 
 @contextlib.contextmanager
-def beside(target: Path, named: Named = frozenset[Path]) -> Generator[Stage]:
+def beside(target: Path, references: Named = frozenset[Path]) -> Generator[Stage]:
     """Create a stage for a target (from `destination.resolve`), removed at the end, published or not.
 
     First removes leftovers of killed runs for the same target, except data files in `references`. In a
@@ -204,18 +204,18 @@ def beside(target: Path, named: Named = frozenset[Path]) -> Generator[Stage]:
     pending = _OPEN.get().get(target)
     if pending is not None:
         pending.discard(target)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         with locking.held(target.parent):
             for folder in _stages(target):
-                _remove_stale(folder, target, named)
+                _remove_stale(folder, target, references)
             folder = Path(tempfile.mkdtemp(_SUFFIX, _prefix(target), target.parent))
-            held.callback(shutil.rmtree, folder, ignore_errors=True)
-            held.enter_context(locking.taken(folder))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            stack.enter_context(locking.taken(folder))
             stage = Stage(target, folder)
             stage.files.mkdir()
         yield stage
         if pending is not None:
-            pending.keep(target, held.pop_all())
+            pending.keep(target, stack.pop_all())
 
 
 def write(data: bytes, path: Path) -> None:
@@ -253,34 +253,34 @@ def _noted(folder: Path) -> dict[str, int]:
         return {}
 
 
-def _remove_stale(folder: Path, target: Path, named: Named) -> None:
+def _remove_stale(folder: Path, target: Path, references: Named) -> None:
     """Remove a stage whose run has died, and data that it published without its model."""
     if not _is_ours(folder):
         return
     lock = locking.free(folder)
     if lock is not None:
         with lock:
-            _remove_published(folder, target, named())
+            _remove_published(folder, target, references())
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_ours(folder: Path) -> bool:
     """Return whether a folder of such a name belongs to us, and has only the content of a stage."""
     try:
-        found = folder.lstat()
+        status = folder.lstat()
         inside = {file.name for file in folder.iterdir()}
     except OSError:
         return False
-    owner = os.geteuid() if hasattr(os, "geteuid") else found.st_uid
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == owner and inside <= {_NOTE, _FILES}
+    owner = os.geteuid() if hasattr(os, "geteuid") else status.st_uid
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == owner and inside <= {_NOTE, _FILES}
 
 
-def _remove_published(folder: Path, target: Path, kept: frozenset[Path]) -> None:
+def _remove_published(folder: Path, target: Path, references: frozenset[Path]) -> None:
     """Remove data that a stage has published before the model that refers to it, except `references`."""
     for name, inode in _noted(folder).items():
         place = target.with_name(name)
         with contextlib.suppress(OSError):
-            if place.lstat().st_ino == inode and place not in kept:
+            if place.lstat().st_ino == inode and place not in references:
                 place.unlink()
 
 

@@ -39,7 +39,7 @@ class FlopCount:
     @property
     def total(self) -> int:
         """The sum of all known FLOPs."""
-        return sum(found or 0 for found in self.flops.values())
+        return sum(node_flops or 0 for node_flops in self.flops.values())
 
 
 def count(model: ir.Model, types: Types, dims: Dims | None = None) -> FlopCount:
@@ -67,8 +67,8 @@ def count(model: ir.Model, types: Types, dims: Dims | None = None) -> FlopCount:
 class _Counter:
     """Costs of one run of each graph, inner graphs first; then the number of runs of each graph."""
 
-    def __init__(self, types: Types, found: ValueShapes) -> None:
-        self.shapes = found
+    def __init__(self, types: Types, value_shapes: ValueShapes) -> None:
+        self.shapes = value_shapes
         self.flops: dict[ir.Node, int | None] = {}
         self.runs: dict[ir.Graph, int] = {}
         self.unknown_trip_counts: dict[ir.Node, None] = {}
@@ -98,19 +98,19 @@ class _Counter:
 
     def _bodies(self, node: ir.Node) -> Iterator[tuple[ir.Graph, int]]:
         bodies, trip_counts = control_flow.bodies(node), self.shapes.trip_counts
-        known = {body: trip_counts[body] for body in bodies if body in trip_counts}
-        if _is_if(node) and len(known) < len(bodies):
+        run_counts = {body: trip_counts[body] for body in bodies if body in trip_counts}
+        if _is_if(node) and len(run_counts) < len(bodies):
             self.undecided_branches[node] = None
             costliest = max(bodies, key=lambda body: self._costs[body])
-            known = {body: int(body is costliest) for body in bodies}
+            run_counts = {body: int(body is costliest) for body in bodies}
         for body in bodies:
-            if body not in known:
+            if body not in run_counts:
                 self.unknown_trip_counts[node] = None
-            yield body, known.get(body, 1)
+            yield body, run_counts.get(body, 1)
 
     def _has_floats(self, node: ir.Node) -> bool:
-        found = (self._types.get(value) for value in (*node.inputs, *node.outputs) if value is not None)
-        return any(kind is not None and kind.dtype.is_floating_point() for kind in found)
+        types = (self._types.get(value) for value in (*node.inputs, *node.outputs) if value is not None)
+        return any(kind is not None and kind.dtype.is_floating_point() for kind in types)
 
 
 def _is_if(node: ir.Node) -> bool:

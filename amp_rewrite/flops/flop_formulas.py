@@ -70,10 +70,10 @@ def attention(ports: PortShapes) -> int:
     """
     q, k, v = (ports.input(i) for i in range(3))
     heads = q[1] if len(q) == 4 else schema.integer(ports.node, "q_num_heads")
-    kept = k[1] if len(k) == 4 else schema.integer(ports.node, "kv_num_heads")
+    kv_heads = k[1] if len(k) == 4 else schema.integer(ports.node, "kv_num_heads")
     queries, length = q[-2], k[-2] + (ports.input(4)[2] if ports.has(4) else 0)
     size = q[-1] if len(q) == 4 else q[-1] // heads
-    value = v[-1] if len(v) == 4 else v[-1] // kept
+    value = v[-1] if len(v) == 4 else v[-1] // kv_heads
     return 2 * q[0] * heads * queries * length * (size + value)
 
 
@@ -111,8 +111,8 @@ def multi_head(past: int) -> Formula:
 def grouped(ports: PortShapes) -> int:
     """com.microsoft GroupQueryAttention: every query head attends to all keys, past ones included."""
     batch, queries, width = ports.input(0)
-    heads, kept = schema.integer(ports.node, "num_heads"), schema.integer(ports.node, "kv_num_heads")
-    size = width // heads if ports.has(1) else width // (heads + 2 * kept)
+    heads, kv_heads = schema.integer(ports.node, "num_heads"), schema.integer(ports.node, "kv_num_heads")
+    size = width // heads if ports.has(1) else width // (heads + 2 * kv_heads)
     keys = queries + (ports.input(3)[2] if ports.has(3) else 0)
     return 2 * batch * heads * queries * keys * 2 * size
 

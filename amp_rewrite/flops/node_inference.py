@@ -45,10 +45,10 @@ def proto_dims(proto: onnx.TypeProto | None) -> tuple[DimSize, ...] | None:
 
 def proto_shape(proto: onnx.TypeProto | None) -> Shape | None:
     """Return the shape of a type if every dimension is a known size, else None."""
-    found = proto_dims(proto)
-    if found is None or any(d is None or d < 0 for d in found):
+    dims = proto_dims(proto)
+    if dims is None or any(d is None or d < 0 for d in dims):
         return None
-    return tuple(d for d in found if d is not None)
+    return tuple(d for d in dims if d is not None)
 
 
 def declared_proto(
@@ -65,19 +65,19 @@ def declared_proto(
     return tensor_proto(kind.dtype, [d if isinstance(d, int) else sizes(d.value) for d in value.shape])
 
 
-def refine_proto(found: onnx.TypeProto | None, declared: onnx.TypeProto | None) -> onnx.TypeProto | None:
+def refine_proto(proto: onnx.TypeProto | None, declared: onnx.TypeProto | None) -> onnx.TypeProto | None:
     """Return the inferred type, with unknown dimensions taken from the declared one."""
-    if found is None:
+    if proto is None:
         return declared
-    inferred, stated = proto_dims(found), proto_dims(declared)
-    if declared is None or stated is None or not found.HasField("tensor_type"):
-        return found
+    inferred, stated = proto_dims(proto), proto_dims(declared)
+    if declared is None or stated is None or not proto.HasField("tensor_type"):
+        return proto
     if inferred is None:
         return declared
     if len(inferred) != len(stated):
-        return found
+        return proto
     both = (mine if mine is not None else other for mine, other in zip(inferred, stated, strict=True))
-    return tensor_proto(ir.DataType(found.tensor_type.elem_type), both)
+    return tensor_proto(ir.DataType(proto.tensor_type.elem_type), both)
 
 
 # Output shapes of onnxruntime's contrib operators, which onnx's inference does not know.
@@ -89,17 +89,17 @@ InputShapes = Sequence[Shape | None]
 """The shapes of a node's inputs, None where unknown."""
 
 
-def outputs(node: ir.Node, read: InputShapes) -> tuple[Shape | None, ...]:
+def outputs(node: ir.Node, inputs: InputShapes) -> tuple[Shape | None, ...]:
     """Return the shape of every output of a contrib operator; None where unknown."""
     rule = _RULES.get(node.op_type) if node.domain in ("", CONTRIB) else None
     nothing = (None,) * len(node.outputs)
     if rule is None:
         return nothing
     try:
-        found = rule(node, read)
+        output_shapes = rule(node, inputs)
     except (LookupError, TypeError, ValueError):  # fewer inputs or dimensions than the operator requires
         return nothing
-    return (*found, *nothing)[: len(node.outputs)]
+    return (*output_shapes, *nothing)[: len(node.outputs)]
 
 
 def matrix(a: Shape, b: Shape, node: ir.Node) -> Shape:
@@ -118,37 +118,37 @@ def _transposed_shape(shape: Shape, node: ir.Node, which: str) -> Shape:
     return (*shape[:-2], shape[-1], shape[-2]) if schemas.integer(node, f"trans{which}") else shape
 
 
-def _first(_: ir.Node, read: InputShapes) -> InputShapes:
-    return [read[0]]
+def _first(_: ir.Node, inputs: InputShapes) -> InputShapes:
+    return [inputs[0]]
 
 
-def _skip(_: ir.Node, read: InputShapes) -> InputShapes:
+def _skip(_: ir.Node, inputs: InputShapes) -> InputShapes:
     """Skip...LayerNormalization: the output, two statistics, and the sum before normalisation."""
-    x = read[0]
+    x = inputs[0]
     return [x, None, None, x]
 
 
 def _broadcast(*ports: int) -> Callable[[ir.Node, InputShapes], InputShapes]:
-    def shapes(_: ir.Node, read: InputShapes) -> InputShapes:
-        parts = [part for port in ports if (part := read[port]) is not None]
+    def shapes(_: ir.Node, inputs: InputShapes) -> InputShapes:
+        parts = [part for port in ports if (part := inputs[port]) is not None]
         return [np.broadcast_shapes(*parts) if len(parts) == len(ports) else None]
 
     return shapes
 
 
-def _matmul(node: ir.Node, read: InputShapes) -> InputShapes:
-    a, b = read[0], read[1]
+def _matmul(node: ir.Node, inputs: InputShapes) -> InputShapes:
+    a, b = inputs[0], inputs[1]
     return [] if a is None or b is None else [matrix(a, b, node)]
 
 
-def _packed(node: ir.Node, read: InputShapes) -> InputShapes:
+def _packed(node: ir.Node, inputs: InputShapes) -> InputShapes:
     """Products by block-quantised weights, whose width is the attribute N."""
-    a = read[0]
+    a = inputs[0]
     return [None if a is None else (*a[:-1], schemas.integer(node, "N"))]
 
 
-def _attention(node: ir.Node, read: InputShapes) -> InputShapes:
-    x, weights = read[0], read[1]
+def _attention(node: ir.Node, inputs: InputShapes) -> InputShapes:
+    x, weights = inputs[0], inputs[1]
     if x is None or weights is None:
         return []
     sizes = node.attributes.get_ints("qkv_hidden_sizes")
@@ -156,9 +156,9 @@ def _attention(node: ir.Node, read: InputShapes) -> InputShapes:
     return [(x[0], x[1], hidden)]
 
 
-def _heads(_: ir.Node, read: InputShapes) -> InputShapes:
+def _heads(_: ir.Node, inputs: InputShapes) -> InputShapes:
     """MultiHeadAttention and related operators: as wide as the values, as long as the queries."""
-    q, v = read[0], read[2] if len(read) > 2 else None
+    q, v = inputs[0], inputs[2] if len(inputs) > 2 else None
     if q is None:
         return []
     if len(q) == 5:  # query, key and value in one: batch, length, heads, 3, size
@@ -168,27 +168,27 @@ def _heads(_: ir.Node, read: InputShapes) -> InputShapes:
     return [(q[0], q[1], v[-1] if v is not None else q[-1])]
 
 
-def _grouped(node: ir.Node, read: InputShapes) -> InputShapes:
-    q, key = read[0], read[1] if len(read) > 1 else None
-    past, grown = read[3] if len(read) > 3 else None, None
+def _grouped(node: ir.Node, inputs: InputShapes) -> InputShapes:
+    q, key = inputs[0], inputs[1] if len(inputs) > 1 else None
+    past, grown = inputs[3] if len(inputs) > 3 else None, None
     if q is None:
         return []
-    heads, kept = schemas.integer(node, "num_heads"), schemas.integer(node, "kv_num_heads")
+    heads, kv_heads = schemas.integer(node, "num_heads"), schemas.integer(node, "kv_num_heads")
     packed = key is None  # query, key and value in one tensor
-    size = q[-1] // (heads + 2 * kept) if packed else q[-1] // heads
+    size = q[-1] // (heads + 2 * kv_heads) if packed else q[-1] // heads
     if past is not None:
         grown = (past[0], past[1], past[2] + q[1], past[3])
     return [(q[0], q[1], heads * size), grown, grown]
 
 
-def _embedding(_: ir.Node, read: InputShapes) -> InputShapes:
-    ids, words = read[0], read[2]
+def _embedding(_: ir.Node, inputs: InputShapes) -> InputShapes:
+    ids, words = inputs[0], inputs[2]
     embedded = None if ids is None or words is None else (*ids, words[1])
     return [embedded, None if ids is None else (ids[0],), embedded]
 
 
-def _global_pool(node: ir.Node, read: InputShapes) -> InputShapes:
-    x = read[0]
+def _global_pool(node: ir.Node, inputs: InputShapes) -> InputShapes:
+    x = inputs[0]
     if x is None:
         return []
     if schemas.integer(node, "channels_last"):
@@ -196,28 +196,28 @@ def _global_pool(node: ir.Node, read: InputShapes) -> InputShapes:
     return [(x[0], x[1], *(1,) * (len(x) - 2))]
 
 
-def _concat(node: ir.Node, read: InputShapes) -> InputShapes:
+def _concat(node: ir.Node, inputs: InputShapes) -> InputShapes:
     """QLinearConcat: scale and zero point of the output, then tensor, scale and zero point of each input."""
-    parts = [part for part in read[2::3] if part is not None]
-    if len(parts) != len(read[2::3]):
+    parts = [part for part in inputs[2::3] if part is not None]
+    if len(parts) != len(inputs[2::3]):
         return []
     axis = schemas.integer(node, "axis") % len(parts[0])
     total = sum(part[axis] for part in parts)
     return [(*parts[0][:axis], total, *parts[0][axis + 1 :])]
 
 
-def _crop(node: ir.Node, read: InputShapes) -> InputShapes:
+def _crop(node: ir.Node, inputs: InputShapes) -> InputShapes:
     """Crop, from Core ML: removes left, top, right and bottom borders of an image."""
-    x, held = read[0], node.attributes.get("border")
-    if x is None or held is None or "scale" in node.attributes:
+    x, border = inputs[0], node.attributes.get("border")
+    if x is None or border is None or "scale" in node.attributes:
         return []
-    left, top, right, bottom = held.as_ints()
+    left, top, right, bottom = border.as_ints()
     return [(x[0], x[1], x[2] - top - bottom, x[3] - left - right)]
 
 
-def _qgemm(node: ir.Node, read: InputShapes) -> InputShapes:
+def _qgemm(node: ir.Node, inputs: InputShapes) -> InputShapes:
     """QGemm: A, its scale and zero point, then B."""
-    a, b = read[0], read[3]
+    a, b = inputs[0], inputs[3]
     if a is None or b is None:
         return []
     rows = a[1 if schemas.integer(node, "transA") else 0]
@@ -305,7 +305,7 @@ class _InferenceRequest:
 @functools.lru_cache(maxsize=_CACHED)
 def _infer(request: _InferenceRequest) -> Mapping[str, onnx.TypeProto]:
     """Return the types of the node's outputs by name; empty where onnx cannot infer them, or crashes."""
-    found = worker.call(
+    reply = worker.call(
         worker_process.infer_node,
         request.node,
         request.domain,
@@ -314,7 +314,7 @@ def _infer(request: _InferenceRequest) -> Mapping[str, onnx.TypeProto]:
         dict(request.data),
         dict(request.imports),
     )
-    return {name: onnx.TypeProto.FromString(kind) for name, kind in (found or {}).items()}
+    return {name: onnx.TypeProto.FromString(kind) for name, kind in (reply or {}).items()}
 
 
 def types(
@@ -328,12 +328,12 @@ def types(
     """
     domain, operator = "" if like else node.domain, like or node.op_type
     declared = schemas.of_onnx(domain, operator, imports.get(domain, 1))
-    found = _types(node, reads, imports, declared)
-    if all(proto_dims(kind) is not None for kind in found):
-        return found
+    kinds = _types(node, reads, imports, declared)
+    if all(proto_dims(kind) is not None for kind in kinds):
+        return kinds
     newest = schemas.of_onnx(domain, operator, 1 if domain else defs.onnx_opset_version())
     newer = _types(node, reads, imports, newest)
-    return tuple(refine_proto(mine, other) for mine, other in zip(found, newer, strict=True))
+    return tuple(refine_proto(mine, other) for mine, other in zip(kinds, newer, strict=True))
 
 
 def _types(
@@ -346,19 +346,24 @@ def _types(
     if schema is None:
         return nothing
     proto = _as_of(schema, node)
-    taken = frozenset(proto.input)
-    known = {f"i{i}": read for i, read in enumerate(reads) if read is not None and f"i{i}" in taken}
-    if any(read.type is None for read in known.values()):
+    input_names = frozenset(proto.input)
+    known_inputs = {
+        f"i{i}": value for i, value in enumerate(reads) if value is not None and f"i{i}" in input_names
+    }
+    if any(value.type is None for value in known_inputs.values()):
         return nothing
-    found = _infer(_request(proto, schema, known, imports))
-    return tuple(found.get(f"o{i}") for i in range(len(node.outputs)))
+    types_by_name = _infer(_request(proto, schema, known_inputs, imports))
+    return tuple(types_by_name.get(f"o{i}") for i in range(len(node.outputs)))
 
 
 def _request(
-    proto: onnx.NodeProto, schema: defs.OpSchema, known: Mapping[str, KnownValue], imports: Mapping[str, int]
+    proto: onnx.NodeProto,
+    schema: defs.OpSchema,
+    known_inputs: Mapping[str, KnownValue],
+    imports: Mapping[str, int],
 ) -> _InferenceRequest:
-    kinds = ((name, read.type) for name, read in known.items())
-    arrays = ((name, read.data) for name, read in known.items())
+    kinds = ((name, value.type) for name, value in known_inputs.items())
+    arrays = ((name, value.data) for name, value in known_inputs.items())
     tensors = ((name, onnx.numpy_helper.from_array(data)) for name, data in arrays if data is not None)
     return _InferenceRequest(
         proto.SerializeToString(deterministic=True),
@@ -374,9 +379,9 @@ def values(
     node: ir.Node, reads: Sequence[KnownValue | None], imports: Mapping[str, int]
 ) -> tuple[Array | None, ...]:
     """Return the outputs of a node whose inputs are all known, by onnx's evaluator; None where that fails."""
-    feeds = {f"i{i}": read.data for i, read in enumerate(reads) if read is not None}
+    feeds = {f"i{i}": value.data for i, value in enumerate(reads) if value is not None}
     graph = onnx.helper.make_graph(
-        [_named(node)],
+        [_generic_node(node)],
         "one",
         [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in feeds],
         [onnx.helper.make_value_info(f"o{i}", onnx.TypeProto()) for i in range(len(node.outputs))],
@@ -395,7 +400,7 @@ def values(
     )
 
 
-def _named(node: ir.Node) -> onnx.NodeProto:
+def _generic_node(node: ir.Node) -> onnx.NodeProto:
     """Return the node with generic names: its inputs are i0, i1, ..., its outputs o0, o1, ..."""
     proto = ir.serde.serialize_node(node)
     del proto.input[:], proto.output[:]
@@ -406,12 +411,12 @@ def _named(node: ir.Node) -> onnx.NodeProto:
 
 def _as_of(schema: defs.OpSchema, node: ir.Node) -> onnx.NodeProto:
     """Return the node restricted to that schema: inputs and attributes that the schema lacks are omitted."""
-    proto = _named(node)
+    proto = _generic_node(node)
     proto.name = ""  # so that equal nodes make equal requests
     del proto.metadata_props[:]
     proto.op_type, proto.domain = schema.name, schema.domain
     del proto.input[schema.max_input :]
-    kept = [attribute for attribute in proto.attribute if attribute.name in schema.attributes]
+    attributes = [attribute for attribute in proto.attribute if attribute.name in schema.attributes]
     del proto.attribute[:]
-    proto.attribute.extend(kept)
+    proto.attribute.extend(attributes)
     return proto

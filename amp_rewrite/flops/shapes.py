@@ -47,30 +47,30 @@ def infer(model: ir.Model, types: element_types.Types, dims: Dims | None = None)
     OptionError when it names a dimension that is not open. An output of a node without shape inference keeps
     the shape that the model declares, if any.
     """
-    opened = OpenDimensions(model.graph, dims or {})
-    found = _ShapePropagation(model, types, opened)
-    found.graph(model.graph)
-    known = {
+    dimensions = OpenDimensions(model.graph, dims or {})
+    propagation = _ShapePropagation(model, types, dimensions)
+    propagation.graph(model.graph)
+    shapes = {
         value: shape
-        for value, proto in found.types.items()
+        for value, proto in propagation.types.items()
         if (shape := node_inference.proto_shape(proto)) is not None
     }
-    return ValueShapes(known, found.values, found.trip_counts, opened.assumed)
+    return ValueShapes(shapes, propagation.values, propagation.trip_counts, dimensions.assumed)
 
 
 class _ShapePropagation:
     """Propagation of types and shapes, graph by graph in the order of the nodes."""
 
-    def __init__(self, model: ir.Model, types: element_types.Types, opened: OpenDimensions) -> None:
+    def __init__(self, model: ir.Model, types: element_types.Types, dimensions: OpenDimensions) -> None:
         self.types: dict[ir.Value, onnx.TypeProto] = {}
         self.values: dict[ir.Value, Array] = {}
         self.trip_counts: dict[ir.Graph, int] = {}
         self._imports = {"": 1, **model.graph.opset_imports}
         self._elements = types
-        self._opened = opened
+        self._opened = dimensions
         self._overridable = model.ir_version >= constants.CONSTANT_INPUTS_BELOW
         for value in model.graph.inputs:
-            dims, kind = opened.of_input(value), value.type
+            dims, kind = dimensions.of_input(value), value.type
             if dims is not None and isinstance(kind, ir.TensorType):
                 self.types[value] = node_inference.tensor_proto(kind.dtype, dims)
 
@@ -89,9 +89,9 @@ class _ShapePropagation:
         if not (self._overridable and value.is_graph_input()) and _is_small(tensor.dtype, tensor.size):
             self.values[value] = constants.numbers(tensor)
 
-    def _set(self, value: ir.Value, found: onnx.TypeProto | None) -> None:
+    def _set(self, value: ir.Value, proto: onnx.TypeProto | None) -> None:
         declared = node_inference.declared_proto(value, self._elements.get(value), self._opened.of_symbol)
-        refined = node_inference.refine_proto(found, declared)
+        refined = node_inference.refine_proto(proto, declared)
         if refined is not None:
             self.types[value] = refined
 
@@ -105,8 +105,8 @@ class _ShapePropagation:
             self._store(node.outputs[0], tensor)
             return
         reads = [self._read(value) for value in node.inputs]
-        for value, found in zip(node.outputs, self._types(node, reads), strict=True):
-            self._set(value, found)
+        for value, proto in zip(node.outputs, self._types(node, reads), strict=True):
+            self._set(value, proto)
         self._compute(node, reads)
         for body in control_flow.bodies(node):
             self.graph(body)
@@ -116,10 +116,10 @@ class _ShapePropagation:
 
     def _types(self, node: ir.Node, reads: Sequence[KnownValue | None]) -> Sequence[onnx.TypeProto | None]:
         like = node_inference.standard(node)
-        found = node_inference.types(node, reads, self._imports, like)
-        if like or any(proto is not None for proto in found):
-            return found
-        shapes = [None if read is None else node_inference.proto_shape(read.type) for read in reads]
+        protos = node_inference.types(node, reads, self._imports, like)
+        if like or any(proto is not None for proto in protos):
+            return protos
+        shapes = [None if operand is None else node_inference.proto_shape(operand.type) for operand in reads]
         inferred = node_inference.outputs(node, shapes)
         return [self._tensor(value, shape) for value, shape in zip(node.outputs, inferred, strict=True)]
 
@@ -140,21 +140,21 @@ class _ShapePropagation:
                 self.values[value] = array
                 self.types[value] = node_inference.tensor_proto(kind.dtype, array.shape)
 
-    def _stand_in(self, read: KnownValue | None) -> KnownValue | None:
+    def _stand_in(self, value: KnownValue | None) -> KnownValue | None:
         """Return an array of the same shape that takes no memory, for Shape and Size."""
-        shape = node_inference.proto_shape(read.type) if read is not None else None
-        if read is None or shape is None:
-            return read
+        shape = node_inference.proto_shape(value.type) if value is not None else None
+        if value is None or shape is None:
+            return value
         try:
-            return KnownValue(read.type, np.broadcast_to(np.zeros((), np.int8), shape))
+            return KnownValue(value.type, np.broadcast_to(np.zeros((), np.int8), shape))
         except ValueError:  # more elements than NumPy can count
-            return KnownValue(read.type)
+            return KnownValue(value.type)
 
     def _computable(self, node: ir.Node, reads: Sequence[KnownValue | None]) -> bool:
         """Return whether a node is deterministic, its inputs are known and its outputs are small."""
         if node.domain or node.op_type in _RANDOM or control_flow.bodies(node):
             return False
-        if any(read is not None and read.data is None for read in reads):
+        if any(operand is not None and operand.data is None for operand in reads):
             return False
         shapes = [node_inference.proto_shape(self.types.get(value)) for value in node.outputs if value.name]
         return _is(node, *_DATA_DEPENDENT) or all(s is not None and math.prod(s) <= SMALL for s in shapes)
@@ -252,8 +252,8 @@ class _ControlFlow:
         origin = _behind_identities(body.outputs[0])
         if len(body.inputs) > 1 and origin is body.inputs[1]:
             return True
-        known = values.get(origin)
-        return known is not None and bool(known.all())
+        condition = values.get(origin)
+        return condition is not None and bool(condition.all())
 
 
 def _behind_identities(value: ir.Value) -> ir.Value:
@@ -265,9 +265,9 @@ def _behind_identities(value: ir.Value) -> ir.Value:
     return value
 
 
-def _control_flow_of(node: ir.Node, read: Callable[[ir.Value | None], KnownValue | None]) -> _ControlFlow:
+def _control_flow_of(node: ir.Node, lookup: Callable[[ir.Value | None], KnownValue | None]) -> _ControlFlow:
     """Return the condition and the trip limit of a control-flow node, from the known values of its inputs."""
-    inputs = list(map(read, node.inputs))
+    inputs = list(map(lookup, node.inputs))
     if node.op_type == "If":
         return _ControlFlow(node, condition=_flag(inputs, 0))
     if node.op_type == "Loop":
@@ -286,15 +286,15 @@ def _number(inputs: Sequence[KnownValue | None], port: int) -> int | None:
 
 
 def _data(inputs: Sequence[KnownValue | None], port: int) -> Array | None:
-    known = inputs[port] if port < len(inputs) else None
-    return None if known is None else known.data
+    value = inputs[port] if port < len(inputs) else None
+    return None if value is None else value.data
 
 
 def _scanned(node: ir.Node, inputs: Sequence[KnownValue | None]) -> int | None:
     """Return the length of the sequences that a Scan iterates over; in Scan 8 times the batch."""
     first = _first_scanned(node)
-    held = inputs[first] if first < len(inputs) else None
-    shape = node_inference.proto_shape(held.type) if held is not None else None
+    operand = inputs[first] if first < len(inputs) else None
+    shape = node_inference.proto_shape(operand.type) if operand is not None else None
     axis = _axis(node, "scan_input_axes", 0)
     if _has_batch(node):
         return None if shape is None or len(shape) < 2 else shape[0] * shape[1]
@@ -346,21 +346,21 @@ def _outside(
     node: ir.Node, binding: control_flow.Binding, inner: _BodyOutputs, trip_counts: Mapping[ir.Graph, int]
 ) -> onnx.TypeProto | None:
     """Return the type of an output of a control-flow node, from its types in the bodies."""
-    found = _larger([kind for _, kind in inner if kind is not None])
-    if found is None or not binding.leaves:
-        return found
+    body_type = _larger([kind for _, kind in inner if kind is not None])
+    if body_type is None or not binding.leaves:
+        return body_type
     if binding.mapped:
         sequence = onnx.TypeProto()
-        sequence.sequence_type.elem_type.CopyFrom(found)
+        sequence.sequence_type.elem_type.CopyFrom(body_type)
         return sequence
-    dims = node_inference.proto_dims(found)
+    dims = node_inference.proto_dims(body_type)
     if node.op_type == "If" or binding.inputs or dims is None:
-        return None if node.op_type == "Scan" and _has_batch(node) else found
+        return None if node.op_type == "Scan" and _has_batch(node) else body_type
     times = trip_counts.get(binding.leaves[0][0])
     position = binding.leaves[0][1] - (len(node.outputs) - _scans(node))
     axis = _axis(node, "scan_output_axes", position) if node.op_type == "Scan" else 0
     axis = axis % (len(dims) + 1)
-    return node_inference.tensor_proto(_element(found), [*dims[:axis], times, *dims[axis:]])
+    return node_inference.tensor_proto(_element(body_type), [*dims[:axis], times, *dims[axis:]])
 
 
 def _scans(node: ir.Node) -> int:
@@ -372,9 +372,9 @@ def _scans(node: ir.Node) -> int:
 
 def _larger(kinds: Sequence[onnx.TypeProto]) -> onnx.TypeProto | None:
     """Return the type of the largest tensor; it stands for all branches in later nodes."""
-    known = [(size, kind) for kind in kinds if (size := _elements(kind)) is not None]
-    if known:
-        return max(known, key=lambda pair: pair[0])[1]
+    sizes = [(size, kind) for kind in kinds if (size := _elements(kind)) is not None]
+    if sizes:
+        return max(sizes, key=lambda pair: pair[0])[1]
     return kinds[0] if kinds else None
 
 

@@ -199,7 +199,7 @@ def fits(tensors: Sequence[ir.TensorProtocol], half: Half) -> list[Fit]:
     small = _small_fits([(tensor, size) for tensor, size in sized if 0 < size <= _SMALL], half)
     with ThreadPoolExecutor(THREADS) as pool:
         parts = [[] if 0 < size <= _SMALL else _parts(tensor, size, half, pool) for tensor, size in sized]
-        return [halves.join([part() for part in found]) if found else next(small) for found in parts]
+        return [halves.join([part() for part in loaders]) if loaders else next(small) for loaders in parts]
 
 
 _SMALL, _MANY = 1 << 8, 1 << 10
@@ -220,8 +220,8 @@ def _parts(
     Only external tensors are split: others copy all their values to return a part.
     """
     if size < CHUNK:
-        found = _fit(tensor, 0, size, half)
-        return [lambda: found]
+        fit = _fit(tensor, 0, size, half)
+        return [lambda: fit]
     span = _SPAN if isinstance(tensor, ir.ExternalTensor) else size
     starts = range(0, size, span)
     return [pool.submit(_fit, tensor, at, min(at + span, size), half).result for at in starts]

@@ -39,7 +39,7 @@ def write(
     stage: Stage,
     largest: int | None,
     count: Count | None = None,
-    written: WrittenTensors | None = None,
+    tracker: WrittenTensors | None = None,
 ) -> Sequence[str]:
     """Write the weights of a model to files of a stage, and make its tensors refer to them.
 
@@ -55,12 +55,12 @@ def write(
     names = stage.reserve(file_names(stage.target, len(groups)))
     before, total = 0, sum(map(len, groups))
     for name, group in zip(names, groups, strict=True):
-        for value in group if written else ():
+        for value in group if tracker else ():
             if isinstance(value.const_value, ConvertedTensor):
-                value.const_value.written = written
+                value.const_value.written = tracker
         _write_file(group, stage.files, name, _counting(count, before, total))
-        if written:
-            written.close(stage.files / name)
+        if tracker:
+            tracker.close(stage.files / name)
         before += len(group)
     return names
 
@@ -68,11 +68,11 @@ def write(
 def _counting(count: Count | None, before: int, total: int) -> Callable[..., None]:
     """Return the callback that onnx-ir calls with each tensor before writing it."""
 
-    def told(_: ir.TensorProtocol, info: ir.external_data.CallbackInfo) -> None:
+    def report(_: ir.TensorProtocol, info: ir.external_data.CallbackInfo) -> None:
         if count is not None:
             count(before + info.index, total)
 
-    return told
+    return report
 
 
 def _is_large(value: ir.Value) -> bool:
@@ -97,12 +97,12 @@ def _grouped(values: Iterable[ir.Value], largest: int | None) -> Iterator[list[i
         yield group
 
 
-def _write_file(group: Sequence[ir.Value], folder: Path, name: str, told: Callable[..., None]) -> None:
+def _write_file(group: Sequence[ir.Value], folder: Path, name: str, report: Callable[..., None]) -> None:
     tensors = [value.const_value for value in group if value.const_value is not None]
-    written = ir.external_data.convert_tensors_to_external(
-        tensors, folder, name, told, max_workers=constants.THREADS, max_in_flight_bytes=_IN_FLIGHT
+    references = ir.external_data.convert_tensors_to_external(
+        tensors, folder, name, report, max_workers=constants.THREADS, max_in_flight_bytes=_IN_FLIGHT
     )
-    for value, tensor, external in zip(group, tensors, written, strict=True):
+    for value, tensor, external in zip(group, tensors, references, strict=True):
         external.doc_string = tensor.doc_string
         external.metadata_props.update(tensor.metadata_props)
         value.const_value = external
@@ -117,10 +117,12 @@ def file_names(path: Path, count: int) -> Iterator[Sequence[str]]:
     several = [f".{i:05}-of-{count:05}.data" for i in range(1, count + 1)]
     for number in itertools.count():
         numbered = f".{number}" if number else ""
-        yield [_joined(path.name, numbered + suffix) for suffix in ([".data"] if count == 1 else several)]
+        yield [
+            _join_suffix(path.name, numbered + suffix) for suffix in ([".data"] if count == 1 else several)
+        ]
 
 
-def _joined(name: str, suffix: str) -> str:
+def _join_suffix(name: str, suffix: str) -> str:
     """Return name and suffix as UTF-8, which ONNX requires, with the name truncated for file systems."""
     return os.fsencode(name)[: _LONGEST_NAME - len(suffix)].decode(errors="ignore") + suffix
 
@@ -132,7 +134,7 @@ _LONGEST_NAME = 255 - 10
 def is_file_name(name: str, path: Path) -> bool:
     """Return whether `file_names` could generate this name for the model at a path, ignoring case."""
     suffixes = (name[at:] for at, character in enumerate(name) if character == ".")
-    own = (_joined(path.name, suffix) for suffix in suffixes if _SUFFIX.fullmatch(suffix))
+    own = (_join_suffix(path.name, suffix) for suffix in suffixes if _SUFFIX.fullmatch(suffix))
     return name.casefold() in map(str.casefold, own)
 
 
@@ -151,12 +153,12 @@ def resolve(model: ir.Model, path: Path) -> dict[Path, int]:
     outside the model's folder: that of the path, or that of the file itself where the path is a link.
     """
     roots = frozenset((path.parent.resolve(), path.resolve().parent))
-    found: dict[Path, int] = {}
+    file_sizes: dict[Path, int] = {}
 
     def resolved(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
         tensor = _resolved(tensor, path.parent, roots, path)
         file = Path(tensor.path)
-        found[file] = found.get(file, 0) + tensor.nbytes
+        file_sizes[file] = file_sizes.get(file, 0) + tensor.nbytes
         return tensor
 
     for graph in model.graphs():
@@ -166,9 +168,9 @@ def resolve(model: ir.Model, path: Path) -> dict[Path, int]:
     for node, attribute in list(_tensor_attributes(model)):
         tensor = attribute.as_tensor()
         if isinstance(tensor, ir.ExternalTensor):
-            held = ir.Tensor(resolved(tensor).numpy().copy(), dtype=tensor.dtype, name=tensor.name)
-            node.attributes[attribute.name] = ir.AttrTensor(attribute.name, held)
-    return found
+            tensor_copy = ir.Tensor(resolved(tensor).numpy().copy(), dtype=tensor.dtype, name=tensor.name)
+            node.attributes[attribute.name] = ir.AttrTensor(attribute.name, tensor_copy)
+    return file_sizes
 
 
 def check(model: ir.Model) -> None:
@@ -190,8 +192,8 @@ def files(model: ir.Model) -> frozenset[Path]:
 
 def folder(model: ir.Model) -> Path | None:
     """Return the folder of the external tensors of a model in memory; None if there is none, or several."""
-    found = {Path(tensor.base_dir or Path(tensor.path).parent) for tensor in _external(model)}
-    return found.pop() if len(found) == 1 else None
+    folders = {Path(tensor.base_dir or Path(tensor.path).parent) for tensor in _external(model)}
+    return folders.pop() if len(folders) == 1 else None
 
 
 def size_of(model: ir.Model) -> int:
@@ -265,10 +267,10 @@ def _size(place: Path, tensor: ir.ExternalTensor, what: str, where: str | Path) 
 
 def _check_extent(tensor: ir.ExternalTensor, what: str, size: int, where: str | Path) -> None:
     """Raise ModelError unless shape, offset and length agree with each other and with the file's size."""
-    needed, offset, length = tensor.nbytes, tensor.offset or 0, tensor.length
-    if min(tensor.shape.numpy(), default=0) < 0 or length not in (None, 0, needed):
+    nbytes, offset, length = tensor.nbytes, tensor.offset or 0, tensor.length
+    if min(tensor.shape.numpy(), default=0) < 0 or length not in (None, 0, nbytes):
         raise ModelError(f"{what} does not have the size of its shape", where=where, remedy=EXPORT_AGAIN)
-    if not 0 <= offset <= size - needed:
+    if not 0 <= offset <= size - nbytes:
         raise ModelError(f"{what} ends beyond the end of {tensor.location}", where=where, remedy=EXPORT_AGAIN)
 
 
@@ -324,7 +326,7 @@ def _extents(path: Path) -> dict[Path, list[_Extent]]:
     """Return the extents of the tensors in each data file of a model; a missing length is 0."""
     data = _content(path)
     proto = _parsed(data) if KEY in data else None
-    found: dict[Path, list[_Extent]] = {}
+    extents_by_file: dict[Path, list[_Extent]] = {}
     for tensor in _referencing_tensors(proto) if proto is not None else ():
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get(_LOCATION)
@@ -334,8 +336,8 @@ def _extents(path: Path) -> dict[Path, list[_Extent]]:
         file = file.parent.resolve() / file.name  # not following a link itself
         offset, length = (entries.get(key, "0") for key in ("offset", "length"))
         extent = (int(offset), int(length)) if offset.isdecimal() and length.isdecimal() else (0, 0)
-        found.setdefault(file, []).append(extent)
-    return found
+        extents_by_file.setdefault(file, []).append(extent)
+    return extents_by_file
 
 
 def model_at(path: Path) -> onnx.ModelProto | None:
@@ -406,11 +408,11 @@ def _use(file: Path, target: Path) -> str:
 def _is_covered(file: Path, extents: Iterable[_Extent]) -> bool:
     """Return whether a file contains only these tensors, and zero padding between them."""
     end = 0
-    with file.open("rb") as opened:
+    with file.open("rb") as stream:
         for offset, length in sorted(extents):
             if offset > end:
-                opened.seek(end)
-                if offset - end > _ALIGNMENT or any(opened.read(offset - end)):
+                stream.seek(end)
+                if offset - end > _ALIGNMENT or any(stream.read(offset - end)):
                     return False
             end = max(end, offset + length)
     return file.stat().st_size <= end
@@ -442,16 +444,16 @@ def _refers(other: Path, file: Path) -> bool:
 
 def _mentions(other: Path, name: bytes) -> bool:
     """Return whether a file contains a name. Large files are searched only if they may be models."""
-    with other.open("rb") as opened:
-        if os.fstat(opened.fileno()).st_size >= 1 << 31:  # larger than any model
+    with other.open("rb") as stream:
+        if os.fstat(stream.fileno()).st_size >= 1 << 31:  # larger than any model
             return False
-        block = opened.read(_BLOCK)
+        block = stream.read(_BLOCK)
         if len(block) == _BLOCK and other.suffix != ".onnx" and not block.startswith(_FIRST_BYTE):
             return False
         while block:
             if name in block:
                 return True
-            more = opened.read(_BLOCK)
+            more = stream.read(_BLOCK)
             block = block[-len(name) :] + more if more else b""
     return False
 

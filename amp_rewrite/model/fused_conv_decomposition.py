@@ -30,9 +30,9 @@ def decompose(model: ir.Model, target: Target, half: Half) -> None:
     support = signature and target.support(*_FUSED, signature, half.name)
     if support is None or support.has("T", half.name):
         return
-    found = [node for node in every_node(model.graph) if (node.domain, node.op_type) == _FUSED]
+    fused_convs = [node for node in every_node(model.graph) if (node.domain, node.op_type) == _FUSED]
     names = UniqueNames(graphs(model.graph))
-    for node in found:
+    for node in fused_convs:
         if schema.text(node, "activation") in _ACTIVATIONS:
             parts = list(_parts(node, versions(""), names))
             graph_edits.replace(node, parts, parts[-1].outputs[0])
@@ -40,8 +40,8 @@ def decompose(model: ir.Model, target: Target, half: Half) -> None:
 
 def _parts(node: ir.Node, opset: int, names: UniqueNames) -> Iterator[ir.Node]:
     inputs, residual = node.inputs[:3], node.inputs[3] if len(node.inputs) > 3 else None
-    kept = [a for name, a in node.attributes.items() if not name.startswith("activation")]
-    conv = ir.Node("", "Conv", inputs, kept, name=node.name)
+    attributes = [a for name, a in node.attributes.items() if not name.startswith("activation")]
+    conv = ir.Node("", "Conv", inputs, attributes, name=node.name)
     yield conv
     last = _output(conv, node, "conv", names)
     if residual is not None:
@@ -76,8 +76,8 @@ def _plain(*parameters: str) -> Activate:
     """Return an activation of one node, with its parameters as attributes of these names."""
 
     def activate(node: ir.Node, last: ir.Value, _: int, names: UniqueNames) -> Iterator[ir.Node]:
-        given = zip(parameters, schema.numbers(node, "activation_params"), strict=False)
-        own = [ir.AttrFloat32(*each) for each in given]
+        pairs = zip(parameters, schema.numbers(node, "activation_params"), strict=False)
+        own = [ir.AttrFloat32(*each) for each in pairs]
         yield _part(schema.text(node, "activation"), [last], own, node, names)
 
     return activate

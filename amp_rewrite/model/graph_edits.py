@@ -9,9 +9,9 @@ import onnx_ir as ir
 from amp_rewrite.model.constants import StoredTensor
 
 
-def graph_of(held: ir.Node | ir.Value) -> ir.Graph:
+def graph_of(item: ir.Node | ir.Value) -> ir.Graph:
     """Return the graph that contains a node, or defines a value by a node, input or initializer."""
-    graph = held.graph
+    graph = item.graph
     assert isinstance(graph, ir.Graph), "all that a model holds is in a graph"
     return graph
 
@@ -70,23 +70,23 @@ def replace_by(node: ir.Node, operator: str, inputs: Sequence[ir.Value | None], 
 
     The names of the node and its output stay, as do the type and shape of the output.
     """
-    made, old = ir.Node("", operator, inputs, name=node.name), node.outputs[0]
-    value = made.outputs[0]
+    replacement, old = ir.Node("", operator, inputs, name=node.name), node.outputs[0]
+    value = replacement.outputs[0]
     value.name, value.type, value.shape = old.name, old.type, old.shape
-    replace(node, [before, made], value)
+    replace(node, [before, replacement], value)
 
 
-def register(value: ir.Value, graph: ir.Graph, *, listed: bool) -> None:
+def register(value: ir.Value, graph: ir.Graph, *, as_input: bool) -> None:
     """Register a constant as an initializer, and also as an input of the graph if `as_input`."""
     graph.register_initializer(value)
-    if listed:
+    if as_input:
         graph.inputs.append(value)
 
 
-def store(stored: StoredTensor, tensor: ir.TensorProtocol) -> None:
+def store(constant: StoredTensor, tensor: ir.TensorProtocol) -> None:
     """Replace the tensor of a constant."""
-    if stored.node is None:
-        stored.value.const_value = tensor
+    if constant.node is None:
+        constant.value.const_value = tensor
     else:
-        stored.node.attributes.clear()
-        stored.node.attributes["value"] = ir.AttrTensor("value", tensor)
+        constant.node.attributes.clear()
+        constant.node.attributes["value"] = ir.AttrTensor("value", tensor)

@@ -21,19 +21,19 @@ def inline(model: ir.Model) -> str | None:
     """
     if not model.functions:
         return None
-    named = [key for key in model.functions if _is_operator(key, model)]
-    element_types.refuse_too_many(model, named)
+    name_clashes = [key for key in model.functions if _is_operator(key, model)]
+    element_types.refuse_too_many(model, name_clashes)
     try:
         trial = _copy(model)
-        _prepare(trial, named)
-        trial = _Inlining(lambda function: function.identifier() not in named)(trial).model
+        _prepare(trial, name_clashes)
+        trial = _Inlining(lambda function: function.identifier() not in name_clashes)(trial).model
     except Exception as error:  # the pass raises errors of many kinds
         return f"functions stay float32: they cannot be inlined ({root_cause(error)})"
-    model.graph, kept = trial.graph, dict(trial.functions)
+    model.graph, functions = trial.graph, dict(trial.functions)
     model.functions.clear()
-    model.functions.update(kept)
-    names = ", ".join(schema.written(domain, name) for domain, name, _ in named)
-    return f"functions stay float32: there are operators of the same name ({names})" if named else None
+    model.functions.update(functions)
+    names = ", ".join(schema.written(domain, name) for domain, name, _ in name_clashes)
+    return f"functions stay float32: there are operators of the same name ({names})" if name_clashes else None
 
 
 class _Inlining(InlinePass):
@@ -81,11 +81,11 @@ def _body(function: ir.Function) -> tuple[_Named, _Named]:
     )
 
 
-def _rename(named: _Named, numbered: Numbering, taken: set[str]) -> None:
-    names = [numbered.free(name, taken) for _, name in named]
-    for (one, _), name in zip(named, names, strict=True):
+def _rename(entries: _Named, numbered: Numbering, used_names: set[str]) -> None:
+    names = [numbered.free(name, used_names) for _, name in entries]
+    for (one, _), name in zip(entries, names, strict=True):
         one.name = name
-    taken.difference_update(names)  # the pass adds them
+    used_names.difference_update(names)  # the pass adds them
 
 
 def _copy(model: ir.Model) -> ir.Model:
@@ -113,12 +113,12 @@ def _close_over(function: ir.Function, model: ir.Model) -> None:
     if not undefined:
         return
     defined = [value for node in graph for value in node.outputs]
-    named = {value.name: value for value in (*graph.inputs, *graph.initializers.values(), *defined)}
+    values_by_name = {value.name: value for value in (*graph.inputs, *graph.initializers.values(), *defined)}
     for value in undefined:
         function.inputs.append(value)
         for call in [node for node in graph.all_nodes() if node.op_identifier() == function.identifier()]:
             call.resize_inputs(len(function.inputs))
-            call.replace_input_with(len(function.inputs) - 1, named.get(value.name))
+            call.replace_input_with(len(function.inputs) - 1, values_by_name.get(value.name))
 
 
 def _is_operator(key: ir.OperatorIdentifier, model: ir.Model) -> bool:
@@ -127,7 +127,7 @@ def _is_operator(key: ir.OperatorIdentifier, model: ir.Model) -> bool:
     return schema.find(domain, name, version) is not None
 
 
-def _prepare(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> None:
+def _prepare(model: ir.Model, retained: Collection[ir.OperatorIdentifier]) -> None:
     """Prepare functions and calls for inlining.
 
     A function gets the model's opset versions, if its nodes have the same semantics in both. Omitted outputs
@@ -135,17 +135,17 @@ def _prepare(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> None:
     are removed: they need not hold for this call.
     """
     names = UniqueNames(traversal.graphs(model.graph))
-    inlined = [function for key, function in model.functions.items() if key not in kept]
+    inlined = [function for key, function in model.functions.items() if key not in retained]
     for function in inlined:
         _unify_imports(function, model)
     for node in (node for function in inlined for node in function.all_nodes()):
         for value in node.outputs:
             value.type = None
     for node in (node for whole in (model.graph, *inlined) for node in whole.all_nodes()):
-        called = model.functions.get(node.op_identifier())
-        if called is None or called.identifier() in kept:
+        callee = model.functions.get(node.op_identifier())
+        if callee is None or callee.identifier() in retained:
             continue
-        node.resize_outputs(len(called.outputs))
+        node.resize_outputs(len(callee.outputs))
         for value in node.outputs:
             value.name = value.name or names.of_value(value, "unread")
 

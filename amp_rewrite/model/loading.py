@@ -32,16 +32,16 @@ from amp_rewrite.process import startup
 
 def refuse(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto], where: str | Path) -> None:
     """Raise ModelError if a model, which has these graphs, contradicts itself."""
-    found = next(_contradictions(proto, graphs), None)
-    if found is not None:
-        raise ModelError(found, where=where, remedy=EXPORT_AGAIN)
+    contradiction = next(_contradictions(proto, graphs), None)
+    if contradiction is not None:
+        raise ModelError(contradiction, where=where, remedy=EXPORT_AGAIN)
 
 
 def _contradictions(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto]) -> Iterator[str]:
     for graph in (*graphs, *proto_traversal.in_functions(proto)):
-        stored = [(tensor.name, tensor) for tensor in graph.initializer]
-        stored += [(tensor.values.name, tensor) for tensor in graph.sparse_initializer]
-        for name in _differing(stored):
+        initializers = [(tensor.name, tensor) for tensor in graph.initializer]
+        initializers += [(tensor.values.name, tensor) for tensor in graph.sparse_initializer]
+        for name in _differing(initializers):
             yield f"stores '{name}' twice, with different values"
     for name in _differing((f"{f.domain}.{f.name}:{f.overload}", f) for f in proto.functions):
         yield f"has two functions '{name.removesuffix(':')}'"
@@ -51,11 +51,11 @@ def _contradictions(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto])
                 yield f"has a node {node.op_type} '{node.name}' with two attributes '{name}'"
 
 
-def _differing(named: Iterable[tuple[str, Message]]) -> Iterator[str]:
+def _differing(pairs: Iterable[tuple[str, Message]]) -> Iterator[str]:
     """Yield the names of messages that differ from an earlier one of the same name."""
-    found: dict[str, Message] = {}
-    for name, message in named:
-        first = found.setdefault(name, message)
+    first_by_name: dict[str, Message] = {}
+    for name, message in pairs:
+        first = first_by_name.setdefault(name, message)
         if first is not message and first.SerializeToString() != message.SerializeToString():
             yield name
 
@@ -73,7 +73,7 @@ class ForeignFormat:
 
 def recognise(data: bytes) -> ForeignFormat | None:
     """Return the format of these bytes, if it is known and not ONNX."""
-    return next((known for pattern, known in _FORMATS if pattern.match(data)), None)
+    return next((file_format for pattern, file_format in _FORMATS if pattern.match(data)), None)
 
 
 _UNPACK = "unpack it, and give the model in it"
@@ -353,19 +353,19 @@ def exported(graph: Any) -> onnx.ModelProto:
 
 
 def _from_path(path: Path) -> Loaded:
-    with open_file(path) as opened:
-        file = SourceFile(path, FileIdentity.of(os.fstat(opened.fileno())))
-        data = opened.read()
+    with open_file(path) as stream:
+        file = SourceFile(path, FileIdentity.of(os.fstat(stream.fileno())))
+        data = stream.read()
     file.check()
     loaded = replace(_from_proto(_parse(data, path), len(data), path), files=(file,))
     if external.KEY not in data:
         return loaded
-    found = external.resolve(loaded.model, path)
+    file_sizes = external.resolve(loaded.model, path)
     return replace(
         loaded,
-        size=loaded.size + sum(found.values()),
-        external=frozenset(found),
-        files=(file, *map(SourceFile.at, found)),
+        size=loaded.size + sum(file_sizes.values()),
+        external=frozenset(file_sizes),
+        files=(file, *map(SourceFile.at, file_sizes)),
     )
 
 
@@ -382,10 +382,10 @@ def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:
 
 def _not_onnx(data: bytes, problem: str, where: str | Path) -> ModelError:
     """Return the error for data that does not parse, with the format if it is recognised."""
-    known = recognise(data)
-    if known is None:
+    file_format = recognise(data)
+    if file_format is None:
         return ModelError(problem, where=where, remedy=_of_a_data_file(where) or EXPORT_AGAIN)
-    return ModelError(known.problem, where=where, remedy=known.remedy)
+    return ModelError(file_format.problem, where=where, remedy=file_format.remedy)
 
 
 def _of_a_data_file(where: str | Path) -> str:

@@ -27,21 +27,21 @@ def choose(
         if options.external_data != ExternalData():
             raise OptionError("external_data is for a path; other models keep their weights")
         return None
-    given = Path(source)
-    with open_file(given):  # raises ModelError
+    source_path = Path(source)
+    with open_file(source_path):  # raises ModelError
         pass
     if in_place and output is not None:
         raise OptionError(
             "`output` and `in_place=True` contradict each other", remedy="leave one of them out"
         )
     if in_place:
-        return given
+        return source_path
     remedy = "choose another place, or use `in_place=True`"
-    return beside(given, output, default(given, options.half), remedy)
+    return beside(source_path, output, default(source_path, options.half), remedy)
 
 
 def beside(
-    given: Path,
+    source: Path,
     output: str | os.PathLike[str] | None,
     unnamed: Path,
     remedy: str = "choose another place",
@@ -52,7 +52,7 @@ def beside(
     OutputError where no file can be written.
     """
     target = Path(output) if output is not None else unnamed
-    if file_identity.is_same(target, given):
+    if file_identity.is_same(target, source):
         raise OptionError(f"{target} is the input itself", remedy=remedy)
     if output is None and target.is_symlink():  # a default path must not follow links
         raise OutputError(
@@ -73,9 +73,9 @@ def _refuse_other_format(target: Path) -> None:
         raise OptionError(problem, remedy="name the result .onnx")
 
 
-def refuse_data(target: Path, read: Iterable[Path]) -> None:
+def refuse_data(target: Path, source_files: Iterable[Path]) -> None:
     """Raise OptionError if a result would replace a file with weights of its model."""
-    for file in read:
+    for file in source_files:
         if file_identity.is_same(target, file):
             raise OptionError(f"{target} holds weights of the input", remedy="choose another place")
 

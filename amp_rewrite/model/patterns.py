@@ -42,10 +42,10 @@ def operands(node: ir.Node) -> tuple[ir.Value, ...]:
 
 def other(node: ir.Node, value: ir.Value) -> ir.Value | None:
     """Return the other of two operands: the same value if a node reads it twice, None without two."""
-    given = operands(node)
-    if len(given) != 2:
+    inputs = operands(node)
+    if len(inputs) != 2:
         return None
-    return given[1] if given[0] is value else given[0] if given[1] is value else None
+    return inputs[1] if inputs[0] is value else inputs[0] if inputs[1] is value else None
 
 
 def maker(value: ir.Value | None, *operators: str) -> ir.Node | None:
@@ -94,8 +94,8 @@ def origin(value: ir.Value) -> ir.Value:
 
 def only_reader(value: ir.Value) -> ir.Node | None:
     """Return the only consumer of a value; None if there are several, or it is also an output of a graph."""
-    found = {node for node, _ in value.uses()}
-    return found.pop() if len(found) == 1 and not value.is_graph_output() else None
+    consumers = {node for node, _ in value.uses()}
+    return consumers.pop() if len(consumers) == 1 and not value.is_graph_output() else None
 
 
 def scalar(value: ir.Value | None) -> float | None:
@@ -143,11 +143,11 @@ def is_of_sizes(value: ir.Value | None) -> bool:
 def are_closed(nodes: Iterable[ir.Node], result: ir.Node) -> bool:
     """Return whether nodes of one graph, except `result`, have no outside consumers apart from Shapes."""
     within = set(nodes)
-    made = (value for node in within if node is not result for value in node.outputs)
+    inner_values = (value for node in within if node is not result for value in node.outputs)
     return all(node.graph is result.graph for node in within) and not any(
         value.is_graph_output()
         or any(node not in within and not is_default(node, "Shape", "Size") for node, _ in value.uses())
-        for value in made
+        for value in inner_values
     )
 
 
@@ -182,9 +182,11 @@ Step = Callable[[ir.Node], "ir.Value | None"]
 _COMMUTE = frozenset("Add Max Min Mul Sum".split())
 
 
-def match(pattern: Pattern, value: ir.Value, passed: frozenset[str] = REARRANGES) -> Match | None:
+def match(pattern: Pattern, value: ir.Value, transparent_ops: frozenset[str] = REARRANGES) -> Match | None:
     """Return the first match of a pattern at a value; None without one."""
-    return next(pattern(value, _NOTHING if passed is REARRANGES else Match(passed=passed)), None)
+    return next(
+        pattern(value, _NOTHING if transparent_ops is REARRANGES else Match(passed=transparent_ops)), None
+    )
 
 
 _NOTHING = Match()
@@ -193,24 +195,25 @@ _NOTHING = Match()
 def var(name: str) -> Pattern:
     """Return a pattern of any value, the same one wherever the name recurs, in any shape."""
 
-    def matches(value: ir.Value, found: Match) -> Iterator[Match]:
-        if name not in found.values:
-            yield found._replace(values={**found.values, name: value})
-        elif (shared := _shared(found.values[name], value, found.passed)) is not None:
+    def matches(value: ir.Value, state: Match) -> Iterator[Match]:
+        if name not in state.values:
+            yield state._replace(values={**state.values, name: value})
+        elif (shared := _shared(state.values[name], value, state.passed)) is not None:
             data, between = shared
-            yield found._replace(values={**found.values, name: data}, nodes=(*found.nodes, *between))
+            yield state._replace(values={**state.values, name: data}, nodes=(*state.nodes, *between))
 
     return matches
 
 
 def _shared(
-    first: ir.Value, second: ir.Value, passed: frozenset[str]
+    first: ir.Value, second: ir.Value, transparent_ops: frozenset[str]
 ) -> tuple[ir.Value, Iterable[ir.Node]] | None:
     """Return the common source of both values, and the nodes that rearrange it; None without one."""
     if first is second:
         return first, ()
     one, two = (
-        dict.fromkeys(sources(value, lambda node: _passes(node, passed))) for value in (first, second)
+        dict.fromkeys(sources(value, lambda node: _passes(node, transparent_ops)))
+        for value in (first, second)
     )
     data = next((value for value in one if value in two), None)
     if data is None:
@@ -222,29 +225,29 @@ def _shared(
 def fits(is_wanted: Callable[[ir.Value], bool]) -> Pattern:
     """Return a pattern of a value that satisfies a predicate."""
 
-    def matches(value: ir.Value, found: Match) -> Iterator[Match]:
+    def matches(value: ir.Value, state: Match) -> Iterator[Match]:
         if is_wanted(value):
-            yield found
+            yield state
 
     return matches
 
 
-def number(wanted: float | None = None) -> Pattern:
+def number(target: float | None = None) -> Pattern:
     """Return a pattern of a constant number: `target`, or any."""
-    return fits(lambda value: (stored := scalar(value)) is not None and wanted in (None, stored))
+    return fits(lambda value: (constant := scalar(value)) is not None and target in (None, constant))
 
 
 def either(*patterns: Pattern) -> Pattern:
     """Return a pattern with alternatives, tried in order."""
     heads = [(pattern, _HEADS.get(pattern)) for pattern in patterns]
 
-    def matches(value: ir.Value, found: Match) -> Iterator[Match]:
+    def matches(value: ir.Value, state: Match) -> Iterator[Match]:
         node = value.producer()
         operator = node.op_type if node is not None else ""
-        is_passed = node is not None and _passes(node, found.passed)
+        is_passed = node is not None and _passes(node, state.passed)
         for pattern, names in heads:
             if names is None or is_passed or operator in names:
-                yield from pattern(value, found)
+                yield from pattern(value, state)
 
     return matches
 
@@ -260,27 +263,31 @@ def op(operators: str, *inputs: Pattern, where: Callable[[ir.Node], bool] | None
     """
     names = frozenset(operators.split())
 
-    def matches(value: ir.Value, found: Match) -> Iterator[Match]:
-        node, between = _maker(value, names, found.passed)
+    def matches(value: ir.Value, state: Match) -> Iterator[Match]:
+        node, between = _maker(value, names, state.passed)
         if node is None or len(node.inputs) < len(inputs) or not (where is None or where(node)):
             return
-        within = found._replace(nodes=(*found.nodes, *between, node))
-        given = node.inputs[: len(inputs)]
+        within = state._replace(nodes=(*state.nodes, *between, node))
+        arguments = node.inputs[: len(inputs)]
         swaps = len(node.inputs) == len(inputs) == 2 and node.op_type in _COMMUTE
-        for order in (given, given[::-1]) if swaps and given[0] is not given[1] else (given,):
+        for order in (
+            (arguments, arguments[::-1]) if swaps and arguments[0] is not arguments[1] else (arguments,)
+        ):
             yield from _all(inputs, order, within)
 
     _HEADS[matches] = names
     return matches
 
 
-def _passes(node: ir.Node, passed: frozenset[str]) -> bool:
+def _passes(node: ir.Node, transparent_ops: frozenset[str]) -> bool:
     """Return whether a pattern looks through a node: a whole Slice if it looks through all rearrangements."""
-    return node.op_type in passed or (node.op_type == "Slice" and passed is REARRANGES and rearranges(node))
+    return node.op_type in transparent_ops or (
+        node.op_type == "Slice" and transparent_ops is REARRANGES and rearranges(node)
+    )
 
 
 def _maker(
-    value: ir.Value, names: frozenset[str], passed: frozenset[str]
+    value: ir.Value, names: frozenset[str], transparent_ops: frozenset[str]
 ) -> tuple[ir.Node | None, list[ir.Node]]:
     """Return the producer of a value with one of these operators, and the chain of rearranging nodes between
     them, which must not branch.
@@ -289,7 +296,7 @@ def _maker(
     while (node := value.producer()) is not None and not node.domain:
         if node.op_type in names:
             return node, between
-        source = node.inputs[0] if _passes(node, passed) else None
+        source = node.inputs[0] if _passes(node, transparent_ops) else None
         if source is None or (between and only_reader(value) is None):
             break
         between.append(node)
@@ -297,21 +304,21 @@ def _maker(
     return None, []
 
 
-def _all(patterns: tuple[Pattern, ...], values: Sequence[ir.Value | None], found: Match) -> Iterator[Match]:
+def _all(patterns: tuple[Pattern, ...], values: Sequence[ir.Value | None], state: Match) -> Iterator[Match]:
     if not patterns:
-        yield found
+        yield state
     elif values[-1] is not None:
-        for each in patterns[-1](values[-1], found):
+        for each in patterns[-1](values[-1], state):
             yield from _all(patterns[:-1], values[:-1], each)
 
 
 def part(name: str, pattern: Pattern) -> Pattern:
     """Return a pattern whose nodes are named as a part of the match."""
 
-    def matches(value: ir.Value, found: Match) -> Iterator[Match]:
-        for each in pattern(value, found._replace(nodes=())):
+    def matches(value: ir.Value, state: Match) -> Iterator[Match]:
+        for each in pattern(value, state._replace(nodes=())):
             parts = {**each.parts, name: (*each.nodes, *each.parts.get(name, ()))}
-            yield each._replace(nodes=(*found.nodes, *each.nodes), parts=parts)
+            yield each._replace(nodes=(*state.nodes, *each.nodes), parts=parts)
 
     return matches
 
@@ -319,10 +326,10 @@ def part(name: str, pattern: Pattern) -> Pattern:
 def when(pattern: Pattern, check: Callable[[Match], bool]) -> Pattern:
     """Return a pattern with a check on what it alone has matched."""
 
-    def matches(value: ir.Value, found: Match) -> Iterator[Match]:
-        for each in pattern(value, found._replace(nodes=())):
+    def matches(value: ir.Value, state: Match) -> Iterator[Match]:
+        for each in pattern(value, state._replace(nodes=())):
             if check(each):
-                yield each._replace(nodes=(*found.nodes, *each.nodes))
+                yield each._replace(nodes=(*state.nodes, *each.nodes))
 
     if pattern in _HEADS:
         _HEADS[matches] = _HEADS[pattern]
@@ -334,19 +341,19 @@ def steps(step: Step, over: Pattern, *, alone: bool = True) -> Pattern:
 
     heads = _HEADS.get(over)
 
-    def may_match(node: ir.Node | None, passed: frozenset[str]) -> bool:
-        return node is None or heads is None or node.op_type in heads or _passes(node, passed)
+    def may_match(node: ir.Node | None, transparent_ops: frozenset[str]) -> bool:
+        return node is None or heads is None or node.op_type in heads or _passes(node, transparent_ops)
 
-    def matches(value: ir.Value | None, found: Match) -> Iterator[Match]:
+    def matches(value: ir.Value | None, state: Match) -> Iterator[Match]:
         nodes: list[ir.Node] = []
         while value is not None:
             node = value.producer()
             is_end = node is None or bool(node.domain) or not node.inputs
             is_end |= alone and only_reader(value) is None
             # Patterns look through rearrangements: in a chain of these, the first and last positions suffice.
-            tells = not nodes or is_end or node is None or node.op_type not in found.passed
-            if tells and may_match(node, found.passed):
-                yield from over(value, found._replace(nodes=(*found.nodes, *nodes)))
+            tells = not nodes or is_end or node is None or node.op_type not in state.passed
+            if tells and may_match(node, state.passed):
+                yield from over(value, state._replace(nodes=(*state.nodes, *nodes)))
             if is_end or node is None:
                 return
             nodes.append(node)
@@ -367,12 +374,12 @@ def _first_of_moved(node: ir.Node) -> ir.Value | None:
 def computed(name: str, is_step: Callable[[ir.Node], bool], most: int) -> Pattern:
     """Return a pattern of at most `most` nodes that compute with a value named before, and numbers."""
 
-    def matches(value: ir.Value, found: Match) -> Iterator[Match]:
+    def matches(value: ir.Value, state: Match) -> Iterator[Match]:
         nodes: dict[ir.Node, None] = {}
         waiting: list[ir.Value | None] = [value]
         while waiting:
             each = waiting.pop()
-            if each is found.values[name] or scalar(each) is not None:
+            if each is state.values[name] or scalar(each) is not None:
                 continue
             node = each.producer() if each is not None else None
             if node is None or node.domain or not is_step(node) or len(nodes) == most:
@@ -380,7 +387,7 @@ def computed(name: str, is_step: Callable[[ir.Node], bool], most: int) -> Patter
             if node not in nodes:
                 nodes[node] = None
                 waiting += node.inputs[:1] if node.op_type in REARRANGES else node.inputs
-        yield found._replace(nodes=(*found.nodes, *nodes))
+        yield state._replace(nodes=(*state.nodes, *nodes))
 
     return matches
 

@@ -32,8 +32,8 @@ class PreservedFields:
     @property
     def sparse_names(self) -> frozenset[str]:
         """Return the names of the sparse initializers."""
-        held = self.sparse_initializers
-        return frozenset(tensor.values.name for graph in held for tensor in graph.sparse_initializer)
+        graphs = self.sparse_initializers
+        return frozenset(tensor.values.name for graph in graphs for tensor in graph.sparse_initializer)
 
 
 def take_out(proto: onnx.ModelProto, graphs: Collection[onnx.GraphProto]) -> PreservedFields:
@@ -76,9 +76,9 @@ def _remove_duplicate_imports(proto: onnx.ModelProto) -> None:
     """Keep the last import of each domain; the default domain has two names."""
     last = {schema.canonical(opset.domain): opset for opset in proto.opset_import}
     if len(last) < len(proto.opset_import):
-        kept = [onnx.OperatorSetIdProto.FromString(opset.SerializeToString()) for opset in last.values()]
+        imports = [onnx.OperatorSetIdProto.FromString(opset.SerializeToString()) for opset in last.values()]
         del proto.opset_import[:]
-        proto.opset_import.extend(kept)
+        proto.opset_import.extend(imports)
 
 
 def _remove_duplicate_initializers(graph: onnx.GraphProto) -> None:
@@ -86,10 +86,10 @@ def _remove_duplicate_initializers(graph: onnx.GraphProto) -> None:
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
     dense = {tensor.name: tensor for tensor in graph.initializer}
     if len(sparse) + len(dense) < len(graph.sparse_initializer) + len(graph.initializer):
-        kept = onnx.GraphProto(initializer=dense.values(), sparse_initializer=sparse.values())
+        unique_initializers = onnx.GraphProto(initializer=dense.values(), sparse_initializer=sparse.values())
         graph.ClearField("initializer")
         graph.ClearField("sparse_initializer")
-        graph.MergeFrom(kept)
+        graph.MergeFrom(unique_initializers)
 
 
 def restore(preserved: PreservedFields, proto: onnx.ModelProto) -> None:
@@ -147,10 +147,10 @@ def _restore_sparse_initializers(preserved: PreservedFields, graph: onnx.GraphPr
 def _take_types(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TypeProto]]:
     for info in proto_traversal.value_infos(graph):
         if _is_unsupported(info.type):
-            kept = onnx.TypeProto()
-            kept.CopyFrom(info.type)
+            type_proto = onnx.TypeProto()
+            type_proto.CopyFrom(info.type)
             info.ClearField("type")
-            yield info.name, kept
+            yield info.name, type_proto
 
 
 def _is_unsupported(kind: onnx.TypeProto) -> bool:
@@ -168,11 +168,11 @@ _ELEMENT_TYPES = frozenset(map(int, ir.DataType))
 
 def _remove_duplicate_data(tensor: onnx.TensorProto) -> None:
     """Keep one of several data fields: the raw one, or that of the tensor's type."""
-    held = [name for name in _DATA if len(getattr(tensor, name))]
-    if len(held) + tensor.HasField("raw_data") > 1:
-        read = "raw_data" if tensor.HasField("raw_data") else _FIELDS.get(tensor.data_type, "int32_data")
-        for name in held:
-            if name != read:
+    data_fields = [name for name in _DATA if len(getattr(tensor, name))]
+    if len(data_fields) + tensor.HasField("raw_data") > 1:
+        field = "raw_data" if tensor.HasField("raw_data") else _FIELDS.get(tensor.data_type, "int32_data")
+        for name in data_fields:
+            if name != field:
                 tensor.ClearField(name)
 
 
@@ -196,8 +196,8 @@ def restore_trailing_outputs(model: ir.Model, proto: onnx.ModelProto, graphs: It
     if not model.functions and all(value.name for value in last):
         return
     _restore_outputs(model.graph, proto.graph.node)
-    for function, written in zip(model.functions.values(), proto.functions, strict=True):
-        _restore_outputs(function, written.node)
+    for function, function_proto in zip(model.functions.values(), proto.functions, strict=True):
+        _restore_outputs(function, function_proto.node)
 
 
 def _restore_outputs(nodes: Iterable[ir.Node], protos: Iterable[onnx.NodeProto]) -> None:
@@ -205,5 +205,5 @@ def _restore_outputs(nodes: Iterable[ir.Node], protos: Iterable[onnx.NodeProto])
         if node.outputs and not node.outputs[-1].name:
             proto.output.extend([""] * (len(node.outputs) - len(proto.output)))
         bodies = control_flow.bodies(node)
-        for body, written in zip(bodies, proto_traversal.bodies(proto) if bodies else (), strict=True):
-            _restore_outputs(body, written.node)
+        for body, body_proto in zip(bodies, proto_traversal.bodies(proto) if bodies else (), strict=True):
+            _restore_outputs(body, body_proto.node)

@@ -81,9 +81,9 @@ def rank(value: ir.Value | None) -> int | None:
 def sources(value: ir.Value) -> Iterator[ir.Value]:
     """Yield the operands of a value's producer from which a Transpose may have moved here."""
     node = value.producer()
-    for port, read in enumerate(node.inputs if node is not None else ()):
-        if node is not None and read is not None and carries(node, port):
-            yield read
+    for port, operand in enumerate(node.inputs if node is not None else ()):
+        if node is not None and operand is not None and carries(node, port):
+            yield operand
 
 
 _PRODUCTS = {"": ("MatMul",), "com.microsoft": ("FusedMatMul",)}
@@ -148,5 +148,5 @@ def _perm(node: ir.Node) -> tuple[int, ...]:
 
 def _shape(value: ir.Value | None) -> ir.ShapeProtocol | None:
     tensor = constants.stored_as(value)
-    held = tensor if tensor is not None else value
-    return held.shape if held is not None else None
+    source = tensor if tensor is not None else value
+    return source.shape if source is not None else None

@@ -27,16 +27,16 @@ def bodies(graph: Iterable[ir.Node]) -> Iterator[ir.Graph]:
 
 def nodes(graph: ir.Graph) -> dict[ir.Graph, tuple[ir.Node, ...]]:
     """Return the nodes of a graph and of all graphs nested in it, in the order of `graphs`."""
-    found = {graph: tuple(graph)}  # iterating a tuple is five times faster than onnx-ir's list
-    for body in bodies(found[graph]):
-        found.update(nodes(body))
-    return found
+    nodes_by_graph = {graph: tuple(graph)}  # iterating a tuple is five times faster than onnx-ir's list
+    for body in bodies(nodes_by_graph[graph]):
+        nodes_by_graph.update(nodes(body))
+    return nodes_by_graph
 
 
 def every_node(graph: ir.Graph) -> Iterator[ir.Node]:
     """Yield the nodes of a graph and of all graphs nested in it, in the order of `graphs`."""
-    for held in graphs(graph):
-        yield from held
+    for subgraph in graphs(graph):
+        yield from subgraph
 
 
 def nodes_inner_first(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
@@ -52,13 +52,13 @@ def varying_values(nodes: GraphNodes) -> set[ir.Value | None]:
 
     A runtime computes all others once.
     """
-    found: set[ir.Value | None] = set()
-    for graph, held in nodes.items():
-        found.update(value for value in graph.inputs if value.const_value is None)
-        for node in held:
-            if not found.isdisjoint(node.inputs) and not _asks_for_known_sizes(node):
-                found.update(node.outputs)
-    return found
+    values: set[ir.Value | None] = set()
+    for graph, graph_nodes in nodes.items():
+        values.update(value for value in graph.inputs if value.const_value is None)
+        for node in graph_nodes:
+            if not values.isdisjoint(node.inputs) and not _asks_for_known_sizes(node):
+                values.update(node.outputs)
+    return values
 
 
 def _asks_for_known_sizes(node: ir.Node) -> bool:

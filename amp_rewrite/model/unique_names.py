@@ -77,8 +77,8 @@ def rename_twins(model: ir.Model) -> tuple[str, ...]:
         node.name = unique.of_node(node.name or "")
     count = "1 node has" if len(twins) == 1 else f"{len(twins):,} nodes have"
     which = "it" if len(twins) == 1 else "the first"
-    told = f"{count} the name of another ('{first}'), which onnxruntime refuses"
-    return (f"{told}; the result calls {which} '{twins[0].name}'",)
+    message = f"{count} the name of another ('{first}'), which onnxruntime refuses"
+    return (f"{message}; the result calls {which} '{twins[0].name}'",)
 
 
 def _defined(graph: ir.Graph) -> Iterator[str | None]:
@@ -93,15 +93,15 @@ class Numbering:
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
 
-    def free(self, name: str, taken: set[str] | set[str | None]) -> str:
+    def free(self, name: str, used_names: set[str] | set[str | None]) -> str:
         """Return the name itself, or `<name>_2` and so on if that is in use; add the result to `used_names`.
 
         A name that was in `used_names` once must stay there.
         """
         candidate, number = name, self._last.get(name, 1)
-        while candidate in taken:
+        while candidate in used_names:
             number += 1
             candidate = f"{name}_{number}"
         self._last[name] = number
-        taken.add(candidate)
+        used_names.add(candidate)
         return candidate

@@ -130,12 +130,12 @@ def _write_file(
         with open_file(source) as file:
             data = file.read()
         with _staged(target) as stage:
-            written = _publish(target, stage, data, (), loaded.files)
-        return WrittenResult(written.path, len(data), "", written.warnings)
+            output = _publish(target, stage, data, (), loaded.files)
+        return WrittenResult(output.path, len(data), "", output.warnings)
     in_use = loaded.external if source != target else frozenset[Path]()
-    written = save(loaded, target, external_data, in_use, proof, count)
-    beside = external.size_of(loaded.model) if external.KEY in written.data else 0
-    return WrittenResult(written.path, beside + len(written.data), str(written.path), written.warnings)
+    output = save(loaded, target, external_data, in_use, proof, count)
+    beside = external.size_of(loaded.model) if external.KEY in output.data else 0
+    return WrittenResult(output.path, beside + len(output.data), str(output.path), output.warnings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class WrittenModel:
 def save(
     loaded: Loaded,
     path: Path,
-    asked: ExternalData = _AS_IN_SOURCE,
+    external_data: ExternalData = _AS_IN_SOURCE,
     in_use: frozenset[Path] = frozenset[Path](),
     proof: Proof | None = None,
     count: Count | None = None,
@@ -161,15 +161,15 @@ def save(
     `in_use` or others refer to them. Raises OutputError when the model cannot be written, and ModelError when
     a file that it is read from has changed since.
     """
-    is_external = _is_external(loaded, asked)
+    is_external = _is_external(loaded, external_data)
     if not is_external:
         _refuse_too_large(loaded, path, "leave out `Options.external_data=NEVER`")
     with _staged(path) as stage:
         names: Sequence[str] = ()
         if is_external:
             _refuse_link_elsewhere(path, stage.target)
-            written = proof.written if proof else None
-            names = external.write(loaded.model, stage, asked.largest, count, written)
+            tracker = proof.written if proof else None
+            names = external.write(loaded.model, stage, external_data.largest, count, tracker)
         elif loaded.external:
             ir.external_data.load_to_model(loaded.model)
         data = serialization.to_proto(loaded).SerializeToString()
@@ -191,7 +191,7 @@ def _publish(
     stage: Stage,
     data: bytes,
     names: Sequence[str],
-    read: Sequence[SourceFile],
+    sources: Sequence[SourceFile],
     in_use: frozenset[Path] = frozenset[Path](),
     proof: Proof | None = None,
 ) -> WrittenModel:
@@ -202,12 +202,12 @@ def _publish(
     staged = stage.files / stage.target.name
     staged.write_bytes(data)
     _prove(proof, staged)
-    file_identity.check(read)
+    file_identity.check(sources)
     warnings = external.find(stage.target, in_use).warnings
-    mode = next((file.path.stat().st_mode for file in read), None)
+    mode = next((file.path.stat().st_mode for file in sources), None)
 
     def move() -> None:
-        file_identity.check(read if path in {file.path for file in read} else ())
+        file_identity.check(sources if path in {file.path for file in sources} else ())
         with locking.held(stage.target.parent):
             obsolete = external.find(stage.target, in_use)
             stage.publish(names, mode)
@@ -216,11 +216,11 @@ def _publish(
     return WrittenModel(stage.complete(path, move), data, warnings)
 
 
-def _is_external(loaded: Loaded, asked: ExternalData) -> bool:
+def _is_external(loaded: Loaded, external_data: ExternalData) -> bool:
     """Return whether the weights are written as external data."""
-    if asked.beside is Beside.AUTO:
-        return bool(loaded.external or asked.largest) or _is_too_large(loaded)
-    return asked.beside is Beside.ALWAYS
+    if external_data.beside is Beside.AUTO:
+        return bool(loaded.external or external_data.largest) or _is_too_large(loaded)
+    return external_data.beside is Beside.ALWAYS
 
 
 def _refuse_link_elsewhere(path: Path, target: Path) -> None:

@@ -141,7 +141,7 @@ def fit_each(arrays: Sequence[NDArray[np.float32]], half: Half) -> list[Fit]:
     with np.errstate(all="ignore"):
         rounded, whole = flat.astype(half.numpy).astype(np.float32), np.trunc(flat)
     some = np.logical_or.reduceat(finite, starts)
-    found = (
+    columns = (
         np.where(some, np.minimum.reduceat(np.where(finite, flat, np.inf), starts), 0),
         np.where(some, np.maximum.reduceat(np.where(finite, flat, -np.inf), starts), 0),
         np.add.reduceat(finite & np.isinf(rounded), starts, dtype=np.intp),
@@ -150,7 +150,7 @@ def fit_each(arrays: Sequence[NDArray[np.float32]], half: Half) -> list[Fit]:
         np.logical_and.reduceat((whole == flat) | nan, starts),
         np.logical_or.reduceat(nan, starts),
     )
-    return [Fit(*row) for row in zip(*(column.tolist() for column in found), strict=True)]
+    return [Fit(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def _fit(array: NDArray[np.float32], half: Half) -> Fit:

@@ -55,11 +55,11 @@ def installed() -> OperatorVersions:
         schemas = state.get_all_operator_schema()
     except (ImportError, AttributeError, OSError):
         return {}
-    found: dict[tuple[str, str], list[OperatorVersion]] = {}
+    versions_by_operator: dict[tuple[str, str], list[OperatorVersion]] = {}
     for schema in sorted(schemas, key=lambda s: (s.domain, s.name, s.since_version)):
         if schema.domain in (CONTRIB, BLOCKED) or (schema.domain == "" and not onnx.defs.has(schema.name)):
-            found.setdefault((schema.domain, schema.name), []).append(_record(schema))
-    return {key: tuple(versions) for key, versions in found.items()}
+            versions_by_operator.setdefault((schema.domain, schema.name), []).append(_record(schema))
+    return {key: tuple(versions) for key, versions in versions_by_operator.items()}
 
 
 def _record(schema: Any) -> OperatorVersion:
@@ -80,10 +80,10 @@ def _formals(parameters: Iterable[Any]) -> list[list[Any]]:
 
 def table() -> str:
     """Return the text of the table for the installed onnxruntime."""
-    found: dict[str, dict[str, Any]] = {}
+    versions_by_domain: dict[str, dict[str, Any]] = {}
     for (domain, name), versions in installed().items():
-        found.setdefault(domain, {})[name] = versions
-    return json.dumps(found, indent=None, separators=(",", ":"), sort_keys=True) + "\n"
+        versions_by_domain.setdefault(domain, {})[name] = versions
+    return json.dumps(versions_by_domain, indent=None, separators=(",", ":"), sort_keys=True) + "\n"
 
 
 if __name__ == "__main__":

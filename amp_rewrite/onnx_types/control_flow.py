@@ -37,15 +37,15 @@ def bindings(node: ir.Node) -> tuple[Binding, ...] | None:
     """
     if node.domain != "" or node.op_type not in _BINDINGS:
         return None
-    found: list[Binding] = []
+    body_bindings: list[Binding] = []
     try:
         for binding in _BINDINGS[node.op_type](node):
             if not _exists(binding):  # at once: a Scan can declare billions
                 return None
-            found.append(binding)
+            body_bindings.append(binding)
     except (KeyError, TypeError):
         return None
-    return tuple(found)
+    return tuple(body_bindings)
 
 
 def _exists(binding: Binding) -> bool:
@@ -64,13 +64,13 @@ def bodies(node: ir.Node) -> tuple[ir.Graph, ...]:
     """Return the graphs in a node's attributes, in the order of the attributes."""
     if not may_have_bodies(node):
         return ()
-    found: list[ir.Graph] = []
+    graphs: list[ir.Graph] = []
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            found.append(attribute.as_graph())
+            graphs.append(attribute.as_graph())
         elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            found.extend(attribute.as_graphs())
-    return tuple(found)
+            graphs.extend(attribute.as_graphs())
+    return tuple(graphs)
 
 
 def _if(node: ir.Node) -> Iterator[Binding]:

@@ -113,9 +113,9 @@ class _Inference:
     def _declaration(self, value: ir.Value) -> Type | None:
         return value.type or self._declared.get(value.name or "")
 
-    def _set(self, value: ir.Value, found: Type | None) -> None:
-        if found is not None:
-            self.types[value] = found
+    def _set(self, value: ir.Value, inferred_type: Type | None) -> None:
+        if inferred_type is not None:
+            self.types[value] = inferred_type
 
     def _node(self, node: ir.Node) -> None:
         if control_flow.may_have_bodies(node):
@@ -142,13 +142,13 @@ class _Inference:
         if self._functions and node.op_identifier() in self._functions:
             layout = None
         for group in layout or ():
-            found = self._bound(node, group)
+            group_type = self._bound(node, group)
             for i in group.outputs:
-                self._set(outputs[i], found or self._declaration(outputs[i]))
-            for i in group.inputs if found is not None else ():
+                self._set(outputs[i], group_type or self._declaration(outputs[i]))
+            for i in group.inputs if group_type is not None else ():
                 value = inputs[i]
                 if value is not None and value not in types and _is_defined(value):
-                    self._set(value, found)  # all ports of a group have the same type
+                    self._set(value, group_type)  # all ports of a group have the same type
         for value in outputs if layout is None else ():
             self._set(value, self._declaration(value))
 
@@ -156,8 +156,8 @@ class _Inference:
         inputs, types = node.inputs, self.types
         for i in group.inputs:
             value = inputs[i]
-            if value is not None and (found := types.get(value)) is not None:
-                return found
+            if value is not None and (bound_type := types.get(value)) is not None:
+                return bound_type
         if len(group.allowed) == 1:
             return parse(next(iter(group.allowed)))
         return self._of_container(node) or self._of_attribute(node, group)
@@ -175,8 +175,8 @@ class _Inference:
     def _of_variable(self, node: ir.Node, name: str) -> ir.DataType | None:
         position = {"T1": 0, "T2": 1}[name]
         value = node.inputs[position] if len(node.inputs) > position else None
-        found = self.types.get(value) if value is not None else None
-        return found.dtype if found is not None else None
+        value_type = self.types.get(value) if value is not None else None
+        return value_type.dtype if value_type is not None else None
 
     def _of_container(self, node: ir.Node) -> Type | None:
         """Return the output type of an operator on sequences or optionals, from that of its first input."""
@@ -194,19 +194,19 @@ class _Inference:
 
     def _enter(self, binding: control_flow.Binding, node: ir.Node) -> None:
         outer = next(_present(node.inputs, binding.inputs), None)
-        found = self.types.get(outer) if outer is not None else None
-        if binding.mapped and isinstance(found, ir.SequenceType):
-            found = found.elem_type
+        outer_type = self.types.get(outer) if outer is not None else None
+        if binding.mapped and isinstance(outer_type, ir.SequenceType):
+            outer_type = outer_type.elem_type
         for body, i in binding.enters:
-            self._set(body.inputs[i], found or body.inputs[i].type)
+            self._set(body.inputs[i], outer_type or body.inputs[i].type)
 
     def _leave(self, binding: control_flow.Binding, node: ir.Node) -> None:
         inner = (self.types.get(body.outputs[i]) for body, i in binding.leaves)
-        found = next((kind for kind in inner if kind is not None), None)
-        if binding.mapped and found is not None:
-            found = ir.SequenceType(found)
+        output_type = next((kind for kind in inner if kind is not None), None)
+        if binding.mapped and output_type is not None:
+            output_type = ir.SequenceType(output_type)
         for value in _present(node.outputs, binding.outputs):
-            self._set(value, found or self._declaration(value))
+            self._set(value, output_type or self._declaration(value))
 
 
 def _is_defined(value: ir.Value) -> bool:
@@ -271,8 +271,8 @@ def find(model: ir.Model) -> str:
 
 def _of_declarations(types: Types) -> Iterator[str]:
     for value, inferred in types.items():
-        if found := _conflict((inferred, value.type)):
-            yield f"'{value.name}' is {found[0]}, and declared {found[1]}"
+        if conflict := _conflict((inferred, value.type)):
+            yield f"'{value.name}' is {conflict[0]}, and declared {conflict[1]}"
 
 
 def _of_nodes(model: ir.Model, types: Types) -> Iterator[str]:
@@ -280,9 +280,9 @@ def _of_nodes(model: ir.Model, types: Types) -> Iterator[str]:
     for node in model.graph.all_nodes():
         for values in _alike(node, version(node.domain)):
             kinds = (types.get(value, value.type) for value in values if value is not None)
-            if found := _conflict(kinds):
+            if conflict := _conflict(kinds):
                 name = node.name or next((value.name for value in node.outputs if value.name), "")
-                yield f"{node.op_type} '{name}' has {' and '.join(found)} where its schema has one type"
+                yield f"{node.op_type} '{name}' has {' and '.join(conflict)} where its schema has one type"
 
 
 def _alike(node: ir.Node, version: int) -> Iterator[list[ir.Value | None]]:
@@ -300,9 +300,9 @@ def _alike(node: ir.Node, version: int) -> Iterator[list[ir.Value | None]]:
 
 def _conflict(kinds: Iterable[ir.TypeProtocol | None]) -> list[str]:
     """Return the names of the tensors' float types, if there are several and one is half; else none."""
-    found = dict.fromkeys(kind.dtype for kind in kinds if isinstance(kind, ir.TensorType))
-    is_one = len(found) < 2 or HALF_TYPES.isdisjoint(found) or not _FLOATS.issuperset(found)
-    return [] if is_one else [element_type_name(dtype) for dtype in found]
+    dtypes = dict.fromkeys(kind.dtype for kind in kinds if isinstance(kind, ir.TensorType))
+    is_one = len(dtypes) < 2 or HALF_TYPES.isdisjoint(dtypes) or not _FLOATS.issuperset(dtypes)
+    return [] if is_one else [element_type_name(dtype) for dtype in dtypes]
 
 
 # The number of nodes of a model after inlining its functions, computed without inlining them.
@@ -313,27 +313,27 @@ gigabytes of memory. It is needed since the number is exponential in the depth o
 """
 
 
-def refuse_too_many(model: ir.Model, kept: Collection[ir.OperatorIdentifier] = ()) -> None:
+def refuse_too_many(model: ir.Model, retained: Collection[ir.OperatorIdentifier] = ()) -> None:
     """Raise ModelError if inlining all functions except `retained` results in more than MOST_NODES nodes.
 
     A model that already has more nodes is accepted if inlining adds none, and so are recursive functions,
     which cannot be inlined at all.
     """
-    counted = _count(model, kept)
-    if counted is None or counted.nodes <= max(MOST_NODES, counted.written):
+    count = _count(model, retained)
+    if count is None or count.nodes <= max(MOST_NODES, count.written):
         return
-    domain, name, _ = counted.worst
+    domain, name, _ = count.worst
     raise ModelError(
-        f"the model's functions come to {_shown(counted.nodes)} nodes when they are inlined, "
-        f"{schema.written(domain, name)} alone to {_shown(counted.most)}, and {MOST_NODES:,} are the limit",
+        f"the model's functions come to {_as_text(count.nodes)} nodes when they are inlined, "
+        f"{schema.written(domain, name)} alone to {_as_text(count.most)}, and {MOST_NODES:,} are the limit",
         remedy="rewrite it with `Options.keep_functions`, which leaves functions as they are",
     )
 
 
-def node_count(model: ir.Model, kept: Collection[ir.OperatorIdentifier] = ()) -> int:
+def node_count(model: ir.Model, retained: Collection[ir.OperatorIdentifier] = ()) -> int:
     """Return the number of nodes after inlining all functions but `retained`; before it if recursive."""
-    counted = _count(model, kept)
-    return sum(map(_size, (model.graph, *model.functions.values()))) if counted is None else counted.nodes
+    count = _count(model, retained)
+    return sum(map(_size, (model.graph, *model.functions.values()))) if count is None else count.nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,12 +346,12 @@ class _Count:
     most: int
 
 
-def _count(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> _Count | None:
+def _count(model: ir.Model, retained: Collection[ir.OperatorIdentifier]) -> _Count | None:
     """Return the count of nodes; None if functions are recursive.
 
     Functions that are retained or never called count as well, with the calls in them inlined.
     """
-    inlined = model.functions.keys() - set(kept)
+    inlined = model.functions.keys() - set(retained)
     calls = {key: _calls(function, inlined) for key, function in model.functions.items()}
     try:
         order = tuple(graphlib.TopologicalSorter(calls).static_order())
@@ -360,16 +360,16 @@ def _count(model: ir.Model, kept: Collection[ir.OperatorIdentifier]) -> _Count |
     own = {key: _size(function) for key, function in model.functions.items()}
     sizes: dict[ir.OperatorIdentifier, int] = {}
     for key in order:
-        sizes[key] = own[key] + _added(calls[key], sizes)
+        sizes[key] = own[key] + _sum_sizes(calls[key], sizes)
     from_graph = _calls(model.graph, inlined)
     reached = set(from_graph)
     for key in reversed(order):  # callers first
         reached.update(calls[key] if key in reached else ())
     remaining = sum(size for key, size in sizes.items() if key not in reached)
     worst = max(sizes, key=sizes.__getitem__, default=("", "", ""))
-    written = _size(model.graph)
-    nodes = written + _added(from_graph, sizes) + remaining
-    return _Count(nodes, written + sum(own.values()), worst, sizes.get(worst, 0))
+    own_nodes = _size(model.graph)
+    nodes = own_nodes + _sum_sizes(from_graph, sizes) + remaining
+    return _Count(nodes, own_nodes + sum(own.values()), worst, sizes.get(worst, 0))
 
 
 _Calls = Counter[ir.OperatorIdentifier]
@@ -379,7 +379,7 @@ def _calls(holder: ir.Graph | ir.Function, of: Collection[ir.OperatorIdentifier]
     return Counter(key for node in holder.all_nodes() if (key := node.op_identifier()) in of)
 
 
-def _added(calls: _Calls, sizes: dict[ir.OperatorIdentifier, int]) -> int:
+def _sum_sizes(calls: _Calls, sizes: dict[ir.OperatorIdentifier, int]) -> int:
     """Return the number of nodes that inlining these calls adds: those of the function, less the call."""
     return sum(count * (sizes[key] - 1) for key, count in calls.items())
 
@@ -388,7 +388,7 @@ def _size(holder: ir.Graph | ir.Function) -> int:
     return sum(1 for _ in holder.all_nodes())
 
 
-def _shown(count: int) -> str:
+def _as_text(count: int) -> str:
     """Return the number as text; an enormous one as a power of two."""
     return f"{count:,}" if count < _ENORMOUS else f"2^{count.bit_length() - 1} or more"
 

@@ -111,7 +111,7 @@ _CONSTANTS = {
 # Attribute values of a node; the default for one of another type, and for a reference to a function's.
 
 
-def _said(node: ir.Node, name: str, kind: ir.AttributeType, default: Any) -> Any:
+def _attribute_value(node: ir.Node, name: str, kind: ir.AttributeType, default: Any) -> Any:
     attribute = node.attributes.get(name)
     is_said = attribute is not None and not attribute.is_ref() and attribute.type == kind
     return attribute.value if attribute is not None and is_said else default
@@ -119,32 +119,32 @@ def _said(node: ir.Node, name: str, kind: ir.AttributeType, default: Any) -> Any
 
 def integer(node: ir.Node, name: str, default: int = 0) -> int:
     """Return an integer attribute."""
-    return _said(node, name, ir.AttributeType.INT, default)
+    return _attribute_value(node, name, ir.AttributeType.INT, default)
 
 
 def integers(node: ir.Node, name: str) -> Sequence[int]:
     """Return an attribute with a list of integers; empty without one."""
-    return _said(node, name, ir.AttributeType.INTS, ())
+    return _attribute_value(node, name, ir.AttributeType.INTS, ())
 
 
 def number(node: ir.Node, name: str, default: float) -> float:
     """Return a float attribute."""
-    return _said(node, name, ir.AttributeType.FLOAT, default)
+    return _attribute_value(node, name, ir.AttributeType.FLOAT, default)
 
 
 def numbers(node: ir.Node, name: str) -> Sequence[float]:
     """Return an attribute with a list of floats; empty without one."""
-    return _said(node, name, ir.AttributeType.FLOATS, ())
+    return _attribute_value(node, name, ir.AttributeType.FLOATS, ())
 
 
 def text(node: ir.Node, name: str, default: str = "") -> str:
     """Return a string attribute."""
-    return _said(node, name, ir.AttributeType.STRING, default)
+    return _attribute_value(node, name, ir.AttributeType.STRING, default)
 
 
 def texts(node: ir.Node, name: str) -> Sequence[str]:
     """Return an attribute with a list of strings; empty without one."""
-    return _said(node, name, ir.AttributeType.STRINGS, ())
+    return _attribute_value(node, name, ir.AttributeType.STRINGS, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,15 +260,15 @@ def _signature(schema: OpSchema) -> Signature:
         for parameters in (schema.inputs, schema.outputs)
     )
     allowed = {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints}
-    known: Any = schema  # onnx's stubs lack the fields about functions
-    body = schema.function_body.node if known.has_function else ()
+    any_schema: Any = schema  # onnx's stubs lack the fields about functions
+    body = schema.function_body.node if any_schema.has_function else ()
     return Signature(
         since=schema.since_version,
         inputs=inputs,
         outputs=outputs,
         allowed=allowed,
         body=frozenset((node.domain, node.op_type) for node in body),
-        depends_on_node=known.has_context_dependent_function,
+        depends_on_node=any_schema.has_context_dependent_function,
     )
 
 
@@ -305,5 +305,5 @@ def canonical(domain: str) -> str:
 def known_operators(domain: str) -> frozenset[str]:
     """Return the names of all known operators of a domain, at any version; empty for an unknown domain."""
     own = (s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain)
-    added = (name for contrib_domain, name in contrib_schemas.records() if contrib_domain == domain)
-    return frozenset((*own, *added))
+    contrib_names = (name for contrib_domain, name in contrib_schemas.records() if contrib_domain == domain)
+    return frozenset((*own, *contrib_names))

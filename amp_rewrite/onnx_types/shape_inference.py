@@ -15,9 +15,9 @@ _LARGEST = 1 << 28
 
 def types(model: ir.Model) -> Types:
     """Return the types of a model's values: from schemas and declarations, with onnx as a fallback."""
-    found = element_types.infer(model)
-    if element_types.complete(model, found):
-        return found
+    value_types = element_types.infer(model)
+    if element_types.complete(model, value_types):
+        return value_types
     return element_types.infer(model, _inferred(model))
 
 

@@ -81,8 +81,8 @@ def _usage(node: ir.Node, types: Types) -> _Usage:
 
 
 def _type(value: ir.Value, types: Types) -> str:
-    found = types.get(value)
-    return f"tensor({_name(found.dtype)})" if isinstance(found, ir.TensorType) else ""
+    value_type = types.get(value)
+    return f"tensor({_name(value_type.dtype)})" if isinstance(value_type, ir.TensorType) else ""
 
 
 def _name(dtype: ir.DataType) -> str:
@@ -152,8 +152,8 @@ def _types(formal: OpSchema.FormalParameter, of: OpSchema) -> frozenset[str]:
 def _enough_inputs(after: OpSchema, used: tuple[str | None, ...]) -> bool:
     """Return whether no required input of the newer schema is omitted."""
     single = OpSchema.FormalParameterOption.Single
-    needed = [i for i, formal in enumerate(after.inputs) if formal.option == single]
-    return all(i < len(used) and used[i] is not None for i in needed)
+    required_ports = [i for i, formal in enumerate(after.inputs) if formal.option == single]
+    return all(i < len(used) and used[i] is not None for i in required_ports)
 
 
 def _variables_kept(before: OpSchema, after: OpSchema, usage: _Usage) -> bool:
@@ -166,9 +166,9 @@ def _variables_kept(before: OpSchema, after: OpSchema, usage: _Usage) -> bool:
     outputs = _variables(before.outputs, after.outputs, usage.outputs)
     old, new = {was for was, _ in inputs}, {now for _, now in inputs}
     kinds = {(_variable(after.inputs, i), kind) for i, kind in enumerate(usage.inputs) if kind is not None}
-    joined = len(inputs) > len(new) and (len(kinds) > len(new) or "" in usage.inputs)
+    is_joined = len(inputs) > len(new) and (len(kinds) > len(new) or "" in usage.inputs)
     bound = all(pair in inputs or (pair[0] not in old and pair[1] not in new) for pair in outputs)
-    return bound and not joined
+    return bound and not is_joined
 
 
 def _variables(
@@ -191,10 +191,10 @@ def _attributes_kept(
 ) -> bool:
     """Return whether each attribute has one type and default in both, or is neutral and not stated."""
     old, new = before.attributes, after.attributes
-    gone, came = old.keys() - new.keys(), new.keys() - old.keys()
-    if any(name in stated or name not in neutral for name in gone):
+    removals, additions = old.keys() - new.keys(), new.keys() - old.keys()
+    if any(name in stated or name not in neutral for name in removals):
         return False
-    if any(name in stated or new[name].required or name not in neutral for name in came):
+    if any(name in stated or new[name].required or name not in neutral for name in additions):
         return False
     both = old.keys() & new.keys()
     return all(

@@ -45,7 +45,7 @@ class Differences:
     @property
     def worse(self) -> tuple[Difference, ...]:
         """The totals that got worse: inserted Casts, copies, nodes on the CPU."""
-        return tuple(found for found in self.totals if found.is_worse)
+        return tuple(row for row in self.totals if row.is_worse)
 
     def to_json(self) -> dict[str, object]:
         """Return the same as plain data: differences with both numbers, and the names of worse totals."""
@@ -112,46 +112,46 @@ def print_placements(
     """Print a table with a line for each model, then its details: fusions, nodes on the CPU with the reason
     and, given the placement of an original, the differences from it.
     """
-    loaded = {name: found for name, found in placements.items() if not found.refused}
+    loaded = {name: each for name, each in placements.items() if not each.refused}
     if loaded:
-        rows = ([name, *cells(found)] for name, found in loaded.items())
+        rows = ([name, *cells(each)] for name, each in loaded.items())
         console.numbers(HEADER, rows)
-    for name, found in placements.items():
+    for name, each in placements.items():
         if len(placements) > 1:
             console.print(Styled(name, "bold"))
-        for label, line in _lines(found, original):
+        for label, line in _lines(each, original):
             console.print(Styled(f"{label:<12}", "dim"), line)
 
 
-def _lines(found: Placement, original: Placement | None) -> Iterator[tuple[str, Part]]:
-    if found.refused:
-        yield "REFUSED", Styled(found.refused, "red")
+def _lines(placement: Placement, original: Placement | None) -> Iterator[tuple[str, Part]]:
+    if placement.refused:
+        yield "REFUSED", Styled(placement.refused, "red")
         return
-    if found.fused:
-        yield "fused", _counted(found.fused)
-    for group in found.on_cpu:
+    if placement.fused:
+        yield "fused", _counts_text(placement.fused)
+    for group in placement.on_cpu:
         yield "on the CPU", f"{group.count} {group.operator} ({group.precision}): {group.why.value}"
-    if found.untyped:
-        yield "unknown type", _counted(found.untyped)
-    if found.failed:
-        yield "NOT RUN", Styled(found.failed, "red")
-    if found.profile is not None:
-        profile = found.profile
+    if placement.untyped:
+        yield "unknown type", _counts_text(placement.untyped)
+    if placement.failed:
+        yield "NOT RUN", Styled(placement.failed, "red")
+    if placement.profile is not None:
+        profile = placement.profile
         ran = f"{plural(profile.nodes, 'node')}, {plural(profile.casts, 'Cast')} ran"
         yield "one run", f"{ran}, {profile.copies:,} {'copy' if profile.copies == 1 else 'copies'}"
     if original is not None:
-        yield from _compared(original, found)
+        yield from _compared(original, placement)
 
 
-def _counted(counts: Counts) -> str:
+def _counts_text(counts: Counts) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
-def _compared(original: Placement, found: Placement) -> Iterator[tuple[str, Part]]:
+def _compared(original: Placement, result_placement: Placement) -> Iterator[tuple[str, Part]]:
     if original.refused:
         yield "against", f"the original does not load: {original.refused}"
         return
-    differences = compare_placements(original, found)
+    differences = compare_placements(original, result_placement)
     kinds = {
         "against": differences.totals,
         "operators": differences.operators,

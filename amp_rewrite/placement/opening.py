@@ -213,5 +213,5 @@ def needs_stubs(device: Device) -> bool:
 def _has_driver() -> bool:
     """Return whether CUDA's driver can be loaded; probed in a separate process, as it cannot be unloaded."""
     code = "import ctypes; ctypes.CDLL('libcuda.so.1')"
-    asked = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, check=False)
-    return asked.returncode == 0
+    probe = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, check=False)
+    return probe.returncode == 0

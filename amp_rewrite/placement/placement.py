@@ -71,7 +71,7 @@ def parse_log(lines: Iterable[str]) -> PlacementLog:
         else:
             why.update(_reason(line))
     # the log may name a node without a kernel in both messages; preferred nodes have one
-    keys = (key for placed in nodes.values() for key in placed)
+    keys = (key for provider_nodes in nodes.values() for key in provider_nodes)
     return PlacementLog(
         counts, nodes, {key: CpuReason.PREFERRED for key in keys if key[1] in preferred} | why
     )
@@ -79,8 +79,8 @@ def parse_log(lines: Iterable[str]) -> PlacementLog:
 
 def _reason(line: str) -> Iterator[tuple[NodeKey, CpuReason]]:
     for pattern, why in _REASONS:
-        if found := pattern.search(line):
-            yield (found["operator"], found["name"]), why
+        if match := pattern.search(line):
+            yield (match["operator"], match["name"]), why
 
 
 def _plain(line: str) -> str:
@@ -204,20 +204,20 @@ def of(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes, *, cpu_ask
     """Return the placement of a model from the graph that onnxruntime saved and its log."""
     casts = [node for node in nodes if node.operator == "Cast"]
     work = [node for node in nodes if node.operator not in ("Cast", *COPIES)]
-    operators = _counted(node.operator for node in nodes)
+    operators = _sorted_counts(node.operator for node in nodes)
     return Placement(
         operators=operators,
         fused=_fused(operators, model),
-        half=_counted(node.operator for node in work if node.precision in HALVES),
-        full=_counted(node.operator for node in work if node.precision == FULL),
-        untyped=_counted(node.operator for node in work if node.precision == "unknown"),
-        casts=_counted(f"{''.join(node.inputs[:1])}>{''.join(node.outputs[:1])}" for node in casts),
+        half=_sorted_counts(node.operator for node in work if node.precision in HALVES),
+        full=_sorted_counts(node.operator for node in work if node.precision == FULL),
+        untyped=_sorted_counts(node.operator for node in work if node.precision == "unknown"),
+        casts=_sorted_counts(f"{''.join(node.inputs[:1])}>{''.join(node.outputs[:1])}" for node in casts),
         inserted_casts=sum(_is_inserted(node, model) for node in casts),
         on_cpu=() if cpu_asked else _on_cpu(nodes, log, model),
     )
 
 
-def _counted(names: Iterable[str]) -> Counts:
+def _sorted_counts(names: Iterable[str]) -> Counts:
     """Return the count of each name, the most frequent first."""
     return dict(sorted(Counter(names).items(), key=lambda entry: (-entry[1], entry[0])))
 
@@ -246,25 +246,25 @@ _FUSIONS = ("Gemm", "Gelu", "LayerNormalization", "SimplifiedLayerNormalization"
 
 def why_on_cpu(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes) -> tuple[CpuReason | None, ...]:
     """Return for each node the reason why it is on the CPU provider, None where it is not."""
-    placed = Counter(log.nodes.get(CPU, {}))
+    remaining = Counter(log.nodes.get(CPU, {}))
     is_all = len(log.counts) == 1 and CPU in log.counts  # the log then lists no nodes
-    found: list[CpuReason | None] = []
+    reasons: list[CpuReason | None] = []
     for node in nodes:
         key = _key(node)
-        is_here = placed[key] > 0 or is_all
-        placed[key] -= is_here
-        found.append(_why(key, log, model) if is_here else None)
-    return tuple(found)
+        is_here = remaining[key] > 0 or is_all
+        remaining[key] -= is_here
+        reasons.append(_why(key, log, model) if is_here else None)
+    return tuple(reasons)
 
 
 def _on_cpu(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes) -> tuple[OnCpu, ...]:
     whys = why_on_cpu(nodes, log, model)
     here = [(node, why) for node, why in zip(nodes, whys, strict=True) if why is not None]
-    found = Counter((node.operator, node.precision, why) for node, why in here)
+    totals = Counter((node.operator, node.precision, why) for node, why in here)
     unseen = Counter(log.nodes.get(CPU, {})) - Counter(_key(node) for node, _ in here)
     for (operator, _), count in unseen.items():  # nodes that the saved graph does not show
-        found[operator, "unknown", CpuReason.UNSAID] += count
-    groups = [OnCpu(*key, count) for key, count in found.items()]
+        totals[operator, "unknown", CpuReason.UNSAID] += count
+    groups = [OnCpu(*key, count) for key, count in totals.items()]
     return tuple(sorted(groups, key=lambda group: (-group.count, group.operator, group.precision)))
 
 

@@ -50,14 +50,14 @@ def opener(device: Device, libraries: Libraries = ()) -> Generator[Open]:
     raises ModelError for an unreadable model, and TimeLimitError.
     """
     with opening.session_process(device) as process:
-        yield partial(_opened, process, device, libraries)
+        yield partial(_execute, process, device, libraries)
 
 
 @contextlib.contextmanager
 def placer(device: Device, libraries: Libraries = ()) -> Generator[Place]:
     """Yield a function that returns placements alone."""
-    with opener(device, libraries) as opened:
-        yield lambda model, feeds: opened(model, feeds).placement
+    with opener(device, libraries) as execute:
+        yield lambda model, feeds: execute(model, feeds).placement
 
 
 def place(
@@ -79,40 +79,40 @@ def place(
         (2, 0)
     """
     libraries = run_arguments.libraries(custom_ops)
-    with placer(device, libraries) as placed, tempfile.TemporaryDirectory() as folder:
+    with placer(device, libraries) as place_model, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx" if isinstance(model, onnx.ModelProto) else Path(model)
         if isinstance(model, onnx.ModelProto):
             onnx.save(model, path)
-        return placed(path, feeds)
+        return place_model(path, feeds)
 
 
-def _opened(
+def _execute(
     process: SessionProcess, device: Device, libraries: Libraries, model: Path, feeds: Feeds | None = None
 ) -> Execution:
-    given = placement.own_nodes(loading.load_graph(model))
+    original_nodes = placement.own_nodes(loading.load_graph(model))
     with tempfile.TemporaryDirectory(prefix="amp-rewrite-placement-") as folder:
         request = Request(model, device, Path(folder), feeds, libraries)
         answer = process.opened(request)
         if answer.refused and feeds is not None:  # a run that crashes says nothing of the load
-            return _without_run(_opened(process, device, libraries, model), answer.refused)
+            return _without_run(_execute(process, device, libraries, model), answer.refused)
         if answer.refused:
             return Execution(Placement(refused=answer.refused))
         log, graph = placement.read_log(request.log), saved_graph.read(request.optimised)
-    return _executed(graph, log, given, answer, cpu_asked=device is Device.CPU)
+    return _executed(graph, log, original_nodes, answer, cpu_asked=device is Device.CPU)
 
 
 def _executed(
-    graph: SavedGraph, log: PlacementLog, given: OwnNodes, answer: Answer, *, cpu_asked: bool
+    graph: SavedGraph, log: PlacementLog, original_nodes: OwnNodes, answer: Answer, *, cpu_asked: bool
 ) -> Execution:
     nodes = tuple(graph.nodes)
     executed = tuple(map(graph.executed, nodes))
-    found = placement.of(executed, log, given, cpu_asked=cpu_asked)
-    whys = () if cpu_asked else placement.why_on_cpu(executed, log, given)
+    assignment = placement.of(executed, log, original_nodes, cpu_asked=cpu_asked)
+    whys = () if cpu_asked else placement.why_on_cpu(executed, log, original_nodes)
     on_cpu = {node: why for node, why in zip(nodes, whys, strict=False) if why is not None}
-    return Execution(replace(found, failed=answer.failed, profile=answer.profile), graph, on_cpu)
+    return Execution(replace(assignment, failed=answer.failed, profile=answer.profile), graph, on_cpu)
 
 
-def _without_run(found: Execution, failed: str) -> Execution:
-    if found.placement.refused:
-        return found
-    return replace(found, placement=replace(found.placement, failed=failed))
+def _without_run(execution: Execution, failed: str) -> Execution:
+    if execution.placement.refused:
+        return execution
+    return replace(execution, placement=replace(execution.placement, failed=failed))

@@ -39,8 +39,8 @@ class Executed:
     def precision(self) -> str:
         """`float16` or `bfloat16` where an input or output is, else `float32`; else `other` or `unknown`."""
         types = (*self.inputs, *self.outputs)
-        found = next((kind for kind in (*HALVES, FULL) if kind in types), None)
-        return found or (UNKNOWN if UNKNOWN in self.outputs else "other")
+        kind_match = next((kind for kind in (*HALVES, FULL) if kind in types), None)
+        return kind_match or (UNKNOWN if UNKNOWN in self.outputs else "other")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +115,10 @@ _LAYOUTS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
 
 
 def _type(value: ir.Value, types: Types) -> str:
-    found = types.get(value)
-    while isinstance(found, (ir.SequenceType, ir.OptionalType)):
-        found = found.elem_type
-    return element_type_name(found.dtype) if found is not None else UNKNOWN
+    value_type = types.get(value)
+    while isinstance(value_type, (ir.SequenceType, ir.OptionalType)):
+        value_type = value_type.elem_type
+    return element_type_name(value_type.dtype) if value_type is not None else UNKNOWN
 
 
 # The nodes that onnxruntime executes -> their origins in the model.
@@ -132,11 +132,11 @@ def find_origins(executed: SavedGraph, model: ir.Model) -> dict[ir.Node, tuple[i
     moved beyond recognition is in none. Constants are left out.
     """
     nodes = [node for node in every_node(model.graph) if node.op_type != "Constant"]
-    made = {value.name: node for node in nodes for value in node.outputs}
-    made.update(_renamed(executed, made))
-    named = {node.name: node for node in nodes if node.name}
-    search = _Search(made, frozenset(_present(executed.model)))
-    return {node: search.of(node) or _same(node, named) for node in executed.nodes}
+    producers = {value.name: node for node in nodes for value in node.outputs}
+    producers.update(_renamed(executed, producers))
+    nodes_by_name = {node.name: node for node in nodes if node.name}
+    search = _Search(producers, frozenset(_present(executed.model)))
+    return {node: search.of(node) or _same(node, nodes_by_name) for node in executed.nodes}
 
 
 def is_fused(node: ir.Node, origins: Sequence[ir.Node]) -> bool:
@@ -150,21 +150,21 @@ _INSERTED = REARRANGES | {"ReorderOutput", *COPIES}
 _Made = dict[str | None, ir.Node]
 
 
-def _renamed(executed: SavedGraph, made: _Made) -> _Made:
+def _renamed(executed: SavedGraph, producers: _Made) -> _Made:
     """Return the model's producers of values that onnxruntime renamed: the inputs of movers that it inserted,
     and values in another precision.
     """
-    found: _Made = {}
+    aliases: _Made = {}
     for node in reversed([*executed.nodes]):
         output = node.outputs[0].name if node.outputs else None
-        origin = found.get(output) or made.get(output)
-        if origin is None and operator(node) != "Cast" and _uncast(output) in made:
-            found[output] = made[_uncast(output)]
+        origin = aliases.get(output) or producers.get(output)
+        if origin is None and operator(node) != "Cast" and _uncast(output) in producers:
+            aliases[output] = producers[_uncast(output)]
         elif origin is not None and _is_mover(node) and operator(origin) != operator(node):
             value = node.inputs[0]
-            if value is not None and value.producer() is not None and value.name not in made:
-                found[value.name], found[output] = origin, node
-    return found
+            if value is not None and value.producer() is not None and value.name not in producers:
+                aliases[value.name], aliases[output] = origin, node
+    return aliases
 
 
 def _is_mover(node: ir.Node) -> bool:
@@ -172,20 +172,20 @@ def _is_mover(node: ir.Node) -> bool:
 
 
 class _Search:
-    def __init__(self, made: Mapping[str | None, ir.Node], present: Set[str]) -> None:
-        self._made = made
+    def __init__(self, producers: Mapping[str | None, ir.Node], present: Set[str]) -> None:
+        self._made = producers
         self._present = present
         self._taken: set[ir.Node] = set()
 
     def of(self, executed: ir.Node) -> tuple[ir.Node, ...]:
         """Return the producers of its outputs and, for a fused node, the nodes that feed these alone."""
         producers = (self._made.get(value.name) for value in executed.outputs if value.name)
-        found = [node for node in dict.fromkeys(producers) if node is not None and node is not executed]
-        if is_fused(executed, found):
-            self._taken.update(found)
-            for node in found:  # grows during the iteration
-                found += self._absorbed(node)
-        return tuple(found)
+        origins = [node for node in dict.fromkeys(producers) if node is not None and node is not executed]
+        if is_fused(executed, origins):
+            self._taken.update(origins)
+            for node in origins:  # grows during the iteration
+                origins += self._absorbed(node)
+        return tuple(origins)
 
     def _absorbed(self, node: ir.Node) -> Iterator[ir.Node]:
         """Return the producers of those of its inputs that no longer exist; each node is absorbed once."""
@@ -199,8 +199,8 @@ class _Search:
 def _present(model: ir.Model) -> Iterator[str]:
     """Yield the names of all values of a graph."""
     for graph in graphs(model.graph):
-        held = (*graph.inputs, *graph.initializers.values(), *(v for node in graph for v in node.outputs))
-        for value in held:
+        values = (*graph.inputs, *graph.initializers.values(), *(v for node in graph for v in node.outputs))
+        for value in values:
             yield from filter(None, {value.name, _uncast(value.name)})
 
 
@@ -209,7 +209,7 @@ def _uncast(name: str | None) -> str | None:
     return name.removeprefix("InsertedPrecisionFreeCast_") if name else name
 
 
-def _same(executed: ir.Node, named: Mapping[str, ir.Node]) -> tuple[ir.Node, ...]:
+def _same(executed: ir.Node, nodes_by_name: Mapping[str, ir.Node]) -> tuple[ir.Node, ...]:
     """Return the model's node of the same operator and name, which onnxruntime may have extended."""
-    node = named.get(own_name(executed.name or ""))
+    node = nodes_by_name.get(own_name(executed.name or ""))
     return () if node is None or operator(node) != operator(executed) else (node,)

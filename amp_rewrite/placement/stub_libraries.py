@@ -73,8 +73,8 @@ def installed() -> Installed:
     names = ("libonnxruntime_providers_cuda.so", "libonnxruntime_providers_tensorrt.so")
     if folder is None or not (folder / names[0]).is_file():
         raise MissingPackageError("onnxruntime-gpu", extra="gpu", purpose="placement on CUDA")
-    found = tuple(folder / name for name in names if (folder / name).is_file())
-    return Installed(importlib.metadata.version("onnxruntime-gpu"), found)
+    libraries = tuple(folder / name for name in names if (folder / name).is_file())
+    return Installed(importlib.metadata.version("onnxruntime-gpu"), libraries)
 
 
 def folder() -> Path:
@@ -97,8 +97,8 @@ def folder() -> Path:
 
 
 def _cache() -> Path:
-    asked = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    home = asked if asked.is_absolute() else Path("~/.cache").expanduser()
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    home = base if base.is_absolute() else Path("~/.cache").expanduser()
     return home / "amp-rewrite" / "cuda-stub"
 
 
@@ -119,11 +119,11 @@ def _publish(runtime: Installed, target: Path) -> None:
     """Build in a scratch folder and rename it, so that other processes see all libraries or none."""
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=target.parent, ignore_cleanup_errors=True) as scratch:
-        made = Path(scratch) / "lib"
-        made.mkdir()
-        build(runtime, made)
+        staging = Path(scratch) / "lib"
+        staging.mkdir()
+        build(runtime, staging)
         try:
-            made.rename(target)
+            staging.rename(target)
         except OSError:
             if not target.is_dir():  # else another process was faster, with the same libraries
                 raise
@@ -145,17 +145,17 @@ def build(runtime: Installed, target: Path) -> None:
         )
     with tempfile.TemporaryDirectory() as scratch:
         for library in LIBRARIES:
-            symbols = sorted({*_wanted(library, imported), *_lookups(library, runtime.providers[0])})
+            symbols = sorted({*_symbols(library, imported), *_lookups(library, runtime.providers[0])})
             _compile(library, symbols, Path(scratch), target)
 
 
 def _imports(provider: Path) -> list[str]:
     """Return the symbols that a library imports, `name@soname` or `name` alone."""
-    listed = _run(["nm", "-D", "--undefined-only", str(provider)])
-    return [line.split()[-1].replace("@@", "@") for line in listed.splitlines() if line.strip()]
+    listing = _run(["nm", "-D", "--undefined-only", str(provider)])
+    return [line.split()[-1].replace("@@", "@") for line in listing.splitlines() if line.strip()]
 
 
-def _wanted(library: Library, imported: Sequence[str]) -> Iterator[str]:
+def _symbols(library: Library, imported: Sequence[str]) -> Iterator[str]:
     for symbol in imported:
         name, _, soname = symbol.partition("@")
         if soname == library.soname or (not soname and re.fullmatch(library.imports, name)):
@@ -167,7 +167,7 @@ def _lookups(library: Library, provider: Path) -> set[str]:
         return set()
     names = re.compile(rb"\0(" + library.lookups.encode() + rb")(?=\0)")
     with provider.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return {found.decode() for found in names.findall(data)}
+        return {symbol.decode() for symbol in names.findall(data)}
 
 
 def _compile(library: Library, symbols: Sequence[str], scratch: Path, target: Path) -> None:
@@ -176,16 +176,16 @@ def _compile(library: Library, symbols: Sequence[str], scratch: Path, target: Pa
     body = "".join(f"__attribute__((weak)) int {name}(void) {{ return 0; }}\n" for name in symbols)
     generated.write_text(body)
     versions.write_text(f"{library.soname} {{ global: *; }};\n")
-    written = sources() / f"{library.name}.c"
-    files = [generated, written] if written.is_file() else [generated]
+    source = sources() / f"{library.name}.c"
+    files = [generated, source] if source.is_file() else [generated]
     linked = [f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={versions}"]
     output = ["-o", str(target / library.soname)]
     _run(["gcc", "-O1", "-shared", "-fPIC", "-w", *linked, *output, *map(str, files)])
 
 
 def _run(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, errors="replace")
-    if done.returncode:
-        said = " ".join(done.stderr.split())[:300]
-        raise AmpRewriteError(f"the stub CUDA libraries cannot be built ({command[0]}: {said})")
-    return done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, check=False, errors="replace")
+    if process.returncode:
+        message = " ".join(process.stderr.split())[:300]
+        raise AmpRewriteError(f"the stub CUDA libraries cannot be built ({command[0]}: {message})")
+    return process.stdout

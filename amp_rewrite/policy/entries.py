@@ -63,19 +63,19 @@ def read(top: Iterable[Field], source: str, operator: Callable[[Field], Operator
 
     Raises ListError with file and line for an invalid entry, and for an operator on two lists.
     """
-    found: dict[Operator, Entry] = {}
-    said: dict[Operator, Field] = {}
-    for kind, field in _listed(top):
+    entries: dict[Operator, Entry] = {}
+    fields: dict[Operator, Field] = {}
+    for kind, field in _each_kind(top):
         key = operator(field)
-        if key in said:
-            where = f"{found[key].kind.value} on line {said[key].line} and {kind.value} here"
+        if key in fields:
+            where = f"{entries[key].kind.value} on line {fields[key].line} and {kind.value} here"
             raise field.error(f"{field.name} is on two lists: {where}", KEEP_ONE)
-        said[key] = field
-        found[key] = _entry(field, kind, source)
-    return found
+        fields[key] = field
+        entries[key] = _entry(field, kind, source)
+    return entries
 
 
-def _listed(top: Iterable[Field]) -> Iterator[tuple[Kind, Field]]:
+def _each_kind(top: Iterable[Field]) -> Iterator[tuple[Kind, Field]]:
     kinds = {kind.value: kind for kind in Kind}
     for section in top:
         if section.name in kinds and section.value.tag != "tag:yaml.org,2002:null":

@@ -76,8 +76,8 @@ Table = Mapping[str, tuple[Kernels, ...]]
 @functools.cache
 def load(name: str) -> Table:
     """Return a table that comes with this package; `benchmarks/kernels.py` writes them."""
-    made = json.loads((_TABLES / f"{name}.json").read_text(encoding="utf-8"))
-    return {operator: tuple(map(_kernels, spans)) for operator, spans in made["operators"].items()}
+    table = json.loads((_TABLES / f"{name}.json").read_text(encoding="utf-8"))
+    return {operator: tuple(map(_kernels, spans)) for operator, spans in table["operators"].items()}
 
 
 _TABLES = Path(__file__).with_name("kernel_tables")

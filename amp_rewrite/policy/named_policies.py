@@ -36,7 +36,7 @@ class Policy:
 
     def __init__(self, name: str) -> None:
         if arguments.instance("Policy.name", name, str).lower() not in NAMES:
-            problem = f"{arguments.shown(name)} is not one of {', '.join(NAMES)}"
+            problem = f"{arguments.describe(name)} is not one of {', '.join(NAMES)}"
             raise arguments.refused("Policy.name", problem)
         object.__setattr__(self, "name", name.lower())
 
@@ -50,7 +50,7 @@ class Policy:
         """The type of the weights of a train step."""
         return FLOAT32
 
-    def options(self, given: Options | None = None) -> Options:
+    def options(self, base: Options | None = None) -> Options:
         """Return the options that the policy stands for, with the given values for all that it leaves open.
 
         Examples:
@@ -60,7 +60,7 @@ class Policy:
             >>> rewrite(network(), Policy("float32").options()).report.nodes.half
             0
         """
-        options = Options() if given is None else given
+        options = Options() if base is None else base
         if self.compute is None:
             return replace(options, lists=_NOTHING, keep_softmax=True)
         return replace(options, half=self.compute, keep_softmax=True)
@@ -69,8 +69,8 @@ class Policy:
 _NOTHING = OpLists(FLOAT32, "nothing is half", MappingProxyType({}))
 
 
-def of(given: object) -> Policy | None:
+def of(value: object) -> Policy | None:
     """Return the policy, looked up if given by name; None for anything else."""
-    if isinstance(given, Policy):
-        return given
-    return Policy(given) if isinstance(given, str) and given.lower() in NAMES else None
+    if isinstance(value, Policy):
+        return value
+    return Policy(value) if isinstance(value, str) and value.lower() in NAMES else None

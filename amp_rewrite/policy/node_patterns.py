@@ -13,8 +13,8 @@ from amp_rewrite.errors import OptionError
 
 def pinned_as(node: ir.Node) -> str:
     """Return the name of a node; for one without, that of its first output."""
-    named = (value.name for value in node.outputs if value.name)
-    return node.name or next(named, "")
+    names = (value.name for value in node.outputs if value.name)
+    return node.name or next(names, "")
 
 
 def pattern_for(name: str, names: Collection[str]) -> str:

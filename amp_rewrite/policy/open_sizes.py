@@ -53,8 +53,8 @@ class OpenDimensions:
 
     def __init__(self, graph: ir.Graph, dims: Dims) -> None:
         spots = dict(_open(graph))
-        told = {symbol: dims[name] for name, symbol in spots.items() if symbol and name in dims}
-        self.known: Dims = {**told, **dims}  # a symbol has the same size in all inputs
+        by_symbol = {symbol: dims[name] for name, symbol in spots.items() if symbol and name in dims}
+        self.known: Dims = {**by_symbol, **dims}  # a symbol has the same size in all inputs
         assumed: dict[str, None] = {}
         self._spots: dict[str, int] = {}
         for name, symbol in spots.items():

@@ -87,15 +87,17 @@ def split(text: str) -> Operator | None:
     return schema.canonical(domain), name
 
 
-def near_operator(key: Operator | None, known: Callable[[str], Iterable[str]]) -> str:
+def near_operator(key: Operator | None, operators_of: Callable[[str], Iterable[str]]) -> str:
     """Return the likely meaning of an operator that does not exist, as advice; `known` are a domain's."""
     if key is None:
         return "write it as MatMul, or as domain:MatMul"
     domain, name = key
-    if elsewhere := [d for d in ("", "com.microsoft") if name in known(d)]:
+    if elsewhere := [d for d in ("", "com.microsoft") if name in operators_of(d)]:
         return f"did you mean {schema.written(elsewhere[0], name)}?"
-    meant = nearest(name, known(domain))
-    return f"did you mean {schema.written(domain, meant)}?" if meant else "operators are case-sensitive"
+    candidate = nearest(name, operators_of(domain))
+    return (
+        f"did you mean {schema.written(domain, candidate)}?" if candidate else "operators are case-sensitive"
+    )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -126,8 +128,8 @@ class OpLists:
         return f"OpLists({self.name}: {len(self.entries)} operators, {len(self.moved)} moved)"
 
     def __reduce__(self) -> tuple[type[OpLists], tuple[Any, ...]]:
-        entries, moved = dict(self.entries), dict(self.moved)  # the views of them cannot be pickled
-        return OpLists, (self.name, self.description, entries, self.files, moved, self.half)
+        entries, overrides = dict(self.entries), dict(self.moved)  # the views of them cannot be pickled
+        return OpLists, (self.name, self.description, entries, self.files, overrides, self.half)
 
     def find(self, domain: str, op_type: str) -> Entry | None:
         """Return the entry of an operator; None when it is on no list.
@@ -151,12 +153,12 @@ class OpLists:
             'deny'
         """
         kind = arguments.choice("kind", kind, Kind)
-        keys = [_asked(text, kind) for text in arguments.texts("operators", operators)]
-        moved = {key: Entry(kind, _ASKED, self._follows(key, kind)) for key in keys}
-        before = {key: self.entries.get(key) for key in moved} | dict(self.moved)
+        keys = [_operator_key(text, kind) for text in arguments.texts("operators", operators)]
+        overrides = {key: Entry(kind, _ASKED, self._follows(key, kind)) for key in keys}
+        before = {key: self.entries.get(key) for key in overrides} | dict(self.moved)
         return replace(
             self,
-            entries=MappingProxyType({**self.entries, **moved}),
+            entries=MappingProxyType({**self.entries, **overrides}),
             moved=MappingProxyType(before),
         )
 
@@ -187,9 +189,9 @@ class OpLists:
         keys = set(map(split, operators))
         before = {key: entry for key, entry in self.moved.items() if key in keys and entry is not None}
         others = {key: entry for key, entry in self.entries.items() if key not in keys & self.moved.keys()}
-        moved = {key: entry for key, entry in self.moved.items() if key not in keys}
+        overrides = {key: entry for key, entry in self.moved.items() if key not in keys}
         entries = MappingProxyType({**others, **before})
-        return replace(self, entries=entries, moved=MappingProxyType(moved))
+        return replace(self, entries=entries, moved=MappingProxyType(overrides))
 
     def _follows(self, key: Operator, kind: Kind) -> bool:
         before = self.entries.get(key)
@@ -215,12 +217,12 @@ def load(name_or_path: str | Path) -> OpLists:
     path = arguments.path("name_or_path", name_or_path)
     if not path.exists():
         raise ListError("there is no such list", file=path, remedy=_near_lists(str(path)))
-    return _read(path, trail=())
+    return _load_file(path, trail=())
 
 
 @functools.cache
 def _load_shipped(path: Path) -> OpLists:
-    return _read(path, trail=())
+    return _load_file(path, trail=())
 
 
 # ---- one file
@@ -229,7 +231,7 @@ def _load_shipped(path: Path) -> OpLists:
 _TOP_KEYS = ("name", "description", "half", "extends", *(kind.value for kind in Kind))
 
 
-def _read(path: Path, trail: tuple[Path, ...]) -> OpLists:
+def _load_file(path: Path, trail: tuple[Path, ...]) -> OpLists:
     top = {
         field.name: field for field in fields(path, parse(path, _TOP_KEYS, trusted=holds(path)), _TOP_KEYS)
     }
@@ -265,7 +267,7 @@ def _base(extends: Field, trail: tuple[Path, ...]) -> OpLists:
     if path.resolve() in trail:
         circle = " -> ".join(p.name for p in (*trail, path))
         raise extends.error(f"the list extends itself: {circle}")
-    return _read(path, trail)
+    return _load_file(path, trail)
 
 
 def _near_lists(name: str) -> str:
@@ -280,27 +282,27 @@ def _operator(field: Field) -> Operator:
     # A shipped list may name operators that the installed onnx is too old for; a test reads those.
     if key and (holds(field.file) or _exists(key)):
         return key
-    raise field.error(f"there is no operator {field.name}", near_operator(key, _known))
+    raise field.error(f"there is no operator {field.name}", near_operator(key, _operators_of))
 
 
-def _asked(text: str, kind: Kind) -> Operator:
+def _operator_key(text: str, kind: Kind) -> Operator:
     key = split(text)
     if key and _exists(key):
         return key
     raise ListError(
         f"there is no operator {text}",
         file=f"`OpLists.override({kind.value})`",
-        remedy=near_operator(key, _known),
+        remedy=near_operator(key, _operators_of),
     )
 
 
 def _exists(key: Operator) -> bool:
-    names = _known(key[0])
+    names = _operators_of(key[0])
     return key[1] in names or not names
 
 
 @functools.cache
-def _known(domain: str) -> frozenset[str]:
+def _operators_of(domain: str) -> frozenset[str]:
     """Return the known operator names of a domain; empty for a custom domain."""
-    listed = (name for where, name in load("default").entries if where == domain)
-    return schema.known_operators(domain).union(listed)
+    default_names = (name for where, name in load("default").entries if where == domain)
+    return schema.known_operators(domain).union(default_names)

@@ -124,17 +124,17 @@ Ranges = Mapping[str, tuple[float, float]]
 _EXAMPLE = '{"pixels": (0, 255)}'
 
 
-def checked(name: str, given: object) -> Ranges:
+def checked(name: str, value: object) -> Ranges:
     """Return the ranges of an argument; none for None. Raises OptionError unless each is an interval."""
-    found = arguments.mapping(name, {} if given is None else given, _EXAMPLE)
-    return {key: _pair(f'{name}["{key}"]', ends) for key, ends in found.items()}
+    ranges = arguments.mapping(name, {} if value is None else value, _EXAMPLE)
+    return {key: _pair(f'{name}["{key}"]', ends) for key, ends in ranges.items()}
 
 
-def _pair(name: str, given: Any) -> tuple[float, float]:
-    ends = tuple(given) if isinstance(given, (tuple, list)) else ()
+def _pair(name: str, value: Any) -> tuple[float, float]:
+    ends = tuple(value) if isinstance(value, (tuple, list)) else ()
     if len(ends) != 2 or not all(map(arguments.is_number, ends)):
         raise arguments.refused(
-            name, f"{arguments.shown(given)} is not two numbers", f"write it as in {_EXAMPLE}"
+            name, f"{arguments.describe(value)} is not two numbers", f"write it as in {_EXAMPLE}"
         )
     low, high = map(float, ends)
     if math.isnan(low) or math.isnan(high):
@@ -148,21 +148,21 @@ _AS_IT_WAS = ExternalData()
 _NO_PINS = Pins()
 
 
-def _lists(name: str, given: OpLists | PathLike | None) -> OpLists | None:
-    if given is None or isinstance(given, OpLists):
-        return given
-    if not arguments.is_path(given):
+def _lists(name: str, value: OpLists | PathLike | None) -> OpLists | None:
+    if value is None or isinstance(value, OpLists):
+        return value
+    if not arguments.is_path(value):
         names = ", ".join(operator_lists.names())
         remedy = f"give an OpLists (amp_rewrite.load_lists), one of {names}, or the path of a file"
-        raise arguments.refused(name, f"{arguments.shown(given)} is not an operator list", remedy)
-    return load(given if isinstance(given, str) else Path(given))
+        raise arguments.refused(name, f"{arguments.describe(value)} is not an operator list", remedy)
+    return load(value if isinstance(value, str) else Path(value))
 
 
-def _external_data(name: str, given: ExternalData | Beside | str) -> ExternalData:
-    if isinstance(given, ExternalData):
-        return given
+def _external_data(name: str, value: ExternalData | Beside | str) -> ExternalData:
+    if isinstance(value, ExternalData):
+        return value
     remedy = "for a size, give ExternalData(largest=BYTES), which is in amp_rewrite.options"
-    return ExternalData(arguments.choice(name, given, Beside, remedy))
+    return ExternalData(arguments.choice(name, value, Beside, remedy))
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,9 +247,9 @@ class Options:
         certify: bool = True,
         dims: Dims | GivenSizes = NONE_GIVEN,
     ) -> None:
-        given = locals()
+        arguments_by_name = locals()
         for name, declared in DECLARED.items():
-            object.__setattr__(self, name, declared.check(f"Options.{name}", given[name]))
+            object.__setattr__(self, name, declared.check(f"Options.{name}", arguments_by_name[name]))
 
     @property
     def only_grappler(self) -> bool:
@@ -261,8 +261,8 @@ class Options:
         """True if unprofitable parts return to float32; False with TensorFlow's lists, and with those that
         have every layer in half.
         """
-        listed = self.operator_lists().name in (GRAPPLERS, CASTING)
-        return not listed and self.level is not Level.UNSAFE_FORCE_ALL
+        has_own_rules = self.operator_lists().name in (GRAPPLERS, CASTING)
+        return not has_own_rules and self.level is not Level.UNSAFE_FORCE_ALL
 
     @property
     def form(self) -> Form:
@@ -314,8 +314,10 @@ class Declared:
     metavar: str = ""
 
 
-def _named(kind: type[Any], known: Mapping[str, Any], flag: str, about: str) -> Declared:
-    return Declared(lambda name, given: arguments.named(name, given, kind, known), flag, about, tuple(known))
+def _declare_choice(kind: type[Any], choices: Mapping[str, Any], flag: str, about: str) -> Declared:
+    return Declared(
+        lambda name, given: arguments.named(name, given, kind, choices), flag, about, tuple(choices)
+    )
 
 
 def _choice(kind: type[enum.Enum], flag: str, about: str) -> Declared:
@@ -328,8 +330,8 @@ def _switch(flag: str = "", about: str = "") -> Declared:
 
 
 DECLARED: Mapping[str, Declared] = {
-    "half": _named(Half, halves.BY_NAME, "--to", "The half type."),
-    "target": _named(Target, targets.BY_NAME, "--target", "The runtime that will run the model."),
+    "half": _declare_choice(Half, halves.BY_NAME, "--to", "The half type."),
+    "target": _declare_choice(Target, targets.BY_NAME, "--target", "The runtime that will run the model."),
     "lists": Declared(_lists),
     "pins": Declared(
         lambda name, given: arguments.instance(name, given, Pins, 'write Pins(keep_full="head_.*")')
@@ -361,7 +363,9 @@ DECLARED: Mapping[str, Declared] = {
     "check": _switch(),
     "metadata": _switch(),
     "external_data": Declared(_external_data),
-    "device": _named(Device, devices.BY_NAME, "--device", "The device for which times are predicted."),
+    "device": _declare_choice(
+        Device, devices.BY_NAME, "--device", "The device for which times are predicted."
+    ),
     "gate": _switch("--gate", "Leave the model unchanged if half is predicted to be no faster."),
     "free": _switch(
         "--no-free",

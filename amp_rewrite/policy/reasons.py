@@ -26,8 +26,8 @@ def in_words(evidence: Evidence) -> str:
 def _part(evidence: Evidence) -> str:
     """Return the nodes and Casts of a part of the model."""
     counts = ((evidence.nodes, "node"), (evidence.casts, "Cast"))
-    known = ((count, noun) for count, noun in counts if count is not None)
-    return ", ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in known)
+    counted_nouns = ((count, noun) for count, noun in counts if count is not None)
+    return ", ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in counted_nouns)
 
 
 def _price(times: float | None) -> str:

@@ -55,8 +55,8 @@ def _arg_extremum(node: ir.Node) -> Iterator[str]:
 def _recurrent(node: ir.Node, *activations: str) -> Iterator[str]:
     """Yield the features that cuDNN's recurrent layers lack: other activations and clipping."""
     yield from (name for name in _NEVER_TAKEN if name in node.attributes)
-    said = [name.lower() for name in schema.texts(node, "activations")]
-    if said != [*activations, *activations][: len(said)]:
+    names = [name.lower() for name in schema.texts(node, "activations")]
+    if names != [*activations, *activations][: len(names)]:
         yield "activations"
 
 
@@ -137,8 +137,8 @@ class Target:
         self, domain: str, operator: str, support: Support | None, half: str
     ) -> tuple[frozenset[str], ...]:
         """Return groups of an operator's variables that must be half together or not at all."""
-        wanted = self.together.get((domain, operator))
-        return (*(support.joined(half) if support else ()), *([wanted] if wanted else ()))
+        variables = self.together.get((domain, operator))
+        return (*(support.joined(half) if support else ()), *([variables] if variables else ()))
 
 
 _ATTENTION: Mapping[tuple[str, str], frozenset[str]] = {("", "Attention"): frozenset(("T1", "T2", "U"))}

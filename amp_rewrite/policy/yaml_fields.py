@@ -128,24 +128,24 @@ _HANDLE = re.compile(r"(?<=tag handle).*")
 
 def fields(file: Path, node: yaml.MappingNode, allowed: tuple[str, ...] = ()) -> list[Field]:
     """Return keys and values in order; duplicate keys, of which YAML silently keeps the last, are errors."""
-    found: dict[str, Field] = {}
+    by_name: dict[str, Field] = {}
     for key, value in node.value:
         field = Field(file, key, key.value if is_text(key) else "", value)
         if not field.name:
             raise field.error("a key is not text")
         if allowed and field.name not in allowed:
             raise _unknown(field, allowed)
-        if field.name in found:
-            raise field.error(f"{field.name} is here and on line {found[field.name].line}", KEEP_ONE)
-        found[field.name] = field
-    return list(found.values())
+        if field.name in by_name:
+            raise field.error(f"{field.name} is here and on line {by_name[field.name].line}", KEEP_ONE)
+        by_name[field.name] = field
+    return list(by_name.values())
 
 
 def _unknown(field: Field, allowed: tuple[str, ...]) -> ListError:
-    meant = nearest(field.name, allowed)
-    if meant is None:
+    candidate = nearest(field.name, allowed)
+    if candidate is None:
         return field.error("an unknown key", one_of(allowed))
-    return field.error(f"unknown key {field.name}", f"did you mean {meant}?")
+    return field.error(f"unknown key {field.name}", f"did you mean {candidate}?")
 
 
 def text(field: Field) -> str:
@@ -162,8 +162,8 @@ def is_text(node: yaml.Node) -> bool:
 
 def near(word: str, words: Iterable[str]) -> str:
     """Return the likely meaning of a misspelt word, as advice."""
-    found = nearest(word, words)
-    return f"did you mean {found}?" if found else one_of(words)
+    candidate = nearest(word, words)
+    return f"did you mean {candidate}?" if candidate else one_of(words)
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:

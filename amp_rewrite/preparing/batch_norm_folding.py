@@ -37,16 +37,16 @@ class BatchNorm:
     shift: Doubles
 
 
-def read_batch_norm(node: ir.Node, stored: StoredValues, channels: int) -> BatchNorm | None:
+def read_batch_norm(node: ir.Node, store: StoredValues, channels: int) -> BatchNorm | None:
     """Return the parameters of a BatchNormalization of opset 7 or newer; its factor may be infinite or NaN.
 
     None in training mode, with several outputs, or without one constant float32 number for each channel.
     """
-    vectors = [vector(stored.tensor(value), channels) for value in node.inputs[1:]]
-    known = [each for each in vectors if each is not None]
-    if len(known) != len(vectors) or len(known) != _PARAMETERS or not _infers(node):
+    vectors = [vector(store.tensor(value), channels) for value in node.inputs[1:]]
+    parameters = [each for each in vectors if each is not None]
+    if len(parameters) != len(vectors) or len(parameters) != _PARAMETERS or not _infers(node):
         return None
-    scale, shift, mean, variance = known
+    scale, shift, mean, variance = parameters
     epsilon = node.attributes.get_float("epsilon", _EPSILON)
     return BatchNorm(scale, scale / np.sqrt(variance + epsilon), mean, shift)
 
@@ -102,10 +102,10 @@ class WeightLayout:
     def scaled(self, weight: Floats, factors: Doubles) -> Floats:
         """Return the weight with each output channel multiplied by its factor in float64, rounded once."""
         product = np.empty(self.view, np.float32)
-        shaped = factors.reshape(self.view[0], 1, self.view[2], 1)
+        multipliers = factors.reshape(self.view[0], 1, self.view[2], 1)
         view = weight.reshape(self.view)
         with np.errstate(all="ignore"):
-            np.multiply(view, shaped, out=product, dtype=np.float64, casting="same_kind")
+            np.multiply(view, multipliers, out=product, dtype=np.float64, casting="same_kind")
         return product.reshape(weight.shape)
 
     def largest(self, weight: Floats) -> Doubles:
@@ -187,7 +187,7 @@ LAZY_FROM = 1 << 20
 """The size in bytes from which a weight is scaled lazily, when it is read."""
 
 
-def fold(model: ir.Model, half: Half, kept: Container[ir.Node]) -> tuple[FormChange, ...]:
+def fold(model: ir.Model, half: Half, exclusions: Container[ir.Node]) -> tuple[FormChange, ...]:
     """Fold each BatchNormalization in inference mode that is the only consumer of a product.
 
     The product has constant weights: a Conv, ConvTranspose, Gemm, or a MatMul of matrices, which leaves an
@@ -195,17 +195,17 @@ def fold(model: ir.Model, half: Half, kept: Container[ir.Node]) -> tuple[FormCha
     in `half` or lose the precision of a channel. Biases are computed in float64, and rounded once. A weight
     with other consumers is copied.
     """
-    stored = StoredValues(model)
+    store = StoredValues(model)
     opset = element_types.default_opset(model.graph.opset_imports)
     norms = list(filter(_is_norm, traversal.every_node(model.graph)))
-    found: list[FormChange] = []
+    changes: list[FormChange] = []
     for node in norms if opset >= _WITHOUT_TEST_MODE else ():
         with np.errstate(all="ignore"):
-            folding = None if node in kept else _folding(node, stored, half)
+            folding = None if node in exclusions else _folding(node, store, half)
         if folding is not None:
-            found.append(FormChange(FormChangeKind.MERGED, pinned_as(node), pinned_as(folding.product)))
-            _apply(folding, stored)
-    return tuple(found)
+            changes.append(FormChange(FormChangeKind.MERGED, pinned_as(node), pinned_as(folding.product)))
+            _apply(folding, store)
+    return tuple(changes)
 
 
 _WITHOUT_TEST_MODE = 7
@@ -226,20 +226,22 @@ class _Folding:
     bias: ir.TensorProtocol
 
 
-def _folding(node: ir.Node, stored: StoredValues, half: Half) -> _Folding | None:
+def _folding(node: ir.Node, store: StoredValues, half: Half) -> _Folding | None:
     """Return the folding of a BatchNormalization; None if it cannot be folded."""
     product = _product(node)
-    weight = stored.tensor(product.inputs[1]) if product is not None else None
+    weight = store.tensor(product.inputs[1]) if product is not None else None
     layout = weight_layout_of(product, weight) if product is not None and weight is not None else None
     if product is None or weight is None or layout is None or weight.nbytes > LARGEST:
         return None
-    norm, bias = read_batch_norm(node, stored, layout.channels), _bias(product, stored, layout.channels)
+    norm, bias = read_batch_norm(node, store, layout.channels), _bias(product, store, layout.channels)
     if norm is None or bias is None or not _is_held(weight, layout, norm, half):
         return None
     sums = norm.factor * (bias - norm.mean) + norm.shift
     if not (np.abs(sums) <= half.largest).all():
         return None
-    return _Folding(node, product, _scaled(weight, layout, norm.factor), ir.tensor(sums.astype(np.float32)))
+    return _Folding(
+        node, product, _scale_weight(weight, layout, norm.factor), ir.tensor(sums.astype(np.float32))
+    )
 
 
 def _product(norm: ir.Node) -> ir.Node | None:
@@ -254,12 +256,12 @@ def _product(norm: ir.Node) -> ir.Node | None:
 _OPERANDS = 2
 
 
-def _bias(product: ir.Node, stored: StoredValues, channels: int) -> Doubles | None:
+def _bias(product: ir.Node, store: StoredValues, channels: int) -> Doubles | None:
     """Return the constant bias of each channel; None if it is computed, or not one number for each."""
     value = product.inputs[2] if len(product.inputs) > _OPERANDS else None
     if value is None:
         return np.zeros(channels)
-    return vector(stored.tensor(value), channels)
+    return vector(store.tensor(value), channels)
 
 
 def _is_held(weight: ir.TensorProtocol, layout: WeightLayout, norm: BatchNorm, half: Half) -> bool:
@@ -276,7 +278,7 @@ def _is_held(weight: ir.TensorProtocol, layout: WeightLayout, norm: BatchNorm, h
     return bool(fits.all() and (precise | ~alive).all())
 
 
-def _scaled(weight: ir.TensorProtocol, layout: WeightLayout, factors: Doubles) -> ir.TensorProtocol:
+def _scale_weight(weight: ir.TensorProtocol, layout: WeightLayout, factors: Doubles) -> ir.TensorProtocol:
     """Return the weight with each channel multiplied by its factor; a large one is scaled lazily."""
 
     def product() -> ir.TensorProtocol:
@@ -287,24 +289,24 @@ def _scaled(weight: ir.TensorProtocol, layout: WeightLayout, factors: Doubles) -
     return ir.LazyTensor(product, weight.dtype, ir.Shape(weight.shape.numpy()))
 
 
-def _apply(folding: _Folding, stored: StoredValues) -> None:
+def _apply(folding: _Folding, store: StoredValues) -> None:
     """Merge a BatchNormalization into its product: into one node, or two that a runtime fuses."""
     norm, product = folding.norm, folding.product
     parameters = norm.inputs[1:]
-    stored.replace(product, 1, folding.weight)
+    store.replace(product, 1, folding.weight)
     if product.op_type == "MatMul":
-        shift = stored.add(norm.outputs[0], "shift", folding.bias, norm)
+        shift = store.add(norm.outputs[0], "shift", folding.bias, norm)
         add = ir.Node("", "Add", [product.outputs[0], shift], name=norm.name)
         graph_edits.replace(norm, [add], add.outputs[0])
     elif len(product.inputs) > _OPERANDS and product.inputs[_OPERANDS] is not None:
-        stored.replace(product, _OPERANDS, folding.bias)
+        store.replace(product, _OPERANDS, folding.bias)
         _take_over(norm, product)
     else:
         product.resize_inputs(_OPERANDS + 1)
-        product.replace_input_with(_OPERANDS, stored.add(product.outputs[0], "bias", folding.bias, product))
+        product.replace_input_with(_OPERANDS, store.add(product.outputs[0], "bias", folding.bias, product))
         _take_over(norm, product)
     for value in parameters:
-        stored.forget(value)
+        store.forget(value)
 
 
 def _take_over(norm: ir.Node, product: ir.Node) -> None:

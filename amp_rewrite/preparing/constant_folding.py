@@ -63,24 +63,27 @@ def infer_sizes(constant: ConstantNodes) -> Sizes:
     """Return the sizes that onnx infers for the outputs of nodes: of tensors with known dimensions."""
     names = _names(constant)
     data = _proto(constant, names, {}, data_up_to=_SMALL).SerializeToString()
-    found = worker.call(worker_process.infer_model, data, propagates_data=True) or {}
-    inferred = {value: found[name] for value, name in names.items() if name in found}
-    known = {value: _size(onnx.TypeProto.FromString(kind)) for value, kind in inferred.items()}
-    return {value: size for value, size in known.items() if size is not None}
+    types_by_name = worker.call(worker_process.infer_model, data, propagates_data=True) or {}
+    inferred = {value: types_by_name[name] for value, name in names.items() if name in types_by_name}
+    sizes = {value: _size(onnx.TypeProto.FromString(kind)) for value, kind in inferred.items()}
+    return {value: size for value, size in sizes.items() if size is not None}
 
 
 _SMALL = 1 << 10
 """The largest tensor in bytes whose data is passed to the inference: shapes and axes are among these."""
 
 
-def evaluate(constant: ConstantNodes, wanted: Sizes) -> Mapping[ir.Value, ir.TensorProtocol]:
+def evaluate(constant: ConstantNodes, sizes: Sizes) -> Mapping[ir.Value, ir.TensorProtocol]:
     """Return the values of `sizes`; none at all if one cannot be computed, or differs from its size."""
     names = _names(constant)
-    data = _proto(constant, names, wanted).SerializeToString()
-    found = worker.call(worker_process.evaluate, data) or {}
-    made = {value: found[names[value]] for value in wanted if names[value] in found}
-    arrays = {value: numpy_helper.to_array(onnx.TensorProto.FromString(data)) for value, data in made.items()}
-    if any(value not in arrays or not _fits(arrays[value], size) for value, size in wanted.items()):
+    data = _proto(constant, names, sizes).SerializeToString()
+    outputs = worker.call(worker_process.evaluate, data) or {}
+    tensor_bytes = {value: outputs[names[value]] for value in sizes if names[value] in outputs}
+    arrays = {
+        value: numpy_helper.to_array(onnx.TensorProto.FromString(data))
+        for value, data in tensor_bytes.items()
+    }
+    if any(value not in arrays or not _fits(arrays[value], size) for value, size in sizes.items()):
         return {}
     return {value: ir.Tensor(array) for value, array in arrays.items()}
 
@@ -91,8 +94,8 @@ def _fits(array: np.ndarray, size: TensorSize) -> bool:
 
 def _names(constant: ConstantNodes) -> Mapping[ir.Value, str]:
     """Return a unique name for every value: sibling graphs may use the same name."""
-    made = (value for node in constant.nodes for value in node.outputs)
-    return {value: f"v{i}" for i, value in enumerate((*constant.leaves, *made))}
+    outputs = (value for node in constant.nodes for value in node.outputs)
+    return {value: f"v{i}" for i, value in enumerate((*constant.leaves, *outputs))}
 
 
 def _size(kind: onnx.TypeProto) -> TensorSize | None:
@@ -105,7 +108,7 @@ def _size(kind: onnx.TypeProto) -> TensorSize | None:
 
 
 def _proto(
-    constant: ConstantNodes, names: Mapping[ir.Value, str], wanted: Sizes, data_up_to: int | None = None
+    constant: ConstantNodes, names: Mapping[ir.Value, str], sizes: Sizes, data_up_to: int | None = None
 ) -> onnx.ModelProto:
     """Return a model of the nodes; constants of more bytes than `data_up_to` become inputs without data."""
     graph = onnx.GraphProto(name="constant")
@@ -117,7 +120,7 @@ def _proto(
             graph.input.append(helper.make_tensor_value_info(names[value], int(tensor.dtype), dims))
     for node in constant.nodes:
         graph.node.append(_node(node, names))
-    for value, size in wanted.items():
+    for value, size in sizes.items():
         graph.output.append(helper.make_tensor_value_info(names[value], int(size.dtype), size.dims))
     imports = constant.model.graph.opset_imports
     opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
@@ -168,49 +171,49 @@ SMALL = 1 << 16
 """The size in bytes up to which a result is stored, whatever the size of its inputs."""
 
 
-def fold_constants(model: ir.Model, kept: Container[ir.Node]) -> tuple[FormChange, ...]:
+def fold_constants(model: ir.Model, exclusions: Container[ir.Node]) -> tuple[FormChange, ...]:
     """Store the results of constant float32 nodes with operators in WITHOUT_HALF.
 
     Their producers are removed where they have no other consumer. Nodes in `exclusions` and their dependents
     are not folded, nor are outputs of a graph, and results above the limits.
     """
-    stored = StoredValues(model)
-    constant = _constant(model, stored, kept)
+    store = StoredValues(model)
+    constant = _constant(model, store, exclusions)
     if not any(node.op_type in WITHOUT_HALF for node in constant.nodes):
         return ()
     sizes = infer_sizes(constant)
-    wanted = frozenset(_wanted(constant, sizes))
-    needed = _needed(constant, wanted)
-    into = _removable(needed.nodes, wanted)
-    results = [node.outputs[0] for node in needed.nodes if into.get(node) == node.outputs[0].name]
-    if not results or _bytes(needed, sizes) > BUDGET:
+    targets = frozenset(_folding_targets(constant, sizes))
+    subgraph = _subgraph_of(constant, targets)
+    into = _removable(subgraph.nodes, targets)
+    results = [node.outputs[0] for node in subgraph.nodes if into.get(node) == node.outputs[0].name]
+    if not results or _bytes(subgraph, sizes) > BUDGET:
         return ()
-    tensors = evaluate(needed, {value: sizes[value] for value in results})
-    stored.put(tensors)
-    return tuple(_remove(needed, into, stored)) if tensors else ()
+    tensors = evaluate(subgraph, {value: sizes[value] for value in results})
+    store.put(tensors)
+    return tuple(_remove(subgraph, into, store)) if tensors else ()
 
 
-def _constant(model: ir.Model, stored: StoredValues, kept: Container[ir.Node]) -> ConstantNodes:
+def _constant(model: ir.Model, store: StoredValues, exclusions: Container[ir.Node]) -> ConstantNodes:
     """Return the nodes that depend on constants alone, and may be folded."""
     nodes: list[ir.Node] = []
-    read: dict[ir.Value, ir.TensorProtocol] = {}
-    made: set[ir.Value] = set()
-    leaf = functools.cache(functools.partial(_leaf, stored))
+    leaf_tensors: dict[ir.Value, ir.TensorProtocol] = {}
+    constant_values: set[ir.Value] = set()
+    leaf = functools.cache(functools.partial(_leaf, store))
     for node in itertools.chain.from_iterable(traversal.nodes(model.graph).values()):
         values = [value for value in node.inputs if value is not None]
-        if not values or not all(value in made or leaf(value) is not None for value in values):
+        if not values or not all(value in constant_values or leaf(value) is not None for value in values):
             continue
-        if node not in kept and _is_plain(node):
+        if node not in exclusions and _is_plain(node):
             nodes.append(node)
-            made.update(node.outputs)
-            leaves = ((value, leaf(value)) for value in values if value not in made)
-            read.update((value, tensor) for value, tensor in leaves if tensor is not None)
-    return ConstantNodes(model, nodes, read)
+            constant_values.update(node.outputs)
+            leaves = ((value, leaf(value)) for value in values if value not in constant_values)
+            leaf_tensors.update((value, tensor) for value, tensor in leaves if tensor is not None)
+    return ConstantNodes(model, nodes, leaf_tensors)
 
 
-def _leaf(stored: StoredValues, value: ir.Value) -> ir.TensorProtocol | None:
+def _leaf(store: StoredValues, value: ir.Value) -> ir.TensorProtocol | None:
     """Return the constant tensor of a value, if it is numeric and not too large."""
-    tensor = stored.tensor(value)
+    tensor = store.tensor(value)
     fits = tensor is not None and stored_values.is_number(tensor.dtype) and tensor.nbytes <= LARGEST
     return tensor if fits else None
 
@@ -222,42 +225,44 @@ def _is_plain(node: ir.Node) -> bool:
     return not any(attribute.is_ref() for attribute in node.attributes.values())
 
 
-def _wanted(constant: ConstantNodes, sizes: Sizes) -> Iterator[ir.Node]:
+def _folding_targets(constant: ConstantNodes, sizes: Sizes) -> Iterator[ir.Node]:
     """Yield the nodes whose result may be stored: float32, in WITHOUT_HALF, and within the limits."""
     largest: dict[ir.Value | None, int] = {value: tensor.nbytes for value, tensor in constant.leaves.items()}
     for node in constant.nodes:
-        made = [value for value in node.outputs if value.name]
+        outputs = [value for value in node.outputs if value.name]
         sources = [largest.get(value, LARGEST + 1) for value in node.inputs if value is not None]
         top = max(sources)
-        if top > LARGEST or any(value not in sizes or sizes[value].nbytes > LARGEST for value in made):
+        if top > LARGEST or any(value not in sizes or sizes[value].nbytes > LARGEST for value in outputs):
             continue
-        largest.update(dict.fromkeys(made, top))
-        if node.op_type in WITHOUT_HALF and len(made) == len(node.outputs) == 1:
-            value, size = made[0], sizes[made[0]]
+        largest.update(dict.fromkeys(outputs, top))
+        if node.op_type in WITHOUT_HALF and len(outputs) == len(node.outputs) == 1:
+            value, size = outputs[0], sizes[outputs[0]]
             small = size.nbytes <= max(SMALL, GROWTH * top)
             if small and size.dtype == ir.DataType.FLOAT and not value.is_graph_output():
                 yield node
 
 
-def _needed(constant: ConstantNodes, wanted: Container[ir.Node]) -> ConstantNodes:
+def _subgraph_of(constant: ConstantNodes, targets: Container[ir.Node]) -> ConstantNodes:
     """Return the subgraph of the targets and their ancestors."""
-    found: dict[ir.Node | None, None] = {}
+    ancestors: dict[ir.Node | None, None] = {}
     for node in reversed(constant.nodes):
-        if node in wanted or node in found:
-            found[node] = None
-            found.update(dict.fromkeys(value.producer() for value in node.inputs if value is not None))
-    nodes = [node for node in constant.nodes if node in found]
-    read = {value for node in nodes for value in node.inputs}
-    leaves = {value: tensor for value, tensor in constant.leaves.items() if value in read}
+        if node in targets or node in ancestors:
+            ancestors[node] = None
+            ancestors.update(dict.fromkeys(value.producer() for value in node.inputs if value is not None))
+    nodes = [node for node in constant.nodes if node in ancestors]
+    inputs = {value for node in nodes for value in node.inputs}
+    leaves = {value: tensor for value, tensor in constant.leaves.items() if value in inputs}
     return replace(constant, nodes=nodes, leaves=leaves)
 
 
 def _bytes(constant: ConstantNodes, sizes: Sizes) -> float:
-    made = (sizes[value].nbytes for node in constant.nodes for value in node.outputs if value in sizes)
-    return sum(made) + sum(tensor.nbytes for tensor in constant.leaves.values())
+    output_bytes = (
+        sizes[value].nbytes for node in constant.nodes for value in node.outputs if value in sizes
+    )
+    return sum(output_bytes) + sum(tensor.nbytes for tensor in constant.leaves.values())
 
 
-def _removable(nodes: Sequence[ir.Node], wanted: Container[ir.Node]) -> dict[ir.Node, str]:
+def _removable(nodes: Sequence[ir.Node], targets: Container[ir.Node]) -> dict[ir.Node, str]:
     """Return the nodes that are dead once the targets are stored, each with the name of a result it fed."""
     into: dict[ir.Node, str] = {}
     for node in reversed(nodes):
@@ -266,18 +271,18 @@ def _removable(nodes: Sequence[ir.Node], wanted: Container[ir.Node]) -> dict[ir.
             continue
         if all(reader in into for reader in readers):
             into[node] = into[readers[0]]
-        elif node in wanted:
+        elif node in targets:
             into[node] = node.outputs[0].name or ""
     return into
 
 
 def _remove(
-    constant: ConstantNodes, into: Mapping[ir.Node, str], stored: StoredValues
+    constant: ConstantNodes, into: Mapping[ir.Node, str], store: StoredValues
 ) -> Iterator[FormChange]:
     """Remove nodes whose results are stored, and values without another consumer."""
     graph_edits.remove(node for node in constant.nodes if node in into and node.graph is not None)
     for value in constant.leaves:
-        stored.forget(value)
+        store.forget(value)
     for node in constant.nodes:
         if node in into:
             yield FormChange(FormChangeKind.FOLDED, pinned_as(node), into[node])

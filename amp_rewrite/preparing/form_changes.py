@@ -22,37 +22,37 @@ def nodes_to_preserve(model: ir.Model, form: Form) -> frozenset[ir.Node]:
     if not form.kept_operators:
         return pinned_nodes(model, form)
     nodes = traversal.every_node(model.graph)
-    listed = {node for node in nodes if (node.domain, node.op_type) in form.kept_operators}
-    return pinned_nodes(model, form) | listed
+    operator_matches = {node for node in nodes if (node.domain, node.op_type) in form.kept_operators}
+    return pinned_nodes(model, form) | operator_matches
 
 
 def pinned_nodes(model: ir.Model, form: Form) -> frozenset[ir.Node]:
     """Return the nodes that are pinned by name or pattern, and all nodes in their bodies."""
     if not form.kept_nodes:
         return frozenset()
-    return frozenset(traversal.nodes_inner_first(_named(model, form.kept_nodes)))
+    return frozenset(traversal.nodes_inner_first(_nodes_by_name(model, form.kept_nodes)))
 
 
-def scaling_nodes(model: ir.Model, held: Mapping[str, Evidence]) -> frozenset[ir.Node]:
+def scaling_nodes(model: ir.Model, evidence_by_name: Mapping[str, Evidence]) -> frozenset[ir.Node]:
     """Return the producers of a loss scale: folding scale and seed into one constant would make them
     indistinguishable.
     """
-    names = {name for name, evidence in held.items() if evidence.reason is Reason.SCALING}
+    names = {name for name, evidence in evidence_by_name.items() if evidence.reason is Reason.SCALING}
     nodes = traversal.every_node(model.graph) if names else ()
     return frozenset(node for node in nodes if any(value.name in names for value in node.outputs))
 
 
-def _named(model: ir.Model, patterns: Iterable[str]) -> set[ir.Node]:
+def _nodes_by_name(model: ir.Model, patterns: Iterable[str]) -> set[ir.Node]:
     """Return the nodes that match a pattern; an invalid one matches none: pins reject it (colouring.pins)."""
     names = {node: pinned_as(node) for node in traversal.every_node(model.graph)}
-    found: set[ir.Node] = set()
+    selection: set[ir.Node] = set()
     for pattern in patterns:
         try:
             matches = matcher(pattern, "", names.values())
         except OptionError:
             continue
-        found |= {node for node, name in names.items() if matches(name)}
-    return found
+        selection |= {node for node, name in names.items() if matches(name)}
+    return selection
 
 
 class FormChangeKind(enum.Enum):

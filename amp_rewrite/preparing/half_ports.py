@@ -44,8 +44,8 @@ class HalfPorts:
 
     def __init__(self, form: Form) -> None:
         self._half, self._target = form.half, form.target
-        asked = (operator for operator in form.kept_operators if operator in _FIXED)
-        self._kinds = _kinds(form.half.name) | dict.fromkeys(asked, Kind.ALLOW)
+        operators = (operator for operator in form.kept_operators if operator in _FIXED)
+        self._kinds = _kinds(form.half.name) | dict.fromkeys(operators, Kind.ALLOW)
         self.of = functools.cache(self._of)
 
     def starts(self, node: ir.Node) -> bool:
@@ -130,13 +130,13 @@ def predict_outlook(
 
     Takes time linear in their ports. Constant nodes do not count: they are computed once.
     """
-    nodes, stored = _split(nodes)
+    nodes, constant_values = _separate_constants(nodes)
     max_and_min = ports.prefers_max_and_min(version_of(""))
 
     def float32(node: ir.Node) -> frozenset[ir.Value]:
         clipped = max_and_min and is_clip(node)
-        found = _CLIPPED if clipped else ports.of(call(node, version_of(node.domain)))
-        return frozenset(float32_at(node, found, types))
+        port_kinds = _CLIPPED if clipped else ports.of(call(node, version_of(node.domain)))
+        return frozenset(float32_at(node, port_kinds, types))
 
     around = {node: float32(node) for node in nodes}
     waiting = [node for node, values in around.items() if values and ports.starts(node)]
@@ -146,24 +146,24 @@ def predict_outlook(
             fresh = [node for node in _beside(value) if value in around.get(node, ()) and node not in half]
             half.update(fresh)
             waiting.extend(fresh)
-    touched = {value for node in half for value in around[node]} - stored
+    touched = {value for node in half for value in around[node]} - constant_values
     casts = sum(_casts(value, half, around) for value in touched)
     doubled = sum(map(is_clip, half)) if max_and_min else 0
     return Outlook(frozenset(half), sum(map(ports.computes, half)) - casts - doubled)
 
 
-def _split(nodes: Iterable[ir.Node]) -> tuple[list[ir.Node], set[ir.Value]]:
+def _separate_constants(nodes: Iterable[ir.Node]) -> tuple[list[ir.Node], set[ir.Value]]:
     """Return the nodes that depend on more than constants, and the constant values."""
-    found: list[ir.Node] = []
-    stored: set[ir.Value] = set()
+    runtime_nodes: list[ir.Node] = []
+    constant_values: set[ir.Value] = set()
     for node in nodes:
-        read = [value for value in node.inputs if value is not None]
-        known = all(value in stored or value.const_value is not None for value in read)
-        if known and (read or node.op_type == "Constant") and not control_flow.may_have_bodies(node):
-            stored.update(node.outputs)
+        inputs = [value for value in node.inputs if value is not None]
+        is_constant = all(value in constant_values or value.const_value is not None for value in inputs)
+        if is_constant and (inputs or node.op_type == "Constant") and not control_flow.may_have_bodies(node):
+            constant_values.update(node.outputs)
         else:
-            found.append(node)
-    return found, stored
+            runtime_nodes.append(node)
+    return runtime_nodes, constant_values
 
 
 _CLIPPED = (0, ~0)

@@ -63,22 +63,22 @@ _ROOT = root_of(op("ReduceMean", part("square", op("Mul", _X, _X))))
 _WEIGHTED = op("Mul", quotient(_X, _ROOT), fits(lambda value: stored_as(value) is not None))
 
 
-def write_squares(model: ir.Model, kept: Container[ir.Node]) -> tuple[FormChange, ...]:
+def write_squares(model: ir.Model, exclusions: Container[ir.Node]) -> tuple[FormChange, ...]:
     """Rewrite these float32 products as powers, except nodes in `exclusions`."""
     if element_types.default_opset(model.graph.opset_imports) < _POW_BROADCASTS:
         return ()
     roots = [node for node in every_node(model.graph) if patterns.is_default(node, "Sqrt")]
-    found = [square for square in map(_square, roots) if square is not None and square not in kept]
-    names = UniqueNames(graphs(model.graph)) if found else None
-    return tuple(_raise(node, names) for node in found) if names is not None else ()
+    squares = [square for square in map(_square, roots) if square is not None and square not in exclusions]
+    names = UniqueNames(graphs(model.graph)) if squares else None
+    return tuple(_raise(node, names) for node in squares) if names is not None else ()
 
 
 def _square(root: ir.Node) -> ir.Node | None:
     """Return the product of a value with itself under the root of a norm with a weight; None elsewhere."""
     for end in patterns.ends_behind(root, 4):
-        found = patterns.match(_WEIGHTED, end.outputs[0], _ITSELF)
-        if found is not None and root in found.nodes and patterns.are_closed(found.nodes, end):
-            return found.parts["square"][0]
+        match = patterns.match(_WEIGHTED, end.outputs[0], _ITSELF)
+        if match is not None and root in match.nodes and patterns.are_closed(match.nodes, end):
+            return match.parts["square"][0]
     return None
 
 
@@ -97,13 +97,13 @@ _DIV_BROADCASTS = 7
 """The first opset at which the operands of a Div are broadcast."""
 
 
-def write_reciprocals(model: ir.Model, kept: Container[ir.Node]) -> tuple[FormChange, ...]:
+def write_reciprocals(model: ir.Model, exclusions: Container[ir.Node]) -> tuple[FormChange, ...]:
     """Rewrite these float32 reciprocals as divisions, except nodes in `exclusions`."""
     if element_types.default_opset(model.graph.opset_imports) < _DIV_BROADCASTS:
         return ()
-    found = [node for node in every_node(model.graph) if _is_of_norm(node) and node not in kept]
-    names = UniqueNames(graphs(model.graph)) if found else None
-    return tuple(_divide(node, names) for node in found) if names is not None else ()
+    norm_nodes = [node for node in every_node(model.graph) if _is_of_norm(node) and node not in exclusions]
+    names = UniqueNames(graphs(model.graph)) if norm_nodes else None
+    return tuple(_divide(node, names) for node in norm_nodes) if names is not None else ()
 
 
 def _is_of_norm(node: ir.Node) -> bool:
@@ -136,17 +136,19 @@ def rewrite_clips(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
     version_of, ports = element_types.versions(model.opset_imports), HalfPorts(form)
     if not form.raise_opset or not clips or not ports.prefers_max_and_min(version_of("")):
         return ()
-    types, kept = element_types.infer(model), form_changes.nodes_to_preserve(model, form)
+    types, exclusions = element_types.infer(model), form_changes.nodes_to_preserve(model, form)
     half = half_ports.predict_outlook(nodes, types, ports, version_of).half
     clips = [
-        node for node in clips if node not in kept and _is_known(node, types) and _is_between(node, half)
+        node
+        for node in clips
+        if node not in exclusions and _is_known(node, types) and _is_between(node, half)
     ]
     changes = [
         FormChange(FormChangeKind.MAX_AND_MIN, pinned_as(node), into=pinned_as(node)) for node in clips
     ]
-    stored = _Constants(UniqueNames(traversal.graphs(model.graph)))
+    bounds = _Constants(UniqueNames(traversal.graphs(model.graph)))
     for node in clips:
-        _replace(node, stored)
+        _replace(node, bounds)
     return tuple(changes)
 
 
@@ -172,8 +174,8 @@ def _is_known(node: ir.Node, types: Types) -> bool:
 
 def _is_number(value: ir.Value) -> bool:
     """Return whether a value is a constant scalar other than NaN, which no caller can override."""
-    stored = None if value.is_graph_input() else constants.stored_as(value)
-    return stored is not None and len(stored.shape) == 0 and not np.isnan(constants.numbers(stored))
+    tensor = None if value.is_graph_input() else constants.stored_as(value)
+    return tensor is not None and len(tensor.shape) == 0 and not np.isnan(constants.numbers(tensor))
 
 
 class _Constants:
@@ -196,25 +198,25 @@ class _Constants:
         return self._made[graph, number]
 
 
-def _replace(node: ir.Node, stored: _Constants) -> None:
+def _replace(node: ir.Node, bounds: _Constants) -> None:
     output = node.outputs[0]
-    low = _bound(node, 1, "min", -_LARGEST, stored)
-    high = _bound(node, 2, "max", _LARGEST, stored)
+    low = _bound(node, 1, "min", -_LARGEST, bounds)
+    high = _bound(node, 2, "max", _LARGEST, bounds)
     above = ir.Node(
-        "", "Max", [node.inputs[0], low], name=stored.names.of_node(f"{node.name or 'Clip'}__Max")
+        "", "Max", [node.inputs[0], low], name=bounds.names.of_node(f"{node.name or 'Clip'}__Max")
     )
     value = above.outputs[0]
-    value.name, value.type, value.shape = stored.names.of_value(output, "max"), output.type, output.shape
+    value.name, value.type, value.shape = bounds.names.of_value(output, "max"), output.type, output.shape
     below = ir.Node("", "Min", [value, high], name=node.name, metadata_props=node.metadata_props)
     graph_edits.replace(node, [above, below], below.outputs[0])
 
 
-def _bound(node: ir.Node, port: int, attribute: str, missing: float, stored: _Constants) -> ir.Value:
+def _bound(node: ir.Node, port: int, attribute: str, missing: float, bounds: _Constants) -> ir.Value:
     """Return a bound as a value: the input, or a constant of the attribute or of the default."""
     value = node.inputs[port] if port < len(node.inputs) else None
     if value is not None:
         return value
-    return stored.before(node, node.attributes.get_float(attribute, missing))
+    return bounds.before(node, node.attributes.get_float(attribute, missing))
 
 
 _LARGEST = float(np.finfo(np.float32).max)

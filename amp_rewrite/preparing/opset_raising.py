@@ -40,9 +40,9 @@ def raise_opset(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
     new = next(_Raising(model, old, form).best(), None)
     if new is None:
         return ()
-    for held in (model, *model.functions.values()):
-        if domain in held.opset_imports:
-            held.opset_imports[domain] = new
+    for container in (model, *model.functions.values()):
+        if domain in container.opset_imports:
+            container.opset_imports[domain] = new
     return (FormChange(FormChangeKind.OPSET_RAISED, before=old, after=new),)
 
 
@@ -88,7 +88,7 @@ class _Raising:
     def _keeps_kernels(self, version: int) -> bool:
         """Return whether no operator loses its kernels, and no port its support for half."""
         return not any(
-            _lost(call.operator, self._old, version, self._target)
+            _loses_kernels(call.operator, self._old, version, self._target)
             or self._ports(call, self._old) - self._ports(call, version)
             for call in self._calls
         )
@@ -123,7 +123,7 @@ class _Ranks:
         return None if shape is None else len(shape)
 
 
-def _lost(operator: str, old: int, new: int, target: Target) -> bool:
+def _loses_kernels(operator: str, old: int, new: int, target: Target) -> bool:
     before, after = (schema.find("", operator, version) for version in (old, new))
     return (
         before is not None

@@ -68,11 +68,11 @@ def write_cast_likes(model: ir.Model, types: Types) -> None:
 
 def _write(node: ir.Node, types: Types) -> None:
     value, like = node.inputs
-    found = None if like is None else types.get(like)
-    if isinstance(found, ir.TensorType) and value is not None:
+    like_type = None if like is None else types.get(like)
+    if isinstance(like_type, ir.TensorType) and value is not None:
         node.op_type = "Cast"
         node.resize_inputs(1)
-        node.attributes["to"] = ir.AttrInt64("to", found.dtype)
+        node.attributes["to"] = ir.AttrInt64("to", like_type.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +98,10 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     if "CastLike" in operators:
         _settle_casts(model)
     changes += opset_raising.raise_opset(model, form)
-    kept = form_changes.nodes_to_preserve(model, form)
+    exclusions = form_changes.nodes_to_preserve(model, form)
     if form.fold:
-        changes += _folded(model, form, held, kept, operators)
-    changes += _spelled(model, form, kept, operators)
+        changes += _folded(model, form, held, exclusions, operators)
+    changes += _rewrite_norms(model, form, exclusions, operators)
     if "Clip" in operators:
         changes += norms_and_clips.rewrite_clips(model, form)
     types = shape_inference.types(model)
@@ -116,25 +116,25 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
 def _folded(
     model: ir.Model,
     form: Form,
-    held: Mapping[str, Evidence],
-    kept: Container[ir.Node],
+    evidence_by_name: Mapping[str, Evidence],
+    exclusions: Container[ir.Node],
     operators: Container[str],
 ) -> Iterator[FormChange]:
     yield from constant_folding.fold_constants(
-        model, form_changes.pinned_nodes(model, form) | form_changes.scaling_nodes(model, held)
+        model, form_changes.pinned_nodes(model, form) | form_changes.scaling_nodes(model, evidence_by_name)
     )
     if "BatchNormalization" in operators:
-        yield from batch_norm_folding.fold(model, form.half, kept)
+        yield from batch_norm_folding.fold(model, form.half, exclusions)
 
 
-def _spelled(
-    model: ir.Model, form: Form, kept: Container[ir.Node], operators: Container[str]
+def _rewrite_norms(
+    model: ir.Model, form: Form, exclusions: Container[ir.Node], operators: Container[str]
 ) -> Iterator[FormChange]:
     """Rewrite norms to the forms that runtimes fuse."""
     if form.idioms and "Reciprocal" in operators:
-        yield from norms_and_clips.write_reciprocals(model, kept)
+        yield from norms_and_clips.write_reciprocals(model, exclusions)
     if form.idioms and "Sqrt" in operators:
-        yield from norms_and_clips.write_squares(model, kept)
+        yield from norms_and_clips.write_squares(model, exclusions)
 
 
 def _of_blocks(domains: Iterable[str]) -> tuple[str, ...]:
@@ -159,9 +159,9 @@ def _settle_functions(model: ir.Model, form: Form) -> tuple[str, ...]:
     """Inline the functions of a model, or return a warning that they stay."""
     if not form.keep_functions:
         return tuple(filter(None, [inlining.inline(model)]))
-    kept = len(model.functions)
-    noun = "function" if kept == 1 else "functions"
-    return (f"{kept} model-local {noun} kept, in float32",) if kept else ()
+    count = len(model.functions)
+    noun = "function" if count == 1 else "functions"
+    return (f"{count} model-local {noun} kept, in float32",) if count else ()
 
 
 def _overridable(model: ir.Model) -> tuple[str, ...]:
@@ -170,10 +170,10 @@ def _overridable(model: ir.Model) -> tuple[str, ...]:
     A few overridable ones are intended, as defaults of inputs. Below IR version 4 every weight is an input.
     """
     weights = [value for value in model.graph.initializers.values() if value.dtype is ir.DataType.FLOAT]
-    given = sum(value.is_graph_input() for value in weights)
-    if model.ir_version < CONSTANT_INPUTS_BELOW or given <= max(_FEW, len(weights) // 2):
+    input_count = sum(value.is_graph_input() for value in weights)
+    if model.ir_version < CONSTANT_INPUTS_BELOW or input_count <= max(_FEW, len(weights) // 2):
         return ()
-    return (f"{given:,} of {len(weights):,} weights {_TOLD}",)
+    return (f"{input_count:,} of {len(weights):,} weights {_TOLD}",)
 
 
 _FEW = 2

@@ -57,7 +57,7 @@ class StoredValues:
     def _register(self, value: ir.Value, tensor: ir.TensorProtocol, graph: ir.Graph) -> None:
         tensor.name = value.name
         value.type, value.shape = tensor_type(tensor.dtype), ir.Shape(tensor.shape.numpy())
-        graph_edits.register(value, graph, listed=self._lists_inputs and graph is self._root)
+        graph_edits.register(value, graph, as_input=self._lists_inputs and graph is self._root)
 
     def put(self, tensors: Mapping[ir.Value, ir.TensorProtocol]) -> None:
         """Replace computed values by constants of the same names."""
@@ -66,8 +66,8 @@ class StoredValues:
             for value, tensor in tensors.items()
         }
         graph_edits.replace_uses(replacements)
-        for value, stored in replacements.items():
-            self._register(stored, tensors[value], graph_edits.graph_of(value))
+        for value, replacement in replacements.items():
+            self._register(replacement, tensors[value], graph_edits.graph_of(value))
 
     def forget(self, value: ir.Value | None) -> None:
         """Remove a constant without consumers."""

@@ -31,15 +31,17 @@ def raise_ranks(model: ir.Model, types: Types) -> tuple[FormChange, ...]:
     if not transposed:
         return ()
     _declare(transposed, types)
-    stored = constants.find(model)
+    tensors = constants.find(model)
     weights: dict[tuple[ir.Value, int], list[Product]] = {}
     for product in find_products(transposed):
         weight = product.node.inputs[1 - product.port]
         before, after = product.ranks[1 - product.port], product.ranks[product.port]
-        if weight in stored and before and after and _MATRIX <= before < after <= _MOST:
+        if weight in tensors and before and after and _MATRIX <= before < after <= _MOST:
             weights.setdefault((weight, after), []).append(product)
     raiser = _Raiser(model, types, UniqueNames(nodes if weights else ()))
-    return tuple(raiser.change(stored[weight], after, read) for (weight, after), read in weights.items())
+    return tuple(
+        raiser.change(tensors[weight], after, products) for (weight, after), products in weights.items()
+    )
 
 
 def _declare(transposed: Iterable[ir.Value], types: Types) -> None:
@@ -64,53 +66,53 @@ class _Raiser:
         self._types, self._names = types, names
         self._listed = model.ir_version < CONSTANT_INPUTS_BELOW
 
-    def change(self, stored: StoredTensor, rank: int, products: Sequence[Product]) -> FormChange:
+    def change(self, constant: StoredTensor, rank: int, products: Sequence[Product]) -> FormChange:
         """Raise the rank of a weight for these products: in place if it has no other consumer."""
-        before = len(stored.tensor.shape)
-        shape = [1] * (rank - before) + [int(size) for size in stored.tensor.shape.numpy()]
-        read = {(product.node, 1 - product.port) for product in products}
-        uses = {(use.node, use.idx) for use in stored.value.uses()}
-        if uses <= read and not stored.value.is_graph_output():
-            stored.value.shape = ir.Shape(shape)
-            graph_edits.store(stored, reshaped(stored.tensor, shape, stored.tensor.name))
+        before = len(constant.tensor.shape)
+        shape = [1] * (rank - before) + [int(size) for size in constant.tensor.shape.numpy()]
+        product_ports = {(product.node, 1 - product.port) for product in products}
+        uses = {(use.node, use.idx) for use in constant.value.uses()}
+        if uses <= product_ports and not constant.value.is_graph_output():
+            constant.value.shape = ir.Shape(shape)
+            graph_edits.store(constant, reshaped(constant.tensor, shape, constant.tensor.name))
         else:
-            copy = self._copied(stored, shape, rank)
-            for node, port in read:
+            copy = self._copied(constant, shape, rank)
+            for node, port in product_ports:
                 node.replace_input_with(port, copy)
         name = pinned_as(products[0].node)
         return FormChange(FormChangeKind.RANK, name, before=before, after=rank)
 
-    def _copied(self, stored: StoredTensor, shape: Sequence[int], rank: int) -> ir.Value:
+    def _copied(self, constant: StoredTensor, shape: Sequence[int], rank: int) -> ir.Value:
         """Add a copy of the constant with another shape."""
-        name = self._names.of_value(stored.value, f"rank{rank}")
-        tensor, graph = reshaped(stored.tensor, shape, name), graph_edits.graph_of(stored.value)
-        if stored.node is None:
+        name = self._names.of_value(constant.value, f"rank{rank}")
+        tensor, graph = reshaped(constant.tensor, shape, name), graph_edits.graph_of(constant.value)
+        if constant.node is None:
             copy = ir.Value(name=name, const_value=tensor)
-            graph_edits.register(copy, graph, listed=self._listed)
+            graph_edits.register(copy, graph, as_input=self._listed)
         else:
             value = ir.AttrTensor("value", tensor)
             node = ir.Node("", "Constant", [], [value], name=self._names.of_node(name))
             copy = node.outputs[0]
             copy.name = name
-            graph.insert_after(stored.node, node)
-        copy.type, copy.shape = self._types[stored.value], ir.Shape(shape)
-        self._types[copy] = self._types[stored.value]
+            graph.insert_after(constant.node, node)
+        copy.type, copy.shape = self._types[constant.value], ir.Shape(shape)
+        self._types[copy] = self._types[constant.value]
         return copy
 
 
 def reshaped(tensor: ir.TensorProtocol, shape: Sequence[int], name: str | None) -> ir.TensorProtocol:
     """Return `tensor` with the same values in this shape; an external tensor stays external."""
-    made, said = ir.Shape(shape), dict(tensor.metadata_props)
+    dimensions, metadata = ir.Shape(shape), dict(tensor.metadata_props)
     if isinstance(tensor, ir.ExternalTensor):
         return ir.ExternalTensor(
             tensor.location,
             tensor.offset,
             tensor.length,
             tensor.dtype,
-            shape=made,
+            shape=dimensions,
             name=name or "",
             doc_string=tensor.doc_string,
-            metadata_props=said,
+            metadata_props=metadata,
             base_dir=tensor.base_dir,
         )
 
@@ -118,5 +120,5 @@ def reshaped(tensor: ir.TensorProtocol, shape: Sequence[int], name: str | None) 
         return ir.Tensor(constants.numbers(tensor).reshape(shape), dtype=tensor.dtype, name=name)
 
     return ir.LazyTensor(
-        values, tensor.dtype, made, name=name, doc_string=tensor.doc_string, metadata_props=said
+        values, tensor.dtype, dimensions, name=name, doc_string=tensor.doc_string, metadata_props=metadata
     )

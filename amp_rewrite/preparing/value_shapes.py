@@ -41,35 +41,35 @@ def equivalent_nodes(node: ir.Node, name: Naming, types: Types) -> Nodes:
     if rule is None or not outputs or any(value.shape is not None for value in outputs):
         return
     like = f"{name(outputs[0])}//like"
-    made = list(rule(node, name, like))
-    for value in outputs if made else ():
+    equivalents = list(rule(node, name, like))
+    for value in outputs if equivalents else ():
         kind = types.get(value)
         if value.name and isinstance(kind, ir.TensorType):
-            made.append(helper.make_node("Cast", [like], [name(value)], to=int(kind.dtype)))
-    yield from made
+            equivalents.append(helper.make_node("Cast", [like], [name(value)], to=int(kind.dtype)))
+    yield from equivalents
 
 
 def _first(node: ir.Node, name: Naming, like: str) -> Nodes:
-    first = _given(node, 0)
+    first = _input_at(node, 0)
     if first is not None:
         yield helper.make_node("Identity", [name(first)], [like])
 
 
 def _unpacked(node: ir.Node, name: Naming, like: str) -> Nodes:
     """Yield an Identity of the queries if keys are separate: the result then has their shape."""
-    if _given(node, 1) is not None:
+    if _input_at(node, 1) is not None:
         yield from _first(node, name, like)
 
 
 def _embedding(node: ir.Node, name: Naming, like: str) -> Nodes:
     """Yield a Gather of rows of the word embedding, one for each identifier."""
-    ids, words = _given(node, 0), _given(node, 2)
+    ids, words = _input_at(node, 0), _input_at(node, 2)
     if ids is not None and words is not None:
         yield helper.make_node("Gather", [name(words), name(ids)], [like])
 
 
 def _product(node: ir.Node, name: Naming, like: str) -> Nodes:
-    one, other = _given(node, 0), _given(node, 1)
+    one, other = _input_at(node, 0), _input_at(node, 1)
     if one is None or other is None or any(schema.integer(node, f"transBatch{side}") for side in "AB"):
         return
     left = "ji" if schema.integer(node, "transA") else "ij"
@@ -80,22 +80,22 @@ def _product(node: ir.Node, name: Naming, like: str) -> Nodes:
 
 def _attention(node: ir.Node, name: Naming, like: str) -> Nodes:
     """Yield the product with a slice of the weights, which concatenate those of queries, keys and values."""
-    read, weights = _given(node, 0), _given(node, 1)
-    stored = weights.const_value if weights is not None else None
-    if read is None or weights is None or stored is None or len(stored.shape) != 2:
+    data, weights = _input_at(node, 0), _input_at(node, 1)
+    constant = weights.const_value if weights is not None else None
+    if data is None or weights is None or constant is None or len(constant.shape) != 2:
         return
     sizes = node.attributes.get("qkv_hidden_sizes")
     is_given = sizes is not None and sizes.type == ir.AttributeType.INTS and sizes.value
-    width = sizes.as_ints()[-1] if sizes is not None and is_given else stored.shape.numpy()[1] // 3
+    width = sizes.as_ints()[-1] if sizes is not None and is_given else constant.shape.numpy()[1] // 3
     bounds = [f"{like}{at}" for at in range(3)]
     for bound, number in zip(bounds, (0, width, 1), strict=True):  # from, to, along which axis
         tensor = numpy_helper.from_array(np.array([number], np.int64))
         yield helper.make_node("Constant", [], [bound], value=tensor)
     yield helper.make_node("Slice", [name(weights), *bounds], [f"{like}3"])
-    yield helper.make_node("MatMul", [name(read), f"{like}3"], [like])
+    yield helper.make_node("MatMul", [name(data), f"{like}3"], [like])
 
 
-def _given(node: ir.Node, port: int) -> ir.Value | None:
+def _input_at(node: ir.Node, port: int) -> ir.Value | None:
     return node.inputs[port] if port < len(node.inputs) else None
 
 
@@ -134,8 +134,10 @@ def _drops_axis(node: ir.Node) -> bool:
     onnx ignores the attribute there, but onnxruntime does not if the parts have one size. PyTorch's exporter
     writes `unbind` this way.
     """
-    kept = node.attributes.get("keepdims")
-    return len(node.inputs) > 1 and node.inputs[1] is not None and kept is not None and kept.value == 0
+    keepdims = node.attributes.get("keepdims")
+    return (
+        len(node.inputs) > 1 and node.inputs[1] is not None and keepdims is not None and keepdims.value == 0
+    )
 
 
 _WRONG_RULES: Mapping[str, Callable[[ir.Node], bool]] = {
@@ -198,14 +200,14 @@ class _Builder:
         self._schema = functools.cache(lambda domain, op: schema.of_onnx(domain, op, version(domain)))
 
     def graph(self, graph: ir.Graph) -> onnx.GraphProto:
-        made = onnx.GraphProto(name="g")
-        made.input.extend(self._declared(value) for value in graph.inputs if not value.is_initializer())
-        made.output.extend(onnx.ValueInfoProto(name=self._name(value)) for value in graph.outputs)
+        proto = onnx.GraphProto(name="g")
+        proto.input.extend(self._declared(value) for value in graph.inputs if not value.is_initializer())
+        proto.output.extend(onnx.ValueInfoProto(name=self._name(value)) for value in graph.outputs)
         for value in graph.initializers.values():
-            self._store(made, value, value.const_value)
+            self._store(proto, value, value.const_value)
         for node in self._nodes[graph]:
-            self._node(made, node)
-        return made
+            self._node(proto, node)
+        return proto
 
     def _declared(self, value: ir.Value) -> onnx.ValueInfoProto:
         """Return the declaration of a value; a shape without a type is dropped."""
@@ -219,32 +221,32 @@ class _Builder:
             info.type.CopyFrom(ir.serde.serialize_type(kind))
         return info
 
-    def _store(self, made: onnx.GraphProto, value: ir.Value, tensor: ir.TensorProtocol | None) -> None:
+    def _store(self, proto: onnx.GraphProto, value: ir.Value, tensor: ir.TensorProtocol | None) -> None:
         if tensor is None:
             return
         name, raw = self._name(value), tensor.raw if isinstance(tensor, ir.serde.TensorProtoTensor) else None
         dims = tensor.shape.numpy() if raw is None else raw.dims
         if not _is_small(dims) or not stored_values.is_number(tensor.dtype):
-            made.value_info.append(helper.make_tensor_value_info(name, int(tensor.dtype), dims))
+            proto.value_info.append(helper.make_tensor_value_info(name, int(tensor.dtype), dims))
         elif raw is None:
-            made.initializer.append(onnx.numpy_helper.from_array(constants.read_whole(tensor), name))
+            proto.initializer.append(onnx.numpy_helper.from_array(constants.read_whole(tensor), name))
         else:
-            made.initializer.add().CopyFrom(raw)  # five times as fast as converting its values
-            made.initializer[-1].MergeFrom(onnx.TensorProto(name=name))
+            proto.initializer.add().CopyFrom(raw)  # five times as fast as converting its values
+            proto.initializer[-1].MergeFrom(onnx.TensorProto(name=name))
 
-    def _node(self, made: onnx.GraphProto, node: ir.Node) -> None:
+    def _node(self, proto: onnx.GraphProto, node: ir.Node) -> None:
         tensor = constants.constant(node)
         if tensor is not None:
-            self._store(made, node.outputs[0], tensor)
+            self._store(proto, node.outputs[0], tensor)
             return
         name = self._name
         is_wrong = is_wrongly_inferred(node)
         is_known = not is_wrong and self._schema(node.domain, node.op_type) is not None
         alike = [] if is_known else list(equivalent_nodes(node, name, self._types))
         if alike:
-            made.node.extend(alike)
+            proto.node.extend(alike)
             return
-        written = made.node.add(
+        node_proto = proto.node.add(
             op_type=node.op_type,
             domain=_UNKNOWN if is_wrong else node.domain,
             input=[name(value) if value is not None else "" for value in node.inputs],
@@ -253,9 +255,9 @@ class _Builder:
         has_bodies = control_flow.may_have_bodies(node)
         for attribute in node.attributes.values():
             if not attribute.is_ref() and (has_bodies or attribute.type not in _BODIES):
-                self._attribute(written, attribute)
+                self._attribute(node_proto, attribute)
         if not is_known:
-            made.value_info.extend(self._declared(value) for value in node.outputs if value.name)
+            proto.value_info.extend(self._declared(value) for value in node.outputs if value.name)
 
     def _attribute(self, node: onnx.NodeProto, attribute: ir.Attr) -> None:
         kind = attribute.type
@@ -282,22 +284,22 @@ COUNTING = frozenset("Compress NonMaxSuppression NonZero Unique".split())
 
 def values_of_counted_size(graph: ir.Graph, nodes: GraphNodes) -> set[ir.Value]:
     """Return the outputs of these operators and all values downstream, in a graph and its bodies."""
-    found: set[ir.Value] = set()
-    if any(node.op_type in COUNTING for held in nodes.values() for node in held):
-        _follow(graph, nodes, found)
-    return found
+    values: set[ir.Value] = set()
+    if any(node.op_type in COUNTING for graph_nodes in nodes.values() for node in graph_nodes):
+        _follow(graph, nodes, values)
+    return values
 
 
-def _follow(graph: ir.Graph, nodes: GraphNodes, found: set[ir.Value]) -> None:
+def _follow(graph: ir.Graph, nodes: GraphNodes, values: set[ir.Value]) -> None:
     for node in nodes[graph]:
-        is_reached = node.op_type in COUNTING or not found.isdisjoint(node.inputs)
+        is_reached = node.op_type in COUNTING or not values.isdisjoint(node.inputs)
         for body in control_flow.bodies(node):
             if is_reached:
-                found.update(body.inputs)
-            _follow(body, nodes, found)
-            is_reached = is_reached or not found.isdisjoint(body.outputs)
+                values.update(body.inputs)
+            _follow(body, nodes, values)
+            is_reached = is_reached or not values.isdisjoint(body.outputs)
         if is_reached:
-            found.update(node.outputs)
+            values.update(node.outputs)
 
 
 MOST_NODES = 50_000
@@ -317,15 +319,15 @@ def infer_shapes(model: ir.Model, types: Types) -> None:
     nodes = traversal.nodes(model.graph) if len(model.graph) <= MOST_NODES else {}
     if not nodes or sum(map(len, nodes.values())) > MOST_NODES:
         return
-    for value in (value for held in nodes.values() for node in held for value in node.outputs):
+    for value in (value for graph_nodes in nodes.values() for node in graph_nodes for value in node.outputs):
         _forget_made_up(value)
     structure = build_structure(model, nodes, types)
     is_shown = any(dim is None for output in model.graph.outputs for dim in _dims(output.shape) or (None,))
     names = _Names.NONE if _has_slice_10(model, nodes) else _Names.GIVEN if is_shown else _Names.ALL
-    counted = values_of_counted_size(model.graph, nodes) if names is _Names.ALL else set[ir.Value]()
+    dynamic_values = values_of_counted_size(model.graph, nodes) if names is _Names.ALL else set[ir.Value]()
     for value, kind in _inferred(structure, nodes):
         if not value.is_graph_output():
-            _declare(value, kind, types, _Names.GIVEN if value in counted else names)
+            _declare(value, kind, types, _Names.GIVEN if value in dynamic_values else names)
 
 
 def _inferred(structure: Structure, nodes: GraphNodes) -> Iterator[tuple[ir.Value, onnx.TypeProto.Tensor]]:
@@ -344,12 +346,12 @@ def sized(model: ir.Model, types: Types, dims: Dims) -> dict[ir.Value, ir.Shape]
 
     Raises OptionError when `dims` names a dimension that is not open, or gives one axis two sizes.
     """
-    opened = OpenDimensions(model.graph, dims)
+    open_dimensions = OpenDimensions(model.graph, dims)
     if not dims:
         return {}
     nodes = traversal.nodes(model.graph)
     outputs = (value for inner in nodes.values() for node in inner for value in node.outputs)
-    shapes = {value: opened.given_shape(value) for value in (*model.graph.inputs, *outputs)}
+    shapes = {value: open_dimensions.given_shape(value) for value in (*model.graph.inputs, *outputs)}
     if sum(map(len, nodes.values())) <= MOST_NODES:
         structure = build_structure(model, nodes, types)
         graph = structure.proto.graph
@@ -381,7 +383,7 @@ def _has_slice_10(model: ir.Model, nodes: GraphNodes) -> bool:
     """Return whether inferred names are wrong: at opset 10, a slice gets the dimension name of the whole."""
     if element_types.default_opset(model.graph.opset_imports) != _WRONG_SLICE:
         return False
-    return any(node.op_type == "Slice" for held in nodes.values() for node in held)
+    return any(node.op_type == "Slice" for graph_nodes in nodes.values() for node in graph_nodes)
 
 
 _WRONG_SLICE = 10
@@ -394,8 +396,8 @@ def _forget_made_up(value: ir.Value) -> None:
     """Remove names that an earlier inference generated: ours generates the same ones for other dimensions."""
     dims = None if value.is_graph_output() else _dims(value.shape)
     if dims is not None:
-        kept = [None if isinstance(dim, str) and dim.startswith(_MADE_UP) else dim for dim in dims]
-        value.shape = value.shape if kept == list(dims) else ir.Shape(kept)
+        dimensions = [None if isinstance(dim, str) and dim.startswith(_MADE_UP) else dim for dim in dims]
+        value.shape = value.shape if dimensions == list(dims) else ir.Shape(dimensions)
 
 
 def _declare(value: ir.Value, inferred: onnx.TypeProto.Tensor, types: Types, names: _Names) -> None:

@@ -79,10 +79,10 @@ def results(executor: Executor, work: Callable[..., T], tasks: Iterable[tuple[An
     are then cancelled.
     """
     waiting: list[Future[T]] = []
-    drawn = iter(tasks)
+    iterator = iter(tasks)
     try:
         while True:
-            for task in itertools.islice(drawn, WAITING - len(waiting)):
+            for task in itertools.islice(iterator, WAITING - len(waiting)):
                 try:
                     waiting.append(executor.submit(work, *task))
                 except Exception as error:  # it was shut down, or broke, or cannot pickle
@@ -110,8 +110,8 @@ def result(future: Future[T]) -> T:
 
 
 def _broken(error: Exception) -> WorkerError:
-    told = str(error).partition("\n")[0]
-    problem = f"a worker did not return ({type(error).__name__}{': ' if told else ''}{told})"
+    message = str(error).partition("\n")[0]
+    problem = f"a worker did not return ({type(error).__name__}{': ' if message else ''}{message})"
     return WorkerError(problem, remedy="look at the memory and the logs of the workers, or use none")
 
 

@@ -36,22 +36,22 @@ def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
     Raises the errors of `work`, TimeLimitError when a `TimeLimit` is reached, and ThreadError if no thread
     can be started.
     """
-    end, done = _END.get(), Future[T]()
+    end, future = _END.get(), Future[T]()
     if end is not None:
         end.slice()  # so that nothing starts after the limit
     is_begun = False
     try:
-        _start(partial(copy_context().run, partial(_outcome, done, work)))
+        _start(partial(copy_context().run, partial(_outcome, future, work)))
         is_begun = True
-        while not done.done():
-            wait([done], _SLICE if end is None else end.slice())
+        while not future.done():
+            wait([future], _SLICE if end is None else end.slice())
     except BaseException:
         if is_begun:  # otherwise there is nothing to stop
             stop()
-            _LEFT.append(done)
-            wait([done], GRACE)
+            _LEFT.append(future)
+            wait([future], GRACE)
         raise
-    return done.result()
+    return future.result()
 
 
 _Work = Callable[[], Callable[[], None]]
@@ -63,10 +63,10 @@ def _start(work: _Work) -> None:
     with contextlib.suppress(IndexError):
         _waiting().pop().put(work)
         return
-    given = SimpleQueue[_Work]()
-    given.put(work)
+    queue = SimpleQueue[_Work]()
+    queue.put(work)
     try:
-        threading.Thread(target=_serve, args=(given,), daemon=True).start()
+        threading.Thread(target=_serve, args=(queue,), daemon=True).start()
     except RuntimeError as error:
         raise ThreadError(
             f"the system starts no further thread ({error})",
@@ -74,15 +74,15 @@ def _start(work: _Work) -> None:
         ) from error
 
 
-def _serve(given: SimpleQueue[_Work]) -> None:
+def _serve(queue: SimpleQueue[_Work]) -> None:
     """Run one piece of work after another.
 
     Starting a thread for each takes as long as running a small model, and longer on a busy machine.
     """
     waiting = _waiting()
     while True:
-        settle = given.get()()
-        waiting.append(given)  # before the caller continues, which may have more work
+        settle = queue.get()()
+        waiting.append(queue)  # before the caller continues, which may have more work
         settle()
         del settle  # and the objects that it holds
 
@@ -99,11 +99,11 @@ _SLICE = 1.0
 """The longest wait in seconds: not all systems run signal handlers while waiting."""
 
 
-def _outcome(done: Future[T], work: Callable[[], T]) -> Callable[[], None]:
+def _outcome(future: Future[T], work: Callable[[], T]) -> Callable[[], None]:
     try:
-        return partial(done.set_result, work())
+        return partial(future.set_result, work())
     except BaseException as error:  # raised again in the caller
-        return partial(done.set_exception, error)
+        return partial(future.set_exception, error)
 
 
 _LEFT: list[Future[Any]] = []
@@ -111,7 +111,7 @@ _LEFT: list[Future[Any]] = []
 
 def is_left_behind() -> bool:
     """Return whether a call that was told to stop still runs in the background."""
-    return not all(done.done() for done in _LEFT)
+    return not all(future.done() for future in _LEFT)
 
 
 class TimeLimit:
@@ -162,9 +162,9 @@ class _End:
 
     def slice(self) -> float:
         """Return the longest wait from now; TimeLimitError if no time is left."""
-        left = self.at - time.monotonic()
-        if left > 0:
-            return min(left, _SLICE)
+        remaining = self.at - time.monotonic()
+        if remaining > 0:
+            return min(remaining, _SLICE)
         name = self.limit.name
         raise TimeLimitError(
             f"running the models took longer than {name} allows ({self.limit.seconds:g} s)",

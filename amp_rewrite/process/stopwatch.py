@@ -22,7 +22,7 @@ class CountingProgress(Protocol):
     def __call__(self, stage: str) -> None:
         """Show that a stage begins."""
 
-    def count(self, done: int, total: int) -> None:
+    def count(self, completed: int, total: int) -> None:
         """Show the number of completed steps."""
 
 
@@ -49,14 +49,14 @@ class Stopwatch:
         try:
             yield
         finally:
-            taken = time.perf_counter() - start
-            self._taken[name] += taken - self._within
-            self._within = before + taken
+            elapsed = time.perf_counter() - start
+            self._taken[name] += elapsed - self._within
+            self._within = before + elapsed
 
     def add(self, stages: Iterable[tuple[str, float]]) -> None:
         """Add stages that were timed elsewhere."""
-        for name, taken in stages:
-            self._taken[name] = self._taken.get(name, 0.0) + taken
+        for name, elapsed in stages:
+            self._taken[name] = self._taken.get(name, 0.0) + elapsed
 
     @property
     def seconds(self) -> tuple[tuple[str, float], ...]:

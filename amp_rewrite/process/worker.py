@@ -27,16 +27,16 @@ def start() -> None:
     own().start()
 
 
-def call(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | None:
+def call(function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T | None:
     """Call a function of `worker_process` in the worker; None if the call crashes it.
 
     If no worker with onnx can be started, as in an embedded interpreter, the function is called in this
     process.
     """
     try:
-        return own().call((function.__name__, arguments, named))
+        return own().call((function.__name__, arguments, keywords))
     except RunError:
-        return function(*arguments, **named)
+        return function(*arguments, **keywords)
 
 
 class Worker:
@@ -53,11 +53,11 @@ class Worker:
         with self._lock, contextlib.suppress(RunError):
             self.child.start()
 
-    def call(self, asked: Call) -> Any:
+    def call(self, request: Call) -> Any:
         """Wait for the result of a call; None if the call crashes the process."""
         with self._lock:
             try:
-                return self.child.ask(asked, is_interruptible=False)
+                return self.child.ask(request, is_interruptible=False)
             except CrashError:
                 return None
 

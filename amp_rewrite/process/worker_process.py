@@ -109,8 +109,8 @@ def evaluate(model: bytes) -> dict[str, bytes]:
     proto = onnx.ModelProto.FromString(model)
     try:
         arrays = (_run if importlib.util.find_spec("onnxruntime") else _run_by_reference)(model)
-        named = zip((output.name for output in proto.graph.output), arrays, strict=True)
-        return {name: numpy_helper.from_array(array).SerializeToString() for name, array in named}
+        results = zip((output.name for output in proto.graph.output), arrays, strict=True)
+        return {name: numpy_helper.from_array(array).SerializeToString() for name, array in results}
     except Exception:  # either raises errors of many kinds
         return {}
 

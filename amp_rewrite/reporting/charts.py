@@ -105,10 +105,10 @@ def binades(array: NDArray[np.float32]) -> Counter[int]:
     return Counter({power - _BIAS: int(counts[power]) for power in range(1, _INFINITE) if counts[power]})
 
 
-def binades_of_stored(stored: Iterable[StoredTensor]) -> Binades:
+def binades_of_stored(tensors: Iterable[StoredTensor]) -> Binades:
     """Return the binades of all stored numbers. Raises ModelError for a value that cannot be read."""
     counts: Counter[int] = Counter()
-    for one in stored:
+    for one in tensors:
         for block in constants.read(one.tensor):
             counts += binades(block)
     return counts
@@ -167,14 +167,14 @@ _VISIBLE = 1.5
 def ranges(stored: Binades, observed: Binades, half: Half) -> Picture:
     """Return histograms of magnitudes against the limits of half: of stored numbers, and of node outputs."""
     panels = [("stored numbers", stored), ("node outputs, each by its largest magnitude", observed)]
-    drawn = [panel for panel in panels if panel[1]]
+    nonempty = [panel for panel in panels if panel[1]]
     shapes = (
         shape
-        for row, (title, counts) in enumerate(drawn)
+        for row, (title, counts) in enumerate(nonempty)
         for shape in _panel(title, counts, _Axis(half), row * _PANEL_ROW + 36)
     )
     title = f"Magnitudes against the limits of {half.name}"
-    return Picture(title, WIDTH, max(_PANEL_ROW * len(drawn), 1), tuple(shapes))
+    return Picture(title, WIDTH, max(_PANEL_ROW * len(nonempty), 1), tuple(shapes))
 
 
 def _panel(title: str, counts: Binades, axis: _Axis, top: float) -> Iterator[Drawable]:
@@ -195,12 +195,12 @@ def _panel(title: str, counts: Binades, axis: _Axis, top: float) -> Iterator[Dra
 
 def _bars(counts: Binades, axis: _Axis, bottom: float) -> Iterator[Drawable]:
     """Yield a bar for each binade; binades beyond the axis are counted at its ends."""
-    shown: Counter[int] = Counter()
+    heights: Counter[int] = Counter()
     for power, count in counts.items():
-        shown[min(max(power, axis.first), axis.last)] += count
-    highest, wide = max(shown.values()), axis.x(1) - axis.x(0)
+        heights[min(max(power, axis.first), axis.last)] += count
+    highest, wide = max(heights.values()), axis.x(1) - axis.x(0)
     (low, *_), *_, (high, *_) = axis.limits
-    for power, count in sorted(shown.items()):
+    for power, count in sorted(heights.items()):
         tall = max(count / highest * (_PANEL - 4), _VISIBLE)
         tone = Tone.HALF if low <= power < high else Tone.BAD
         yield Rect(axis.x(power) + wide / 16, bottom - tall, wide * 7 / 8, tall, tone)
@@ -248,11 +248,11 @@ def searched(search: Search) -> Picture:
         return _across((plan.seconds - first) / (last - first or 1.0)), _height(power, highest)
 
     target = _height(_power(search.target), highest)
-    joined = itertools.pairwise(map(place, hull(search.plans)))
+    segments = itertools.pairwise(map(place, hull(search.plans)))
     shapes = (
         *_scale(highest, "predicted time"),
         Line(_LEFT, target, WIDTH - _RIGHT, target, Tone.BAD, dash=True),
-        *(Line(*one, *other, Tone.INK) for one, other in joined),
+        *(Line(*one, *other, Tone.INK) for one, other in segments),
         *(_plan_dot(plan, place(plan), search.target) for plan in search.plans),
     )
     return Picture("Plans of the search: error by predicted time", WIDTH, _HEIGHT + 24, shapes)

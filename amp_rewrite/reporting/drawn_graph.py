@@ -116,17 +116,17 @@ class PlannedChanges:
 
 def changes(graph: UnitGraph, decisions: Decisions, plan: Plan) -> PlannedChanges:
     """Return the changes that a plan will make to a model that has not been edited yet."""
-    stored = (storing.stored.value for storing in plan.tensors if storing.storage is Storage.HALF)
+    half_constants = (storing.stored.value for storing in plan.tensors if storing.storage is Storage.HALF)
     halves = (unit for unit in graph.units if decisions.all[unit.index].is_half)
     uses = frozenset(use for unit in halves for use in unit.uses)
-    return PlannedChanges(frozenset((*plan.values, *stored)), uses, plan.casts)
+    return PlannedChanges(frozenset((*plan.values, *half_constants)), uses, plan.casts)
 
 
 def build(
-    root: ir.Graph, types: Types, decisions: Decisions, planned: PlannedChanges, flops: Flops
+    root: ir.Graph, types: Types, decisions: Decisions, plan_changes: PlannedChanges, flops: Flops
 ) -> DrawnGraph:
     """Return the drawn graph of a model with the planned Casts; a rewritten model has its Casts as nodes."""
-    return _Drawer(root, types, decisions, planned, flops).drawn()
+    return _Drawer(root, types, decisions, plan_changes, flops).drawn()
 
 
 def undecided(root: ir.Graph, types: Types) -> tuple[DrawnGraph, tuple[ir.Node | None, ...]]:
@@ -199,7 +199,7 @@ class _Drawer:
         root: ir.Graph,
         types: Types,
         decisions: Decisions,
-        planned: PlannedChanges,
+        plan_changes: PlannedChanges,
         flops: Flops,
         *,
         reads: bool = True,
@@ -212,11 +212,11 @@ class _Drawer:
         for unit, decision in enumerate(decisions.all):
             self._units.setdefault(decision.node, []).append(unit)
         self._added = {site.node for site in decisions.cast_sites if site.added}
-        self._planned = planned
+        self._planned = plan_changes
         self._numbers: dict[ir.Value, tuple[str, Counts]] = {}
-        self._casts = {use: cast for cast in planned.casts for use in cast.uses}
+        self._casts = {use: cast for cast in plan_changes.casts for use in cast.uses}
         self._graphs = dict(_with_titles(root, ""))
-        self._items = [item for graph in self._graphs for item in _in_order(graph, planned.casts)]
+        self._items = [item for graph in self._graphs for item in _in_order(graph, plan_changes.casts)]
         self._at = {id(item): i for i, item in enumerate(self._items)}
         self._position = {graph: i for i, graph in enumerate(self._graphs)}
 
@@ -350,8 +350,8 @@ _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 def attribute_texts(node: ir.Node) -> tuple[tuple[str, str], ...]:
     """Return the attributes of a node that are no bodies: names and values."""
-    shown = (attribute for attribute in node.attributes.values() if attribute.type not in _GRAPHS)
-    return tuple((attribute.name, _attribute_text(attribute)) for attribute in shown)
+    scalars = (attribute for attribute in node.attributes.values() if attribute.type not in _GRAPHS)
+    return tuple((attribute.name, _attribute_text(attribute)) for attribute in scalars)
 
 
 def _attribute_text(attribute: ir.Attr) -> str:

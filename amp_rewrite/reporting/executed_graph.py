@@ -47,14 +47,14 @@ class ExecutedGraph:
     nodes: tuple[ExecutedNode | None, ...]
 
 
-def build(execution: Execution, result: ir.Model, planned: Iterable[Box]) -> ExecutedGraph | None:
+def build(execution: Execution, result: ir.Model, plan_boxes: Iterable[Box]) -> ExecutedGraph | None:
     """Return the executed graph of a result with these `plan_boxes`; None where it does not load."""
     graph = execution.graph
     if graph is None:
         return None
     origins = saved_graph.find_origins(graph, result)
-    boxes = dict(_by_node(planned))
-    drawn, nodes = drawn_graph.undecided(graph.model.graph, graph.types)
+    boxes = dict(_by_node(plan_boxes))
+    executed_drawing, nodes = drawn_graph.undecided(graph.model.graph, graph.types)
 
     def describe(node: ir.Node) -> ExecutedNode:
         stands_for = tuple(_origin(one, boxes) for one in origins[node])
@@ -68,7 +68,7 @@ def build(execution: Execution, result: ir.Model, planned: Iterable[Box]) -> Exe
         return replace(box, operator=executed.operator, shade=_shade(executed))
 
     return ExecutedGraph(
-        replace(drawn, boxes=tuple(map(shaded, drawn.boxes, nodes))),
+        replace(executed_drawing, boxes=tuple(map(shaded, executed_drawing.boxes, nodes))),
         tuple(None if node is None else describe(node) for node in nodes),
     )
 
@@ -85,8 +85,8 @@ _Key = tuple[str, str]
 """Operator and name of a node; for an added Cast, the name that it gets in the result."""
 
 
-def _by_node(planned: Iterable[Box]) -> Iterator[tuple[_Key, int]]:
-    for index, box in enumerate(planned):
+def _by_node(boxes: Iterable[Box]) -> Iterator[tuple[_Key, int]]:
+    for index, box in enumerate(boxes):
         if box.shade is not Shade.BORDER:
             yield (box.operator, box.name), index
         if box.shade is Shade.CAST:

@@ -103,9 +103,12 @@ def _lines(lines: Iterable[SummaryLine]) -> list[list[str]]:
 
 def _plain_reason(reason: UnitReason) -> dict[str, Any]:
     """Return the reason of a unit's colour, and for a half unit the knowledge of its values."""
-    known = reason.range
-    shown = known and {"knowledge": known.knowledge.value, "text": sentences.of_unit(known)}
-    return {**records.plain(reason.step), "cause": reason.cause, "box": reason.box, "range": shown}
+    unit_range = reason.range
+    range_row = unit_range and {
+        "knowledge": unit_range.knowledge.value,
+        "text": sentences.of_unit(unit_range),
+    }
+    return {**records.plain(reason.step), "cause": reason.cause, "box": reason.box, "range": range_row}
 
 
 def _plain_graph(graph: DrawnGraph) -> dict[str, Any]:
@@ -120,9 +123,9 @@ def _plain_graph(graph: DrawnGraph) -> dict[str, Any]:
 def _plain_placement(view: PlacementView) -> dict[str, Any]:
     """Return the placement; `executed` is the executed graph, with the origins of its boxes."""
     compared, original, executed = view.compared, view.compared.original, view.executed
-    drawn = _plain_graph(executed.drawn) if executed else None
-    if drawn and executed:
-        for box, node in zip(drawn["boxes"], executed.nodes, strict=True):
+    graph = _plain_graph(executed.drawn) if executed else None
+    if graph and executed:
+        for box, node in zip(graph["boxes"], executed.nodes, strict=True):
             box["executed"] = records.plain(node)
     return {
         "runtime": compared.runtime.to_json(),
@@ -131,7 +134,7 @@ def _plain_placement(view: PlacementView) -> dict[str, Any]:
         "counts": records.plain(list(compared.counts())),
         "fused": compared.result.fused,
         "on_cpu": records.plain(compared.result.on_cpu),
-        "executed": drawn,
+        "executed": graph,
     }
 
 

@@ -47,9 +47,9 @@ class ModelCard:
     ports: tuple[Port, ...]
 
 
-def model_card(model: ir.Model, drawn: DrawnGraph, options: str) -> ModelCard:
+def model_card(model: ir.Model, graph: DrawnGraph, options: str) -> ModelCard:
     """Return the card of a model; `options` are the command's options as text."""
-    return ModelCard(tuple(_facts(model, options)), tuple(_ports(drawn.boxes)))
+    return ModelCard(tuple(_facts(model, options)), tuple(_ports(graph.boxes)))
 
 
 def _facts(model: ir.Model, options: str) -> Iterator[tuple[str, str]]:
@@ -168,18 +168,18 @@ class HtmlReport:
         """The charts, by their file names (PICTURES)."""
         evidence = self.evidence
         observed = charts.binades_of_values(evidence.observed)
-        drawn: dict[str, Picture] = {}
+        charts_by_name: dict[str, Picture] = {}
         if points := list(self._errors()):
-            drawn["errors"] = charts.errors(points)
+            charts_by_name["errors"] = charts.errors(points)
         if self.decided.stored or observed:
-            drawn["ranges"] = charts.ranges(self.decided.stored, observed, self.decided.half)
+            charts_by_name["ranges"] = charts.ranges(self.decided.stored, observed, self.decided.half)
         if points := list(self._sensitivities()):
-            drawn["sensitivity"] = charts.errors(points, "Error that rounding at each node adds")
+            charts_by_name["sensitivity"] = charts.errors(points, "Error that rounding at each node adds")
         if evidence.search.plans:
-            drawn["search"] = charts.searched(evidence.search)
+            charts_by_name["search"] = charts.searched(evidence.search)
         if evidence.bench is not None:
-            drawn["latency"] = charts.latencies(evidence.bench)
-        return drawn
+            charts_by_name["latency"] = charts.latencies(evidence.bench)
+        return charts_by_name
 
     @property
     def _last(self) -> int:
@@ -196,10 +196,10 @@ class HtmlReport:
     def _sensitivities(self) -> Iterator[Point]:
         """Yield the sensitivities of nodes in the main graph, from a search or from the comparison."""
         effects = {at.error.node: at.error.effect for at in self.errors if at.error.effect}
-        named, last = self.evidence.search.sensitivity or effects, self._last
+        error_of, last = self.evidence.search.sensitivity or effects, self._last
         for at, box in enumerate(self.decided.graph.boxes):
-            if not box.graph and box.name in named:
-                error = named[box.name]
+            if not box.graph and box.name in error_of:
+                error = error_of[box.name]
                 yield Point(at / last, error, not math.isfinite(error), f"{box.operator} {box.name}")
 
 
@@ -207,16 +207,16 @@ PICTURES = ("errors", "ranges", "sensitivity", "search", "latency")
 
 
 def decision_view(
-    drawn: DrawnGraph,
+    graph: DrawnGraph,
     decisions: Decisions,
     causes: Iterable[RootCause],
-    stored: Binades,
+    weight_binades: Binades,
     half: Half,
     card: ModelCard,
     ranges: Mapping[int, UnitRange] | None = None,
 ) -> DecisionView:
     """Return the decisions on a model for its report; `ranges` is the knowledge of half units by position."""
-    box_of = {unit: i for i, box in enumerate(drawn.boxes) for unit in box.units}
+    box_of = {unit: i for i, box in enumerate(graph.boxes) for unit in box.units}
     reasons = (
         UnitReason(
             sentences.first_step(decisions, unit),
@@ -230,7 +230,7 @@ def decision_view(
         DrawnCause(sentences.of_cause(cause), tuple(box_of[unit] for unit in cause.held if unit in box_of))
         for cause in causes
     )
-    return DecisionView(half, drawn, tuple(reasons), tuple(drawn_causes), stored, card)
+    return DecisionView(half, graph, tuple(reasons), tuple(drawn_causes), weight_binades, card)
 
 
 def _box_errors(boxes: Sequence[Box], errors: Iterable[NodeError]) -> Iterator[BoxError]:

@@ -166,8 +166,8 @@ def _draw_svg(parent: ET.Element, shape: Drawable) -> None:
 
 
 def _add(parent: ET.Element, tag: str, content: str = "", **attributes: float | str) -> ET.Element:
-    written = {k: v if isinstance(v, str) else f"{v:.1f}" for k, v in attributes.items()}
-    element = ET.SubElement(parent, tag, written)
+    texts = {k: v if isinstance(v, str) else f"{v:.1f}" for k, v in attributes.items()}
+    element = ET.SubElement(parent, tag, texts)
     # XML may not contain control characters and lone surrogates
     printable = (c if c.isprintable() or c == " " else "\N{REPLACEMENT CHARACTER}" for c in content)
     element.text = "".join(printable) or None

@@ -26,7 +26,7 @@ def lines(report: Report) -> Iterator[SummaryLine]:
     yield SummaryLine("size", _sizes(report))
     yield from prediction_lines(report.prediction)
     yield from range_lines(report)
-    yield from _stored(report)
+    yield from _weight_lines(report)
     yield from _run_lines(report)
     for text in sentences.summary(report.form_changes if report.changed else ()):
         yield SummaryLine("form", text)
@@ -62,7 +62,7 @@ def range_lines(report: Report) -> Iterator[SummaryLine]:
         yield SummaryLine("freed", f"{plural(report.freed, 'unit')} in {report.half} {proven}")
 
 
-def _stored(report: Report) -> Iterator[SummaryLine]:
+def _weight_lines(report: Report) -> Iterator[SummaryLine]:
     """Yield the counts of stored values that half cannot represent, saturated or flushed."""
     for count, name, fate in (
         (report.saturated, "masks", f"clamped to {report.half}'s range"),
@@ -150,5 +150,5 @@ def _version(name: str) -> str:
 
 def seconds(report: Report) -> Iterator[SummaryLine]:
     """Yield the wall time of every stage of the last rewrite."""
-    stages = ", ".join(f"{stage} {taken:.2f}" for stage, taken in report.seconds)
-    yield SummaryLine("seconds", f"{stages}; {sum(taken for _, taken in report.seconds):.2f} in all")
+    stages = ", ".join(f"{stage} {duration:.2f}" for stage, duration in report.seconds)
+    yield SummaryLine("seconds", f"{stages}; {sum(duration for _, duration in report.seconds):.2f} in all")

@@ -38,9 +38,9 @@ def print_summary(console: Console, report: Report, title: str) -> None:
     print_lines(console, lines(report))
 
 
-def print_lines(console: Console, shown: Iterable[SummaryLine]) -> None:
+def print_lines(console: Console, lines: Iterable[SummaryLine]) -> None:
     """Print summary lines, the labels in a column of their own."""
-    for line in shown:
+    for line in lines:
         if line.is_whole:
             console.whole(f"{line.name:<9}{line.text}")
         else:
@@ -53,13 +53,13 @@ def print_device_check(console: Console, policy: Policy | None, advise: Callable
         print_lines(console, (SummaryLine("device", hint) for hint in advise().hints()))
 
 
-def print_hints(console: Console, shown: Iterable[str]) -> None:
+def print_hints(console: Console, hints: Iterable[str]) -> None:
     """Print hints for the next step, one per line; called last. Bare flags are to be added to the command
     that ran.
     """
-    for name, hint in zip(itertools.chain(["next"], itertools.repeat("")), shown, strict=False):
-        added = "add " if hint.startswith("--") else ""
-        console.whole(Styled(f"{name:<9}{added}{hint}", "cyan"))
+    for name, hint in zip(itertools.chain(["next"], itertools.repeat("")), hints, strict=False):
+        verb = "add " if hint.startswith("--") else ""
+        console.whole(Styled(f"{name:<9}{verb}{hint}", "cyan"))
 
 
 def print_plan(console: Console, plan: Plan) -> None:
@@ -125,8 +125,8 @@ def _print_blame(console: Console, blame: Blame, *, per_node: bool) -> None:
     for error in blame.nodes[: SHOWN if per_node else 1]:
         console.print(f"  {_node(error)}: {_errors(error)}")
     if worst.non_finite:
-        lost = f"first to produce {plural(worst.non_finite, 'infinite or NaN value')}"
-        console.print(f"  {lost}: {_node(worst)}{_input_range(worst)}")
+        description = f"first to produce {plural(worst.non_finite, 'infinite or NaN value')}"
+        console.print(f"  {description}: {_node(worst)}{_input_range(worst)}")
 
 
 def _choice(choice: Choice) -> str:
@@ -162,14 +162,14 @@ def print_units(console: Console, decisions: Decisions) -> None:
         console.print(_coloured(step), f"  {step.unit}: {step.reason}")
 
 
-def print_ranges(console: Console, decisions: Decisions, known: HalfRanges, half: str) -> None:
+def print_ranges(console: Console, decisions: Decisions, half_ranges: HalfRanges, half: str) -> None:
     """Print the knowledge of half units' values: first the input ranges behind it, then unit by unit, the
     least known first.
     """
-    for line in (*sentences.inputs(known.counts), sentences.counts(known.counts, half)):
+    for line in (*sentences.inputs(half_ranges.counts), sentences.counts(half_ranges.counts, half)):
         console.print(line)
     order = list(reversed(Knowledge))
-    for unit, values in sorted(known.units.items(), key=lambda item: order.index(item[1].knowledge)):
+    for unit, values in sorted(half_ranges.units.items(), key=lambda item: order.index(item[1].knowledge)):
         word = Styled(values.knowledge.value, _KNOWN_IN[values.knowledge])
         console.print("  ", word, f"  {decisions.all[unit]}: {sentences.of_unit(values)}")
 
@@ -195,10 +195,10 @@ def print_chain(console: Console, steps: Sequence[Step]) -> None:
     Of a long chain, the first LINKS steps and the last are shown.
     """
     console.print(Styled(steps[0].unit, "bold"))
-    shown = steps if len(steps) <= LINKS + 1 else steps[:LINKS]
-    for depth, step in enumerate(shown, 1):
+    prefix = steps if len(steps) <= LINKS + 1 else steps[:LINKS]
+    for depth, step in enumerate(prefix, 1):
         console.print(*_line(step, depth))
-    if len(shown) < len(steps):
+    if len(prefix) < len(steps):
         console.print(f"{'  ' * LINKS}  and {len(steps) - LINKS - 1:,} more, down to")
         console.print(*_line(steps[-1], LINKS + 1))
 
@@ -265,13 +265,13 @@ def print_bench(console: Console, bench: Bench) -> None:
     """Print the device, the models, and the table."""
     rounds = plural(bench.rounds, "round")
     console.print(f"on {bench.device.value}, onnxruntime {bench.onnxruntime}, {rounds}")
-    named = letters(len(bench.latencies))
-    for letter, latency in zip(named, bench.latencies, strict=True):
+    labels = letters(len(bench.latencies))
+    for letter, latency in zip(labels, bench.latencies, strict=True):
         console.print(f"  {letter}  {bench.title(latency)}")
     columns = [_figures(bench, latency) for latency in bench.latencies]
     rows = ((name, *(column[name] for column in columns)) for name in columns[0]) if columns else ()
-    console.numbers(("", *named), rows)
-    for letter, latency in zip(named, bench.latencies, strict=True):
+    console.numbers(("", *labels), rows)
+    for letter, latency in zip(labels, bench.latencies, strict=True):
         _print_cpu_operators(console, bench, letter, latency)
 
 
@@ -314,6 +314,6 @@ def _print_cpu_operators(console: Console, bench: Bench, letter: str, latency: L
     operators = latency.footprint.profile.cpu_operators
     if bench.device is Device.CPU or not operators:
         return
-    named = ", ".join(f"{count} {operator}" for operator, count in operators[:_SHOWN])
+    operator_list = ", ".join(f"{count} {operator}" for operator, count in operators[:_SHOWN])
     more = ", ..." if len(operators) > _SHOWN else ""
-    console.print(f"{letter} on the CPU: {named}{more}")
+    console.print(f"{letter} on the CPU: {operator_list}{more}")

@@ -77,10 +77,10 @@ def notes(verdict: Verdict) -> Iterator[str]:
     if verdict.samples < 2:
         return
     errors = verdict.relative_l2_by_sample
-    shown = ", ".join(_number(error) or "none" for error in errors[:_SHOWN_SAMPLES])
-    left = len(errors) - _SHOWN_SAMPLES
-    more = f", and {left:,} more, at most {max(e or 0.0 for e in errors):.1e}" if left > 0 else ""
-    yield f"relative L2 of each sample, worst output: {shown}{more}"
+    listing = ", ".join(_number(error) or "none" for error in errors[:_SHOWN_SAMPLES])
+    remaining = len(errors) - _SHOWN_SAMPLES
+    more = f", and {remaining:,} more, at most {max(e or 0.0 for e in errors):.1e}" if remaining > 0 else ""
+    yield f"relative L2 of each sample, worst output: {listing}{more}"
 
 
 _SHOWN_SAMPLES = 10
@@ -127,27 +127,27 @@ def _stressed(stressed: Iterable[FailedStress]) -> str:
 
 def in_vain(verdict: Verdict) -> Iterator[str]:
     """Yield the attempts after a failed verdict that failed too."""
-    yield from (of_tried(tried) for tried in verdict.tried if not tried.ok)
+    yield from (of_tried(attempt) for attempt in verdict.tried if not attempt.ok)
 
 
-def of_tried(tried: Tried) -> str:
+def of_tried(attempt: Tried) -> str:
     """Return the flags of an attempt, and its outcome."""
-    judged = "PASS" if tried.ok else "FAIL"
-    return f"tried {_flags_of(tried)}: error {tried.error:.1e}, {judged}{_half(tried)}"
+    judged = "PASS" if attempt.ok else "FAIL"
+    return f"tried {_flags_of(attempt)}: error {attempt.error:.1e}, {judged}{_half(attempt)}"
 
 
-def _half(tried: Tried) -> str:
+def _half(attempt: Tried) -> str:
     """Return the share of half in a result that was tried."""
-    if tried.nodes is None:
+    if attempt.nodes is None:
         return ""
-    some = tried.nodes.half + tried.nodes.mixed
-    return f", {some:,} of {some + tried.nodes.full:,} nodes in half" if some else ", nothing in half"
+    some = attempt.nodes.half + attempt.nodes.mixed
+    return f", {some:,} of {some + attempt.nodes.full:,} nodes in half" if some else ", nothing in half"
 
 
-def _flags_of(tried: Tried) -> str:
-    level = [f"--level {tried.level}"] if tried.level else []
+def _flags_of(attempt: Tried) -> str:
+    level = [f"--level {attempt.level}"] if attempt.level else []
     return " ".join(
-        (*level, *_repeated("--keep-io", tried.keep_io), *_repeated("--keep-full", tried.keep_full))
+        (*level, *_repeated("--keep-io", attempt.keep_io), *_repeated("--keep-full", attempt.keep_full))
     )
 
 
@@ -158,13 +158,13 @@ def _repeated(flag: str, values: Iterable[str]) -> Iterator[str]:
 def _own_metric(metric: Measured) -> str:
     value = metric.problem or f"{metric.value:.6g}"
     bounds = ((metric.least, "at least"), (metric.most, "at most"))
-    wanted = ", ".join(f"{word} {bound:.6g}" for bound, word in bounds if bound is not None)
-    return f"metric {metric.name}: {value} ({wanted or 'no bound'})"
+    bounds_text = ", ".join(f"{word} {bound:.6g}" for bound, word in bounds if bound is not None)
+    return f"metric {metric.name}: {value} ({bounds_text or 'no bound'})"
 
 
 def hints(verdict: Verdict) -> Iterator[str]:
     """Yield flags that fix a failed verdict, or flags to try where none were tried."""
-    mends = next((tried for tried in verdict.tried if tried.ok), None)
+    mends = next((attempt for attempt in verdict.tried if attempt.ok), None)
     patterns = verdict.blame.keep_full if verdict.blame is not None else ()
     if mends is not None:
         yield f"{_flags_of(mends)}   # tried: PASS, error {mends.error:.1e}{_half(mends)}"

@@ -110,7 +110,7 @@ LIMIT = 1 << 28
 
 
 def update(
-    model: ir.Model, graph: UnitGraph, painting: Painting, plan: Plan, placed: Sequence[ir.Node]
+    model: ir.Model, graph: UnitGraph, painting: Painting, plan: Plan, cast_nodes: Sequence[ir.Node]
 ) -> tuple[str, ...]:
     """Write the decisions of a rewrite into its result, with those of an earlier one that still hold.
 
@@ -124,9 +124,9 @@ def update(
     if before is None:
         painted = zip(graph.units, painting.paints, painting.entries, strict=True)
         units = ((unit.node, str(unit.var), paint, entry) for unit, paint, entry in painted)
-        _write(model, units, cast_sites.of(graph, plan.casts, placed))
+        _write(model, units, cast_sites.of(graph, plan.casts, cast_nodes))
     else:
-        write(model, decisions.merged(before, decisions.of(graph, painting, plan, placed)))
+        write(model, decisions.merged(before, decisions.of(graph, painting, plan, cast_nodes)))
     return warnings
 
 
@@ -307,15 +307,18 @@ def read_evidence_of_runs(model: ir.Model) -> Held:
     denied: after a failed comparison, bounds no longer free them. Damaged decisions, of which `update` warns,
     yield nothing.
     """
-    if not any(told in model.metadata_props.get(KEY, "") for told in _TOLD):
+    if not any(marker in model.metadata_props.get(KEY, "") for marker in _TOLD):
         return {}
     try:
         decided = read(model)
     except ModelError:
         return {}
-    kept = (decision for decision in (decided.all if decided else ()) if not decision.is_half)
+    full_decisions = (decision for decision in (decided.all if decided else ()) if not decision.is_half)
     return {
-        name: decision.entry.evidence for decision in kept if _holds(decision.entry) for name in decision.defs
+        name: decision.entry.evidence
+        for decision in full_decisions
+        if _holds(decision.entry)
+        for name in decision.defs
     }
 
 

@@ -17,7 +17,7 @@ def check_types(
     """Raise ModelError or OptionError, which names the argument, for a value of a wrong type."""
     if isinstance(source, (str, os.PathLike)) and not _is_valid_path(source):
         raise ModelError(
-            f"{arguments.shown(os.fspath(source))} is not a model", remedy="give the path of a file"
+            f"{arguments.describe(os.fspath(source))} is not a model", remedy="give the path of a file"
         )
     if options is not None:
         arguments.instance("options", options, Options, "write Options(...)")
@@ -41,7 +41,7 @@ def check_types(
 def _refuse_no_number(name: str, value: object) -> None:
     if not arguments.is_number(value) or not value >= 0:
         remedy = "give the error of rounding that output alone"
-        raise arguments.refused(name, f"{arguments.shown(value)} is not a number from 0 up", remedy)
+        raise arguments.refused(name, f"{arguments.describe(value)} is not a number from 0 up", remedy)
 
 
 def _refuse_overruled(options: object) -> None:

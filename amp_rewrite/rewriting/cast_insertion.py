@@ -39,8 +39,8 @@ class Placer:
 
 def cast(value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
     """Return a Cast node outside any graph; its output has a type and a shape, but no name."""
-    made = ir.Value(type=tensor(dtype), shape=value.shape)
-    return ir.Node("", "Cast", (value,), (ir.AttrInt64("to", int(dtype)),), outputs=(made,), name=name)
+    output = ir.Value(type=tensor(dtype), shape=value.shape)
+    return ir.Node("", "Cast", (value,), (ir.AttrInt64("to", int(dtype)),), outputs=(output,), name=name)
 
 
 def redirect(redirections: Iterable[Redirection]) -> None:
@@ -120,31 +120,33 @@ def _cast(at: _NodeBuilder, value: ir.Value, value_type: ir.TypeProtocol, dtype:
 
 def _each(at: _NodeBuilder, value: ir.Value, value_type: ir.SequenceType, dtype: ir.DataType) -> ir.Value:
     """Return a Loop that casts each element and appends it to a new sequence."""
-    wanted, within = element_types.with_element(value_type, dtype), at.body()
+    sequence_type, within = element_types.with_element(value_type, dtype), at.body()
     length = at.add("SequenceLength", [value], _INT64)
     always = at.add("Constant", [], _BOOL, ir.AttrTensor("value", ir.tensor(True)))
-    empty = at.add("SequenceEmpty", [], wanted, ir.AttrInt64("dtype", int(dtype)))
+    empty = at.add("SequenceEmpty", [], sequence_type, ir.AttrInt64("dtype", int(dtype)))
     index, go = within.input("index", _INT64, ir.Shape(())), within.input("go", _BOOL, ir.Shape(()))
-    before = within.input("before", wanted)
+    before = within.input("before", sequence_type)
     goes_on = within.add("Identity", [go], _BOOL)
     element = within.add("SequenceAt", [value, index], value_type.elem_type)
     cast = _cast(within, element, value_type.elem_type, dtype)
-    after = within.add("SequenceInsert", [before, cast], wanted)
+    after = within.add("SequenceInsert", [before, cast], sequence_type)
     body = within.graph("body", [index, go, before], [goes_on, after])
-    return at.add("Loop", [length, always, empty], wanted, body)
+    return at.add("Loop", [length, always, empty], sequence_type, body)
 
 
 def _if_present(
     at: _NodeBuilder, value: ir.Value, value_type: ir.OptionalType, dtype: ir.DataType
 ) -> ir.Value:
     """Return an If that casts the element, or outputs an empty optional of the new type."""
-    wanted, full, empty = element_types.with_element(value_type, dtype), at.body(), at.body()
+    optional_type, full, empty = element_types.with_element(value_type, dtype), at.body(), at.body()
     element = full.add("OptionalGetElement", [value], value_type.elem_type)
-    some = full.add("Optional", [_cast(full, element, value_type.elem_type, dtype)], wanted)
-    held = ir.TypeAndShape(element_types.with_element(value_type.elem_type, dtype), None)
-    none = empty.add("Optional", [], wanted, ir.Attr("type", ir.AttributeType.TYPE_PROTO, held))
+    some = full.add("Optional", [_cast(full, element, value_type.elem_type, dtype)], optional_type)
+    element_type = ir.TypeAndShape(element_types.with_element(value_type.elem_type, dtype), None)
+    none = empty.add(
+        "Optional", [], optional_type, ir.Attr("type", ir.AttributeType.TYPE_PROTO, element_type)
+    )
     branches = (full.graph("then_branch", [], [some]), empty.graph("else_branch", [], [none]))
-    return at.add("If", [at.add("OptionalHasElement", [value], _BOOL)], wanted, *branches)
+    return at.add("If", [at.add("OptionalHasElement", [value], _BOOL)], optional_type, *branches)
 
 
 _INT64, _BOOL = tensor(ir.DataType.INT64), tensor(ir.DataType.BOOL)

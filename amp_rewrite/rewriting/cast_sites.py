@@ -44,13 +44,15 @@ class CastSite:
     added: bool
 
 
-def of(graph: UnitGraph, casts: Sequence[PlannedCast], placed: Sequence[ir.Node] = ()) -> Iterator[CastSite]:
+def of(
+    graph: UnitGraph, casts: Sequence[PlannedCast], cast_nodes: Sequence[ir.Node] = ()
+) -> Iterator[CastSite]:
     """Yield the sites of the Casts in the model, then of the planned ones, in order.
 
     `cast_nodes` has a node for each planned Cast once they are inserted.
     """
     yield from existing(graph, casts)
-    for cast, node in zip(casts, placed or [None] * len(casts), strict=True):
+    for cast, node in zip(casts, cast_nodes or [None] * len(casts), strict=True):
         yield planned(graph, cast, node)
 
 
@@ -60,12 +62,12 @@ def existing(graph: UnitGraph, casts: Iterable[PlannedCast]) -> Iterator[CastSit
     Uses that move to the output of a planned Cast (`casts`) do not count.
     """
     existing_casts = dict.fromkeys(graph.units[unit].node for unit in graph.by_operator.get("Cast", ()))
-    moved = {use for cast in casts for use in cast.uses} if existing_casts else set[Use]()
+    redirected_uses = {use for cast in casts for use in cast.uses} if existing_casts else set[Use]()
     for node in existing_casts:
         value = node.inputs[0] if not node.domain else None
         if value is not None:
             output = node.outputs[0]
-            consumers = (unit for unit, use in graph.uses.get(output, ()) if use not in moved)
+            consumers = (unit for unit, use in graph.uses.get(output, ()) if use not in redirected_uses)
             ports = (port for port, value in enumerate(graph.root.outputs) if value is output)
             yield CastSite(
                 node=node,
@@ -74,7 +76,7 @@ def existing(graph: UnitGraph, casts: Iterable[PlannedCast]) -> Iterator[CastSit
                 origin=_origin(graph, value),
                 producer=graph.producer.get(value),
                 consumers=tuple(dict.fromkeys(consumers)),
-                is_output=any(Use(graph.root, port) not in moved for port in ports),
+                is_output=any(Use(graph.root, port) not in redirected_uses for port in ports),
                 added=False,
             )
 
@@ -94,9 +96,9 @@ def planned(graph: UnitGraph, cast: PlannedCast, node: ir.Node | None = None) ->
     )
 
 
-def names(*named: ir.Value | ir.Node | None) -> tuple[str, ...]:
+def names(*items: ir.Value | ir.Node | None) -> tuple[str, ...]:
     """Return the distinct names of these, without those that have none."""
-    return tuple(dict.fromkeys(thing.name for thing in named if thing is not None and thing.name))
+    return tuple(dict.fromkeys(thing.name for thing in items if thing is not None and thing.name))
 
 
 def _origin(graph: UnitGraph, value: ir.Value) -> Origin:

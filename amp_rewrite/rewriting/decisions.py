@@ -39,8 +39,8 @@ class Decision:
     @property
     def place(self) -> str:
         """The node's label: operator, and its name or that of its first output."""
-        named = f"'{self.name}'" if self.name else f"-> '{next(iter(self.defs), '')}'"
-        return f"{self.operator} {named}"
+        label = f"'{self.name}'" if self.name else f"-> '{next(iter(self.defs), '')}'"
+        return f"{self.operator} {label}"
 
     @property
     def is_half(self) -> bool:
@@ -87,30 +87,30 @@ class Decisions:
                 ends.update(dict.fromkeys(chain, end))
         return tuple(ends[unit] for unit in range(len(self.all)))
 
-    def _chain(self, unit: int, known: Container[int] = ()) -> dict[int, None]:
+    def _chain(self, unit: int, stops: Container[int] = ()) -> dict[int, None]:
         """Return the causes of a unit, in order, up to the first one in `stops`."""
         chain: dict[int, None] = {}
         step: int | None = unit
-        while step is not None and step not in chain and step not in known:
+        while step is not None and step not in chain and step not in stops:
             chain[step] = None
             step = self.cause(step)
         return chain
 
 
-def of(graph: UnitGraph, painting: Painting, plan: Plan, placed: Sequence[ir.Node] = ()) -> Decisions:
+def of(graph: UnitGraph, painting: Painting, plan: Plan, cast_nodes: Sequence[ir.Node] = ()) -> Decisions:
     """Return the decisions of an analysis; `node` of each is the ir.Node.
 
     The Cast sites are those of the Casts that the model has, then those that are planned, in their order;
     `cast_nodes` has a node for each of these once they are inserted.
     """
-    sites = tuple(cast_sites.of(graph, plan.casts, placed))
+    sites = tuple(cast_sites.of(graph, plan.casts, cast_nodes))
     return Decisions(tuple(_decisions(graph, painting)), sites)
 
 
 def _decisions(graph: UnitGraph, painting: Painting) -> Iterator[Decision]:
-    made = made_by(unit.node for unit in graph.units)
+    outputs = made_by(unit.node for unit in graph.units)
     for unit, paint, entry in zip(graph.units, painting.paints, painting.entries, strict=True):
-        yield about(unit.node, made[unit.node], str(unit.var), paint, entry)
+        yield about(unit.node, outputs[unit.node], str(unit.var), paint, entry)
 
 
 def made_by(nodes: Iterable[ir.Node]) -> dict[ir.Node, tuple[str, ...]]:
@@ -118,13 +118,13 @@ def made_by(nodes: Iterable[ir.Node]) -> dict[ir.Node, tuple[str, ...]]:
     return {node: tuple(value.name for value in node.outputs if value.name) for node in dict.fromkeys(nodes)}
 
 
-def about(node: ir.Node, made: tuple[str, ...], variable: str, paint: Paint, entry: Entry) -> Decision:
+def about(node: ir.Node, outputs: tuple[str, ...], variable: str, paint: Paint, entry: Entry) -> Decision:
     """Return the decision on one unit of a node with outputs of these names."""
     return Decision(
         node=node,
         operator=schema.written(node.domain, node.op_type),
         name=node.name or "",
-        defs=made,
+        defs=outputs,
         variable=variable,
         paint=paint,
         entry=entry,
@@ -137,22 +137,24 @@ def merged(before: Decisions, after: Decisions) -> Decisions:
     `before` was read from the model that was rewritten again, so both speak of the same nodes.
     """
     again = {decision.node for decision in after.all}
-    kept = [i for i, decision in enumerate(before.all) if decision.node not in again]
-    moved = {old: len(after.all) + new for new, old in enumerate(kept)}
-    added = {site.node for site in before.cast_sites if site.added}
-    ours = (replace(c, added=c.added or c.node in added) for c in after.cast_sites)
+    retained = [i for i, decision in enumerate(before.all) if decision.node not in again]
+    positions = {old: len(after.all) + new for new, old in enumerate(retained)}
+    new_casts = {site.node for site in before.cast_sites if site.added}
+    ours = (replace(c, added=c.added or c.node in new_casts) for c in after.cast_sites)
     decided = {site.node for site in after.cast_sites}
-    others = (_moved_site(c, moved) for c in before.cast_sites if c.node not in decided)
-    units = (*after.all, *(_moved_decision(before.all[i], moved) for i in kept))
+    others = (_moved_site(c, positions) for c in before.cast_sites if c.node not in decided)
+    units = (*after.all, *(_moved_decision(before.all[i], positions) for i in retained))
     return Decisions(units, (*ours, *others))
 
 
-def _moved_decision(decision: Decision, moved: Mapping[int, int]) -> Decision:
+def _moved_decision(decision: Decision, positions: Mapping[int, int]) -> Decision:
     cause = decision.paint.cause
-    return replace(decision, paint=replace(decision.paint, cause=None if cause is None else moved.get(cause)))
+    return replace(
+        decision, paint=replace(decision.paint, cause=None if cause is None else positions.get(cause))
+    )
 
 
-def _moved_site(site: CastSite, moved: Mapping[int, int]) -> CastSite:
-    producer = None if site.producer is None else moved.get(site.producer)
-    consumers = tuple(moved[i] for i in site.consumers if i in moved)
+def _moved_site(site: CastSite, positions: Mapping[int, int]) -> CastSite:
+    producer = None if site.producer is None else positions.get(site.producer)
+    consumers = tuple(positions[i] for i in site.consumers if i in positions)
     return replace(site, producer=producer, consumers=consumers)

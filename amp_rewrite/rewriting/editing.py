@@ -45,19 +45,19 @@ def apply(plan: Plan, model: ir.Model, graphs: Collection[ir.Graph], types: Type
     names = UniqueNames(graphs)
     if len(graphs) > 1:
         names.rename_shadowing(model.graph)
-    editor = _Editor(plan.half, model, types, names, _named(model.graph, graphs))
+    editor = _Editor(plan.half, model, types, names, _graphs_with_output_names(model.graph, graphs))
     for change in plan.tensors:
         editor.store(change)
     for value in plan.values:
         editor.retype(value)
     for retyped in plan.attributes:
         editor.set_attribute(retyped)
-    placed = tuple(map(editor.cast, plan.casts))
+    cast_nodes = tuple(map(editor.cast, plan.casts))
     redirect(editor.redirections)
-    return placed
+    return cast_nodes
 
 
-def _named(root: ir.Graph, graphs: Collection[ir.Graph]) -> frozenset[ir.Graph]:
+def _graphs_with_output_names(root: ir.Graph, graphs: Collection[ir.Graph]) -> frozenset[ir.Graph]:
     """Return the graphs whose outputs are referenced by name: the model's, and bodies of custom operators,
     such as onnxruntime's BeamSearch, which looks for `logits`.
     """
@@ -86,11 +86,11 @@ _NEWEST_CAST_NEEDED = 13  # the first opset whose Cast supports bfloat16
 
 class _Editor:
     def __init__(
-        self, half: Half, model: ir.Model, types: Types, names: UniqueNames, named: frozenset[ir.Graph]
+        self, half: Half, model: ir.Model, types: Types, names: UniqueNames, named_graphs: frozenset[ir.Graph]
     ) -> None:
         self._half = half
         self._types = types
-        self._named = named
+        self._named = named_graphs
         self._listed = model.ir_version < CONSTANT_INPUTS_BELOW
         self._names = names
         self._placer = Placer()
@@ -127,7 +127,7 @@ class _Editor:
                 shape=value.shape,
                 const_value=converted,
             )
-            graph_edits.register(beside, graph_of(value), listed=self._listed)
+            graph_edits.register(beside, graph_of(value), as_input=self._listed)
         else:
             name_of_node = self._names.of_node(name)
             node = ir.node("Constant", [], {"value": converted}, name=name_of_node)
@@ -142,9 +142,9 @@ class _Editor:
         conversion = functools.partial(rounding.convert, half=self._half, saturate=saturate, nan=change.nan)
         return _tensor(conversion, self._half.dtype, change.stored, name)
 
-    def _saturated(self, stored: StoredTensor) -> ir.TensorProtocol:
+    def _saturated(self, source: StoredTensor) -> ir.TensorProtocol:
         conversion = functools.partial(rounding.saturated, half=self._half)
-        return _tensor(conversion, ir.DataType.FLOAT, stored, stored.tensor.name)
+        return _tensor(conversion, ir.DataType.FLOAT, source, source.tensor.name)
 
     def set_attribute(self, retyped: Retyped) -> None:
         """Set the attribute that determines the type of an output to the planned type, or remove it."""
@@ -186,16 +186,16 @@ class _Editor:
         assert dtype is not None, "only tensors are cast"
         output.name, value.name = value.name, self._names.of_value(value, element_type_name(dtype))
         output.doc_string, value.doc_string = value.doc_string, None
-        for known, ours in ((output.metadata_props, value.metadata_props), (output.meta, value.meta)):
-            known.update(ours)
+        for destination, ours in ((output.metadata_props, value.metadata_props), (output.meta, value.meta)):
+            destination.update(ours)
             ours.clear()
 
 
 def _tensor(
-    conversion: Conversion, dtype: ir.DataType, stored: StoredTensor, name: str | None
+    conversion: Conversion, dtype: ir.DataType, source: StoredTensor, name: str | None
 ) -> ir.TensorProtocol:
     """Return a stored tensor after a conversion: done now for a small one, on writing for a large one."""
-    like = stored.tensor
+    like = source.tensor
     if math.prod(dims(like)) * like.dtype.itemsize >= LAZY_FROM:
         return ConvertedTensor(like, conversion, dtype, name)
     return ir.Tensor(

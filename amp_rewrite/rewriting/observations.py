@@ -73,8 +73,8 @@ class Observed(Mapping[str, Extremes]):
                 remedy="merge what is of one model",
             )
         names = {*self, *other}
-        joined = {name: _joined(self.get(name), other.get(name)) for name in names}
-        return Observed(self.model, self.samples + other.samples, joined, self.where)
+        extremes = {name: _union(self.get(name), other.get(name)) for name in names}
+        return Observed(self.model, self.samples + other.samples, extremes, self.where)
 
     def save(self, path: arguments.PathLike) -> None:
         """Write a JSON file atomically, with bytes that depend on the observations alone; raises OutputError.
@@ -156,11 +156,11 @@ class Observed(Mapping[str, Extremes]):
 _AGAIN = "make it again with `Observed.save`"
 
 
-def _joined(one: Extremes | None, other: Extremes | None) -> Extremes:
+def _union(one: Extremes | None, other: Extremes | None) -> Extremes:
     if one is None or other is None:
-        known = one or other
-        assert known is not None, "a name is in one of the two"
-        return known
+        extremes = one or other
+        assert extremes is not None, "a name is in one of the two"
+        return extremes
     return one.join(other)
 
 

@@ -99,12 +99,12 @@ def _check_names(graph: UnitGraph, keep_io: Collection[str], io: IOTypes) -> Non
     float32 = ir.DataType.FLOAT
     values = (*graph.root.inputs, *graph.root.outputs)
     kinds = ((value.name, graph.types.get(value)) for value in values)
-    known = {name for name, kind in kinds if kind is not None and kind.dtype == float32}
+    float_names = {name for name, kind in kinds if kind is not None and kind.dtype == float32}
     for name in keep_io:
-        if name not in known:
+        if name not in float_names:
             raise OptionError(
                 f"no float32 input or output is called '{name}'",
-                remedy=f"there are {', '.join(sorted(filter(None, known)))}",
+                remedy=f"there are {', '.join(sorted(filter(None, float_names)))}",
             )
 
 
@@ -149,17 +149,17 @@ class _Planner:
     def plan_all(self) -> None:
         """Plan every float32 value with a producer or a use, produced values first, in node order."""
         float32 = ir.DataType.FLOAT
-        known = self._graph.types
-        at_io = [v for v in (*self._graph.root.inputs, *self._outputs) if v in known]
-        entering = [v for v in at_io if known[v].dtype == float32]
+        types = self._graph.types
+        at_io = [v for v in (*self._graph.root.inputs, *self._outputs) if v in types]
+        entering = [v for v in at_io if types[v].dtype == float32]
         for value in dict.fromkeys((*entering, *self._graph.producer, *self._graph.uses)):
             self._plan(value)
 
     def _plan(self, value: ir.Value) -> None:
         halves, fulls = self._uses(value)
-        stored = self._stored.get(value)
-        if stored is not None:
-            self._plan_stored(stored, halves, fulls)
+        constant = self._stored.get(value)
+        if constant is not None:
+            self._plan_stored(constant, halves, fulls)
         elif self._is_produced_half(value):
             self.values.append(value)
             self._cast(value, ir.DataType.FLOAT, fulls)
@@ -170,19 +170,19 @@ class _Planner:
         if uses:
             self.casts.append(PlannedCast(value, dtype, tuple(uses)))
 
-    def _plan_stored(self, held: StoredTensor, halves: list[Use], fulls: list[Use]) -> None:
-        value = held.value
+    def _plan_stored(self, constant: StoredTensor, halves: list[Use], fulls: list[Use]) -> None:
+        value = constant.value
         fit = self._ranges.fits.get(value)
         saturates = fit.overflowing if fit is not None and value in self.masks else 0
         flushes = fit.flushed if fit is not None else 0
         exact, nan = fit is not None and fit.exact, fit is None or fit.nan
         if not halves:
             if saturates:
-                self.tensors.append(TensorChange(held, Storage.SATURATED, saturates=saturates))
+                self.tensors.append(TensorChange(constant, Storage.SATURATED, saturates=saturates))
         elif fulls and not exact:
-            self.tensors.append(TensorChange(held, Storage.BOTH, tuple(halves), saturates, flushes, nan))
+            self.tensors.append(TensorChange(constant, Storage.BOTH, tuple(halves), saturates, flushes, nan))
         else:
-            self.tensors.append(TensorChange(held, Storage.HALF, (), saturates, flushes, nan))
+            self.tensors.append(TensorChange(constant, Storage.HALF, (), saturates, flushes, nan))
             self._cast(value, ir.DataType.FLOAT, fulls)
 
     def _is_produced_half(self, value: ir.Value) -> bool:
@@ -237,12 +237,12 @@ def _attributes(
             continue  # the target joined its variable with another, and the unit has that one's name
         fit = ranges.fits.get(unit.defs[0], halves.PERFECT)
         saturates = fit.overflowing if unit.defs[0] in masks else 0
-        said = schema.declared(unit.node, typed) is not None
+        is_declared = schema.declared(unit.node, typed) is not None
         half_by_input = (unit.node, typed.like) in halved
         if not painting.is_half(unit.index):
-            if saturates or (half_by_input and not said):
+            if saturates or (half_by_input and not is_declared):
                 yield Retyped(unit.node, ir.DataType.FLOAT, saturates)
         elif not half_by_input:
             yield Retyped(unit.node, half.dtype, saturates, fit.flushed)
-        elif said:
+        elif is_declared:
             yield Retyped(unit.node, None)

@@ -271,8 +271,8 @@ class SavedPlan:
 
 
 def _is_of(row: _UnitRecord, unit: Unit) -> bool:
-    named = row.node, row.operator, row.variable
-    return named == (unit.node.name, _operator(unit.node), str(unit.var))
+    key = row.node, row.operator, row.variable
+    return key == (unit.node.name, _operator(unit.node), str(unit.var))
 
 
 def _number_nodes(rows: tuple[_UnitRecord, ...]) -> Iterator[Hashable]:
@@ -301,7 +301,7 @@ def _decision(node: Hashable, row: _UnitRecord) -> Decision:
 
 def _cast_site(row: _CastRecord) -> CastSite:
     value = row.value or ""
-    return row.site(None, (value, f"{value}__{row.to}"), row.to, added=True)
+    return row.site(None, (value, f"{value}__{row.to}"), row.to, is_new=True)
 
 
 def load(path: str | Path) -> SavedPlan:

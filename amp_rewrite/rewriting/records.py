@@ -119,6 +119,8 @@ class CastSiteRecord:
     consumers: tuple[Count, ...]
     is_output: bool
 
-    def site(self, node: ir.Node | None, names: tuple[str, ...], dtype: str, *, added: bool) -> CastSite:
+    def site(self, node: ir.Node | None, names: tuple[str, ...], dtype: str, *, is_new: bool) -> CastSite:
         """Return the site of the Cast `node` to `dtype`, known by `names`."""
-        return CastSite(node, names, dtype, self.origin, self.producer, self.consumers, self.is_output, added)
+        return CastSite(
+            node, names, dtype, self.origin, self.producer, self.consumers, self.is_output, is_new
+        )

@@ -126,32 +126,32 @@ class Extent(enum.IntEnum):
 
 def extents(graph: UnitGraph, painting: Painting) -> dict[ir.Node, Extent]:
     """Return the extent to which each node with float32 becomes half."""
-    found: dict[ir.Node, Extent] = {}
+    extent_of: dict[ir.Node, Extent] = {}
     for unit in graph.units:
         here = Extent.ALL if painting.is_half(unit.index) else Extent.NONE
-        found[unit.node] = here if found.setdefault(unit.node, here) is here else Extent.SOME
-    return found
+        extent_of[unit.node] = here if extent_of.setdefault(unit.node, here) is here else Extent.SOME
+    return extent_of
 
 
 def count_nodes(graph: UnitGraph, painting: Painting) -> NodeCounts:
     """Return the nodes of a model by colour."""
-    found = Counter(extents(graph, painting).values())
+    totals = Counter(extents(graph, painting).values())
     total = sum(map(len, graph.nodes.values()))
-    return NodeCounts(found[Extent.ALL], found[Extent.SOME], found[Extent.NONE], total - found.total())
+    return NodeCounts(totals[Extent.ALL], totals[Extent.SOME], totals[Extent.NONE], total - totals.total())
 
 
 def of_plan(plan: Plan, nodes: NodeCounts) -> Report:
     """Return the report as far as the plan determines it, without sizes, times and verdicts."""
-    stored = plan.tensors
+    tensors = plan.tensors
     return Report(
         half=plan.half.name,
         changed=bool(plan),
         nodes=nodes,
         casts_added=len(plan.casts),
-        stored_half=sum(change.storage is Storage.HALF for change in stored),
-        stored_both=sum(change.storage is Storage.BOTH for change in stored),
-        saturated=sum(change.saturates for change in (*stored, *plan.attributes)),
-        flushed=sum(change.flushes for change in (*stored, *plan.attributes)),
+        stored_half=sum(change.storage is Storage.HALF for change in tensors),
+        stored_both=sum(change.storage is Storage.BOTH for change in tensors),
+        saturated=sum(change.saturates for change in (*tensors, *plan.attributes)),
+        flushed=sum(change.flushes for change in (*tensors, *plan.attributes)),
     )
 
 

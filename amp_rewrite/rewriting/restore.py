@@ -87,24 +87,31 @@ def restore(
     """
     argument_checks.check_types(model, None, None, None, None)
     if io not in _IO:
-        raise arguments.refused("io", f"{arguments.shown(io)} is not one of {', '.join(_IO)}")
+        raise arguments.refused("io", f"{arguments.describe(io)} is not one of {', '.join(_IO)}")
     target = _target(model, output)
     with result_checks.blaming(lambda: serialization.checkable(model)):
         loaded = loading.load(model)
         if target is not None:
             output_paths.refuse_data(target, loaded.external)
         worker.start()
-        kept = inlining.inline(loaded.model)
+        inlining_warning = inlining.inline(loaded.model)
         edited = widened_model.widen(loaded.model, kept_io=() if io == "float" else None)
         if target is not None:
             annotations.mark_restored(loaded.model)
         nodes, beside = len(loaded.model.graph), external_data or ExternalData()
-        with writing.transaction(target) as written:
-            made = writing.write_result(model, loaded, target, changed=True, external_data=beside)
-            checked = result_checks.validate(made.checkable, lambda: serialization.checkable(model), nodes)
-            result = written.commit(made.model)
-    told = (*loaded.warnings, *([kept] if kept else ()), *made.warnings, *checked.warnings)
-    return Restored(result, edited, loaded.size, made.size, checked.broken, told)
+        with writing.transaction(target) as transaction:
+            saved_output = writing.write_result(model, loaded, target, changed=True, external_data=beside)
+            checked = result_checks.validate(
+                saved_output.checkable, lambda: serialization.checkable(model), nodes
+            )
+            result = transaction.commit(saved_output.model)
+    notes = (
+        *loaded.warnings,
+        *([inlining_warning] if inlining_warning else ()),
+        *saved_output.warnings,
+        *checked.warnings,
+    )
+    return Restored(result, edited, loaded.size, saved_output.size, checked.broken, notes)
 
 
 _IO = ("keep", "float")
@@ -116,11 +123,11 @@ def _target(model: ModelSource, output: arguments.PathLike | None) -> Path | Non
         if output is not None:
             raise OptionError("output is for a path; other models are returned")
         return None
-    given = Path(model)
-    with loading.open_file(given):  # raises ModelError
+    source = Path(model)
+    with loading.open_file(source):  # raises ModelError
         pass
-    named = arguments.path("output", output) if output is not None else None
-    return output_paths.beside(given, named, default(given))
+    destination = arguments.path("output", output) if output is not None else None
+    return output_paths.beside(source, destination, default(source))
 
 
 def default(path: Path) -> Path:

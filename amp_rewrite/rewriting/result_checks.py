@@ -130,9 +130,9 @@ def _complaint(model: Checkable, *, full: bool = True) -> str:
             return root_cause(error)
     # the worker may have been started in another folder
     relative = isinstance(model, str) and bool(model) and not Path(model).is_absolute()
-    known = str(Path.cwd() / str(model)) if relative else model
-    found = worker.call(worker_process.complaint, known, full=full)
-    return _CRASHES if found is None else found[:300]
+    checkable = str(Path.cwd() / str(model)) if relative else model
+    complaint = worker.call(worker_process.complaint, checkable, full=full)
+    return _CRASHES if complaint is None else complaint[:300]
 
 
 _CRASHES = "onnx's checker crashed"
@@ -168,14 +168,14 @@ class Proof:
 
     def _certificates(self, result: Any) -> tuple[Certificate, Certificate]:
         """Return the certificate of the result and, if that proves nothing, of the source with itself."""
-        given: Any = serialization.checkable(self.source)
+        source: Any = serialization.checkable(self.source)
         folder = external_data.folder(self.source) if isinstance(self.source, ir.Model) else None
         if folder is not None:
-            given, result = InFolder(given, folder), InFolder(result, folder)
+            source, result = InFolder(source, folder), InFolder(result, folder)
         elif isinstance(result, Path):
             result = JustWritten(result, self.written)
-        certificate = _certified(given, result)
-        return certificate, certificate if certificate.proved else _certified(given, given)
+        certificate = _certified(source, result)
+        return certificate, certificate if certificate.proved else _certified(source, source)
 
 
 _REPORT = "please report this fault of amp-rewrite; `Options.certify=False` writes it all the same"

@@ -19,7 +19,7 @@ def run(root: ir.Graph, nodes: GraphNodes, types: Types) -> int:
     one. No value changes: removed are Casts to the type of their input, and Casts to float32 and back
     to the same half type. A Cast from float32 to half and back stays, because it rounds.
     """
-    if not any(node.op_type == "Cast" for held in nodes.values() for node in held):
+    if not any(node.op_type == "Cast" for graph_nodes in nodes.values() for node in graph_nodes):
         return 0
     replacements: dict[ir.Value, ir.Value] = {}
     idle: list[ir.Node] = []
@@ -32,7 +32,7 @@ def run(root: ir.Graph, nodes: GraphNodes, types: Types) -> int:
         if output.is_graph_output():
             output.replace_all_uses_with(source, replace_graph_outputs=True)
     graph_edits.replace_uses({output: _followed(output, replacements) for output in replacements})
-    removed = [*idle, *_left(idle)]
+    removed = [*idle, *_idle_producers(idle)]
     graph_edits.remove(removed)
     return len(removed)
 
@@ -44,29 +44,29 @@ def _followed(value: ir.Value, replacements: Mapping[ir.Value, ir.Value]) -> ir.
     return value
 
 
-def _left(idle: Iterable[ir.Node]) -> list[ir.Node]:
+def _idle_producers(idle: Iterable[ir.Node]) -> list[ir.Node]:
     """Return the Casts whose only consumers are these idle ones, and detach the latter."""
-    left: list[ir.Node] = []
+    producers: list[ir.Node] = []
     for node in idle:
         before = node.inputs[0]
         node.replace_input_with(0, None)
         producer = None if before is None or _is_used(before) else before.producer()
         if producer is not None and producer.op_type == "Cast":
-            left.append(producer)
-    return left
+            producers.append(producer)
+    return producers
 
 
-def _casts(held: Iterable[ir.Graph]) -> list[ir.Node]:
-    casts = [node for graph in held for node in graph if node.op_type == "Cast"]
+def _casts(graphs: Iterable[ir.Graph]) -> list[ir.Node]:
+    casts = [node for graph in graphs for node in graph if node.op_type == "Cast"]
     return [node for node in casts if node.domain == "" and node.inputs[0] is not None]
 
 
 def _source(node: ir.Node, types: Types, replacements: Mapping[ir.Value, ir.Value]) -> ir.Value | None:
     """Return the value that equals a Cast's output, given the replacements; None if the Cast is needed."""
-    read, target = node.inputs[0], _element(node.outputs[0], types)
-    if read is None or target not in HALF_TYPES:
+    value_in, target = node.inputs[0], _element(node.outputs[0], types)
+    if value_in is None or target not in HALF_TYPES:
         return None
-    value = _followed(read, replacements)
+    value = _followed(value_in, replacements)
     if _element(value, types) == target:
         return value
     producer = value.producer()

@@ -44,10 +44,10 @@ Halves = Collection[ir.DataType]
 
 def has_half(model: ir.Model, halves: Halves = HALF_TYPES) -> bool:
     """Return whether a model has values of these types: inputs, stored tensors, or outputs of nodes."""
-    found = traversal.nodes(model.graph)
-    if any(value.dtype in halves for graph in found for value in graph.initializers.values()):
+    nodes_by_graph = traversal.nodes(model.graph)
+    if any(value.dtype in halves for graph in nodes_by_graph for value in graph.initializers.values()):
         return True
-    nodes = itertools.chain(*found.values(), *model.functions.values())
+    nodes = itertools.chain(*nodes_by_graph.values(), *model.functions.values())
     return any(value.dtype in halves for value in model.graph.inputs) or any(
         schema.of_constant(node) in halves
         if node.op_type == "Constant"
@@ -64,15 +64,15 @@ def widen(model: ir.Model, halves: Halves = HALF_TYPES, *, kept_io: Container[st
     values keep their half inputs and outputs, behind Casts.
     """
     widener = _Widener(model, halves, kept_io)
-    widened, at_limit = _stored(model, halves)
+    widened, at_limit = _widen_stored(model, halves)
     before = _casts(model)
     widener.run()
-    added = _casts(model) - before
+    inserted = _casts(model) - before
     annotations.remove(model)
     preparing.bypass_casts(model, element_types.infer(model))
     _take_over_outputs(model)
     _declare(model, halves)
-    return Edited(widened, before + added - _casts(model), added, at_limit)
+    return Edited(widened, before + inserted - _casts(model), inserted, at_limit)
 
 
 def _declare(model: ir.Model, halves: Halves) -> None:
@@ -87,7 +87,7 @@ def _casts(model: ir.Model) -> int:
     return sum(node.op_type == "Cast" for node in every_node(model.graph))
 
 
-def _stored(model: ir.Model, kinds: Halves) -> tuple[int, tuple[str, ...]]:
+def _widen_stored(model: ir.Model, kinds: Halves) -> tuple[int, tuple[str, ...]]:
     """Widen the stored half tensors; return their number, and the names of those with values at a limit."""
     halves = [(name, tensor) for name, tensor in _tensors(model) if tensor.dtype in kinds]
     return len(halves), tuple(name for name, tensor in halves if _is_at_limit(tensor))
@@ -176,8 +176,8 @@ class _Widener:
     def _use_widened(self, value: ir.Value) -> None:
         """Cast a value that stays half to float32 for all consumers but opaque nodes."""
         uses = [Use(node, port) for node, port in value.uses() if self._is_known(node)]
-        kept = self._root if self._keeps(value) else None
-        uses += [use for use in self._ends.get(value, ()) if use.holder is not kept]
+        exempt = self._root if self._keeps(value) else None
+        uses += [use for use in self._ends.get(value, ()) if use.holder is not exempt]
         if uses:
             self._replace(value, uses, ir.DataType.FLOAT)
 
@@ -189,10 +189,10 @@ class _Widener:
 
     def _replace(self, value: ir.Value, uses: list[Use], dtype: ir.DataType) -> None:
         """Redirect these uses to the value in another type; an output of the model keeps its name."""
-        made = self._cast(value, dtype)
-        self._redirections.append((uses, made))
+        replacement = self._cast(value, dtype)
+        self._redirections.append((uses, replacement))
         if any(use.holder is self._root for use in uses):
-            value.name, made.name = made.name, value.name
+            value.name, replacement.name = replacement.name, value.name
 
     def _cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         kind = self._types[value]
@@ -200,10 +200,10 @@ class _Widener:
             nodes = [cast_insertion.cast(value, dtype, self._names.of_node("Cast"))]
         else:
             nodes = self._container(value, kind, dtype)
-        made = nodes[-1].outputs[0]
-        made.name, made.shape = self._names.of_value(value, "cast"), value.shape
+        output = nodes[-1].outputs[0]
+        output.name, output.shape = self._names.of_value(value, "cast"), value.shape
         self._placer.behind(nodes, value)
-        return made
+        return output
 
     def _container(self, value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType) -> list[ir.Node]:
         """Return nodes that cast a sequence or an optional."""

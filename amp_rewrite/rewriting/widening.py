@@ -25,8 +25,8 @@ def widen_attributes(node: ir.Node, halves: Container[ir.DataType | None] = HALF
             value_type = attribute.value.type
             if value_type.dtype in halves:
                 wide = element_types.with_element(value_type, ir.DataType.FLOAT)
-                held = ir.TypeAndShape(wide, attribute.value.shape)
-                node.attributes[name] = ir.Attr(name, ir.AttributeType.TYPE_PROTO, held)
+                type_and_shape = ir.TypeAndShape(wide, attribute.value.shape)
+                node.attributes[name] = ir.Attr(name, ir.AttributeType.TYPE_PROTO, type_and_shape)
     typed = schema.of(node)
     if typed is None or not typed.settable or node.op_type in ("Cast", "ConstantOfShape"):
         return

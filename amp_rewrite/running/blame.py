@@ -84,18 +84,18 @@ class InstrumentedModel:
             optimised=optimised,
             folder=None if isinstance(model, onnx.ModelProto) else Path(model).parent.absolute(),
         )
-        wanted = {output.name for output in session.get_outputs() if output.type in types}
-        found = witness_sessions.run_session(session, feeds, wanted) if wanted else {}
+        selection = {output.name for output in session.get_outputs() if output.type in types}
+        outputs = witness_sessions.run_session(session, feeds, selection) if selection else {}
         # a sparse value is not an array
-        return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
+        return {name: value for name, value in outputs.items() if isinstance(value, np.ndarray)}
 
     def chunks(self, names: Iterable[str], feeds: Feeds) -> Iterator[Values]:
         """Yield these values chunk by chunk, a run each; a chunk of small values doubles the next."""
         size, rest = CHUNK, iter(names)
         while chunk := list(itertools.islice(rest, size)):
-            found = self.run(chunk, feeds)
-            yield found
-            is_small = sum(value.nbytes for value in found.values()) < SMALL // 2
+            values = self.run(chunk, feeds)
+            yield values
+            is_small = sum(value.nbytes for value in values.values()) < SMALL // 2
             size = min(2 * size, _MOST) if is_small else CHUNK
 
 
@@ -115,10 +115,10 @@ def _inlined_copy(model: Runnable) -> onnx.ModelProto:
 
 def _set_outputs(graph: onnx.GraphProto, names: Iterable[str]) -> None:
     """Make these values the graph outputs, with their declared types."""
-    known = {info.name: info for info in (*graph.value_info, *graph.output)}
+    infos = {info.name: info for info in (*graph.value_info, *graph.output)}
     undeclared = {output.name for output in graph.output} - {info.name for info in graph.value_info}
-    graph.value_info.extend(known[name] for name in undeclared)
-    outputs = [known.get(name) or onnx.ValueInfoProto(name=name) for name in names]
+    graph.value_info.extend(infos[name] for name in undeclared)
+    outputs = [infos.get(name) or onnx.ValueInfoProto(name=name) for name in names]
     del graph.output[:]
     graph.output.extend(outputs)
 
@@ -149,20 +149,20 @@ def first_changed(
 
     `shared` maps the values of the original to those of the rewritten model. Raises as their runs do.
     """
-    chosen = {name: node for name, node in _chosen(before.nodes) if name in shared}
-    if not chosen:
+    choosers = {name: node for name, node in _index_outputs(before.nodes) if name in shared}
+    if not choosers:
         return None
-    wanted = before.indices(chosen, feeds)
-    got = after.indices([shared[name] for name in chosen], feeds)
-    found = (
-        _choice(node, wanted[name], got[shared[name]])
-        for name, node in chosen.items()
-        if name in wanted and shared[name] in got
+    reference = before.indices(choosers, feeds)
+    actual = after.indices([shared[name] for name in choosers], feeds)
+    choices = (
+        _choice(node, reference[name], actual[shared[name]])
+        for name, node in choosers.items()
+        if name in reference and shared[name] in actual
     )
-    return next((choice for choice in found if choice is not None and choice.rows), None)
+    return next((choice for choice in choices if choice is not None and choice.rows), None)
 
 
-def _chosen(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, onnx.NodeProto]]:
+def _index_outputs(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, onnx.NodeProto]]:
     """Yield the index outputs of ArgMax, ArgMin and TopK with their nodes, in graph order."""
     for node in nodes:
         at = _CHOSEN.get(node.op_type) if not node.domain else None
@@ -174,10 +174,10 @@ _CHOSEN = {"ArgMax": 0, "ArgMin": 0, "TopK": 1}
 """The index output of each operator."""
 
 
-def _choice(node: onnx.NodeProto, wanted: NDArray[Any], got: NDArray[Any]) -> Choice | None:
-    if wanted.shape != got.shape or not wanted.size:
+def _choice(node: onnx.NodeProto, reference: NDArray[Any], actual: NDArray[Any]) -> Choice | None:
+    if reference.shape != actual.shape or not reference.size:
         return None
-    differs = wanted != got
+    differs = reference != actual
     if node.op_type == "TopK":
         axis = next((entry.i for entry in node.attribute if entry.name == "axis"), -1)
         differs = differs.any(axis=axis)
@@ -266,12 +266,14 @@ def blame(
         before = InstrumentedModel(float32.model, sessions.reference(where), libraries)
         after = InstrumentedModel(runnable, where, libraries)
         shared = _shared(before, after)
-        found = dict(_compare((name, value, value) for name, value in feeds.items()))
-        for wanted in before.chunks(shared, feeds):
-            got = after.run([shared[name] for name in wanted], feeds)
-            found.update(_compare((name, value, got.get(shared[name])) for name, value in wanted.items()))
+        differences = dict(_compare((name, value, value) for name, value in feeds.items()))
+        for chunk in before.chunks(shared, feeds):
+            actual = after.run([shared[name] for name in chunk], feeds)
+            differences.update(
+                _compare((name, value, actual.get(shared[name])) for name, value in chunk.items())
+            )
         choice = first_changed(before, after, shared, feeds)
-    errors = list(_node_errors(before.nodes, found, _of_float32(rewritten)))
+    errors = list(_node_errors(before.nodes, differences, _of_float32(rewritten)))
     first = next((error for error in errors if error.non_finite), None)
     ranking = sorted(errors, key=lambda e: (-e.non_finite, not e.rounds, -e.added))
     blamed = Blame(tuple(ranking), first, choice=choice)
@@ -285,8 +287,8 @@ def pins(original: Runnable, blamed: Iterable[NodeError]) -> tuple[str, ...]:
     types = shape_inference.types(model)
     preparing.bypass_casts(model, types)
     names = pin_patterns.pinnable(unit_building.build(model, types))
-    kept = dict.fromkeys(name for error in blamed for name in error.to_keep(names))
-    return tuple(node_patterns.pattern_for(name, names) for name in kept)
+    node_names = dict.fromkeys(name for error in blamed for name in error.to_keep(names))
+    return tuple(node_patterns.pattern_for(name, names) for name in node_names)
 
 
 def _shared(before: InstrumentedModel, after: InstrumentedModel) -> dict[str, str]:
@@ -316,16 +318,20 @@ def _compare(values: Iterable[tuple[str, Any, Any]]) -> Iterator[tuple[str, _Dif
     """Yield the error and range of each (name, expected, actual) that is a float tensor of the same shape in
     both models.
     """
-    for name, wanted, got in values:
-        if not isinstance(wanted, np.ndarray) or not metrics.is_float(wanted):
+    for name, reference, actual in values:
+        if not isinstance(reference, np.ndarray) or not metrics.is_float(reference):
             continue
-        if not isinstance(got, np.ndarray) or got.shape != wanted.shape or not got.size:
+        if not isinstance(actual, np.ndarray) or actual.shape != reference.shape or not actual.size:
             continue
-        clamped = (np.abs(wanted) > FLOAT16.largest) & (np.abs(got) >= FLOAT16.fill / 2) & np.isfinite(got)
-        found = metrics.measure(np.where(clamped, got, wanted), got)  # a clamped mask is not an error
-        finite = got[np.isfinite(got)]
+        clamped = (
+            (np.abs(reference) > FLOAT16.largest) & (np.abs(actual) >= FLOAT16.fill / 2) & np.isfinite(actual)
+        )
+        difference = metrics.measure(
+            np.where(clamped, actual, reference), actual
+        )  # a clamped mask is not an error
+        finite = actual[np.isfinite(actual)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (None, None)
-        yield name, _Difference(found.relative_l2, found.error(), found.non_finite, low, high)
+        yield name, _Difference(difference.relative_l2, difference.error(), difference.non_finite, low, high)
 
 
 def _of_float32(rewritten: Runnable) -> frozenset[str]:
@@ -353,18 +359,18 @@ _MOVING = KEEP_ROUNDED - {"Constant", "ConstantOfShape", "If", "Loop", "Scan"}
 
 
 def _node_errors(
-    nodes: Sequence[onnx.NodeProto], found: Mapping[str, _Difference], of_float32: Collection[str]
+    nodes: Sequence[onnx.NodeProto], differences: Mapping[str, _Difference], of_float32: Collection[str]
 ) -> Iterator[NodeError]:
     consumers: dict[str, dict[str, None]] = {}
     for node in nodes:
         for name in node.input:
             consumers.setdefault(name, {})[_name(node)] = None
     for node in nodes:
-        inputs = [found[name] for name in node.input if name in found]
+        inputs = [differences[name] for name in node.input if name in differences]
         entering = max((value.error for value in inputs), default=0.0)
         lost_before = any(value.non_finite for value in inputs)
         for name in node.output:
-            value = found.get(name)
+            value = differences.get(name)
             if value is not None:
                 error = value.as_gate if node.op_type in GATES else value.error
                 yield NodeError(

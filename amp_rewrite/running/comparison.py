@@ -61,7 +61,7 @@ class SampleComparison:
     @property
     def is_compared(self) -> bool:
         """Whether the original has at least one comparable value."""
-        return any(found.metrics.compared for found in self.outputs.values())
+        return any(output.metrics.compared for output in self.outputs.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +95,24 @@ def compare(runs: Runs, sample: str, half: Half | None = None) -> SampleComparis
 def _measure(
     expected: Mapping[str, NDArray[Any]], actual: Mapping[str, NDArray[Any]], half: Half | None
 ) -> Outputs:
-    found: Outputs = {}
+    comparisons: Outputs = {}
     for name in dict.fromkeys((*expected, *actual)):
-        wanted, got = expected.get(name), actual.get(name)
-        is_float = wanted is None or metrics.is_float(wanted)
-        found[name] = OutputComparison(_INCOMPARABLE, is_float)
-        if wanted is not None and got is not None and got.shape == wanted.shape:
-            only = metrics.only_value(wanted), metrics.only_value(got)
-            found[name] = replace(found[name], metrics=metrics.measure(wanted, got), only=only)
+        reference, result = expected.get(name), actual.get(name)
+        is_float = reference is None or metrics.is_float(reference)
+        comparisons[name] = OutputComparison(_INCOMPARABLE, is_float)
+        if reference is not None and result is not None and result.shape == reference.shape:
+            only = metrics.only_value(reference), metrics.only_value(result)
+            comparisons[name] = replace(
+                comparisons[name], metrics=metrics.measure(reference, result), only=only
+            )
             if is_float:
-                found[name] = replace(
-                    found[name],
-                    moments=metrics.moments(wanted),
-                    off=metrics.differences(wanted, got),
-                    rounding=None if half is None else _rounding(wanted, half),
+                comparisons[name] = replace(
+                    comparisons[name],
+                    moments=metrics.moments(reference),
+                    off=metrics.differences(reference, result),
+                    rounding=None if half is None else _rounding(reference, half),
                 )
-    return found
+    return comparisons
 
 
 _INCOMPARABLE = Metrics(np.inf, np.inf, np.inf, 0.0, 0.0, 0.0, 0, 0, np.inf, 0.0)
@@ -156,17 +158,17 @@ def unproven(runs: Sequence[SampleComparison]) -> tuple[str, ...]:
 def silent(runs: Sequence[SampleComparison]) -> dict[str, str]:
     """Return the vacuous outputs with reasons; empty unless all compared outputs are vacuous."""
     compared = dict.fromkeys(n for run in runs for n, found in run.outputs.items() if found.metrics.compared)
-    told = {name: _why_silent(name, runs) for name in compared}
-    return told if all(told.values()) else {}
+    reasons = {name: _why_silent(name, runs) for name in compared}
+    return reasons if all(reasons.values()) else {}
 
 
 def _why_silent(name: str, runs: Sequence[SampleComparison]) -> str:
     """Return why equality of an output is vacuous; empty if it is not. A single number is no constant."""
-    found = [run.outputs[name] for run in runs if name in run.outputs]
-    if sum(each.metrics.compared for each in found) < 2:
+    comparisons = [run.outputs[name] for run in runs if name in run.outputs]
+    if sum(each.metrics.compared for each in comparisons) < 2:
         return ""
     for side, where in enumerate(("", " in the result")):
-        values = {each.only[side] for each in found}
+        values = {each.only[side] for each in comparisons}
         if len(values) == 1 and None not in values:
             return f"it is {'all zero' if values == {0} else 'constant'}{where}"
     return ""
@@ -175,8 +177,8 @@ def _why_silent(name: str, runs: Sequence[SampleComparison]) -> str:
 def _proves_nothing(what: str, non_finite: Iterable[tuple[str, ...]]) -> str:
     names = dict.fromkeys(name for inputs in non_finite for name in inputs)
     inputs = "input" if len(names) == 1 else "inputs"
-    listed = ", ".join(f"'{name}'" for name in names)
-    return f"{what}: proves nothing: NaN or infinities in {inputs} {listed} give no finite outputs"
+    names_text = ", ".join(f"'{name}'" for name in names)
+    return f"{what}: proves nothing: NaN or infinities in {inputs} {names_text} give no finite outputs"
 
 
 def arrays(outputs: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -243,8 +245,8 @@ class Float32Noise:
         """Return the RMS differences from `outputs`, for each floating-point output; empty if the model does
         not run unoptimised.
         """
-        found = self.outputs(feeds)
-        plain = dict(arrays(found)) if found is not None else {}
+        values = self.outputs(feeds)
+        plain = dict(arrays(values)) if values is not None else {}
         return {
             name: metrics.differences(value, plain[name])
             for name, value in arrays(outputs)
@@ -355,16 +357,16 @@ def misfits(before: Any, after: Any, runs: Runs, half: Half | None, is_far: IsFa
     outputs = [name for name in _halved(before, after, "outputs") if name in runs.original]
     rounded = {name: _rounded(runs.original[name], half) for name in outputs}
     far = [name for name in outputs if is_far(_replaced(runs, {**runs.original, name: rounded[name]}))]
-    found = [_port(name, runs.original[name], half, is_input=False) for name in far]
+    ports = [_port(name, runs.original[name], half, is_input=False) for name in far]
     names = [name for name in _halved(before, after, "inputs") if name in runs.feeds]
     try:
-        found += [
+        ports += [
             _port(name, runs.feeds[name], half, is_input=True)
             for name in _far_inputs(before, runs, names, half, is_far)
         ]
     except AmpRewriteError:  # the time limit may be reached
-        return tuple(found)
-    return tuple(found)
+        return tuple(ports)
+    return tuple(ports)
 
 
 def _halved(before: Any, after: Any, side: str) -> Iterator[str]:

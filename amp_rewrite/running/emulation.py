@@ -76,14 +76,14 @@ def emulation(
     *,
     late: bool = False,
     accumulate: Accumulation = Accumulation.FLOAT,
-    left: list[ir.Node] | None = None,
+    remaining: list[ir.Node] | None = None,
 ) -> loading.Loaded:
     """Return the model of `emulate` for further edits; append nodes that still sum in float32 to the list."""
     loaded = loading.load(source)
     inlining.inline(loaded.model)
     unsummed = _Emulator(loaded.model, late=late).run(accumulate)
-    if left is not None:
-        left += unsummed
+    if remaining is not None:
+        remaining += unsummed
     return loaded
 
 
@@ -94,7 +94,7 @@ def emulated(
     *,
     late: bool = False,
     accumulate: Accumulation = Accumulation.FLOAT,
-    left: list[ir.Node] | None = None,
+    remaining: list[ir.Node] | None = None,
 ) -> Generator[sessions.Runnable]:
     """Yield the model to run for a half model: its emulation on the CPU, else the model itself. Appends to
     the list as `emulation` does.
@@ -102,8 +102,8 @@ def emulated(
     if device is not Device.CPU:
         yield model
         return
-    with runnable(emulation(model, late=late, accumulate=accumulate, left=left)) as made:
-        yield made
+    with runnable(emulation(model, late=late, accumulate=accumulate, remaining=remaining)) as substitute:
+        yield substitute
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ def reference(original: sessions.Runnable, device: Device, libraries: Libraries 
     Raises ModelError if the copy is rejected too.
     """
     try:
-        found = Reference(original, sessions.open_session(original, device, libraries))
+        baseline = Reference(original, sessions.open_session(original, device, libraries))
     except ModelError as refusal:
         loaded = loading.load(original)
         inlining.inline(loaded.model)
@@ -134,16 +134,16 @@ def reference(original: sessions.Runnable, device: Device, libraries: Libraries 
         if not (is_half or loaded.mended):
             raise
         widened_model.widen(loaded.model, kept_io=None)
-        with runnable(loaded) as made:
+        with runnable(loaded) as fallback:
             try:
-                found = Reference(made, sessions.open_session(made, device, libraries))
+                baseline = Reference(fallback, sessions.open_session(fallback, device, libraries))
             except ModelError:
                 raise refusal from None
             mended = "with its half values restored to float32" if is_half else "with node names that differ"
-            found.note = f"the original runs {mended} only: {refusal}"
-            yield found
+            baseline.note = f"the original runs {mended} only: {refusal}"
+            yield baseline
     else:
-        yield found
+        yield baseline
 
 
 @contextlib.contextmanager

@@ -44,19 +44,19 @@ def apply(halves: Iterable[tuple[ir.Node, ir.DataType]], opset: int, names: Uniq
     """Make nodes of an emulation accumulate in their half type; return those that keep accumulating in
     float32, as too little is known about them.
     """
-    left: list[ir.Node] = []
+    remaining: list[ir.Node] = []
     for node, half in halves:
         steps = _Steps(node, half, opset, names)
         result = steps.result()
         if result is None or node.graph is None:
-            left.append(node)
+            remaining.append(node)
             continue
         node.graph.insert_before(node, steps.nodes)
         node.domain, node.op_type = "", "Identity"  # its name and its output stay
         node.attributes.clear()
         node.resize_inputs(1)
         node.replace_input_with(0, result)
-    return left
+    return remaining
 
 
 def sums(node: ir.Node) -> bool:
@@ -261,9 +261,9 @@ def _conv(steps: _Steps) -> ir.Value | None:
     places = np.arange(channels * spots).reshape(channels, spots).T
     order = steps.constant((places if operator == "Conv" else places[::-1]).ravel())
     patches = _patches(steps, operator, dims[2:], group * channels)
-    met = steps.shaped(patches, [0, group, channels * spots, -1])
+    columns = steps.shaped(patches, [0, group, channels * spots, -1])
     filters = steps.shaped(filters, [group, outputs, channels * spots])
-    factors = [(steps.op("Gather", each, order, axis=2), 2) for each in (met, filters)]
+    factors = [(steps.op("Gather", each, order, axis=2), 2) for each in (columns, filters)]
     plain = steps.again(steps.input(0), steps.input(1))
     start = steps.zeros(steps.shaped(plain, [0, group, outputs, -1]))
     total = steps.like(_sum_products(steps, factors, start), plain)
@@ -326,10 +326,10 @@ def _axes(steps: _Steps, rank: int) -> Sequence[int]:
     """Return the reduced axes, in order; empty if they are unknown, or none is to be reduced."""
     axes: Sequence[int] = steps.attribute("axes", ())
     if len(steps.node.inputs) > 1 and steps.node.inputs[1] is not None:
-        stored = constants.stored_as(steps.node.inputs[1])
-        if stored is None:
+        constant = constants.stored_as(steps.node.inputs[1])
+        if constant is None:
             return ()
-        axes = stored.numpy().tolist()
+        axes = constant.numpy().tolist()
     if not axes and steps.attribute("noop_with_empty_axes", 0):
         return ()
     return sorted(axis % rank for axis in axes) if axes and rank else range(rank)
@@ -388,8 +388,8 @@ def _layer_norm(steps: _Steps) -> ir.Value | None:
     inverse = steps.again(*steps.node.inputs, outputs=2 if is_simplified else 3)
     if not is_simplified:
         centred = steps.rounded(steps.op("Sub", centred, steps.rounded(steps.nodes[-1].outputs[1])))
-    scaled = steps.op("Mul", steps.times(centred, steps.rounded(inverse)), scale)
-    return scaled if steps.bias is None else steps.op("Add", steps.rounded(scaled), steps.bias)
+    product = steps.op("Mul", steps.times(centred, steps.rounded(inverse)), scale)
+    return product if steps.bias is None else steps.op("Add", steps.rounded(product), steps.bias)
 
 
 def _instance_norm(steps: _Steps) -> ir.Value | None:

@@ -66,8 +66,8 @@ def available() -> int | None:
 
 def _limits() -> Iterator[int]:
     for file, pattern, unit in SOURCES:
-        if (found := _read_number(file, pattern)) is not None:
-            yield found * unit
+        if (number := _read_number(file, pattern)) is not None:
+            yield number * unit
     with contextlib.suppress(AttributeError, ValueError, OSError):  # no such function, no such name
         yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -84,10 +84,10 @@ def in_use(device: Device) -> int | None:
 
 def _read_number(file: Path, pattern: str) -> int | None:
     try:
-        found = re.search(pattern, file.read_text(), re.MULTILINE)
+        match = re.search(pattern, file.read_text(), re.MULTILINE)
     except OSError:
         return None
-    return int(found[1]) if found else None
+    return int(match[1]) if match else None
 
 
 # Models prepared for repeated, timed runs: session open, inputs converted and on the device.
@@ -196,8 +196,8 @@ def read(path: Path) -> Profile:
     for line in path.read_text(errors="replace").splitlines():  # one event each; names are not escaped
         with contextlib.suppress(ValueError):
             event = json.loads(line.rstrip(","))
-            listed: list[Any] = event if isinstance(event, list) else [event]
-            events += [each for each in listed if isinstance(each, dict)]
+            entries: list[Any] = event if isinstance(event, list) else [event]
+            events += [each for each in entries if isinstance(each, dict)]
     return parse(events)
 
 
@@ -244,14 +244,14 @@ def measure_footprint(model: TimedModel, device: Device, feeds: Feeds) -> Footpr
     child = ChildProcess(_CODE)
     with tempfile.TemporaryDirectory() as folder:  # the child may be killed, and would not remove its own
         try:
-            found = child.ask((model, device, feeds, Path(folder)))
+            answer = child.ask((model, device, feeds, Path(folder)))
         except CrashError as error:
             raise ModelError("the run crashes onnxruntime", where=model.path) from error
         finally:
             child.end()
-    if isinstance(found, Exception):
-        raise found
-    return found
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 _CODE = "from amp_rewrite.running import latency; latency.serve()"
@@ -446,8 +446,8 @@ def speedup(first: Round, other: Round) -> Speedup:
     The interval is a bootstrap's (Efron 1979) with a fixed seed.
     """
     ratios = np.asarray(first) / np.asarray(other)
-    drawn = np.random.default_rng(0).choice(ratios, (_RESAMPLES, len(ratios)))
-    low, high = (float(p) for p in np.percentile(np.median(drawn, axis=1), (5, 95)))
+    resamples = np.random.default_rng(0).choice(ratios, (_RESAMPLES, len(ratios)))
+    low, high = (float(p) for p in np.percentile(np.median(resamples, axis=1), (5, 95)))
     return Speedup(float(np.median(ratios)), low, high)
 
 

@@ -57,11 +57,11 @@ def light(model: Runnable) -> Generator[LightModel]:
     """
     with tempfile.TemporaryDirectory() as folder:
         with startup.paused():
-            read = _read(model, Path(folder))
-        yield read
+            readable = _load(model, Path(folder))
+        yield readable
 
 
-def _read(model: Runnable, folder: Path) -> LightModel:
+def _load(model: Runnable, folder: Path) -> LightModel:
     loaded = loading.load(model)
     fingerprint = plan_files.fingerprint(loaded.model.graph)
     inlining.inline(loaded.model)
@@ -72,14 +72,14 @@ def _read(model: Runnable, folder: Path) -> LightModel:
     if loaded.external or external_data.size_of(loaded.model) <= LARGE:
         proto = serialization.to_proto(loaded)
         return LightModel(fingerprint, proto, types, opset, _relocate(proto, loaded.external))
-    return LightModel(fingerprint, _written(loaded, folder / "model.onnx"), types, opset, folder)
+    return LightModel(fingerprint, _externalise(loaded, folder / "model.onnx"), types, opset, folder)
 
 
 _NO_KERNELS = (ir.DataType.BFLOAT16,)
 """Half types for which onnxruntime's CPU provider has few kernels: what has them is observed in float32."""
 
 
-def _written(loaded: Loaded, path: Path) -> onnx.ModelProto:
+def _externalise(loaded: Loaded, path: Path) -> onnx.ModelProto:
     writing.save(loaded, path, ExternalData("always"))
     return onnx.load(path, load_external_data=False)
 

@@ -88,7 +88,7 @@ def moments(expected: NDArray[Any]) -> Moments:
     finite = np.isfinite(expected)
     values = np.where(finite, expected, 0).astype(np.float64)
     count = {axis: _by_channel(np.sum, finite, axis).astype(np.float64) for axis in _axes(expected)}
-    some = {axis: np.maximum(counted, 1.0) for axis, counted in count.items()}
+    some = {axis: np.maximum(number, 1.0) for axis, number in count.items()}
     return Moments(
         count,
         {axis: _by_channel(np.sum, values, axis) / some[axis] for axis in count},
@@ -104,8 +104,8 @@ def differences(
     counting as 0; with `axes`, of the channels along these only.
     """
     finite = np.isfinite(expected)
-    got = np.where(finite & np.isfinite(actual), actual, 0).astype(np.float64)
-    squares = np.square(got - np.where(finite, expected, 0))
+    result = np.where(finite & np.isfinite(actual), actual, 0).astype(np.float64)
+    squares = np.square(result - np.where(finite, expected, 0))
     return {
         axis: np.sqrt(_by_channel(np.sum, squares, axis) / np.maximum(_by_channel(np.sum, finite, axis), 1))
         for axis in (_axes(expected) if axes is None else axes)
@@ -142,11 +142,11 @@ def spread(samples: Sequence[Moments]) -> Spread:
     axis = max(ratios, key=lambda axis: ratios[axis], default=None)
     if axis is None or ratios[axis] <= PLAIN:
         return Spread(None, whole.sizes)
-    found, scale = (
+    pool, scale = (
         _about_mean(samples, axis),
         min(1.0, max(float(each.square[None][0]) for each in samples) ** 0.5),
     )
-    return Spread(axis, np.where(found.largest <= NEAR_1, np.maximum(found.sizes, scale), found.sizes))
+    return Spread(axis, np.where(pool.largest <= NEAR_1, np.maximum(pool.sizes, scale), pool.sizes))
 
 
 FEW, NEAR_1, CONSTANT, PLAIN = 16, 1.001, 2.0**-16, 4.0
@@ -195,9 +195,9 @@ def _shared_axes(samples: Sequence[Moments]) -> list[int]:
 
 def _plainness(samples: Sequence[Moments], axis: int) -> float:
     """Return the deviation of the channel means relative to the deviation within the channels."""
-    found = _about_mean(samples, axis)
-    inside = math.sqrt(float(found.variance.mean()))
-    return float(found.mean.std()) / inside if inside else 0.0
+    pool = _about_mean(samples, axis)
+    inside = math.sqrt(float(pool.variance.mean()))
+    return float(pool.mean.std()) / inside if inside else 0.0
 
 
 def only_value(array: NDArray[Any]) -> Any:
@@ -217,22 +217,22 @@ def measure(expected: NDArray[Any], actual: NDArray[Any]) -> Metrics:
         same = _share_equal(expected, actual)
         return Metrics(0.0, 0.0, 0.0, 1.0, math.inf, same, 0, expected.size, 0.0, 0.0)
     finite = np.isfinite(expected)
-    wanted, got = expected[finite].astype(np.float64), actual[finite].astype(np.float64)
-    lost = ~np.isfinite(got)
-    got = np.where(lost, 0.0, got)
-    difference = np.abs(got - wanted)
-    signal, noise = float(np.linalg.norm(wanted)), float(np.linalg.norm(difference))
+    reference, result = expected[finite].astype(np.float64), actual[finite].astype(np.float64)
+    is_lost = ~np.isfinite(result)
+    result = np.where(is_lost, 0.0, result)
+    difference = np.abs(result - reference)
+    signal, noise = float(np.linalg.norm(reference)), float(np.linalg.norm(difference))
     return Metrics(
         max_abs=float(difference.max(initial=0.0)),
         mean_abs=float(difference.mean()) if difference.size else 0.0,
         relative_l2=noise / signal if signal else noise,
-        cosine=_cosine(wanted, got),
+        cosine=_cosine(reference, result),
         snr_db=20 * math.log10(signal / noise) if signal and noise else (0.0 if noise else math.inf),
         agreement=_top1(expected, actual) if is_float(expected) else _share_equal(expected, actual),
-        non_finite=int(np.count_nonzero(lost)) + _changed(expected[~finite], actual[~finite]),
-        compared=int(wanted.size),
+        non_finite=int(np.count_nonzero(is_lost)) + _changed(expected[~finite], actual[~finite]),
+        compared=int(reference.size),
         rms=rms(difference),
-        scale=rms(wanted),
+        scale=rms(reference),
     )
 
 
@@ -252,11 +252,11 @@ def _share_equal(expected: NDArray[Any], actual: NDArray[Any]) -> float | None:
     return float(np.mean(expected == actual)) if expected.size else None
 
 
-def _cosine(wanted: NDArray[np.float64], got: NDArray[np.float64]) -> float:
-    norms = float(np.linalg.norm(wanted) * np.linalg.norm(got))
+def _cosine(reference: NDArray[np.float64], result: NDArray[np.float64]) -> float:
+    norms = float(np.linalg.norm(reference) * np.linalg.norm(result))
     if not norms:
-        return 1.0 if np.array_equal(wanted, got) else 0.0
-    return float(np.dot(wanted.ravel(), got.ravel())) / norms
+        return 1.0 if np.array_equal(reference, result) else 0.0
+    return float(np.dot(reference.ravel(), result.ravel())) / norms
 
 
 def _top1(expected: NDArray[Any], actual: NDArray[Any]) -> float | None:
@@ -282,7 +282,7 @@ them by as much, so that either of them may become the larger one.
 
 
 def _ties(top: NDArray[Any], value: NDArray[Any]) -> NDArray[np.bool_]:
-    wanted, got = top.astype(np.float64), value.astype(np.float64)
-    near = np.isfinite(wanted)
-    near[near] = wanted[near] - got[near] <= TIE * np.abs(wanted[near])
-    return near | (wanted == got)
+    reference, result = top.astype(np.float64), value.astype(np.float64)
+    near = np.isfinite(reference)
+    near[near] = reference[near] - result[near] <= TIE * np.abs(reference[near])
+    return near | (reference == result)

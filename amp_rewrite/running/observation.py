@@ -81,21 +81,21 @@ def observe(
         instance("executor", executor, Executor)
     where, libraries = run_arguments.device(device), run_arguments.libraries(custom_ops)
     with TimeLimit(timeout).running():
-        named = ((inputs.sample(at) or f"sample {at + 1}", feeds) for at, feeds in enumerate(runs))
+        pairs = ((inputs.sample(at) or f"sample {at + 1}", feeds) for at, feeds in enumerate(runs))
         if executor is None:
-            return _finite(_observe(runnable, named, where, libraries, on_sample))
-        return _finite(_in_parts(runnable, named, where, libraries, on_sample, executor))
+            return _finite(_observe(runnable, pairs, where, libraries, on_sample))
+        return _finite(_in_parts(runnable, pairs, where, libraries, on_sample, executor))
 
 
-def _finite(found: Observed) -> Observed:
+def _finite(observations: Observed) -> Observed:
     """Drop values that were never finite; raise FeedError if none remains, or there was no sample."""
-    if not found.samples:
+    if not observations.samples:
         raise FeedError("there is no sample to observe", remedy="give one with `samples`")
-    finite = {name: extremes for name, extremes in found.items() if not extremes.is_empty}
-    if found and not finite:
+    finite = {name: extremes for name, extremes in observations.items() if not extremes.is_empty}
+    if observations and not finite:
         problem = "no floating-point value of a run is finite"
         raise FeedError(problem, remedy="give other inputs with `samples`")
-    return Observed(found.model, found.samples, finite)
+    return Observed(observations.model, observations.samples, finite)
 
 
 def _observe(
@@ -106,17 +106,17 @@ def _observe(
     on_sample: Callable[[int], object] | None = None,
 ) -> Observed:
     """Return the extremes of all values over the samples, even never finite ones; names are for errors."""
-    found, count = dict[str, Extremes](), 0
+    ranges, count = dict[str, Extremes](), 0
     with light(model) as readable:
         runs = _Runs(readable, device, libraries)
         for where, feeds in samples:
             _refuse_nan(where, feeds)
             for name, extremes in runs.measure(where, feeds).items():
-                found[name] = found.get(name, NOTHING).join(extremes)
+                ranges[name] = ranges.get(name, NOTHING).join(extremes)
             count += 1
             if on_sample is not None:
                 on_sample(count)
-    return Observed(readable.fingerprint, count, found)
+    return Observed(readable.fingerprint, count, ranges)
 
 
 def _refuse_nan(where: str, feeds: Feeds) -> None:
@@ -157,7 +157,7 @@ class _Runs:
             self._open()
             values, further = self._run(where, feeds)
         self._runs += 1
-        self._leaving |= {name for name, seen in values.items() if seen.beyond or seen.not_finite}
+        self._leaving |= {name for name, extremes in values.items() if extremes.beyond or extremes.not_finite}
         return values
 
     def _open(self) -> None:
@@ -194,12 +194,12 @@ class _Runs:
         outputs = sessions.run_session(self._session, feeds, where=where)
         values, further = dict[str, Extremes](), set[str]()
         for row, numbers in reductions.read_rows(self._rows, outputs.values()) if self._rows else ():
-            seen = row.extremes(*numbers)
+            extremes = row.extremes(*numbers)
             if self._model.opset >= reductions.SINCE_COUNTS and row.leaves_float16(*numbers):
                 further.update(row.names)
-            for name in row.names if seen.samples else ():
-                known = values.get(name)  # from another branch of an If
-                values[name] = seen if known is None else known.join(seen).in_one_run()
+            for name in row.names if extremes.samples else ():
+                previous = values.get(name)  # from another branch of an If
+                values[name] = extremes if previous is None else previous.join(extremes).in_one_run()
         return values, further
 
 
@@ -216,16 +216,16 @@ def _in_parts(
     executor: Executor,
 ) -> Observed:
     """Observe the samples in parts by the workers of an executor; without samples, start none."""
-    seen: Observed | None = None
+    total: Observed | None = None
     with _as_file(model) as file:
         parts = iter(lambda: list(itertools.islice(samples, PART)), [])
-        for found in executors.results(
+        for observations in executors.results(
             executor, _observe, ((file, part, device, libraries) for part in parts)
         ):
-            seen = found if seen is None else seen.merge(found)
+            total = observations if total is None else total.merge(observations)
             if on_sample is not None:
-                on_sample(seen.samples)
-    return Observed("", 0, {}) if seen is None else seen
+                on_sample(total.samples)
+    return Observed("", 0, {}) if total is None else total
 
 
 @contextlib.contextmanager

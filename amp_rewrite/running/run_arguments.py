@@ -23,35 +23,35 @@ Samples = Feeds | Iterable[Feeds]
 _ARRAYS = 'give arrays by the names of the inputs, as in [{"image": array}]'
 
 
-def model(name: str, given: loading.ModelSource) -> Runnable:
+def model(name: str, source: loading.ModelSource) -> Runnable:
     """Return a model of any kind that `rewrite` takes in a runnable form; raise ModelError if invalid."""
-    if isinstance(given, onnx.ModelProto):
-        return loading.refuse_too_large(given)
-    if arguments.is_path(given):
-        path = Path(given)
+    if isinstance(source, onnx.ModelProto):
+        return loading.refuse_too_large(source)
+    if arguments.is_path(source):
+        path = Path(source)
         if flaw := arguments.flaw_of(path):
-            raise ModelError(f"{arguments.shown(str(path))} {flaw}", remedy="check the path")
+            raise ModelError(f"{arguments.describe(str(path))} {flaw}", remedy="check the path")
         with loading.open_file(path):
             return path
-    if isinstance(given, (bytes, ir.Model)) or loading.is_surgeon(given):
-        return loading.refuse_too_large(serialization.to_proto(loading.load(given)))
+    if isinstance(source, (bytes, ir.Model)) or loading.is_surgeon(source):
+        return loading.refuse_too_large(serialization.to_proto(loading.load(source)))
     raise ModelError(
-        f"{arguments.shown(given)} is not a model", where=name, remedy=loading.what_to_give(given)
+        f"{arguments.describe(source)} is not a model", where=name, remedy=loading.what_to_give(source)
     )
 
 
-def samples(given: Samples) -> Iterator[Feeds]:
+def samples(value: Samples) -> Iterator[Feeds]:
     """Yield the samples, each validated on request; raise FeedError for an invalid one, or if the iterable
     raises.
     """
-    several: Any = (given,) if isinstance(given, Mapping) else given
+    several: Any = (value,) if isinstance(value, Mapping) else value
     # arrays and strings are iterable, but do not hold samples
     if not isinstance(several, Iterable) or isinstance(several, (str, bytes)) or hasattr(several, "dtype"):
-        raise FeedError(f"{arguments.shown(given)} is not a sample", where="samples", remedy=_ARRAYS)
-    return (_sample(at, sample) for at, sample in enumerate(_drawn(several)))
+        raise FeedError(f"{arguments.describe(value)} is not a sample", where="samples", remedy=_ARRAYS)
+    return (_sample(at, sample) for at, sample in enumerate(_draw(several)))
 
 
-def _drawn(several: Iterable[Any]) -> Iterator[Any]:
+def _draw(several: Iterable[Any]) -> Iterator[Any]:
     """Yield the samples; an error of the iterable becomes a FeedError, unless it is one of ours."""
     count = 0
     try:
@@ -65,15 +65,15 @@ def _drawn(several: Iterable[Any]) -> Iterator[Any]:
         raise FeedError(problem, where=f"samples[{count}]", remedy="mend the iterable") from error
 
 
-def _sample(at: int, given: object) -> Feeds:
+def _sample(at: int, value: object) -> Feeds:
     where = f"samples[{at}]"
-    if not isinstance(given, Mapping):
-        raise FeedError(f"{arguments.shown(given)} is not a sample", where=where, remedy=_ARRAYS)
-    arrays = dict(given)  # an npz file reads an array at each access
+    if not isinstance(value, Mapping):
+        raise FeedError(f"{arguments.describe(value)} is not a sample", where=where, remedy=_ARRAYS)
+    arrays = dict(value)  # an npz file reads an array at each access
     for name, array in arrays.items():
         if not isinstance(name, str):
             raise FeedError(
-                f"{arguments.shown(name)} is not the name of an input", where=where, remedy=_ARRAYS
+                f"{arguments.describe(name)} is not the name of an input", where=where, remedy=_ARRAYS
             )
         if _has_mask_or_fields(array):
             raise FeedError(
@@ -91,37 +91,37 @@ def _has_mask_or_fields(array: Any) -> bool:
     return has_mask or bool(getattr(getattr(array, "dtype", None), "names", None))
 
 
-def libraries(given: PathLike | Iterable[PathLike]) -> Libraries:
+def libraries(paths: PathLike | Iterable[PathLike]) -> Libraries:
     """Return absolute paths of custom operator libraries, valid in workers too, after loading each once.
 
     Raises OptionError for one that is missing or that onnxruntime refuses, and MissingPackageError without
     onnxruntime.
     """
-    found = tuple(dict.fromkeys(path.absolute() for path in arguments.paths("custom_ops", given)))
-    for path in found:
+    files = tuple(dict.fromkeys(path.absolute() for path in arguments.paths("custom_ops", paths)))
+    for path in files:
         if not path.is_file():
             problem = "is not a file" if path.exists() else "does not exist"
             raise OptionError(f"the library {path} of custom operators {problem}", remedy="check the path")
         sessions.refuse_crashing(path)
-    if found:
-        sessions.session_options(found)
-    return found
+    if files:
+        sessions.session_options(files)
+    return files
 
 
-def device(given: Device | str | None) -> Device:
+def device(value: Device | str | None) -> Device:
     """Return the device, the best one for None.
 
     Raises OptionError for one that is not known or does not work here, and MissingPackageError without
     onnxruntime, or for WebGPU without the package for that.
     """
-    if given is None:
+    if value is None:
         return sessions.best_device()
-    wanted = arguments.choice("device", given, Device)
-    if wanted is Device.WEBGPU:
+    target = arguments.choice("device", value, Device)
+    if target is Device.WEBGPU:
         witness_sessions.require()
-    if wanted is Device.CUDA and sessions.best_device() is not Device.CUDA:
+    if target is Device.CUDA and sessions.best_device() is not Device.CUDA:
         raise OptionError("CUDA does not work here", remedy=_OTHER_DEVICE)
-    return wanted
+    return target
 
 
 _OTHER_DEVICE = "install 'amp-rewrite[gpu]' on a machine with CUDA, or use the CPU"

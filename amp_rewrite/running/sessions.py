@@ -78,8 +78,8 @@ def may_draw(path: Path) -> bool:
     with path.open("rb") as file:
         if not path.stat().st_size:
             return False
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
-            return any(held.find(name.encode()) >= 0 for name in ("Random", *_COMPARING))
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return any(content.find(name.encode()) >= 0 for name in ("Random", *_COMPARING))
 
 
 def repeatable(model: onnx.ModelProto) -> onnx.ModelProto | None:
@@ -93,15 +93,15 @@ def repeatable(model: onnx.ModelProto) -> onnx.ModelProto | None:
         _is_drawn(node, opset) for node in proto_traversal.every_node(model)
     ):
         return None
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    drawing = [node for node in proto_traversal.every_node(made) if _is_drawn(node, opset)]
-    drawn = [_replace(node, opset, count) for count, node in enumerate(drawing)]
-    for holder in (made, *made.functions):
+    clone = onnx.ModelProto()
+    clone.CopyFrom(model)
+    drawing = [node for node in proto_traversal.every_node(clone) if _is_drawn(node, opset)]
+    functions = [_replace(node, opset, count) for count, node in enumerate(drawing)]
+    for holder in (clone, *clone.functions):
         holder.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
-    made.functions.extend(drawn)
-    made.ir_version = max(made.ir_version, _FIRST_IR_WITH_FUNCTIONS)
-    return made
+    clone.functions.extend(functions)
+    clone.ir_version = max(clone.ir_version, _FIRST_IR_WITH_FUNCTIONS)
+    return clone
 
 
 _DOMAIN = "amp_rewrite.random"
@@ -124,49 +124,49 @@ def _is_drawn(node: onnx.NodeProto, opset: int) -> bool:
 
 def _replace(node: onnx.NodeProto, opset: int, count: int) -> onnx.FunctionProto:
     """Turn a node into a function call, and return the function."""
-    given = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+    attributes = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
     name = f"Draw{count}"
-    lines = (_head(node, opset, name), *_shape(given), *_UNIFORM, *_drawn(node, given), "}")
-    numbers = {**_numbers(node.op_type, given), "phase": zlib.crc32((node.name or name).encode()) % 1000}
+    lines = (_head(node, opset, name), *_shape(attributes), *_UNIFORM, *_draw_lines(node, attributes), "}")
+    numbers = {**_numbers(node.op_type, attributes), "phase": zlib.crc32((node.name or name).encode()) % 1000}
     inputs = [value for value in node.input if value]
     node.CopyFrom(helper.make_node(name, inputs, node.output, name=node.name, domain=_DOMAIN))
     return parser.parse_function("\n".join(lines) % numbers)
 
 
 def _head(node: onnx.NodeProto, opset: int, name: str) -> str:
-    taken = zip(("like", "ratio", "training"), node.input, strict=False)
-    inputs = ", ".join(formal for formal, value in taken if value)
+    pairs = zip(("like", "ratio", "training"), node.input, strict=False)
+    inputs = ", ".join(formal for formal, value in pairs if value)
     outputs = ", ".join(("result", "mask")[: len(node.output)])
     imports = f'domain: "{_DOMAIN}", opset_import: ["" : {opset}]'
     return f"<{imports}> {name} ({inputs}) => ({outputs}) {{"
 
 
-def _drawn(node: onnx.NodeProto, given: dict[str, Any]) -> Sequence[str]:
+def _draw_lines(node: onnx.NodeProto, attributes: dict[str, Any]) -> Sequence[str]:
     """Return the lines that compute the output of a node from the uniform numbers `first`."""
     if node.op_type == "Dropout":
         return (*(() if node.input[_RATIO] else _USUAL_RATIO), *_DROPPED)
     result = "result = Cast <to = %(dtype)d> (shaped)"
-    if "dtype" not in given and node.op_type not in _FILLING:
+    if "dtype" not in attributes and node.op_type not in _FILLING:
         result = "result = CastLike (shaped, like)"
     if node.op_type == "Bernoulli":
         return (*_HIT, result)
-    drawn = _NORMAL if "Normal" in node.op_type else ("drawn = Identity (first)",)
-    return (*drawn, *_END, result)
+    body = _NORMAL if "Normal" in node.op_type else ("drawn = Identity (first)",)
+    return (*body, *_END, result)
 
 
-def _shape(given: dict[str, Any]) -> Sequence[str]:
-    if "shape" not in given:
+def _shape(attributes: dict[str, Any]) -> Sequence[str]:
+    if "shape" not in attributes:
         return ("shape = Shape (like)",)
-    sizes = ", ".join(map(str, given["shape"]))
-    return (f"shape = Constant <value = int64[{len(given['shape'])}] {{{sizes}}}> ()",)
+    sizes = ", ".join(map(str, attributes["shape"]))
+    return (f"shape = Constant <value = int64[{len(attributes['shape'])}] {{{sizes}}}> ()",)
 
 
-def _numbers(operator: str, given: dict[str, Any]) -> dict[str, float]:
+def _numbers(operator: str, attributes: dict[str, Any]) -> dict[str, float]:
     """Return scale, offset and output type of the random numbers."""
-    dtype = given.get("dtype", onnx.TensorProto.FLOAT)
+    dtype = attributes.get("dtype", onnx.TensorProto.FLOAT)
     if "Normal" in operator:
-        return {"scale": given.get("scale", 1.0), "offset": given.get("mean", 0.0), "dtype": dtype}
-    low, high = given.get("low", 0.0), given.get("high", 1.0)
+        return {"scale": attributes.get("scale", 1.0), "offset": attributes.get("mean", 0.0), "dtype": dtype}
+    low, high = attributes.get("low", 0.0), attributes.get("high", 1.0)
     return {"scale": high - low, "offset": low, "dtype": dtype}
 
 
@@ -229,13 +229,13 @@ converted: they would lose their imaginary part.
 
 def to_input_type(value: Any, input_type: str) -> Any:
     """Convert a numeric array to the element type of a float input; return all else unchanged."""
-    wanted = _FLOATS.get(input_type)
-    if wanted is None or not isinstance(value, np.ndarray):
+    dtype = _FLOATS.get(input_type)
+    if dtype is None or not isinstance(value, np.ndarray):
         return value
-    if value.dtype == wanted or value.dtype.kind not in _REAL:
+    if value.dtype == dtype or value.dtype.kind not in _REAL:
         return value
     with np.errstate(over="ignore"):
-        return value.astype(wanted)
+        return value.astype(dtype)
 
 
 def to_ort_value(ort_value: Any, array: Any, input_type: str) -> Any:
@@ -257,13 +257,13 @@ def from_ort_value(value: Any) -> NDArray[Any]:
 
 
 def prepared(
-    session: Any, feeds: Mapping[str, Any], wanted: Container[str] | None, where: str
+    session: Any, feeds: Mapping[str, Any], selection: Container[str] | None, where: str
 ) -> Callable[[Any], dict[str, Any]]:
     """Return a function of RunOptions that runs the session and returns all or the selected outputs by name.
 
     It raises RunError, at `where`, if the run fails, and FeedError if the feeds do not fit.
     """
-    outputs = [o for o in session.get_outputs() if wanted is None or o.name in wanted]
+    outputs = [o for o in session.get_outputs() if selection is None or o.name in selection]
     names = [output.name for output in outputs]
     types = {entry.name: entry.type for entry in session.get_inputs()}
     inputs = {name: to_input_type(value, types.get(name, "")) for name, value in feeds.items()}
@@ -274,8 +274,8 @@ def prepared(
             return session.run(names, inputs, options)
         make = startup.import_module("onnxruntime").OrtValue
         values = {n: to_ort_value(make, array, types[n]) for n, array in inputs.items()}
-        found = session.run_with_ort_values(names, values, options)
-        return [from_ort_value(value) for value in found]
+        ort_values = session.run_with_ort_values(names, values, options)
+        return [from_ort_value(value) for value in ort_values]
 
     def run(options: Any) -> dict[str, Any]:
         try:
@@ -419,11 +419,11 @@ def _source(model: Runnable, options: Any) -> bytes | str:
     if isinstance(model, onnx.ModelProto):
         return (repeatable(model) or model).SerializeToString()
     path = _path(model)
-    made = repeatable(loading.load_graph(Path(path))) if may_draw(Path(path)) else None
-    if made is None:
+    replacement = repeatable(loading.load_graph(Path(path))) if may_draw(Path(path)) else None
+    if replacement is None:
         return path
     options.add_session_config_entry(DATA_FOLDER, str(Path(path).parent.absolute()))
-    return made.SerializeToString()
+    return replacement.SerializeToString()
 
 
 def create(
@@ -434,13 +434,13 @@ def create(
     Raises MissingPackageError for WebGPU without its package.
     """
     options.log_severity_level = FATAL_ONLY
-    asked: dict[str, Any] = {"providers": providers(device, tf32=tf32)}
+    keywords: dict[str, Any] = {"providers": providers(device, tf32=tf32)}
     if device is Device.WEBGPU:
         webgpu.select(onnxruntime(), options)
-        asked = {"enable_fallback": 0}  # to the CPU, which would judge in WebGPU's name
+        keywords = {"enable_fallback": 0}  # to the CPU, which would judge in WebGPU's name
     try:
         with webgpu.without_notes() if device is Device.WEBGPU else contextlib.nullcontext():
-            return onnxruntime().InferenceSession(model, options, **asked)
+            return onnxruntime().InferenceSession(model, options, **keywords)
     except Exception as error:  # onnxruntime's errors have no common base class
         problem = f"onnxruntime refuses the model ({first_line(error)})"
         raise ModelError(problem, where=where) from error
@@ -460,13 +460,13 @@ def _path(model: str | Path) -> str:
 
 
 def run_session(
-    session: Any, feeds: Feeds, wanted: Container[str] | None = None, *, where: str = ""
+    session: Any, feeds: Feeds, selection: Container[str] | None = None, *, where: str = ""
 ) -> dict[str, Any]:
     """Return all outputs of a session by name, or only the selected ones.
 
     Raises RunError, at `where`, if the run fails, and FeedError if the feeds do not fit.
     """
-    return run_interruptible(prepared(session, feeds, wanted, where))
+    return run_interruptible(prepared(session, feeds, selection, where))
 
 
 # The half type of a model, by its Casts, stored tensors and inputs.

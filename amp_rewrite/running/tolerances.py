@@ -24,20 +24,20 @@ _MOST_DIGITS = 17
 
 def above(name: str, value: float, bound: float) -> str:
     """Return a message that a value is above its bound."""
-    shown, most = _apart(value, bound, 3)
-    return f"{name} {shown} is above {most}"
+    text, most = _apart(value, bound, 3)
+    return f"{name} {text} is above {most}"
 
 
 def below(name: str, value: float, bound: float) -> str:
     """Return a message that a value is below its bound."""
-    shown, least = _apart(value, bound, 4)
-    return f"{name} {shown} is below {least}"
+    text, least = _apart(value, bound, 4)
+    return f"{name} {text} is below {least}"
 
 
 def _apart(value: float, bound: float, digits: int) -> tuple[str, str]:
     """Format both numbers with the fewest significant digits that distinguish them."""
-    shown = f"{value:.{digits}g}", f"{bound:.{digits}g}"
-    return shown if shown[0] != shown[1] or digits >= _MOST_DIGITS else _apart(value, bound, digits + 1)
+    texts = f"{value:.{digits}g}", f"{bound:.{digits}g}"
+    return texts if texts[0] != texts[1] or digits >= _MOST_DIGITS else _apart(value, bound, digits + 1)
 
 
 # User-defined metrics of the original outputs, the rewritten outputs and the samples.
@@ -76,13 +76,13 @@ class Metric:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise arguments.refused("Metric.function", f"{arguments.shown(self.function)} is not callable")
+            raise arguments.refused("Metric.function", f"{arguments.describe(self.function)} is not callable")
         name = self.name or getattr(self.function, "__name__", type(self.function).__name__)
         object.__setattr__(self, "name", arguments.texts("Metric.name", name)[0])
         for field in ("least", "most"):
             bound = getattr(self, field)
             if bound is not None and (not arguments.is_number(bound) or math.isnan(bound)):
-                raise arguments.refused(f"Metric.{field}", f"{arguments.shown(bound)} is not a number")
+                raise arguments.refused(f"Metric.{field}", f"{arguments.describe(bound)} is not a number")
         if self.least is not None and self.most is not None and self.least > self.most:
             raise arguments.refused(
                 "Metric", f"the bounds of {self.name} cross: {self.least:g} to {self.most:g}", "swap them"
@@ -119,20 +119,20 @@ class Measured:
         return ""
 
 
-def several(given: Metric | MetricFunction | Iterable[Metric | MetricFunction]) -> tuple[Metric, ...]:
+def several(source: Metric | MetricFunction | Iterable[Metric | MetricFunction]) -> tuple[Metric, ...]:
     """Return metrics from metrics or functions; a single one need not be in a list.
 
     Raises OptionError for anything else, and for two of one name.
     """
-    listed: Any = (given,) if isinstance(given, Metric) or callable(given) else given
-    if not isinstance(listed, Iterable):
-        raise arguments.refused("metrics", f"{arguments.shown(given)} is neither a function nor a Metric")
-    found = tuple(metric if isinstance(metric, Metric) else Metric(metric) for metric in listed)
-    names = [metric.name for metric in found]
+    items: Any = (source,) if isinstance(source, Metric) or callable(source) else source
+    if not isinstance(items, Iterable):
+        raise arguments.refused("metrics", f"{arguments.describe(source)} is neither a function nor a Metric")
+    metrics = tuple(metric if isinstance(metric, Metric) else Metric(metric) for metric in items)
+    names = [metric.name for metric in metrics]
     for name in names:
         if names.count(name) > 1:
             raise arguments.refused("metrics", f"two metrics are called {name}", "name one of them otherwise")
-    return found
+    return metrics
 
 
 def measure(metrics: Iterable[Metric], runs: Sequence[Runs]) -> tuple[Measured, ...]:
@@ -148,10 +148,12 @@ def _measure(metric: Metric, before: Outputs, after: Outputs, samples: Outputs) 
     try:
         value = metric.function(list(before), list(after), list(samples))
     except (Exception, SystemExit) as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        return Measured(metric.name, None, metric.least, metric.most, f"raised {shortened(said, _LONGEST)}")
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        return Measured(
+            metric.name, None, metric.least, metric.most, f"raised {shortened(message, _LONGEST)}"
+        )
     number = _number(value)
-    problem = "" if number is not None else f"returned {arguments.shown(value)}, which is not a number"
+    problem = "" if number is not None else f"returned {arguments.describe(value)}, which is not a number"
     return Measured(metric.name, number, metric.least, metric.most, problem)
 
 
@@ -247,16 +249,16 @@ NAMES = tuple(field.name for field in fields(Tolerances))
 
 
 def _check_bound(name: str, bound: object) -> None:
-    where, shown = f"Tolerances.{name}", arguments.shown(bound)
+    where, text = f"Tolerances.{name}", arguments.describe(bound)
     if bound is None:
         return
     if not arguments.is_number(bound):
-        raise arguments.refused(where, f"{shown} is not a number", "give a number, or None for no bound")
+        raise arguments.refused(where, f"{text} is not a number", "give a number, or None for no bound")
     if name == "non_finite":
         arguments.whole(where, bound)
     low, high = _RANGES.get(name, _DISTANCES)
     if not low <= bound <= high:
-        raise arguments.refused(where, f"{shown} is not from {low:g} to {high:g}")
+        raise arguments.refused(where, f"{text} is not from {low:g} to {high:g}")
 
 
 _DISTANCES = (0.0, math.inf)

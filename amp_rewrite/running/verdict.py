@@ -156,9 +156,9 @@ class Verdict:
         """Return a line: the verdict with the worst error or the first fault, the samples and the devices."""
         first, *others = self.faults or (f"error {self.error:.1e}",)
         more = f" and {len(others):,} more" if others else ""
-        told = f"{'PASS' if self.ok else 'FAIL'}: {first}{more}"
+        summary = f"{'PASS' if self.ok else 'FAIL'}: {first}{more}"
         size = f"{plural(len(self.outputs), 'output')} on {plural(self.samples, 'sample')}"
-        return brief(f"Verdict({told}; {size}; {self.how})")
+        return brief(f"Verdict({summary}; {size}; {self.how})")
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -215,8 +215,8 @@ class Verdict:
     @property
     def relative_l2_by_sample(self) -> tuple[float | None, ...]:
         """The relative L2 error of the worst floating-point output in each sample; None if it has none."""
-        found = [output.by_sample for output in self.outputs if output.error is not None]
-        errors = ([e for e in sample if e is not None] for sample in zip(*found, strict=True))
+        series = [output.by_sample for output in self.outputs if output.error is not None]
+        errors = ([e for e in sample if e is not None] for sample in zip(*series, strict=True))
         return tuple(max(sample, default=None) for sample in errors)
 
     def to_json(self) -> dict[str, Any]:
@@ -324,7 +324,7 @@ class Undecided:
             if beside is None or not _is_within(output, beside):
                 self._reasons[output.name] = None
             elif last is None or last[0] < distance(output):
-                self._reasons[output.name] = distance(output), _said(output, beside)
+                self._reasons[output.name] = distance(output), _undecided_reason(output, beside)
 
 
 def without_undecided(verdict: Verdict, why: Mapping[str, str]) -> Verdict:
@@ -334,8 +334,8 @@ def without_undecided(verdict: Verdict, why: Mapping[str, str]) -> Verdict:
         replace(output, broken=(), is_undecided=True) if output.name in far else output
         for output in verdict.outputs
     )
-    told = tuple(f"{name}: {said}" for name, said in why.items() if name in far)
-    return replace(verdict, outputs=tuple(outputs), unproven=(*verdict.unproven, *told))
+    reasons = tuple(f"{name}: {reason}" for name, reason in why.items() if name in far)
+    return replace(verdict, outputs=tuple(outputs), unproven=(*verdict.unproven, *reasons))
 
 
 def _is_within(output: Output, own: Output) -> bool:
@@ -352,7 +352,7 @@ def distance(output: Output) -> float:
     return 1.0 - (1.0 if output.metrics.agreement is None else output.metrics.agreement)
 
 
-def _said(output: Output, own: Output) -> str:
+def _undecided_reason(output: Output, own: Output) -> str:
     by = f"{own.error:.3g}" if own.error is not None else f"{distance(own):.1%} of its values"
     return (
         f"{' and '.join(output.broken)}, but float32 itself differs by {by} when it is optimised differently"

@@ -106,7 +106,7 @@ def _failed_stresses(pair: Pair, sample: Feeds, free: frozenset[str]) -> Iterato
     """Yield the changes of a sample with which the result violates a bound beyond float32 noise; stop if a
     run fails or the time limit is reached.
     """
-    for tried, copy in stress.copies(sample, free):
+    for variation, copy in stress.copies(sample, free):
         try:
             runs = comparison.run(pair.before, pair.after, copy, "")
             outputs = pair.judge([comparison.compare(runs, "")])
@@ -117,7 +117,7 @@ def _failed_stresses(pair: Pair, sample: Feeds, free: frozenset[str]) -> Iterato
         far = [output for output in outputs if output.broken and output.name not in doubt.why]
         if far:
             loses = any(output.metrics.non_finite for output in far)
-            yield FailedStress(tried.change, max(map(distance, far)), loses)
+            yield FailedStress(variation.change, max(map(distance, far)), loses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +136,19 @@ class _Judged:
 
 def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
     compared: list[SampleComparison] = []
-    kept: list[Runs] = []
+    history: list[Runs] = []
     far: Runs | None = None
     doubt = Undecided(pair.noise, pair.judge)
     for at, sample in enumerate(trial.samples):
         runs = comparison.run(pair.before, pair.after, sample, blank.inputs.sample(at))
         compared.append(comparison.compare(runs, blank.inputs.sample(at), pair.half))
-        if pair.metrics or not kept:  # user-defined metrics need all samples
-            kept.append(runs)
+        if pair.metrics or not history:  # user-defined metrics need all samples
+            history.append(runs)
         outputs = pair.judge(compared[-1:])
         if any(output.broken for output in outputs):
             far = far or runs
             doubt.look(runs, outputs)
-    if not kept:
+    if not history:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     outputs = pair.judge(compared)
     is_known = any(output.broken for output in outputs) or not pair.before.get_inputs()
@@ -161,29 +161,29 @@ def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
             *comparison.unproven(compared),
             *(f"{name}: proves nothing: {why}" for name, why in silent.items()),
         ),
-        metrics=tolerances.measure(pair.metrics, kept),
+        metrics=tolerances.measure(pair.metrics, history),
     )
-    return _Judged(judged, compared, kept[0], far, doubt.why)
+    return _Judged(judged, compared, history[0], far, doubt.why)
 
 
 def _outputs(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iterator[Output]:
     for name in dict.fromkeys(name for sample in compared for name in sample.outputs):
         samples = [sample.outputs.get(name) for sample in compared]
-        known = [found for found in samples if found is not None]
-        worst = comparison.worst([found.metrics for found in known])
+        comparisons = [entry for entry in samples if entry is not None]
+        worst = comparison.worst([entry.metrics for entry in comparisons])
         output = Output(
             name=name,
             metrics=worst,
             broken=(),
             by_sample=tuple(sample.metrics.relative_l2 if sample else None for sample in samples),
         )
-        if known[0].is_float:
-            output = _measured(output, known, bounds.atol or 0.0)
+        if comparisons[0].is_float:
+            output = _measured(output, comparisons, bounds.atol or 0.0)
         broken = tolerances.violations(worst, output.error, bounds)
         yield replace(
             output,
             broken=tuple(f"{bound}{_channel(output, bound)}" for bound in broken),
-            unbounded=bounds.removed(is_float=known[0].is_float),
+            unbounded=bounds.removed(is_float=comparisons[0].is_float),
         )
 
 
@@ -191,8 +191,8 @@ def _measured(output: Output, samples: Sequence[OutputComparison], atol: float) 
     """Return a float output with its error and rounding floor relative to its spread."""
     spread = _spread(samples)
     errors = [spread.error(sample.off, max(metrics.SMALLEST, atol)) for sample in samples]
-    error, channel = max(errors, key=lambda found: (math.isnan(found[0]), found[0]))
-    floors = [spread.error(found.rounding, atol)[0] for found in samples if found.rounding is not None]
+    error, channel = max(errors, key=lambda pair: (math.isnan(pair[0]), pair[0]))
+    floors = [spread.error(entry.rounding, atol)[0] for entry in samples if entry.rounding is not None]
     return replace(
         output,
         error=error,
@@ -203,8 +203,8 @@ def _measured(output: Output, samples: Sequence[OutputComparison], atol: float) 
 
 
 def _spread(samples: Sequence[OutputComparison]) -> Spread:
-    known = [found.moments for found in samples if found.moments is not None]
-    return metrics.spread(known or [metrics.moments(np.zeros(0))])
+    moments = [entry.moments for entry in samples if entry.moments is not None]
+    return metrics.spread(moments or [metrics.moments(np.zeros(0))])
 
 
 def _channel(output: Output, bound: str) -> str:
@@ -242,8 +242,8 @@ def _explained(verdict: Verdict, judged: _Judged, far: Runs, pair: Pair) -> Verd
     verdict = without_undecided(verdict, judged.undecided)
     if not verdict.is_far:
         return verdict
-    found = comparison.misfits(pair.before, pair.after, far, pair.half, is_far)
-    return replace(verdict, misfits=found)
+    misfits = comparison.misfits(pair.before, pair.after, far, pair.half, is_far)
+    return replace(verdict, misfits=misfits)
 
 
 BETTER = 2.0
@@ -259,14 +259,14 @@ def _best_conditioned(verdicts: Sequence[Verdict]) -> Verdict:
     """Return the verdict on the inputs that amplify rounding errors least, with the others as `not_judged`;
     passing verdicts come first.
     """
-    chosen, *others = [verdict for verdict in verdicts if verdict.ok] or verdicts
+    best, *others = [verdict for verdict in verdicts if verdict.ok] or verdicts
     for verdict in others:
-        noise, least = verdict.noise, chosen.noise
+        noise, least = verdict.noise, best.noise
         if noise is not None and least is not None and not verdict.unproven:
-            chosen = verdict if ALIVE <= noise <= least / BETTER else chosen
-    rest = (verdict for verdict in verdicts if verdict is not chosen)
+            best = verdict if ALIVE <= noise <= least / BETTER else best
+    rest = (verdict for verdict in verdicts if verdict is not best)
     return replace(
-        chosen,
+        best,
         not_judged=tuple(
             NotJudged(
                 verdict.inputs.images.value if verdict.inputs.images else "",
@@ -347,7 +347,7 @@ def verify(
 def verify_trials(
     original: ModelSource,
     rewritten: ModelSource,
-    tried: Sequence[Trial],
+    trials: Sequence[Trial],
     bounds: Tolerances,
     metrics: tuple[Metric, ...] = (),
     *,
@@ -359,31 +359,33 @@ def verify_trials(
     """Return the verdict of `verify` on the best-conditioned trial; raise as `verify`."""
     models = run_arguments.model("original", original), run_arguments.model("rewritten", rewritten)
     where = run_arguments.device(device)
-    with emulation.reference(models[0], sessions.reference(where), libraries) as found:
-        float32, before = found.model, found.session
-        source = tried[0].source if before.get_inputs() else FROM_CALLER
+    with emulation.reference(models[0], sessions.reference(where), libraries) as reference:
+        float32, before = reference.model, reference.session
+        source = trials[0].source if before.get_inputs() else FROM_CALLER
         blank = Verdict(
             outputs=(), signature=(), how=_how(where, accumulate), samples=0, inputs=source, witness=where
         )
         try:
-            left: list[ir.Node] = []
-            with emulated(models[1], where, late=True, accumulate=accumulate, left=left) as runnable:
-                blank = replace(blank, how=_how(where, accumulate, left))
+            remaining: list[ir.Node] = []
+            with emulated(
+                models[1], where, late=True, accumulate=accumulate, remaining=remaining
+            ) as runnable:
+                blank = replace(blank, how=_how(where, accumulate, remaining))
                 after = _open_rewritten(runnable, where, libraries)
                 if isinstance(after, WitnessSession):
                     blank = replace(blank, how=f"{blank.how}, {after.placed} there")
                 wrong = comparison.wrongly_declared((float32, models[1]), before, after)
                 exempt = {*wrong, *comparison.undeclared(float32, before, after)}
                 differences = tuple(comparison.differences(before, after, io, exempt))
-                warnings = (*filter(None, [found.note]), *wrong.values())
+                warnings = (*filter(None, [reference.note]), *wrong.values())
                 blank = replace(blank, signature=differences, warnings=warnings)
                 noise = Float32Noise(float32, sessions.reference(where), libraries)
                 half = sessions.half_of(runnable)
-                if (settled := bounds.of(half)) != bounds and half is not None:
-                    how = f"{blank.how}; an error of at most {settled.error:g}, as of {half.name}"
-                    bounds, blank = settled, replace(blank, how=how)
+                if (effective := bounds.of(half)) != bounds and half is not None:
+                    how = f"{blank.how}; an error of at most {effective.error:g}, as of {half.name}"
+                    bounds, blank = effective, replace(blank, how=how)
                 pair = Pair(before, after, half, bounds, metrics, noise, _is_large(float32))
-                return blank if differences else judge(blank, pair, tried)
+                return blank if differences else judge(blank, pair, trials)
         except RewrittenRunError as error:
             cause = str(error)
             return replace(blank, signature=(f"the rewritten model does not run: {cause}",), failed_run=cause)
@@ -403,11 +405,11 @@ def _open_rewritten(model: Runnable, device: Device, libraries: Libraries) -> An
         raise RewrittenRunError(error) from error
 
 
-def _how(device: Device, accumulate: Accumulation, left: Sequence[ir.Node] = ()) -> str:
+def _how(device: Device, accumulate: Accumulation, remaining: Sequence[ir.Node] = ()) -> str:
     """Describe the comparison, and count the nodes that sum in float32 although half was requested."""
     if device is not Device.CPU or accumulate is not Accumulation.HALF:
         return _HOW[device]
-    beside = f" but those of {plural(len(left), 'node')}" if left else ""
+    beside = f" but those of {plural(len(remaining), 'node')}" if remaining else ""
     return f"{_HOW[device]}, sums too{beside}"
 
 

@@ -66,11 +66,11 @@ _FATAL_ONLY = 4
 def without_notes() -> Generator[None]:
     """Silence standard error: Dawn prints two lines on limits when it opens an adapter, at any log level."""
     sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
         os.close(nowhere)

@@ -99,10 +99,10 @@ class WitnessSession:
         """Return the outputs."""
         return self._opened.outputs
 
-    def run(self, feeds: Feeds, wanted: Container[str] | None) -> dict[str, Any]:
+    def run(self, feeds: Feeds, selection: Container[str] | None) -> dict[str, Any]:
         """Run the session like `sessions.run_session`."""
         try:
-            return self._asked((dict(feeds), wanted))
+            return self._asked((dict(feeds), selection))
         except CrashError as error:
             raise RunError(f"onnxruntime's WebGPU provider crashes in the run ({error})") from error
 
@@ -130,28 +130,28 @@ def open_session(
     return sessions.open_session(model, device, libraries, optimised=optimised, folder=folder)
 
 
-def run_session(session: Any, feeds: Feeds, wanted: Container[str] | None = None) -> dict[str, Any]:
+def run_session(session: Any, feeds: Feeds, selection: Container[str] | None = None) -> dict[str, Any]:
     """Return all or the selected outputs of a session by name; raise RunError if the run fails."""
     if isinstance(session, WitnessSession):
-        return session.run(feeds, wanted)
-    return sessions.run_session(session, feeds, wanted)
+        return session.run(feeds, selection)
+    return sessions.run_session(session, feeds, selection)
 
 
 def serve() -> None:
     """Serve in the child process: open the session on the first request, and run it on each further one."""
-    opened: list[Any] = []
+    current: list[Any] = []
 
     def answer(request: tuple[Any, ...]) -> Any:
         try:
-            if opened:
-                return sessions.run_session(opened[0], *request)
+            if current:
+                return sessions.run_session(current[0], *request)
             model, libraries, optimised, folder = request
             session = sessions.open_session(
                 model, Device.WEBGPU, libraries, optimised=optimised, folder=folder
             )
         except AmpRewriteError as error:
             return error
-        opened.append(session)
+        current.append(session)
         sides = session.get_inputs(), session.get_outputs()
         inputs, outputs = ([Argument(each.name, each.type, each.shape) for each in side] for side in sides)
         return Opened(inputs, outputs, webgpu.placed(session))

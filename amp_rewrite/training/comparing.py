@@ -158,8 +158,8 @@ def compare(original: Path, result: Path, step: ScaledStep, half: Half, data: Da
         after = sessions.open_session(runnable, device)
         runs = _Runs(step, before, after, batches[0], loading.load(result).model.metadata_props)
         steps = tuple(map(runs.take, batches))
-    given = ", ".join(path.name for path in data.paths)
-    inputs = f"{given}, and made-up inputs beside it" if given else f"made-up inputs (seed {data.seed})"
+    files = ", ".join(path.name for path in data.paths)
+    inputs = f"{files}, and made-up inputs beside it" if files else f"made-up inputs (seed {data.seed})"
     return StepComparison(steps, half.name, BOUNDS[half.name], inputs)
 
 
@@ -178,18 +178,18 @@ class _Runs:
 
     def take(self, batch: Arrays) -> ComparedStep:
         """Run one step of both; retry a step that the loss scale skips, with the scale that follows."""
-        made = sessions.run_session(self._before, {**batch, **self._state})
-        self._state = {pair.input: made[pair.output] for pair in self._step.spec.state}
-        finite, skipped, done = self._step.borders.finite, 0, self._take_half(batch)
-        while finite and not done[finite] and skipped < MOST_SKIPPED:
-            skipped, done = skipped + 1, self._take_half(batch)
-        loss, half_loss = (float(np.ravel(run[self._step.spec.loss])[0]) for run in (made, done))
+        outputs = sessions.run_session(self._before, {**batch, **self._state})
+        self._state = {pair.input: outputs[pair.output] for pair in self._step.spec.state}
+        finite, skipped, half_outputs = self._step.borders.finite, 0, self._take_half(batch)
+        while finite and not half_outputs[finite] and skipped < MOST_SKIPPED:
+            skipped, half_outputs = skipped + 1, self._take_half(batch)
+        loss, half_loss = (float(np.ravel(run[self._step.spec.loss])[0]) for run in (outputs, half_outputs))
         return ComparedStep(loss, half_loss, self._update(), *self._largest(), skipped)
 
     def _take_half(self, batch: Arrays) -> Arrays:
-        made = sessions.run_session(self._after, {**batch, **self._half_state})
-        self._half_state = {pair.input: made[pair.output] for pair in self._all}
-        return made
+        outputs = sessions.run_session(self._after, {**batch, **self._half_state})
+        self._half_state = {pair.input: outputs[pair.output] for pair in self._all}
+        return outputs
 
     def _update(self) -> float:
         squares, elements = 0.0, 0
@@ -219,11 +219,11 @@ def _batches(original: Path, step: ScaledStep, data: Data) -> Iterator[Arrays]:
     """Yield the inputs of each step, states included; the samples of `data` are reused in turn."""
     sizes = feeds.given_sizes(original, data)
     made_up = feeds.feeds(original, Data(dims=sizes.dims, seed=data.seed, samples=STEPS))
-    given = list(feeds.partial_feeds(original, data)) or [{}]
+    samples = list(feeds.partial_feeds(original, data)) or [{}]
     as_trained = _as_trained(loading.load(original).model, step)
     for index, sample in enumerate(made_up):
         arrays = {name: as_trained(name, np.asarray(array)) for name, array in sample.items()}
-        yield {**arrays, **given[index % len(given)]}
+        yield {**arrays, **samples[index % len(samples)]}
 
 
 def _as_trained(model: ir.Model, step: ScaledStep) -> Callable[[str, Array], Array]:

@@ -29,8 +29,8 @@ class Dataflow:
 
     def before(self, values: Iterable[ir.Value]) -> set[ir.Node]:
         """Return all nodes on which these values depend."""
-        made = (value.producer() for value in values)
-        return reach(filter(None, made), self._makers)
+        producers = (value.producer() for value in values)
+        return reach(filter(None, producers), self._makers)
 
     def behind(self, nodes: Iterable[ir.Node]) -> set[ir.Node]:
         """Return these nodes and all that depend on them."""
@@ -80,13 +80,13 @@ def reach(
     passes: Callable[[ir.Node], bool] = lambda _: True,
 ) -> set[ir.Node]:
     """Return the nodes reachable from these along `following`, through nodes that satisfy `passes` only."""
-    found, todo = set[ir.Node](), list(start)
+    closure, todo = set[ir.Node](), list(start)
     while todo:
         node = todo.pop()
-        if node not in found and passes(node):
-            found.add(node)
+        if node not in closure and passes(node):
+            closure.add(node)
             todo += following(node)
-    return found
+    return closure
 
 
 def is_product(node: ir.Node) -> bool:

@@ -25,10 +25,10 @@ from amp_rewrite.training.state_pairs import Borders, listed
 def find_seeds(
     subject: Subject,
     types: Types,
-    kept: Sequence[ir.Value],
+    targets: Sequence[ir.Value],
     gradients: Sequence[ir.Value],
     loss: str,
-    said: str | None,
+    seed_name: str | None,
     guessed: list[str],
 ) -> ir.Value:
     """Find the seed: by `seed_name`, else by a usual name, else by analysis.
@@ -36,58 +36,58 @@ def find_seeds(
     `targets` are the values that the backward pass updates, and `loss` is the name of the loss. Raises
     SpecError where there is no seed, or the named value cannot be one.
     """
-    known = _values(subject.flow)
-    if said is not None:
-        return _said(subject, known, types, said)
+    values = _values(subject.flow)
+    if seed_name is not None:
+        return _validate_seed(subject, values, types, seed_name)
     for name in (f"{loss}_grad", "loss_grad", f"{loss}.grad"):
-        if name in known and _starts(subject, types, known[name]):
-            return known[name]
+        if name in values and _starts(subject, types, values[name]):
+            return values[name]
     guessed.append("seed")
-    return _first(subject, types, kept, gradients)
+    return _first(subject, types, targets, gradients)
 
 
 def _values(flow: Dataflow) -> dict[str, ir.Value]:
     """Return all values of a main graph by name."""
     outer = (*flow.graph.initializers.values(), *flow.graph.inputs)
-    made = (value for node in flow.nodes for value in node.outputs)
-    return {value.name: value for value in (*outer, *made) if value.name}
+    outputs = (value for node in flow.nodes for value in node.outputs)
+    return {value.name: value for value in (*outer, *outputs) if value.name}
 
 
-def _said(subject: Subject, known: dict[str, ir.Value], types: Types, name: str) -> ir.Value:
-    if name not in known:
+def _validate_seed(subject: Subject, values: dict[str, ir.Value], types: Types, name: str) -> ir.Value:
+    if name not in values:
         raise SpecError(f"the seed '{name}' is {_absent(subject.flow, name)}", remedy="name another value")
-    if not _is_float(types, known[name]):
+    if not _is_float(types, values[name]):
         raise SpecError(f"the seed '{name}' is no floating-point tensor", remedy="name another value")
-    if not analyse(subject, known[name]).values:
+    if not analyse(subject, values[name]).values:
         raise SpecError(
             f"the seed '{name}' starts no backward pass: nothing beyond the loss is linear in it",
             remedy="name another value, or leave it to analysis",
         )
-    return known[name]
+    return values[name]
 
 
 def _absent(flow: Dataflow, name: str) -> str:
     inner = (graph for graph in traversal.graphs(flow.graph) if graph is not flow.graph)
     for graph in inner:
-        made = (value.name for node in graph for value in node.outputs)
-        if name in graph.initializers or name in made or name in [value.name for value in graph.inputs]:
+        outputs = (value.name for node in graph for value in node.outputs)
+        if name in graph.initializers or name in outputs or name in [value.name for value in graph.inputs]:
             return "inside the body of a node (If, Loop or Scan), where none can be scaled"
     return "not a value of the model"
 
 
 def _first(
-    subject: Subject, types: Types, kept: Sequence[ir.Value], gradients: Sequence[ir.Value]
+    subject: Subject, types: Types, targets: Sequence[ir.Value], gradients: Sequence[ir.Value]
 ) -> ir.Value:
     """Return the first value of the backward pass, in order, that can be its seed; else the last such output
     of the forward pass.
     """
-    if not any(map(dataflow.is_product, subject.flow.before(kept) - set(subject.forward))):
+    if not any(map(dataflow.is_product, subject.flow.before(targets) - set(subject.forward))):
         raise SpecError(
             "no train step: its state is updated without a backward pass, as no product is beyond the loss",
             remedy="give a step that computes gradients, or rewrite it as an inference graph",
         )
-    for value in _candidates(subject, kept):
-        if _is_seed(subject, types, value, kept, gradients):
+    for value in _candidates(subject, targets):
+        if _is_seed(subject, types, value, targets, gradients):
             return value
     raise SpecError(
         "no value is the seed of the whole backward pass: there are two losses with a seed each, a backward "
@@ -96,18 +96,18 @@ def _first(
     )
 
 
-def _candidates(subject: Subject, kept: Sequence[ir.Value]) -> Iterator[ir.Value]:
+def _candidates(subject: Subject, targets: Sequence[ir.Value]) -> Iterator[ir.Value]:
     flow, forward = subject.flow, subject.forward
-    needed = flow.before(kept)
-    backward = [node for node in flow.nodes if node in needed and node not in forward]
-    found: dict[ir.Value, None] = {}
+    ancestors = flow.before(targets)
+    backward = [node for node in flow.nodes if node in ancestors and node not in forward]
+    candidates: dict[ir.Value, None] = {}
     for node in backward:
         own = (value for value in flow.reads[node] if value.producer() is None)
-        found.update(dict.fromkeys((*own, *node.outputs)))
-    yield from found
-    read = dict.fromkeys(value for node in backward for value in flow.reads[node])
+        candidates.update(dict.fromkeys((*own, *node.outputs)))
+    yield from candidates
+    operands = dict.fromkeys(value for node in backward for value in flow.reads[node])
     made_ahead = {value for node in forward for value in node.outputs}
-    yield from (value for value in reversed(read) if value in made_ahead)
+    yield from (value for value in reversed(operands) if value in made_ahead)
 
 
 def _is_float(types: Types, value: ir.Value) -> bool:
@@ -121,16 +121,20 @@ def _starts(subject: Subject, types: Types, value: ir.Value) -> bool:
 
 
 def _is_seed(
-    subject: Subject, types: Types, value: ir.Value, kept: Sequence[ir.Value], gradients: Collection[ir.Value]
+    subject: Subject,
+    types: Types,
+    value: ir.Value,
+    targets: Sequence[ir.Value],
+    gradients: Collection[ir.Value],
 ) -> bool:
     """Whether all products of the backward pass and all named gradients are linear in a value."""
     if not _is_float(types, value):
         return False
-    found = analyse(subject, value, gradients)
-    if not found.products or not set(gradients) <= set(found.values):
+    analysis = analyse(subject, value, gradients)
+    if not analysis.products or not set(gradients) <= set(analysis.values):
         return False
-    divided = linearity.divide_parts(subject.flow, subject.forward, kept, found)
-    return not linearity.unscaled(subject.flow, divided, found)
+    parts = linearity.divide_parts(subject.flow, subject.forward, targets, analysis)
+    return not linearity.unscaled(subject.flow, parts, analysis)
 
 
 # Unsupported train steps: operators that no runtime has, and gradients that no scale reaches.
@@ -140,10 +144,10 @@ _PREVIEW = "ai.onnx.preview.training"
 
 def refuse_unknown(model: ir.Model) -> None:
     """Raise SpecError for operators of ai.onnx.preview.training."""
-    found = {node.op_type for node in traversal.every_node(model.graph) if node.domain == _PREVIEW}
-    if found:
+    operators = {node.op_type for node in traversal.every_node(model.graph) if node.domain == _PREVIEW}
+    if operators:
         raise SpecError(
-            f"{', '.join(sorted(found))} of {_PREVIEW}: no runtime has these operators",
+            f"{', '.join(sorted(operators))} of {_PREVIEW}: no runtime has these operators",
             remedy="export gradients and optimiser as ordinary operators (docs/training.md)",
         )
 
@@ -158,10 +162,12 @@ _ARTEFACTS = frozenset(
 def refuse_artefact(model: ir.Model) -> None:
     """Raise ModelError for a model from onnxruntime-training's generate_artifacts."""
     nodes = traversal.every_node(model.graph)
-    made = {node.op_type for node in nodes if node.domain == "com.microsoft" and node.op_type in _ARTEFACTS}
+    operators = {
+        node.op_type for node in nodes if node.domain == "com.microsoft" and node.op_type in _ARTEFACTS
+    }
     lazy = any(value.name == "lazy_reset_grad" for value in model.graph.inputs)
-    if made or lazy:
-        what = ", ".join(sorted(made)) or "lazy_reset_grad"
+    if operators or lazy:
+        what = ", ".join(sorted(operators)) or "lazy_reset_grad"
         raise ModelError(
             f"an artefact of onnxruntime-training ({what}): its gradient operators have no half kernels, and "
             "only onnxruntime-training 1.19.2, which is no longer maintained, runs it",
@@ -170,23 +176,23 @@ def refuse_artefact(model: ir.Model) -> None:
 
 
 def refuse_unscaled(
-    found: Linearity, flow: Dataflow, divided: Parts, gradients: Sequence[ir.Value], spec: TrainSpec
+    analysis: Linearity, flow: Dataflow, parts: Parts, gradients: Sequence[ir.Value], spec: TrainSpec
 ) -> None:
     """Raise SpecError for a gradient that a scale of the seed does not reach: it would underflow in half."""
-    if not found.frontier:
+    if not analysis.frontier:
         raise SpecError(
             f"nothing reads what is linear in the seed '{spec.seed}': there are no gradients",
             remedy="name another seed, or leave it to analysis",
         )
-    linear = set(found.values)
-    missed = [value.name or "" for value in gradients if value not in linear]
-    if missed:
+    linear = set(analysis.values)
+    unreached = [value.name or "" for value in gradients if value not in linear]
+    if unreached:
         raise SpecError(
-            f"the gradients {listed(missed)} are not linear in the seed '{spec.seed}', and would stay "
+            f"the gradients {listed(unreached)} are not linear in the seed '{spec.seed}', and would stay "
             "unscaled: a second loss, or an operator that is not known to be linear, is on the way",
             remedy="name another seed, or the gradients that are linear in it",
         )
-    outside = [value.name or "" for value in linearity.unscaled(flow, divided, found)]
+    outside = [value.name or "" for value in linearity.unscaled(flow, parts, analysis)]
     if outside and not gradients:
         raise SpecError(
             f"{listed(outside)} reach the state without the scale of the seed '{spec.seed}': a second loss "
@@ -219,7 +225,7 @@ class Step:
         return self.borders.outputs[self.spec.loss]
 
 
-def find_step(model: ir.Model, asked: Asked, suffix: str | None = None) -> Step:
+def find_step(model: ir.Model, request: Asked, suffix: str | None = None) -> Step:
     """Find the train step in a model without functions whose nodes are sorted.
 
     Raises SpecError, which names the missing part or lists the candidates, for a model that is no train step
@@ -228,66 +234,66 @@ def find_step(model: ir.Model, asked: Asked, suffix: str | None = None) -> Step:
     refuse_unknown(model)
     flow, types = dataflow.of(model.graph), element_types.infer(model)
     borders = state_pairs.borders(model.graph, types)
-    said = asked.over(asked_spec.spec_in_metadata(model.metadata_props))
+    partial_spec = request.over(asked_spec.spec_in_metadata(model.metadata_props))
     guessed: list[str] = []
-    named = tuple(state_pairs.by_name(borders, suffix)) if said.state is None else said.state
-    if suffix is not None and not named:
+    pairs = tuple(state_pairs.by_name(borders, suffix)) if partial_spec.state is None else partial_spec.state
+    if suffix is not None and not pairs:
         raise SpecError(
             f"no output is called as an input with '{suffix}' behind it",
             remedy=f"its outputs are {listed(borders.outputs)}",
         )
-    state_pairs.check(borders, named)
-    loss = _loss(borders, flow, said.loss, named, guessed)
+    state_pairs.check(borders, pairs)
+    loss = _loss(borders, flow, partial_spec.loss, pairs, guessed)
     forward = flow.before([borders.outputs[loss]])
-    state = named
-    if said.state is None and not named:
+    state = pairs
+    if partial_spec.state is None and not pairs:
         state = tuple(state_pairs.by_dataflow(borders, forward))
         guessed += ["state"] if state else []
-    gradients = _gradients(flow, said.gradients or ())
-    kept = _kept(borders, state, gradients)
-    if not kept:
+    gradients = _gradients(flow, partial_spec.gradients or ())
+    targets = _targets(borders, state, gradients)
+    if not targets:
         raise SpecError(
             "no train step: no output is the new value of an input, and no gradient is named",
             remedy=f"name the state, each as IN=OUT; its outputs are {listed(borders.outputs)}",
         )
     subject = Subject(model, flow, forward)
-    seed = find_seeds(subject, types, kept, gradients, loss, said.seed, guessed)
-    found = analyse(subject, seed, gradients)
-    divided = linearity.divide_parts(flow, forward, kept, found)
+    seed = find_seeds(subject, types, targets, gradients, loss, partial_spec.seed, guessed)
+    analysis = analyse(subject, seed, gradients)
+    parts = linearity.divide_parts(flow, forward, targets, analysis)
     names = tuple(value.name or "" for value in gradients)
     spec = TrainSpec(loss, seed.name or "", state, names)
-    step = Step(model, spec, types, flow, borders, forward, found, divided, tuple(guessed))
-    refuse_unscaled(step.linearity, flow, divided, gradients, spec)
+    step = Step(model, spec, types, flow, borders, forward, analysis, parts, tuple(guessed))
+    refuse_unscaled(step.linearity, flow, parts, gradients, spec)
     return step
 
 
-def _kept(borders: Borders, state: Sequence[Pair], gradients: Sequence[ir.Value]) -> list[ir.Value]:
+def _targets(borders: Borders, state: Sequence[Pair], gradients: Sequence[ir.Value]) -> list[ir.Value]:
     """Return the values for which the backward pass exists: new state, else the gradients."""
     return [borders.outputs[pair.output] for pair in state] or list(gradients)
 
 
 def _gradients(flow: Dataflow, names: Sequence[str]) -> tuple[ir.Value, ...]:
-    made = {value.name: value for node in flow.nodes for value in node.outputs if value.name}
+    outputs = {value.name: value for node in flow.nodes for value in node.outputs if value.name}
     for name in names:
-        if name not in made:
+        if name not in outputs:
             raise SpecError(
                 f"the gradient '{name}' is not a value that a node of the main graph outputs",
                 remedy="name values of the backward pass, or leave the gradients out",
             )
-    return tuple(made[name] for name in names)
+    return tuple(outputs[name] for name in names)
 
 
 def _loss(
-    borders: Borders, flow: Dataflow, said: str | None, state: Sequence[Pair], guessed: list[str]
+    borders: Borders, flow: Dataflow, loss_name: str | None, state: Sequence[Pair], guessed: list[str]
 ) -> str:
     """Find the loss: by `loss_name`, else the output "loss", else the only scalar behind a product."""
-    if said is not None:
-        if said not in borders.outputs:
+    if loss_name is not None:
+        if loss_name not in borders.outputs:
             remedy = f"its outputs are {listed(borders.outputs)}"
-            raise SpecError(f"the loss '{said}' is not an output of the model", remedy=remedy)
-        return said
-    paired = {pair.output for pair in state}
-    scalars = [name for name in _scalars(borders) if name not in paired]
+            raise SpecError(f"the loss '{loss_name}' is not an output of the model", remedy=remedy)
+        return loss_name
+    state_outputs = {pair.output for pair in state}
+    scalars = [name for name in _scalars(borders) if name not in state_outputs]
     if "loss" in scalars or _may_be_scalar(borders, "loss"):
         return "loss"
     leading = [

@@ -38,27 +38,27 @@ class NodeBuilder:
         self._names = UniqueNames(traversal.graphs(graph))
         self._placer = Placer()
 
-    def name(self, wanted: str) -> str:
+    def name(self, stem: str) -> str:
         """Return a fresh value name: `stem`, with a number if it is taken."""
-        return self._names.new_value(wanted)
+        return self._names.new_value(stem)
 
-    def input(self, wanted: str, dtype: ir.DataType) -> ir.Value:
+    def input(self, stem: str, dtype: ir.DataType) -> ir.Value:
         """Append a scalar input to the model and return it."""
-        value = ir.Value(name=self.name(wanted), type=tensor(dtype), shape=SCALAR)
+        value = ir.Value(name=self.name(stem), type=tensor(dtype), shape=SCALAR)
         self.graph.inputs.append(value)
         return value
 
-    def output(self, value: ir.Value, wanted: str) -> None:
+    def output(self, value: ir.Value, stem: str) -> None:
         """Append a new value to the outputs of the model, named after `stem`."""
-        value.name = self.name(wanted)
+        value.name = self.name(stem)
         self.graph.outputs.append(value)
 
-    def scalar(self, wanted: str, number: float, dtype: ir.DataType) -> ir.Value:
+    def scalar(self, stem: str, number: float, dtype: ir.DataType) -> ir.Value:
         """Register a scalar initializer and return its value."""
-        name = self.name(wanted)
-        stored = ir.tensor(np.asarray(number, dtype.numpy()), name=name)
-        value = ir.Value(name=name, type=tensor(dtype), shape=SCALAR, const_value=stored)
-        graph_edits.register(value, self.graph, listed=self._lists_stored)
+        name = self.name(stem)
+        constant = ir.tensor(np.asarray(number, dtype.numpy()), name=name)
+        value = ir.Value(name=name, type=tensor(dtype), shape=SCALAR, const_value=constant)
+        graph_edits.register(value, self.graph, as_input=self._lists_stored)
         return value
 
     def node(
@@ -73,15 +73,24 @@ class NodeBuilder:
         behind: ir.Value | None = None,
     ) -> ir.Value:
         """Add a node and return its output; the node is inserted behind the producer of `behind`."""
-        made = ir.Value(name=self.name(name), type=tensor(dtype), shape=shape)
-        held = [ir.convenience.convert_attribute(key, value) for key, value in (attributes or {}).items()]
-        node = ir.Node("", operator, inputs, held, outputs=(made,), name=self._names.of_node(f"{made.name}"))
+        output = ir.Value(name=self.name(name), type=tensor(dtype), shape=shape)
+        attribute_list = [
+            ir.convenience.convert_attribute(key, value) for key, value in (attributes or {}).items()
+        ]
+        node = ir.Node(
+            "",
+            operator,
+            inputs,
+            attribute_list,
+            outputs=(output,),
+            name=self._names.of_node(f"{output.name}"),
+        )
         self.nodes.append(node)
         if behind is None:
             self.graph.append(node)
         else:
             self._placer.behind([node], behind)
-        return made
+        return output
 
     def cast(self, value: ir.Value, was: ir.DataType, to: ir.DataType, behind: ir.Value) -> ir.Value:
         """Return the value cast to another type, or itself if it has that type."""
@@ -111,32 +120,32 @@ class Scaled:
 
 def multiply_linear(step: Step, scale: ir.Value, reciprocal: ir.Value, build: NodeBuilder) -> Scaled:
     """Multiply the seed by a scale, and each gradient by its reciprocal, in float32; changes the model."""
-    found, types = step.linearity, step.types
-    gradients = tuple(_unscaled(found, value, reciprocal, types, build) for value in found.frontier)
-    return Scaled(*_scaled_seed(found, scale, types, build), gradients)
+    linearity, types = step.linearity, step.types
+    gradients = tuple(_unscaled(linearity, value, reciprocal, types, build) for value in linearity.frontier)
+    return Scaled(*_scaled_seed(linearity, scale, types, build), gradients)
 
 
 def _scaled_seed(
-    found: Linearity, scale: ir.Value, types: Types, build: NodeBuilder
+    linearity: Linearity, scale: ir.Value, types: Types, build: NodeBuilder
 ) -> tuple[ir.Value, ir.Value]:
     """Return the scaled seed and the product that it is cast from; redirect the nodes that are linear in the
     seed to it. Other consumers keep the unscaled seed.
     """
-    made, scaled = _product(found.seed, scale, "scaled", types, build)
-    redirect([(found.seed_uses, scaled)])
-    return scaled, made
+    product, narrow = _product(linearity.seed, scale, "scaled", types, build)
+    redirect([(linearity.seed_uses, narrow)])
+    return narrow, product
 
 
 def _unscaled(
-    found: Linearity, value: ir.Value, reciprocal: ir.Value, types: Types, build: NodeBuilder
+    linearity: Linearity, value: ir.Value, reciprocal: ir.Value, types: Types, build: NodeBuilder
 ) -> ir.Value:
     """Return a gradient times the reciprocal of the scale; redirect its non-linear uses to it."""
-    made, narrow = _product(value, reciprocal, "unscaled", types, build)
-    uses = found.frontier[value]
+    product, narrow = _product(value, reciprocal, "unscaled", types, build)
+    uses = linearity.frontier[value]
     redirect([(uses, narrow)])
     if any(use.holder is build.graph for use in uses):
         value.name, narrow.name = narrow.name, value.name
-    return made
+    return product
 
 
 def _product(
@@ -146,12 +155,12 @@ def _product(
     dtype = _dtype(types, value)
     wide = DOUBLE if dtype == DOUBLE else FLOAT
     by = build.cast(factor, FLOAT, wide, factor)
-    widened = build.cast(value, dtype, wide, value)
-    behind = by if widened.producer() is None else widened
-    made = build.node(
-        "Mul", (widened, by), f"{value.name}__{suffix}", dtype=wide, shape=value.shape, behind=behind
+    wide_value = build.cast(value, dtype, wide, value)
+    behind = by if wide_value.producer() is None else wide_value
+    product = build.node(
+        "Mul", (wide_value, by), f"{value.name}__{suffix}", dtype=wide, shape=value.shape, behind=behind
     )
-    return made, build.cast(made, wide, dtype, made)
+    return product, build.cast(product, wide, dtype, product)
 
 
 def _dtype(types: Types, value: ir.Value) -> ir.DataType:
@@ -190,17 +199,17 @@ def all_finite(gradients: Sequence[ir.Value], build: NodeBuilder) -> ir.Value:
     The sum of absolute values is infinite or NaN if an element is (IEEE 754); neither is less than infinity.
     """
     flags = [_finite(group, dtype, build) for dtype, group in _by_type(gradients) if group]
-    found = flags[0]
+    flag = flags[0]
     for other in flags[1:]:
-        found = build.node("And", (found, other), "grads_finite__both", dtype=BOOL)
-    return found
+        flag = build.node("And", (flag, other), "grads_finite__both", dtype=BOOL)
+    return flag
 
 
 def _by_type(gradients: Iterable[ir.Value]) -> Iterator[tuple[ir.DataType, list[ir.Value]]]:
     """Yield the gradients in float32, then those in float64."""
-    held = list(gradients)
+    values = list(gradients)
     for dtype in (FLOAT, DOUBLE):
-        yield dtype, [value for value in held if value.dtype == dtype]
+        yield dtype, [value for value in values if value.dtype == dtype]
 
 
 def _finite(gradients: Sequence[ir.Value], dtype: ir.DataType, build: NodeBuilder) -> ir.Value:
@@ -223,26 +232,26 @@ def guard(step: Step, finite: ir.Value, build: NodeBuilder) -> tuple[Pair, ...]:
 
     Returns the unguarded pairs, whose output is itself an input of the model.
     """
-    left: list[Pair] = []
+    unguarded: list[Pair] = []
     outputs = {value.name: value for value in build.graph.outputs}  # a gradient may have taken a name
     for pair in step.spec.state:
         old, new = step.borders.inputs[pair.input], outputs[pair.output]
         if new.is_graph_input():
-            left.append(pair)
+            unguarded.append(pair)
         else:
             _guard(old, new, finite, build)
-    return tuple(left)
+    return tuple(unguarded)
 
 
 def _guard(old: ir.Value, new: ir.Value, finite: ir.Value, build: NodeBuilder) -> None:
     """Replace an output by its guarded value, which takes its name; other consumers are not redirected."""
     dtype = old.dtype or FLOAT
-    kept = build.node("Where", (finite, new, old), f"{new.name}__kept", dtype=dtype, shape=old.shape)
+    selection = build.node("Where", (finite, new, old), f"{new.name}__kept", dtype=dtype, shape=old.shape)
     outputs = build.graph.outputs
     for port, value in enumerate(list(outputs)):
         if value is new:
-            outputs[port] = kept
-    new.name, kept.name = kept.name, new.name
+            outputs[port] = selection
+    new.name, selection.name = selection.name, new.name
 
 
 # The dynamic loss scale as nodes: scale and good steps are inputs, and outputs for the next step. Where
@@ -264,30 +273,32 @@ def inputs(build: NodeBuilder) -> ScaleState:
     return ScaleState(build.input("loss_scale", ir.DataType.FLOAT), build.input("good_steps", INT64))
 
 
-def update(state: ScaleState, finite: ir.Value, asked: DynamicLossScale, build: NodeBuilder) -> ScaleState:
+def update(state: ScaleState, finite: ir.Value, schedule: DynamicLossScale, build: NodeBuilder) -> ScaleState:
     """Return the scale and the number of good steps after a step; `finite` is the flag of its gradients."""
     one, zero = build.scalar("good_steps__one", 1, INT64), build.scalar("good_steps__zero", 0, INT64)
-    period = build.scalar("good_steps__period", asked.increment_period, INT64)
+    period = build.scalar("good_steps__period", schedule.increment_period, INT64)
     count = build.node("Add", (state.good_steps, one), "good_steps__count", dtype=INT64)
     waits = build.node("Less", (count, period), "good_steps__waits", dtype=BOOL)
-    grown = build.node("Where", (waits, state.scale, _grown(state.scale, asked, build)), "loss_scale__finite")
-    shrunk = _shrunk(state.scale, asked, build)
-    scale = build.node("Where", (finite, grown, shrunk), "loss_scale__next")
-    counted = build.node("And", (finite, waits), "good_steps__counts", dtype=BOOL)
-    return ScaleState(scale, build.node("Where", (counted, count, zero), "good_steps__next", dtype=INT64))
+    larger = build.node(
+        "Where", (waits, state.scale, _grow(state.scale, schedule, build)), "loss_scale__finite"
+    )
+    smaller = _shrink(state.scale, schedule, build)
+    scale = build.node("Where", (finite, larger, smaller), "loss_scale__next")
+    is_counted = build.node("And", (finite, waits), "good_steps__counts", dtype=BOOL)
+    return ScaleState(scale, build.node("Where", (is_counted, count, zero), "good_steps__next", dtype=INT64))
 
 
-def _grown(scale: ir.Value, asked: DynamicLossScale, build: NodeBuilder) -> ir.Value:
+def _grow(scale: ir.Value, schedule: DynamicLossScale, build: NodeBuilder) -> ir.Value:
     """Return the scale times the multiplier, or the scale where the product overflows."""
-    by = build.scalar("loss_scale__multiplier", asked.multiplier, ir.DataType.FLOAT)
+    by = build.scalar("loss_scale__multiplier", schedule.multiplier, ir.DataType.FLOAT)
     infinity = build.scalar("loss_scale__infinity", float("inf"), ir.DataType.FLOAT)
     larger = build.node("Mul", (scale, by), "loss_scale__larger")
-    held = build.node("Less", (larger, infinity), "loss_scale__holds", dtype=BOOL)
-    return build.node("Where", (held, larger, scale), "loss_scale__grown")
+    fits = build.node("Less", (larger, infinity), "loss_scale__holds", dtype=BOOL)
+    return build.node("Where", (fits, larger, scale), "loss_scale__grown")
 
 
-def _shrunk(scale: ir.Value, asked: DynamicLossScale, build: NodeBuilder) -> ir.Value:
-    by = build.scalar("loss_scale__divisor", asked.multiplier, ir.DataType.FLOAT)
+def _shrink(scale: ir.Value, schedule: DynamicLossScale, build: NodeBuilder) -> ir.Value:
+    by = build.scalar("loss_scale__divisor", schedule.multiplier, ir.DataType.FLOAT)
     least = build.scalar("loss_scale__least", 1.0, ir.DataType.FLOAT)
     smaller = build.node("Div", (scale, by), "loss_scale__smaller")
     return build.node("Max", (smaller, least), "loss_scale__shrunk")
@@ -334,7 +345,7 @@ class InsertedScale:
     powers: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
-def insert_scale(step: Step, asked: LossScale, build: NodeBuilder, *, skips: bool) -> InsertedScale:
+def insert_scale(step: Step, loss_scale: LossScale, build: NodeBuilder, *, skips: bool) -> InsertedScale:
     """Insert a scale into a step; changes the model.
 
     Raises SpecError for a model that already has one, or whose opset is too old.
@@ -345,24 +356,24 @@ def insert_scale(step: Step, asked: LossScale, build: NodeBuilder, *, skips: boo
         )
     refuse_old(step.model, _DYNAMIC_OPSET if skips else _FIXED_OPSET)
     state: ScaleState | None = None
-    if isinstance(asked, FixedLossScale):
-        factor = build.scalar("loss_scale", asked.value, FLOAT)
-        reciprocal = build.scalar("loss_scale__reciprocal", 1 / asked.value, FLOAT)
+    if isinstance(loss_scale, FixedLossScale):
+        factor = build.scalar("loss_scale", loss_scale.value, FLOAT)
+        reciprocal = build.scalar("loss_scale__reciprocal", 1 / loss_scale.value, FLOAT)
     else:
         state = inputs(build)
         factor = state.scale
         one = build.scalar("loss_scale__one", 1.0, FLOAT)
         reciprocal = build.node("Div", (one, factor), "loss_scale__reciprocal", behind=factor)
-    scaled = multiply_linear(step, factor, reciprocal, build)
-    names = (scaled.seed.name or "", scaled.product.name or "")
+    scaling = multiply_linear(step, factor, reciprocal, build)
+    names = (scaling.seed.name or "", scaling.product.name or "")
     powers = _powers(build, factor, reciprocal)
     if not skips:
         return InsertedScale(ScaleBorders(), (), *names, powers)
-    finite = all_finite(scaled.gradients, build)
+    finite = all_finite(scaling.gradients, build)
     unguarded = guard(step, finite, build)
     scale_pair = steps_pair = None
-    if state is not None and isinstance(asked, DynamicLossScale):
-        after = update(state, finite, asked, build)
+    if state is not None and isinstance(loss_scale, DynamicLossScale):
+        after = update(state, finite, loss_scale, build)
         scale_pair = _output(build, state.scale, after.scale)
         steps_pair = _output(build, state.good_steps, after.good_steps)
     flag = build.node("Identity", (finite,), "grads_finite__out", dtype=BOOL)
@@ -373,11 +384,11 @@ def insert_scale(step: Step, asked: LossScale, build: NodeBuilder, *, skips: boo
 
 def _powers(build: NodeBuilder, factor: ir.Value, reciprocal: ir.Value) -> dict[str, int]:
     """Return the exponent of the scale in both factors and in their casts, by name."""
-    found = {factor: 1, reciprocal: -1}
+    degrees = {factor: 1, reciprocal: -1}
     for node in build.nodes:
-        if node.op_type == "Cast" and node.inputs[0] in found:
-            found[node.outputs[0]] = found[node.inputs[0]]
-    return {value.name or "": degree for value, degree in found.items()}
+        if node.op_type == "Cast" and node.inputs[0] in degrees:
+            degrees[node.outputs[0]] = degrees[node.inputs[0]]
+    return {value.name or "": degree for value, degree in degrees.items()}
 
 
 def _output(build: NodeBuilder, before: ir.Value, after: ir.Value) -> Pair:

@@ -68,8 +68,8 @@ def _together(*ports: int) -> Rule:
     """
 
     def rule(site: Site) -> Collection[int] | None:
-        taken = ports or range(len(site.node.inputs))
-        joint = site.scaled <= set(taken) and _all_or_zero(site, taken)
+        operands = ports or range(len(site.node.inputs))
+        joint = site.scaled <= set(operands) and _all_or_zero(site, operands)
         return _FIRST if joint else None
 
     return rule
@@ -79,12 +79,12 @@ def _all_or_zero(site: Site, ports: Iterable[int]) -> bool:
     return all(port in site.scaled or site.is_zero(port) for port in ports)
 
 
-def _product(*, added: int | None = None) -> Rule:
+def _product(*, addend: int | None = None) -> Rule:
     """Return the rule of a product, linear in either factor; input `addend` must be scaled too, or zero."""
 
     def rule(site: Site) -> Collection[int] | None:
         factors = site.scaled & {0, 1}
-        others = () if added is None else (added,)
+        others = () if addend is None else (addend,)
         sound = len(factors) == 1 and site.scaled <= {0, 1, *others} and _all_or_zero(site, others)
         return _FIRST if sound else None
 
@@ -93,8 +93,8 @@ def _product(*, added: int | None = None) -> Rule:
 
 def _cast(site: Site) -> Collection[int] | None:
     to = site.node.attributes.get("to")
-    known = to is not None and not to.is_ref() and ir.DataType(to.as_int()) in FLOATS
-    return _FIRST if known else None
+    is_float = to is not None and not to.is_ref() and ir.DataType(to.as_int()) in FLOATS
+    return _FIRST if is_float else None
 
 
 FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE))
@@ -120,8 +120,8 @@ def _pad(site: Site) -> Collection[int] | None:
 
 
 def _resize(site: Site) -> Collection[int] | None:
-    extrapolated = site.node.attributes.get("extrapolation_value")
-    return _first_output(site) if extrapolated is None or _number(extrapolated) == 0 else None
+    extrapolation = site.node.attributes.get("extrapolation_value")
+    return _first_output(site) if extrapolation is None or _number(extrapolation) == 0 else None
 
 
 def _number(attribute: ir.Attr) -> float | None:
@@ -133,7 +133,7 @@ _RULES: Mapping[tuple[str, str], Rule] = {
     **{("", operator): _together() for operator in LINEAR_IN_ALL},
     **{("", operator): lambda _: _NOTHING for operator in ("Shape", "Size")},
     **{("", operator): _scatter for operator in ("Scatter", "ScatterElements", "ScatterND")},
-    **{("", operator): _product(added=2) for operator in ("Gemm", "Conv", "ConvTranspose")},
+    **{("", operator): _product(addend=2) for operator in ("Gemm", "Conv", "ConvTranspose")},
     ("", "Mul"): _product(),
     ("", "MatMul"): _product(),
     ("", "Split"): lambda site: range(len(site.node.outputs)) if site.scaled == _ONLY_FIRST else None,
@@ -163,17 +163,17 @@ def is_zero(value: ir.Value | None, *, overridable: bool) -> bool:
         return True
     if value.is_graph_input() and (overridable or not value.is_initializer()):
         return False
-    stored, node = constants.stored_as(value), value.producer()
-    if stored is not None:
-        return stored.size <= LARGEST_ZERO and _is_number(stored) and not constants.numbers(stored).any()
+    tensor, node = constants.stored_as(value), value.producer()
+    if tensor is not None:
+        return tensor.size <= LARGEST_ZERO and _is_number(tensor) and not constants.numbers(tensor).any()
     if node is None or node.domain:
         return False
     if node.op_type == "ConstantOfShape":
         fill = node.attributes.get("value")
         return fill is None or (not fill.is_ref() and not constants.numbers(fill.as_tensor()).any())
-    moved = node.inputs if node.op_type == "Concat" else node.inputs[:1]
+    operands = node.inputs if node.op_type == "Concat" else node.inputs[:1]
     return node.op_type in KEEPING_ZERO | {"Concat"} and all(
-        is_zero(each, overridable=overridable) for each in moved
+        is_zero(each, overridable=overridable) for each in operands
     )
 
 

@@ -57,23 +57,25 @@ class Subject:
         return linear_operators.is_zero(value, overridable=overridable)
 
 
-def analyse(subject: Subject, seed: ir.Value, named: Collection[ir.Value] = ()) -> Linearity:
+def analyse(subject: Subject, seed: ir.Value, gradients: Collection[ir.Value] = ()) -> Linearity:
     """Return the linearity of the seed, up to the gradients.
 
     Where no product follows, the optimiser begins at a value that is one of `gradients`, has a non-linear
     use, or is multiplied by a scalar such as a learning rate. Such a value is a gradient in all of its uses,
     so that each gradient is divided in one place.
     """
-    found = _propagate(subject, seed, frozenset())
-    inner = _before_products(found, subject.flow, named)
-    ends = (value for value in found.values if value in named or _ends(found, subject.flow, value))
+    linearity = _propagate(subject, seed, frozenset())
+    inner = _before_products(linearity, subject.flow, gradients)
+    ends = (
+        value for value in linearity.values if value in gradients or _ends(linearity, subject.flow, value)
+    )
     cut = frozenset(value for value in ends if value not in inner)
-    return _propagate(subject, seed, cut) if cut else found
+    return _propagate(subject, seed, cut) if cut else linearity
 
 
-def _ends(found: Linearity, flow: Dataflow, value: ir.Value) -> bool:
+def _ends(linearity: Linearity, flow: Dataflow, value: ir.Value) -> bool:
     """Return True for a linear value with a non-linear use, or multiplied or divided by a scalar."""
-    if value in found.frontier:
+    if value in linearity.frontier:
         return True
     readers = (node for node, _ in flow.readers.get(value, ()))
     factors = (node for node in readers if not node.domain and node.op_type in ("Mul", "Div"))
@@ -82,8 +84,8 @@ def _ends(found: Linearity, flow: Dataflow, value: ir.Value) -> bool:
 
 def _is_scalar(value: ir.Value | None) -> bool:
     """Whether a value is known to have one element."""
-    stored = constants.stored_as(value)
-    holder = value if stored is None else stored
+    tensor = constants.stored_as(value)
+    holder = value if tensor is None else tensor
     shape = None if holder is None else holder.shape
     return shape is not None and all(size == 1 for size in shape)
 
@@ -93,18 +95,18 @@ def _propagate(subject: Subject, seed: ir.Value, cut: Collection[ir.Value]) -> L
     nodes: dict[ir.Node, None] = {}
     seed_uses: list[Use] = []
     for node in _behind(subject, seed):
-        scaled = frozenset(
+        ports = frozenset(
             port
             for port, value in enumerate(node.inputs)
             if value is seed or (value in linear and value not in cut)
         )
-        site = Site(node, scaled, partial(subject.is_zero, node))
-        made = linear_operators.outputs(site) if scaled else None
-        if made is None:
+        site = Site(node, ports, partial(subject.is_zero, node))
+        output_ports = linear_operators.outputs(site) if ports else None
+        if output_ports is None:
             continue
-        seed_uses += [Use(node, port) for port in scaled if node.inputs[port] is seed]
-        linear.update(dict.fromkeys(value for i in made if (value := node.outputs[i]).name))
-        nodes.update({node: None} if made else {})
+        seed_uses += [Use(node, port) for port in ports if node.inputs[port] is seed]
+        linear.update(dict.fromkeys(value for i in output_ports if (value := node.outputs[i]).name))
+        nodes.update({node: None} if output_ports else {})
     flow = subject.flow
     others = {value: tuple(_other_uses(flow, value, () if value in cut else nodes)) for value in linear}
     frontier = {value: uses for value, uses in others.items() if uses}
@@ -114,8 +116,8 @@ def _propagate(subject: Subject, seed: ir.Value, cut: Collection[ir.Value]) -> L
 def _behind(subject: Subject, seed: ir.Value) -> Iterable[ir.Node]:
     """Return the nodes of the backward pass and the optimiser that depend on the seed, in order."""
     flow = subject.flow
-    reached = flow.behind(node for node, _ in flow.readers.get(seed, ()) if node not in subject.forward)
-    return [node for node in flow.nodes if node in reached and node not in subject.forward]
+    dependents = flow.behind(node for node, _ in flow.readers.get(seed, ()) if node not in subject.forward)
+    return [node for node in flow.nodes if node in dependents and node not in subject.forward]
 
 
 def _other_uses(flow: Dataflow, value: ir.Value, linear: Collection[ir.Node]) -> Iterable[Use]:
@@ -130,12 +132,14 @@ def _other_uses(flow: Dataflow, value: ir.Value, linear: Collection[ir.Node]) ->
     yield from (Use(flow.graph, port) for port, output in enumerate(flow.graph.outputs) if output is value)
 
 
-def _before_products(found: Linearity, flow: Dataflow, named: Collection[ir.Value]) -> Collection[ir.Value]:
+def _before_products(
+    linearity: Linearity, flow: Dataflow, gradients: Collection[ir.Value]
+) -> Collection[ir.Value]:
     """Return the linear values on which linear products, or the producers of `gradients`, depend."""
-    makers = {value.producer() for value in named}
-    ends = [node for node in found.nodes if node in makers or dataflow.is_product(node)]
+    makers = {value.producer() for value in gradients}
+    ends = [node for node in linearity.nodes if node in makers or dataflow.is_product(node)]
     before = flow.before(value for node in ends for value in node.inputs if value is not None)
-    return {value for value in found.values if value.producer() in before}
+    return {value for value in linearity.values if value.producer() in before}
 
 
 # The loss region: the nodes around the loss and the seed that stay float32, as their values are small. A
@@ -145,20 +149,23 @@ def _before_products(found: Linearity, flow: Dataflow, named: Collection[ir.Valu
 
 
 def find_loss_region(
-    flow: Dataflow, loss: ir.Value, found: Linearity, forward: Collection[ir.Node]
+    flow: Dataflow, loss: ir.Value, linearity: Linearity, forward: Collection[ir.Node]
 ) -> set[ir.Node]:
     """Return the nodes with no product between them and the loss, or between the seed and them, and the
     producers in the backward pass on which they depend.
     """
     ahead = _without_products(flow, _producers([loss]), lambda node: _producers(flow.reads[node]))
-    begun = [use.holder for use in found.seed_uses if isinstance(use.holder, ir.Node)]
-    linear = set(found.nodes)
+    entry_nodes = [use.holder for use in linearity.seed_uses if isinstance(use.holder, ir.Node)]
+    linear = set(linearity.nodes)
     back = _without_products(
-        flow, begun, lambda node: (reader for reader in flow.successors(node) if reader in linear)
+        flow, entry_nodes, lambda node: (reader for reader in flow.successors(node) if reader in linear)
     )
     beside = _without_products(
         flow,
-        [*_producers([found.seed]), *(made for node in back for made in _producers(flow.reads[node]))],
+        [
+            *_producers([linearity.seed]),
+            *(producer for node in back for producer in _producers(flow.reads[node])),
+        ],
         lambda node: _producers(flow.reads[node]),
         linear.union(forward),
     )
@@ -198,36 +205,36 @@ class Parts:
 
 
 def divide_parts(
-    flow: Dataflow, forward: Collection[ir.Node], kept: Collection[ir.Value], found: Linearity
+    flow: Dataflow, forward: Collection[ir.Node], targets: Collection[ir.Value], linearity: Linearity
 ) -> Parts:
     """Divide a step into its parts; `targets` are its state outputs, or its gradients."""
-    linear = set(found.nodes)
-    behind = flow.behind(users(flow, found)) - linear
-    needed = flow.before(kept) - set(forward)
+    linear = set(linearity.nodes)
+    behind = flow.behind(users(flow, linearity)) - linear
+    ancestors = flow.before(targets) - set(forward)
     beside = flow.before(value for node in linear for value in flow.reads[node])
     beside = {node for node in beside if node not in linear and node not in forward and node not in behind}
-    return Parts(linear, beside, behind | (needed - linear - beside))
+    return Parts(linear, beside, behind | (ancestors - linear - beside))
 
 
-def users(flow: Dataflow, found: Linearity) -> Iterator[ir.Node]:
+def users(flow: Dataflow, linearity: Linearity) -> Iterator[ir.Node]:
     """Yield the consumers of gradients at the frontier."""
-    for value, uses in found.frontier.items():
+    for value, uses in linearity.frontier.items():
         yield from (node for node, use in flow.readers.get(value, ()) if use in uses)
 
 
-def unscaled(flow: Dataflow, parts: Parts, found: Linearity) -> tuple[ir.Value, ...]:
+def unscaled(flow: Dataflow, parts: Parts, linearity: Linearity) -> tuple[ir.Value, ...]:
     """Return the products of the backward pass that reach the optimiser, but no scale of the seed reaches.
 
     A product whose result only multiplies linear values is a recomputed part of the forward pass.
     """
-    behind = flow.behind(users(flow, found))
+    behind = flow.behind(users(flow, linearity))
     candidates = [node for node in flow.nodes if node in parts.beside or node in parts.optimiser]
     suspects = (node for node in candidates if node not in behind and dataflow.is_product(node))
-    return tuple(node.outputs[0] for node in suspects if _reaches(flow, node, parts, found))
+    return tuple(node.outputs[0] for node in suspects if _reaches(flow, node, parts, linearity))
 
 
-def _reaches(flow: Dataflow, product: ir.Node, parts: Parts, found: Linearity) -> bool:
+def _reaches(flow: Dataflow, product: ir.Node, parts: Parts, linearity: Linearity) -> bool:
     """Return True if the output of a product reaches the optimiser without passing a linear node."""
-    linear = set(found.nodes)
-    reached = dataflow.reach([product], flow.successors, lambda node: node not in linear)
-    return not reached.isdisjoint(parts.optimiser)
+    linear = set(linearity.nodes)
+    dependents = dataflow.reach([product], flow.successors, lambda node: node not in linear)
+    return not dependents.isdisjoint(parts.optimiser)

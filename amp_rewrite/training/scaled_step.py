@@ -87,11 +87,11 @@ def _scale_json(scale: LossScale | None) -> dict[str, Any] | None:
 
 def _borders_json(borders: ScaleBorders) -> dict[str, Any]:
     pairs = {"scale": borders.scale, "good_steps": borders.good_steps}
-    found = {name: [pair.input, pair.output] for name, pair in pairs.items() if pair is not None}
-    return {**found, "finite": borders.finite}
+    state = {name: [pair.input, pair.output] for name, pair in pairs.items() if pair is not None}
+    return {**state, "finite": borders.finite}
 
 
-def scale(step: Step, asked: LossScale | None, *, skip_nonfinite: bool) -> tuple[ScaledStep, Held]:
+def scale(step: Step, loss_scale: LossScale | None, *, skip_nonfinite: bool) -> tuple[ScaledStep, Held]:
     """Insert a loss scale into a step, and return it with the values that stay float32; changes the model.
 
     A dynamic scale skips steps whose gradients are not finite, a fixed one with `skip_nonfinite` only.
@@ -101,33 +101,33 @@ def scale(step: Step, asked: LossScale | None, *, skip_nonfinite: bool) -> tuple
     frontier = tuple(value.name or "" for value in step.linearity.frontier)
     region_names, optimiser_names = _names(region, step), _names(step.parts.optimiser, step)
     without = _without_gradient(step)
-    build, inserted = NodeBuilder(step.model), InsertedScale(ScaleBorders(), (), step.spec.seed)
-    if asked is not None:
-        inserted = insertion.insert_scale(
-            step, asked, build, skips=skip_nonfinite or isinstance(asked, DynamicLossScale)
+    build, inserted_scale = NodeBuilder(step.model), InsertedScale(ScaleBorders(), (), step.spec.seed)
+    if loss_scale is not None:
+        inserted_scale = insertion.insert_scale(
+            step, loss_scale, build, skips=skip_nonfinite or isinstance(loss_scale, DynamicLossScale)
         )
-    held = {  # by the current names of values: insertion renames outputs
-        **dict(_held(region, step, Reason.LOSS_REGION)),
-        **dict(_held(step.parts.optimiser, step, Reason.OPTIMISER)),
-        **dict(_held(build.nodes, step, Reason.SCALING)),
+    evidence = {  # by the current names of values: insertion renames outputs
+        **dict(_float32_evidence(region, step, Reason.LOSS_REGION)),
+        **dict(_float32_evidence(step.parts.optimiser, step, Reason.OPTIMISER)),
+        **dict(_float32_evidence(build.nodes, step, Reason.SCALING)),
     }
-    _tell(step, asked, inserted)
-    scaled_seeds = (inserted.product, inserted.seed) if asked is not None else ()
-    scaled = ScaledStep(
+    _record(step, loss_scale, inserted_scale)
+    scaled_seeds = (inserted_scale.product, inserted_scale.seed) if loss_scale is not None else ()
+    scaled_step = ScaledStep(
         spec=step.spec,
-        loss_scale=asked,
-        borders=inserted.borders,
-        seed=inserted.seed,
+        loss_scale=loss_scale,
+        borders=inserted_scale.borders,
+        seed=inserted_scale.seed,
         frontier=frontier,
         loss_region=region_names,
         optimiser=optimiser_names,
-        unguarded=inserted.unguarded,
+        unguarded=inserted_scale.unguarded,
         without_gradient=without,
         guessed=step.guessed,
         products=step.linearity.products,
         parts=_parts(step, region, build.nodes, scaled_seeds),
     )
-    return scaled, held
+    return scaled_step, evidence
 
 
 def _without_gradient(step: Step) -> tuple[Pair, ...]:
@@ -142,7 +142,7 @@ def _without_gradient(step: Step) -> tuple[Pair, ...]:
     )
 
 
-def _held(nodes: Iterable[ir.Node], step: Step, reason: Reason) -> Iterator[tuple[str, Evidence]]:
+def _float32_evidence(nodes: Iterable[ir.Node], step: Step, reason: Reason) -> Iterator[tuple[str, Evidence]]:
     """Yield the outputs of nodes and of their bodies, each with the evidence for float32."""
     evidence = _evidence(step, reason)
     for node in traversal.nodes_inner_first(nodes):
@@ -156,21 +156,21 @@ def _evidence(step: Step, reason: Reason) -> Evidence:
 
 def _names(nodes: Iterable[ir.Node], step: Step) -> tuple[str, ...]:
     """Return the first output of each node, in the order of the model."""
-    held = set(nodes)
-    return tuple(node.outputs[0].name or "" for node in step.flow.nodes if node in held)
+    members = set(nodes)
+    return tuple(node.outputs[0].name or "" for node in step.flow.nodes if node in members)
 
 
-def _tell(step: Step, asked: LossScale | None, inserted: InsertedScale) -> None:
+def _record(step: Step, loss_scale: LossScale | None, inserted_scale: InsertedScale) -> None:
     """Record the spec, and the state of the scale with its initial values, in the metadata of the model."""
     step.model.metadata_props.update(step.spec.to_metadata())
-    if asked is None:
+    if loss_scale is None:
         return  # an earlier call may have inserted a scale
-    told: dict[str, Any] = {
-        "scale": _scale_json(asked),
-        "state": _borders_json(inserted.borders),
-        "powers": inserted.powers,
+    record: dict[str, Any] = {
+        "scale": _scale_json(loss_scale),
+        "state": _borders_json(inserted_scale.borders),
+        "powers": inserted_scale.powers,
     }
-    step.model.metadata_props[STATE_KEY] = json.dumps(told)
+    step.model.metadata_props[STATE_KEY] = json.dumps(record)
 
 
 def start_values(metadata: Mapping[str, str]) -> dict[str, NDArray[Any]] | None:
@@ -180,17 +180,17 @@ def start_values(metadata: Mapping[str, str]) -> dict[str, NDArray[Any]] | None:
     """
     if STATE_KEY not in metadata:
         return None
-    told = json.loads(metadata[STATE_KEY])
-    if "good_steps" not in told["state"]:
+    record = json.loads(metadata[STATE_KEY])
+    if "good_steps" not in record["state"]:
         return {}
     return {
-        told["state"]["scale"][0]: np.asarray(told["scale"]["initial_scale"], np.float32),
-        told["state"]["good_steps"][0]: np.asarray(0, np.int64),
+        record["state"]["scale"][0]: np.asarray(record["scale"]["initial_scale"], np.float32),
+        record["state"]["good_steps"][0]: np.asarray(0, np.int64),
     }
 
 
 def _parts(
-    step: Step, region: Collection[ir.Node], added: Iterable[ir.Node], scaled: Collection[str]
+    step: Step, region: Collection[ir.Node], scale_nodes: Iterable[ir.Node], product_names: Collection[str]
 ) -> Mapping[str, StepPart]:
     """Return the part of each node beyond the forward pass, by the names of its outputs.
 
@@ -201,12 +201,12 @@ def _parts(
     by_node |= dict.fromkeys(step.parts.optimiser, StepPart.OPTIMISER)
     by_node |= dict.fromkeys(region, StepPart.LOSS)
     gradients = set(step.linearity.frontier)
-    for node in added:
+    for node in scale_nodes:
         leaves = node.op_type == "Mul" and _stands_for(node.inputs[0], gradients)
-        enters = any(value.name in scaled for value in node.outputs)
+        enters = any(value.name in product_names for value in node.outputs)
         by_node[node] = StepPart.ENTERS if enters else StepPart.LEAVES if leaves else StepPart.SCALE
-    named = ((value.name or "", part) for node, part in by_node.items() for value in node.outputs)
-    return MappingProxyType(dict(named))
+    items = ((value.name or "", part) for node, part in by_node.items() for value in node.outputs)
+    return MappingProxyType(dict(items))
 
 
 def _stands_for(value: ir.Value | None, gradients: Collection[ir.Value]) -> bool:

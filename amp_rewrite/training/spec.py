@@ -98,35 +98,37 @@ class TrainSpec:
         return {"loss": self.loss, "seed": self.seed, "state": state, "gradients": list(self.gradients)}
 
 
-def pairs(name: str, given: Any) -> tuple[Pair, ...]:
+def pairs(name: str, value: Any) -> tuple[Pair, ...]:
     """Parse pairs of state: a mapping, or a sequence of Pairs, pairs of names and "IN=OUT"."""
-    if isinstance(given, str):
-        given = (given,)
-    several: Any = given.items() if isinstance(given, Mapping) else given
+    if isinstance(value, str):
+        value = (value,)
+    several: Any = value.items() if isinstance(value, Mapping) else value
     try:
-        found = [_pair(name, each) for each in several]
+        state = [_pair(name, each) for each in several]
     except TypeError as error:
-        raise arguments.refused(name, f"{arguments.shown(given)} is not a list of pairs", _EXAMPLE) from error
+        raise arguments.refused(
+            name, f"{arguments.describe(value)} is not a list of pairs", _EXAMPLE
+        ) from error
     for side in ("input", "output"):
-        names = [getattr(pair, side) for pair in found]
+        names = [getattr(pair, side) for pair in state]
         if double := next((each for each in names if names.count(each) > 1), None):
             raise arguments.refused(name, f"'{double}' is in two pairs", "name every tensor of state once")
-    return tuple(found)
+    return tuple(state)
 
 
 _EXAMPLE = 'write [("w", "w.new")]'
 
 
-def _pair(name: str, given: Any) -> Pair:
-    if isinstance(given, Pair):
-        return given
-    if isinstance(given, str):
-        first, equals, second = given.partition("=")
+def _pair(name: str, value: Any) -> Pair:
+    if isinstance(value, Pair):
+        return value
+    if isinstance(value, str):
+        first, equals, second = value.partition("=")
         names: tuple[Any, ...] = (first, second) if equals and first and second else ()
     else:
-        names = tuple(given)
+        names = tuple(value)
     if len(names) != 2 or not all(isinstance(each, str) for each in names):
-        raise arguments.refused(name, f"{arguments.shown(given)} is not a pair of names", _EXAMPLE)
+        raise arguments.refused(name, f"{arguments.describe(value)} is not a pair of names", _EXAMPLE)
     return Pair(*names)
 
 
@@ -167,12 +169,12 @@ def spec_in_metadata(metadata: Mapping[str, str]) -> Asked:
         ) from error
 
 
-def _names(given: Any) -> tuple[str, ...]:
+def _names(value: Any) -> tuple[str, ...]:
     """Return the names in a list, or in the values of a mapping from parameters."""
-    found: Any = given.values() if isinstance(given, dict) else given
-    if not isinstance(given, (dict, list)) or not all(isinstance(name, str) for name in found):
+    names: Any = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, (dict, list)) or not all(isinstance(name, str) for name in names):
         raise ValueError("the gradients are no list of names")
-    return tuple(found)
+    return tuple(names)
 
 
 # The two implementations: the unchanged operator lists, or every layer in half.
@@ -279,28 +281,30 @@ class DynamicLossScale:
 LossScale = FixedLossScale | DynamicLossScale
 
 
-def _at_least_one(name: str, given: Any) -> float:
-    if not arguments.is_number(given) or not 1 <= given <= FLOAT32_MAX:
-        raise arguments.refused(name, f"{arguments.shown(given)} is not a number from 1 to {FLOAT32_MAX:.4g}")
-    return float(given)
+def _at_least_one(name: str, number: Any) -> float:
+    if not arguments.is_number(number) or not 1 <= number <= FLOAT32_MAX:
+        raise arguments.refused(
+            name, f"{arguments.describe(number)} is not a number from 1 to {FLOAT32_MAX:.4g}"
+        )
+    return float(number)
 
 
-def parse_scale(given: LossScale | str | float | None, half: Half = FLOAT16) -> LossScale | None:
+def parse_scale(scale: LossScale | str | float | None, half: Half = FLOAT16) -> LossScale | None:
     """Parse a loss scale: an instance, a number from 1 up, "dynamic", or None for none.
 
     "auto" is "dynamic" for float16, and None for bfloat16, whose range is that of float32. OptionError for
     any other value.
     """
-    if given is None or isinstance(given, (FixedLossScale, DynamicLossScale)):
-        return given
-    if given == AUTO:
+    if scale is None or isinstance(scale, (FixedLossScale, DynamicLossScale)):
+        return scale
+    if scale == AUTO:
         return DynamicLossScale() if half is FLOAT16 else None
-    if given == DYNAMIC:
+    if scale == DYNAMIC:
         return DynamicLossScale()
-    if arguments.is_number(given) and math.isfinite(given):
-        return FixedLossScale(given)
+    if arguments.is_number(scale) and math.isfinite(scale):
+        return FixedLossScale(scale)
     raise arguments.refused(
         "loss_scale",
-        f"{arguments.shown(given)} is not a loss scale",
+        f"{arguments.describe(scale)} is not a loss scale",
         'give "dynamic", a number from 1 up, None, FixedLossScale(128) or DynamicLossScale()',
     )

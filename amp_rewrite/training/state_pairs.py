@@ -44,49 +44,49 @@ def borders(graph: ir.Graph, types: Types) -> Borders:
     return Borders(inputs, {value.name or "": value for value in graph.outputs}, types)
 
 
-def check(found: Borders, state: Sequence[Pair]) -> None:
+def check(borders: Borders, state: Sequence[Pair]) -> None:
     """Raise SpecError for a pair whose ends are missing, or of different types or shapes."""
     for pair in state:
-        sides = ((pair.input, found.inputs, "input"), (pair.output, found.outputs, "output"))
-        for name, known, side in sides:
-            if name not in known:
+        sides = ((pair.input, borders.inputs, "input"), (pair.output, borders.outputs, "output"))
+        for name, names, side in sides:
+            if name not in names:
                 raise SpecError(
                     f"the state {pair} names an {side} '{name}' that the model does not have",
-                    remedy=f"its {side}s are {listed(known)}",
+                    remedy=f"its {side}s are {listed(names)}",
                 )
-        if not found.matches(found.inputs[pair.input], found.outputs[pair.output]):
+        if not borders.matches(borders.inputs[pair.input], borders.outputs[pair.output]):
             raise SpecError(
                 f"the state {pair} has two types or shapes", remedy="pair tensors of one type and shape"
             )
 
 
-def by_name(found: Borders, suffix: str | None = None) -> Iterator[Pair]:
+def by_name(borders: Borders, suffix: str | None = None) -> Iterator[Pair]:
     """Yield the pairs of an input `X` and an output `X.new`, `X_new`, `X_out`, `new_X` or the like, in the
     order of the outputs; with a suffix, only those of that suffix.
     """
     suffixes, prefixes = (_SUFFIXES, _PREFIXES) if suffix is None else ((suffix,), ())
-    for name, output in found.outputs.items():
+    for name, output in borders.outputs.items():
         stems = [name.removesuffix(end) for end in suffixes if end and name.endswith(end)]
         stems += [name.removeprefix(start) for start in prefixes if name.startswith(start)]
         for stem in stems:
-            if stem in found.inputs and found.matches(found.inputs[stem], output):
+            if stem in borders.inputs and borders.matches(borders.inputs[stem], output):
                 yield Pair(stem, name)
                 break
 
 
-def by_dataflow(found: Borders, loss_needs: Collection[ir.Node]) -> list[Pair]:
+def by_dataflow(borders: Borders, loss_needs: Collection[ir.Node]) -> list[Pair]:
     """Return the pairs of an output that the loss does not need and the one nearest input of its type and
     shape from which it is computed element by element.
 
     Raises SpecError, which lists the candidates, for an output with several nearest inputs, and for an input
     that is nearest to several outputs.
     """
-    free = set(found.inputs.values())
+    free = set(borders.inputs.values())
     pairs: list[Pair] = []
-    for name, output in found.outputs.items():
+    for name, output in borders.outputs.items():
         if output.producer() in loss_needs or output.producer() is None:
             continue
-        near = _nearest(found, output, free)
+        near = _nearest(borders, output, free)
         if len(near) > 1:
             raise _ambiguous(f"the output '{name}' may be the new state of several inputs", near)
         pairs += [Pair(value.name or "", name) for value in near]
@@ -107,23 +107,23 @@ def listed(names: Collection[str]) -> str:
     return shortened(", ".join(f"'{name}'" for name in names) or "none", 400)
 
 
-def _nearest(found: Borders, output: ir.Value, free: Collection[ir.Value]) -> list[ir.Value]:
+def _nearest(borders: Borders, output: ir.Value, free: Collection[ir.Value]) -> list[ir.Value]:
     """Return the inputs from which an output is computed by the fewest element-wise nodes."""
-    seen, level = {output}, [output]
+    visited, level = {output}, [output]
     while level:
-        near = [value for value in level if value in free and found.matches(value, output)]
+        near = [value for value in level if value in free and borders.matches(value, output)]
         if near:
             return near
         before = [value for each in level for value in _operands(each)]
-        level = [value for value in dict.fromkeys(before) if value not in seen]
-        seen.update(level)
+        level = [value for value in dict.fromkeys(before) if value not in visited]
+        visited.update(level)
     return []
 
 
 def _operands(value: ir.Value) -> Iterator[ir.Value]:
     node = value.producer()
     if node is not None and not node.domain and node.op_type in _ELEMENT_BY_ELEMENT:
-        yield from (read for read in node.inputs if read is not None)
+        yield from (operand for operand in node.inputs if operand is not None)
 
 
 _ELEMENT_BY_ELEMENT = frozenset("Add Sub Mul Div Sum Max Min Where Identity Cast Clip Mod".split())

@@ -57,27 +57,27 @@ def find_spec(
         >>> spec.loss, spec.seed, [str(pair) for pair in spec.state]
         ('loss', 'loss_grad', ['w1 -> w1_new', 'w2 -> w2_new'])
     """
-    asked = Asked(
+    request = Asked(
         None if loss is None else arguments.instance("loss", loss, str),
         None if seed is None else arguments.instance("seed", seed, str),
         None if state is None else pairs("state", state),
         None if gradients is None else arguments.texts("gradients", gradients),
     )
     suffix = None if state_suffix is None else arguments.instance("state_suffix", state_suffix, str)
-    return complete_spec(model, asked, suffix)
+    return complete_spec(model, request, suffix)
 
 
-def complete_spec(model: loading.ModelSource, asked: Asked, suffix: str | None = None) -> TrainSpec:
+def complete_spec(model: loading.ModelSource, request: Asked, suffix: str | None = None) -> TrainSpec:
     """Complete a partial spec as `find_spec` does."""
     loaded = loading.load(model).model
     with result_checks.blaming(lambda: serialization.checkable(model)):
-        return found_in(loaded, asked, suffix).spec
+        return found_in(loaded, request, suffix).spec
 
 
-def found_in(model: ir.Model, asked: Asked, suffix: str | None = None) -> Step:
+def found_in(model: ir.Model, request: Asked, suffix: str | None = None) -> Step:
     """Return a loaded model as a train step, with its functions inlined; raises as `find_spec`."""
     inlining.inline(model)
-    return finding.find_step(model, asked, suffix)
+    return finding.find_step(model, request, suffix)
 
 
 def initial_state(model: loading.ModelSource) -> dict[str, NDArray[np.generic]]:
@@ -94,14 +94,14 @@ def initial_state(model: loading.ModelSource) -> dict[str, NDArray[np.generic]]:
     """
     metadata = loading.load(model).model.metadata_props
     try:
-        found = scaled_step.start_values(metadata)
+        values = scaled_step.start_values(metadata)
     except (KeyError, TypeError, ValueError) as error:
         raise SpecError(
             f"its metadata are damaged ({error})", remedy="insert the loss scale again"
         ) from error
-    if found is None:
+    if values is None:
         raise SpecError("the model has no loss scale of ours", remedy="insert one with insert_loss_scale")
-    return found
+    return values
 
 
 M = TypeVar("M", covariant=True)
@@ -146,7 +146,7 @@ class InsertResult(Generic[M]):
     broken: tuple[str, ...] = ()
 
 
-def _asked(spec: TrainSpec | None) -> Asked:
+def _request(spec: TrainSpec | None) -> Asked:
     if spec is None:
         return Asked()
     arguments.instance("spec", spec, TrainSpec, "give what find_spec returned")
@@ -177,22 +177,22 @@ def insert_loss_scale(
         >>> [value.name for value in scaled.graph.input][-2:]
         ['loss_scale', 'good_steps']
     """
-    asked = casting.parse_scale(loss_scale)
+    scale = casting.parse_scale(loss_scale)
     skips = arguments.flag("skip_nonfinite", skip_nonfinite)
-    if asked is None:
+    if scale is None:
         raise OptionError("no loss scale is asked for", where="loss_scale", remedy='give "dynamic", say')
     target = _target(model, output)
     loaded = loading.load(model)
     with result_checks.blaming(lambda: serialization.checkable(model)):
-        step, _ = scaled_step.scale(found_in(loaded.model, _asked(spec)), asked, skip_nonfinite=skips)
+        step, _ = scaled_step.scale(found_in(loaded.model, _request(spec)), scale, skip_nonfinite=skips)
         if target is not None:
             output_paths.refuse_data(target, loaded.external)
-        with writing.transaction(target) as written:
-            made = writing.write_result(model, loaded, target, changed=True)
+        with writing.transaction(target) as transaction:
+            artefact = writing.write_result(model, loaded, target, changed=True)
             nodes = len(loaded.model.graph)
-            checked = result_checks.validate(made.checkable, lambda: serialization.checkable(model), nodes)
-            result = written.commit(made.model)
-    return InsertResult(result, step, checked.broken)
+            checks = result_checks.validate(artefact.checkable, lambda: serialization.checkable(model), nodes)
+            result = transaction.commit(artefact.model)
+    return InsertResult(result, step, checks.broken)
 
 
 def _target(model: loading.ModelSource, output: str | os.PathLike[str] | None) -> Path | None:
@@ -236,17 +236,17 @@ def rewrite_train_step(
         >>> {name: value.item() for name, value in initial_state(half.model).items()}
         {'loss_scale': 32768.0, 'good_steps': 0}
     """
-    asked = job(to, loss_scale, implementation, spec, options, skip_nonfinite=skip_nonfinite)
-    done = pipeline.rewrite(
+    train_job = job(to, loss_scale, implementation, spec, options, skip_nonfinite=skip_nonfinite)
+    outcome = pipeline.rewrite(
         model,
-        asked.options,
+        train_job.options,
         output=output,
         observed=observed,
-        transform=asked.first,
+        transform=train_job.first,
         on_plan=on_plan,
         progress=progress,
     )
-    return TrainResult(done.model, asked.step, done.report)
+    return TrainResult(outcome.model, train_job.step, outcome.report)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +262,11 @@ class TrainJob:
     def first(self, model: ir.Model) -> Held:
         """Insert the loss scale; return the values that stay float32. Raises SpecError, and ModelError."""
         finding.refuse_artefact(model)
-        step, held = scaled_step.scale(found_in(model, self.said), self.loss_scale, skip_nonfinite=self.skips)
+        step, evidence = scaled_step.scale(
+            found_in(model, self.said), self.loss_scale, skip_nonfinite=self.skips
+        )
         self.found.append(step)
-        return held
+        return evidence
 
     @property
     def step(self) -> ScaledStep:
@@ -285,13 +287,13 @@ def job(
     policy = named_policies.of(to)
     half = _half(to) if policy is None else policy.compute or FLOAT16
     how = arguments.choice("implementation", implementation, Implementation)
-    given = Options() if options is None else arguments.instance("options", options, Options)
-    given = replace(given, half=half) if policy is None else policy.options(given)
+    settings = Options() if options is None else arguments.instance("options", options, Options)
+    settings = replace(settings, half=half) if policy is None else policy.options(settings)
     none = policy is not None and policy.compute is None and loss_scale == AUTO
-    asked = None if none else casting.parse_scale(loss_scale, half)
+    scale = None if none else casting.parse_scale(loss_scale, half)
     skips = arguments.flag("skip_nonfinite", skip_nonfinite)
-    _refuse_contradictions(given, asked, skips=skips)
-    return TrainJob(casting.settle_implementation(given, how), asked, _asked(spec), skips, [])
+    _refuse_contradictions(settings, scale, skips=skips)
+    return TrainJob(casting.settle_implementation(settings, how), scale, _request(spec), skips, [])
 
 
 def _half(to: object) -> Half:
@@ -300,11 +302,11 @@ def _half(to: object) -> Half:
         return to
     if isinstance(to, str) and to.lower() in halves.BY_NAME:
         return halves.BY_NAME[to.lower()]
-    raise arguments.refused("to", f"{arguments.shown(to)} is not one of {names}")
+    raise arguments.refused("to", f"{arguments.describe(to)} is not one of {names}")
 
 
-def _refuse_contradictions(options: Options, asked: LossScale | None, *, skips: bool) -> None:
-    if skips and asked is None:
+def _refuse_contradictions(options: Options, scale: LossScale | None, *, skips: bool) -> None:
+    if skips and scale is None:
         raise OptionError("`skip_nonfinite` is for a loss scale", remedy="give one, such as 1")
     if options.io is not IOTypes.KEEP:
         raise OptionError(

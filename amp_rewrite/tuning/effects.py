@@ -46,12 +46,12 @@ def effects(
     model, values = switched_emulation(emulated)
     try:
         with opened(original, model, (feeds,), 1.0, libraries=libraries) as session:
-            found = _by_value(session, len(values))
+            errors = _by_value(session, len(values))
     except (ModelError, FeedError):
         return None
     squared: defaultdict[str, float] = defaultdict(float)
     owners = _owners(model.loaded.model.graph)
-    for value, error in zip(values, found, strict=True):
+    for value, error in zip(values, errors, strict=True):
         if node := owners.get(graph_of(value), value.producer()):
             squared[node_patterns.pinned_as(node)] += error
     return {name: math.sqrt(error) for name, error in squared.items()}
@@ -61,20 +61,20 @@ def _by_value(session: SwitchedSession, count: int) -> list[float]:
     """Return the squared error that rounding each value adds."""
     noise = session.squared(())
 
-    def added(sites: Sequence[int]) -> float:
+    def above_noise(sites: Sequence[int]) -> float:
         return max(session.squared(sites) - noise, 0.0)
 
     def may_go_on() -> bool:
         return session.runs < MOST_RUNS
 
-    whole = added(range(count)) if count else 0.0
+    whole = above_noise(range(count)) if count else 0.0
     fits = whole * _FITS if math.isfinite(whole) else 0.0
     groups = [Group(tuple(range(count)), whole)] if count else []
-    found = [0.0] * count
-    for group in search.split(groups, added, fits, may_go_on):
+    errors = [0.0] * count
+    for group in search.split(groups, above_noise, fits, may_go_on):
         for site in group.sites:
-            found[site] = group.of_each
-    return found
+            errors[site] = group.of_each
+    return errors
 
 
 def _owners(root: ir.Graph) -> dict[ir.Graph, ir.Node]:
@@ -82,25 +82,25 @@ def _owners(root: ir.Graph) -> dict[ir.Graph, ir.Node]:
     return {inner: node for node in root for body in control_flow.bodies(node) for inner in graphs(body)}
 
 
-def ranked(blame: Blame, found: Mapping[str, float] | None, original: Runnable) -> Blame:
+def ranked(blame: Blame, by_node: Mapping[str, float] | None, original: Runnable) -> Blame:
     """Return the blame with these effects, if any: nodes in descending order, value losses first, and pins of
     the nodes that add most, unless a node loses values.
     """
-    if found is None:
+    if by_node is None:
         return blame
-    nodes = sorted((replace(e, effect=found.get(e.node, 0.0)) for e in blame.nodes), key=_rank)
-    told, adding = replace(blame, nodes=tuple(nodes)), _most(nodes)
+    nodes = sorted((replace(e, effect=by_node.get(e.node, 0.0)) for e in blame.nodes), key=_rank)
+    ranking, adding = replace(blame, nodes=tuple(nodes)), _most(nodes)
     if blame.first_lost is not None or not adding:
-        return told
-    return replace(told, keep_full=pins(original, adding))
+        return ranking
+    return replace(ranking, keep_full=pins(original, adding))
 
 
 def _most(nodes: Sequence[NodeError]) -> list[NodeError]:
     """Return the first nodes of a ranking that together add MOST of the squared error, at most PINNED."""
     adding = list({error.node: error for error in nodes if error.effect}.values())
     squared = [(error.effect or 0.0) ** 2 for error in adding]
-    left = sum(squared) * (1 - MOST)
-    return adding[: next((n for n in range(1, PINNED) if sum(squared[n:]) <= left), PINNED)]
+    remainder = sum(squared) * (1 - MOST)
+    return adding[: next((n for n in range(1, PINNED) if sum(squared[n:]) <= remainder), PINNED)]
 
 
 MOST, PINNED = 0.9, 3

@@ -28,16 +28,16 @@ CALLS = 2
 
 def most_runs(sites: int, work: float = 0.0) -> int:
     """Return the run budget for so many sites, with `work` FLOPs per run."""
-    wanted = max(FEWEST_RUNS, sites // 2)
-    return wanted if work * wanted <= WORK else max(FEWEST_RUNS, int(WORK / work))
+    runs = max(FEWEST_RUNS, sites // 2)
+    return runs if work * runs <= WORK else max(FEWEST_RUNS, int(WORK / work))
 
 
 def work_of_run(model: ir.Model, types: Types, samples: Sequence[Mapping[str, Any]]) -> float:
     """Estimate the time of a run of all samples in FLOPs, from the shapes of the first one."""
-    counted = flop_count.count(model, types, _sizes(model, samples[0]))
-    work = float(counted.total)
-    for graph, runs in counted.runs.items():
-        shapes = (counted.shapes.of(value) for node in graph for value in node.outputs)
+    counts = flop_count.count(model, types, _sizes(model, samples[0]))
+    work = float(counts.total)
+    for graph, runs in counts.runs.items():
+        shapes = (counts.shapes.of(value) for node in graph for value in node.outputs)
         work += runs * (_ELEMENT * sum(_elements(shape) for shape in shapes) + _NODE * len(graph))
     return work * len(samples)
 

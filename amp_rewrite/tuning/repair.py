@@ -167,13 +167,13 @@ class Attempt:
     is_range: bool = False
 
 
-def repair(work: Work, options: Options, policy: ObservePolicy, known: Seen | None = None) -> Outcome:
+def repair(work: Work, options: Options, policy: ObservePolicy, prior_ranges: Seen | None = None) -> Outcome:
     """Rewrite and compare a model; repair the result by ATTEMPTS where the policy lets runs decide.
 
     Ranges observed before may be passed. Raises as the steps do.
     """
-    seen = work.observe(None) if policy is ObservePolicy.ALWAYS else known or {}
-    best = latest = _make(work, Settings(options, seen))
+    ranges = work.observe(None) if policy is ObservePolicy.ALWAYS else prior_ranges or {}
+    best = latest = _make(work, Settings(options, ranges))
     if policy is ObservePolicy.NEVER or best.has_misfits:
         return best
     half_flops: int | None = None
@@ -266,15 +266,15 @@ def _brings_outputs_nearer(before: Outcome, after: Outcome) -> bool:
 
 def _searched_plan(work: Work, outcome: Outcome) -> Settings | None:
     """Return settings with a search's plan if it passes; on user inputs also if nearer with half nodes."""
-    found = work.tune(outcome)
-    if found is None:
+    search = work.tune(outcome)
+    if search is None:
         return None
     assert isinstance(outcome.verification, Verdict), "a verdict failed"
-    is_nearer = bool(found.half) and found.verdict.error < outcome.verification.error
+    is_nearer = bool(search.half) and search.verdict.error < outcome.verification.error
     may_fail = outcome.loses_values or not outcome.is_made_up
-    if found.is_met or (is_nearer and may_fail):
-        return Settings(outcome.settings.options, plan=found.plan, search=found)
-    return replace(outcome.settings, search=found)
+    if search.is_met or (is_nearer and may_fail):
+        return Settings(outcome.settings.options, plan=search.plan, search=search)
+    return replace(outcome.settings, search=search)
 
 
 def _passes_where_made_up(before: Outcome, after: Outcome) -> bool:
@@ -311,10 +311,10 @@ def _with_io(failed: Outcome, _: Outcome) -> Options | None:
 def _with_pins(failed: Outcome, pinned: Outcome) -> Options | None:
     options, verdict = pinned.settings.options, pinned.verification
     patterns = verdict.blame.keep_full if isinstance(verdict, Verdict) and verdict.blame else ()
-    kept = tuple(dict.fromkeys((*options.pins.keep_full, *patterns)))
-    if failed.has_misfits or kept == options.pins.keep_full:
+    keep_full = tuple(dict.fromkeys((*options.pins.keep_full, *patterns)))
+    if failed.has_misfits or keep_full == options.pins.keep_full:
         return None
-    return replace(options, pins=Pins(kept, options.pins.force_half))
+    return replace(options, pins=Pins(keep_full, options.pins.force_half))
 
 
 def _at_level(level: Level, beside: Level) -> Trial:
@@ -349,20 +349,20 @@ def with_trials(outcome: Outcome, work: Work | None, policy: ObservePolicy) -> O
         return replace(outcome, verification=replace(verdict, blame=blame))
     if outcome.result.report.size_before > LARGE:
         return outcome
-    tried: list[Tried] = []
+    trials: list[Tried] = []
     pinned = outcome
     for trial in TRIALS:
         options = trial(outcome, pinned)
         other = _compared(work, outcome, options, policy) if options is not None else None
         if other is not None:
-            tried.append(_tried(outcome.settings.options, other))
-        if tried and tried[-1].ok:
+            trials.append(_trial_summary(outcome.settings.options, other))
+        if trials and trials[-1].ok:
             break
         if trial is _with_pins:
             pinned = (
                 other if other is not None and _helps(pinned, other) else replace(pinned, verification=None)
             )
-    return replace(outcome, verification=replace(verdict, tried=tuple(tried)))
+    return replace(outcome, verification=replace(verdict, tried=tuple(trials)))
 
 
 def _compared(work: Work, failed: Outcome, options: Options, policy: ObservePolicy) -> Outcome | None:
@@ -381,11 +381,11 @@ def _helps(before: Outcome, after: Outcome) -> bool:
     old, new = before.verification, after.verification
     if not (isinstance(old, Verdict) and isinstance(new, Verdict)):
         return False
-    lost = old.blame is not None and old.blame.first_lost is not None
-    return lost or new.error <= NEARER * old.error
+    had_loss = old.blame is not None and old.blame.first_lost is not None
+    return had_loss or new.error <= NEARER * old.error
 
 
-def _tried(before: Options, outcome: Outcome) -> Tried:
+def _trial_summary(before: Options, outcome: Outcome) -> Tried:
     options, verdict = outcome.settings.options, outcome.verification
     assert isinstance(verdict, Verdict), "it was compared"
     return Tried(

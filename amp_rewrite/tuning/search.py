@@ -75,19 +75,26 @@ class Choice:
         prices = [
             (site.units, _price(error, seconds)) for site, error in zip(self._sites, errors, strict=True)
         ]
-        known = self._prices
+        model_prices = self._prices
         return unpaid_parts.find_unpaid_parts(
-            known.graph, known.costs, known.borders, self._halves, self._kept, (*prices, *self._worth)
+            model_prices.graph,
+            model_prices.costs,
+            model_prices.borders,
+            self._halves,
+            self._kept,
+            (*prices, *self._worth),
         )
 
-    def _error(self, errors: Sequence[float], gone: Collection[int]) -> float:
+    def _error(self, errors: Sequence[float], float32_units: Collection[int]) -> float:
         """Return the sum of the errors of all sites with a remaining half unit."""
         return sum(
-            error for site, error in zip(self._sites, errors, strict=True) if self._is_rounded(site, gone)
+            error
+            for site, error in zip(self._sites, errors, strict=True)
+            if self._is_rounded(site, float32_units)
         )
 
-    def _is_rounded(self, site: Site, gone: Collection[int]) -> bool:
-        return any(self._halves[unit] and unit not in gone for unit in site.units)
+    def _is_rounded(self, site: Site, float32_units: Collection[int]) -> bool:
+        return any(self._halves[unit] and unit not in float32_units for unit in site.units)
 
 
 _PER_FLOP = 10**6
@@ -285,8 +292,8 @@ class Search:
         self._best = self._measured((), self._painted(()))
         if self._is_met(self._best) or self.noise >= limit:
             return self._best
-        if earlier := [found for found in self._met if self._is_met(found)]:
-            self._best = min(earlier, key=lambda found: found.rank)
+        if earlier := [plan for plan in self._met if self._is_met(plan)]:
+            self._best = min(earlier, key=lambda plan: plan.rank)
             self._free(effort.AGAIN)
         else:
             self._began = began
@@ -300,15 +307,15 @@ class Search:
     def float32(self, instead: Found) -> Found:
         """Return the float32 plan, for the gate, if another plan is predicted to be no faster."""
         painting = pruning.gate(self._analysis.painting, instead.predicted)
-        kept = (u for u in range(len(painting.paints)) if self._analysis.painting.is_half(u))
-        return replace(self._measured((), painting), kept=tuple(kept), is_refused=False)
+        units = (u for u in range(len(painting.paints)) if self._analysis.painting.is_half(u))
+        return replace(self._measured((), painting), kept=tuple(units), is_refused=False)
 
     def has_within(self, limit: float) -> bool:
         """Whether a plan with a squared error of at most `limit` was measured."""
-        return any(found.squared <= limit for found in self._met)
+        return any(plan.squared <= limit for plan in self._met)
 
-    def _is_met(self, found: Found) -> bool:
-        return found.squared <= self._limit
+    def _is_met(self, plan: Found) -> bool:
+        return plan.squared <= self._limit
 
     def _may_go_on(self, share: float) -> bool:
         """Return whether the share of the run budget and the time are not used up."""
@@ -331,12 +338,12 @@ class Search:
 
     def _split(self, groups: Sequence[Group], share: float) -> list[Group]:
         """Measure the errors of single sites, within a share of the run budget."""
-        known, fits = self._above_noise, self._allowed * _KNOWN
-        found = split(groups, known, fits, lambda: self._may_go_on(share))
-        for group in found:
+        measure, fits = self._above_noise, self._allowed * _KNOWN
+        parts = split(groups, measure, fits, lambda: self._may_go_on(share))
+        for group in parts:
             for site in group.sites:
                 self.errors[site] = group.of_each
-        return found
+        return parts
 
     def _bisect(self, share: float) -> None:
         """Measure choices at different error prices, around the one predicted to fit."""
@@ -345,8 +352,8 @@ class Search:
             if not self._may_go_on(share) and self._choices >= effort.FEWEST_CHOICES:
                 break
             self._choices += 1
-            kept = self._choice.at(self.errors, price)
-            is_met = self._try(kept, self._painted(kept))
+            units = self._choice.at(self.errors, price)
+            is_met = self._try(units, self._painted(units))
             if was_met is not None and is_met != was_met:
                 factor = math.sqrt(factor)
             price, was_met = price / factor if is_met else price * factor, is_met
@@ -360,9 +367,9 @@ class Search:
             return
         parts = Parts(self._best.kept, self._choice.worth)
         while (part := parts.next()) and self._may_go_on(share):
-            kept = set(self._best.kept).difference(part)
-            painting = self._painted(kept)
-            if self._is_hopeless(painting) or not self._try(kept, painting):
+            units = set(self._best.kept).difference(part)
+            painting = self._painted(units)
+            if self._is_hopeless(painting) or not self._try(units, painting):
                 parts.split(part)
 
     def _is_hopeless(self, painting: Painting) -> bool:
@@ -370,18 +377,18 @@ class Search:
         more = set(self._rounded(painting)).difference(self._best.rounded)
         return sum(self.errors[at] for at in more) > _HOPE * (self._limit - self._best.squared)
 
-    def _try(self, kept: Collection[int], painting: Painting) -> bool:
+    def _try(self, units: Collection[int], painting: Painting) -> bool:
         """Measure a painting, update the best plan, and return whether it meets the target."""
-        found = self._measured(kept, painting)
-        if self._is_met(self._best) and self._is_met(found):
-            better = found.rank < self._best.rank
+        plan = self._measured(units, painting)
+        if self._is_met(self._best) and self._is_met(plan):
+            better = plan.rank < self._best.rank
         else:
-            better = found.squared < self._best.squared
-        self._best = found if better else self._best
-        self._met += [found] if self._is_met(found) else []
-        return self._is_met(found)
+            better = plan.squared < self._best.squared
+        self._best = plan if better else self._best
+        self._met += [plan] if self._is_met(plan) else []
+        return self._is_met(plan)
 
-    def _measured(self, kept: Collection[int], painting: Painting) -> Found:
+    def _measured(self, units: Collection[int], painting: Painting) -> Found:
         rounded = self._rounded(painting)
         squared = self._session.squared(self._rounding.rounded(painting))
         halves = painting.halves
@@ -394,23 +401,23 @@ class Search:
             predicted.is_slower and self._analysis.options.gate,
         )
         return Found(
-            painting, tuple(sorted(kept)), tuple(rounded), squared, seconds, predicted, refused, cost
+            painting, tuple(sorted(units)), tuple(rounded), squared, seconds, predicted, refused, cost
         )
 
     def _predicted(self, painting: Painting) -> Prediction:
         """Predict the speed at the model's sizes."""
         return self._prices.predict(painting.halves)
 
-    def _painted(self, kept: Collection[int]) -> Painting:
+    def _painted(self, units: Collection[int]) -> Painting:
         """Return the painting of the model with these units in float32."""
-        if not kept:
+        if not units:
             return self._analysis.painting
-        worst = dict.fromkeys(kept, 0.0)
+        worst = dict.fromkeys(units, 0.0)
         for site, error in zip(self._sites, self.errors, strict=True):
             worst.update((unit, max(worst[unit], error)) for unit in site.units if unit in worst)
-        found = {unit: self._evidence(error) for unit, error in worst.items()}
-        held = replace(self._analysis, findings={**self._analysis.findings, **found})
-        return held.painted(self._analysis.options, self._worth)
+        findings = {unit: self._evidence(error) for unit, error in worst.items()}
+        analysis = replace(self._analysis, findings={**self._analysis.findings, **findings})
+        return analysis.painted(self._analysis.options, self._worth)
 
     def _evidence(self, squared: float) -> Evidence:
         error = math.sqrt(squared) * self._bound
@@ -439,8 +446,8 @@ def _worth(analysis: Analysis, prefer: Prefer) -> Mapping[int, int]:
     if prefer is Prefer.TIME:
         return {}
     flops = flop_count.count(analysis.loaded.model, analysis.graph.types, analysis.options.dims.dims).flops
-    known = ((unit, flops.get(analysis.graph.units[unit].node)) for unit in range(len(analysis.graph.units)))
-    return {unit: found for unit, found in known if found}
+    pairs = ((unit, flops.get(analysis.graph.units[unit].node)) for unit in range(len(analysis.graph.units)))
+    return {unit: count for unit, count in pairs if count}
 
 
 class Parts:

@@ -101,7 +101,7 @@ class _Finder:
             units = (unit for unit in (producer, reader) if unit is not None)
             halves = tuple(dict.fromkeys(filter(self._painting.is_half, units)))
             readers.setdefault(halves, {})[reader] = None
-        yield from (Place(value, units, tuple(found)) for units, found in readers.items() if units)
+        yield from (Place(value, units, tuple(consumers)) for units, consumers in readers.items() if units)
 
     def _origin(self, value: ir.Value) -> int | None:
         producer = self._graph.producer.get(value)
@@ -109,14 +109,14 @@ class _Finder:
 
     def sites(self) -> Iterator[Site]:
         """Yield the sites; a place behind several values belongs to the first of them."""
-        made: dict[ir.Value, list[int]] = {}
+        by_value: dict[ir.Value, list[int]] = {}
         for at, place in enumerate(self.places):
-            made.setdefault(place.value, []).append(at)
+            by_value.setdefault(place.value, []).append(at)
         origins = (value for value in self._values if not self._is_carried(value))
         touching = sorted(((value, self._touching(value)) for value in origins), key=_first_unit)
         for value, units in touching:
             behind = (v for unit in units if self._carriers[unit] for v in self._graph.units[unit].defs)
-            places = [at for each in (value, *behind) for at in made.pop(each, ())]
+            places = [at for each in (value, *behind) for at in by_value.pop(each, ())]
             if places:
                 yield Site(value, units, tuple(places))
 
@@ -137,8 +137,8 @@ class _Finder:
         return tuple(dict.fromkeys((*([] if producer is None else [producer]), *readers, *behind)))
 
 
-def _first_unit(found: tuple[ir.Value, tuple[int, ...]]) -> int:
-    return min(found[1])
+def _first_unit(entry: tuple[ir.Value, tuple[int, ...]]) -> int:
+    return min(entry[1])
 
 
 def _is_tensor(graph: UnitGraph, value: ir.Value) -> bool:
@@ -177,13 +177,13 @@ class Switches:
         An output of the model keeps its name.
         """
         uses = list(uses)
-        chosen = self._chosen(self._switch(at), rounded, exact)
-        chosen.type, chosen.shape = element_types.tensor(ir.DataType.FLOAT), exact.shape
+        selection = self._chosen(self._switch(at), rounded, exact)
+        selection.type, selection.shape = element_types.tensor(ir.DataType.FLOAT), exact.shape
         outputs = {self._root.outputs[use.port] for use in uses if use.holder is self._root}
-        redirect([(uses, chosen)])
+        redirect([(uses, selection)])
         for value in outputs:
-            value.name, chosen.name = chosen.name, value.name
-            chosen.type, chosen.shape = value.type, value.shape
+            value.name, selection.name = selection.name, value.name
+            selection.type, selection.shape = value.type, value.shape
 
     def _switch(self, at: int) -> ir.Value:
         """Return one element of the vector, as a scalar, so that Where keeps the rank of a value."""
@@ -212,15 +212,15 @@ class Switches:
 
     def stored(self, array: np.ndarray, like: ir.Value) -> ir.Value:
         """Register an initializer, named like a value."""
-        stored = ir.Value(name=self.names.of_value(like, "number"))
-        stored.const_value = ir.Tensor(array, name=stored.name)
-        self._root.register_initializer(stored)
-        return stored
+        initializer = ir.Value(name=self.names.of_value(like, "number"))
+        initializer.const_value = ir.Tensor(array, name=initializer.name)
+        self._root.register_initializer(initializer)
+        return initializer
 
     def node(self, operator: str, inputs: Sequence[ir.Value], like: ir.Value) -> ir.Node:
         """Return a node outside any graph, whose output is named like a value."""
-        made = ir.Value(name=self.names.of_value(like, operator.lower()))
-        return ir.Node("", operator, inputs, outputs=(made,), name=self.names.of_node(operator))
+        output = ir.Value(name=self.names.of_value(like, operator.lower()))
+        return ir.Node("", operator, inputs, outputs=(output,), name=self.names.of_node(operator))
 
 
 _FIRST_WITH_WHERE = 9
@@ -247,11 +247,11 @@ def switched(analysis: Analysis, places: Sequence[Place]) -> SwitchedModel:
     analysis.state.is_edited = True
     clamped = {change.stored.value for change in analysis.plan.tensors if change.saturates}
     switches = Switches(analysis.graph.root, len(places))
-    of_value = itertools.groupby(enumerate(places), lambda found: found[1].value)
-    for value, found in of_value:
+    of_value = itertools.groupby(enumerate(places), lambda entry: entry[1].value)
+    for value, group in of_value:
         uses = _by_reader(analysis, switches, value)
         rounded = _rounded(switches, value, analysis.options, clamped)
-        for at, place in found:
+        for at, place in group:
             switches.choose(at, (use for reader in place.readers for use in uses[reader]), rounded, value)
     return SwitchedModel(analysis.loaded, switches.name, len(places))
 
@@ -278,9 +278,9 @@ def _rounded(
     if options.target.accumulate is Accumulation.HALF:
         value = half_accumulation.summed(value, half.dtype, switches.opset, switches.names)
     for dtype in (half.dtype, ir.DataType.FLOAT):
-        made = cast(nodes[-1].outputs[0] if nodes else value, dtype, switches.names.of_node("Cast"))
-        made.outputs[0].name = switches.names.of_value(exact, "rounded")
-        nodes.append(made)
+        node = cast(nodes[-1].outputs[0] if nodes else value, dtype, switches.names.of_node("Cast"))
+        node.outputs[0].name = switches.names.of_value(exact, "rounded")
+        nodes.append(node)
     switches.placer.behind(nodes, value)
     return nodes[-1].outputs[0]
 
@@ -332,30 +332,32 @@ class Target:
     array of a sequence or map counts as an output.
     """
 
-    def __init__(self, wanted: Sequence[Mapping[str, Any]], bound: float) -> None:
-        self._wanted, self._bound = [dict(comparison.arrays(outputs)) for outputs in wanted], bound
+    def __init__(self, references: Sequence[Mapping[str, Any]], bound: float) -> None:
+        self._wanted, self._bound = [dict(comparison.arrays(outputs)) for outputs in references], bound
         moments: defaultdict[str, list[Moments]] = defaultdict(list)
-        for name, value in (found for outputs in self._wanted for found in outputs.items()):
+        for name, value in (item for outputs in self._wanted for item in outputs.items()):
             if metrics.is_float(value):
                 moments[name].append(metrics.moments(value))
-        self._spread = {name: metrics.spread(known) for name, known in moments.items()}
+        self._spread = {name: metrics.spread(samples) for name, samples in moments.items()}
 
     def squared(self, sample: int, outputs: Mapping[str, Any]) -> float:
         """Return the squared error of the worst output of a sample, over the square of the bound."""
-        wanted, got = self._wanted[sample], dict(comparison.arrays(outputs))
-        found = [self._error(name, value, got[name]) for name, value in wanted.items() if name in got]
-        return (max(found, default=0.0) / self._bound) ** 2
+        reference, result = self._wanted[sample], dict(comparison.arrays(outputs))
+        errors = [
+            self._error(name, value, result[name]) for name, value in reference.items() if name in result
+        ]
+        return (max(errors, default=0.0) / self._bound) ** 2
 
-    def _error(self, name: str, wanted: NDArray[Any], got: NDArray[Any]) -> float:
-        if wanted.shape != got.shape:
+    def _error(self, name: str, reference: NDArray[Any], result: NDArray[Any]) -> float:
+        if reference.shape != result.shape:
             return math.inf
         if name not in self._spread:
-            return float(np.mean(wanted != got)) if wanted.size else 0.0
-        finite = np.isfinite(wanted)
-        if not np.isfinite(got[finite]).all():
+            return float(np.mean(reference != result)) if reference.size else 0.0
+        finite = np.isfinite(reference)
+        if not np.isfinite(result[finite]).all():
             return math.inf
         spread = self._spread[name]
-        return spread.error(metrics.differences(wanted, got, (spread.axis,)), metrics.SMALLEST)[0]
+        return spread.error(metrics.differences(reference, result, (spread.axis,)), metrics.SMALLEST)[0]
 
 
 class SwitchedSession:
@@ -372,11 +374,11 @@ class SwitchedSession:
 
     def squared(self, sites: Iterable[int]) -> float:
         """Return the squared error of the worst sample with these sites on, over the square of the target."""
-        known = tuple(sorted(sites))
-        if known not in self._known:
+        key = tuple(sorted(sites))
+        if key not in self._known:
             self.runs += 1
-            self._known[known] = max(self._measure(known), default=0.0)
-        return self._known[known]
+            self._known[key] = max(self._measure(key), default=0.0)
+        return self._known[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,15 +415,15 @@ def opened(
 
     Raises ModelError and RunError if the original does not run.
     """
-    with emulation.reference(original, Device.CPU, libraries) as found:
+    with emulation.reference(original, Device.CPU, libraries) as baseline:
         places = ((f"samples[{at}]", sample) for at, sample in enumerate(samples))
-        wanted = [sessions.run_session(found.session, sample, where=where) for where, sample in places]
-    measuring = _Measuring(model.switches, model.count, samples, Target(wanted, bound), libraries)
-    with emulation.runnable(model.loaded) as made:
+        references = [sessions.run_session(baseline.session, sample, where=where) for where, sample in places]
+    measuring = _Measuring(model.switches, model.count, samples, Target(references, bound), libraries)
+    with emulation.runnable(model.loaded) as runnable:
         if executor is None:
-            yield SwitchedSession(_here(sessions.open_session(made, Device.CPU, libraries), measuring))
+            yield SwitchedSession(_here(sessions.open_session(runnable, Device.CPU, libraries), measuring))
         else:
-            with _shared(made, measuring) as folder:
+            with _shared(runnable, measuring) as folder:
                 yield SwitchedSession(_by_workers(executor, folder, len(samples)))
 
 
@@ -440,8 +442,8 @@ def _by_workers(
 @contextlib.contextmanager
 def _shared(model: Runnable, measuring: _Measuring) -> Generator[Path]:
     """Yield a folder with the model and inputs for the workers."""
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         if isinstance(model, onnx.ModelProto):
             onnx.save(model, folder / _MODEL)
             model = folder / _MODEL

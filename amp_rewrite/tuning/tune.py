@@ -99,8 +99,8 @@ class Tuned:
         """
         names = "is_met is_float32 target noise kept sensitivity sites runs seconds half speedup".split()
         plain = {name: getattr(self, name) for name in names}
-        walked = [asdict(point) for point in self.walked]
-        return {**plain, "verdict": self.verdict.to_json(), "walked": walked}
+        points = [asdict(point) for point in self.walked]
+        return {**plain, "verdict": self.verdict.to_json(), "walked": points}
 
 
 # Confirmation of emulated plans by `verify` on the real result.
@@ -110,20 +110,20 @@ def confirm_plan(search: Search, confirm: Callable[[Found], Tuned], end: float, 
     """Return the first plan whose model passes, or the closest; the target is tightened after each failure.
     Float32 if the gate is on, no plan is predicted to be faster, and float32 passes.
     """
-    found = search.run(math.inf, watch)  # the default plan
-    best = tuned = confirm(found)
+    plan = search.run(math.inf, watch)  # the default plan
+    best = tuned = confirm(plan)
     search.walked[0] = replace(search.walked[0], error=tuned.verdict.error)
-    share = _at_first(found, tuned)
-    for left in range(_CONFIRMATIONS, 0, -1):
-        if not _goes_on(tuned) or _is_over(search, share, end, left):
+    share = _at_first(plan, tuned)
+    for remaining in range(_CONFIRMATIONS, 0, -1):
+        if not _goes_on(tuned) or _is_over(search, share, end, remaining):
             break
-        found = search.run(share**2, watch)
-        if found.is_refused:
+        plan = search.run(share**2, watch)
+        if plan.is_refused:
             break
-        tuned = confirm(found)
+        tuned = confirm(plan)
         best = min(best, tuned, key=lambda each: (not each.is_met, each.verdict.error))
-        share = min(share, _next(found, tuned))
-    return _float32_or(search, found, best, confirm) if _goes_on(best) and found.is_refused else best
+        share = min(share, _next(plan, tuned))
+    return _float32_or(search, plan, best, confirm) if _goes_on(best) and plan.is_refused else best
 
 
 def _goes_on(tuned: Tuned) -> bool:
@@ -131,18 +131,18 @@ def _goes_on(tuned: Tuned) -> bool:
     return not tuned.is_met and tuned.verdict.is_far and not tuned.is_below_noise
 
 
-def _float32_or(search: Search, found: Found, best: Tuned, confirm: Callable[[Found], Tuned]) -> Tuned:
+def _float32_or(search: Search, plan: Found, best: Tuned, confirm: Callable[[Found], Tuned]) -> Tuned:
     """Return the float32 plan if it passes, else the closer of the refused and the best plan."""
-    exact = confirm(search.float32(found))
-    return exact if exact.is_met else min(best, confirm(found), key=lambda each: each.verdict.error)
+    exact = confirm(search.float32(plan))
+    return exact if exact.is_met else min(best, confirm(plan), key=lambda each: each.verdict.error)
 
 
-def _is_over(search: Search, share: float, end: float, left: int) -> bool:
+def _is_over(search: Search, share: float, end: float, remaining: int) -> bool:
     """Whether the deadline has passed, and no measured plan is to be confirmed; never before the first
     search, which then takes few runs.
     """
-    is_first = left == _CONFIRMATIONS
-    is_late = left > _CONFIRMATIONS - _LATE
+    is_first = remaining == _CONFIRMATIONS
+    is_late = remaining > _CONFIRMATIONS - _LATE
     return time.monotonic() > end and not (is_first or (is_late and search.has_within(share**2)))
 
 
@@ -157,22 +157,22 @@ _TIGHTER, _FAR_TIGHTER = 0.98, 0.5
 verdict fails for another reason."""
 
 
-def _at_first(found: Found, tuned: Tuned) -> float:
+def _at_first(plan: Found, tuned: Tuned) -> float:
     """Return the share of the target to search for after the default plan: reduced by the root of the ratio
     of its real to its emulated error. Fusions of onnxruntime differ by float32 noise, which moves values to
     the neighbouring half number: for few outputs the errors may differ by half.
     """
-    emulated, real = math.sqrt(found.squared) * search_bound(tuned.target), tuned.verdict.error
+    emulated, real = math.sqrt(plan.squared) * search_bound(tuned.target), tuned.verdict.error
     if not (0 < emulated < math.inf and math.isfinite(real)):
         return _AT_FIRST
     return _AT_FIRST / math.sqrt(max(1.0, real / emulated))
 
 
-def _next(found: Found, tuned: Tuned) -> float:
+def _next(plan: Found, tuned: Tuned) -> float:
     """Return the share of the target to search for after a failed plan: halfway, on a logarithmic scale, to
     the share at which the same ratio of real to emulated error would pass.
     """
-    emulated, real = math.sqrt(found.squared), tuned.verdict.error / search_bound(tuned.target)
+    emulated, real = math.sqrt(plan.squared), tuned.verdict.error / search_bound(tuned.target)
     if not math.isfinite(emulated):
         return 1.0
     return emulated / math.sqrt(real) * _TIGHTER if 1 < real < math.inf else emulated * _FAR_TIGHTER
@@ -193,17 +193,17 @@ _NOTHING = 1e-30
 def lines(tuned: Tuned | None, report: Report) -> Iterator[SummaryLine]:
     """Yield the outcome and effort of a search; nothing without a search."""
     if tuned is not None:
-        yield SummaryLine("search", f"{_found(tuned, report)} ({_effort(tuned)})")
+        yield SummaryLine("search", f"{_outcome_text(tuned, report)} ({_effort(tuned)})")
 
 
 def not_taken(tuned: Tuned) -> str:
     """Return a message that a plan passed, but costs more than synthetic inputs justify."""
     before = "more than a tenth of the predicted speed or of the FLOPs in half"
-    lost = "all that is half" if tuned.is_float32 else before
-    return f"the plan within {_target(tuned)} gives up {lost}, too much for made-up inputs ({_effort(tuned)})"
+    loss = "all that is half" if tuned.is_float32 else before
+    return f"the plan within {_target(tuned)} gives up {loss}, too much for made-up inputs ({_effort(tuned)})"
 
 
-def _found(tuned: Tuned, report: Report) -> str:
+def _outcome_text(tuned: Tuned, report: Report) -> str:
     if tuned.is_below_noise:
         off = f"float32 itself differs by {tuned.noise:.1e} when it is optimised differently"
         return f"{off}, so no plan is within {_target(tuned)}"
@@ -236,8 +236,8 @@ def _slower(tuned: Tuned) -> str:
 
 def _none(tuned: Tuned) -> str:
     """Return a message that no half plan passes: none within the target, or those fail another bound."""
-    found = "nothing in half was found"
-    return f"{found} that passes" if _near(tuned) else f"{found} within {_target(tuned)}"
+    prefix = "nothing in half was found"
+    return f"{prefix} that passes" if _near(tuned) else f"{prefix} within {_target(tuned)}"
 
 
 def _near(tuned: Tuned) -> list[float]:
@@ -329,7 +329,7 @@ def tune(
     painting = widest(analysis, prefer)
     rounding = sites.find(analysis.graph, painting)
     switches = switched(twin, sites.find(twin.graph, widest(twin, prefer)).places)  # edits the twin
-    bound = search_bound(_wanted(judged))
+    bound = search_bound(_target_error(judged))
     graph = analysis.graph
     work = effort.work_of_run(analysis.loaded.model, graph.types, searched) if budget is None else 0.0
     runs = effort.most_runs(len(rounding.sites), work)
@@ -337,22 +337,22 @@ def tune(
         end = max(end, time.monotonic() + seconds / 2)  # setup may be slow on a busy machine
         search = Search(analysis, painting, rounding, session, bound, prefer, runs, end)
 
-        def confirm(found: Found) -> Tuned:
-            plan = _saved(analysis, found)
-            kept = (pinned_as(analysis.graph.units[unit].node) for unit in found.kept)
+        def confirm(candidate: Found) -> Tuned:
+            plan = _saved(analysis, candidate)
+            names = (pinned_as(analysis.graph.units[unit].node) for unit in candidate.kept)
             return Tuned(
                 plan=plan,
                 verdict=judges.verdict(model, plan, confirmed),
-                target=_wanted(judged),
+                target=_target_error(judged),
                 noise=math.sqrt(search.noise) * bound,
-                kept=tuple(dict.fromkeys(kept)),
+                kept=tuple(dict.fromkeys(names)),
                 sensitivity=_sensitivity(analysis, rounding.sites, search.errors, bound),
                 sites=len(rounding.sites),
                 runs=session.runs,
                 walked=tuple(search.walked),
-                seconds=found.seconds,
-                half=sum(found.painting.halves),
-                speedup=found.predicted.speedup,
+                seconds=candidate.seconds,
+                half=sum(candidate.painting.halves),
+                speedup=candidate.predicted.speedup,
                 bound="relative_l2" if _is_relative(judged) else "error",
             )
 
@@ -365,12 +365,12 @@ def _bounds(bounds: Tolerances | None, max_error: float | None) -> Tolerances:
         raise arguments.refused("max_error", "is given beside bounds", "write Tolerances(error=...)")
     if max_error is not None:
         return Tolerances(error=_above_zero("max_error", max_error))
-    given = Tolerances() if bounds is None else bounds
-    arguments.instance("bounds", given, Tolerances, "write Tolerances(error=0.02)")
-    return given
+    limits = Tolerances() if bounds is None else bounds
+    arguments.instance("bounds", limits, Tolerances, "write Tolerances(error=0.02)")
+    return limits
 
 
-def _wanted(bounds: Tolerances) -> float:
+def _target_error(bounds: Tolerances) -> float:
     """Return the error target: the bound on the error of outputs, or the default."""
     first = next((bound for bound in (bounds.error, bounds.relative_l2) if bound is not None), None)
     return first if first is not None else Tolerances().error or math.inf
@@ -381,15 +381,15 @@ def _is_relative(bounds: Tolerances) -> bool:
     return bounds.error is None and bounds.relative_l2 is not None
 
 
-def _above_zero(name: str, given: object) -> float:
-    if not arguments.is_number(given) or not 0 < given < math.inf:
-        raise arguments.refused(name, f"{arguments.shown(given)} is not a number above zero")
-    return float(given)
+def _above_zero(name: str, value: object) -> float:
+    if not arguments.is_number(value) or not 0 < value < math.inf:
+        raise arguments.refused(name, f"{arguments.describe(value)} is not a number above zero")
+    return float(value)
 
 
-def _saved(analysis: Analysis, found: Found) -> SavedPlan:
+def _saved(analysis: Analysis, candidate: Found) -> SavedPlan:
     options = analysis.options
-    text = plan_files.dump(analysis.graph, found.painting, Plan(options.half), options)
+    text = plan_files.dump(analysis.graph, candidate.painting, Plan(options.half), options)
     return plan_files.parse(text, "the tuned plan")
 
 
@@ -408,16 +408,16 @@ class _Judge:
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder) / "tuned.onnx" if arguments.is_path(model) else None
             result: Any = pipeline.rewrite(cast(Any, model), quick, output=output, replay=plan)
-            asked = plan.over(Options())
+            options = plan.over(Options())
             return verify(
                 model,
                 result.model,
                 feeds,
                 self.bounds,
                 metrics=self.metrics,
-                io=asked.io,
+                io=options.io,
                 device=self.device,
-                accumulate=asked.target.accumulate,
+                accumulate=options.target.accumulate,
                 custom_ops=self.libraries,
             )
 
@@ -426,9 +426,9 @@ def _sensitivity(
     analysis: Analysis, places: Sequence[Site], errors: Sequence[float], bound: float
 ) -> dict[str, float]:
     """Return the error that rounding adds at each node, by its name, in descending order."""
-    found: dict[str, float] = {}
+    by_name: dict[str, float] = {}
     for site, error in zip(places, errors, strict=True):
         producer = analysis.graph.producer.get(site.value)
         name = pinned_as(analysis.graph.units[site.units[0] if producer is None else producer].node)
-        found[name] = math.hypot(found.get(name, 0.0), math.sqrt(error) * bound)
-    return {name: found[name] for name in sorted(found, key=lambda each: -found[each]) if found[name]}
+        by_name[name] = math.hypot(by_name.get(name, 0.0), math.sqrt(error) * bound)
+    return {name: by_name[name] for name in sorted(by_name, key=lambda each: -by_name[each]) if by_name[name]}

@@ -42,12 +42,12 @@ def find(source: Path, results: Path) -> list[Entry]:
         raise ModelError("is a model, not a folder of models or a manifest", where=source, remedy=remedy)
     if source.is_dir():
         models = models_in(source, results)
-        found = [Entry(model.relative_to(source).with_suffix("").as_posix(), model) for model in models]
+        entries = [Entry(model.relative_to(source).with_suffix("").as_posix(), model) for model in models]
     else:
-        found = list(_in_manifest(source))
-    if not found:
+        entries = list(_in_manifest(source))
+    if not entries:
         raise ModelError("has no model", where=source, remedy="give a folder of .onnx files, or a manifest")
-    return found
+    return entries
 
 
 def models_in(folder: Path, results: Path | None) -> list[Path]:
@@ -84,13 +84,13 @@ def _entry(field: Field) -> Entry:
         return Entry(field.name, field.file.parent / field.value.value)
     if not isinstance(field.value, yaml.MappingNode):
         raise field.error(f"{field.name} has no model", "write it as in bert: bert.onnx")
-    given = {each.name: each for each in yaml_fields.fields(field.file, field.value, _KEYS)}
-    if "model" not in given:
+    values = {each.name: each for each in yaml_fields.fields(field.file, field.value, _KEYS)}
+    if "model" not in values:
         raise field.error(f"{field.name} has no model", "add model: FILE")
-    data = [str(field.file.parent / path) for path in _texts(given.get("data"))]
+    data = [str(field.file.parent / path) for path in _texts(values.get("data"))]
     flags = [part for path in data for part in ("--data", path)]
-    model = field.file.parent / yaml_fields.text(given["model"])
-    return Entry(field.name, model, (*flags, *_texts(given.get("flags"))))
+    model = field.file.parent / yaml_fields.text(values["model"])
+    return Entry(field.name, model, (*flags, *_texts(values.get("flags"))))
 
 
 _KEYS = ("model", "data", "flags")

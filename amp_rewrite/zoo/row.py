@@ -63,19 +63,19 @@ def numbers(report: Mapping[str, Any]) -> dict[str, Any]:
     nodes, verdict = report["nodes"], report["verification"] or {}
     floats = nodes["half"] + nodes["mixed"] + nodes["full"]
     errors = [_number(output["error"]) for output in verdict.get("outputs", ())]
-    known = [error for error in errors if error is not None]
+    finite = [error for error in errors if error is not None]
     return {
         "half": (nodes["half"] + nodes["mixed"]) / floats if floats and report["changed"] else None,
         "casts": report["casts_added"],
-        "error": max(known, default=None) if len(known) == len(errors) else None,
+        "error": max(finite, default=None) if len(finite) == len(errors) else None,
         "speedup": _number((report["prediction"] or {}).get("speedup")),
         "sizes": (report["size_before"], report["size_after"]),
     }
 
 
-def _number(given: object) -> float | None:
+def _number(value: object) -> float | None:
     """Return a number of a report; None for text, which stands for a non-finite value."""
-    return float(given) if isinstance(given, (int, float)) else None
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def status_of(report: Mapping[str, Any]) -> tuple[Status, str]:

@@ -83,12 +83,12 @@ def run(job: Job) -> Row:
         for file in job.files:
             destination.make_folder(file.parent)
         earlier = _identity(job.report)
-        code, told = _ended(job)
+        code, message = _ended(job)
         is_new = _identity(job.report) != earlier  # the report of an earlier run does not count
-        found = _row(job) if is_new and code in _HAS_REPORT else _failed(job, _why(code, told))
+        outcome = _row(job) if is_new and code in _HAS_REPORT else _failed(job, _why(code, message))
     except (AmpRewriteError, OSError, ValueError) as error:
-        found = _failed(job, str(error))
-    return replace(found, seconds=round(time.monotonic() - began, 3))
+        outcome = _failed(job, str(error))
+    return replace(outcome, seconds=round(time.monotonic() - began, 3))
 
 
 def _ended(job: Job) -> tuple[int, str]:
@@ -103,11 +103,11 @@ def _ended(job: Job) -> tuple[int, str]:
     )
     with started as process, _registered(process):
         try:
-            told = process.communicate(timeout=job.timeout)[1]
+            stderr = process.communicate(timeout=job.timeout)[1]
         except subprocess.TimeoutExpired:
             _end(process)
             return _OVER, f"took longer than {job.timeout:g} s"
-    lines = told.decode(errors="backslashreplace").strip().splitlines()
+    lines = stderr.decode(errors="backslashreplace").strip().splitlines()
     return process.returncode, lines[-1].removeprefix("amp-rewrite: ") if lines else ""
 
 
@@ -124,8 +124,8 @@ def _row(job: Job) -> Row:
     report = json.loads(job.report.read_bytes())
     status, why = row.status_of(report)
     places = [file.relative_to(job.results).as_posix() for file in job.files]
-    named = dict(zip(("result", "report", "page"), places, strict=False))
-    return Row(job.entry.name, str(job.entry.model), status, why, **named, **row.numbers(report))
+    locations = dict(zip(("result", "report", "page"), places, strict=False))
+    return Row(job.entry.name, str(job.entry.model), status, why, **locations, **row.numbers(report))
 
 
 def _identity(file: Path) -> FileIdentity | None:
@@ -141,11 +141,11 @@ def _failed(job: Job, why: str) -> Row:
     return Row(job.entry.name, str(job.entry.model), Status.FAILED, why)
 
 
-def _why(code: int, told: str) -> str:
+def _why(code: int, message: str) -> str:
     """Return the reason for a failure: the last line on standard error, with the signal, if any."""
-    if code >= 0 and told:
-        return told
-    return f"{_ending(code)}, after: {told}" if told else _ending(code)
+    if code >= 0 and message:
+        return message
+    return f"{_ending(code)}, after: {message}" if message else _ending(code)
 
 
 def _ending(code: int) -> str:
@@ -201,32 +201,36 @@ def done(job: Job) -> Row | None:
     Failed jobs are not reused.
     """
     try:
-        known = json.loads(job.record.read_bytes())
-        same = known["job"] == _stamp(job) and known["files"] == _stamps(job.files)
-        return row.from_json(known["row"]) if same else None
+        record = json.loads(job.record.read_bytes())
+        same = record["job"] == _stamp(job) and record["files"] == _stamps(job.files)
+        return row.from_json(record["row"]) if same else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def save(job: Job, found: Row) -> None:
+def save(job: Job, outcome: Row) -> None:
     """Record the row of a finished job, unless it failed; raise OutputError."""
-    if found.status is Status.FAILED:
+    if outcome.status is Status.FAILED:
         return
     destination.make_folder(job.record.parent)
-    known = {"job": _stamp(job), "files": _stamps(job.files), "row": records.plain(found)}
-    writing.write_json(known, job.record)
+    record = {"job": _stamp(job), "files": _stamps(job.files), "row": records.plain(outcome)}
+    writing.write_json(record, job.record)
 
 
 def _stamp(job: Job) -> Any:
     """Return the dependencies of the results of a job, as JSON data."""
     model = job.entry.model
-    read = [model, *sorted(external_data.referenced_by(model)), *filter(None, [entries.data_beside(model)])]
+    dependencies = [
+        model,
+        *sorted(external_data.referenced_by(model)),
+        *filter(None, [entries.data_beside(model)]),
+    ]
     for word in (*job.flags, *job.entry.flags):
-        read.extend(_named(job.start, word))
-    return [version.installed(), job.command, _stamps(read)]
+        dependencies.extend(_word_files(job.start, word))
+    return [version.installed(), job.command, _stamps(dependencies)]
 
 
-def _named(start: Path, word: str) -> Iterator[Path]:
+def _word_files(start: Path, word: str) -> Iterator[Path]:
     """Yield the file that a word of the flags names, or the files in the folder that it names."""
     with contextlib.suppress(OSError, ValueError):
         path = start / word
@@ -234,7 +238,7 @@ def _named(start: Path, word: str) -> Iterator[Path]:
 
 
 def _stamps(files: Iterable[Path]) -> list[list[Any]]:
-    return [[str(file), found.st_size, found.st_mtime_ns] for file in files for found in (file.stat(),)]
+    return [[str(file), stat.st_size, stat.st_mtime_ns] for file in files for stat in (file.stat(),)]
 
 
 OnRow = Callable[[Row], object]
@@ -260,8 +264,8 @@ class Zoo:
     @property
     def counts(self) -> dict[str, int]:
         """The number of models by status, for those that occur."""
-        found = {s.value: sum(row.status is s for row in self.rows) for s in Status}
-        return {name: count for name, count in found.items() if count}
+        totals = {s.value: sum(row.status is s for row in self.rows) for s in Status}
+        return {name: count for name, count in totals.items() if count}
 
     def to_json(self) -> dict[str, Any]:
         """Return the zoo as JSON data."""
@@ -304,13 +308,13 @@ def rewrite_zoo(
     """
     place, folder = arguments.path("source", source), arguments.path("results", results).absolute()
     if timeout is not None and (not arguments.is_number(timeout) or timeout <= 0):
-        raise arguments.refused("timeout", f"{arguments.shown(timeout)} is not a number above zero")
+        raise arguments.refused("timeout", f"{arguments.describe(timeout)} is not a number above zero")
     if executor is not None:
         arguments.instance("executor", executor, Executor)
     words, start = tuple(arguments.texts("flags", flags)), Path.cwd()
-    found = entries.find(place.absolute(), folder)
-    entries.refuse_overwriting(found, folder)
-    jobs = [Job(entry, words, folder, pages, timeout, start) for entry in found]
+    models = entries.find(place.absolute(), folder)
+    entries.refuse_overwriting(models, folder)
+    jobs = [Job(entry, words, folder, pages, timeout, start) for entry in models]
     rows = {each.entry.name: row for each in jobs if (row := done(each)) is not None}
     reused = len(rows)
     for row in rows.values():
@@ -337,14 +341,14 @@ def _write(zoo: Zoo, folder: Path) -> None:
 
 def _run(jobs: Sequence[Job], executor: Executor | None) -> Iterator[tuple[Job, Row]]:
     """Yield each job with its row, in completion order."""
-    left = list(jobs)
+    remaining = list(jobs)
     if executor is not None:
         for each, row in _by(executor, jobs):
-            left.remove(each)
+            remaining.remove(each)
             yield each, row
-    if left:
+    if remaining:
         with here() as threads:
-            yield from _by(threads, left)
+            yield from _by(threads, remaining)
 
 
 def _by(executor: Executor, jobs: Iterable[Job]) -> Iterator[tuple[Job, Row]]:

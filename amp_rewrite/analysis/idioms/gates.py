@@ -56,11 +56,11 @@ def _beside_number(node: ir.Node) -> ir.Value | None:
     """Return the operand that a node multiplies by, divides by, or adds to a stored number."""
     if node.op_type in REARRANGES:
         return node.inputs[0]
-    given = patterns.operands(node) if node.op_type in ("Add", "Div", "Mul") else ()
-    stored = [patterns.scalar(value) is not None for value in given]
-    if len(stored) != 2 or sum(stored) != 1 or (node.op_type == "Div" and stored[0]):
+    operands = patterns.operands(node) if node.op_type in ("Add", "Div", "Mul") else ()
+    are_scalar = [patterns.scalar(value) is not None for value in operands]
+    if len(are_scalar) != 2 or sum(are_scalar) != 1 or (node.op_type == "Div" and are_scalar[0]):
         return None
-    return given[stored.index(False)]
+    return operands[are_scalar.index(False)]
 
 
 def _beside_addend(node: ir.Node) -> ir.Value | None:
@@ -98,18 +98,18 @@ _FACTORED = [
 ]  # with Pow, it also takes a preceding Cast
 
 
-def _is_fused_in_float32(core: str, found: Match) -> bool:
+def _is_fused_in_float32(core: str, match: Match) -> bool:
     """Return whether onnxruntime fuses a spelling in float32, and not in bfloat16.
 
     Source: gelu_fusion.cc, fast_gelu_fusion.cc and quick_gelu_fusion.cc in onnxruntime/core/optimizer; seen
     with onnxruntime-gpu 1.31.1.
     """
-    front = sorted(node.op_type for node in found.of("front"))
+    front = sorted(node.op_type for node in match.of("front"))
     if core == "Sigmoid":
         return front == ["Mul"]
     if core == "Erf":
-        return front == ["Div"] and not {"data", "last"}.isdisjoint(found.parts)
-    return core == "Tanh" and front == _FACTORED and "data" in found.parts
+        return front == ["Div"] and not {"data", "last"}.isdisjoint(match.parts)
+    return core == "Tanh" and front == _FACTORED and "data" in match.parts
 
 
 def find_activations(graph: UnitGraph, half: Half) -> Iterator[Idiom]:
@@ -117,20 +117,20 @@ def find_activations(graph: UnitGraph, half: Half) -> Iterator[Idiom]:
     for operator, most, pattern in _ACTIVATIONS:
         for node in graph.nodes_of(operator):
             ends = [*patterns.ends_behind(node, most)]
-            tried = (_activation(node, end, pattern, half) for end in reversed(ends))
-            yield from [found for found in tried if found is not None][:1]
+            candidates = (_activation(node, end, pattern, half) for end in reversed(ends))
+            yield from [activation for activation in candidates if activation is not None][:1]
 
 
 def _activation(core: ir.Node, end: ir.Node, pattern: Pattern, half: Half) -> Idiom | None:
     if not patterns.is_default(end, "Div", "Mul"):
         return None
-    found = patterns.match(pattern, end.outputs[0])
-    if found is None or core not in found.nodes or not patterns.are_closed(found.nodes, end):
+    match = patterns.match(pattern, end.outputs[0])
+    if match is None or core not in match.nodes or not patterns.are_closed(match.nodes, end):
         return None
-    is_mish = any(node.op_type == "Softplus" for node in found.of("front"))
+    is_mish = any(node.op_type == "Softplus" for node in match.of("front"))
     operator = _MISH if is_mish else _SPELL.get(core.op_type, SWISH)
-    data, nodes = found.values["x"], found.but()
-    if half is not FLOAT16 and _is_fused_in_float32(core.op_type, found):
+    data, nodes = match.values["x"], match.but()
+    if half is not FLOAT16 and _is_fused_in_float32(core.op_type, match):
         return Idiom(operator, data, inner=nodes, result=end)
     return Idiom(operator, data, outer=nodes)
 
@@ -153,12 +153,12 @@ def find_softmaxes(graph: UnitGraph, half: Half) -> Iterator[Idiom]:
     In bfloat16, whose steps of 3 % are too coarse for a difference, one that has one result is float32.
     """
     for node in graph.nodes_of("Exp"):
-        found = patterns.match(_BELOW, node.outputs[0])
-        if found is None or _is_longer(found.values["x"], half.largest):
+        match = patterns.match(_BELOW, node.outputs[0])
+        if match is None or _is_longer(match.values["x"], half.largest):
             continue
-        behind = tuple(_behind(node, frozenset(found.nodes)))
+        behind = tuple(_behind(node, frozenset(match.nodes)))
         operator = LOGARITHM if any(node.op_type == "Log" for node in behind) else SOFTMAX
-        nodes, data = tuple(dict.fromkeys((*found.but(), *behind))), found.values["x"]
+        nodes, data = tuple(dict.fromkeys((*match.but(), *behind))), match.values["x"]
         if half is FLOAT16:
             yield Idiom(operator, data, outer=nodes)
         elif patterns.are_closed(nodes, nodes[-1]):

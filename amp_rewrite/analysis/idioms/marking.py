@@ -85,11 +85,11 @@ class _Marking:
         return self._graph.producer.get(idiom.result.outputs[0]) if idiom.result is not None else None
 
     def _spelled(self) -> Mapping[int, Spelled]:
-        found: dict[int, Spelled] = {}
+        parts: dict[int, Spelled] = {}
         for part in reversed(Part):
             for idiom in self._idioms:
-                found.update(dict.fromkeys(self._in(idiom, part), Spelled(part, idiom.operator)))
-        return found
+                parts.update(dict.fromkeys(self._in(idiom, part), Spelled(part, idiom.operator)))
+        return parts
 
     def _in(self, idiom: Idiom, part: Part) -> Iterable[int]:
         result = self._result(idiom)
@@ -107,28 +107,28 @@ class _Marking:
 
     def _alike(self, idiom: Idiom, data: ir.Value, result: int) -> Alike:
         graph, inner = self._graph, frozenset(self._of(idiom.inner))
-        seen = _passed_on(data)
-        beside = (unit for value in seen for unit, _ in graph.uses.get(value, ()) if unit not in inner)
+        aliases = _passed_on(data)
+        beside = (unit for value in aliases for unit, _ in graph.uses.get(value, ()) if unit not in inner)
         return Alike(
             result=result,
             producer=graph.producer.get(data),
             weights=self._of(idiom.outer),
             beside=tuple(dict.fromkeys(beside)),
             enters=data in self._entering and self._is_half_io(data),
-            leaves=any(value in self._leaving and not self._is_half_io(value) for value in seen),
+            leaves=any(value in self._leaving and not self._is_half_io(value) for value in aliases),
         )
 
     def _is_half_io(self, value: ir.Value) -> bool:
         """Return whether an input or output of the model becomes half."""
-        asked = self._options.io is IOTypes.HALF and value.name not in self._options.keep_io
-        return asked and not value.is_initializer()
+        is_converted = self._options.io is IOTypes.HALF and value.name not in self._options.keep_io
+        return is_converted and not value.is_initializer()
 
 
 def _passed_on(value: ir.Value) -> tuple[ir.Value, ...]:
     """Return a value and the outputs of its Identities: runtimes take them for the same."""
-    found = {value: None}
+    aliases = {value: None}
     for each in (waiting := [value]):
-        made = [node.outputs[0] for node, _ in each.uses() if patterns.is_default(node, "Identity")]
-        waiting += [other for other in made if other not in found]
-        found.update(dict.fromkeys(made))
-    return tuple(found)
+        copies = [node.outputs[0] for node, _ in each.uses() if patterns.is_default(node, "Identity")]
+        waiting += [other for other in copies if other not in aliases]
+        aliases.update(dict.fromkeys(copies))
+    return tuple(aliases)

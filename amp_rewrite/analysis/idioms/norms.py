@@ -49,10 +49,10 @@ def _shapes_a_mean(node: ir.Node) -> ir.Value | None:
     return node.inputs[0] if node.op_type == "Div" or node.op_type in REARRANGES else None
 
 
-def _is_mean(found: Match) -> bool:
+def _is_mean(match: Match) -> bool:
     """Return whether a reduction is a mean, or one node divides the sum by the number of its terms."""
-    *_, reduction = (node for node in found.nodes if node.op_type in ("ReduceMean", "ReduceSum"))
-    divisors = [node.inputs[1] for node in found.nodes if node.op_type == "Div"]
+    *_, reduction = (node for node in match.nodes if node.op_type in ("ReduceMean", "ReduceSum"))
+    divisors = [node.inputs[1] for node in match.nodes if node.op_type == "Div"]
     if reduction.op_type == "ReduceMean" or len(divisors) != 1:
         return reduction.op_type == "ReduceMean" and not divisors
     count = patterns.scalar(divisors[0])
@@ -74,11 +74,11 @@ def _passes_on(node: ir.Node) -> ir.Value | None:
     return first if patterns.is_of_sizes(others[0]) else others[0] if patterns.is_of_sizes(first) else None
 
 
-def _has_degree_0(found: Match) -> bool:
+def _has_degree_0(match: Match) -> bool:
     """Return whether a quotient is of degree 0 in its data."""
-    (quotient, *_), power = found.nodes, found.of("power", "square of the mean")
+    (quotient, *_), power = match.nodes, match.of("power", "square of the mean")
     degree = 1.0 if any(node.op_type == "ReduceL2" for node in power) else 2.0
-    for node in (node for node in reversed(found.of("chain")) if node not in power):
+    for node in (node for node in reversed(match.of("chain")) if node not in power):
         if node.op_type == "Sqrt":
             degree /= 2
         elif node.op_type == "Pow":
@@ -88,11 +88,11 @@ def _has_degree_0(found: Match) -> bool:
     return degree == (1 if quotient.op_type == "Div" else -1)
 
 
-def _norm(data: Pattern, spelled: Pattern | None = None, dividend: Pattern | None = None) -> Pattern:
+def _norm(data: Pattern, alternative: Pattern | None = None, dividend: Pattern | None = None) -> Pattern:
     """Return the pattern of data divided by a root of their power mean, or by the `alternative`."""
     squared = op("ReduceMean ReduceSum", square(data))
     power = part("power", either(squared, op("ReduceSumSquare ReduceL2", data), self_product(data)))
-    chain = part("chain", steps(_passes_on, power if spelled is None else spelled))
+    chain = part("chain", steps(_passes_on, power if alternative is None else alternative))
     return when(op("Div Mul", dividend or data, chain), _has_degree_0)
 
 
@@ -144,7 +144,7 @@ def _typed_as(
 def _has_vectors(outer: tuple[ir.Node, ...]) -> bool:
     """Return whether there are a weight and a bias of one axis, as LayerNormalization requires."""
     ranks = [[len(v.shape) for v in node.inputs if v is not None and v.shape is not None] for node in outer]
-    return len(outer) == _WEIGHT_AND_BIAS and all(1 in found for found in ranks)
+    return len(outer) == _WEIGHT_AND_BIAS and all(1 in candidates for candidates in ranks)
 
 
 _WEIGHT_AND_BIAS = 2
@@ -163,12 +163,12 @@ def _of(reduction: ir.Node) -> Norm | None:
     """Return the norm whose statistics begin with this reduction."""
     for end in patterns.ends_behind(reduction, _LONGEST):
         if patterns.is_default(end, "Div", "Mul"):
-            found = patterns.match(_NORM, end.outputs[0])
-            if found is not None and reduction in found.parts["power"]:
-                centring = found.of("centring")[::-1]
-                power = tuple(node for node in found.of("power")[::-1] if node not in centring)
-                chain = found.but(*centring, *power, end)
-                norm = Norm(found.values["x"], centring, power, reduction, chain, end)
+            match = patterns.match(_NORM, end.outputs[0])
+            if match is not None and reduction in match.parts["power"]:
+                centring = match.of("centring")[::-1]
+                power = tuple(node for node in match.of("power")[::-1] if node not in centring)
+                chain = match.but(*centring, *power, end)
+                norm = Norm(match.values["x"], centring, power, reduction, chain, end)
                 return norm if patterns.are_closed(norm.inner, end) else None
     return None
 
@@ -191,10 +191,10 @@ def find_groups(graph: UnitGraph) -> Iterator[Idiom]:
     """
     for node in graph.nodes_of("InstanceNormalization"):
         end = patterns.only_reader(node.outputs[0])
-        found = patterns.match(_GROUPED, end.outputs[0]) if end is not None and end.outputs else None
-        if end is not None and found is not None and patterns.are_closed(found.nodes, end):
+        match = patterns.match(_GROUPED, end.outputs[0]) if end is not None and end.outputs else None
+        if end is not None and match is not None and patterns.are_closed(match.nodes, end):
             weights = _weights(end.outputs[0])
-            yield Idiom(GROUPS, found.values["x"], outer=(*found.but(), *weights))
+            yield Idiom(GROUPS, match.values["x"], outer=(*match.but(), *weights))
 
 
 def idioms(norms: Iterable[Norm], graph: UnitGraph, half: Half) -> Iterator[Idiom]:

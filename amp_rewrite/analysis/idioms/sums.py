@@ -72,7 +72,7 @@ def self_product(data: Pattern) -> Pattern:
     return either(
         op("Einsum", data, data, where=_is_contraction),
         op("MatMul", data, data, where=_is_row_by_column),
-        when(op("MatMul", square(data)), lambda found: _adds_up(found.nodes[0].inputs[1])),
+        when(op("MatMul", square(data)), lambda match: _adds_up(match.nodes[0].inputs[1])),
         op("ReduceSum", op("Mul", op("MatMul", data, data), fits(_is_identity))),
     )
 
@@ -121,10 +121,10 @@ _SUM_OF_SQUARES = self_product(_X)
 def find_squares(graph: UnitGraph) -> Iterator[Idiom]:
     """Yield the sums of squares of a model that are written as products."""
     for node in graph.nodes_of("Einsum", "MatMul", "ReduceSum"):
-        found = patterns.match(_SUM_OF_SQUARES, node.outputs[0])
-        if found is not None:
-            products = (part for part in found.but() if part.op_type not in REARRANGES)
-            yield Idiom(SUM_OF_SQUARES, found.values["x"], outer=tuple(products))
+        match = patterns.match(_SUM_OF_SQUARES, node.outputs[0])
+        if match is not None:
+            products = (part for part in match.but() if part.op_type not in REARRANGES)
+            yield Idiom(SUM_OF_SQUARES, match.values["x"], outer=tuple(products))
 
 
 # Running sums.
@@ -191,9 +191,9 @@ def _is_summed(einsum: ir.Node, triangle: int) -> bool:
     """Return whether one axis of the triangle is that of the sum, and the other, new to the data, is kept."""
     terms, _, result = schema.text(einsum, "equation").replace(" ", "").partition("->")
     axes, *data = terms.split(",")[:: -1 if triangle else 1]
-    kept, added = set(axes) & set(result), set(axes) - set(result)
-    is_sum = len(axes) == 2 and len(kept) == len(added) == len(data) == 1
-    return is_sum and added <= set(data[0]) and not kept & set(data[0])
+    common_axes, new_axes = set(axes) & set(result), set(axes) - set(result)
+    is_sum = len(axes) == 2 and len(common_axes) == len(new_axes) == len(data) == 1
+    return is_sum and new_axes <= set(data[0]) and not common_axes & set(data[0])
 
 
 # Shares.
@@ -203,9 +203,9 @@ def _passes_on(node: ir.Node) -> ir.Value | None:
     """Return the sum that a node passes on or adds a non-negative number to; None for any other node."""
     if node.op_type in REARRANGES:
         return node.inputs[0]
-    given = patterns.operands(node) if node.op_type in ("Add", "Clip", "Max") and node.inputs[0] else ()
-    sums = [value for value in given if patterns.scalar(value) is None]
-    is_above = all((patterns.scalar(value) or 0.0) >= 0 for value in given)
+    operands = patterns.operands(node) if node.op_type in ("Add", "Clip", "Max") and node.inputs[0] else ()
+    sums = [value for value in operands if patterns.scalar(value) is None]
+    is_above = all((patterns.scalar(value) or 0.0) >= 0 for value in operands)
     return sums[0] if len(sums) == 1 and is_above else None
 
 
@@ -218,9 +218,9 @@ def _averages_few(mean: ir.Node) -> bool:
     )
     if before is None or after is None or len(before) != len(after):
         return False
-    sizes = [size for size, left in zip(before, after, strict=True) if left == 1]
-    known = [size for size in sizes if isinstance(size, int)]
-    return len(known) == len(sizes) and math.prod(known) <= _MOST
+    sizes = [size for size, reduced_size in zip(before, after, strict=True) if reduced_size == 1]
+    static_sizes = [size for size in sizes if isinstance(size, int)]
+    return len(static_sizes) == len(sizes) and math.prod(static_sizes) <= _MOST
 
 
 _MOST = 32_752
@@ -234,15 +234,15 @@ def find_shares(graph: UnitGraph, operator: Operator) -> Iterator[Idiom]:
     """Yield the written-out shares of a model, as outputs of this operator."""
     for node in graph.nodes_of("ReduceMean", "ReduceSum"):
         for end in patterns.ends_behind(node, _LONGEST):
-            found = patterns.match(_SHARE, end.outputs[0]) if end.op_type == "Div" else None
-            if found is not None and node in found.nodes:
-                yield from _share(found, end, operator)
+            match = patterns.match(_SHARE, end.outputs[0]) if end.op_type == "Div" else None
+            if match is not None and node in match.nodes:
+                yield from _share(match, end, operator)
 
 
-def _share(found: Match, end: ir.Node, operator: Operator) -> Iterator[Idiom]:
-    data = found.values["x"]
+def _share(match: Match, end: ir.Node, operator: Operator) -> Iterator[Idiom]:
+    data = match.values["x"]
     norm = maker(data, "ReduceL1", "ReduceL2")
-    inner = (*([norm] if norm is not None else []), *found.but())
+    inner = (*([norm] if norm is not None else []), *match.but())
     is_share = maker(data, "Exp") is None and _is_nowhere_negative(data)  # else a Softmax
     source = inner[0].inputs[0]
     if is_share and source is not None and patterns.are_closed(inner, end):

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.arguments import shown
+from amp_rewrite.arguments import describe
 from amp_rewrite.errors import FeedError
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.onnx_types.element_types import element_type_name
@@ -138,8 +138,8 @@ def refuse_unknown(names: Iterable[str], inputs: Mapping[str, Input], where: str
     """Raise FeedError for a name that is not an input."""
     for name in names:
         if name not in inputs:
-            known = ", ".join(inputs) or "no inputs"
-            raise FeedError(f"the model has no input '{name}'", where=where, remedy=f"it has {known}")
+            choices = ", ".join(inputs) or "no inputs"
+            raise FeedError(f"the model has no input '{name}'", where=where, remedy=f"it has {choices}")
 
 
 def refuse_wrong_names(names: Collection[str], inputs: Mapping[str, Input], where: str | Path) -> None:
@@ -168,8 +168,8 @@ def _tensor(declared: Input, array: Array, where: str | Path) -> Array:
 
 
 def _mismatch(declared: Input, shape: tuple[int, ...], dtype: np.dtype[Any], where: str | Path) -> FeedError:
-    given = f"{dtype}[{','.join(map(str, shape))}]"
-    return declared.error(f"is {declared.type_text}, but {given} was given", where=where, remedy=_SAVE)
+    actual = f"{dtype}[{','.join(map(str, shape))}]"
+    return declared.error(f"is {declared.type_text}, but {actual} was given", where=where, remedy=_SAVE)
 
 
 def _fits(declared: Input, shape: tuple[int, ...]) -> bool:
@@ -183,19 +183,19 @@ def _fits(declared: Input, shape: tuple[int, ...]) -> bool:
 
 def _convert(array: Array, dtype: ir.DataType | None) -> Array | None:
     """Return the array in that element type; None if numbers would change."""
-    wanted = dtype.numpy() if dtype is not None else array.dtype
+    target = dtype.numpy() if dtype is not None else array.dtype
     if dtype == ir.DataType.STRING:
         return array if array.dtype.kind in "UOST" else None
-    if array.dtype == wanted:
+    if array.dtype == target:
         return array
-    if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
-        return array.view(wanted)  # an .npz does not store the names of extension types
-    if _category(array.dtype) != _category(wanted):
+    if array.dtype.kind == "V" and array.dtype.itemsize == target.itemsize:
+        return array.view(target)  # an .npz does not store the names of extension types
+    if _category(array.dtype) != _category(target):
         return None
     with np.errstate(all="ignore"):
-        cast = array.astype(wanted)
-    is_usual = (array.dtype, wanted) == (np.float64, np.float32)
-    is_float = _category(wanted) == "float"
+        cast = array.astype(target)
+    is_usual = (array.dtype, target) == (np.float64, np.float32)
+    is_float = _category(target) == "float"
     same = is_usual or np.array_equal(cast.astype(array.dtype), array, equal_nan=is_float)
     return cast if same else None
 
@@ -203,12 +203,12 @@ def _convert(array: Array, dtype: ir.DataType | None) -> Array | None:
 def _category(dtype: np.dtype[Any]) -> str:
     """Return `float` or `integer`, or NumPy's kind code for other types."""
     try:
-        known = ir.DataType.from_numpy(dtype)
+        data_type = ir.DataType.from_numpy(dtype)
     except TypeError:
         return dtype.kind
-    if known.is_floating_point():
+    if data_type.is_floating_point():
         return "float"
-    return "integer" if known.is_integer() else dtype.kind
+    return "integer" if data_type.is_integer() else dtype.kind
 
 
 # Diagnosis of a sample that does not fit a session, after a run has failed on it.
@@ -222,8 +222,8 @@ def refuse(session: Any, feeds: Mapping[str, Any], where: str) -> None:
     entries = ((session.get_inputs(), False), (session.get_overridable_initializers(), True))
     inputs = {
         entry.name: _input_of_session(entry, has_default=has_default)
-        for listed, has_default in entries
-        for entry in listed
+        for ports, has_default in entries
+        for entry in ports
     }
     refuse_wrong_names(feeds, inputs, where)
     for name, value in feeds.items():
@@ -231,7 +231,7 @@ def refuse(session: Any, feeds: Mapping[str, Any], where: str) -> None:
         if declared.structure is not Structure.TENSOR:
             continue
         if not isinstance(value, (np.ndarray, np.generic)):
-            problem = f"is {declared.type_text}, but {shown(value)} was given, which is no NumPy array"
+            problem = f"is {declared.type_text}, but {describe(value)} was given, which is no NumPy array"
             remedy = "give a numpy.ndarray (tensor.numpy() of a tensor)"
             raise declared.error(problem, where=where, remedy=remedy)
         try:

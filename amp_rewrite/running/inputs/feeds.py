@@ -58,15 +58,15 @@ def read(path: Path, inputs: Mapping[str, Input]) -> dict[str, NDArray[Any]]:
         with reading.open_regular(path) as file, zipfile.ZipFile(file) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             refuse_unknown(members, inputs, path)
-            needed = 0
+            total_bytes = 0
             for name, member in members.items():
                 shape, dtype = _header(archive, member)
                 check_declared(inputs[name], shape, dtype, path)
-                needed += math.prod(shape) * dtype.itemsize
+                total_bytes += math.prod(shape) * dtype.itemsize
             free = latency.available()
-            if free is not None and needed > free:
+            if free is not None and total_bytes > free:
                 raise FeedError(
-                    f"would take {needed / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB of memory are free",
+                    f"would take {total_bytes / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB of memory are free",
                     where=path,
                     remedy="give a smaller sample",
                 )
@@ -208,7 +208,7 @@ def _samples(model: ir.Model, path: str, data: Data, *, partial: bool = False) -
         return synthetic.synthesise(model, data.dims, data.seed, data.samples, path, data.images, data.ranges)
     declared = inputs_of(model, path)
     inputs = {one.name: replace(one, has_default=partial or one.has_default) for one in declared}
-    return (read(inputs) for read in _all_readers(data))
+    return (reader(inputs) for reader in _all_readers(data))
 
 
 def _path_of(model: onnx.ModelProto | str | Path) -> str:

@@ -66,9 +66,9 @@ class NodeInput:
         """Return the axis of this input for an axis of a value read directly, cast or transposed; None for
         any other path.
         """
-        read = self.input_at(self.index)
-        producer = None if read is None else read.producer()
-        if read is value:
+        source = self.input_at(self.index)
+        producer = None if source is None else source.producer()
+        if source is value:
             return axis
         if producer is None or producer.inputs[:1] != (value,):
             return None
@@ -161,8 +161,8 @@ def _patched_side(axis: int, use: NodeInput, weight: Shape, consumers: Consumers
     strides, pads = (use.node.attributes.get_ints(name, ()) for name in ("strides", "pads"))
     if len(weight) < IMAGE_RANK or tuple(strides) != weight[_SPATIAL:] or any(pads):
         return None
-    added = (after for after in consumers.of(use.node.outputs[0]) if after.operator == "Add")
-    tables = (_positions(after) for after in added)
+    additions = (after for after in consumers.of(use.node.outputs[0]) if after.operator == "Add")
+    tables = (_positions(after) for after in additions)
     sides = (_side(table[-2]) for table in tables if len(table) > 1 and table[-1] == weight[0])
     return next((side * weight[axis] for side in sides if side), None)
 
@@ -173,12 +173,12 @@ def _side(length: int) -> int:
     return next((root for count in patches if (root := math.isqrt(count)) ** 2 == count), 0)
 
 
-def _positions(added: NodeInput) -> Shape:
+def _positions(addition: NodeInput) -> Shape:
     """Return the shape of the other operand, a constant or a Gather from constants; else ()."""
-    other = added.input_at(1 - added.index)
+    other = addition.input_at(1 - addition.index)
     node = None if other is None else other.producer()
     if node is None or node.op_type != "Gather" or node.attributes.get_int("axis", 0):
-        return added.stored_shape(1 - added.index)
+        return addition.stored_shape(1 - addition.index)
     table, indices = (NodeInput(node, 0).stored_shape(index) for index in (0, 1))
     return (*indices, *table[1:]) if table and stored_as(node.inputs[1]) is not None else ()
 
@@ -358,7 +358,7 @@ class Sizing:
             return None
         if dim.is_float and dim.axis > 0 and words & _AUDIO:
             return SAMPLES
-        size = next((size for known, size in _NAMED if words & set(known.split())), None)
+        size = next((size for vocabulary, size in _NAMED if words & set(vocabulary.split())), None)
         return self._consumers.batch or size if size == BATCH else size
 
     def _is_derived(self, dim: _OpenDim) -> bool:

@@ -102,9 +102,9 @@ class InputSpec:
         """Return the shape of another value, also through Cast and DequantizeLinear; empty if unknown."""
         if value is None or value in self.all_shapes:
             return () if value is None else self.all_shapes[value]
-        stored = stored_as(value)
-        if stored is not None:
-            return tuple(stored.shape.numpy())
+        constant = stored_as(value)
+        if constant is not None:
+            return tuple(constant.shape.numpy())
         if value.shape is not None and value.shape.is_static():
             return tuple(value.shape.numpy())
         node = value.producer()
@@ -145,8 +145,8 @@ def _is_past(name: str, shape: Shape) -> bool:
 
 def _stored_number(value: ir.Value | None) -> int | None:
     """Return the only element of a constant; None for other values."""
-    stored = stored_as(value)
-    return None if stored is None or stored.size != 1 else int(np.ravel(stored.numpy())[0])
+    constant = stored_as(value)
+    return None if constant is None or constant.size != 1 else int(np.ravel(constant.numpy())[0])
 
 
 # Integers: ids within their tables, positions, masks, lengths and operands that determine shapes.
@@ -259,8 +259,8 @@ def _operand(spec: InputSpec) -> Array | None:
 
 def _ends(spec: InputSpec, use: NodeInput, data: Shape) -> Sequence[int]:
     """Return the sizes of the sliced axes, so that nothing is cut off."""
-    stored = stored_as(use.input_at(3))
-    axes = np.ravel(stored.numpy()) if stored is not None else range(spec.length)
+    constant = stored_as(use.input_at(3))
+    axes = np.ravel(constant.numpy()) if constant is not None else range(spec.length)
     return [data[axis] for axis in axes if -len(data) <= axis < len(data)]
 
 
@@ -269,8 +269,8 @@ def _parts(spec: InputSpec, use: NodeInput, data: Shape) -> Sequence[int]:
     axis = use.attribute("axis")
     if not -len(data) <= axis < len(data) or not spec.shape:
         return ()
-    part, left = divmod(data[axis], spec.length)
-    return [*[part] * (spec.length - 1), part + left]
+    part, remainder = divmod(data[axis], spec.length)
+    return [*[part] * (spec.length - 1), part + remainder]
 
 
 _Operand = Callable[[InputSpec, NodeInput, Shape], Sequence[int]]
@@ -371,19 +371,19 @@ _FEW = 1 << 16
 """The most weights of a product that counts as a sum; a layer has more."""
 
 
-def _needs_positive(consumers: Consumers, use: NodeInput, left: int) -> bool:
+def _needs_positive(consumers: Consumers, use: NodeInput, depth: int) -> bool:
     """Return whether the operand of this use, or a sum of it, is a radicand or a divisor."""
     if use.key in _node_inputs("Sqrt Log", 0):
         return True
     if use.key == ("Pow", 0):
         exponent = stored_as(use.input_at(1))
         return exponent is None or bool(np.any(exponent.numpy() % 1) or np.any(exponent.numpy() < 0))
-    if not left or not _is_added_up(use):
+    if not depth or not _is_added_up(use):
         return False
     sums = consumers.of(use.node.outputs[0])
     is_reduced = use.operator != "Add"
     divides = is_reduced and any(after.key in (("Reciprocal", 0), ("Div", 1)) for after in sums)
-    return divides or any(_needs_positive(consumers, after, left - 1) for after in sums)
+    return divides or any(_needs_positive(consumers, after, depth - 1) for after in sums)
 
 
 def _is_added_up(use: NodeInput) -> bool:
@@ -449,8 +449,10 @@ def stated_range(spec: InputSpec) -> ImageRange | None:
     """
     for use in spec.uses:
         at = _CONSTANTS.get(use.key)
-        stored = None if at is None else stored_as(use.input_at(at))
-        size = 0.0 if stored is None else float(np.abs(stored.numpy().astype(np.float64)).max(initial=0.0))
+        constant = None if at is None else stored_as(use.input_at(at))
+        size = (
+            0.0 if constant is None else float(np.abs(constant.numpy().astype(np.float64)).max(initial=0.0))
+        )
         if size and np.isfinite(size):
             is_bytes = size < 0.1 if use.operator == "Mul" else size > 2.0
             return ImageRange.BYTES if is_bytes else ImageRange.UNIT
