@@ -28,7 +28,7 @@ def entry(word: str, authority: Authority = Authority.LIST) -> Entry:
     kind = Kind.INFER if word.upper() == FOLLOW else Kind[word.upper()]
     evidence = Evidence(authority, Reason.LISTED, text="as the test says")
     found = Entry(kind, evidence, word == FOLLOW)
-    return found if word.isupper() else classification.kept(found, evidence)
+    return found if word.isupper() else classification.pin_entry(found, evidence)
 
 
 def entries(words: str) -> tuple[Entry, ...]:
