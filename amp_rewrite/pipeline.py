@@ -23,10 +23,10 @@ from amp_rewrite.analysis.observed import Held, Seen
 from amp_rewrite.analysis.outputs import Faint
 from amp_rewrite.bounds import bounding, deciding
 from amp_rewrite.colouring import classification, paying, rules
+from amp_rewrite.costs import flop_count
 from amp_rewrite.errors import ModelError
 from amp_rewrite.explaining import causes, sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
-from amp_rewrite.flops import flop_count
 from amp_rewrite.model import inlining, loading, output_paths, serialization, writing
 from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types import element_types

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike, Texts
-from amp_rewrite.coverage import rules as baselines
+from amp_rewrite.coverage import coverage_rules as baselines
 from amp_rewrite.coverage.counts import Coverage, measure
+from amp_rewrite.coverage.coverage_rules import TOLERANCE, CoverageRules, RuleResult, check
 from amp_rewrite.coverage.faces import nodes
-from amp_rewrite.coverage.rules import TOLERANCE, CoverageRules, RuleResult, check
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.policy.open_sizes import Dims

@@ -27,7 +27,7 @@ from amp_rewrite import Options, rewrite
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.numerics.half import BY_NAME
 from amp_rewrite.placement import opening
-from amp_rewrite.placement.comparison import compare_placements
+from amp_rewrite.placement.differences import compare_placements
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.placement.placing import Place, placer
 from amp_rewrite.placement.saved_graph import FULL

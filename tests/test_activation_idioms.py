@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from amp_rewrite import analyze, rewrite, verify
-from amp_rewrite.placement.comparison import compare_placements
+from amp_rewrite.placement.differences import compare_placements
 from amp_rewrite.policy.options import Options, Pins
 from tests import activations, neutral, softmaxes, text
 from tests.cuda_sessions import cuda_placer, marks

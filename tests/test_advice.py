@@ -6,9 +6,9 @@ import onnx
 import pytest
 
 from amp_rewrite import analyze, rewrite
+from amp_rewrite.costs import flop_count
 from amp_rewrite.coverage.advice import Capability, advise, explain_shortfall
 from amp_rewrite.errors import OptionError
-from amp_rewrite.flops import flop_count
 from amp_rewrite.model import loading
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.onnx_types import shape_inference

@@ -10,11 +10,11 @@ import pytest
 from onnx.parser import parse_model
 
 from amp_rewrite import analyze, rewrite
+from amp_rewrite.costs import flop_count
 from amp_rewrite.explaining import suggestions
 from amp_rewrite.explaining.causes import Change, Suggestion
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explaining.sentences import of_cause
-from amp_rewrite.flops import flop_count
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import node_patterns, operator_lists
 from amp_rewrite.policy.evidence import Authority

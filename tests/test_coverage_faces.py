@@ -8,6 +8,7 @@ import pytest
 
 from amp_rewrite.console import Console
 from amp_rewrite.coverage.counts import measure
+from amp_rewrite.coverage.coverage_rules import CoverageRules, check
 from amp_rewrite.coverage.faces import (
     MeasuredModel,
     commands,
@@ -17,7 +18,6 @@ from amp_rewrite.coverage.faces import (
     print_checks,
     print_coverage,
 )
-from amp_rewrite.coverage.rules import CoverageRules, check
 from tests import text
 
 SOURCE = """g (float16[2, 8] x) => (float[2, 4] y) <float16[8, 16] w1, float[16, 4] w2> {

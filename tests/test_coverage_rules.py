@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from amp_rewrite.coverage import rules as coverage_rules
+from amp_rewrite.coverage import coverage_rules as coverage_rules
 from amp_rewrite.coverage.counts import measure
-from amp_rewrite.coverage.rules import CoverageRules, check, percent
+from amp_rewrite.coverage.coverage_rules import CoverageRules, check, percent
 from amp_rewrite.errors import AmpRewriteError, ListError, OptionError
 from tests import text
 from tests.edits import edits
@@ -184,12 +184,12 @@ def test_what_is_no_baseline_is_refused(content, tmp_path):
     with pytest.raises(OptionError) as caught:
         coverage_rules.load_baseline(path)
     assert str(path) in str(caught.value)
-    assert "`rules.save_baseline`" in str(caught.value)
+    assert "`coverage_rules.save_baseline`" in str(caught.value)
 
 
 def test_a_missing_baseline_says_how_to_make_one(tmp_path):
     """The first run of a CI."""
-    with pytest.raises(OptionError, match=r"no such baseline; write it with `rules.save_baseline`"):
+    with pytest.raises(OptionError, match=r"no such baseline; write it with `coverage_rules.save_baseline`"):
         coverage_rules.load_baseline(tmp_path / "none.json")
 
 

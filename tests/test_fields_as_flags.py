@@ -13,7 +13,7 @@ import pytest
 import amp_rewrite
 from amp_rewrite import demo, errors, training
 from amp_rewrite.cli.fields_as_flags import FLAGS, in_flags
-from amp_rewrite.coverage import rules
+from amp_rewrite.coverage import coverage_rules
 from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.options import DECLARED, ExternalData, Options, Pins
 from amp_rewrite.rewriting import plan_files
@@ -79,7 +79,9 @@ def test_every_flag_stands_for_a_field_that_is_there():
         f"{owner}.{field.name}" for owner, kind in classes.items() for field in dataclasses.fields(kind)
     }
     known |= {
-        f"{module.__name__.split('.')[-1]}.{name}" for module in (plan_files, rules) for name in dir(module)
+        f"{module.__name__.split('.')[-1]}.{name}"
+        for module in (plan_files, coverage_rules)
+        for name in dir(module)
     }
     known |= {f"OpLists.override({kind.value})" for kind in Kind}
     known |= {f"Observed.{name}" for name in dir(amp_rewrite.Observed)}

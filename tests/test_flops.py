@@ -3,9 +3,9 @@ import onnx
 import onnx.parser
 import pytest
 
+from amp_rewrite.costs import flop_count, flop_formulas
+from amp_rewrite.costs.flop_count import FlopCount
 from amp_rewrite.errors import OptionError
-from amp_rewrite.flops import flop_count, flop_formulas
-from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.model import inlining, loading
 from amp_rewrite.onnx_types import element_types, schema
 from tests import text

@@ -3,8 +3,8 @@
 import onnx_ir as ir
 import pytest
 
+from amp_rewrite.costs import flop_count
 from amp_rewrite.demo import network as demo_network
-from amp_rewrite.flops import flop_count
 from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.pipeline import analyze, rewrite
 from amp_rewrite.reporting import drawn_graph

@@ -9,7 +9,7 @@ PACKAGE = ROOT / "amp_rewrite"
 # Each imports only from what stands before it: modules, and folders as wholes. It is the reading order, too.
 ORDER = """
     text version errors console process arguments files
-    numerics onnx_facts certificate onnx_types policy model flops
+    numerics onnx_facts certificate onnx_types policy model
     preparing analysis bounds costs colouring rewriting explaining
     running placement coverage reporting
     pipeline training tuning
@@ -144,8 +144,8 @@ ON_HOLDERS = {"append", "clear", "extend", "insert", "pop", "remove", "sort", "u
 
 def test_contributing_names_who_changes_a_model():
     """CONTRIBUTING.md names each module that assigns to parts of a model, or calls what changes them."""
-    said = sentence("Only these change a model", "What `running/` and `flops/` change")
-    inner = (path for path in MODULES if path.parent.name not in ("running", "flops"))
+    said = sentence("Only these change a model", "What `running/` changes")
+    inner = (path for path in MODULES if path.parent.name != "running")
     found = {path.stem for path in inner if any(map(changes, ast.walk(tree_of(path))))}
     assert set(re.findall(r"`(\w+)`", said)) == found
 

@@ -8,7 +8,7 @@ from onnx import parser
 
 from amp_rewrite import measure_placement
 from amp_rewrite.placement import opening, placement, saved_graph
-from amp_rewrite.placement.comparison import compare_placements
+from amp_rewrite.placement.differences import compare_placements
 from amp_rewrite.placement.placement import CpuReason, OnCpu, Placement
 from amp_rewrite.running.latency import CPU
 from amp_rewrite.running.sessions import Device

@@ -10,7 +10,7 @@ import pytest
 
 from amp_rewrite import demo, rewrite
 from amp_rewrite.placement import placing
-from amp_rewrite.placement.comparison import compare_placements
+from amp_rewrite.placement.differences import compare_placements
 from amp_rewrite.placement.placement import CpuReason
 from amp_rewrite.running.sessions import Device
 from tests import text

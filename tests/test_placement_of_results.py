@@ -5,7 +5,7 @@ import pytest
 from amp_rewrite import rewrite
 from amp_rewrite.options import IOTypes, Level, Options
 from amp_rewrite.placement import placing
-from amp_rewrite.placement.comparison import compare_placements
+from amp_rewrite.placement.differences import compare_placements
 from amp_rewrite.running.sessions import Device
 from tests.cuda_sessions import MARKS
 from tests.real_models import INDEX, MISSING, MODELS

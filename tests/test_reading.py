@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import amp_rewrite
-from amp_rewrite.coverage import rules
+from amp_rewrite.coverage import coverage_rules
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.files import reading
 from amp_rewrite.policy import operator_lists
@@ -68,8 +68,8 @@ READERS = {
     "observe": lambda path: amp_rewrite.observe(path, [{}]),
     "plan": plan_files.load,
     "list": operator_lists.load,
-    "rules": rules.load,
-    "baseline": rules.load_baseline,
+    "rules": coverage_rules.load,
+    "baseline": coverage_rules.load_baseline,
     "data": verify_with,
 }
 each_reader = pytest.mark.parametrize("call", READERS.values(), ids=READERS)

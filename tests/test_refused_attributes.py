@@ -4,7 +4,7 @@ import pytest
 
 from amp_rewrite import analyze
 from amp_rewrite.colouring.painting import Rule
-from amp_rewrite.placement.comparison import compare_placements
+from amp_rewrite.placement.differences import compare_placements
 from amp_rewrite.placement.placement import CpuReason
 from amp_rewrite.policy import targets
 from amp_rewrite.policy.evidence import Authority

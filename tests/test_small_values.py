@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from amp_rewrite import certify
-from amp_rewrite.certificate import folding, stored_values, tensors
+from amp_rewrite.certificate import folding, stored_tensors, tensors
 from amp_rewrite.numerics.half import FLOAT16
 
 COUNT = 40
@@ -46,7 +46,7 @@ def test_a_wrong_one_is_named(wrong):
 def test_the_first_wrong_element_of_many_blocks_is_named(monkeypatch, wrong):
     """Blocks are checked by threads, and said in their order."""
     monkeypatch.setattr(tensors, "BLOCK", 8)
-    monkeypatch.setattr(stored_values, "PART", 16)
+    monkeypatch.setattr(stored_tensors, "PART", 16)
     monkeypatch.setattr(folding, "_SMALL", 0)
     before, after = chain(), chain(COUNT)
     for model, kind in ((before, np.float32), (after, np.float16)):

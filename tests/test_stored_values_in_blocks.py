@@ -6,9 +6,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from amp_rewrite import certify
-from amp_rewrite.certificate import stored_values, tensors
+from amp_rewrite.certificate import stored_tensors, tensors
 from amp_rewrite.certificate.certificate import Licence
-from amp_rewrite.certificate.stored_values import Held
+from amp_rewrite.certificate.stored_tensors import Held
 
 SIZE = 100
 
@@ -17,12 +17,12 @@ SIZE = 100
 def small_blocks(monkeypatch):
     """Blocks of 8 elements, two of them in a part."""
     monkeypatch.setattr(tensors, "BLOCK", 8)
-    monkeypatch.setattr(stored_values, "PART", 16)
+    monkeypatch.setattr(stored_tensors, "PART", 16)
 
 
 def compared(old, new):
     """What comes of two arrays as stored values."""
-    return stored_values.compare(*(Held(numpy_helper.from_array(array), None) for array in (old, new)))
+    return stored_tensors.compare(*(Held(numpy_helper.from_array(array), None) for array in (old, new)))
 
 
 def test_what_holds_of_all_blocks_counts_once():

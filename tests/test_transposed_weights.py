@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from amp_rewrite import analyze, rewrite
-from amp_rewrite.placement.comparison import compare_placements
+from amp_rewrite.placement.differences import compare_placements
 from amp_rewrite.policy.options import Options, Pins
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.preparing.transposed_weights import reshaped

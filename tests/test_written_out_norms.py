@@ -9,7 +9,7 @@ from onnx import numpy_helper
 
 from amp_rewrite import pipeline
 from amp_rewrite.analysis.idioms.idiom import Part
-from amp_rewrite.placement.comparison import compare_placements
+from amp_rewrite.placement.differences import compare_placements
 from amp_rewrite.policy.options import Options, Pins
 from tests import cuda_sessions, norms, text
 from tests.norms import Spelling

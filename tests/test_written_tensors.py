@@ -8,10 +8,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from amp_rewrite import Options, Pins, certify, rewrite
-from amp_rewrite.certificate import stored_values
+from amp_rewrite.certificate import stored_tensors
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.element_checks import WrittenTensors
-from amp_rewrite.certificate.stored_values import Held
+from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.errors import CertificateError
 from amp_rewrite.model.constants import ConvertedTensor
@@ -39,13 +39,13 @@ def source(tmp_path):
 @pytest.fixture
 def read_whole(monkeypatch):
     """The sizes of the tensors that a proof reads from end to end."""
-    sizes, checked = [], stored_values.check_parts
+    sizes, checked = [], stored_tensors.check_parts
 
     def counting(check, old, new):
         sizes.append(old.size)
         return checked(check, old, new)
 
-    monkeypatch.setattr(stored_values, "check_parts", counting)
+    monkeypatch.setattr(stored_tensors, "check_parts", counting)
     return sizes
 
 
@@ -133,7 +133,7 @@ def written(tmp_path, old, data_type, made):
     before = held(tmp_path, "old", helper.np_dtype_to_tensor_dtype(old.dtype), old.size)
     seen = WrittenTensors()
     with (tmp_path / "new").open("w+b") as file:
-        extent = stored_values.tensors.elements(before.tensor, before.folder).extent()
+        extent = stored_tensors.tensors.elements(before.tensor, before.folder).extent()
         seen.write(file, data_type, extent, [old[:50], old[50:]], lambda block: block.astype(made))
     seen.close(tmp_path / "new")
     return before, held(tmp_path, "new", data_type, old.size, seen)
@@ -151,7 +151,7 @@ def test_what_holds_of_all_blocks_counts_once(tmp_path, read_whole):
     """As where a tensor is read."""
     old = np.arange(100).astype(np.float16)
     both = written(tmp_path, old, TensorProto.FLOAT, np.float32)
-    assert stored_values.compare(*both).uses == {Licence.WIDENED: 1}
+    assert stored_tensors.compare(*both).uses == {Licence.WIDENED: 1}
     assert not read_whole
 
 
@@ -161,7 +161,7 @@ def test_only_the_tensor_that_was_written_is_what_was_seen(tmp_path, read_whole,
     old = np.arange(100, dtype=np.float32)
     before, after = written(tmp_path, old, TensorProto.FLOAT16, np.float16)
     seen = after.folder.written
-    assert stored_values.compare(before, after).uses == Counter()
+    assert stored_tensors.compare(before, after).uses == Counter()
     assert not read_whole
     if other == "place":
         before, after = held(tmp_path, "old", 1, 99), held(tmp_path, "new", 10, 99, seen, offset=2)
@@ -172,5 +172,5 @@ def test_only_the_tensor_that_was_written_is_what_was_seen(tmp_path, read_whole,
     else:
         before = held(tmp_path, "old", 1, 100, offset=0)
         (tmp_path / "old").write_bytes((old + 1).tobytes())
-    assert bool(stored_values.compare(before, after).problem) == (other != "size")
+    assert bool(stored_tensors.compare(before, after).problem) == (other != "size")
     assert len(read_whole) == 1

@@ -16,7 +16,7 @@ import pytest
 import amp_rewrite
 from amp_rewrite.errors import ListError, ModelError, OptionError
 from amp_rewrite.rewriting import records
-from amp_rewrite.zoo import entries, row
+from amp_rewrite.zoo import model_entries, row
 from amp_rewrite.zoo import run as job
 from amp_rewrite.zoo.row import Status
 from tests.commands import failure, run
@@ -230,7 +230,7 @@ def test_rows_survive_json():
 def test_a_folder_has_its_models(models):
     """As deep as they lie, without the results of a run in it."""
     write(models / "half" / "models" / "one.onnx")
-    found = entries.find(models, models / "half")
+    found = model_entries.find(models, models / "half")
     assert [each.name for each in found] == ["deep/er/two", "one"]
 
 
@@ -246,7 +246,7 @@ def test_a_folder_has_its_models(models):
 def test_a_manifest_has_names_inputs_and_flags(text, tmp_path):
     """Paths are relative to the manifest, flags are as on the command line."""
     (tmp_path / "zoo.yaml").write_text(text)
-    a, b = entries.find(tmp_path / "zoo.yaml", tmp_path / "out")
+    a, b = model_entries.find(tmp_path / "zoo.yaml", tmp_path / "out")
     assert (a.name, a.model, a.flags) == ("a", tmp_path / "one.onnx", ())
     data = ("--data", str(tmp_path / "x.npz"), "--data", str(tmp_path / "y"))
     assert (b.name, b.flags) == ("b/c", (*data, "--samples", "4"))
@@ -274,7 +274,7 @@ def test_a_wrong_manifest_is_one_line(text, problem, tmp_path):
     """With the file, and what would help."""
     (tmp_path / "zoo.yaml").write_text(text)
     with pytest.raises(ListError, match=problem) as raised:
-        entries.find(tmp_path / "zoo.yaml", tmp_path / "out")
+        model_entries.find(tmp_path / "zoo.yaml", tmp_path / "out")
     assert str(tmp_path / "zoo.yaml") in str(raised.value)
 
 

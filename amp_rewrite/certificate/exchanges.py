@@ -14,7 +14,7 @@ from amp_rewrite.certificate.element_checks import HALVES, Array
 from amp_rewrite.certificate.node_comparison import differing_attribute, means_same
 from amp_rewrite.certificate.numbered import MISSING, Node, attribute_content, attributes_of, without_graphs
 from amp_rewrite.certificate.proof import Pair, Proof
-from amp_rewrite.certificate.stored_values import Held
+from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.value_kinds import CAST, FLOAT
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 

@@ -24,12 +24,12 @@ from onnx import (
     shape_inference,
 )
 
-from amp_rewrite.certificate import element_checks, stored_values, tensors, value_kinds
+from amp_rewrite.certificate import element_checks, stored_tensors, tensors, value_kinds
 from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.element_checks import HALVES, Array
 from amp_rewrite.certificate.numbered import MISSING, Node, attributes_of, without_graphs
 from amp_rewrite.certificate.proof import Proof
-from amp_rewrite.certificate.stored_values import Held
+from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.value_kinds import find_signature
 from amp_rewrite.process import startup
 
@@ -128,7 +128,7 @@ class Folded:
             return dict.fromkeys(pairs, error)
         for left, right, output in pairs:
             constant = Held(self._proof.rewritten.stored[right], self._proof.rewritten.folder)
-            comparison = stored_values.compare(Held(numpy_helper.from_array(arrays[left]), None), constant)
+            comparison = stored_tensors.compare(Held(numpy_helper.from_array(arrays[left]), None), constant)
             if comparison.problem:
                 place = (left, right, output)
                 differences[place] = DifferentError(f"computed anew, {comparison.problem}", place)
@@ -349,7 +349,7 @@ class SmallValues:
         if element_checks.rounded(old, new, uses, half) is None and not uses.total():
             return
         for left, right, output in waiting:
-            comparison = stored_values.compare(*self._proof.held(left, right))
+            comparison = stored_tensors.compare(*self._proof.held(left, right))
             if comparison.problem:
                 raise DifferentError(comparison.problem, (left, right, output))
             self._proof.count(comparison, (left, right))

@@ -9,7 +9,7 @@ from typing import Any
 from onnx import AttributeProto, TensorProto, defs, helper
 from onnx.defs import OpSchema
 
-from amp_rewrite.certificate import stored_values, value_kinds
+from amp_rewrite.certificate import stored_tensors, value_kinds
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.numbered import (
     MISSING,
@@ -21,7 +21,7 @@ from amp_rewrite.certificate.numbered import (
     without_graphs,
 )
 from amp_rewrite.certificate.proof import Proof
-from amp_rewrite.certificate.stored_values import Held
+from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.value_kinds import find_schema
 from amp_rewrite.onnx_facts.versions import CHANGES, NEUTRAL, Spared, Unless
 
@@ -100,7 +100,7 @@ def _same_tensor(
 ) -> bool:
     if a.operator != FILL or name != "value":
         return _exact(proof, one.t, other.t)
-    comparison = stored_values.compare(
+    comparison = stored_tensors.compare(
         Held(one.t, proof.original.folder), Held(other.t, proof.rewritten.folder)
     )
     if not comparison.problem:
@@ -111,7 +111,7 @@ def _same_tensor(
 
 def _exact(proof: Proof, one: Any, other: Any) -> bool:
     """Return whether two tensors are equal without any licence."""
-    comparison = stored_values.compare(Held(one, proof.original.folder), Held(other, proof.rewritten.folder))
+    comparison = stored_tensors.compare(Held(one, proof.original.folder), Held(other, proof.rewritten.folder))
     return one.data_type == other.data_type and not comparison.problem and not comparison.uses.total()
 
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from onnx import TensorProto
 
-from amp_rewrite.certificate import stored_values, tensors
+from amp_rewrite.certificate import stored_tensors, tensors
 from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.element_checks import Array
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
 from amp_rewrite.certificate.shapes import Ranks
-from amp_rewrite.certificate.stored_values import Comparison, Held
+from amp_rewrite.certificate.stored_tensors import Comparison, Held
 from amp_rewrite.onnx_facts.operators import (
     ALL,
     ATTENTION_RESULTS,
@@ -104,7 +104,7 @@ class Proof:
             raise DifferentError("a number is not stored")
         if np.isnan(expected).any():
             raise DifferentError("a number is NaN, which operators treat differently")
-        self.count(stored_values.compare_array(expected, Held(tensor, self.rewritten.folder)), None)
+        self.count(stored_tensors.compare_array(expected, Held(tensor, self.rewritten.folder)), None)
 
     def array(self, number: int) -> Array | None:
         """Return a float32 constant of the original; None if the value is not one."""

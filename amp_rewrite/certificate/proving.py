@@ -9,7 +9,7 @@ from typing import Any
 from onnx import TensorProto, TypeProto
 from onnx.defs import OpSchema
 
-from amp_rewrite.certificate import exchanges, stored_values, value_kinds
+from amp_rewrite.certificate import exchanges, stored_tensors, value_kinds
 from amp_rewrite.certificate.certificate import Certificate, DifferentError, Licence, Place
 from amp_rewrite.certificate.exchanges import follow_unknown_cast
 from amp_rewrite.certificate.folding import Folded, SmallValues
@@ -18,7 +18,7 @@ from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, attributes
 from amp_rewrite.certificate.numbering import canonical_domain
 from amp_rewrite.certificate.proof import Pair, Proof
 from amp_rewrite.certificate.shapes import Declared, declared_shapes, refuse_other_shapes
-from amp_rewrite.certificate.stored_values import Held
+from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.value_kinds import CAST_LIKE, FLOAT, Kind, find_schema
 
 _ONE_TO_ONE = frozenset(
@@ -212,7 +212,7 @@ class Proving(Proof):
         rank = self.ranks.of(a.inputs[1 - port]) or self.ranks_after.of(b.inputs[1 - port])
         if rank is None or rank < len(other.dims):
             raise DifferentError("a stored factor has more axes than the other", (left, right, ""))
-        self.count(stored_values.compare(*self.held(left, right), rank=True), (left, right))
+        self.count(stored_tensors.compare(*self.held(left, right), rank=True), (left, right))
         self.uses[Licence.RANK] += 1
         return True
 
@@ -241,7 +241,7 @@ class Proving(Proof):
         if left in self.original.stored:
             if self._small.add(left, right, output):
                 return
-            self.count(stored_values.compare(*self.held(left, right)), (left, right))
+            self.count(stored_tensors.compare(*self.held(left, right)), (left, right))
         else:
             self._folded.add(left, right, output)
 
@@ -360,7 +360,7 @@ def equal_inputs(proof: Proof) -> Sequence[Pair]:
         if (one is None) != (two is None):
             raise DifferentError(f"the input '{_text(name)}' has a default value in one of them")
         if one is not None:
-            comparison = stored_values.compare(Held(one, a.folder), Held(two, b.folder))
+            comparison = stored_tensors.compare(Held(one, a.folder), Held(two, b.folder))
             if comparison.problem:
                 raise DifferentError(f"the default value of the input '{_text(name)}' differs")
             proof.count(comparison, None)

@@ -100,8 +100,8 @@ def _refuse_empty(args: Sequence[str]) -> None:
 
 
 def loaded(stub: click.Command) -> click.Command:
-    """Import the implementation of a listed subcommand: NAME in the module `amp_rewrite.cli.NAME`."""
-    return getattr(startup.load(f"amp_rewrite.cli.{stub.name}"), str(stub.name))
+    """Import the implementation of a listed subcommand: NAME in the module `amp_rewrite.cli.NAME_command`."""
+    return getattr(startup.load(f"amp_rewrite.cli.{stub.name}_command"), str(stub.name))
 
 
 def _print_version(context: click.Context, _: click.Parameter, requests_version: bool) -> None:

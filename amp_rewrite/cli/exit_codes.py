@@ -196,7 +196,7 @@ def _commands_with(flag: str, context: click.Context | None) -> Iterator[str]:
     if not isinstance(group, click.Group):
         return
     for name in group.commands:
-        if flag in _flags_of(getattr(startup.load(f"amp_rewrite.cli.{name}"), name)):
+        if flag in _flags_of(getattr(startup.load(f"amp_rewrite.cli.{name}_command"), name)):
             yield name
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from amp_rewrite.bounds.unit_ranges import HalfRanges
 from amp_rewrite.colouring.match_counts import Matched
+from amp_rewrite.costs import flop_count
+from amp_rewrite.costs.flop_count import FlopCount
 from amp_rewrite.coverage.advice import Advice, Capability, advise
 from amp_rewrite.coverage.counts import assumptions
 from amp_rewrite.errors import ModelError, OptionError
@@ -17,8 +19,6 @@ from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explaining.suggestions import NodeRemedy, Subject
 from amp_rewrite.files import reading
-from amp_rewrite.flops import flop_count
-from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.model import loading
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.onnx_types import shape_inference

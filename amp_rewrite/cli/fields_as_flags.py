@@ -33,7 +33,7 @@ FLAGS = {
     "loss": "--loss",
     "output": "-o",
     "plan_files.dump": "--save-plan",
-    "rules.save_baseline": "--update",
+    "coverage_rules.save_baseline": "--update",
     "samples": "--data",
     "skip_nonfinite": "--skip-nonfinite",
 }

@@ -18,7 +18,7 @@ import onnx
 
 from amp_rewrite.certificate.certifying import certify
 from amp_rewrite.cli.flag_builders import WRITTEN, SectionedCommand, written
-from amp_rewrite.coverage import rules as coverage_rules
+from amp_rewrite.coverage import coverage_rules as coverage_rules
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.files import destination, staging
 from amp_rewrite.files.file_identity import is_same

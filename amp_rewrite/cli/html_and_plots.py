@@ -15,16 +15,16 @@ from amp_rewrite.cli import explanation_sources
 from amp_rewrite.cli.explanation_sources import Explanation
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flag_builders import given_flags, grouped, read_path, switch, written_file
+from amp_rewrite.costs.flop_count import FlopCount
 from amp_rewrite.coverage import counts
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import destination, staging
-from amp_rewrite.flops.flop_count import FlopCount
 from amp_rewrite.model import constants
 from amp_rewrite.numerics import half
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.placement import comparison, opening, placing, saved_graph, stub_libraries
-from amp_rewrite.placement.comparison import Comparison
+from amp_rewrite.placement import differences, opening, placing, saved_graph, stub_libraries
+from amp_rewrite.placement.differences import Comparison
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.placement.placing import Execution, Open
 from amp_rewrite.policy.open_sizes import Dims
@@ -66,7 +66,7 @@ class Placing:
             before = self._opened(open_model, self.original).placement if self.original else None
             execution = self._opened(open_model, result)
         graph = executed_graph.build(execution, saved_graph.load(result), plan_boxes)
-        return PlacementView(Comparison(comparison.runtime(_DEVICE), execution.placement, before), graph)
+        return PlacementView(Comparison(differences.runtime(_DEVICE), execution.placement, before), graph)
 
     def _opened(self, open_model: Open, model: Path) -> Execution:
         """Open a model; one that cannot be opened here has a placement with the reason."""

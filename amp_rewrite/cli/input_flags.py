@@ -19,7 +19,7 @@ from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.sessions import Libraries, Runnable
 from amp_rewrite.text import brief
-from amp_rewrite.zoo import entries
+from amp_rewrite.zoo import model_entries
 
 _FLAGS = (
     repeatable(
@@ -53,7 +53,7 @@ def _default_paths() -> tuple[Path, ...]:
 
 def _beside(model: Path) -> tuple[Path, ...]:
     """Return the samples beside a model if they fit it, as no flag names them."""
-    paths = tuple(filter(None, [entries.data_beside(model)]))
+    paths = tuple(filter(None, [model_entries.data_beside(model)]))
     try:
         for _ in feeds.feeds(model, Data(paths)) if paths else ():
             pass

@@ -17,7 +17,7 @@ from amp_rewrite.cli.flag_builders import PATH, check_groups, written
 from amp_rewrite.console import Console
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.files import destination
-from amp_rewrite.zoo import entries
+from amp_rewrite.zoo import model_entries
 
 models_argument: Any = click.argument("model", nargs=-1, required=True, type=PATH, metavar="MODEL...")
 """One or more models, as `model`: a tuple of paths."""
@@ -44,7 +44,7 @@ def find(paths: Iterable[Path], results: Path | None = None) -> list[Found]:
 
 def _at(path: Path, results: Path | None) -> Iterator[Found]:
     if _is_folder(path):
-        models = entries.models_in(path, results)
+        models = model_entries.models_in(path, results)
         if not models:
             raise ModelError("has no .onnx file", where=path, remedy="name a folder of models")
         yield from (Found(model, model.relative_to(path)) for model in models)

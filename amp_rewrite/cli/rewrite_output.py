@@ -15,15 +15,15 @@ from amp_rewrite.cli.html_and_plots import PageMaker, Placing, ReportFiles
 from amp_rewrite.cli.progress import tell
 from amp_rewrite.cli.rewrite_job import CANNOT_RUN, RewriteJob
 from amp_rewrite.console import Console
+from amp_rewrite.costs import flop_count
 from amp_rewrite.coverage.advice import Advice
 from amp_rewrite.coverage.counts import assumptions, some
 from amp_rewrite.errors import AmpRewriteError, ModelError, TimeLimitError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import staging
-from amp_rewrite.flops import flop_count
 from amp_rewrite.model import external_data, writing
 from amp_rewrite.pipeline import Result
-from amp_rewrite.placement.comparison import Comparison
+from amp_rewrite.placement.differences import Comparison
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import summary, terminal

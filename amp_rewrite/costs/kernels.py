@@ -8,8 +8,8 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import Unit, UnitGraph, Use, value_of
-from amp_rewrite.costs.sizes import Sizes
-from amp_rewrite.flops import flop_formulas
+from amp_rewrite.costs import flop_formulas
+from amp_rewrite.costs.tensor_sizes import Sizes
 from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow, element_types
 

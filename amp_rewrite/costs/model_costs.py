@@ -18,7 +18,7 @@ from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.costs import fusions, kernels
 from amp_rewrite.costs.fusions import Fusion
 from amp_rewrite.costs.kernels import Kernel
-from amp_rewrite.costs.sizes import Sizes
+from amp_rewrite.costs.tensor_sizes import Sizes
 from amp_rewrite.model.traversal import varying_values
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.devices import Device

@@ -16,12 +16,12 @@ from typing import Any
 
 import onnx_ir as ir
 
+from amp_rewrite.costs.flop_count import FlopCount
 from amp_rewrite.coverage import counts
 from amp_rewrite.coverage.counts import Precision, some
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.sentences import share
-from amp_rewrite.flops import shapes
-from amp_rewrite.flops.flop_count import FlopCount
+from amp_rewrite.model import concrete_shapes
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
@@ -217,7 +217,7 @@ def _shapes_without_open_sizes(flop_count: FlopCount) -> _ShapeOf:
     if not inferred.assumed:
         return inferred.of
     dims = {**flop_count.dims, **dict.fromkeys(inferred.assumed, _PROBE)}
-    probed = shapes.infer(flop_count.model, flop_count.types, dims)
+    probed = concrete_shapes.infer(flop_count.model, flop_count.types, dims)
 
     def shape_of(value: ir.Value | None) -> tuple[_Size, ...] | None:
         one, other = inferred.of(value), probed.of(value)

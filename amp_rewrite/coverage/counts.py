@@ -11,8 +11,8 @@ from typing import Any
 import onnx_ir as ir
 
 from amp_rewrite import arguments
-from amp_rewrite.flops import flop_count
-from amp_rewrite.flops.flop_count import FlopCount
+from amp_rewrite.costs import flop_count
+from amp_rewrite.costs.flop_count import FlopCount
 from amp_rewrite.model import constants, inlining, loading, serialization, traversal
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB

@@ -14,9 +14,9 @@ from amp_rewrite.colouring import classification
 from amp_rewrite.colouring import pin_patterns as naming
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting, Rule
+from amp_rewrite.costs.flop_count import Flops
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.explaining.causes import Change, RootCause, Suggestion
-from amp_rewrite.flops.flop_count import Flops
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import node_patterns

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from amp_rewrite.flops import shapes
-from amp_rewrite.model import traversal
+from amp_rewrite.model import concrete_shapes, traversal
 from amp_rewrite.onnx_types import element_types, schema, version_changes
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.form import Form
@@ -114,7 +113,7 @@ class _Ranks:
     """The ranks of a model's values: declared, else inferred lazily."""
 
     def __init__(self, model: ir.Model, types: Types) -> None:
-        self._inferred = functools.cache(functools.partial(shapes.infer, model, types))
+        self._inferred = functools.cache(functools.partial(concrete_shapes.infer, model, types))
 
     def of(self, value: ir.Value) -> int | None:
         if value.shape is not None:

@@ -13,8 +13,8 @@ import onnx
 import onnx_ir as ir
 from onnx import AttributeProto, helper, numpy_helper
 
-from amp_rewrite.flops.node_inference import LIKE_FIRST
 from amp_rewrite.model import constants, traversal
+from amp_rewrite.model.node_inference import LIKE_FIRST
 from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB

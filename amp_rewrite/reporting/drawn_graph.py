@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph, Use, value_of
-from amp_rewrite.flops.flop_count import Flops
+from amp_rewrite.costs.flop_count import Flops
 from amp_rewrite.model import constants
 from amp_rewrite.model.graph_edits import graph_of
 from amp_rewrite.onnx_types import control_flow, schema

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.placement import saved_graph
-from amp_rewrite.placement.comparison import Comparison
+from amp_rewrite.placement.differences import Comparison
 from amp_rewrite.placement.placing import Execution
 from amp_rewrite.placement.saved_graph import FULL, HALVES, Executed
 from amp_rewrite.policy.node_patterns import pinned_as

@@ -14,9 +14,9 @@ import onnx_ir as ir
 from amp_rewrite import arguments
 from amp_rewrite.analysis.units import Unit, UnitGraph
 from amp_rewrite.colouring.painting import Painting
+from amp_rewrite.costs.flop_count import Flops
 from amp_rewrite.errors import OptionError, PlanError
 from amp_rewrite.files import reading
-from amp_rewrite.flops.flop_count import Flops
 from amp_rewrite.model.traversal import graphs
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Half

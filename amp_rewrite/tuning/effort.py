@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from amp_rewrite.flops import flop_count
+from amp_rewrite.costs import flop_count
 from amp_rewrite.onnx_types.element_types import Types
 
 FEWEST_RUNS = 24

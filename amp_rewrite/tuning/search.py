@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 
 from amp_rewrite.colouring import pruning
 from amp_rewrite.colouring.painting import Painting
-from amp_rewrite.costs import model_costs, unpaid_parts
+from amp_rewrite.costs import flop_count, model_costs, unpaid_parts
 from amp_rewrite.costs.minimum_cut import UNLIMITED
 from amp_rewrite.costs.model_costs import FEMTO, Prediction, Prices
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.flops import flop_count
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.tuning import effort
 from amp_rewrite.tuning.switches import Rounding, Site, SwitchedSession

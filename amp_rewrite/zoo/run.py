@@ -21,8 +21,8 @@ from amp_rewrite.files import destination, staging
 from amp_rewrite.files.file_identity import FileIdentity
 from amp_rewrite.model import external_data, writing
 from amp_rewrite.rewriting import records
-from amp_rewrite.zoo import entries, index_page, row
-from amp_rewrite.zoo.entries import Entry
+from amp_rewrite.zoo import index_page, model_entries, row
+from amp_rewrite.zoo.model_entries import Entry
 from amp_rewrite.zoo.row import Row, Status
 
 # The rewrite of one model of a zoo: the command in a process of its own, which may crash.
@@ -223,7 +223,7 @@ def _stamp(job: Job) -> Any:
     dependencies = [
         model,
         *sorted(external_data.referenced_by(model)),
-        *filter(None, [entries.data_beside(model)]),
+        *filter(None, [model_entries.data_beside(model)]),
     ]
     for word in (*job.flags, *job.entry.flags):
         dependencies.extend(_word_files(job.start, word))
@@ -312,8 +312,8 @@ def rewrite_zoo(
     if executor is not None:
         arguments.instance("executor", executor, Executor)
     words, start = tuple(arguments.texts("flags", flags)), Path.cwd()
-    models = entries.find(place.absolute(), folder)
-    entries.refuse_overwriting(models, folder)
+    models = model_entries.find(place.absolute(), folder)
+    model_entries.refuse_overwriting(models, folder)
     jobs = [Job(entry, words, folder, pages, timeout, start) for entry in models]
     rows = {each.entry.name: row for each in jobs if (row := done(each)) is not None}
     reused = len(rows)

@@ -10,9 +10,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.flops import node_inference
-from amp_rewrite.flops.node_inference import Array, KnownValue, Shape
-from amp_rewrite.model import constants
+from amp_rewrite.model import constants, node_inference
+from amp_rewrite.model.node_inference import Array, KnownValue, Shape
 from amp_rewrite.onnx_types import control_flow, element_types
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
 

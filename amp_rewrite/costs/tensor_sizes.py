@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.flops.node_inference import Shape
 from amp_rewrite.model import constants
+from amp_rewrite.model.node_inference import Shape
 from amp_rewrite.policy.open_sizes import DEFAULT
 
 UNKNOWN = 1 << 20

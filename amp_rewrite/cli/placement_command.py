@@ -13,8 +13,8 @@ from amp_rewrite.cli.input_flags import custom_ops_flag, input_flags, timeout_fl
 from amp_rewrite.console import Console
 from amp_rewrite.errors import FeedError, OptionError
 from amp_rewrite.model import writing
-from amp_rewrite.placement import comparison, placing
-from amp_rewrite.placement.comparison import compare_placements, print_placements
+from amp_rewrite.placement import differences, placing
+from amp_rewrite.placement.differences import compare_placements, print_placements
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import run_arguments
@@ -92,7 +92,7 @@ def _json(
 ) -> dict[str, object]:
     models = [{"model": name, **one.to_json(), **_against(one, original)} for name, one in placements.items()]
     before = {} if original is None else {"original": original.to_json()}
-    return {**comparison.runtime(device).to_json(), **before, "models": models}
+    return {**differences.runtime(device).to_json(), **before, "models": models}
 
 
 def _against(candidate: Placement, original: Placement | None) -> dict[str, object]:

@@ -220,7 +220,7 @@ def _against(coverage: Coverage, baseline: Baseline, tolerance: float) -> Iterat
         raise OptionError(
             f"counted with other dimensions ({_dims(baseline.dims)}) than now ({_dims(coverage.dims)})",
             where=baseline.where,
-            remedy="give the same `dims`, or write a new one with `rules.save_baseline`",
+            remedy="give the same `dims`, or write a new one with `coverage_rules.save_baseline`",
         )
     for what, before in baseline.shares.items():
         note = f", {percent(before)} before"
@@ -370,7 +370,7 @@ _READERS: Mapping[str, Callable[[Field], Any]] = {
 
 # Baselines: the coverage in a committed file that later ones are compared with.
 
-_UPDATE = "write it with `rules.save_baseline`"
+_UPDATE = "write it with `coverage_rules.save_baseline`"
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)] | None
 
 

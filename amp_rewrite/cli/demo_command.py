@@ -8,7 +8,7 @@ import click
 
 from amp_rewrite import demo as networks
 from amp_rewrite.cli.flag_builders import PATH
-from amp_rewrite.cli.rewrite import rewrite
+from amp_rewrite.cli.rewrite_command import rewrite
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.files import destination, staging
 from amp_rewrite.model import loading

@@ -24,10 +24,10 @@ from amp_rewrite.cli.flag_builders import (
 )
 from amp_rewrite.cli.many_models import models_argument
 from amp_rewrite.console import Console, Styled
-from amp_rewrite.coverage import rules as coverage_rules
+from amp_rewrite.coverage import coverage_rules as coverage_rules
 from amp_rewrite.coverage.counts import measure, some
+from amp_rewrite.coverage.coverage_rules import SHARE, SHARES, TOLERANCE, Baseline, CoverageRules, check
 from amp_rewrite.coverage.faces import MeasuredModel, commands, junit, markdown, print_checks, print_coverage
-from amp_rewrite.coverage.rules import SHARE, SHARES, TOLERANCE, Baseline, CoverageRules, check
 from amp_rewrite.errors import OptionError
 from amp_rewrite.files import staging
 from amp_rewrite.model import writing

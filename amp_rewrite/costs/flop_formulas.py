@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.flops import node_inference
-from amp_rewrite.flops.node_inference import Shape, matrix
+from amp_rewrite.model import node_inference
+from amp_rewrite.model.node_inference import Shape, matrix
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 

@@ -14,12 +14,12 @@ from amp_rewrite.cli import exit_codes
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.flag_builders import PATH, check_groups, executor_flag, number, switch
 from amp_rewrite.cli.progress import counting, shown_progress, tell
-from amp_rewrite.cli.rewrite import rewrite
+from amp_rewrite.cli.rewrite_command import rewrite
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
 from amp_rewrite.process import executors
 from amp_rewrite.reporting import terminal
-from amp_rewrite.zoo import entries, index_page, run
+from amp_rewrite.zoo import index_page, model_entries, run
 from amp_rewrite.zoo.row import Row, Status
 from amp_rewrite.zoo.run import Zoo
 
@@ -61,7 +61,7 @@ def zoo(
     dies, does not stop the others. Exit code 2 if any model has no result (it is broken, or its process
     died); otherwise 1 if any result is too far from its original, or not valid.
     """
-    zoo_entries = entries.find(source.absolute(), output.absolute())
+    zoo_entries = model_entries.find(source.absolute(), output.absolute())
     contexts = {entry.name: _context((*flags, *entry.flags), entry.model) for entry in zoo_entries}
     for context in {_of_all(context): context for context in contexts.values()}.values():
         check_groups(context)

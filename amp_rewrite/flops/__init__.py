@@ -1,1 +1,0 @@
-"""Floating-point operations of nodes, from their shapes."""
