@@ -3,7 +3,7 @@
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite.analysis.operators import effective_op
+from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.onnx_facts.operators import MOVERS
 
 

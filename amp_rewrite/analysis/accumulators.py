@@ -21,12 +21,11 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import stored_as
-from amp_rewrite.model.patterns import moves, source
+from amp_rewrite.model.patterns import effective_op, moves, source
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_facts.operators import (
     ARITHMETIC,

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.propagation import UnitUse, reach
 from amp_rewrite.analysis.units import UnitGraph, read_by
 from amp_rewrite.model import patterns
+from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_facts.operators import CONTROL_FLOW, MOVERS
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason

@@ -20,11 +20,11 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.analysis import long_sums
-from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph, read_by
 from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import constant, numbers
+from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_facts.operators import (
     ARITHMETIC,

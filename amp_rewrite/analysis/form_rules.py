@@ -11,10 +11,9 @@ import onnx_ir as ir
 from amp_rewrite.analysis.forms import CLOSE, SURE, Form, Forms, Rest, negated
 from amp_rewrite.analysis.idioms.idiom import Part
 from amp_rewrite.analysis.idioms.norms import SUM
-from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model.constants import dims, numbers, stored_as
-from amp_rewrite.model.patterns import rearranges, scalar, source
+from amp_rewrite.model.patterns import effective_op, rearranges, scalar, source
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_facts.operators import (
     AVERAGES,

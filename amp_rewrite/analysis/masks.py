@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.analysis.constant import CARRY_HUGE, Constant, Context, harmed
-from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.propagation import UnitUse, propagate
 from amp_rewrite.model import constants
+from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.onnx_facts.operators import (
     ALL,
     ATTENTION_RESULTS,

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import transposed_operands
 from amp_rewrite.model.constants import stored_as
+from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason

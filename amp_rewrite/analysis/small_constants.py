@@ -17,9 +17,9 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.analysis.constant import NONE, Constant, Context, Findings
-from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.propagation import UnitUse, propagate, uses_of
 from amp_rewrite.model import patterns
+from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.numerics import rounding
 from amp_rewrite.onnx_facts.operators import DIVISORS, MOVERS, PRODUCTS, REARRANGES, SELECTS
 from amp_rewrite.onnx_types import schema

@@ -12,12 +12,12 @@ from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.idioms.idiom import Part, Spelled
 from amp_rewrite.analysis.idioms.sums import SUM_OF_SQUARES
 from amp_rewrite.analysis.observed import HEADROOM
-from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import read_by
 from amp_rewrite.bounds import bounding, declared
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.model import patterns
+from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.model.traversal import varying_values
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.onnx_facts.operators import MOVERS, PRODUCTS

@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.observed import HEADROOM
-from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.bounds.given import InputRange, Source
+from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_facts.operators import MOVERS
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.bounds.bound import UNKNOWN, Bound, hull, interval, loosened
 from amp_rewrite.bounds.elementwise import with_norms
 from amp_rewrite.bounds.known import Dims
 from amp_rewrite.bounds.site import NOTHING, Rule, Site
+from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.onnx_facts.operators import EXTREMES, REARRANGES, SELECTS
 
 

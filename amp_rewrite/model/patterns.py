@@ -35,6 +35,20 @@ def is_default(node: ir.Node, *operators: str) -> bool:
     return node.op_type in operators and not node.domain
 
 
+def effective_op(node: ir.Node) -> str:
+    """Return the operator whose arithmetic a node performs: Add for a scatter that adds, else its own."""
+    reduction = node.attributes.get("reduction") if node.op_type in _SCATTERS else None
+    if reduction is None:
+        return node.op_type
+    # An attribute by reference is declared by the caller of the function.
+    declared = "add" if reduction.is_ref() else reduction.as_string()
+    return _REDUCTIONS.get(declared, node.op_type)
+
+
+_SCATTERS = frozenset(("ScatterElements", "ScatterND"))
+_REDUCTIONS = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
+
+
 def operands(node: ir.Node) -> tuple[ir.Value, ...]:
     """Return the inputs of a node, without omitted ones."""
     return tuple(value for value in node.inputs if value is not None)

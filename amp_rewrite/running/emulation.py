@@ -18,10 +18,10 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite import arguments
-from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.units import Use
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model import inlining, loading, serialization, writing
+from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import HALF_TYPES

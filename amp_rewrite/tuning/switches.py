@@ -22,13 +22,13 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.analysis.operators import effective_op
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph, Use
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model.graph_edits import graph_of
 from amp_rewrite.model.loading import Loaded
+from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import HALF_TYPES, Half
