@@ -39,7 +39,7 @@ def shown(monkeypatch):
     """What commands show, on a terminal or not."""
     found = Recorded()
     for command in ("verify", "rewrite", "tune", "restore"):
-        name = f"amp_rewrite.cli.{command}.shown_progress"
+        name = f"amp_rewrite.cli.{command}_command.shown_progress"
         monkeypatch.setattr(name, lambda **_: contextlib.nullcontext(found))
     return found.told
 

@@ -90,7 +90,7 @@ class _Steps:
     def result(self) -> ir.Value | None:
         """Return the value before rounding; None if the node stays as it is."""
         rule = RULES.get(schema.written(self.node.domain, self.node.op_type))
-        return None if rule is None or self.opset < _SINCE_ZEROS else rule(self)
+        return None if rule is None else rule(self)
 
     def input(self, port: int) -> ir.Value:
         """Return a required input."""
@@ -159,6 +159,8 @@ class _Steps:
 
     def zeros(self, value: ir.Value) -> ir.Value:
         """Return zeros in the shape of a value."""
+        if self.opset < _SINCE_ZEROS:
+            return self.op("Mul", value, self.constant(0.0))
         return self.op("ConstantOfShape", self.op("Shape", value))
 
     def sum(self, trips: ir.Value, start: ir.Value, term: Callable[[_Steps, ir.Value], ir.Value]) -> ir.Value:
