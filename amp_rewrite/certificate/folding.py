@@ -246,9 +246,8 @@ def _of_node(node: NodeProto, sizes: Mapping[str, int]) -> int:
     input_sizes = [sizes.get(name, 0) for name in node.input]
     output_size = sum(sizes.get(name, 0) for name in node.output)
     if node.op_type in _PRODUCTS and len(input_sizes) > 1:
-        return max(
-            isqrt(input_sizes[0] * input_sizes[1] * output_size), *input_sizes
-        )  # of MK, KN and MN elements
+        products = isqrt(input_sizes[0] * input_sizes[1] * output_size)  # of MK, KN and MN elements
+        return max(products, *input_sizes)
     return output_size * max(input_sizes, default=0) if node.op_type in _SUMS else output_size
 
 

@@ -69,11 +69,8 @@ class GivenInputs:
         """Yield a warning for each input whose samples or observations leave its range."""
         for each in ranges.inputs if ranges is not None else ():
             ends = [self._ends[each.name]] if each.name in self._ends else []
-            ends += (
-                [(observations[each.name].low, observations[each.name].high)]
-                if each.name in observations
-                else []
-            )
+            if each.name in observations:
+                ends.append((observations[each.name].low, observations[each.name].high))
             low, high = min((end[0] for end in ends), default=0.0), max((end[1] for end in ends), default=0.0)
             if ends and (low < each.low or high > each.high):
                 yield _line(each, low, high)

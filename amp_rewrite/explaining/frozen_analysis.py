@@ -209,7 +209,7 @@ class Analysis:
     def causes(self, flops: causes.Flops | None = None) -> tuple[RootCause, ...]:
         """Return the causes of float32, with remedies: the most arithmetic first.
 
-        `flops` are the floating-point operations of the nodes (flops.flop_count); without them the number of
+        `flops` are the floating-point operations of the nodes (costs.flop_count); without them the number of
         nodes counts. Every suggested change was tried; there are none with a saved plan.
         Raises OptionError when the model has been rewritten since.
 

@@ -22,9 +22,6 @@ from amp_rewrite.text import LONGEST_NAME
 
 KEEP_ONE = "keep one of them"
 
-_MOST = 1 << 24
-"""A limit in bytes, a thousand times the size of a list of all operators."""
-
 # Ten times faster, not in every build of PyYAML, and a file nested deeply enough crashes it: it
 # reads our own files only.
 _FastLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -24,7 +24,7 @@ from amp_rewrite.preparing import stored_values
 from amp_rewrite.process import worker, worker_process
 
 # ONNX nodes with the same output shapes as onnxruntime's own operators, which onnx cannot infer. They keep
-# open dimensions and their names; `flops.node_inference` does the same for static shapes. Values downstream
+# open dimensions and their names; `model.node_inference` does the same for static shapes. Values downstream
 # of an operator that is missing here have no shape.
 
 Naming = Callable[[ir.Value], str]

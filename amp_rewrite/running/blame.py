@@ -326,9 +326,8 @@ def _compare(values: Iterable[tuple[str, Any, Any]]) -> Iterator[tuple[str, _Dif
         clamped = (
             (np.abs(reference) > FLOAT16.largest) & (np.abs(actual) >= FLOAT16.fill / 2) & np.isfinite(actual)
         )
-        difference = metrics.measure(
-            np.where(clamped, actual, reference), actual
-        )  # a clamped mask is not an error
+        expected = np.where(clamped, actual, reference)  # a clamped mask is not an error
+        difference = metrics.measure(expected, actual)
         finite = actual[np.isfinite(actual)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (None, None)
         yield name, _Difference(difference.relative_l2, difference.error(), difference.non_finite, low, high)

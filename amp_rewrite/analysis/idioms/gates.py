@@ -89,13 +89,8 @@ _ACTIVATIONS: tuple[tuple[str, int, Pattern], ...] = (
 )
 """Rarest operator of each kind, number of nodes from there to the end, and the pattern that they spell."""
 
-_FACTORED = [
-    "Add",
-    "Mul",
-    "Mul",
-    "Mul",
-    "Mul",
-]  # with Pow, it also takes a preceding Cast
+_FACTORED = ["Add", *["Mul"] * 4]
+"""The factored tanh Gelu; the fusion of the one with Pow also takes a preceding Cast."""
 
 
 def _is_fused_in_float32(core: str, match: Match) -> bool:

@@ -378,7 +378,7 @@ def trials(model: onnx.ModelProto | str | Path, data: Data) -> tuple[Trial, ...]
     loaded, source = loading.load(model).model, input_source(data)
     if not source.is_synthetic:
         return (Trial(_samples(loaded, _path_of(model), data), source),)
-    stated, free = synthetic.unsaid(loaded, data.dims, data.ranges)
+    stated, free = synthetic.unspecific_inputs(loaded, data.dims, data.ranges)
     images = tuple(ImageRange) if None in stated else tuple(stated)
     is_mixed = None not in stated and len(stated) > 1  # images of both ranges
     sources = [source] if is_mixed or not images else [replace(source, images=one) for one in images]

@@ -39,13 +39,13 @@ def synthesise(
     functions of `model`.
     Raises FeedError if an input cannot be synthesised, or if `dims` has a name that is not an open dimension.
     """
-    specs = [replace(spec, unsaid_images=images) for spec in _specs(model, dims, ranges or {}, model_path)]
+    specs = [replace(spec, default_images=images) for spec in _specs(model, dims, ranges or {}, model_path)]
     branches = BRANCHES if any(spec.chooses for spec in specs) else 1
     count = max(samples, branches)
     return ({spec.input.name: _sample(spec, seed, index) for spec in specs} for index in range(count))
 
 
-def unsaid(
+def unspecific_inputs(
     model: ir.Model, dims: Mapping[str, int], ranges: Ranges
 ) -> tuple[frozenset[ImageRange | None], frozenset[str]]:
     """Return the ranges that the graph implies for its images, None for an unknown one, and the names of the

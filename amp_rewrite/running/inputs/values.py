@@ -42,7 +42,7 @@ BRANCHES = 2
 class InputSpec:
     """An input to synthesise: its shape, the node inputs that it reaches, and its random number generator.
 
-    `all_shapes` has the shapes of all inputs of the model, `unsaid_images` is the range of images if the
+    `all_shapes` has the shapes of all inputs of the model, `default_images` is the range of images if the
     graph implies none, `declared` the range that the user declared, `sample` the index of the sample.
     """
 
@@ -52,7 +52,7 @@ class InputSpec:
     all_shapes: Mapping[ir.Value, Shape]
     consumers: Consumers
     random: np.random.Generator = field(default_factory=np.random.default_rng)
-    unsaid_images: ImageRange = ImageRange.UNIT
+    default_images: ImageRange = ImageRange.UNIT
     declared: tuple[float, float] | None = None
     sample: int = 0
 
@@ -404,10 +404,10 @@ def _declared(spec: InputSpec) -> Array | None:
 
 
 def _image(spec: InputSpec) -> Array | None:
-    """Return an image in the range that the graph implies, else in `unsaid_images`."""
+    """Return an image in the range that the graph implies, else in `default_images`."""
     if not given.is_image(spec.input.value, spec.shape):
         return None
-    return spec.uniform(0.0, (stated_range(spec) or spec.unsaid_images).most)
+    return spec.uniform(0.0, (stated_range(spec) or spec.default_images).most)
 
 
 _FLOATS: tuple[Rule, ...] = (
