@@ -31,6 +31,7 @@ demo (float[batch,3,32,32] image) => (float[batch,10] probabilities)
   int64[4] heads_shape   = {0, 64, 2, 16},
   int64[3] tokens_shape  = {0, 64, 32},
   int64    loop_trips    = {3},
+  bool     loop_starts   = {1},
   float    score_scale   = {0.25},
   float    gelu_one      = {1.0},
   float    gelu_half     = {0.5},
@@ -99,7 +100,7 @@ demo (float[batch,3,32,32] image) => (float[batch,10] probabilities)
   [rms_scale] state = Mul(unscaled, rms_norm_scale)
 
   # The body uses loop_weight from the enclosing graph
-  [refine_loop] refined = Loop(loop_trips, , state) <body = refine_step (
+  [refine_loop] refined = Loop(loop_trips, loop_starts, state) <body = refine_step (
       int64 iteration, bool keep_going, float[batch,64,32] step_in
     ) => (bool keep_going_out, float[batch,64,32] step_out) {
       [refine_keep] keep_going_out = Identity(keep_going)

@@ -129,7 +129,7 @@ def refused(graph: UnitGraph, target: Target, half: Half) -> Mapping[int, Eviden
             node = graph.units[unit].node
             name = next(names(node), None) if node.domain == "" else None
             if name is not None:
-                text = f" for its {name}, and runs it on the CPU"
+                text = f" for its {name}{', and runs it on the CPU' if target.has_faults else ''}"
                 refusals[unit] = Evidence(
                     Authority.TARGET, Reason.NO_KERNEL, target.name, half=half.name, text=text
                 )

@@ -1,8 +1,9 @@
-"""`amp-rewrite placement MODEL [MODEL ...]`: the graph that onnxruntime executes on a provider."""
+"""`amp-rewrite placement MODEL [MODEL ...]`: the graph that onnxruntime or TensorRT makes of a model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import click
@@ -13,14 +14,17 @@ from amp_rewrite.cli.input_flags import custom_ops_flag, input_flags, timeout_fl
 from amp_rewrite.console import Console
 from amp_rewrite.errors import FeedError, OptionError
 from amp_rewrite.model import writing
-from amp_rewrite.placement import differences, placing
+from amp_rewrite.placement import differences, placing, tensorrt
 from amp_rewrite.placement.differences import compare_placements, print_placements
 from amp_rewrite.placement.placement import Placement
+from amp_rewrite.placement.placing import Place
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import run_arguments
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.sessions import Device, Feeds, Libraries
+
+TENSORRT = "tensorrt"
 
 
 @click.command(cls=WritingCommand)
@@ -29,8 +33,8 @@ from amp_rewrite.running.sessions import Device, Feeds, Libraries
 @switch("--run", "Run each model once as well, and count what the run executes.")
 @choice(
     "--provider",
-    ["cuda", "cpu"],
-    "The provider; without CUDA, stub libraries stand in for it (gcc is needed).",
+    ["cuda", "cpu", TENSORRT],
+    "The provider; without CUDA, stub libraries stand in for it (gcc is needed). tensorrt compiles, and needs no GPU.",
     "cuda",
 )
 @custom_ops_flag
@@ -47,34 +51,51 @@ def placement(
     limit: TimeLimit,
     json_: Path | None,
 ) -> None:
-    """Show how onnxruntime executes each MODEL on a provider.
+    """Show how onnxruntime executes each MODEL on a provider, or TensorRT compiles it.
 
     Shown is the graph after its own optimisation: nodes by precision, Casts, copies between devices, and
     which nodes run on the CPU and why. Exit code 1 when a model does not load, or does not run with --run.
     Stub libraries compute nothing: with them, a model whose shapes depend on values may fail to run.
+
+    With --provider tensorrt, TensorRT for RTX parses and compiles each MODEL, and the nodes are the layers of its
+    network. Open dimensions count as 64 unless --dim gives them.
     """
-    if not run:
-        _refuse_inputs()
-    device = Device[provider.upper()]
+    _refuse_ineffective_flags(provider, run=run)
     libraries = run_arguments.libraries(custom_ops)
-    with limit.running(), placing.placer(device, libraries) as place:
+    with limit.running(), _placer(provider, libraries, data) as place:
         original = place(against, _feeds(against, data, run=run)) if against else None
         placements = {str(model): place(model, _feeds(model, data, run=run)) for model in models}
     if json_ is not None:
-        writing.write_json(_json(placements, original, device), json_)
+        writing.write_json(_json(placements, original, provider), json_)
     print_placements(Console(), placements, original)
     if any(one.refused or one.failed for one in placements.values()):
         raise click.exceptions.Exit(1)
 
 
-def _refuse_inputs() -> None:
-    """Raise OptionError for an input flag where nothing is run."""
-    flags = written(click.get_current_context(), ("data", "dim", "seed", "samples", "timeout"))
+def _placer(provider: str, libraries: Libraries, data: Data) -> AbstractContextManager[Place]:
+    return tensorrt.placer(data.dims) if provider == TENSORRT else placing.placer(_device(provider), libraries)
+
+
+def _device(provider: str) -> Device:
+    return Device[provider.upper()]
+
+
+def _refuse_ineffective_flags(provider: str, *, run: bool) -> None:
+    """Raise OptionError for flags about inputs where nothing is run, but for the sizes that TensorRT wants, and
+    for those about sessions with TensorRT, which has none.
+    """
+    context = click.get_current_context()
+    of_runs = ("data", "dim", "seed", "samples", "timeout")
+    if provider == TENSORRT:
+        flags = written(context, ("run", "custom_ops", "data", "seed", "samples"))
+        where, remedy = f"with --provider {TENSORRT}, which runs nothing", "leave it out"
+    else:
+        flags = {} if run else written(context, of_runs)
+        where, remedy = "without --run", "add --run"
     if flags:
         flag_names = " and ".join(flags.values())
-        raise OptionError(
-            f"{flag_names} {'has' if len(flags) == 1 else 'have'} no effect without --run", remedy="add --run"
-        )
+        verb = "has" if len(flags) == 1 else "have"
+        raise OptionError(f"{flag_names} {verb} no effect {where}", remedy=remedy)
 
 
 def _feeds(model: Path, data: Data, *, run: bool) -> Feeds | None:
@@ -88,11 +109,15 @@ def _feeds(model: Path, data: Data, *, run: bool) -> Feeds | None:
 
 
 def _json(
-    placements: Mapping[str, Placement], original: Placement | None, device: Device
+    placements: Mapping[str, Placement], original: Placement | None, provider: str
 ) -> dict[str, object]:
     models = [{"model": name, **one.to_json(), **_against(one, original)} for name, one in placements.items()]
     before = {} if original is None else {"original": original.to_json()}
-    return {**differences.runtime(device).to_json(), **before, "models": models}
+    if provider == TENSORRT:
+        runtime: dict[str, object] = {"tensorrt": tensorrt.version(), "provider": provider}
+    else:
+        runtime = differences.runtime(_device(provider)).to_json()
+    return {**runtime, **before, "models": models}
 
 
 def _against(candidate: Placement, original: Placement | None) -> dict[str, object]:

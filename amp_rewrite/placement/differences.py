@@ -127,6 +127,8 @@ def _lines(placement: Placement, original: Placement | None) -> Iterator[tuple[s
     if placement.refused:
         yield "REFUSED", Styled(placement.refused, "red")
         return
+    if placement.engine_bytes is not None:
+        yield "engine", f"{placement.engine_bytes / 1e6:,.1f} MB, {plural(placement.nodes, 'layer')}"
     if placement.fused:
         yield "fused", _counts_text(placement.fused)
     for group in placement.on_cpu:

@@ -128,7 +128,8 @@ class Placement:
     counts operators that replace the model's: fusions, and kernels of another layout.
 
     `refused` says why the model does not load: then all else is empty. `failed` says why it did not run,
-    `profile` the nodes that a run executed; both are empty without a run.
+    `profile` the nodes that a run executed; both are empty without a run. `engine_bytes` is the size of the
+    engine that TensorRT compiles, whose layers then stand for nodes.
 
     Examples:
         >>> from amp_rewrite import Placement
@@ -148,6 +149,7 @@ class Placement:
     on_cpu: tuple[OnCpu, ...] = ()
     failed: str = ""
     profile: Profile | None = None
+    engine_bytes: int | None = None
 
     @property
     def nodes(self) -> int:

@@ -88,8 +88,10 @@ def _kernels(span: Mapping[str, Any]) -> Kernels:
     return Kernels(span["since"], span["until"], tuple(takes))
 
 
-def support(table: Table, domain: str, operator: str, signature: Signature, half: str) -> Support | None:
-    """Return the kernels for an operator; None where it runs as its ONNX function.
+def support(
+    table: Table, domain: str, operator: str, signature: Signature, half: str, *, expands: bool = True
+) -> Support | None:
+    """Return the kernels for an operator; None where it runs as its ONNX function, if the runtime `expands` any.
 
     onnxruntime expands the function where no provider has a kernel; its operators then need kernels. They are
     unknown for a function that depends on the node, which counts only for an operator without any kernels.
@@ -98,7 +100,7 @@ def support(table: Table, domain: str, operator: str, signature: Signature, half
     spans = table.get(schema.written(domain, operator), ())
     takes = tuple(kernel for span in spans if span.serve(signature.since) for kernel in span.takes)
     is_own = any(half in _any(kernel) for kernel in takes) or (takes and signature.depends_on_node)
-    if is_own or not _expands(table, operator, signature, half):
+    if is_own or not expands or not _expands(table, operator, signature, half):
         return Support(takes)
     return None
 

@@ -67,11 +67,16 @@ def _lstm(node: ir.Node) -> Iterator[str]:
     yield from _recurrent(node, "sigmoid", "tanh", "tanh")
     if schema.integer(node, "input_forget"):
         yield "input_forget"
-    if len(node.inputs) > _PEEPHOLES and node.inputs[_PEEPHOLES] is not None:
-        yield "P"
+    yield from _peepholes(node)
 
 
 _PEEPHOLES = 7
+
+
+def _peepholes(node: ir.Node) -> Iterator[str]:
+    """Yield `P`, the weights of peepholes."""
+    if len(node.inputs) > _PEEPHOLES and node.inputs[_PEEPHOLES] is not None:
+        yield "P"
 
 
 def _gru(node: ir.Node) -> Iterator[str]:
@@ -102,7 +107,7 @@ class Target:
 
     `table` names the table of its kernels (kernel_tables/); without one it has every kernel that the schemas
     allow. `together` are, by domain and operator, variables that must have one type though there are
-    kernels for two. `has_faults` says that the runtime is onnxruntime, whose known faults
+    kernels for two. `expands` says that it runs the ONNX function of an operator without a kernel. `has_faults` says that the runtime is onnxruntime, whose known faults
     (analysis.runtimes) a result must not run into. `refusals` say, by operator, which nodes it refuses
     though it has a kernel. `accumulate` is the accumulator type of its half kernels, emulated in comparisons,
     and `longest_sum` the most terms that they sum accurately.
@@ -113,6 +118,7 @@ class Target:
     together: Mapping[Operator, frozenset[str]] = field(
         default_factory=dict[Operator, frozenset[str]], repr=False
     )
+    expands: bool = True
     has_faults: bool = False
     refusals: Mapping[str, Refused] = field(default_factory=dict[str, Refused], repr=False)
     accumulate: Accumulation = Accumulation.FLOAT
@@ -125,7 +131,8 @@ class Target:
         """
         if self.table is None:
             return None
-        return kernel_table.support(kernel_table.load(self.table), domain, operator, signature, half)
+        table = kernel_table.load(self.table)
+        return kernel_table.support(table, domain, operator, signature, half, expands=self.expands)
 
     def serves(self, domain: str, operator: str, version: int) -> bool:
         """Return whether the runtime has kernels of any types for a version of an operator."""
@@ -176,7 +183,13 @@ They accumulate in half: normal numbers lose 4.7e-3 of 1024 products and 6.5e-3 
 and 1.0e-2 (docs/witness.md).
 """
 
-BY_NAME = {target.name: target for target in (ONNXRUNTIME_CUDA, ONNXRUNTIME_WEBGPU, ANY)}
+TENSORRT = Target("tensorrt", table="tensorrt", expands=False, refusals={"LSTM": _peepholes})
+"""TensorRT, strongly typed as from version 11 on, by what the parser and the compiler of TensorRT for RTX take
+(benchmarks/tensorrt_kernels.py). Normalisations accumulate in float32; matrix products by the types of their
+inputs and by speed, in a type of at least their range (NVIDIA's "Precision Control", TensorRT 11.2).
+"""
+
+BY_NAME = {target.name: target for target in (ONNXRUNTIME_CUDA, ONNXRUNTIME_WEBGPU, TENSORRT, ANY)}
 
 
 def named(name: str) -> Target:

@@ -1,0 +1,289 @@
+"""The types that TensorRT takes for each operator, by compiling single nodes of it, without a GPU.
+
+    python benchmarks/tensorrt_kernels.py --json amp_rewrite/policy/kernel_tables/tensorrt.json
+    python benchmarks/tensorrt_kernels.py --operator LSTM --operator Clip     # some of them, case by case
+
+The nodes are those of ONNX's backend suite, each at every version of its operator whose schema it satisfies.
+A case that compiles in float32 is compiled with each choice of half type variables that its schema allows. A
+choice is in the table if every such case compiles with it, those apart that the target's `refusals` name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import itertools
+import json
+import re
+import tempfile
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import TensorProto, helper, numpy_helper
+from onnx.backend.test.case import node as node_cases
+from onnx.defs import OpSchema
+
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.placement import tensorrt
+from amp_rewrite.placement.placing import Place
+from amp_rewrite.policy import targets
+
+HALVES = ("float16", "bfloat16")
+NUMBERS = {"float": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
+OLD_CASES = 3
+"""The cases at each older version of an operator, of those that are valid there."""
+
+Outcome = dict[tuple[tuple[str, str], ...], str]
+
+CONTROL_FLOW = {
+    "Loop": """g (T[2, 2] x) => (T[2, 2] y, T[3, 2, 2] z) <int64 n = {3}, bool c = {1}> {
+      y, z = Loop (n, c, x) <body = b (int64 i, bool k, T[2, 2] v) => (bool l, T[2, 2] w, T[2, 2] s) {
+        l = Identity (k) w = MatMul (v, v) s = Relu (w) }>
+    }""",
+    "If": """g (bool c, T[2, 2] x) => (T[2, 2] y) {
+      y = If (c) <then_branch = t () => (T[2, 2] a) { a = Relu (x) },
+                  else_branch = e () => (T[2, 2] b) { b = Neg (x) }>
+    }""",
+    "Scan": """g (T[2] x, T[3, 2] r) => (T[2] y, T[3, 2] z) {
+      y, z = Scan (x, r) <num_scan_inputs = 1, body = b (T[2] v, T[2] u) => (T[2] w, T[2] s) {
+        w = Add (v, u) s = Relu (w) }>
+    }""",
+}
+"""Cases of our own, since those of the suite have bodies of many nodes: ONNX's text, with T for the type."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model of one node, with the arrays of its inputs, at the version of its operator that `operator` is."""
+
+    name: str
+    model: onnx.ModelProto
+    arrays: Mapping[str, np.ndarray]
+    operator: OpSchema
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The operator and its version."""
+        return self.operator.name, self.operator.since_version
+
+
+def cases(operators: Sequence[str] = ()) -> Iterator[Case]:
+    """The cases with one node, with its first output alone as well; few at older versions."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some overflow on purpose
+        collected = node_cases.collect_testcases(None)
+    counts = Counter[tuple[str, int]]()
+    for case in collected:
+        nodes = case.model.graph.node
+        if len(nodes) > 1 or nodes[0].domain or nodes[0].op_type in CONTROL_FLOW:
+            continue
+        if operators and nodes[0].op_type not in operators:
+            continue
+        inputs = case.data_sets[0][0] if case.data_sets else ()
+        names = [value.name for value in case.model.graph.input]
+        arrays = {
+            name: numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.asarray(value)
+            for name, value in zip(names, inputs, strict=False)
+            if not isinstance(value, list)
+        }
+        newest = max(schema.since_version for schema, _ in _versions(case.model))
+        for schema, model in _versions(case.model):
+            found = Case(case.name, model, arrays, schema)
+            counts[found.key] += bool(variables(found))
+            refuse = targets.TENSORRT.refusals.get(schema.name, lambda _: iter(()))
+            if any(refuse(ir.from_proto(model.graph.node[0]))):
+                continue
+            if variables(found) and (schema.since_version == newest or counts[found.key] <= OLD_CASES):
+                yield found
+                if len(model.graph.output) > 1:
+                    yield replace(found, model=_with_one_output(model))
+
+
+def _with_one_output(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.node[0].output[1:], copy.graph.output[1:]
+    return copy
+
+
+def _versions(model: onnx.ModelProto) -> Iterator[tuple[OpSchema, onnx.ModelProto]]:
+    """The model at each version of its operator at which it is valid."""
+    operator = model.graph.node[0].op_type
+    newest = next(entry.version for entry in model.opset_import if not entry.domain)
+    known = [schema for schema in onnx.defs.get_all_schemas_with_history() if schema.name == operator]
+    starts = sorted(schema.since_version for schema in known if not schema.domain and not schema.deprecated)
+    for start, following in itertools.zip_longest(starts, starts[1:]):
+        version = newest if start <= newest and (following or newest + 1) > newest else start
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        del copy.opset_import[:]
+        copy.opset_import.add(domain="", version=version)
+        if _is_valid(copy):
+            yield onnx.defs.get_schema(operator, version), copy
+
+
+def _is_valid(model: onnx.ModelProto) -> bool:
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except Exception:
+        return False
+    return True
+
+
+def variables(case: Case) -> dict[str, list[str]]:
+    """The type variables of float32 values, with the names of the values."""
+    node, found = case.model.graph.node[0], defaultdict[str, list[str]](list)
+    types = {value.name: value.type for value in (*case.model.graph.input, *case.model.graph.output)}
+    for ports, names in ((case.operator.inputs, node.input), (case.operator.outputs, node.output)):
+        for index, name in enumerate(names):
+            port = ports[min(index, len(ports) - 1)]
+            if name and types[name].tensor_type.elem_type == TensorProto.FLOAT:
+                found[port.type_str].append(name)
+    return found
+
+
+class Form(enum.Enum):
+    """What is stored in a model, since TensorRT wants many inputs so, and treats weights by other rules: nothing;
+    what is no float; all but the first input.
+    """
+
+    INPUTS = enum.auto()
+    PARAMETERS = enum.auto()
+    WEIGHTS = enum.auto()
+
+
+def retyped(case: Case, choice: Mapping[str, str], form: Form) -> onnx.ModelProto | None:
+    """The case in a form, with these types of variables; None where that is not valid."""
+    of_values = {name: choice[variable] for variable, names in variables(case).items() for name in names}
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    for value in (*model.graph.input, *model.graph.output):
+        if value.name in of_values:
+            value.type.tensor_type.elem_type = NUMBERS[of_values[value.name]]
+    _set_type(model.graph.node[0], choice)
+    for value in [value for value in model.graph.input if _is_stored(value, case, form)]:
+        kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        array = case.arrays[value.name].astype(kind)
+        model.graph.initializer.append(numpy_helper.from_array(array, value.name))
+        model.graph.input.remove(value)
+    return model if _is_valid(model) else None
+
+
+def _set_type(node: onnx.NodeProto, choice: Mapping[str, str]) -> None:
+    """Set the attribute that determines a type variable, as `to` of Cast does."""
+    typed = schema.of(ir.from_proto(node))
+    if typed is not None and choice.get(typed.var) in HALVES:
+        number = NUMBERS[choice[typed.var]]
+        old = [attribute for attribute in node.attribute if attribute.name == typed.attribute]
+        if not old and typed.like is None or old and old[0].type == onnx.AttributeProto.INT:
+            node.attribute.append(helper.make_attribute(typed.attribute, number))
+        elif old:
+            array = numpy_helper.to_array(old[0].t).astype(helper.tensor_dtype_to_np_dtype(number))
+            node.attribute.append(helper.make_attribute(typed.attribute, numpy_helper.from_array(array)))
+        for attribute in old:
+            node.attribute.remove(attribute)
+
+
+def _is_stored(value: onnx.ValueInfoProto, case: Case, form: Form) -> bool:
+    if value.name not in case.arrays or form is Form.INPUTS or not value.type.HasField("tensor_type"):
+        return False
+    is_float = value.type.tensor_type.elem_type in NUMBERS.values()
+    return value.name != case.model.graph.input[0].name if form is Form.WEIGHTS else not is_float
+
+
+def probe(case: Case, place: Place, folder: Path) -> Iterator[Outcome]:
+    """For each form that compiles in float32: why TensorRT refuses it, by the types of its variables; empty
+    where it does not.
+    """
+    names, forms = sorted(variables(case)), dict[bytes, Form]()
+    floats = dict.fromkeys(names, "float")
+    for form in Form:
+        model = retyped(case, floats, form)
+        if model is not None and not _refusal(model, place, folder):
+            forms.setdefault(model.SerializeToString(), form)
+    for form in forms.values():
+        outcome = {tuple(floats.items()): ""}
+        for half, chosen in itertools.product(HALVES, _subsets(names)):
+            types = {name: half if name in chosen else "float" for name in names}
+            model = retyped(case, types, form)
+            if model is not None:
+                outcome[tuple(types.items())] = _refusal(model, place, folder)
+        yield outcome
+
+
+def probe_control_flow(operator: str, place: Place, folder: Path) -> Iterator[tuple[int, Outcome]]:
+    """The outcome of a case at each version of its operator."""
+    variable = "V"
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.name == operator and schema.since_version >= 11:
+            outcome = Outcome()
+            for kind in NUMBERS:
+                text = re.sub(r"\bT\[", f"{kind}[", CONTROL_FLOW[operator])
+                head = f'<ir_version: 10, opset_import: ["": {schema.since_version}]> '
+                model = onnx.parser.parse_model(head + text)
+                if _is_valid(model):
+                    outcome[((variable, kind),)] = _refusal(model, place, folder)
+            if outcome.get(((variable, "float"),)) == "":
+                yield schema.since_version, outcome
+
+
+def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    return itertools.chain.from_iterable(itertools.combinations(names, n) for n in range(1, len(names) + 1))
+
+
+def _refusal(model: onnx.ModelProto, place: Place, folder: Path) -> str:
+    path = folder / "node.onnx"
+    onnx.save(model, path)
+    return place(path, None).refused
+
+
+Outcomes = Mapping[tuple[str, int], Sequence[Outcome]]
+
+
+def table(outcomes: Outcomes) -> dict[str, list[dict[str, object]]]:
+    """The spans of each operator: one a version, with the choices that every case compiles with."""
+    operators = defaultdict[str, list[dict[str, object]]](list)
+    for (operator, since), found in sorted(outcomes.items()):
+        choices = dict.fromkeys(choice for outcome in found for choice in outcome)
+        taken = [
+            {name: [kind] for name, kind in choice}
+            for choice in choices
+            if not any(outcome.get(choice, "") for outcome in found)
+        ]
+        operators[operator].append({"since": since, "until": None, "types": taken})
+    return operators
+
+
+def main() -> None:
+    """Probes all operators and writes the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--operator", action="append", default=[])
+    asked = parser.parse_args()
+    outcomes = defaultdict(list)
+    with tensorrt.placer({}) as place, tempfile.TemporaryDirectory() as folder:
+        for case in cases(asked.operator):
+            found = list(probe(case, place, Path(folder)))
+            outcomes[case.key] += found
+            refused = {f"{dict(choice)}": why for outcome in found for choice, why in outcome.items() if why}
+            print(case.name, case.key, (refused or "taken") if found else "not in float32", flush=True)
+        for operator in CONTROL_FLOW:
+            if not asked.operator or operator in asked.operator:
+                for since, outcome in probe_control_flow(operator, place, Path(folder)):
+                    outcomes[operator, since].append(outcome)
+                    print(operator, since, outcome, flush=True)
+    if asked.json:
+        operators = table(outcomes)
+        head = json.dumps({"tensorrt": f"TensorRT for RTX {tensorrt.version()}"})[:-1]
+        rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(spans)}" for name, spans in operators.items())
+        asked.json.write_text(f'{head}, "operators": {{\n{rows}\n}}}}\n')
+
+
+if __name__ == "__main__":
+    main()
