@@ -27,10 +27,11 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.case import node as node_cases
+from onnx.backend.test.case.test_case import TestCase
 from onnx.defs import OpSchema
 
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.placement import tensorrt
+from amp_rewrite.placement import placing, tensorrt
 from amp_rewrite.placement.placing import Place
 from amp_rewrite.policy import targets
 
@@ -60,7 +61,8 @@ CONTROL_FLOW = {
 
 @dataclass(frozen=True)
 class Case:
-    """A model of one node, with the arrays of its inputs, at the version of its operator that `operator` is."""
+    """A model of one node, with the arrays of its inputs, at the version of its operator that `operator`
+    is."""
 
     name: str
     model: onnx.ModelProto
@@ -73,36 +75,35 @@ class Case:
         return self.operator.name, self.operator.since_version
 
 
-def cases(operators: Sequence[str] = ()) -> Iterator[Case]:
-    """The cases with one node, with its first output alone as well; few at older versions."""
+def cases(names: Sequence[str] = ()) -> Iterator[Case]:
+    """The cases of these operators with one node, also with its first output alone; few at older versions."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some overflow on purpose
         collected = node_cases.collect_testcases(None)
     counts = Counter[tuple[str, int]]()
     for case in collected:
-        nodes = case.model.graph.node
-        if len(nodes) > 1 or nodes[0].domain or nodes[0].op_type in CONTROL_FLOW:
-            continue
-        if operators and nodes[0].op_type not in operators:
-            continue
-        inputs = case.data_sets[0][0] if case.data_sets else ()
-        names = [value.name for value in case.model.graph.input]
-        arrays = {
-            name: numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.asarray(value)
-            for name, value in zip(names, inputs, strict=False)
-            if not isinstance(value, list)
-        }
-        newest = max(schema.since_version for schema, _ in _versions(case.model))
-        for schema, model in _versions(case.model):
-            found = Case(case.name, model, arrays, schema)
-            counts[found.key] += bool(variables(found))
-            refuse = targets.TENSORRT.refusals.get(schema.name, lambda _: iter(()))
-            if any(refuse(ir.from_proto(model.graph.node[0]))):
-                continue
-            if variables(found) and (schema.since_version == newest or counts[found.key] <= OLD_CASES):
-                yield found
-                if len(model.graph.output) > 1:
-                    yield replace(found, model=_with_one_output(model))
+        node, *others = case.model.graph.node
+        if not others and not node.domain and node.op_type not in CONTROL_FLOW and _is_asked(node, names):
+            at_versions = [
+                found for found in _at_versions(case) if variables(found) and not _is_refused(found)
+            ]
+            newest = max((found.operator.since_version for found in at_versions), default=0)
+            for found in at_versions:
+                counts[found.key] += 1
+                if found.operator.since_version == newest or counts[found.key] <= OLD_CASES:
+                    yield found
+                    if len(node.output) > 1:
+                        yield replace(found, model=_with_one_output(found.model))
+
+
+def _is_asked(node: onnx.NodeProto, names: Sequence[str]) -> bool:
+    return not names or node.op_type in names
+
+
+def _is_refused(case: Case) -> bool:
+    """Whether the target has a rule that refuses such a node."""
+    refuse = targets.TENSORRT.refusals.get(case.operator.name)
+    return refuse is not None and any(refuse(_node(case.model)))
 
 
 def _with_one_output(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -112,20 +113,26 @@ def _with_one_output(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _versions(model: onnx.ModelProto) -> Iterator[tuple[OpSchema, onnx.ModelProto]]:
-    """The model at each version of its operator at which it is valid."""
-    operator = model.graph.node[0].op_type
-    newest = next(entry.version for entry in model.opset_import if not entry.domain)
-    known = [schema for schema in onnx.defs.get_all_schemas_with_history() if schema.name == operator]
-    starts = sorted(schema.since_version for schema in known if not schema.domain and not schema.deprecated)
+def _at_versions(case: TestCase) -> Iterator[Case]:
+    """A case of the suite at each version of its operator at which it is valid."""
+    name = case.model.graph.node[0].op_type
+    inputs = case.data_sets[0][0] if case.data_sets else ()
+    arrays = {
+        value.name: numpy_helper.to_array(data) if isinstance(data, TensorProto) else np.asarray(data)
+        for value, data in zip(case.model.graph.input, inputs, strict=False)
+        if not isinstance(data, list)
+    }
+    newest = next(entry.version for entry in case.model.opset_import if not entry.domain)
+    known = [each for each in onnx.defs.get_all_schemas_with_history() if each.name == name]
+    starts = sorted(each.since_version for each in known if not each.domain and not each.deprecated)
     for start, following in itertools.zip_longest(starts, starts[1:]):
         version = newest if start <= newest and (following or newest + 1) > newest else start
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
-        del copy.opset_import[:]
-        copy.opset_import.add(domain="", version=version)
-        if _is_valid(copy):
-            yield onnx.defs.get_schema(operator, version), copy
+        model = onnx.ModelProto()
+        model.CopyFrom(case.model)
+        del model.opset_import[:]
+        model.opset_import.add(domain="", version=version)
+        if _is_valid(model):
+            yield Case(case.name, model, arrays, onnx.defs.get_schema(name, version))
 
 
 def _is_valid(model: onnx.ModelProto) -> bool:
@@ -149,8 +156,8 @@ def variables(case: Case) -> dict[str, list[str]]:
 
 
 class Form(enum.Enum):
-    """What is stored in a model, since TensorRT wants many inputs so, and treats weights by other rules: nothing;
-    what is no float; all but the first input.
+    """The inputs that a model stores, since TensorRT wants many so, and has other rules for weights: none;
+    those that are no floats; all but the first.
     """
 
     INPUTS = enum.auto()
@@ -166,7 +173,7 @@ def retyped(case: Case, choice: Mapping[str, str], form: Form) -> onnx.ModelProt
     for value in (*model.graph.input, *model.graph.output):
         if value.name in of_values:
             value.type.tensor_type.elem_type = NUMBERS[of_values[value.name]]
-    _set_type(model.graph.node[0], choice)
+    _set_type(model, choice)
     for value in [value for value in model.graph.input if _is_stored(value, case, form)]:
         kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         array = case.arrays[value.name].astype(kind)
@@ -175,13 +182,17 @@ def retyped(case: Case, choice: Mapping[str, str], form: Form) -> onnx.ModelProt
     return model if _is_valid(model) else None
 
 
-def _set_type(node: onnx.NodeProto, choice: Mapping[str, str]) -> None:
+def _node(model: onnx.ModelProto) -> ir.Node:
+    return ir.from_proto(model).graph.node(0)
+
+
+def _set_type(model: onnx.ModelProto, choice: Mapping[str, str]) -> None:
     """Set the attribute that determines a type variable, as `to` of Cast does."""
-    typed = schema.of(ir.from_proto(node))
+    node, typed = model.graph.node[0], schema.of(_node(model))
     if typed is not None and choice.get(typed.var) in HALVES:
         number = NUMBERS[choice[typed.var]]
         old = [attribute for attribute in node.attribute if attribute.name == typed.attribute]
-        if not old and typed.like is None or old and old[0].type == onnx.AttributeProto.INT:
+        if (not old and typed.like is None) or (old and old[0].type == onnx.AttributeProto.INT):
             node.attribute.append(helper.make_attribute(typed.attribute, number))
         elif old:
             array = numpy_helper.to_array(old[0].t).astype(helper.tensor_dtype_to_np_dtype(number))
@@ -219,18 +230,17 @@ def probe(case: Case, place: Place, folder: Path) -> Iterator[Outcome]:
 
 def probe_control_flow(operator: str, place: Place, folder: Path) -> Iterator[tuple[int, Outcome]]:
     """The outcome of a case at each version of its operator."""
-    variable = "V"
-    for schema in onnx.defs.get_all_schemas_with_history():
-        if schema.name == operator and schema.since_version >= 11:
+    for each in onnx.defs.get_all_schemas_with_history():
+        if each.name == operator and each.since_version >= 11:
             outcome = Outcome()
             for kind in NUMBERS:
                 text = re.sub(r"\bT\[", f"{kind}[", CONTROL_FLOW[operator])
-                head = f'<ir_version: 10, opset_import: ["": {schema.since_version}]> '
+                head = f'<ir_version: 10, opset_import: ["": {each.since_version}]> '
                 model = onnx.parser.parse_model(head + text)
                 if _is_valid(model):
-                    outcome[((variable, kind),)] = _refusal(model, place, folder)
-            if outcome.get(((variable, "float"),)) == "":
-                yield schema.since_version, outcome
+                    outcome[(("V", kind),)] = _refusal(model, place, folder)
+            if outcome.get((("V", "float"),)) == "":
+                yield each.since_version, outcome
 
 
 def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -267,7 +277,7 @@ def main() -> None:
     parser.add_argument("--operator", action="append", default=[])
     asked = parser.parse_args()
     outcomes = defaultdict(list)
-    with tensorrt.placer({}) as place, tempfile.TemporaryDirectory() as folder:
+    with placing.placer(tensorrt.NAME) as place, tempfile.TemporaryDirectory() as folder:
         for case in cases(asked.operator):
             found = list(probe(case, place, Path(folder)))
             outcomes[case.key] += found

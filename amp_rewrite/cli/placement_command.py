@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import click
@@ -17,14 +16,11 @@ from amp_rewrite.model import writing
 from amp_rewrite.placement import differences, placing, tensorrt
 from amp_rewrite.placement.differences import compare_placements, print_placements
 from amp_rewrite.placement.placement import Placement
-from amp_rewrite.placement.placing import Place
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import run_arguments
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.sessions import Device, Feeds, Libraries
-
-TENSORRT = "tensorrt"
 
 
 @click.command(cls=WritingCommand)
@@ -33,8 +29,9 @@ TENSORRT = "tensorrt"
 @switch("--run", "Run each model once as well, and count what the run executes.")
 @choice(
     "--provider",
-    ["cuda", "cpu", TENSORRT],
-    "The provider; without CUDA, stub libraries stand in for it (gcc is needed). tensorrt compiles, and needs no GPU.",
+    ["cuda", "cpu", tensorrt.NAME],
+    "The provider; without CUDA, stub libraries stand in for it (gcc is needed). tensorrt compiles, without "
+    "a GPU.",
     "cuda",
 )
 @custom_ops_flag
@@ -57,12 +54,12 @@ def placement(
     which nodes run on the CPU and why. Exit code 1 when a model does not load, or does not run with --run.
     Stub libraries compute nothing: with them, a model whose shapes depend on values may fail to run.
 
-    With --provider tensorrt, TensorRT for RTX parses and compiles each MODEL, and the nodes are the layers of its
-    network. Open dimensions count as 64 unless --dim gives them.
+    With --provider tensorrt, TensorRT for RTX parses and compiles each MODEL, and the nodes are the layers of
+    its network. Open dimensions count as 64 unless --dim gives them.
     """
     _refuse_ineffective_flags(provider, run=run)
     libraries = run_arguments.libraries(custom_ops)
-    with limit.running(), _placer(provider, libraries, data) as place:
+    with limit.running(), placing.placer(_provider(provider), libraries, data.dims) as place:
         original = place(against, _feeds(against, data, run=run)) if against else None
         placements = {str(model): place(model, _feeds(model, data, run=run)) for model in models}
     if json_ is not None:
@@ -72,23 +69,17 @@ def placement(
         raise click.exceptions.Exit(1)
 
 
-def _placer(provider: str, libraries: Libraries, data: Data) -> AbstractContextManager[Place]:
-    return tensorrt.placer(data.dims) if provider == TENSORRT else placing.placer(_device(provider), libraries)
-
-
-def _device(provider: str) -> Device:
-    return Device[provider.upper()]
+def _provider(name: str) -> Device | str:
+    return name if name == tensorrt.NAME else Device[name.upper()]
 
 
 def _refuse_ineffective_flags(provider: str, *, run: bool) -> None:
-    """Raise OptionError for flags about inputs where nothing is run, but for the sizes that TensorRT wants, and
-    for those about sessions with TensorRT, which has none.
-    """
+    """Raise OptionError for flags about runs where there is none; TensorRT takes sizes without one."""
     context = click.get_current_context()
     of_runs = ("data", "dim", "seed", "samples", "timeout")
-    if provider == TENSORRT:
+    if provider == tensorrt.NAME:
         flags = written(context, ("run", "custom_ops", "data", "seed", "samples"))
-        where, remedy = f"with --provider {TENSORRT}, which runs nothing", "leave it out"
+        where, remedy = f"with --provider {tensorrt.NAME}, which runs nothing", "leave it out"
     else:
         flags = {} if run else written(context, of_runs)
         where, remedy = "without --run", "add --run"
@@ -113,10 +104,12 @@ def _json(
 ) -> dict[str, object]:
     models = [{"model": name, **one.to_json(), **_against(one, original)} for name, one in placements.items()]
     before = {} if original is None else {"original": original.to_json()}
-    if provider == TENSORRT:
-        runtime: dict[str, object] = {"tensorrt": tensorrt.version(), "provider": provider}
-    else:
-        runtime = differences.runtime(_device(provider)).to_json()
+    device = _provider(provider)
+    runtime = (
+        differences.runtime(device).to_json()
+        if isinstance(device, Device)
+        else {"tensorrt": tensorrt.version(), "provider": provider}
+    )
     return {**runtime, **before, "models": models}
 
 

@@ -119,6 +119,8 @@ def print_placements(
     for name, each in placements.items():
         if len(placements) > 1:
             console.print(Styled(name, "bold"))
+        if each.engine_bytes is not None:
+            console.print(Styled(f"{'engine':<12}", "dim"), f"{each.engine_bytes / 1e6:,.1f} MB")
         for label, line in _lines(each, original):
             console.print(Styled(f"{label:<12}", "dim"), line)
 
@@ -127,8 +129,6 @@ def _lines(placement: Placement, original: Placement | None) -> Iterator[tuple[s
     if placement.refused:
         yield "REFUSED", Styled(placement.refused, "red")
         return
-    if placement.engine_bytes is not None:
-        yield "engine", f"{placement.engine_bytes / 1e6:,.1f} MB, {plural(placement.nodes, 'layer')}"
     if placement.fused:
         yield "fused", _counts_text(placement.fused)
     for group in placement.on_cpu:

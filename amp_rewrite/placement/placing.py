@@ -1,4 +1,4 @@
-"""Models -> their placements, each opened in a process of its own."""
+"""Models -> their placements, by onnxruntime or TensorRT in a process of its own."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import onnx
 import onnx_ir as ir
 
+from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.model import loading
-from amp_rewrite.placement import opening, placement, saved_graph
+from amp_rewrite.placement import opening, placement, saved_graph, tensorrt
 from amp_rewrite.placement.opening import Answer, Request, SessionProcess
 from amp_rewrite.placement.placement import CpuReason, OwnNodes, Placement, PlacementLog
 from amp_rewrite.placement.saved_graph import SavedGraph
+from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.running import run_arguments
 from amp_rewrite.running.sessions import Device, Feeds, Libraries
 
@@ -54,21 +57,33 @@ def opener(device: Device, libraries: Libraries = ()) -> Generator[Open]:
 
 
 @contextlib.contextmanager
-def placer(device: Device, libraries: Libraries = ()) -> Generator[Place]:
-    """Yield a function that returns placements alone."""
-    with opener(device, libraries) as execute:
-        yield lambda model, feeds: execute(model, feeds).placement
+def placer(provider: Device | str, libraries: Libraries = (), dims: Dims | None = None) -> Generator[Place]:
+    """Yield a function that returns placements alone: those on a device, or by TensorRT (`tensorrt.NAME`),
+    whose sizes of open dimensions are `dims`.
+
+    Raises as `opener` and `tensorrt.compiler` do.
+    """
+    if isinstance(provider, Device):
+        with opener(provider, libraries) as execute:
+            yield lambda model, feeds: execute(model, feeds).placement
+    else:
+        with tensorrt.compiler(dims or {}) as compile_model:
+            yield lambda model, _: compile_model(model)
 
 
 def place(
     model: onnx.ModelProto | str | Path,
-    device: Device = Device.CUDA,
+    device: Device | Literal["tensorrt"] = Device.CUDA,
     feeds: Feeds | None = None,
     *,
     custom_ops: PathLike | Iterable[PathLike] = (),
+    dims: Dims | None = None,
 ) -> Placement:
-    """Return the placement of a model on a device. `custom_ops` are the libraries of the model's custom
-    operators. Raises the errors of `opener`, and OptionError for an invalid library.
+    """Return the placement of a model on a device, or by TensorRT, which runs nothing: its layers, the size
+    of the engine, or in `refused` why it does not compile.
+
+    `custom_ops` are the libraries of the model's custom operators; `dims` are sizes of open dimensions, for
+    TensorRT. Raises the errors of `placer`, and OptionError for an invalid library or device.
 
     Examples:
         >>> from amp_rewrite import measure_placement
@@ -78,8 +93,10 @@ def place(
         >>> placement.operators["LayerNormalization"], placement.copies
         (2, 0)
     """
+    if device != tensorrt.NAME:
+        arguments.instance("device", device, Device, f"it is a Device, or '{tensorrt.NAME}'")
     libraries = run_arguments.libraries(custom_ops)
-    with placer(device, libraries) as place_model, tempfile.TemporaryDirectory() as folder:
+    with placer(device, libraries, dims) as place_model, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx" if isinstance(model, onnx.ModelProto) else Path(model)
         if isinstance(model, onnx.ModelProto):
             onnx.save(model, path)

@@ -1,9 +1,9 @@
 """TensorRT's parser and compiler, asked about a model without a GPU: the layers of its network, their types,
 the size of the engine, and for a refusal the node.
 
-TensorRT for RTX compiles ahead of time for a GPU that need not be present. Its networks are strongly typed, as
-those of TensorRT 11 are: the types are those of the ONNX graph, and no layer changes them. Nothing is run, and
-kernels are chosen only on a GPU.
+TensorRT for RTX compiles ahead of time for a GPU that need not be present. Its networks are strongly typed,
+as those of TensorRT 11 are: the types are those of the ONNX graph, and no layer changes them. Nothing is run,
+and kernels are chosen only on a GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import ctypes
 import importlib.metadata
 import importlib.util
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,13 @@ from amp_rewrite.errors import MissingPackageError
 from amp_rewrite.model import loading
 from amp_rewrite.placement import placement
 from amp_rewrite.placement.placement import OwnNodes, Placement, PlacementLog
-from amp_rewrite.placement.placing import Place
 from amp_rewrite.placement.saved_graph import Executed
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
 from amp_rewrite.process import child_process
 from amp_rewrite.process.child_process import ChildProcess, CrashError
+
+NAME = "tensorrt"
+"""The name of this provider beside those of onnxruntime."""
 
 _PACKAGES = {
     "tensorrt_rtx_bindings": "tensorrt-rtx-cu13-bindings",
@@ -164,7 +166,7 @@ def _configuration(runtime: Any, builder: Any, network: Any, request: Request) -
 
 
 @contextlib.contextmanager
-def placer(dims: Dims) -> Generator[Place]:
+def compiler(dims: Dims) -> Generator[Callable[[Path], Placement]]:
     """Yield a function that returns the placement of a model: layers in the place of nodes.
 
     `dims` are the sizes of open dimensions. Raises MissingPackageError without TensorRT; the function raises
@@ -173,12 +175,12 @@ def placer(dims: Dims) -> Generator[Place]:
     version()
     process = ChildProcess("from amp_rewrite.placement import tensorrt; tensorrt.serve()")
     try:
-        yield lambda model, _=None: _placed(process, model, dims)
+        yield lambda model: _compiled(process, model, dims)
     finally:
         process.end()
 
 
-def _placed(process: ChildProcess, model: Path, dims: Dims) -> Placement:
+def _compiled(process: ChildProcess, model: Path, dims: Dims) -> Placement:
     graph = ir.from_proto(loading.load_graph(model)).graph
     sizes = OpenDimensions(graph, dims)
     shapes = {value.name or "": tuple(sizes.of_input(value) or ()) for value in graph.inputs}

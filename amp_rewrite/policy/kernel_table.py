@@ -91,7 +91,7 @@ def _kernels(span: Mapping[str, Any]) -> Kernels:
 def support(
     table: Table, domain: str, operator: str, signature: Signature, half: str, *, expands: bool = True
 ) -> Support | None:
-    """Return the kernels for an operator; None where it runs as its ONNX function, if the runtime `expands` any.
+    """Return the kernels for an operator; None where a runtime that `expands` runs it as its ONNX function.
 
     onnxruntime expands the function where no provider has a kernel; its operators then need kernels. They are
     unknown for a function that depends on the node, which counts only for an operator without any kernels.

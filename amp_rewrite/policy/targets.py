@@ -107,10 +107,11 @@ class Target:
 
     `table` names the table of its kernels (kernel_tables/); without one it has every kernel that the schemas
     allow. `together` are, by domain and operator, variables that must have one type though there are
-    kernels for two. `expands` says that it runs the ONNX function of an operator without a kernel. `has_faults` says that the runtime is onnxruntime, whose known faults
-    (analysis.runtimes) a result must not run into. `refusals` say, by operator, which nodes it refuses
-    though it has a kernel. `accumulate` is the accumulator type of its half kernels, emulated in comparisons,
-    and `longest_sum` the most terms that they sum accurately.
+    kernels for two. `expands` says that it runs the ONNX function of an operator without a kernel.
+    `has_faults` says that the runtime is onnxruntime, whose known faults (analysis.runtimes) a result must
+    not run into. `refusals` say, by operator, which nodes it refuses though it has a kernel. `accumulate` is
+    the accumulator type of its half kernels, emulated in comparisons, and `longest_sum` the most terms that
+    they sum accurately.
     """
 
     name: str
@@ -184,9 +185,9 @@ and 1.0e-2 (docs/witness.md).
 """
 
 TENSORRT = Target("tensorrt", table="tensorrt", expands=False, refusals={"LSTM": _peepholes})
-"""TensorRT, strongly typed as from version 11 on, by what the parser and the compiler of TensorRT for RTX take
-(benchmarks/tensorrt_kernels.py). Normalisations accumulate in float32; matrix products by the types of their
-inputs and by speed, in a type of at least their range (NVIDIA's "Precision Control", TensorRT 11.2).
+"""TensorRT, strongly typed from version 11 on, by what the parser and the compiler of TensorRT for RTX take
+(benchmarks/tensorrt_kernels.py). Normalisations accumulate in float32; for matrix products the builder
+chooses, by types and speed, a type of at least the range of the inputs (NVIDIA's "Precision Control", 11.2).
 """
 
 BY_NAME = {target.name: target for target in (ONNXRUNTIME_CUDA, ONNXRUNTIME_WEBGPU, TENSORRT, ANY)}
