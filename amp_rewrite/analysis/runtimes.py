@@ -129,9 +129,10 @@ def refused(graph: UnitGraph, target: Target, half: Half) -> Mapping[int, Eviden
             node = graph.units[unit].node
             name = next(names(node), None) if node.domain == "" else None
             if name is not None:
-                text = f" for its {name}{', and runs it on the CPU' if target.has_faults else ''}"
+                authority = Authority.RUNTIME_BUG if target.is_strict else Authority.TARGET
+                text = f" for its {name}{'' if target.is_strict else ', and runs it on the CPU'}"
                 refusals[unit] = Evidence(
-                    Authority.TARGET, Reason.NO_KERNEL, target.name, half=half.name, text=text
+                    authority, Reason.NO_KERNEL, target.name, half=half.name, text=text
                 )
     return refusals
 
