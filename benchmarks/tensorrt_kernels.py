@@ -272,7 +272,7 @@ def probe(case: Case, place: Place, folder: Path) -> Iterator[Outcome]:
 
 
 def probe_text(name: str, place: Place, folder: Path) -> Iterator[tuple[int, Outcome]]:
-    """The outcome of a case of our own at each version of its operator, all its variables being of one type."""
+    """The outcome of a case of our own at each version of its operator, with one type for all variables."""
     domain, _, operator = name.rpartition(":")
     opsets = set[int]()
     for version in range(OLDEST, onnx.defs.onnx_opset_version() + 1):

@@ -107,12 +107,11 @@ class Target:
 
     `table` names the table of its kernels (kernel_tables/); without one it has every kernel that the schemas
     allow. `together` are, by domain and operator, variables that must have one type though there are
-    kernels for two. A target that `is_strict` refuses a model with a node for which it has no kernel; others run
-    its ONNX function, or the node elsewhere.
-    `has_faults` says that the runtime is onnxruntime, whose known faults (analysis.runtimes) a result must
-    not run into. `refusals` say, by operator, which nodes it refuses though it has a kernel. `accumulate` is
-    the accumulator type of its half kernels, emulated in comparisons, and `longest_sum` the most terms that
-    they sum accurately.
+    kernels for two. A target that `is_strict` refuses a model with a node for which it has no kernel; others
+    run its ONNX function, or the node elsewhere. `has_faults` says that the runtime is onnxruntime, whose
+    known faults (analysis.runtimes) a result must not run into. `refusals` say, by operator, which nodes it
+    refuses though it has a kernel. `accumulate` is the accumulator type of its half kernels, emulated in
+    comparisons, and `longest_sum` the most terms that they sum accurately.
     """
 
     name: str
