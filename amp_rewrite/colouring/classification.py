@@ -107,7 +107,7 @@ def _no_kernel(options: Options) -> Evidence:
     Casts.
     """
     forced = options.level is Level.UNSAFE_FORCE_ALL and options.half is BFLOAT16
-    if forced and options.target.has_faults:
+    if forced and options.target.is_onnxruntime:
         return Evidence(
             Authority.RUNTIME_BUG, Reason.NO_KERNEL, subject="onnxruntime", half=options.half.name
         )
