@@ -260,7 +260,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         *("file", "min_flops", "min_nodes", "min_weights", "require", "forbid_half", "max_casts"),
         *("baseline", "update"),
     ),
-    "Checks": ("no_check", "no_certify"),
+    "Checks": ("no_check", "no_certify", "check"),
 }
 """The options of each section by argument name, in order; the last section takes all others."""
 

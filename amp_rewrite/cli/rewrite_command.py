@@ -35,6 +35,7 @@ from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.cli.rewrite_output import JobFiles, carry_out
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
+from amp_rewrite.placement import tensorrt
 from amp_rewrite.policy.options import ExternalData, Level
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
@@ -160,6 +161,11 @@ calibration_flags = grouped(_FLAGS, "calibration", _calibration)
     "Write the result even without the proof that it differs from the model only in precision.",
 )
 @choice(
+    "--check",
+    [tensorrt.NAME],
+    "Compile the result with TensorRT, without a GPU; one that it refuses is not written.",
+)
+@choice(
     "--observe",
     [policy.value for policy in ObservePolicy],
     "When to run the float32 model to observe all values; those near half's limits stay float32. "
@@ -193,6 +199,7 @@ def rewrite(
     external_data: ExternalData,
     no_check: bool,
     no_certify: bool,
+    check: str | None,
     observe: str,
     no_metadata: bool,
     no_verify: bool,
@@ -223,6 +230,7 @@ def rewrite(
         terminal.print_lines(console, summary.versions())
     policy = _policy(asked, observe)
     comparing.refuse_missing()
+    _refuse_check(check, dry_run=dry_run)
     _refuse_latency(latency, report_files, in_place=in_place, dry_run=dry_run)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
         sizes = feeds.given_sizes(model, data, calibration.paths)
@@ -247,6 +255,7 @@ def rewrite(
             comparing=comparing,
             required=require_verify,
             needs_half=require_half,
+            compiles=check is not None,
             limit=limit,
             progress=progress,
         )
@@ -262,6 +271,16 @@ def _policy(decisions: DecisionFlags, observe: str) -> ObservePolicy:
         flag = "--plan" if decisions.replay else f"--level {decisions.options.level.value}"
         raise OptionError(f"{flag} decides all, whatever is observed", remedy="leave out --observe")
     return ObservePolicy.NEVER if is_fixed else ObservePolicy(observe)
+
+
+def _refuse_check(check: str | None, *, dry_run: bool) -> None:
+    """Raise OptionError for a check of a dry run, and MissingPackageError without the packages of a check."""
+    if check is not None:
+        tensorrt.version()
+        if dry_run:
+            raise OptionError(
+                "--check compiles the result, which --dry-run does not make", remedy="leave out one"
+            )
 
 
 def _refuse_latency(latency: bool, report_files: ReportFiles, *, in_place: bool, dry_run: bool) -> None:

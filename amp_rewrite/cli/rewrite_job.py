@@ -120,7 +120,7 @@ class RewriteJob:
 
     `original` is the unchanged model, or the error that prevents a comparison; None without one. `seen` holds
     the ranges observed earlier. With `required` an unchanged result is compared as well, and with
-    `needs_half` one without half fails. `judged` collects the verdicts, `given` the extremes of the samples
+    `needs_half` one without half fails; with `compiles` TensorRT must compile it. `judged` collects the verdicts, `given` the extremes of the samples
     in files, and `timed` the stages.
     """
 
@@ -135,6 +135,7 @@ class RewriteJob:
     output: Path | None
     needs_half: bool
     required: bool
+    compiles: bool = False
     replay: SavedPlan | None = None
     policy: Policy | None = None
     in_place: bool = False

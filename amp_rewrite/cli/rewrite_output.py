@@ -23,6 +23,7 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import staging
 from amp_rewrite.model import external_data, writing
 from amp_rewrite.pipeline import Result
+from amp_rewrite.placement import tensorrt
 from amp_rewrite.placement.differences import Comparison
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
@@ -160,10 +161,14 @@ def _latencies(job: RewriteJob, result: Result[Any]) -> Bench | None:
 def settle(job: RewriteJob, outcome: Outcome, json_: Path | None, placement: Comparison | None) -> Outcome:
     """Write the outcome as JSON, commit all files, and return the outcome with the path of its model.
 
-    Raises TimeLimitError where the time limit expired before a verdict that justifies replacing a file.
+    Raises TimeLimitError where the time limit expired before a verdict that justifies replacing a file, and
+    EngineError where the job asks for a result that TensorRT compiles, and this one it refuses.
     """
     report, verdict = outcome.result.report, outcome.verification
     refuse_unjudged(job.limit, verdict, outcome.result.model)
+    if job.compiles:
+        tell(job.progress, "compile")
+        tensorrt.refuse_unbuilt(job.model, Path(outcome.result.model), job.options.dims.dims)
     if json_ is not None:
         advice = _advise(job, outcome)
         tuned = {"tuning": outcome.tuned.to_json()} if outcome.tuned else {}

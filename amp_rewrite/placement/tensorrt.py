@@ -20,7 +20,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from amp_rewrite.errors import MissingPackageError
+from amp_rewrite.errors import EngineError, MissingPackageError
 from amp_rewrite.model import loading
 from amp_rewrite.placement import placement
 from amp_rewrite.placement.placement import OwnNodes, Placement, PlacementLog
@@ -76,8 +76,8 @@ def _folders() -> list[Path]:
 def serve() -> None:
     """Answer requests until there are no more."""
     for name in ("tensorrt_rtx", "tensorrt_onnxparser_rtx"):  # the bindings ask the linker for them
-        (library,) = _folders()[1].glob(f"lib{name}.so.*")
-        ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+        libraries = sorted(_folders()[1].glob(f"lib{name}.so.*"))  # importing the package adds links
+        ctypes.CDLL(str(libraries[-1]), ctypes.RTLD_GLOBAL)
     runtime = importlib.import_module("tensorrt_rtx_bindings")
     child_process.serve(lambda request: compile_model(runtime, request))
 
@@ -178,6 +178,18 @@ def compiler(dims: Dims) -> Generator[Callable[[Path], Placement]]:
         yield lambda model: _compiled(process, model, dims)
     finally:
         process.end()
+
+
+def refuse_unbuilt(original: Path, result: Path, dims: Dims) -> None:
+    """Raise EngineError where TensorRT does not compile the result of a model; otherwise as `compiler`."""
+    with compiler(dims) as compile_model:
+        refused = compile_model(result).refused
+        if refused and (reason := compile_model(original).refused):
+            problem = f"TensorRT refuses the model itself: {reason}"
+            raise EngineError(problem, where=original, remedy="leave out --check, or mend the model")
+    if refused:
+        remedy = "keep the node that it names in float32 (--keep-full NODE)"
+        raise EngineError(f"TensorRT refuses the result: {refused}", where=original, remedy=remedy)
 
 
 def _compiled(process: ChildProcess, model: Path, dims: Dims) -> Placement:
