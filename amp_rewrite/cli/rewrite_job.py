@@ -119,9 +119,9 @@ class RewriteJob:
     """The specification of a rewrite: model, options and output, the original to compare with, and inputs.
 
     `original` is the unchanged model, or the error that prevents a comparison; None without one. `seen` holds
-    the ranges observed earlier. With `required` an unchanged result is compared as well, and with
-    `needs_half` one without half fails; with `compiles` TensorRT must compile it. `judged` collects the verdicts, `given` the extremes of the samples
-    in files, and `timed` the stages.
+    the ranges observed earlier. With `required` an unchanged result is compared as well; with `needs_half`
+    one without half fails, and with `compiles` one that TensorRT does not compile. `judged` collects the
+    verdicts, `given` the extremes of the samples in files, and `timed` the stages.
     """
 
     model: Path

@@ -184,7 +184,9 @@ They accumulate in half: normal numbers lose 4.7e-3 of 1024 products and 6.5e-3 
 and 1.0e-2 (docs/witness.md).
 """
 
-TENSORRT = Target("tensorrt", table="tensorrt", is_strict=True, refusals={"LSTM": _peepholes})
+TENSORRT = Target(
+    "tensorrt", table="tensorrt", together=_ATTENTION, is_strict=True, refusals={"LSTM": _peepholes}
+)
 """TensorRT, strongly typed from version 11 on, by what the parser and the compiler of TensorRT for RTX take
 (benchmarks/tensorrt_kernels.py). Normalisations accumulate in float32; for matrix products the builder
 chooses, by types and speed, a type of at least the range of the inputs (NVIDIA's "Precision Control", 11.2).
