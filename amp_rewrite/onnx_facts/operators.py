@@ -108,7 +108,21 @@ LINEAR_IN_THE_FIRST = tuple(
 are too, except for the divisor and the other outputs.
 """
 
+HOMOGENEOUS_IN_THE_FIRST = tuple(
+    "Abs GlobalMaxPool LeakyRelu MaxPool PRelu ReduceL1 ReduceL2 ReduceMax ReduceMin Relu TopK".split()
+)
+"""Further operators of ONNX whose first output scales with their first input, by any positive factor."""
+
 LINEAR_IN_ALL = ("Add", "Sub", "Sum", "Mean", "Concat")
+
+PRODUCTS_OF_TWO = (
+    *(("", name) for name in ("Mul", "MatMul", "Gemm", "Conv", "ConvTranspose")),
+    *(("com.microsoft", name) for name in ("FusedMatMul", "TransposeMatMul")),
+)
+"""Products of their first two inputs; others are added."""
+
+UNIFORM_COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+"""Comparisons whose result stays if both inputs scale by one positive factor."""
 
 LINEAR_GRADIENTS = """ReluGrad ConvGrad LayerNormalizationGrad SimplifiedLayerNormalizationGrad
     InvertibleLayerNormalizationGrad SoftmaxGrad SoftmaxGrad_13 LogSoftmaxGrad LogSoftmaxGrad_13 GeluGrad

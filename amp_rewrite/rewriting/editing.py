@@ -140,11 +140,11 @@ class _Editor:
     def _converted(self, change: TensorChange, name: str | None) -> ir.TensorProtocol:
         saturate = bool(change.saturates)
         conversion = functools.partial(rounding.convert, half=self._half, saturate=saturate, nan=change.nan)
-        return _tensor(conversion, self._half.dtype, change.stored, name)
+        return converted(conversion, self._half.dtype, change.stored, name)
 
     def _saturated(self, source: StoredTensor) -> ir.TensorProtocol:
         conversion = functools.partial(rounding.saturated, half=self._half)
-        return _tensor(conversion, ir.DataType.FLOAT, source, source.tensor.name)
+        return converted(conversion, ir.DataType.FLOAT, source, source.tensor.name)
 
     def set_attribute(self, retyped: Retyped) -> None:
         """Set the attribute that determines the type of an output to the planned type, or remove it."""
@@ -191,7 +191,7 @@ class _Editor:
             ours.clear()
 
 
-def _tensor(
+def converted(
     conversion: Conversion, dtype: ir.DataType, source: StoredTensor, name: str | None
 ) -> ir.TensorProtocol:
     """Return a stored tensor after a conversion: done now for a small one, on writing for a large one."""

@@ -46,6 +46,23 @@ class Obstacle:
 
 
 @dataclass(frozen=True, slots=True)
+class Rescaled:
+    """The values that are stored as v * 2**-e: their `exponents` e by name, the `weights` and `epsilons` that
+    were scaled, and the Muls by powers of two.
+
+    `sources` are the names in the original of values that were renamed or added; an added one may have
+    exponent 0. `freed` counts the nodes that are half, and would be float32 without this.
+    """
+
+    exponents: dict[str, int]
+    sources: dict[str, str]
+    weights: int
+    epsilons: int
+    muls: int
+    freed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The outcome of a rewrite. Sizes are in bytes, with external data; `seconds` are wall time by stage.
 
