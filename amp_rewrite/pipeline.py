@@ -1,7 +1,9 @@
 """The pipeline of a rewrite: `_decide` runs the stages up to the first edit, `rewrite` the others.
 
-    load, widen, prepare, analyse, bound, classify, colour, predict, plan, freeze    decisions, without edits
-    edit, tidy, annotate, write, check                                               edits, as decided
+    load, widen, prepare, analyse, bound, classify, colour, predict    decisions, without edits
+    rescale, and again from analyse to predict                         values that leave float16, and then fit
+    plan, freeze                                                       decisions, without edits
+    edit, tidy, annotate, write, check                                 edits, as decided
 
 Each stage is a call into the package that it is named for, and the condition for that call.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
@@ -18,11 +21,13 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite import arguments
-from amp_rewrite.analysis.facts import gather
+from amp_rewrite.analysis.facts import Facts, gather
 from amp_rewrite.analysis.observed import Held, Seen
 from amp_rewrite.analysis.outputs import Faint
 from amp_rewrite.bounds import bounding, deciding
+from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.colouring import classification, paying, rules
+from amp_rewrite.colouring.paying import Priced
 from amp_rewrite.costs import flop_count
 from amp_rewrite.errors import ModelError
 from amp_rewrite.explaining import causes, sentences
@@ -32,21 +37,24 @@ from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.preparing import preparing
+from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.process import startup, worker
 from amp_rewrite.process.stopwatch import Progress, Stopwatch, count_of
+from amp_rewrite.rescaling import rescaling
 from amp_rewrite.rewriting import (
     annotations,
     argument_checks,
     editing,
     plan_files,
+    report,
     result_checks,
     tidy,
     widened_model,
 )
 from amp_rewrite.rewriting import plan as planning
 from amp_rewrite.rewriting.observations import Observed
-from amp_rewrite.rewriting.plan import Plan
-from amp_rewrite.rewriting.report import Obstacle, Report
+from amp_rewrite.rewriting.plan import Plan, Rescaled
+from amp_rewrite.rewriting.report import Extent, Obstacle, Report
 from amp_rewrite.text import brief
 
 M = TypeVar("M", covariant=True)
@@ -270,6 +278,50 @@ def _decide(
             pins = {**before, **transform(model)}
     with timed.stage("prepare"):
         prepared = preparing.prepare(model, (replay or options).form, pins)
+    choose = partial(_choose, prepared, options, replay, imprecise_outputs, pins, timed)
+    if replay is not None and replay.rescaled is not None:
+        with timed.stage("rescale"):
+            fused = gather(prepared, options, {}, {}, pins).graph
+            rescaling.replay(prepared, fused, replay.rescaled, replay.where)
+    choice = choose(observed)
+    if replay is None and options.rescales and rescaling.leaves_range(choice.facts):
+        second = _rescale(prepared, choice, choose, timed)
+        if second is None:  # our copy was scaled in vain: load another
+            options = replace(options, rescale=False)
+            return _decide(source, options, replay, observed, imprecise_outputs, transform, timed)
+        choice = second
+    facts, priced = choice.facts, choice.priced
+    with timed.stage("plan"):
+        plan = planning.make(facts, priced.painting, options)  # refuses names that have no effect
+        if priced.gated:
+            plan = Plan(options.half)  # inputs and outputs stay as they are too
+        plan = replace(plan, rescaled=replay.rescaled if replay is not None else choice.rescaled)
+    with timed.stage("freeze"):
+        decided = Decided(priced, plan, options, replay is not None, choice.proven, choice.observed, before)
+        return freeze(loaded, prepared, facts, decided)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A priced painting, with the observations, facts and bounds behind it, and what was rescaled for it."""
+
+    observed: Seen
+    facts: Facts
+    proven: Proven | None
+    priced: Priced
+    rescaled: Rescaled | None = None
+
+
+def _choose(
+    prepared: Prepared,
+    options: Options,
+    replay: plan_files.SavedPlan | None,
+    imprecise_outputs: Faint,
+    pins: Held,
+    timed: Stopwatch,
+    observed: Seen,
+) -> _Choice:
+    """Choose the colours of a prepared model, under these observations."""
     with timed.stage("analyse"):
         facts = gather(prepared, options, observed, imprecise_outputs, pins)
     proven = None
@@ -296,13 +348,38 @@ def _decide(
         if replay is None:
             painting, unpruned = paying.beside_pins(graph, facts.findings, facts.freed, painting, options)
         priced = paying.settle(graph, painting, options, unpruned, decided=replay is not None)
-    with timed.stage("plan"):
-        plan = planning.make(facts, priced.painting, options)  # refuses names that have no effect
-        if priced.gated:
-            plan = Plan(options.half)  # inputs and outputs stay as they are too
-    with timed.stage("freeze"):
-        decided = Decided(priced, plan, options, replay is not None, proven, observed, before)
-        return freeze(loaded, prepared, facts, decided)
+    return _Choice(observed, facts, proven, priced)
+
+
+def _rescale(
+    prepared: Prepared, choice: _Choice, choose: Callable[[Seen], _Choice], timed: Stopwatch
+) -> _Choice | None:
+    """Return the choice for the model with values rescaled, in place; None if that is not faster."""
+    with timed.stage("rescale"):
+        blind = choose({}).priced.painting
+        applied = rescaling.rescale(prepared, choice.facts, blind, choice.priced.painting, choice.observed)
+    if applied is None:
+        return choice
+    again = choose(applied.observations(choice.observed))
+    if not _is_faster(again.priced, choice.priced):
+        return None
+    return replace(again, rescaled=replace(applied.rescaled, freed=_count_freed(choice, again)))
+
+
+def _is_faster(after: Priced, before: Priced) -> bool:
+    """Return whether a rescaled model is predicted to be faster; without a prediction, it has half units."""
+    if after.gated or not any(after.painting.halves):
+        return False
+    if after.prediction is None:
+        return True
+    time = after.prediction.float32 if before.prediction is None else before.prediction.result
+    return after.prediction.result.seconds < time.seconds
+
+
+def _count_freed(before: _Choice, after: _Choice) -> int:
+    """Return the number of nodes that are float32 in the one choice, and half in the other."""
+    was, now = (report.extents(each.facts.graph, each.priced.painting) for each in (before, after))
+    return sum(extent is Extent.ALL for node, extent in now.items() if was.get(node) is Extent.NONE)
 
 
 def _widen_other_halves(source: loading.ModelSource, model: ir.Model, options: Options) -> None:

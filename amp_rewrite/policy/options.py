@@ -172,6 +172,8 @@ class Options:
     `half` is the low-precision type. `lists` sort the operators; `None` stands for the shipped list of that
     type. `target` is the runtime that the model is for, and `device` what it runs on: parts that are
     predicted not to pay there stay float32, and with `gate` the whole model, if it is predicted not to pay.
+    With `rescale`, values that were observed to leave float16's range are stored times powers of two, where
+    that is predicted to be faster than float32; bfloat16 needs none.
     `ranges` declares intervals of inputs, by name, from which values are bounded; with `free`, operators that
     the shipped list denies for their range are not denied where bounds prove that they fit.
     `dims` are the sizes of open dimensions of inputs, by symbol or as `input:axis`, for predictions, counts
@@ -222,6 +224,7 @@ class Options:
     keep_softmax: bool
     certify: bool
     dims: GivenSizes
+    rescale: bool
 
     def __init__(  # the arguments accept more types than the fields: type checkers read both
         self,
@@ -246,6 +249,7 @@ class Options:
         keep_softmax: bool = False,
         certify: bool = True,
         dims: Dims | GivenSizes = NONE_GIVEN,
+        rescale: bool = False,
     ) -> None:
         arguments_by_name = locals()
         for name, declared in DECLARED.items():
@@ -255,6 +259,11 @@ class Options:
     def only_grappler(self) -> bool:
         """True if TensorFlow's lists and rules decide alone, so that colours equal Grappler's."""
         return not self.follow and self.operator_lists().name == GRAPPLERS
+
+    @property
+    def rescales(self) -> bool:
+        """True if values may be stored times powers of two."""
+        return self.rescale and self.half is FLOAT16 and self.level is not Level.UNSAFE_FORCE_ALL
 
     @property
     def prunes(self) -> bool:
@@ -370,6 +379,11 @@ DECLARED: Mapping[str, Declared] = {
     "free": _switch(
         "--no-free",
         "Keep denied operators in float32 even where bounds prove that their values fit into half.",
+    ),
+    "rescale": _switch(
+        "--rescale",
+        "Store values that were observed to leave float16's range times powers of two, which norms and "
+        "weights undo, instead of keeping them in float32.",
     ),
     "keep_softmax": _switch(),
     "certify": _switch(),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,30 +23,63 @@ from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types.element_types import Types, tensor
 from amp_rewrite.rescaling import rows
 from amp_rewrite.rescaling.propagation import Exponents
-from amp_rewrite.rescaling.system import FREE, System
+from amp_rewrite.rescaling.system import FREE, System, Variable
 from amp_rewrite.rewriting import editing
 from amp_rewrite.rewriting.cast_insertion import Placer, Redirection, redirect
-from amp_rewrite.rewriting.report import Rescaled
+from amp_rewrite.rewriting.plan import Rescaled, Scaled
 
 
-def apply(system: System, exponents: Exponents, types: Types) -> Rescaled:
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What was `rescaled`, and the values afterwards by name: the name in the original, and the exponent."""
+
+    rescaled: Rescaled
+    origins: Mapping[str, tuple[str, int]]
+
+    def observations(self, seen: Seen) -> Seen:
+        """Return the observations of the rescaled model: those of the original, times powers of two."""
+        scaled = {
+            name: _scaled_extremes(seen[origin], e)
+            for name, (origin, e) in self.origins.items()
+            if origin in seen
+        }
+        return {**seen, **scaled}
+
+
+def apply(system: System, exponents: Exponents, types: Types) -> Applied:
     """Scale the values of a model, and complete the `types` of its values."""
+    values = tuple(itertools.starmap(_described, exponents.items()))
     edits = _Edits(system, exponents, types)
     weights = sum(map(edits.store, edits.stored_values()))
     epsilons = sum(map(edits.set_epsilon, *zip(*system.epsilons, strict=True))) if system.epsilons else 0
     muls = sum(map(edits.insert_mul, edits.pinned_values()))
     redirect(edits.redirections)
-    return Rescaled(edits.exponents_by_name, edits.sources, weights, epsilons, muls)
+    return Applied(Rescaled(values, weights, epsilons, muls), edits.origins)
 
 
-def observations(seen: Seen, rescaled: Rescaled) -> Seen:
-    """Return the observations of the rescaled model: those of the original, times powers of two."""
-    after = dict(seen)
-    for name, e in rescaled.exponents.items():
-        source = rescaled.sources.get(name, name)
-        if source in seen:
-            after[name] = _scaled_extremes(seen[source], e)
-    return after
+def _described(variable: Variable, e: int) -> Scaled:
+    if isinstance(variable, ir.Value):
+        return Scaled(variable.name or "", e)
+    node, port = variable
+    assert isinstance(node, ir.Node), "outputs of graphs are values"
+    value = node.inputs[port]
+    return Scaled(value.name if value is not None and value.name else "", e, node.outputs[0].name, port)
+
+
+def find_exponents(system: System, values: Iterable[Scaled]) -> Exponents | None:
+    """Return the exponents of a saved plan; None where the model lacks one of its values."""
+    stored = {value.name: value for value in system.stored}
+    made = {value.name: value for value in system.made}
+    others = {variable.name: variable for variable in system.variables if isinstance(variable, ir.Value)}
+    exponents: dict[Variable, int] = {}
+    for each in values:
+        reader = made.get(each.reader) if each.reader is not None else None
+        node = reader.producer() if reader is not None else None
+        variable = others.get(each.value) if each.reader is None else node and Use(node, each.port)
+        if variable is None or (node is not None and each.value not in stored):
+            return None
+        exponents[variable] = each.exponent
+    return exponents
 
 
 def _scaled_extremes(extremes: Extremes, e: int) -> Extremes:
@@ -58,14 +92,13 @@ def _scaled_extremes(extremes: Extremes, e: int) -> Extremes:
 
 @dataclass(slots=True)
 class _Edits:
-    """The edits of a model. `exponents_by_name` has the values after them, and `sources` the names before."""
+    """The edits of a model; `origins` as of Applied."""
 
     system: System
     exponents: Exponents
     types: Types
     redirections: list[Redirection] = field(default_factory=list[Redirection])
-    exponents_by_name: dict[str, int] = field(default_factory=dict[str, int])
-    sources: dict[str, str] = field(default_factory=dict[str, str])
+    origins: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
     _names: UniqueNames = field(init=False)
     _placer: Placer = field(default_factory=Placer)
     _powers: dict[int, ir.Value] = field(default_factory=dict[int, ir.Value])
@@ -122,7 +155,7 @@ class _Edits:
         e, system = self.exponents[value], self.system
         pinned = system.reads.get(value, ())
         if value not in system.produced:
-            self.exponents_by_name[value.name or ""] = e
+            self.origins[value.name or ""] = value.name or "", e
             return self._insert(value, pinned, -e) if pinned else 0
         others = [Use(*use) for use in value.uses() if Use(*use) not in {*pinned}]
         return self._insert(value, others, e) if others else 0
@@ -140,13 +173,10 @@ class _Edits:
             name=self._names.of_node(f"{name}__rescaled"),
         )
         output.name = self._names.of_value(value, "rescaled")
+        self.origins[output.name] = name, e if value in self.system.produced else 0
         if any(use.holder is self.system.model.graph for use in uses):
             output.name, value.name = name, output.name
-            self.exponents_by_name[value.name or ""] = self.exponents_by_name.pop(name)
-            self.sources[value.name or ""] = name
-        else:
-            self.exponents_by_name[output.name] = e if value in self.system.produced else 0
-            self.sources[output.name] = name
+            self.origins[value.name], self.origins[name] = self.origins[name], self.origins[value.name]
         self._placer.behind([mul], value)
         self.redirections.append((uses, output))
         return 1

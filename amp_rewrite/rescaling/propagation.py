@@ -1,7 +1,7 @@
 """Propagation: the exponents that follow from what must be stored smaller, row by row in node order.
 
-A row that does not hold is settled by one variable: a stored value that nothing else reads, within its limits;
-else the one that costs the fewest Muls, rather what the node produces than what it reads. Where two factors
+A row that does not hold is settled by one variable: a stored value that nothing else reads, within its
+limits; else the one that costs the fewest Muls, rather what the node produces than what it reads. Where two factors
 would serve alike, as in a product of queries and keys, each takes half. A region in which a row cannot be
 settled is given up, and its values stay float32. Every change enters a heap of the rows of one class, so that
 the work is linear in the rows but for the heap.
@@ -44,7 +44,7 @@ class Demands:
 
 
 def demands(values: Iterable[ir.Value], beyond: Iterable[ir.Value], observations: Seen) -> Demands:
-    """Return the demands of these values, those `beyond` half's range and all, as far as they were observed."""
+    """Return the demands of these values, those `beyond` half's range and all, as far as observed."""
 
     def largest(values: Iterable[ir.Value]) -> dict[ir.Value, float]:
         pairs = ((value, observations.get(value.name or "")) for value in values)
@@ -67,7 +67,7 @@ def solve(system: System, wanted: Demands) -> Exponents:
     return {variable: e for variable in system.variables if (e := solver.settled.get(system.of(variable), 0))}
 
 
-class _Stuck(Exception):
+class _StuckError(Exception):
     """A row cannot be settled."""
 
 
@@ -167,7 +167,7 @@ class _Solver:
         for _ in range(ATTEMPTS):
             try:
                 region = _Region(self, of, e).grow()
-            except _Stuck:
+            except _StuckError:
                 e += 1
                 continue
             needs = (
@@ -214,7 +214,7 @@ class _Region:
     _queued: set[int] = field(default_factory=set[int])
 
     def grow(self) -> dict[Class, int]:
-        """Return the exponents of the region; raise _Stuck where a row cannot be settled."""
+        """Return the exponents of the region; raise _StuckError where a row cannot be settled."""
         self._set(self.start, self.e)
         while self._heap:
             _, at = heapq.heappop(self._heap)
@@ -228,7 +228,7 @@ class _Region:
     def _set(self, of: Class, e: int) -> None:
         limits = self.solver.limits(of)
         if self.solver.muls[of] >= _NEVER or not limits.low <= e <= limits.high:
-            raise _Stuck
+            raise _StuckError
         self.exponents[of] = e
         for at in self.solver.rows_of[of]:
             if at not in self._queued:
@@ -247,7 +247,7 @@ class _Region:
         if own is not None and self._left(row):
             self._adjust(row, own, lose_low_end=True)
         if self._left(row):
-            raise _Stuck
+            raise _StuckError
 
     def _adjust(self, row: Row, own: Class, *, lose_low_end: bool) -> None:
         """Let a stored value that is in this row alone take what its limits allow."""

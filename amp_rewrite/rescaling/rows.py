@@ -7,6 +7,7 @@ long as nothing is subnormal.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,18 +56,18 @@ class Site:
     def equal(self, *ports: int) -> list[Row]:
         """Return rows that give these ports one exponent, as far as they are float32."""
         present = [port for port in ports if port in self.ports]
-        return [{one: 1, other: -1} for one, other in zip(present, present[1:], strict=False)]
+        return [{one: 1, other: -1} for one, other in itertools.pairwise(present)]
 
 
 _Rule = Callable[[Site], Equations]
-_PINNED = Equations()
+PINNED = Equations()
 
 
 def equations(site: Site) -> Equations:
     """Return the equations of a node; none for an operator without a rule, whose ports have exponent 0."""
     domain = "" if site.node.domain == "ai.onnx" else site.node.domain
     rule = _RULES.get((domain, site.node.op_type))
-    return _PINNED if rule is None else rule(site)
+    return PINNED if rule is None else rule(site)
 
 
 def _equal(*ports: int) -> _Rule:
@@ -102,7 +103,7 @@ def _without(attribute: str, rule: _Rule) -> _Rule:
 
     def guarded(site: Site) -> Equations:
         stated = site.node.attributes.get(attribute)
-        return rule(site) if stated is None or (not stated.is_ref() and stated.value == 0) else _PINNED
+        return rule(site) if stated is None or (not stated.is_ref() and stated.value == 0) else PINNED
 
     return guarded
 
@@ -113,18 +114,18 @@ def _pad(site: Site) -> Equations:
 
 
 def _scatter(site: Site) -> Equations:
-    return _PINNED if patterns.effective_op(site.node) == "Mul" else Equations(site.equal(0, 2, _OUT))
+    return PINNED if patterns.effective_op(site.node) == "Mul" else Equations(site.equal(0, 2, _OUT))
 
 
 def _clip(site: Site) -> Equations:
     has_attributes = not {"min", "max"}.isdisjoint(site.node.attributes)
-    return _PINNED if has_attributes else _together(site)
+    return PINNED if has_attributes else _together(site)
 
 
 def _power(site: Site) -> Equations:
     """Runtimes compute the second and the third power as products, and others with errors of their own."""
     power = patterns.scalar(site.node.inputs[1])
-    return Equations([{_OUT: 1, 0: -int(power)}]) if power in (2, 3) else _PINNED
+    return Equations([{_OUT: 1, 0: -int(power)}]) if power in (2, 3) else PINNED
 
 
 def _batch_norm(site: Site) -> Equations:
@@ -136,7 +137,7 @@ def _norm(data: Sequence[int], weights: Sequence[int], sums: Sequence[int] = ())
 
     def rule(site: Site) -> Equations:
         if not {0, *sums}.issuperset(~port for port in site.outs):
-            return _PINNED
+            return PINNED
         rows = [*site.equal(*data, *(~port for port in sums)), *site.equal(*weights, _OUT)]
         return Equations(rows, free=data[:1], epsilon=data[0])
 
@@ -153,7 +154,7 @@ _RULES: Mapping[tuple[str, str], _Rule] = {
     **{key: _product(2) for key in PRODUCTS_OF_TWO},
     ("", "BatchNormalization"): _without("training_mode", _batch_norm),
     ("", "Cast"): lambda site: (
-        _PINNED if schema.integer(site.node, "to") != ir.DataType.BOOL else Equations(free=(0,))
+        PINNED if schema.integer(site.node, "to") != ir.DataType.BOOL else Equations(free=(0,))
     ),
     ("", "Clip"): _clip,
     ("", "DequantizeLinear"): _equal(1, _OUT),

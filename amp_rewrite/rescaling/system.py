@@ -30,12 +30,12 @@ Class = Variable
 _LEAST, _LARGEST = -126, 127
 """The exponents of the least normal and of the largest number of float32."""
 _LOW_END = 12
-"""The binades below 1 to which the root mean square of a stored value may sink: half's normal numbers, less 2."""
+"""The binades below 1 to which the root mean square of a stored value may sink: half's normal ones, less 2."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The exponents of a class: `low` to `high` keep the bits and half's range, `soft` also half's low end."""
+    """The exponents of a class: from `low` to `high` keep the bits, up to `soft` also half's low end."""
 
     low: int = -99
     high: int = 99
@@ -51,7 +51,7 @@ FREE = Limits()
 
 @dataclass(slots=True)
 class Row:
-    """Coefficients by class, of exponents whose sum is 0, and the position of the node that they are about."""
+    """Coefficients by class, of exponents whose sum is 0, and the position of their node."""
 
     of: dict[Class, int]
     position: int
@@ -149,7 +149,7 @@ def _of_epsilon(node: ir.Node) -> Limits:
 
 
 def build(model: ir.Model, types: Types, idioms: Collection[ir.Node]) -> System:
-    """Return the equations of a model; stored scalars of `idioms` stay, as runtimes look for them."""
+    """Return the equations of a model; nodes of `idioms`, which runtimes fuse, have exponent 0."""
     system = System(model, constants.find(model))
     builder = _Builder(system, types, idioms)
     for position, node in enumerate(model.graph):
@@ -178,7 +178,7 @@ class _Builder:
         if not ins and not outs:
             return
         site = rows.Site(node, ins, outs)
-        equations = rows.equations(site)
+        equations = rows.PINNED if node in self._idioms else rows.equations(site)
         for row in equations.rows:
             self._add_row(node, row, position)
         settled = {port for row in equations.rows for port in row} | {*equations.free}
@@ -213,8 +213,8 @@ class _Builder:
                 variable = Use(node, port)
             elif value.is_graph_output() or any(user.graph is not system.model.graph for user, _ in uses):
                 system.fixed.add(variable)
-            if stored.tensor.size == 1 and (node in self._idioms or (node.op_type == "Div" and port == 0)):
-                system.fixed.add(variable)
+            if stored.tensor.size == 1 and node.op_type == "Div" and port == 0:
+                system.fixed.add(variable)  # runtimes look for the 1 of a written-out norm
         system.of(variable)
         return variable
 

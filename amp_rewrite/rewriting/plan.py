@@ -73,9 +73,38 @@ class Retyped:
 
 
 @dataclass(frozen=True, slots=True)
+class Scaled:
+    """A value that is stored as v * 2**-exponent; of a stored one, its use by an input, `port`, of the node
+    that computes `reader`, where uses differ.
+    """
+
+    value: str
+    exponent: int
+    reader: str | None = None
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rescaled:
+    """The values that are stored times powers of two, and the effects: the numbers of `weights` and
+    `epsilons` that were scaled, of Muls by powers of two, and of the nodes that are half instead of float32.
+
+    `most` and `largest` are the largest magnitude that was observed, and its value.
+    """
+
+    values: tuple[Scaled, ...]
+    weights: int = 0
+    epsilons: int = 0
+    muls: int = 0
+    freed: int = 0
+    largest: str = ""
+    most: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """All changes of a rewrite: values that become half, attributes that set the type of an output, Casts,
-    and stored tensors.
+    and stored tensors. What is `rescaled` was so before the others were planned.
     """
 
     half: Half
@@ -83,6 +112,7 @@ class Plan:
     attributes: tuple[Retyped, ...] = ()
     casts: tuple[PlannedCast, ...] = ()
     tensors: tuple[TensorChange, ...] = ()
+    rescaled: Rescaled | None = None
 
     def __bool__(self) -> bool:
         """Return whether anything changes."""

@@ -32,7 +32,7 @@ from amp_rewrite.policy.targets import Target
 from amp_rewrite.rewriting import cast_sites, records
 from amp_rewrite.rewriting.cast_sites import CastSite
 from amp_rewrite.rewriting.decisions import Decision, Decisions
-from amp_rewrite.rewriting.plan import Plan, PlannedCast, Storage
+from amp_rewrite.rewriting.plan import Plan, PlannedCast, Rescaled, Storage
 from amp_rewrite.rewriting.records import CastSiteRecord, Count, EntryRecord, PaintRecord
 
 FORMAT = 4
@@ -90,6 +90,7 @@ class _PlanRecord:
     units: tuple[_UnitRecord, ...]
     casts: tuple[_CastRecord, ...]
     stored: tuple[_StoredRecord, ...]
+    rescaled: Rescaled | None = None
 
 
 def dump(
@@ -103,8 +104,8 @@ def dump(
     """Return a plan as JSON text; `options` are those of its run, `flops` those of the nodes, and
     `assumptions` those behind these numbers.
 
-    Only `units`, which holds the decisions, and the fields above it count when the plan is loaded; a `colour`
-    may be edited. `casts` and `stored` are derived from them and are for the reader, as are the `why`, `defs`
+    Only `units`, which holds the decisions, the fields above it and `rescaled` count when the plan is loaded;
+    a `colour` may be edited. `casts` and `stored` are derived from them and are for the reader, as are the `why`, `defs`
     and `flops` of a unit.
     """
     form = options.form
@@ -135,6 +136,7 @@ def dump(
             }
             for storing in plan.tensors
         ],
+        "rescaled": plan.rescaled and records.plain(plan.rescaled),
     }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
@@ -208,6 +210,7 @@ class SavedPlan:
     casts: tuple[_CastRecord, ...]
     where: str
     assumptions: tuple[str, ...]
+    rescaled: Rescaled | None
 
     def over(self, options: Options) -> Options:
         """Return the options with all that the plan decides taken from it."""
@@ -353,4 +356,5 @@ def _saved(content: _PlanRecord, where: str) -> SavedPlan:
         casts=content.casts,
         where=where,
         assumptions=content.assumptions,
+        rescaled=content.rescaled,
     )

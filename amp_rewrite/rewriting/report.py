@@ -17,7 +17,7 @@ from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.preparing.form_changes import FormChange
 from amp_rewrite.rewriting import records
-from amp_rewrite.rewriting.plan import Plan, Storage
+from amp_rewrite.rewriting.plan import Plan, Rescaled, Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +46,6 @@ class Obstacle:
 
 
 @dataclass(frozen=True, slots=True)
-class Rescaled:
-    """The values that are stored as v * 2**-e: their `exponents` e by name, the `weights` and `epsilons` that
-    were scaled, and the Muls by powers of two.
-
-    `sources` are the names in the original of values that were renamed or added; an added one may have
-    exponent 0. `freed` counts the nodes that are half, and would be float32 without this.
-    """
-
-    exponents: dict[str, int]
-    sources: dict[str, str]
-    weights: int
-    epsilons: int
-    muls: int
-    freed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
     """The outcome of a rewrite. Sizes are in bytes, with external data; `seconds` are wall time by stage.
 
@@ -79,6 +62,7 @@ class Report:
     nodes that match each pin, and each operator moved to another list.
     `certificate` proves the result, or says why the model is not even proved equal to itself; None where
     nothing changed, or without `certify`. `obstacle` is the reason if nothing became half, else None.
+    `rescaled` are the values that are stored times powers of two, if any.
     `broken` are faults of the result (if there is one, the tool has failed), `warnings` those for the user.
     """
 
@@ -102,6 +86,7 @@ class Report:
     gated: bool = False
     form_changes: tuple[FormChange, ...] = ()
     casts_removed: int = 0
+    rescaled: Rescaled | None = None
     size_before: int = 0
     size_after: int = 0
     matched: tuple[Matched, ...] = ()
@@ -169,6 +154,7 @@ def of_plan(plan: Plan, nodes: NodeCounts) -> Report:
         stored_both=sum(change.storage is Storage.BOTH for change in tensors),
         saturated=sum(change.saturates for change in (*tensors, *plan.attributes)),
         flushed=sum(change.flushes for change in (*tensors, *plan.attributes)),
+        rescaled=plan.rescaled,
     )
 
 

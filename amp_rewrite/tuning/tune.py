@@ -389,7 +389,9 @@ def _above_zero(name: str, value: object) -> float:
 
 def _saved(analysis: Analysis, candidate: Found) -> SavedPlan:
     options = analysis.options
-    text = plan_files.dump(analysis.graph, candidate.painting, Plan(options.half), options)
+    text = plan_files.dump(
+        analysis.graph, candidate.painting, Plan(options.half, rescaled=analysis.plan.rescaled), options
+    )
     return plan_files.parse(text, "the tuned plan")
 
 
