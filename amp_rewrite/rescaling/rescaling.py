@@ -10,6 +10,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from amp_rewrite.analysis.facts import Facts
+from amp_rewrite.analysis.idioms import gates
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
 from amp_rewrite.colouring.painting import Painting
@@ -60,8 +61,7 @@ def replay(prepared: Prepared, graph: UnitGraph, rescaled: Rescaled, where: str)
 
 def _fused_nodes(graph: UnitGraph) -> Collection[ir.Node]:
     """Return the nodes of written-out activations and softmaxes, which runtimes fuse as they are."""
-    norms = {node for norm in graph.norms for node in norm.inner}
-    return {graph.units[unit].node for unit in graph.spelled} - norms
+    return {graph.units[unit].node for unit, part in graph.spelled.items() if part.operator in gates.FUSED}
 
 
 def _demands(

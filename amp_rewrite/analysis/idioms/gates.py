@@ -49,6 +49,8 @@ _SPELL: dict[str, Operator] = {
     "Tanh": ("", "Gelu"),
 }
 _MISH: Operator = ("", "Mish")
+FUSED = frozenset((SWISH, SOFTMAX, LOGARITHM, _MISH, *_SPELL.values()))
+"""The operators that these idioms spell out."""
 _X = var("x")
 
 
