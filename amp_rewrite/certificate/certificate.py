@@ -25,7 +25,8 @@ class Licence(enum.Enum):
     factor of a matrix product has additional axes of size 1. IDENTITY: an Identity is removed.
     UNUSED_OUTPUT: a node omits outputs without consumers. LOSS_SCALE: a value is multiplied by a loss scale,
     or by its reciprocal, and no output depends on the scale. SKIPPED: an output keeps its old state where
-    gradients are not finite.
+    gradients are not finite. RESCALED: a constant, an epsilon, or an additional Mul has a power of two, and
+    all of these cancel.
     """
 
     CLAMPED = "clamped"
@@ -49,6 +50,7 @@ class Licence(enum.Enum):
     UNUSED_OUTPUT = "unused output"
     LOSS_SCALE = "loss scale"
     SKIPPED = "skipped"
+    RESCALED = "rescaled"
 
 
 class DifferentError(Exception):

@@ -85,6 +85,37 @@ def _check_clamped_float(old: Array, new: Array, uses: Counter[Licence]) -> int 
     return _first(within if within.any() else differs)
 
 
+def rescaled(check: Check, exponent: int) -> Check:
+    """Return a check for elements that were multiplied by 2^-exponent, exactly, before."""
+
+    def run(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
+        with np.errstate(all="ignore"):
+            scaled = np.ldexp(old, -exponent)
+            inexact = np.isfinite(old) & (old != 0) & ~((np.abs(scaled) >= TINY) & np.isfinite(scaled))
+        return _first(inexact) if inexact.any() else check(scaled, new, uses)
+
+    return run
+
+
+def exponent_between(old: Array, new: Array) -> int | None:
+    """Return the e for which the largest of some numbers is about v * 2^-e, 0 if none is; None without one
+    that tells.
+    """
+    before, after = np.abs(old.astype(np.float64)), np.abs(new.astype(np.float64))
+    sizes = np.where(np.isfinite(before) & np.isfinite(after) & (after > 0), before, 0)
+    place = int(sizes.argmax()) if sizes.size else 0
+    if not sizes.size or not sizes.flat[place]:
+        return None
+    ratio = before.flat[place] / after.flat[place]
+    exponent = round(float(np.log2(ratio)))
+    return exponent if abs(np.ldexp(ratio, -exponent) - 1) < _ABOUT else 0
+
+
+TINY = float(np.finfo(np.float32).tiny)
+_ABOUT = 2.0**-7
+"""The relative error of numbers in bfloat16, and more."""
+
+
 def restored(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
     """Check float32 elements that were rounded or saturated to half, and widened again."""
     uses[Licence.RESTORED] = 1
@@ -235,6 +266,7 @@ class _Written:
     source: Extent
     data_type: int
     size: int
+    exponent: int
     uses: Counter[Licence]
 
 
@@ -258,14 +290,18 @@ class WrittenTensors:
         source: Extent,
         blocks: Iterable[Array],
         convert: Callable[[Array], Array],
+        exponent: int = 0,
     ) -> None:
         """Write a tensor of a type to a file, from blocks of `source`. A block is rounded by the check itself
-        where only one result is right, else by `convert`, whose result is checked.
+        where only one result is right, else by `convert`, whose result is checked. With an exponent e,
+        `convert` also multiplies by 2^-e.
 
         A tensor with a wrong block is not recorded; the later comparison reports it. Raises OSError.
         """
         check = self._check(source.data_type, data_type)
         only_result = self._only_result(source.data_type, data_type)
+        if exponent:
+            check, only_result = check and rescaled(check, exponent), lambda _: None
         start, uses, size, right = file.tell(), Counter[Licence](), 0, check is not None
         for before in blocks:
             after = only_result(before)
@@ -276,7 +312,7 @@ class WrittenTensors:
             size += after.size
         if right and size == source.size and Licence.RESTORED not in uses:  # a property of the whole tensor
             status = os.fstat(file.fileno())
-            record = _Written(source, data_type, size, uses)
+            record = _Written(source, data_type, size, exponent, uses)
             self._found[status.st_dev, status.st_ino, start] = record
 
     def close(self, path: Path) -> None:
@@ -284,11 +320,14 @@ class WrittenTensors:
         identity = FileIdentity.of(path.stat())
         self._files[identity.device, identity.inode] = identity
 
-    def uses(self, old: Extent, new: Extent) -> Counter[Licence] | None:
-        """Return the licences used in writing `new` from `old`; None if that was not recorded."""
+    def uses(self, old: Extent, new: Extent, exponent: int) -> Counter[Licence] | None:
+        """Return the licences used in writing `new` from `old` times 2^-exponent; None if that was not
+        recorded.
+        """
         if self._files.get((new.file.device, new.file.inode)) != new.file:
             return None
         record = self._found.get((new.file.device, new.file.inode, new.offset))
-        if record is None or (record.source, record.data_type, record.size) != (old, new.data_type, new.size):
+        if record is None or record.source != old:
             return None
-        return record.uses.copy()
+        written = record.data_type, record.size, record.exponent
+        return record.uses.copy() if written == (new.data_type, new.size, exponent) else None

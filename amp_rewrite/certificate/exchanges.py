@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import AttributeProto, TensorProto
 
-from amp_rewrite.certificate import tensors
+from amp_rewrite.certificate import rescaling, tensors
 from amp_rewrite.certificate.certificate import DifferentError, Licence
-from amp_rewrite.certificate.element_checks import HALVES, Array
+from amp_rewrite.certificate.element_checks import HALVES, Array, exponent_between
 from amp_rewrite.certificate.node_comparison import differing_attribute, means_same
 from amp_rewrite.certificate.numbered import MISSING, Node, attribute_content, attributes_of, without_graphs
 from amp_rewrite.certificate.proof import Pair, Proof
@@ -274,10 +274,15 @@ def _check_weights(proof: Proof, right: int, exact: Array, size: Array | None = 
         raise DifferentError("the weights of the product are not stored")
     if tensor.data_type in HALVES:
         proof.to_half(tensor.data_type, None)
+    weights = tensors.whole(tensor, proof.rewritten.folder)
     problem = outside_interval(exact, Held(tensor, proof.rewritten.folder), size)
+    exponent = exponent_between(exact, weights) or 0 if problem and exact.shape == weights.shape else 0
+    if exponent:
+        exact, size = (np.ldexp(each, -exponent) for each in (exact, exact if size is None else size))
+        problem = outside_interval(exact, Held(tensor, proof.rewritten.folder), np.abs(size))
     if problem:
         raise DifferentError(f"the weights that a BatchNormalization went into: {problem}")
-    weights = tensors.whole(tensor, proof.rewritten.folder)
+    rescaling.record(proof.changes.stored, right, exponent)
     proof.uses[Licence.OVERFLOWED] += int((np.isinf(weights.astype(np.float32)) & np.isfinite(exact)).sum())
 
 

@@ -24,7 +24,7 @@ from onnx import (
     shape_inference,
 )
 
-from amp_rewrite.certificate import element_checks, stored_tensors, tensors, value_kinds
+from amp_rewrite.certificate import element_checks, rescaling, stored_tensors, tensors, value_kinds
 from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.element_checks import HALVES, Array
 from amp_rewrite.certificate.numbered import MISSING, Node, attributes_of, without_graphs
@@ -346,6 +346,8 @@ class SmallValues:
         waiting, self._waiting, self._bytes = self._waiting, [], 0
         self._old, self._new = [], []
         if element_checks.rounded(old, new, uses, half) is None and not uses.total():
+            for left, right, output in waiting:
+                rescaling.record(self._proof.changes.stored, right, 0, (left, right, output))
             return
         for left, right, output in waiting:
             comparison = stored_tensors.compare(*self._proof.held(left, right))

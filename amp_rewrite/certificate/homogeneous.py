@@ -24,15 +24,19 @@ from amp_rewrite.onnx_facts.operators import (
 )
 
 DOUBLE = TensorProto.DOUBLE
-_Rule = Callable[["_Site"], int | None]
+Rule = Callable[["Site"], "int | Sequence[int] | None"]
+"""Returns the degree of all outputs of a node, or of each; None if they have none."""
 
 
 class Degrees:
-    """The degrees of a model's values, from those of the factors."""
+    """The degrees of a model's values by rules of operators, from those of the factors."""
 
-    def __init__(self, model: Numbered, factors: Mapping[int, int]) -> None:
+    def __init__(
+        self, model: Numbered, factors: Mapping[int, int], rules: Mapping[tuple[str, str], Rule] | None = None
+    ) -> None:
         self.model = model
         self.of = dict(factors)
+        self._rules = rules or LINEAR
 
     def settle(self, targets: Collection[int]) -> list[Node]:
         """Compute the degrees; return the nodes that some values depend on, producers first.
@@ -42,27 +46,37 @@ class Degrees:
         """
         nodes = _before(self.model, targets)
         for node in nodes:
-            self._settle(node)
+            self.settle_node(node)
         bodies = [body for node in nodes for body in node.bodies or ()]
         roots = self.model.roots
         for number in (*targets, *(roots[value] for body in bodies for value in body.outputs)):
             if self.of.get(number, 0):
-                raise _dependence_error(number)
+                raise self.refusal(number)
         return nodes
 
-    def _settle(self, node: Node) -> None:
+    def settle_node(self, node: Node) -> None:
+        """Compute the degrees of a node's outputs from those of its inputs."""
         if node.first in self.of or not any(self.of.get(number, 0) for number in node.inputs):
             return
-        rule = None if node.bodies else _RULES.get(node.operator)
-        degree = rule and rule(_Site(self, node))
-        if degree is None:
-            raise _dependence_error(node.first)
-        outputs = 1 if node.operator == ("", "Dropout") else node.count
-        self.of.update(dict.fromkeys(range(node.first, node.first + outputs), degree))
+        rule = None if node.bodies else self._rules.get(node.operator)
+        degrees = None if rule is None else rule(Site(self, node))
+        if degrees is None:
+            raise self.refusal(node.first)
+        if isinstance(degrees, int):
+            degrees = [degrees] * (1 if node.operator[1] in _OTHER_OUTPUTS else node.count)
+        self.of.update(zip(range(node.first, node.first + node.count), degrees, strict=False))
+
+    def is_neutral(self, array: np.ndarray) -> bool:
+        """Return whether numbers are the same times any factor."""
+        return not array.any()
+
+    def refusal(self, number: int) -> DifferentError:
+        """Return the error for a value whose degree is not known, or not 0 where it must be."""
+        return DifferentError("it depends on the loss scale", (MISSING, number, ""))
 
 
-def _dependence_error(number: int) -> DifferentError:
-    return DifferentError("it depends on the loss scale", (MISSING, number, ""))
+_OTHER_OUTPUTS = frozenset(("Dropout", "MaxPool", "TopK"))
+"""Operators whose outputs after the first have degree 0."""
 
 
 def _before(model: Numbered, targets: Collection[int]) -> list[Node]:
@@ -84,24 +98,51 @@ def _before(model: Numbered, targets: Collection[int]) -> list[Node]:
     return nodes
 
 
-class _Site:
+class Site:
     """A node with the degrees of its inputs."""
 
     def __init__(self, degrees: Degrees, node: Node) -> None:
         self.model, self.node = degrees.model, node
         self.degrees = [degrees.of.get(number, 0) for number in node.inputs]
+        self._is_neutral = degrees.is_neutral
 
     def common(self, ports: Sequence[int]) -> int | None:
         """Return the degree that these inputs share if all others have degree 0; zeros have any degree."""
-        degrees_of_ports = {
-            self.degrees[port] for port in ports if port < len(self.degrees) and not self.is_zero(port)
-        }
         others = (degree for port, degree in enumerate(self.degrees) if port not in ports)
-        return degrees_of_ports.pop() if len(degrees_of_ports) == 1 and not any(others) else None
+        return None if any(others) else self.shared(ports)
 
-    def is_zero(self, port: int) -> bool:
-        """Return whether an input is omitted or zero."""
-        return self.node.inputs[port] == MISSING or _is_zero(self.model, self.node.inputs[port])
+    def shared(self, ports: Sequence[int]) -> int | None:
+        """Return the degree that these inputs share, 0 if all are zero; None without one."""
+        degrees = {self.degrees[port] for port in self._present(ports)}
+        if len(degrees) > 1:
+            degrees = {self.degrees[port] for port in self._present(ports) if not self._is_zero(port)}
+        return None if len(degrees) > 1 else degrees.pop() if degrees else 0
+
+    def fits(self, degree: int, ports: Sequence[int]) -> bool:
+        """Return whether these inputs have a degree, or are zero or omitted."""
+        return all(self.degrees[port] == degree or self._is_zero(port) for port in self._present(ports))
+
+    def _present(self, ports: Sequence[int]) -> list[int]:
+        inputs = self.node.inputs
+        return [port for port in ports if port < len(inputs) and inputs[port] != MISSING]
+
+    def _is_zero(self, port: int) -> bool:
+        """Return whether an input is a constant of zeros, stored or filled."""
+        model, number = self.model, self.node.inputs[port]
+        node = model.makers[number]
+        while node is not None and node.operator[0] == "" and node.operator[1] in KEEPING_ZERO:
+            number = node.inputs[0]
+            node = model.makers[number]
+        if node is not None:
+            fill = attributes_of(node).get("value") if node.operator == ("", "ConstantOfShape") else None
+            filled = fill is None or self._has_zeros(fill.attribute.t)
+            return node.operator == ("", "ConstantOfShape") and filled
+        tensor = model.stored.get(number)
+        return isinstance(tensor, TensorProto) and self._has_zeros(tensor)
+
+    def _has_zeros(self, tensor: TensorProto) -> bool:
+        small = np.prod(tensor.dims, dtype=float) <= LARGEST_ZERO
+        return bool(small) and self._is_neutral(np.asarray(tensors.whole(tensor, self.model.folder)))
 
     def said(self, name: str, default: str) -> str:
         """Return an attribute of type string."""
@@ -109,28 +150,12 @@ class _Site:
         return default if bound is None else bound.attribute.s.decode(errors="replace")
 
 
-def _is_zero(model: Numbered, number: int) -> bool:
-    """Return whether a value is a constant of zeros, stored or filled."""
-    node = model.makers[number]
-    while node is not None and node.operator[0] == "" and node.operator[1] in KEEPING_ZERO:
-        number = node.inputs[0]
-        node = model.makers[number]
-    if node is not None:
-        fill = attributes_of(node).get("value") if node.operator == ("", "ConstantOfShape") else None
-        return node.operator == ("", "ConstantOfShape") and (fill is None or _zeros(model, fill.attribute.t))
-    return isinstance(model.stored.get(number), TensorProto) and _zeros(model, model.stored[number])
-
-
-def _zeros(model: Numbered, tensor: TensorProto) -> bool:
-    small = np.prod(tensor.dims, dtype=float) <= LARGEST_ZERO
-    return bool(small) and not np.asarray(tensors.whole(tensor, model.folder)).any()
-
-
-def _together(*ports: int) -> _Rule:
+def together(*ports: int) -> Rule:
+    """Return the rule for an operator that is linear in these inputs together, by default in all."""
     return lambda site: site.common(ports or range(len(site.degrees)))
 
 
-def _pad(site: _Site) -> int | None:
+def _pad(site: Site) -> int | None:
     constant = site.said("mode", "constant") == "constant"
     value = attributes_of(site.node).get("value")
     if constant and value is not None and value.attribute.f:
@@ -138,29 +163,28 @@ def _pad(site: _Site) -> int | None:
     return site.common((0, 2) if constant else (0,))
 
 
-def _resize(site: _Site) -> int | None:
+def _resize(site: Site) -> int | None:
     crops = site.said("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
     return None if crops else site.common((0,))
 
 
-def _scatter(site: _Site) -> int | None:
+def _scatter(site: Site) -> int | None:
     return site.common((0, 2)) if site.said("reduction", "none") in ("none", "add") else None
 
 
-def _cast(site: _Site) -> int | None:
+def _cast(site: Site) -> int | None:
     return site.common((0,)) if site.model.kinds[site.node.first] in (FLOAT, DOUBLE) else None
 
 
-def _product(site: _Site) -> int | None:
+def _product(site: Site) -> int | None:
     """Return the degree of a product of two factors; addends must have the same."""
     degree = sum(site.degrees[:2])
-    addends = [port for port in range(2, len(site.degrees)) if not site.is_zero(port)]
-    return degree if all(site.degrees[port] == degree for port in addends) else None
+    return degree if site.fits(degree, range(2, len(site.degrees))) else None
 
 
-_RULES: Mapping[tuple[str, str], _Rule] = {
-    **{("", name): _together(0) for name in (*LINEAR_IN_THE_FIRST, "Split")},
-    **{("", name): _together() for name in LINEAR_IN_ALL},
+LINEAR: Mapping[tuple[str, str], Rule] = {
+    **{("", name): together(0) for name in (*LINEAR_IN_THE_FIRST, "Split")},
+    **{("", name): together() for name in LINEAR_IN_ALL},
     **{("", name): _product for name in ("Mul", "MatMul", "Gemm", "Conv", "ConvTranspose")},
     **{("com.microsoft", name): _product for name in ("FusedMatMul", "TransposeMatMul")},
     **{("", name): _scatter for name in ("Scatter", "ScatterElements", "ScatterND")},
@@ -168,10 +192,10 @@ _RULES: Mapping[tuple[str, str], _Rule] = {
     **{("", name): _cast for name in ("Cast", "CastLike")},
     ("", "Div"): lambda site: site.degrees[0] - site.degrees[1],
     ("", "Einsum"): lambda site: sum(site.degrees),
-    ("", "Where"): _together(1, 2),
+    ("", "Where"): together(1, 2),
     ("", "Pad"): _pad,
     ("", "Resize"): _resize,
-    **{("com.microsoft", name): _together(0) for name in LINEAR_GRADIENTS},
-    **{("com.microsoft", name): _together(2) for name in ("GatherGrad", "GatherNDGrad")},
+    **{("com.microsoft", name): together(0) for name in LINEAR_GRADIENTS},
+    **{("com.microsoft", name): together(2) for name in ("GatherGrad", "GatherNDGrad")},
 }
 """Rules by the definitions of ONNX; onnxruntime's gradients, in com.microsoft, are linear in dY."""

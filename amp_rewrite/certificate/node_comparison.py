@@ -23,6 +23,7 @@ from amp_rewrite.certificate.numbered import (
 from amp_rewrite.certificate.proof import Proof
 from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.value_kinds import find_schema
+from amp_rewrite.onnx_facts.operators import NORMS
 from amp_rewrite.onnx_facts.versions import CHANGES, NEUTRAL, Spared, Unless
 
 FILL = ("", "ConstantOfShape")
@@ -40,7 +41,8 @@ def differing_attribute(proof: Proof, a: Node, b: Node) -> str | None:
     """
     if a.operator == BIT_CAST and not read_same_bits(proof, a, b):
         return "to"
-    if a.scope.bound is None is b.scope.bound and _state_the_same(a.proto, b.proto):
+    is_plain = a.scope.bound is None is b.scope.bound and a.operator not in NORMS
+    if is_plain and _state_the_same(a.proto, b.proto):
         return None
     before, after = (without_graphs(attributes_of(node)) for node in (a, b))
     for name in sorted({*before, *after}, key=str):
@@ -92,6 +94,8 @@ def _is_same_attribute(
     if one.type == other.type == AttributeProto.TENSORS and one.tensors:
         pairs = zip(one.tensors, other.tensors, strict=False)
         return len(one.tensors) == len(other.tensors) and all(_exact(proof, *pair) for pair in pairs)
+    if name == "epsilon" and a.operator in NORMS:
+        return proof.changes.is_same_epsilon(b, one, other)
     return attribute_content(one) == attribute_content(other) or _is_type(proof, a, b, name)
 
 

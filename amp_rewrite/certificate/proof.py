@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from onnx import TensorProto
 
-from amp_rewrite.certificate import stored_tensors, tensors
+from amp_rewrite.certificate import rescaling, stored_tensors, tensors
 from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.element_checks import Array
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
@@ -37,6 +37,7 @@ class Proof:
     def __init__(self, original: Numbered, rewritten: Numbered) -> None:
         self.original, self.rewritten = original, rewritten
         self.uses: Counter[Licence] = Counter()
+        self.changes = rescaling.Changes()
         self._half: int | None = None
         self._by_name: dict[str, int] | None = None
         self.ranks, self.ranks_after = Ranks(original), Ranks(rewritten, believed=False)
@@ -66,11 +67,15 @@ class Proof:
     def count(self, comparison: Comparison, at: Pair | None) -> None:
         """Count the licences that the comparison of a pair used. Raises DifferentError if the comparison
         failed, and for a clamp of anything but a mask; single numbers and defaults of inputs (`at` is None)
-        are never masks.
+        are never masks, nor rescaled, as masks are not.
         """
         place = None if at is None else (*at, "")
         if comparison.problem:
             raise DifferentError(comparison.problem, place)
+        if comparison.exponent and (at is None or comparison.uses[Licence.CLAMPED]):
+            raise DifferentError(f"it is stored as 2^{-comparison.exponent} of the original", place)
+        if at is not None:
+            rescaling.record(self.changes.stored, at[1], comparison.exponent, place)
         if comparison.half is not None:
             self.to_half(comparison.half, at)
         if comparison.uses:
@@ -105,6 +110,7 @@ class Proof:
         if np.isnan(expected).any():
             raise DifferentError("a number is NaN, which operators treat differently")
         self.count(stored_tensors.compare_array(expected, Held(tensor, self.rewritten.folder)), None)
+        rescaling.record(self.changes.stored, number, 0)
 
     def array(self, number: int) -> Array | None:
         """Return a float32 constant of the original; None if the value is not one."""

@@ -9,7 +9,7 @@ from typing import Any
 from onnx import TensorProto, TypeProto
 from onnx.defs import OpSchema
 
-from amp_rewrite.certificate import exchanges, stored_tensors, value_kinds
+from amp_rewrite.certificate import exchanges, rescaling, stored_tensors, value_kinds
 from amp_rewrite.certificate.certificate import Certificate, DifferentError, Licence, Place
 from amp_rewrite.certificate.exchanges import follow_unknown_cast
 from amp_rewrite.certificate.folding import Folded, SmallValues
@@ -25,6 +25,8 @@ _ONE_TO_ONE = frozenset(
     "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
 )
 """Operators whose nodes may differ in value with equal operands; so may those of other domains."""
+
+_PRODUCT = ("", "Mul")
 
 _PAIRS = 16
 """The most pairs followed per value: a result has about as many values as the original."""
@@ -56,6 +58,7 @@ class Proving(Proof):
                 self._step(*at)
             self._small.compare()
             self._folded.prove()
+            self.uses[Licence.RESCALED] = rescaling.prove(b, self.changes, self._seen)
             refuse_other_shapes(a, b, self.ranks, self._declared())
         except DifferentError as difference:
             return self._failed(self._small.first() or difference, at)
@@ -92,7 +95,7 @@ class Proving(Proof):
             raise DifferentError("they share so many values that they are not followed further")
         a, b = self.original, self.rewritten
         first, second = a.makers[left], b.makers[right]
-        if first is not None and second is not None and self._pair(first, second, left, right, output):
+        if self._pair(first, second, left, right, output):
             return
         if right in b.stored:
             self._stored(left, right, output)
@@ -114,9 +117,14 @@ class Proving(Proof):
         is_cast = is_cast and is_plain_cast(node)
         return is_cast and self.rewritten.kinds[node.inputs[0]] in (None, FLOAT)
 
-    def _pair(self, a: Node, b: Node, left: int, right: int, output: str) -> bool:
-        """Compare two nodes of one operator; return False if their operators differ."""
-        if a.operator != b.operator:
+    def _pair(self, a: Node | None, b: Node | None, left: int, right: int, output: str) -> bool:
+        """Compare two nodes of one operator, or follow an additional Mul; return False for any others."""
+        if b is not None and b.operator == _PRODUCT:
+            factor = self.changes.follow_product(self.original, self.rewritten, left, right)
+            if factor != MISSING:
+                self._push([(left, factor)], output)
+                return True
+        if a is None or b is None or a.operator != b.operator:
             return False
         if left - a.first != right - b.first:
             raise DifferentError("they are two outputs of one operator")

@@ -29,11 +29,14 @@ class Held:
 
 @dataclass(slots=True)
 class Comparison:
-    """The fault of a value, empty if there is none; the uses of licences; the half type that it became."""
+    """The fault of a value, empty if there is none; the uses of licences; the half type that it became; the e
+    for which it stores v * 2^-e.
+    """
 
     problem: str = ""
     uses: Counter[Licence] = field(default_factory=Counter[Licence])
     half: int | None = None
+    exponent: int = 0
 
 
 _NOTHING = Comparison()
@@ -63,30 +66,42 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Compariso
             for t in (a.data_type, b.data_type)
         ]
         return Comparison(f"the element type {names[0].lower()} is {names[1].lower()}")
-    return _of_elements(check, original, rewritten)
+    comparison = _of_elements(check, original, rewritten)
+    exponent = _exponent(original, rewritten) if comparison.problem and a.data_type == FLOAT else 0
+    return _of_elements(check, original, rewritten, exponent) if exponent else comparison
 
 
-def _of_elements(check: Check, original: Held, rewritten: Held) -> Comparison:
+def _exponent(original: Held, rewritten: Held) -> int:
+    """Return the exponent of a value by the first block that tells one."""
+    blocks = [tensors.blocks(each.tensor, each.folder) for each in (original, rewritten)]
+    exponents = (element_checks.exponent_between(*pair) for pair in zip(*blocks, strict=True))
+    return next((exponent for exponent in exponents if exponent is not None), 0)
+
+
+def _of_elements(check: Check, original: Held, rewritten: Held, exponent: int = 0) -> Comparison:
     a, b = original.tensor, rewritten.tensor
-    comparison = Comparison(
-        half=b.data_type if b.data_type in HALVES and b.data_type != a.data_type else None
-    )
+    half = b.data_type if b.data_type in HALVES and b.data_type != a.data_type else None
+    comparison, restored = Comparison(half=half, exponent=exponent), element_checks.restored
+    if exponent:
+        check, restored = (element_checks.rescaled(each, exponent) for each in (check, restored))
     both = tensors.elements(a, original.folder), tensors.elements(b, rewritten.folder)
-    uses = _uses_at_writing(*both, rewritten.folder)
+    uses = _uses_at_writing(*both, rewritten.folder, exponent)
     if uses is not None and agree_in_places(check, *both):
         return replace(comparison, uses=_of_whole(uses))
     comparison.problem, comparison.uses = _check_all(check, *both)
     if comparison.uses[Licence.RESTORED]:  # a property of all elements or none
-        comparison.problem, comparison.uses = _check_all(element_checks.restored, *both)
+        comparison.problem, comparison.uses = _check_all(restored, *both)
     return comparison
 
 
-def _uses_at_writing(old: Elements, new: Elements, folder: Folder | None) -> Counter[Licence] | None:
+def _uses_at_writing(
+    old: Elements, new: Elements, folder: Folder | None, exponent: int
+) -> Counter[Licence] | None:
     """Return the licences used if a tensor was checked at writing; None if it was not."""
     if folder is None or folder.written is None:
         return None
     before, after = old.extent(), new.extent()
-    return folder.written.uses(before, after) if before and after else None
+    return folder.written.uses(before, after, exponent) if before and after else None
 
 
 def _check_all(check: Check, old: Elements, new: Elements) -> tuple[str, Counter[Licence]]:

@@ -158,6 +158,10 @@ def _answer_node(console: Console, explanation: Explanation, name: str) -> Answe
         raise _no_node(explanation, name)
     for form in forms:
         console.print(f"{name}: {form}")
+    outputs = dict.fromkeys(each for unit in units for each in explanation.decisions.all[unit].defs)
+    exponents = {each: e for each in outputs if (e := explanation.exponents.get(each))}
+    for value, e in exponents.items():
+        console.print(f"{value}: {sentences.stored_as(e)}")
     chains = [chain(explanation.decisions, unit) for unit in units]
     remedies = _remedies(explanation, units)
     for steps, lines in zip(chains, remedies, strict=True):
@@ -171,7 +175,7 @@ def _answer_node(console: Console, explanation: Explanation, name: str) -> Answe
         {"unit": steps[0].unit, "chain": records.plain(steps), "change": lines}
         for steps, lines in zip(chains, remedies, strict=True)
     ]
-    return {"node": name, "form": forms, "units": units_}
+    return {"node": name, "form": forms, "units": units_, "exponents": exponents}
 
 
 def _remedies(explanation: Explanation, units: Sequence[int]) -> list[list[str]]:

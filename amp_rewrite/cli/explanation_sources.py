@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from amp_rewrite.bounds.unit_ranges import HalfRanges
@@ -27,6 +27,7 @@ from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.preparing.form_changes import FormChange
 from amp_rewrite.rewriting import annotations, plan_files, result_checks
 from amp_rewrite.rewriting.decisions import Decisions
+from amp_rewrite.rewriting.plan import Scaled
 
 
 class DecisionSource(enum.Enum):
@@ -43,7 +44,7 @@ class Explanation:
 
     `half` is the half type. `counted` is None for a plan without its model. `assumptions` are those of the
     FLOP counts; `matched` counts the nodes that the user's patterns match. `form_changes` are the nodes that
-    were normalized before any decision.
+    were normalized before any decision, and `exponents` those of values that are stored times powers of two.
     """
 
     source: DecisionSource
@@ -55,6 +56,7 @@ class Explanation:
     warnings: tuple[str, ...] = ()
     matched: tuple[Matched, ...] = ()
     form_changes: tuple[FormChange, ...] = ()
+    exponents: Mapping[str, int] = field(default_factory=dict[str, int])
     _analysis: Analysis | None = None
 
     @property
@@ -110,6 +112,7 @@ def of_analysis(analysis: Analysis) -> Explanation:
         warnings=analysis.warnings,
         matched=analysis.matched,
         form_changes=analysis.report().form_changes,
+        exponents=_by_value(rescaled.values if (rescaled := analysis.plan.rescaled) is not None else ()),
         _analysis=analysis,
     )
 
@@ -123,7 +126,7 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
         return of_analysis(analyze())
     model = loading.load(path).model
     try:
-        decisions = annotations.read(model)
+        decisions, scaled = annotations.read(model), annotations.read_scaled(model)
     except ModelError as error:
         explanation = of_analysis(analyze())
         return replace(
@@ -135,8 +138,18 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
     untried = tuple(suggestions.untried(causes.find(decisions, flop_counts.flops)))
     rests = tuple(assumptions(flop_counts))
     return Explanation(
-        DecisionSource.METADATA, _half(flop_counts.types), decisions, untried, flop_counts, rests
+        DecisionSource.METADATA,
+        _half(flop_counts.types),
+        decisions,
+        untried,
+        flop_counts,
+        rests,
+        exponents=_by_value(scaled),
     )
+
+
+def _by_value(values: Iterable[Scaled]) -> Mapping[str, int]:
+    return {each.value: each.exponent for each in values if each.reader is None}
 
 
 def advise_model(path: Path, half: str, dims: Dims) -> Advice:

@@ -17,6 +17,7 @@ from amp_rewrite.policy.reasons import authority_in_words, in_words
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.rewriting.cast_sites import CastSite, Origin
 from amp_rewrite.rewriting.decisions import Decision, Decisions
+from amp_rewrite.rewriting.plan import Rescaled
 from amp_rewrite.text import plural
 
 
@@ -200,6 +201,23 @@ _SENTENCES = {
 
 
 # Knowledge of values, in sentences.
+
+
+def of_rescaled(rescaled: Rescaled, half: str) -> str:
+    """Return the effect of powers of two, with the largest value that they made fit."""
+    e = next((each.exponent for each in rescaled.values if each.value == rescaled.largest), 0)
+    values = f"'{rescaled.largest}', of which {rescaled.most:.2e} was seen, and others, {stored_as(e)}"
+    counts = (
+        plural(rescaled.weights, "weight"),
+        plural(rescaled.epsilons, "epsilon"),
+        plural(rescaled.muls, "Mul"),
+    )
+    return f"{values}: {', '.join(counts)}; {plural(rescaled.freed, 'node')} {half} instead of float32"
+
+
+def stored_as(e: int) -> str:
+    """Return the power of two by which a value is stored."""
+    return f"stored as 2^{-e} of what the original has"
 
 
 def counts(range_counts: RangeCounts, half: str) -> str:

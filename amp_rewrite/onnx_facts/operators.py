@@ -108,21 +108,37 @@ LINEAR_IN_THE_FIRST = tuple(
 are too, except for the divisor and the other outputs.
 """
 
-HOMOGENEOUS_IN_THE_FIRST = tuple(
-    "Abs GlobalMaxPool LeakyRelu MaxPool PRelu ReduceL1 ReduceL2 ReduceMax ReduceMin Relu TopK".split()
-)
-"""Further operators of ONNX whose first output scales with their first input, by any positive factor."""
-
 LINEAR_IN_ALL = ("Add", "Sub", "Sum", "Mean", "Concat")
 
 PRODUCTS_OF_TWO = (
     *(("", name) for name in ("Mul", "MatMul", "Gemm", "Conv", "ConvTranspose")),
     *(("com.microsoft", name) for name in ("FusedMatMul", "TransposeMatMul")),
 )
-"""Products of their first two inputs; others are added."""
+"""Products of their first two inputs, to which others are added."""
 
-UNIFORM_COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
-"""Comparisons whose result stays if both inputs scale by one positive factor."""
+POSITIVE_IN_THE_FIRST = """Abs GlobalLpPool GlobalMaxPool LeakyRelu LpPool MaxPool MaxRoiPool PRelu ReduceL1
+    ReduceL2 ReduceMax ReduceMin Relu RoiAlign RotaryEmbedding TopK""".split()
+"""More operators whose first output is multiplied by any positive factor of their first input."""
+
+COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+
+UNSCALED = "ArgMax ArgMin Hardmax IsInf IsNaN LpNormalization NonZero Shape Sign Size".split()
+"""Operators whose outputs a positive factor of their first input does not change."""
+
+NORMS: Mapping[tuple[str, str], tuple[tuple[int, ...], tuple[int, ...]]] = {
+    ("", "GroupNormalization"): ((0,), (1, 2)),
+    ("", "InstanceNormalization"): ((0,), (1, 2)),
+    ("", "LayerNormalization"): ((0,), (1, 2)),
+    ("", "RMSNormalization"): ((0,), (1,)),
+    ("", "SimplifiedLayerNormalization"): ((0,), (1,)),
+    ("com.microsoft", "GroupNorm"): ((0,), (1, 2)),
+    ("com.microsoft", "SkipLayerNormalization"): ((0, 1, 4), (2, 3)),
+    ("com.microsoft", "SkipSimplifiedLayerNormalization"): ((0, 1, 3), (2,)),
+}
+"""Operators that divide the sum of some inputs by the root of its variance or mean square and an attribute
+epsilon, and scale and shift the quotient by others. The sum is their fourth output, the root's reciprocal the
+one before, and its mean the second; of a SimplifiedLayerNormalization, the reciprocal is the second.
+"""
 
 LINEAR_GRADIENTS = """ReluGrad ConvGrad LayerNormalizationGrad SimplifiedLayerNormalizationGrad
     InvertibleLayerNormalizationGrad SoftmaxGrad SoftmaxGrad_13 LogSoftmaxGrad LogSoftmaxGrad_13 GeluGrad

@@ -1,10 +1,10 @@
 """Propagation: the exponents that follow from what must be stored smaller, row by row in node order.
 
 A row that does not hold is settled by one variable: a stored value that nothing else reads, within its
-limits; else the one that costs the fewest Muls, rather what the node produces than what it reads. Where two factors
-would serve alike, as in a product of queries and keys, each takes half. A region in which a row cannot be
-settled is given up, and its values stay float32. Every change enters a heap of the rows of one class, so that
-the work is linear in the rows but for the heap.
+limits; else the one that costs the fewest Muls, rather what the node produces than what it reads. Where two
+factors would serve alike, as in a product of queries and keys, each takes half. A region in which a row
+cannot be settled is given up, and its values stay float32. Every change enters a heap of the rows of one
+class, so that the work is linear in the rows but for the heap.
 """
 
 from __future__ import annotations

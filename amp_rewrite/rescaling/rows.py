@@ -16,11 +16,13 @@ import onnx_ir as ir
 
 from amp_rewrite.model import patterns
 from amp_rewrite.onnx_facts.operators import (
-    HOMOGENEOUS_IN_THE_FIRST,
+    COMPARISONS,
     LINEAR_IN_ALL,
     LINEAR_IN_THE_FIRST,
+    NORMS,
+    POSITIVE_IN_THE_FIRST,
     PRODUCTS_OF_TWO,
-    UNIFORM_COMPARISONS,
+    UNSCALED,
 )
 from amp_rewrite.onnx_types import schema
 
@@ -65,9 +67,12 @@ PINNED = Equations()
 
 def equations(site: Site) -> Equations:
     """Return the equations of a node; none for an operator without a rule, whose ports have exponent 0."""
-    domain = "" if site.node.domain == "ai.onnx" else site.node.domain
-    rule = _RULES.get((domain, site.node.op_type))
+    rule = _RULES.get(_operator(site.node))
     return PINNED if rule is None else rule(site)
+
+
+def _operator(node: ir.Node) -> tuple[str, str]:
+    return "" if node.domain == "ai.onnx" else node.domain, node.op_type
 
 
 def _equal(*ports: int) -> _Rule:
@@ -132,25 +137,27 @@ def _batch_norm(site: Site) -> Equations:
     return Equations([*site.equal(0, 3), *site.equal(_OUT, 2), _sum(site, (_OUT,), (0, 1))])
 
 
-def _norm(data: Sequence[int], weights: Sequence[int], sums: Sequence[int] = ()) -> _Rule:
-    """Return the rule of a norm of the sum of `data`, with outputs `sums` for it, and no statistics."""
+def _norm(site: Site) -> Equations:
+    """Return the equations of a norm, whose statistics nobody reads."""
+    data, weights = NORMS[_operator(site.node)]
+    if not {_OUT, _SUM}.issuperset(site.outs):
+        return PINNED
+    return Equations([*site.equal(*data, _SUM), *site.equal(*weights, _OUT)], free=data[:1], epsilon=data[0])
 
-    def rule(site: Site) -> Equations:
-        if not {0, *sums}.issuperset(~port for port in site.outs):
-            return PINNED
-        rows = [*site.equal(*data, *(~port for port in sums)), *site.equal(*weights, _OUT)]
-        return Equations(rows, free=data[:1], epsilon=data[0])
 
-    return rule
-
+_SUM = ~3
+"""The output of a norm that is the sum of its data."""
 
 _MS = "com.microsoft"
+_POSITIVE = frozenset(POSITIVE_IN_THE_FIRST) - {"GlobalLpPool", "LpPool"}
+"""Without those that runtimes compute as powers, with errors of their own."""
 
 _RULES: Mapping[tuple[str, str], _Rule] = {
-    **{("", name): _equal(0, _OUT) for name in (*LINEAR_IN_THE_FIRST, *HOMOGENEOUS_IN_THE_FIRST)},
+    **{("", name): _equal(0, _OUT) for name in (*LINEAR_IN_THE_FIRST, *_POSITIVE)},
     **{("", name): _together for name in (*LINEAR_IN_ALL, "Max", "Min")},
-    **{("", name): lambda site: Equations(site.equal(*site.ins)) for name in UNIFORM_COMPARISONS},
-    **{("", name): _free(0) for name in ("ArgMax", "ArgMin", "IsNaN", "Shape", "Sign", "Size")},
+    **{("", name): lambda site: Equations(site.equal(*site.ins)) for name in COMPARISONS},
+    **{("", name): _free(0) for name in UNSCALED},
+    **dict.fromkeys(NORMS, _norm),
     **{key: _product(2) for key in PRODUCTS_OF_TWO},
     ("", "BatchNormalization"): _without("training_mode", _batch_norm),
     ("", "Cast"): lambda site: (
@@ -160,28 +167,20 @@ _RULES: Mapping[tuple[str, str], _Rule] = {
     ("", "DequantizeLinear"): _equal(1, _OUT),
     ("", "Div"): lambda site: Equations([_sum(site, (_OUT, 1), (0,))]),
     ("", "Einsum"): lambda site: Equations([_sum(site, (_OUT,), site.ins)]),
-    ("", "GroupNormalization"): _norm((0,), (1, 2)),
-    ("", "InstanceNormalization"): _norm((0,), (1, 2)),
-    ("", "LayerNormalization"): _norm((0,), (1, 2)),
     ("", "Pad"): _without("value", _pad),
     ("", "Pow"): _power,
     ("", "QuantizeLinear"): _equal(0, 1),
     ("", "Reciprocal"): lambda _: Equations([{_OUT: 1, 0: 1}]),
     ("", "ReduceSumSquare"): lambda _: Equations([{_OUT: 1, 0: -2}]),
     ("", "Resize"): _without("extrapolation_value", _equal(0, _OUT)),
-    ("", "RMSNormalization"): _norm((0,), (1,)),
-    ("", "RotaryEmbedding"): _equal(0, _OUT),
     ("", "ScatterElements"): _scatter,
     ("", "ScatterND"): _scatter,
-    ("", "SimplifiedLayerNormalization"): _norm((0,), (1,)),
     ("", "Split"): lambda site: Equations(site.equal(0, *site.outs)),
     ("", "Sqrt"): lambda _: Equations([{_OUT: 2, 0: -1}]),
     ("", "Where"): _equal(1, 2, _OUT),
-    (_MS, "GroupNorm"): _without("activation", _norm((0,), (1, 2))),
+    (_MS, "GroupNorm"): _without("activation", _norm),
     (_MS, "MatMulNBits"): _product(5, scale=2),
     (_MS, "RotaryEmbedding"): _equal(0, _OUT),
-    (_MS, "SkipLayerNormalization"): _norm((0, 1, 4), (2, 3), (3,)),
-    (_MS, "SkipSimplifiedLayerNormalization"): _norm((0, 1, 3), (2,), (3,)),
 }
 """Rules by the definitions of ONNX and of onnxruntime's operators; each was compared in bits with runs."""
 

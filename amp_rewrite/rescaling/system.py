@@ -30,7 +30,9 @@ Class = Variable
 _LEAST, _LARGEST = -126, 127
 """The exponents of the least normal and of the largest number of float32."""
 _LOW_END = 12
-"""The binades below 1 to which the root mean square of a stored value may sink: half's normal ones, less 2."""
+"""The binades below 1 to which the root mean square of a stored value may sink: half's normal numbers have 2
+more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,29 +173,28 @@ class _Builder:
         """Add the equations of a node."""
         system = self._system
         system.made.update(dict.fromkeys(node.outputs, position))
-        if all(value is None or self._is_constant(value) for value in node.inputs) and node.inputs:
+        if node.inputs and all(value is None or self._is_constant(value) for value in node.inputs):
             system.computed_once.update(node.outputs)
         ins = tuple(port for port, value in enumerate(node.inputs) if self._is_float(value))
         outs = tuple(~port for port, value in enumerate(node.outputs) if self._is_float(value))
-        if not ins and not outs:
-            return
         site = rows.Site(node, ins, outs)
         equations = rows.PINNED if node in self._idioms else rows.equations(site)
         for row in equations.rows:
             self._add_row(node, row, position)
-        settled = {port for row in equations.rows for port in row} | {*equations.free}
-        for port in site.ports - settled:
-            variable = self._variable(node, port)
-            if port < 0:
-                system.produced.add(node.outputs[~port])
-            elif system.source(variable) is not None:
-                system.fixed.add(variable)
-            elif isinstance(variable, ir.Value):
-                system.reads[variable].append(Use(node, port))
-        for port in settled & site.ports:
-            self._variable(node, port)
+        for port in site.ports.difference(*equations.rows, equations.free):
+            self._pin(node, port)
         if equations.epsilon is not None:
             system.epsilons.append((node, self._variable(node, equations.epsilon)))
+
+    def _pin(self, node: ir.Node, port: int) -> None:
+        """Let a port have exponent 0."""
+        variable = self._variable(node, port)
+        if self._system.source(variable) is not None:
+            self._system.fixed.add(variable)
+        elif port < 0:
+            self._system.produced.add(node.outputs[~port])
+        elif isinstance(variable, ir.Value):
+            self._system.reads[variable].append(Use(node, port))
 
     def _is_constant(self, value: ir.Value) -> bool:
         return value in self._system.computed_once or constants.stored_as(value) is not None

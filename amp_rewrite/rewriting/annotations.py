@@ -17,7 +17,7 @@ import json
 import operator
 import re
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -36,7 +36,7 @@ from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.rewriting import cast_sites, decisions, records
 from amp_rewrite.rewriting.cast_sites import CastSite, Origin
 from amp_rewrite.rewriting.decisions import Decision, Decisions
-from amp_rewrite.rewriting.plan import Plan
+from amp_rewrite.rewriting.plan import Plan, Scaled
 from amp_rewrite.rewriting.records import Count, EntryRecord, Integer
 
 KEY = "amp_rewrite"
@@ -44,6 +44,9 @@ KEY = "amp_rewrite"
 
 RESTORED = "amp_rewrite.restored"
 """The metadata key of a restored (float32) model; its value is the version of amp-rewrite that did so."""
+
+RESCALED = "amp_rewrite.rescaled"
+"""The metadata key of what is stored times powers of two (Scaled), since all rewrites of a model."""
 
 FORMAT = 3
 """The version of the format; other versions are not read."""
@@ -118,9 +121,15 @@ def update(
     """
     warnings: tuple[str, ...] = ()
     try:
-        before = read(model)
+        before, scaled = read(model), read_scaled(model)
     except ModelError as error:
-        before, warnings = None, (f"what is left of an earlier rewrite is dropped: {error.problem}",)
+        before, scaled, warnings = (
+            None,
+            (),
+            (f"what is left of an earlier rewrite is dropped: {error.problem}",),
+        )
+    if plan.rescaled is not None:
+        _write_scaled(model, (*scaled, *plan.rescaled.values))
     if before is None:
         painted = zip(graph.units, painting.paints, painting.entries, strict=True)
         units = ((unit.node, str(unit.var), paint, entry) for unit, paint, entry in painted)
@@ -128,6 +137,25 @@ def update(
     else:
         write(model, decisions.merged(before, decisions.of(graph, painting, plan, cast_nodes)))
     return warnings
+
+
+def _write_scaled(model: ir.Model, values: Iterable[Scaled]) -> None:
+    """Write the exponents of values into the metadata of their model; those of one value add up."""
+    totals = Counter[tuple[str, str | None, int]]()
+    for each in values:
+        totals[each.value, each.reader, each.port] += each.exponent
+    rows = [Scaled(value, e, reader, port) for (value, reader, port), e in totals.items() if e]
+    model.metadata_props[RESCALED] = _compressed(records.plain(rows))
+
+
+def read_scaled(model: ir.Model) -> tuple[Scaled, ...]:
+    """Return what a model stores times powers of two; raise ModelError where that is damaged."""
+    try:
+        return records.convert(
+            _decompressed(model.metadata_props.get(RESCALED, _NO_ROWS)), tuple[Scaled, ...]
+        )
+    except ValueError as error:
+        raise ModelError(f"the exponents in its metadata are damaged ({error})"[:200]) from error
 
 
 def mark_restored(model: ir.Model) -> None:
@@ -262,18 +290,20 @@ def _read_texts(columns: _Texts) -> Iterator[str]:
         yield first + "".join(f"{number}{part}" for number, part in zip(last, others, strict=True))
 
 
-def _compressed(columns: dict[str, Any]) -> str:
-    text = json.dumps(columns, separators=(",", ":"), ensure_ascii=False)
+def _compressed(content: object) -> str:
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
     return base64.b64encode(zlib.compress(text.encode())).decode()
 
 
-def _decompressed(text: str) -> _Columns:
+_NO_ROWS = _compressed([])
+
+
+def _decompressed(text: str) -> Any:
     stream = zlib.decompressobj()
     try:
-        content = json.loads(stream.decompress(base64.b64decode(text), LIMIT))
+        return json.loads(stream.decompress(base64.b64decode(text), LIMIT))
     except zlib.error as error:
         raise ValueError(str(error)) from error
-    return records.convert(content, _Columns, "nodes")
 
 
 def remove(model: ir.Model) -> None:
@@ -336,7 +366,7 @@ class _Reader:
         table = records.parse(text, _Table, FORMAT)
         entries = [record.entry for record in table.entries]
         self._paints = [(row.colour, row.rule, _at(entries, row.entry, "entry")) for row in table.paints]
-        self._columns = _decompressed(table.nodes)
+        self._columns = records.convert(_decompressed(table.nodes), _Columns, "nodes")
         by_name: dict[str, deque[ir.Node]] = {}
         for node in model.graph.all_nodes():
             by_name.setdefault(_name(node), deque()).append(node)

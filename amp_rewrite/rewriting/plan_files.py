@@ -105,8 +105,8 @@ def dump(
     `assumptions` those behind these numbers.
 
     Only `units`, which holds the decisions, the fields above it and `rescaled` count when the plan is loaded;
-    a `colour` may be edited. `casts` and `stored` are derived from them and are for the reader, as are the `why`, `defs`
-    and `flops` of a unit.
+    a `colour` may be edited. `casts` and `stored` are derived from them and are for the reader, as are the
+    `why`, `defs` and `flops` of a unit.
     """
     form = options.form
     content = {

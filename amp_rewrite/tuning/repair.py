@@ -238,6 +238,15 @@ def _observed(work: Work, outcome: Outcome) -> Settings:
     return replace(outcome.settings, seen=work.observe(outcome.verification))
 
 
+def _without_rescaling(_: Work, outcome: Outcome) -> Settings:
+    return replace(outcome.settings, options=replace(outcome.settings.options, rescale=False))
+
+
+def _is_nearer(before: Outcome, after: Outcome) -> bool:
+    old, new = before.verification, after.verification
+    return isinstance(old, Verdict) and isinstance(new, Verdict) and new.error < old.error
+
+
 def _float32_outputs(_: Work, outcome: Outcome) -> Settings | None:
     """Return settings with float32 outputs where rounding the output dominates an error above the limit."""
     if not isinstance(outcome.verification, Verdict):
@@ -285,6 +294,13 @@ def _passes_where_made_up(before: Outcome, after: Outcome) -> bool:
 ATTEMPTS = (
     Attempt("without range proofs", lambda far: far.is_far and far.result.report.freed > 0, _without_proofs),
     Attempt("observed ranges", lambda far: far.is_far, _observed, is_range=True),
+    Attempt(
+        "without rescaling",
+        lambda far: far.is_far and far.result.report.rescaled is not None,
+        _without_rescaling,
+        _is_nearer,
+        is_range=True,
+    ),
     Attempt("float32 outputs", lambda _: True, _float32_outputs, _brings_outputs_nearer),
     Attempt("a searched plan", lambda far: far.is_repairable, _searched_plan, _passes_where_made_up),
 )
