@@ -168,6 +168,7 @@ class _Builder:
     def __init__(self, system: System, types: Types, idioms: Collection[ir.Node]) -> None:
         self._system, self._types, self._idioms = system, types, idioms
         self._rows: list[tuple[dict[Variable, int], int]] = []
+        self._copied: dict[ir.Value, bool] = {}
 
     def add(self, node: ir.Node, position: int) -> None:
         """Add the equations of a node."""
@@ -207,22 +208,33 @@ class _Builder:
         value = node.outputs[~port] if port < 0 else node.inputs[port]
         assert value is not None, "ports of equations are there"
         variable: Variable = value
-        system, stored = self._system, self._system.stored.get(value)
-        if stored is not None:
-            uses = value.uses()
-            if not value.is_graph_output() and (len(uses) == 1 or stored.tensor.size <= COPIED):
+        if value in self._system.stored:
+            if self._may_be_copied(value):
                 variable = Use(node, port)
-            elif value.is_graph_output() or any(user.graph is not system.model.graph for user, _ in uses):
-                system.fixed.add(variable)
-            if stored.tensor.size == 1 and node.op_type == "Div" and port == 0:
-                system.fixed.add(variable)  # runtimes look for the 1 of a written-out norm
-        system.of(variable)
+            if port == 0 and node.op_type == "Div" and self._system.stored[value].tensor.size == 1:
+                self._system.fixed.add(variable)  # runtimes look for the 1 of a written-out norm
+        self._system.of(variable)
         return variable
 
+    def _may_be_copied(self, value: ir.Value) -> bool:
+        """Return whether each use of a stored value may have an exponent of its own; where not, and other
+        graphs read it, it stays.
+        """
+        if value not in self._copied:
+            uses, root = value.uses(), self._system.model.graph
+            is_small = len(uses) == 1 or self._system.stored[value].tensor.size <= COPIED
+            self._copied[value] = is_small and not value.is_graph_output()
+            if not self._copied[value] and (
+                value.is_graph_output() or any(user.graph is not root for user, _ in uses)
+            ):
+                self._system.fixed.add(value)
+        return self._copied[value]
+
     def _add_row(self, node: ir.Node, row: rows.Row, position: int) -> None:
-        coefficients = Counter[Variable]()
+        coefficients: dict[Variable, int] = {}
         for port, coefficient in row.items():
-            coefficients[self._variable(node, port)] += coefficient
+            variable = self._variable(node, port)
+            coefficients[variable] = coefficients.get(variable, 0) + coefficient
         of = {variable: coefficient for variable, coefficient in coefficients.items() if coefficient}
         if sorted(of.values()) == [-1, 1]:
             self._system.join(*of)
