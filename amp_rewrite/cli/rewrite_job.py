@@ -33,6 +33,7 @@ from amp_rewrite.errors import (
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model import output_paths
 from amp_rewrite.pipeline import Result
+from amp_rewrite.placement.placement import Placement
 from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.policy.options import Options
 from amp_rewrite.process.interruptible import TimeLimit
@@ -121,7 +122,7 @@ class RewriteJob:
     `original` is the unchanged model, or the error that prevents a comparison; None without one. `seen` holds
     the ranges observed earlier. With `required` an unchanged result is compared as well; with `needs_half`
     one without half fails, and with `compiles` one that TensorRT does not compile. `judged` collects the
-    verdicts, `given` the extremes of the samples in files, and `timed` the stages.
+    verdicts, `given` the extremes of the samples in files, `timed` the stages, `engines` what TensorRT makes.
     """
 
     model: Path
@@ -145,6 +146,7 @@ class RewriteJob:
     judged: list[Verdict] = field(default_factory=list[Verdict])
     given: GivenInputs = field(default_factory=GivenInputs)
     timed: Stopwatch = field(default_factory=Stopwatch)
+    engines: list[Placement] = field(default_factory=list[Placement])
 
     def run(self, policy: ObservePolicy) -> Outcome:
         """Rewrite, compare and repair; raise as `pipeline.rewrite`, and with ALWAYS as `observe`.

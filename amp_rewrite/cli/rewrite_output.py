@@ -25,6 +25,7 @@ from amp_rewrite.model import external_data, writing
 from amp_rewrite.pipeline import Result
 from amp_rewrite.placement import tensorrt
 from amp_rewrite.placement.differences import Comparison
+from amp_rewrite.placement.placement import Placement
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import summary, terminal
@@ -168,12 +169,16 @@ def settle(job: RewriteJob, outcome: Outcome, json_: Path | None, placement: Com
     refuse_unjudged(job.limit, verdict, outcome.result.model)
     if job.compiles:
         tell(job.progress, "compile")
-        tensorrt.refuse_unbuilt(job.model, Path(outcome.result.model), job.options.dims.dims)
+        result = Path(outcome.result.model)
+        job.engines.append(tensorrt.compile_result(job.model, result, job.options.dims.dims))
     if json_ is not None:
         advice = _advise(job, outcome)
         tuned = {"tuning": outcome.tuned.to_json()} if outcome.tuned else {}
+        engine = {"engine": job.engines[0].to_json()} if job.engines else {}
         reason = not_verified(job, verdict)
-        _write_json(json_, report, verdict, reason, {**_json_extras(advice, placement, job.seen), **tuned})
+        _write_json(
+            json_, report, verdict, reason, {**_json_extras(advice, placement, job.seen), **tuned, **engine}
+        )
     model = staging.current().commit(outcome.result.model)
     return replace(outcome, result=replace(outcome.result, model=model))
 
@@ -215,6 +220,7 @@ def print_result(job: RewriteJob, outcome: Outcome, files: JobFiles, console: Co
     if reason == NOTHING_CHANGED:
         console.print(f"not compared with the original: {reason}")
     _print_verdict(console, verdict, per_node=job.comparing.per_node)
+    terminal.print_lines(console, map(_engine_line, job.engines))
     _print_files(console, files)
     bad = isinstance(verdict, Verdict) and bool(reason)
     loud = Console(stderr=True) if bad and console.quiet else console
@@ -224,6 +230,11 @@ def print_result(job: RewriteJob, outcome: Outcome, files: JobFiles, console: Co
     is_half = report.obstacle is None or report.obstacle.already
     valid = report.ok and (is_half or not job.needs_half)
     exit_codes.end_rewrite(valid=valid, verdict_ok=verdict_ok, required=job.required)
+
+
+def _engine_line(engine: Placement) -> SummaryLine:
+    size = f"{plural(engine.nodes, 'layer')}, {(engine.engine_bytes or 0) / 1e6:,.1f} MB"
+    return SummaryLine("engine", f"TensorRT for RTX {tensorrt.version()} compiles it: {size}")
 
 
 def data_lines(model: Path) -> Iterator[SummaryLine]:

@@ -180,16 +180,20 @@ def compiler(dims: Dims) -> Generator[Callable[[Path], Placement]]:
         process.end()
 
 
-def refuse_unbuilt(original: Path, result: Path, dims: Dims) -> None:
-    """Raise EngineError where TensorRT does not compile the result of a model; otherwise as `compiler`."""
+def compile_result(original: Path, result: Path, dims: Dims) -> Placement:
+    """Return the placement of the result of a model. Raises EngineError where TensorRT refuses it, and as
+    `compiler`.
+    """
     with compiler(dims) as compile_model:
-        refused = compile_model(result).refused
+        placement_of_result = compile_model(result)
+        refused = placement_of_result.refused
         if refused and (reason := compile_model(original).refused):
             problem = f"TensorRT refuses the model itself: {reason}"
             raise EngineError(problem, where=original, remedy="leave out --check, or mend the model")
     if refused:
         remedy = "keep the node that it names in float32 (--keep-full NODE)"
         raise EngineError(f"TensorRT refuses the result: {refused}", where=original, remedy=remedy)
+    return placement_of_result
 
 
 def _compiled(process: ChildProcess, model: Path, dims: Dims) -> Placement:
