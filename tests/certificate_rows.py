@@ -19,8 +19,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper, parser
 
 from amp_rewrite import certify
@@ -119,7 +121,7 @@ def edited(text: str, *changes: str) -> str:
     return text
 
 
-def store(name: str, array: object) -> Callable[[onnx.ModelProto], None]:
+def store(name: str, array: NDArray[np.generic]) -> Callable[[onnx.ModelProto], None]:
     """A change: an initializer has these numbers, or there is one more."""
     tensor = numpy_helper.from_array(array, name)
 

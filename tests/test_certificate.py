@@ -74,7 +74,8 @@ NODES = """
         | not proved: element 0
     another weight          | 1.1 -> 1.2                                                | not proved: element 0
     another Constant        | 0.3 -> 0.4 | not proved: element 0
-    a Cast to integers      | d = Relu(b) -> i = Cast<to = 6>(b) d = Relu(i) | not proved: of different types
+    a Cast to integers
+        | d = Relu(b) -> i = Cast<to = 6>(b) d = Relu(i) | not proved: of different types
     a Cast for a node       | Relu(b) -> Cast<to = 1>(b) | not proved: not the same
     a Cast of another value | d = Relu(b) -> h = Cast<to = 10>(a) d = Relu(h) | not proved: not the same
     an unread node that is gone

@@ -42,11 +42,12 @@ INVALID = """
           <domain: "d", opset_import: ["": 17]> f (a) => (o) { o = Neg (a) }
         | | error: two functions 'f'
 
-(float[2] x) => (float[2] y) <float[2] w = {1.1, 2}> { a = Mul (x, w) b = Neg (a) y = Exp (b) }
+(float[2] x) => (float[2] y) <float[2] w = {1.1, 2}> {
+        c = Constant <value = float[2] {1, 2}> () a = Mul (x, w) b = Add (a, c) y = Exp (b) }
     a Cast that makes a stored value | a = Mul -> w = Cast <to = 10> (x) a = Mul | error: defines 'w' twice
     a Cast that makes an input       | a = Mul -> x = Cast <to = 10> (x) a = Mul | error: defines 'x' twice
-    a Cast that makes another value  | a = Mul -> a = Cast <to = 10> (x) a = Mul | error: defines 'a' twice
-    a Cast that makes a later value  | a = Mul -> b = Cast <to = 10> (x) a = Mul | error: defines 'b' twice
+    a Cast that makes a constant     | a = Mul -> c = Cast <to = 10> (x) a = Mul | error: defines 'c' twice
+    a Cast that makes another value  | a = Mul -> b = Cast <to = 10> (x) a = Mul | error: defines 'b' twice
 
 (float[2] x, bool c) => (float[2] y) { a = Exp (x) y = If (c) <
         then_branch = t () => (float[2] u) { u = Add (a, x) },

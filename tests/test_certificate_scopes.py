@@ -57,7 +57,9 @@ BODIES = """
 (float[1] x) => (float[1] y) { y = d.f(x) }
         <domain: "d", opset_import: ["": 17]> f (s) => (t) { t = Exp(s) }
         <domain: "other", opset_import: ["": 17]> f (s) => (t) { t = Neg(s) }
-    a function of another domain | d.f -> other.f | not proved
+    a function of another domain         | d.f -> other.f                               | not proved
+    the operator of a function           | (float[1] x) => (float[1] y) { y = Exp (x) } | proved
+    the operator of a function elsewhere | (float[1] x) => (float[1] y) { y = Neg (x) } | not proved
 
 (bool c, float[2] x) => (float[2] y) <float[2] k = {5, 5}> { n = Neg (k) y = If (c) <
         then_branch = a () => (float[2] t) <float[2] m = {7, 7}> { q = Add (x, k) t = Add (q, m) },
