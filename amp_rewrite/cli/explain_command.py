@@ -242,7 +242,7 @@ PLAN = ".json"
 )
 @counted_flags
 @json_flag("explanation")
-@decision_flags
+@decision_flags()
 @report_flags
 def explain(
     model: Path,

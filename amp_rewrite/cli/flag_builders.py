@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from amp_rewrite.errors import OptionError
-from amp_rewrite.policy.options import Beside, ExternalData
+from amp_rewrite.policy.options import DECLARED, Beside, ExternalData
 from amp_rewrite.process import executors
 
 Command = Callable[..., Any]
@@ -184,16 +184,15 @@ def _external_data(_: click.Context, __: click.Parameter, text: str) -> External
     return ExternalData(Beside.ALWAYS, largest)
 
 
+_DECLARED = DECLARED["external_data"].flags[0]
 external_data_flag: Any = click.option(
-    "--external-data",
-    metavar="auto|always|never|SIZE",
+    _DECLARED.name,
+    metavar=_DECLARED.metavar,
     default="auto",
     show_default=True,
     callback=_external_data,
-    help="Store weights in files beside the result: if the model does so, or they exceed 2 GiB (auto); "
-    "always, in one file; never; or in files of at most SIZE, such as 2GB.",
+    help=_DECLARED.about,
 )
-
 
 require_half_flag = switch(
     "--require-half", "Exit with code 1 also if nothing in the result is half; it is written all the same."

@@ -16,7 +16,6 @@ from amp_rewrite.cli.flag_builders import (
     PATH,
     choice,
     executor_flag,
-    external_data_flag,
     grouped,
     json_flag,
     opened,
@@ -35,7 +34,7 @@ from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.cli.rewrite_output import JobFiles, carry_out
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
-from amp_rewrite.policy.options import ExternalData, Level
+from amp_rewrite.policy.options import Level
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.reporting import summary, terminal
@@ -153,12 +152,6 @@ calibration_flags = grouped(_FLAGS, "calibration", _calibration)
 @switch("--dry-run", "Print the plan, and write no model.")
 @written_file("--save-plan", "Write the plan as JSON, for --plan.")
 @json_flag("report")
-@external_data_flag
-@switch("--no-check", "Do not run onnx's checker on the result.")
-@switch(
-    "--no-certify",
-    "Write the result even without the proof that it differs from the model only in precision.",
-)
 @choice(
     "--observe",
     [policy.value for policy in ObservePolicy],
@@ -166,7 +159,6 @@ calibration_flags = grouped(_FLAGS, "calibration", _calibration)
     "With never, a failed comparison is not followed by a second attempt.",
     ObservePolicy.ON_FAILURE.value,
 )
-@switch("--no-metadata", "Do not store the decisions in the metadata of the result.")
 @switch("--no-verify", "Do not compare the result with the model.")
 @switch(
     "--require-verify",
@@ -176,7 +168,7 @@ calibration_flags = grouped(_FLAGS, "calibration", _calibration)
 @require_half_flag
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the versions, and how long each stage took.")
-@decision_flags
+@decision_flags("check", "certify", "metadata", "external_data")
 @calibration_flags
 @input_flags
 @comparison_flags
@@ -190,11 +182,7 @@ def rewrite(
     dry_run: bool,
     save_plan: Path | None,
     json_: Path | None,
-    external_data: ExternalData,
-    no_check: bool,
-    no_certify: bool,
     observe: str,
-    no_metadata: bool,
     no_verify: bool,
     require_verify: bool,
     require_half: bool,
@@ -229,14 +217,7 @@ def rewrite(
         job = RewriteJob(
             model=model,
             original=None if no_verify or dry_run else model,
-            options=replace(
-                asked.options,
-                check=not no_check,
-                certify=not no_certify,
-                metadata=not no_metadata,
-                external_data=external_data,
-                dims=sizes,
-            ),
+            options=replace(asked.options, dims=sizes),
             replay=asked.replay,
             seen=calibration.seen(model, asked, limit, progress, comparing.libraries),
             output=output,

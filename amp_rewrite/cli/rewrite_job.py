@@ -34,7 +34,7 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model import output_paths
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.named_policies import Policy
-from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.options import DECLARED, Options
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
 from amp_rewrite.rewriting.observations import Observed
@@ -374,11 +374,5 @@ def _fresh(data: Data) -> Data:
 
 def _beside_a_plan(options: Options) -> Options:
     """Return the options that a plan does not decide; the report uses the ranges and the device timings."""
-    return Options(
-        check=options.check,
-        certify=options.certify,
-        metadata=options.metadata,
-        external_data=options.external_data,
-        ranges=options.ranges,
-        device=options.device,
-    )
+    names = ("ranges", "device", *(name for name, declared in DECLARED.items() if not declared.in_plan))
+    return Options(**{name: getattr(options, name) for name in names})

@@ -12,13 +12,12 @@ import click
 
 from amp_rewrite import pipeline
 from amp_rewrite.cli import exit_codes, explanation_sources, rewrite_output
-from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
+from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import (
     PATH,
     choice,
-    external_data_flag,
     grouped,
     json_flag,
     number,
@@ -37,7 +36,6 @@ from amp_rewrite.files import staging
 from amp_rewrite.model import writing
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy.named_policies import FLOAT32, Policy
-from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import terminal
 from amp_rewrite.rewriting import result_checks
@@ -186,9 +184,8 @@ spec_flags = grouped(
 @switch("--require-verify", "Exit with code 1 also if the two could not be compared.")
 @timeout_flag
 @json_flag("report")
-@external_data_flag
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@free_decision_flags
+@decision_flags("external_data", takes_plan=False)
 @html_flag
 def train(
     model: Path,
@@ -204,7 +201,6 @@ def train(
     require_verify: bool,
     limit: TimeLimit,
     json_: Path | None,
-    external_data: ExternalData,
     quiet: bool,
     asked: DecisionFlags,
     html: Path | None,
@@ -226,7 +222,7 @@ def train(
         sizes = feeds.given_sizes(model, data)
         pages, compared = PageMaker(sizes.dims), None
         spec = steps.complete_spec(model, said, state_suffix)
-        options = replace(asked.options, certify=not no_certify, external_data=external_data, dims=sizes)
+        options = replace(asked.options, certify=not no_certify, dims=sizes)
         job = steps.job(to, loss_scale, implementation, spec, options, skip_nonfinite=scaling.skip_nonfinite)
         if explain:
             analysis = pipeline.analyze(

@@ -9,13 +9,12 @@ from pathlib import Path
 import click
 
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
-from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
+from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import (
     PATH,
     choice,
     executor_flag,
-    external_data_flag,
     json_flag,
     number,
     opened,
@@ -30,7 +29,7 @@ from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning
 from amp_rewrite.cli.rewrite_output import JobFiles, carry_out
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
-from amp_rewrite.policy.options import ExternalData, Level
+from amp_rewrite.policy.options import Level
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.running.inputs import feeds
@@ -80,10 +79,9 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
 @written_file("--save-plan", "Write the plan as JSON, for amp-rewrite MODEL --plan FILE.")
 @executor_flag("What runs the samples of the search")
 @json_flag("report")
-@external_data_flag
 @require_half_flag
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@free_decision_flags
+@decision_flags("external_data", takes_plan=False)
 @input_flags
 @comparison_flags
 @timeout_flag
@@ -97,7 +95,6 @@ def tune(
     save_plan: Path | None,
     executor: str | None,
     json_: Path | None,
-    external_data: ExternalData,
     require_half: bool,
     quiet: bool,
     asked: DecisionFlags,
@@ -123,7 +120,7 @@ def tune(
         job = RewriteJob(
             model=model,
             original=model,
-            options=replace(asked.options, external_data=external_data, dims=feeds.given_sizes(model, data)),
+            options=replace(asked.options, dims=feeds.given_sizes(model, data)),
             seen=asked.seen,
             output=output,
             data=replace(data, ranges=asked.options.ranges),
