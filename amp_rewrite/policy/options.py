@@ -315,7 +315,7 @@ class DeclaredFlag:
     @property
     def argument(self) -> str:
         """The name of its value in Python."""
-        name = self.name.removeprefix("--").replace("-", "_")
+        name = self.name.strip("-").replace("-", "_")
         return f"{name}_" if name == "list" else name
 
 
@@ -352,7 +352,6 @@ _KINDS = {
     "deny": "it stays float32, and so do nodes that its results make doubtful",
 }
 _LIST = "Operator lists: a shipped one (default, bfloat16, tensorflow) or a YAML file."
-_KEPT = "With --io half: an input or output that stays float32."
 _RANGE = "The smallest and the largest value of an input, from which bounds of all other values follow."
 _STORAGE = (
     "Store weights in files beside the result: if the model does so, or they exceed 2 GiB (auto); "
@@ -390,7 +389,10 @@ DECLARED: Mapping[str, Declared] = {
         "--no-follow", "Keep the nodes before the first and after the last matrix product in float32."
     ),
     "io": _choice(IOTypes, "--io", "The type of the model's float32 inputs and outputs."),
-    "keep_io": Declared(arguments.texts, (DeclaredFlag("--keep-io", _KEPT, "NAME"),)),
+    "keep_io": Declared(
+        arguments.texts,
+        (DeclaredFlag("--keep-io", "With --io half: an input or output that stays float32.", "NAME"),),
+    ),
     "keep_functions": _switch(
         "--keep-functions", "Do not inline model-local functions; their calls stay float32."
     ),
