@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -83,11 +84,11 @@ def grouped(flags: Sequence[Flag], argument: str, build: Callable[[Mapping[str, 
     """Return a decorator that adds flags to a command and passes it the value of `build` as `argument`."""
 
     def decorate(command: Command) -> Command:
+        @functools.wraps(command)
         def collected(**arguments: Any) -> Any:
             own = {name: arguments.pop(name) for name in names}
             return command(**{argument: build(own)}, **arguments)
 
-        collected.__name__, collected.__doc__ = command.__name__, command.__doc__
         earlier: list[click.Parameter] = vars(command).get("__click_params__", [])
         parameters = vars(collected)["__click_params__"] = list(earlier)
         for flag in reversed(flags):
@@ -197,6 +198,9 @@ external_data_flag: Any = click.option(
 require_half_flag = switch(
     "--require-half", "Exit with code 1 also if nothing in the result is half; it is written all the same."
 )
+
+
+quiet_flag: Any = click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 
 
 def json_flag(what: str) -> Flag:

@@ -22,6 +22,7 @@ from amp_rewrite.cli.flag_builders import (
     json_flag,
     number,
     output_flag,
+    quiet_flag,
     repeatable,
     switch,
     written,
@@ -184,7 +185,7 @@ spec_flags = grouped(
 @switch("--require-verify", "Exit with code 1 also if the two could not be compared.")
 @timeout_flag
 @json_flag("report")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@quiet_flag
 @decision_flags("external_data", takes_plan=False)
 @html_flag
 def train(
