@@ -15,6 +15,7 @@ from amp_rewrite import pipeline
 from amp_rewrite.cli.flag_builders import (
     PATH,
     Flag,
+    assignments,
     choice,
     external_data_flag,
     grouped,
@@ -147,36 +148,18 @@ def _pins(flags: Mapping[str, Any], *pins: DeclaredFlag) -> Pins:
     return Pins(**{pin.argument: flags[pin.argument] for pin in pins})
 
 
-_EXAMPLE = "write it as in --range pixels=0:255"
-
-
 def _ranges(flags: Mapping[str, Any], flag: DeclaredFlag) -> dict[str, tuple[float, float]]:
-    """Parse ranges by input name; raise OptionError for a malformed, empty, NaN or repeated one.
-
-    An input name may contain = or a colon, so the text is split at the last =.
-    """
-    ranges: dict[str, tuple[float, float]] = {}
-    for text in flags[flag.argument]:
-        name, _, ends = text.rpartition("=")
-        low, _, high = ends.partition(":")
-        if not name:
-            raise OptionError(f"--range {text} is not NAME=LO:HI", remedy=_EXAMPLE)
-        if name in ranges:
-            raise OptionError(f"--range gives {name} two ranges", remedy="give it once")
-        ranges[name] = _ends(text, low, high)
-    return ranges
+    return assignments(flag.name, flags[flag.argument], flag.metavar, _ends, "ranges", "pixels=0:255")
 
 
-def _ends(text: str, low: str, high: str) -> tuple[float, float]:
-    try:
-        ends = float(low), float(high)
-    except ValueError:
-        raise OptionError(f"--range {text} is not NAME=LO:HI", remedy=_EXAMPLE) from None
-    if any(map(math.isnan, ends)):
-        raise OptionError(f"--range {text} ends at NaN", remedy="give two numbers, the lower one first")
-    if ends[0] > ends[1]:
-        raise OptionError(f"--range {text} ends below where it begins", remedy="give the lower number first")
-    return ends
+def _ends(name: str, text: str) -> tuple[float, float]:
+    """Parse a range; raise OptionError for an empty one and for NaN."""
+    low, high = map(float, text.split(":"))
+    fault = "ends at NaN" if math.isnan(low) or math.isnan(high) else "ends below where it begins"
+    if not low <= high:
+        remedy = "give two numbers, the lower one first"
+        raise OptionError(f"--range {name}={text} {fault}", remedy=remedy)
+    return low, high
 
 
 _READ: Mapping[str, Callable[..., Any]] = {"half": _half, "lists": _lists, "pins": _pins, "ranges": _ranges}

@@ -67,7 +67,7 @@ class CalibrationFlags:
         observations = job.seen
         if self.paths:
             tell(job.progress, "calibrate")
-            with opened(self.executor) as executor:
+            with opened(self.executor) as executor, job.limit.running():
                 observations = job.observe_on(Data(self.paths), executor)
         if self.save is not None and observations is not None:
             observations.save(self.save)

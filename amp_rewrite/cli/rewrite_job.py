@@ -35,6 +35,7 @@ from amp_rewrite.cli.input_flags import input_flags, naming_sizes, timeout_flag
 from amp_rewrite.cli.progress import counting, shown_progress, tell
 from amp_rewrite.coverage import counts
 from amp_rewrite.errors import (
+    AmpRewriteError,
     FeedError,
     MissingPackageError,
     ModelError,
@@ -99,6 +100,15 @@ T = TypeVar("T")
 
 CANNOT_RUN = (MissingPackageError, ModelError, FeedError, OutputError, ThreadError, TimeLimitError)
 """The errors that keep a model from being run here; they are reported, and the rewrite stands."""
+
+
+def attempted(limit: TimeLimit, work: Callable[[], T]) -> T | AmpRewriteError:
+    """Return the result of running models within a limit, or the error that keeps them from being run."""
+    try:
+        with limit.running():
+            return work()
+    except CANNOT_RUN as error:
+        return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +205,9 @@ class RewriteJob:
         report = replace(outcome.result.report, seconds=self.timed.seconds)
         return replace(outcome, result=replace(outcome.result, report=report))
 
+    def _attempted(self, name: str, work: Callable[[], T]) -> T | AmpRewriteError:
+        return attempted(self.limit, lambda: self._stage(name, work))
+
     def _stage(self, name: str, work: Callable[[], T]) -> T:
         """Run `work` as a stage that is shown and timed."""
         tell(self.progress, name)
@@ -251,17 +264,17 @@ class RewriteJob:
         After a failed comparison, a model that cannot be run leaves the earlier ranges only.
         """
         data = of_source(self.data, before.inputs) if isinstance(before, Verdict) else self.data
-        try:
-            return self._stage("observe", lambda: self.observe_on(data))
-        except CANNOT_RUN:
-            if before is None:
-                raise
-            return self._known
+        observations = self._attempted("observe", lambda: self.observe_on(data))
+        if not isinstance(observations, AmpRewriteError):
+            return observations
+        if before is None:
+            raise observations
+        return self._known
 
     def observe_on(self, data: Data, executor: Executor | None = None) -> Observed:
         """Merge the ranges observed earlier with those on these inputs; raise as `observe`."""
         model = self.model
-        with naming_sizes(model, data), self.limit.running():
+        with naming_sizes(model, data):
             source = feeds.input_source(data)
             observations = observe(
                 model,
@@ -281,29 +294,26 @@ class RewriteJob:
         data = of_source(self.data, outcome.verification.inputs)
         fresh = None if data.paths else feeds.feeds(self.model, _fresh(data))
         samples, settings = feeds.feeds(self.model, data), outcome.settings
-        try:
-            with self.limit.running():
-                return self._stage(
-                    "tune",
-                    lambda: tune(
-                        self.model,
-                        samples,
-                        settings.options,
-                        self.comparing.judging.bounds,
-                        fresh=fresh,
-                        metrics=self.comparing.judging.metrics,
-                        prefer=self.tuning.prefer,
-                        budget=self.tuning.budget,
-                        observed=settings.seen,
-                        imprecise_outputs=settings.faint,
-                        watch=_watching(self.progress),
-                        executor=self.tuning.executor,
-                        custom_ops=self.comparing.libraries,
-                        device=self.comparing.provider,
-                    ),
-                )
-        except CANNOT_RUN:
-            return None
+        search = self._attempted(
+            "tune",
+            lambda: tune(
+                self.model,
+                samples,
+                settings.options,
+                self.comparing.judging.bounds,
+                fresh=fresh,
+                metrics=self.comparing.judging.metrics,
+                prefer=self.tuning.prefer,
+                budget=self.tuning.budget,
+                observed=settings.seen,
+                imprecise_outputs=settings.faint,
+                watch=_watching(self.progress),
+                executor=self.tuning.executor,
+                custom_ops=self.comparing.libraries,
+                device=self.comparing.provider,
+            ),
+        )
+        return None if isinstance(search, AmpRewriteError) else search
 
     def half_flops(self, result: Result[Any]) -> int:
         """Return the FLOPs of a result that are computed in half, at the sizes of synthetic inputs."""
@@ -345,28 +355,21 @@ class RewriteJob:
         if not (result.report.changed or self.required):
             return self._refusal()
         data = _fresh(self.data) if fresh else self.data
-        try:
-            with self.limit.running():
-                return self._stage(
-                    "verify",
-                    lambda: self._as_target(self.comparing).verdict(
-                        self.model, result.model, data, self.options.io, self.progress
-                    ),
-                )
-        except CANNOT_RUN as error:
-            return error
+        comparing = self._as_target(self.comparing)
+        return self._attempted(
+            "verify",
+            lambda: comparing.verdict(self.model, result.model, data, self.options.io, self.progress),
+        )
 
     def _refusal(self) -> ModelError | None:
         """Return the error of onnxruntime on a model that stays unchanged; None if it loads."""
-        try:
-            with self.limit.running():
-                device = sessions.reference(run_arguments.device(self.comparing.provider))
-                with emulation.reference(self.model, device, self.comparing.libraries):
-                    return None
-        except ModelError as error:
-            return error
-        except CANNOT_RUN:
-            return None
+        error = attempted(self.limit, self._open)
+        return error if isinstance(error, ModelError) else None
+
+    def _open(self) -> None:
+        device = sessions.reference(run_arguments.device(self.comparing.provider))
+        with emulation.reference(self.model, device, self.comparing.libraries):
+            pass
 
     def _as_target(self, comparing: ComparisonFlags) -> ComparisonFlags:
         """Return a comparison that emulates the accumulators of the target."""
@@ -374,21 +377,14 @@ class RewriteJob:
 
     def blame(self, outcome: Outcome, *, per_node: bool = False) -> Outcome:
         """Attach blame to the verdict of the outcome, if there is one; with `per_node` even to a good one."""
-        comparing = replace(self.comparing, per_node=per_node or self.comparing.per_node)
+        comparing = self._as_target(replace(self.comparing, per_node=per_node or self.comparing.per_node))
         verdict = outcome.verification
         if not isinstance(verdict, Verdict):
             return outcome
-        try:
-            with self.limit.running():
-                blamed = self._stage(
-                    "blame",
-                    lambda: self._as_target(comparing).with_blame(
-                        verdict, self.model, outcome.result.model, self.data
-                    ),
-                )
-        except CANNOT_RUN:
-            return outcome
-        return replace(outcome, verification=blamed)
+        blamed = self._attempted(
+            "blame", lambda: comparing.with_blame(verdict, self.model, outcome.result.model, self.data)
+        )
+        return replace(outcome, verification=blamed) if isinstance(blamed, Verdict) else outcome
 
 
 def _in_flags(outcome: Outcome) -> Outcome:

@@ -13,7 +13,7 @@ from amp_rewrite.cli import comparison_flags, exit_codes, explanation_sources, n
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.html_and_plots import PageMaker, Placing
 from amp_rewrite.cli.progress import tell
-from amp_rewrite.cli.rewrite_job import CANNOT_RUN, JobFiles, RewriteJob
+from amp_rewrite.cli.rewrite_job import JobFiles, RewriteJob, attempted
 from amp_rewrite.console import Console
 from amp_rewrite.costs import flop_count
 from amp_rewrite.coverage.advice import Advice
@@ -134,12 +134,11 @@ def _latencies(job: RewriteJob, result: Result[Any]) -> Bench | None:
     tell(job.progress, "measure")
     libraries, pair = job.comparing.libraries, (job.model, Path(result.model))
     subjects = [TimedModel(str(path), path, libraries=libraries) for path in pair]
-    try:
-        with job.limit.running():
-            samples = list(feeds.feeds(job.model, job.data))
-            return latency.measure(subjects, samples, run_arguments.device(None))
-    except CANNOT_RUN:
-        return None
+    bench = attempted(
+        job.limit,
+        lambda: latency.measure(subjects, list(feeds.feeds(job.model, job.data)), run_arguments.device(None)),
+    )
+    return None if isinstance(bench, AmpRewriteError) else bench
 
 
 def _settled(job: RewriteJob, outcome: Outcome, placement: Comparison | None) -> Outcome:

@@ -30,7 +30,7 @@ from amp_rewrite.cli.flag_builders import (
 from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, html_flag
 from amp_rewrite.cli.input_flags import counted_flags, timeout_flag
 from amp_rewrite.cli.progress import shown_progress, tell
-from amp_rewrite.cli.rewrite_job import CANNOT_RUN
+from amp_rewrite.cli.rewrite_job import attempted
 from amp_rewrite.console import Console
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.files import staging
@@ -245,7 +245,10 @@ def train(
             advise = partial(explanation_sources.advise_model, Path(written), report.half, sizes.dims)
             if not no_verify:
                 tell(progress, "verify")
-                compared = _compared(model, Path(written), job, data, limit)
+                half = job.options.half
+                compared = attempted(
+                    limit, partial(comparing.compare, model, Path(written), job.step, half, data)
+                )
     step = job.step
     report = replace(report, warnings=tuple(map(in_flags, report.warnings)))
     if json_ is not None:
@@ -275,17 +278,6 @@ def _refuse_contradictions(*, explain: bool, output: Path | None, html: Path | N
         raise OptionError(
             f"{flag} has no effect with --explain, which writes no model", remedy="leave out one"
         )
-
-
-def _compared(
-    model: Path, result: Path, job: steps.TrainJob, data: Data, limit: TimeLimit
-) -> StepComparison | AmpRewriteError:
-    """Compare a step with its result; return the comparison, or the error that prevents it."""
-    try:
-        with limit.running():
-            return comparing.compare(model, result, job.step, job.options.half, data)
-    except CANNOT_RUN as error:
-        return error
 
 
 def _sentence(compared: StepComparison | AmpRewriteError | None) -> str:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import click
 
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import (
-    PATH,
-    choice,
-    executor_flag,
-    number,
-    opened,
-)
+from amp_rewrite.cli.flag_builders import PATH, choice, executor_flag, number, opened, quantity
 from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, job_flags
 from amp_rewrite.cli.rewrite_output import carry_out
 from amp_rewrite.errors import OptionError
@@ -24,15 +17,13 @@ from amp_rewrite.tuning.repair import ObservePolicy
 from amp_rewrite.tuning.search import Prefer
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|min|h)?")
 
 
 def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
     """Parse a duration such as 120s or 2m; None without one."""
     if text is None:
         return None
-    match = _DURATION.fullmatch(text)
-    seconds = float(match[1]) * _UNITS[match[2] or ""] if match else 0.0
+    seconds = quantity(text, _UNITS)
     if not seconds:
         raise OptionError(
             f"--budget {text} is no time above zero", remedy="write it as in --budget 120s or --budget 5m"
