@@ -12,7 +12,7 @@ import click
 
 from amp_rewrite.cli import exit_codes
 from amp_rewrite.cli.fields_as_flags import as_argument
-from amp_rewrite.cli.flag_builders import PATH, check_groups, executor_flag, number, switch
+from amp_rewrite.cli.flag_builders import PATH, check_groups, executor_flag, number, quiet_flag, switch
 from amp_rewrite.cli.progress import counting, shown_progress, tell
 from amp_rewrite.cli.rewrite_command import rewrite
 from amp_rewrite.console import Console, Styled
@@ -44,7 +44,7 @@ from amp_rewrite.zoo.run import Zoo
     metavar="SECONDS",
 )
 @switch("--html", "Write the HTML report of each model, which index.html links to.")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@quiet_flag
 def zoo(
     source: Path,
     flags: tuple[str, ...],
