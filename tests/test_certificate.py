@@ -72,7 +72,7 @@ NODES = """
     a weight rounded up
         | float[2,2] w = {1.1, 2.0, 3.0, 4.0} -> float16[2,2] w = {15463, 16384, 16896, 17408}
         | not proved: element 0
-    another weight          | 1.1 -> 1.2                                                | not proved: element 0
+    another weight | 1.1 -> 1.2 | not proved: element 0
     another Constant        | 0.3 -> 0.4 | not proved: element 0
     a Cast to integers
         | d = Relu(b) -> i = Cast<to = 6>(b) d = Relu(i) | not proved: of different types
