@@ -12,15 +12,15 @@ from tests.certificate_rows import changed, check, edited, model, move_to_file, 
 
 INVALID = """
 (float[2] x) => (float[2] y) { y = Exp (x) }
-    nodes that read each other       | y = Exp (x) -> a = Exp (y) y = Add (a, x)      | | error: cyclic
-    a value that nobody makes        | Exp (x) -> Exp (nobody) | | error: 'nobody', which is not defined
-    a value that two nodes make      | y = Exp (x) -> a = Exp (x) a = Neg (a)         | | error: twice
+    nodes that read each other  | y = Exp (x) -> a = Exp (y) y = Add (a, x) |  | error: cyclic
+    a value that nobody makes   | Exp (x) -> Exp (nobody) |  | error: 'nobody', which is not defined
+    a value that two nodes make | y = Exp (x) -> a = Exp (x) a = Neg (a) |  | error: twice
     a Cast of nothing
         | y = -> z = Cast <to = 1> () y = | | error: Cast without all of its inputs
     a norm of nothing
         | y = -> z = BatchNormalization () y = | | error: without all of its inputs
-    a CastLike of nothing            | Exp (x) -> CastLike () | | error: CastLike without all of its inputs
-    a CastLike nothing               | Exp (x) -> CastLike (x) | | error: CastLike without all of its inputs
+    a CastLike of nothing       | Exp (x) -> CastLike () |  | error: CastLike without all of its inputs
+    a CastLike nothing          | Exp (x) -> CastLike (x) |  | error: CastLike without all of its inputs
     two attributes of one name
         | Exp (x) -> Softmax <axis = 0, axis = 1> (x) | , axis = 1 -> | error: two attributes 'axis'
     a constant with two attributes
@@ -131,12 +131,12 @@ RESULTS = """
 <ir_version: 3, opset_import: ["": 8]> g (float[2] x, float[2] k) => (float[2] y) <float[2] k = {3, 4}> {
         h = Cast <to = 10> (x) i = Cast <to = 1> (h)
         c = Constant <value = float[2] {1, 2}> () j = Add (i, c) y = Mul (j, k) }
-    a Cast with a second input              | (h) c -> (h, x) c            | not proved or an error
-    a Constant with an input                | () j -> (x) j                | not proved or an error
-    a Constant with a second output         | c = -> c, d =                | not proved or an error
-    a stored value declared as integers     | float[2] k) -> int64[2] k)   | not proved or an error
-    a stored value declared to be longer    | float[2] k) -> float[3] k)   | not proved or an error
-    a stored value declared to have no axis | float[2] k) -> float k)      | not proved or an error
+    a Cast with a second input              | (h) c -> (h, x) c          | not proved or an error
+    a Constant with an input                | () j -> (x) j              | not proved or an error
+    a Constant with a second output         | c = -> c, d =              | not proved or an error
+    a stored value declared as integers     | float[2] k) -> int64[2] k) | not proved or an error
+    a stored value declared to be longer    | float[2] k) -> float[3] k) | not proved or an error
+    a stored value declared to have no axis | float[2] k) -> float k)    | not proved or an error
 """
 DECLARED_LONGER = edited(RESULTS.partition("    a Cast with")[0].strip(), "float[2] k) -> float[3] k)")
 
