@@ -40,10 +40,8 @@ Row = tuple[Text, Change, str]
 
 def rows(table: str, others: Mapping[str, Row] | None = None) -> pytest.MarkDecorator:
     """Parametrise a test by the rows of a table; ids are names and verdicts."""
-    cases = {**dict(written(table)), **(others or {})}
-    return pytest.mark.parametrize(
-        "row", [pytest.param(row, id=f"{name}: {row[2]}") for name, row in cases.items()]
-    )
+    cases = [*written(table), *(others or {}).items()]
+    return pytest.mark.parametrize("row", [pytest.param(row, id=f"{name}: {row[2]}") for name, row in cases])
 
 
 def written(table: str) -> Iterator[tuple[str, Row]]:

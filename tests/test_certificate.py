@@ -43,36 +43,36 @@ PLAIN = """(float[2,2] x) => (float[2,2] y) <float[2,2] w = {1.1, 2.0, 3.0, 4.0}
 TWO = "(float[2] x) => (float[2] y) { a = Sub(x, x) b = Neg(x) y = Sub(a, b) }"
 NODES = """
 (float[2] x) => (float[2] y) <float[2] w = {1.1, 70000.0}> { a = Mul(x, w) y = Sub(a, x) }
-    itself                         |                            | proved: 2 nodes
+    itself                       |                            | proved: 2 nodes
     Casts to bfloat16 and back
         | a = Mul(x, w) -> h = Cast<to = 10>(x) f = Cast<to = 1>(h) a = Mul(f, w) | proved: 2 nodes
     other names and an unread node
         | a = Mul(x, w) -> z = Exp(x) b = Mul(x, v); w = {1 -> v = {1; Sub(a -> Sub(b | proved: 2 nodes
-    inputs swapped                 | Sub(a, x) -> Sub(x, a)     | not proved: the input 'x'
-    factors swapped                | Mul(x, w) -> Mul(w, x)     | not proved: the input 'x'
-    an Add for a Sub               | Sub( -> Add(               | not proved: Add
+    inputs swapped               | Sub(a, x) -> Sub(x, a)     | not proved: the input 'x'
+    factors swapped              | Mul(x, w) -> Mul(w, x)     | not proved: the input 'x'
+    an Add for a Sub             | Sub( -> Add(               | not proved: Add
     a Cast to int64 and back
         | a = Mul(x, w) -> i = Cast<to = 7>(x) f = Cast<to = 1>(i) a = Mul(f, w) | not proved: Cast
-    a stored bit                   | 1.1 -> 1.1000001           | not proved: element 0
-    clamped though it is no mask   | 70000.0 -> 32752.0         | not proved: more than a mask
-    clamped to another value       | 70000.0 -> 32736.0         | not proved: element 1
-    another shape                  | float[2] w -> float[1,2] w | not proved: shape
-    an output of another name      | y -> z                     | not proved: outputs
-    an input of another name       | x -> z                     | not proved: inputs
+    a stored bit                 | 1.1 -> 1.1000001           | not proved: element 0
+    clamped though it is no mask | 70000.0 -> 32752.0         | not proved: more than a mask
+    clamped to another value     | 70000.0 -> 32736.0         | not proved: element 1
+    another shape                | float[2] w -> float[1,2] w | not proved: shape
+    an output of another name    | y -> z                     | not proved: outputs
+    an input of another name     | x -> z                     | not proved: inputs
 
 (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1.1, 2.0, 3.0, 4.0}> {
         c = Constant<value = float[1] {0.3}>() a = MatMul(x, w) b = Add(a, c) d = Relu(b) y = Exp(d) }
-    four nodes              |                                                           | proved: 4 nodes
+    four nodes              |  | proved: 4 nodes
     a Cast before a node    | a = MatMul(x, w) -> h = Cast<to = 10>(x) a = MatMul(h, w) | proved: 4 nodes
-    a Cast behind a node    | y = Exp(d) -> e = Exp(d) y = Cast<to = 1>(e)              | proved: 4 nodes
-    a Constant in half      | float[1] {0.3} -> float16[1] {13517}                      | proved: 4 nodes
+    a Cast behind a node    | y = Exp(d) -> e = Exp(d) y = Cast<to = 1>(e) | proved: 4 nodes
+    a Constant in half      | float[1] {0.3} -> float16[1] {13517} | proved: 4 nodes
     a weight in half
         | float[2,2] w = {1.1, 2.0, 3.0, 4.0} -> float16[2,2] w = {15462, 16384, 16896, 17408}
         | proved: 4 nodes
     a weight rounded up
         | float[2,2] w = {1.1, 2.0, 3.0, 4.0} -> float16[2,2] w = {15463, 16384, 16896, 17408}
         | not proved: element 0
-    another weight | 1.1 -> 1.2 | not proved: element 0
+    another weight          | 1.1 -> 1.2 | not proved: element 0
     another Constant        | 0.3 -> 0.4 | not proved: element 0
     a Cast to integers
         | d = Relu(b) -> i = Cast<to = 6>(b) d = Relu(i) | not proved: of different types
@@ -174,7 +174,7 @@ TYPES = """
         | not proved
 
 (float[2] x) => (float[2] y) <float[2] k> { k = other.A (x) c = CastLike (x, k) y = other.B (c) }
-    a type that the original declares             |                            | <float[2] k> -> | proved
+    a type that the original declares             |                              | <float[2] k> -> | proved
     a type that it declares, of what was integers | (float[2] x) -> (int32[2] x) | <float[2] k> -> | proved
 
 (float[2] x) => (float[2] y) { y = d.f (x) }

@@ -78,7 +78,7 @@ BODIES = """
 (float[2] x) => (float[2] y) <int64 n = {3}> {
         y = Loop (n, , x) <body = b (int64 i, bool c, float[2] s, float[2] k) => (bool d, float[2] t)
             <float[2] k = {1, 2}> { d = Identity (c) t = Add (s, k) }> }
-    what a body stores for its last input | {1, 2} -> {7, 2} | not proved or an error
+    what a body stores for its last input         | {1, 2} -> {7, 2}   | not proved or an error
     what a body stores for another input
         | c, float[2] s, float[2] k -> c, float[2] k, float[2] s | {1, 2} -> {7, 2} | not proved or an error
     a stored value in half that a body lists
@@ -228,7 +228,7 @@ VERSIONS = """
 
 <ir_version: 10, opset_import: ["": 17, "ai.onnx.ml": 1]> g (string[2] s) => (int64[2] y) {
         y = ai.onnx.ml.LabelEncoder <classes_strings = ["a", "b"]> (s) }
-    labels of any version | , "ai.onnx.ml": 1 ->  | not proved or an error
+    labels of any version | , "ai.onnx.ml": 1 -> | not proved or an error
 """
 
 
