@@ -10,9 +10,17 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import exit_codes
+from amp_rewrite.cli import exit_codes, many_models
 from amp_rewrite.cli.fields_as_flags import as_argument
-from amp_rewrite.cli.flag_builders import PATH, check_groups, executor_flag, number, quiet_flag, switch
+from amp_rewrite.cli.flag_builders import (
+    PATH,
+    check_groups,
+    executor_flag,
+    number,
+    quiet_flag,
+    switch,
+    written,
+)
 from amp_rewrite.cli.progress import counting, shown_progress, tell
 from amp_rewrite.cli.rewrite_command import rewrite
 from amp_rewrite.console import Console, Styled
@@ -105,10 +113,8 @@ def _executor(where: str | None) -> Generator[Executor | None]:
 def _context(flags: Sequence[str], model: Path) -> click.Context:
     """Parse the flags for a model; raise OptionError for output files, which the zoo names."""
     context = rewrite.make_context("amp-rewrite", [*flags, str(model)])
-    for name in _NAMED_HERE:
-        if context.params.get(name):
-            flag = f"--{name.strip('_').replace('_', '-')}"
-            raise OptionError(f"{flag} is for one model", remedy="leave it out: the zoo has files of its own")
+    for flag in written(context, _NAMED_HERE).values():
+        raise OptionError(f"{flag} is for one model", remedy="leave it out: the zoo has files of its own")
     return context
 
 
@@ -117,9 +123,7 @@ def _of_all(context: click.Context) -> tuple[object, ...]:
     return tuple(value for name, value in context.params.items() if name not in ("model", "data"))
 
 
-_NAMED_HERE = (
-    *("output", "out_dir", "in_place", "dry_run", "save_plan", "save_observed", "json_", "html", "plots"),
-)
+_NAMED_HERE = (*many_models.OF_ONE, "out_dir", "in_place", "dry_run")
 """The flags that name outputs of the command, suppress them or redirect them."""
 
 
