@@ -57,11 +57,6 @@ class Explanation:
     form_changes: tuple[FormChange, ...] = ()
     analysis: Analysis | None = None
 
-    @property
-    def has_ranges(self) -> bool:
-        """Whether the original is available, from which the ranges of values are derived."""
-        return self.analysis is not None
-
     def ranges(self) -> HalfRanges:
         """Return the ranges of half units; raise OptionError without the float32 model."""
         if self.analysis is None:

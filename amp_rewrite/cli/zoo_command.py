@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Generator, Sequence
-from concurrent.futures import Executor
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -17,6 +15,7 @@ from amp_rewrite.cli.flag_builders import (
     check_groups,
     executor_flag,
     number,
+    opened,
     quiet_flag,
     switch,
     written,
@@ -25,7 +24,6 @@ from amp_rewrite.cli.progress import counting, shown_progress, tell
 from amp_rewrite.cli.rewrite_command import rewrite
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
-from amp_rewrite.process import executors
 from amp_rewrite.reporting import terminal
 from amp_rewrite.zoo import index_page, model_entries, run
 from amp_rewrite.zoo.row import Row, Status
@@ -73,7 +71,7 @@ def zoo(
     contexts = {entry.name: _context((*flags, *entry.flags), entry.model) for entry in zoo_entries}
     for context in {_of_all(context): context for context in contexts.values()}.values():
         check_groups(context)
-    with shown_progress(quiet=quiet) as progress, _executor(executor) as workers:
+    with shown_progress(quiet=quiet) as progress, opened(executor, run.here) as workers:
         tell(progress, "zoo")
         count, rows = counting(progress, len(zoo_entries)), list[Row]()
 
@@ -97,17 +95,6 @@ def zoo(
     if quiet:
         _print_failures(Console(stderr=True), result)
     exit_codes.end_many(is_complete=not result.has_failed, is_ok=result.ok)
-
-
-@contextlib.contextmanager
-def _executor(where: str | None) -> Generator[Executor | None]:
-    """Yield the executor of that name; for a number of processes, threads that start a process each."""
-    if where is None:
-        yield None
-        return
-    name = executors.named(where, "--executor")
-    with run.here(name.processes) if name.processes else name.opened() as executor:
-        yield executor
 
 
 def _context(flags: Sequence[str], model: Path) -> click.Context:
