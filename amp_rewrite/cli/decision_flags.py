@@ -155,10 +155,13 @@ def _ranges(flags: Mapping[str, Any], flag: DeclaredFlag) -> dict[str, tuple[flo
 def _ends(name: str, text: str) -> tuple[float, float]:
     """Parse a range; raise OptionError for an empty one and for NaN."""
     low, high = map(float, text.split(":"))
-    fault = "ends at NaN" if math.isnan(low) or math.isnan(high) else "ends below where it begins"
-    if not low <= high:
-        remedy = "give two numbers, the lower one first"
-        raise OptionError(f"--range {name}={text} {fault}", remedy=remedy)
+    problem = remedy = ""
+    if math.isnan(low) or math.isnan(high):
+        problem, remedy = "ends at NaN", "give two numbers, the lower one first"
+    elif low > high:
+        problem, remedy = "ends below where it begins", "give the lower number first"
+    if problem:
+        raise OptionError(f"--range {name}={text} {problem}", remedy=remedy)
     return low, high
 
 

@@ -255,12 +255,8 @@ def explain(
         asked = _sized(model, asked, data)
         explanation = _explanation(model, asked)
         if report_files.asked:
-            page = _page(
-                model,
-                asked,
-                explanation,
-                PageMaker(asked.options.dims.dims, _placing(report_files, model, explanation)),
-            )
+            pages = PageMaker(asked.options.dims.dims, _placing(report_files, model, explanation))
+            page = _page(model, explanation, pages)
             report_files.write(page)
             placement_view = page.placement
         notes = Console(stderr=True)
@@ -315,13 +311,13 @@ def _placing(report_files: ReportFiles, model: Path, explanation: Explanation) -
     return Placing(None if explanation.source is DecisionSource.METADATA else model)
 
 
-def _page(model: Path, decisions: DecisionFlags, explanation: Explanation, pages: PageMaker) -> HtmlReport:
+def _page(model: Path, explanation: Explanation, pages: PageMaker) -> HtmlReport:
     if explanation.source is DecisionSource.METADATA:
         return pages.of_rewritten(model, explanation)
-    if model.suffix == PLAN:
+    if explanation.analysis is None:
         raise OptionError(
             "a plan alone has no graph to draw",
             where=model,
             remedy="explain the model with --plan",
         )
-    return pages.of_plan(model, decisions.analyze(model))
+    return pages.of_plan(model, explanation.analysis)

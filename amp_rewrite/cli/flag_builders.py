@@ -7,6 +7,7 @@ import functools
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -189,12 +190,18 @@ def executor_flag(what: str) -> Flag:
 
 
 @contextlib.contextmanager
-def opened(where: str | None) -> Generator[Executor | None]:
-    """Yield the executor of that name, or None; raise as `executors.named` and `ExecutorName.opened`."""
+def opened(
+    where: str | None, here: Callable[[int], AbstractContextManager[Executor]] | None = None
+) -> Generator[Executor | None]:
+    """Yield the executor of that name, or None; `here` opens one for a number of processes in its own way.
+
+    Raises as `executors.named` and `ExecutorName.opened`.
+    """
     if where is None:
         yield None
         return
-    with executors.named(where, "--executor").opened() as executor:
+    name = executors.named(where, "--executor")
+    with here(name.processes) if here and name.processes else name.opened() as executor:
         yield executor
 
 

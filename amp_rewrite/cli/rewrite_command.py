@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -100,11 +98,11 @@ def _samples() -> str:
     return " --calibrate ".join(map(as_argument, paths)) or "PATH"
 
 
-def _calibration(flags: Mapping[str, Any]) -> CalibrationFlags:
-    return CalibrationFlags(tuple(flags["calibrate"]), flags["save_observed"], flags["executor"])
-
-
-calibration_flags = grouped(_FLAGS, "calibration", _calibration)
+calibration_flags = grouped(
+    _FLAGS,
+    "calibration",
+    lambda flags: CalibrationFlags(tuple(flags["calibrate"]), flags["save_observed"], flags["executor"]),
+)
 """A decorator that adds these flags to a command and passes them as `CalibrationFlags` in `calibration`."""
 
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from amp_rewrite import pipeline
-from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.bounds.given import InputRange, Source
+from amp_rewrite.analysis.observed import NOTHING, Extremes, Seen
+from amp_rewrite.bounds.given import Source
 from amp_rewrite.bounds.unit_ranges import RangeCounts
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
@@ -67,34 +67,25 @@ from amp_rewrite.tuning.search import Prefer, Step, Watch
 from amp_rewrite.tuning.tune import Tuned, tune
 
 
-class GivenInputs:
-    """The running minimum and maximum of each input over the samples."""
-
-    def __init__(self) -> None:
-        self._ends: dict[str, tuple[float, float]] = {}
-
-    def add(self, feeds: Feeds) -> None:
-        """Add a sample."""
-        for name, value in feeds.items():
-            if isinstance(value, np.ndarray) and value.size and value.dtype.kind not in "OSUb":
-                low, high = self._ends.get(name, (np.inf, -np.inf))
-                self._ends[name] = min(low, float(value.min())), max(high, float(value.max()))
-
-    def warnings(self, ranges: RangeCounts | None, observations: Seen) -> Iterator[str]:
-        """Yield a warning for each input whose samples or observations leave its range."""
-        for each in ranges.inputs if ranges is not None else ():
-            ends = [self._ends[each.name]] if each.name in self._ends else []
-            if each.name in observations:
-                ends.append((observations[each.name].low, observations[each.name].high))
-            low, high = min((end[0] for end in ends), default=0.0), max((end[1] for end in ends), default=0.0)
-            if ends and (low < each.low or high > each.high):
-                yield _line(each, low, high)
+def _outside(ranges: RangeCounts | None, *sources: Seen) -> Iterator[str]:
+    """Yield a warning for each input whose samples or observations leave its range."""
+    for bounds in ranges.inputs if ranges is not None else ():
+        extremes = NOTHING
+        for source in sources:
+            extremes = extremes.join(source.get(bounds.name, NOTHING))
+        low, high = extremes.low, extremes.high
+        if not extremes.is_empty and (low < bounds.low or high > bounds.high):
+            what = "declared" if bounds.source is Source.DECLARED else "assumed"
+            yield (
+                f"input '{bounds.name}' is between {low:g} and {high:g} in the samples, and {what} to be "
+                f"between {bounds.low:g} and {bounds.high:g}, on which what is proven rests; give --range"
+            )
 
 
-def _line(bounds: InputRange, low: float, high: float) -> str:
-    what = "declared" if bounds.source is Source.DECLARED else "assumed"
-    leaves = f"input '{bounds.name}' is between {low:g} and {high:g} in the samples, and {what} to be between"
-    return f"{leaves} {bounds.low:g} and {bounds.high:g}, on which what is proven rests; give --range"
+def _extremes(sample: Feeds) -> Iterator[tuple[str, Extremes]]:
+    for name, value in sample.items():
+        if isinstance(value, np.ndarray) and value.size and value.dtype.kind not in "OSUb":
+            yield name, Extremes(float(value.min()), float(value.max()))
 
 
 T = TypeVar("T")
@@ -184,7 +175,7 @@ class RewriteJob:
     tuning: Tuning = field(default_factory=Tuning)
     progress: Progress | None = None
     on_plan: Callable[[Analysis], None] = lambda _: None
-    given: GivenInputs = field(default_factory=GivenInputs)
+    given: dict[str, Extremes] = field(default_factory=dict[str, Extremes])
     timed: Stopwatch = field(default_factory=Stopwatch)
     engines: list[Placement] = field(default_factory=list[Placement])
 
@@ -240,7 +231,8 @@ class RewriteJob:
             return
         if self.data.paths:
             for sample in feeds.feeds(self.model, self.data):
-                self.given.add(sample)
+                for name, extremes in _extremes(sample):
+                    self.given[name] = extremes.join(self.given.get(name, NOTHING))
         elif self.data.dims:
             next(feeds.feeds(self.model, self.data), None)
 
@@ -349,7 +341,7 @@ class RewriteJob:
         )
         report = result.report
         self.timed.add(report.seconds)
-        warnings = (*map(in_flags, report.warnings), *self.given.warnings(report.ranges, settings.seen))
+        warnings = (*map(in_flags, report.warnings), *_outside(report.ranges, self.given, settings.seen))
         return replace(result, report=replace(report, warnings=warnings))
 
     def compare(self, result: Result[Any], *, fresh: bool = False) -> Verification:

@@ -330,14 +330,13 @@ class Declared:
     in_plan: bool = True
 
 
-def _declare_choice(kind: type[Any], choices: Mapping[str, Any], flag: str, about: str) -> Declared:
+def _choice(kind: type[Any], choices: Mapping[str, Any], flag: str, about: str) -> Declared:
     check = partial(arguments.named, kind=kind, choices=choices)
     return Declared(check, (DeclaredFlag(flag, about, values=tuple(choices)),))
 
 
-def _choice(kind: type[enum.Enum], flag: str, about: str) -> Declared:
-    values = tuple(str(member.value) for member in kind)
-    return Declared(partial(arguments.choice, kind=kind), (DeclaredFlag(flag, about, values=values),))
+def _values(kind: type[enum.Enum]) -> Mapping[str, Any]:
+    return {str(member.value): member for member in kind}
 
 
 def _switch(flag: str, about: str, *, in_plan: bool = True) -> Declared:
@@ -359,8 +358,8 @@ _STORAGE = (
 )
 
 DECLARED: Mapping[str, Declared] = {
-    "half": _declare_choice(Half, halves.BY_NAME, "--to", "The half type."),
-    "target": _declare_choice(Target, targets.BY_NAME, "--target", "The runtime that will run the model."),
+    "half": _choice(Half, halves.BY_NAME, "--to", "The half type."),
+    "target": _choice(Target, targets.BY_NAME, "--target", "The runtime that will run the model."),
     "lists": Declared(
         _lists,
         (
@@ -380,6 +379,7 @@ DECLARED: Mapping[str, Declared] = {
     ),
     "level": _choice(
         Level,
+        _values(Level),
         "--level",
         "How much becomes half: what the lists and rules decide (default); only operators on the allow list "
         "(tensor-cores-only); the default, with the infer list treated as denied (treat-infer-as-deny); or "
@@ -388,7 +388,7 @@ DECLARED: Mapping[str, Declared] = {
     "follow": _switch(
         "--no-follow", "Keep the nodes before the first and after the last matrix product in float32."
     ),
-    "io": _choice(IOTypes, "--io", "The type of the model's float32 inputs and outputs."),
+    "io": _choice(IOTypes, _values(IOTypes), "--io", "The type of the model's float32 inputs and outputs."),
     "keep_io": Declared(
         arguments.texts,
         (DeclaredFlag("--keep-io", "With --io half: an input or output that stays float32.", "NAME"),),
@@ -409,9 +409,7 @@ DECLARED: Mapping[str, Declared] = {
         (DeclaredFlag("--external-data", _STORAGE, "auto|always|never|SIZE", repeats=False),),
         in_plan=False,
     ),
-    "device": _declare_choice(
-        Device, devices.BY_NAME, "--device", "The device for which times are predicted."
-    ),
+    "device": _choice(Device, devices.BY_NAME, "--device", "The device for which times are predicted."),
     "gate": _switch("--gate", "Leave the model unchanged if half is predicted to be no faster."),
     "free": _switch(
         "--no-free",
