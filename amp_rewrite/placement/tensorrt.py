@@ -175,7 +175,7 @@ def compiler(dims: Dims) -> Generator[Callable[[Path], Placement]]:
     version()
     process = ChildProcess("from amp_rewrite.placement import tensorrt; tensorrt.serve()")
     try:
-        yield lambda model: _compiled(process, model, dims)
+        yield lambda model: _compile(process, model, dims)
     finally:
         process.end()
 
@@ -185,18 +185,17 @@ def compile_result(original: Path, result: Path, dims: Dims) -> Placement:
     `compiler`.
     """
     with compiler(dims) as compile_model:
-        placement_of_result = compile_model(result)
-        refused = placement_of_result.refused
-        if refused and (reason := compile_model(original).refused):
+        engine = compile_model(result)
+        if engine.refused and (reason := compile_model(original).refused):
             problem = f"TensorRT refuses the model itself: {reason}"
             raise EngineError(problem, where=original, remedy="leave out --check, or mend the model")
-    if refused:
+    if engine.refused:
         remedy = "keep the node that it names in float32 (--keep-full NODE)"
-        raise EngineError(f"TensorRT refuses the result: {refused}", where=original, remedy=remedy)
-    return placement_of_result
+        raise EngineError(f"TensorRT refuses the result: {engine.refused}", where=original, remedy=remedy)
+    return engine
 
 
-def _compiled(process: ChildProcess, model: Path, dims: Dims) -> Placement:
+def _compile(process: ChildProcess, model: Path, dims: Dims) -> Placement:
     graph = ir.from_proto(loading.load_graph(model)).graph
     sizes = OpenDimensions(graph, dims)
     shapes = {value.name or "": tuple(sizes.of_input(value) or ()) for value in graph.inputs}
