@@ -298,11 +298,11 @@ def _forget(graph: GraphProto, unknown: Container[str] | None) -> None:
 
 def _store_casts(graph: GraphProto) -> None:
     """Store the results of Casts of small stored floats, from which alone onnx reads sizes."""
-    stored = {tensor.name: tensor for tensor in graph.initializer if tensor.ByteSize() <= _SMALL}
-    for node in [node for node in graph.node if node.op_type == "Cast" and node.input[0] in stored]:
+    tensors_by_name = {each.name: each for each in graph.initializer if each.ByteSize() <= _SMALL}
+    for node in [node for node in graph.node if node.op_type == "Cast" and node.input[0] in tensors_by_name]:
         (kind,) = (attribute.i for attribute in node.attribute if attribute.name == "to")
-        if not node.domain and {kind, stored[node.input[0]].data_type} <= _FLOATS:
-            array = numpy_helper.to_array(stored[node.input[0]])
+        if not node.domain and {kind, tensors_by_name[node.input[0]].data_type} <= _FLOATS:
+            array = numpy_helper.to_array(tensors_by_name[node.input[0]])
             result = array.astype(helper.tensor_dtype_to_np_dtype(kind))
             graph.initializer.append(numpy_helper.from_array(result, node.output[0]))
             graph.value_info.append(helper.make_tensor_value_info(node.output[0], kind, result.shape))

@@ -177,8 +177,8 @@ def rewrite(
         is_verbose=verbose,
         files=replace(job.files, observed=calibration.save),
     )
-    with job.running(calibration.paths) as begun:
-        observed_job = replace(begun, seen=calibration.seen(begun))
+    with job.running(calibration.paths) as running_job:
+        observed_job = replace(running_job, seen=calibration.seen(running_job))
         show = carry_out(observed_job, policy, is_dry=dry_run, latency=latency)
     show()
 

@@ -69,9 +69,9 @@ def tune(
             remedy="leave out --level",
         )
     job = replace(job, required=True, comparing=_within(job.comparing, max_error))
-    with job.running() as begun, opened(executor) as workers:
+    with job.running() as running_job, opened(executor) as workers:
         tuning = Tuning(budget, Prefer(prefer), float("inf"), workers, is_requested=True)
-        show = carry_out(replace(begun, tuning=tuning), ObservePolicy.ON_FAILURE)
+        show = carry_out(replace(running_job, tuning=tuning), ObservePolicy.ON_FAILURE)
     show()
 
 
