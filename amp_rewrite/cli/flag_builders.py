@@ -270,7 +270,9 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         *("to", "policy", "target", "list_", "allow", "infer", "clear", "deny", "keep_full", "force_half"),
         *("level", "no_follow", "io", "keep_io", "plan", "device", "gate"),
     ),
-    "Value ranges": (*("range", "no_free", "observe", "observed", "calibrate", "executor"),),
+    "Value ranges": (
+        *("range", "no_free", "observe", "observed", "calibrate", "executor", "rescale", "no_rescale"),
+    ),
     "Changes to the graph": ("keep_functions", "no_fold", "keep_opset", "no_metadata"),
     "The train step": (
         "loss",

@@ -129,6 +129,7 @@ calibration_flags = grouped(
     "With never, a failed comparison is not followed by a second attempt.",
     ObservePolicy.ON_FAILURE.value,
 )
+@switch("--rescale", "Observe all values first, and rescale those that leave float16's range.")
 @switch("--no-verify", "Do not compare the result with the model.")
 @switch(
     "--require-verify",
@@ -145,6 +146,7 @@ def rewrite(
     dry_run: bool,
     compiler: str | None,
     observe: str,
+    rescale: bool,
     no_verify: bool,
     require_verify: bool,
     verbose: bool,
@@ -163,7 +165,9 @@ def rewrite(
     """
     if verbose:
         terminal.print_lines(Console(quiet=job.is_quiet), summary.versions())
-    policy = _policy(job, ObservePolicy(observe))
+    if rescale and not job.options.rescale:
+        raise OptionError("--rescale and --no-rescale contradict each other", remedy="leave out one")
+    policy = _policy(job, ObservePolicy.ALWAYS if rescale else ObservePolicy(observe))
     if compiler is not None:
         _refuse_check(dry_run=dry_run)
     if latency:
@@ -187,7 +191,8 @@ def _policy(job: RewriteJob, observe: ObservePolicy) -> ObservePolicy:
     """Return the observation policy; raise OptionError where observing cannot change the decisions."""
     decider = _decider(job)
     if decider and observe is ObservePolicy.ALWAYS:
-        raise OptionError(f"{decider} decides all, whatever is observed", remedy="leave out --observe")
+        problem = f"{decider} decides all, whatever is observed"
+        raise OptionError(problem, remedy="leave out --observe or --rescale")
     return ObservePolicy.NEVER if decider else observe
 
 

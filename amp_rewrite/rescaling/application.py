@@ -185,7 +185,7 @@ class _Edits:
         """Return the stored scalar 2**k."""
         if k not in self._powers:
             name = self._names.new_value(f"two_to_{k}")
-            self._powers[k] = self._register(name, ir.Tensor(np.float32(2.0**k).reshape(()), name=name))
+            self._powers[k] = self._register(name, ir.Tensor(np.array(2.0**k, np.float32), name=name))
         return self._powers[k]
 
 

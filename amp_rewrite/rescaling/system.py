@@ -144,7 +144,7 @@ def _binades_beyond(most: float) -> int:
 
 def _of_epsilon(node: ir.Node) -> Limits:
     """Return the limits that an epsilon sets: it must stay a normal number."""
-    epsilon = np.float32(rows.epsilon(node))
+    epsilon = float(np.float32(rows.epsilon(node)))
     if epsilon <= 0:
         return FREE
     return Limits(-((_LARGEST - _binade(epsilon)) // 2), (_binade(epsilon) - _LEAST) // 2)
