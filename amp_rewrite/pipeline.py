@@ -284,7 +284,11 @@ def _decide(
             fused = gather(prepared, options, {}, {}, pins).graph
             rescaling.replay(prepared, fused, replay.rescaled, replay.where)
     choice = choose(observed)
-    if replay is None and options.rescales and rescaling.leaves_range(choice.facts):
+    if (
+        replay is None
+        and options.rescales
+        and any(rescaling.is_held_by_range(choice.facts, unit) for unit in choice.facts.findings)
+    ):
         second = _rescale(prepared, choice, choose, timed)
         if second is None:  # our copy was scaled in vain: load another
             options = replace(options, rescale=False)

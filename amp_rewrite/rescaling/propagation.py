@@ -12,15 +12,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.observed import HEADROOM, Seen
+from amp_rewrite.analysis.observed import HEADROOM
 from amp_rewrite.numerics.half import FLOAT16
-from amp_rewrite.rescaling import system as systems
-from amp_rewrite.rescaling.system import FREE, Class, Limits, Row, System, Variable
+from amp_rewrite.rescaling.system import FREE, Limits, Row, System, Variable, limits_of_epsilon
 
 HEADROOMS = (64.0, 32.0, 16.0, 8.0)
 """The factors between what was observed and half's range, the best first: other inputs may be larger."""
@@ -30,27 +28,13 @@ ATTEMPTS = 8
 
 _LOW_END = 4
 """The binades below 1 to which the largest element of a value may sink before its small ones lose digits."""
+_NEVER = 1 << 20
+"""The Muls for a stored value that stays as it is."""
 
 Exponents = Mapping[Variable, int]
 """The exponents that are not 0, by variable."""
-
-
-@dataclass(frozen=True, slots=True)
-class Demands:
-    """The values that must fit into half, and all values that half would store, by the largest magnitude."""
-
-    beyond: Mapping[ir.Value, float]
-    halves: Mapping[ir.Value, float]
-
-
-def demands(values: Iterable[ir.Value], beyond: Iterable[ir.Value], observations: Seen) -> Demands:
-    """Return the demands of these values, those `beyond` half's range and all, as far as observed."""
-
-    def largest(values: Iterable[ir.Value]) -> dict[ir.Value, float]:
-        pairs = ((value, observations.get(value.name or "")) for value in values)
-        return {value: seen.most for value, seen in pairs if seen is not None and seen.most > 0}
-
-    return Demands(largest(beyond), largest(values))
+Magnitudes = Mapping[ir.Value, float]
+"""The largest observed magnitudes of values."""
 
 
 def binades(most: float, headroom: float = HEADROOM) -> int:
@@ -58,9 +42,11 @@ def binades(most: float, headroom: float = HEADROOM) -> int:
     return math.ceil(math.log2(most * headroom / FLOAT16.largest))
 
 
-def solve(system: System, wanted: Demands) -> Exponents:
-    """Return exponents that meet the demands, as far as there are any."""
-    solver = _Solver(system, wanted)
+def solve(system: System, beyond: Magnitudes, halves: Magnitudes) -> Exponents:
+    """Return exponents by which values `beyond` half's range fit into it, as far as there are any, and those
+    in `halves` still do.
+    """
+    solver = _Solver(system, beyond, halves)
     for of in sorted(solver.most, key=lambda of: -solver.most[of]):
         if of not in solver.settled:
             solver.settle(of)
@@ -72,215 +58,177 @@ class _StuckError(Exception):
 
 
 class _Solver:
-    """The state of a propagation: exponents that are `settled`, by class."""
+    """The state of a propagation: exponents that are `settled`, by class. `most` are the demands."""
 
-    def __init__(self, system: System, wanted: Demands) -> None:
-        self.settled: dict[Class, int] = {}
+    def __init__(self, system: System, beyond: Magnitudes, halves: Magnitudes) -> None:
+        self.settled: dict[Variable, int] = {}
         self.system = system
-        self.most = _largest(system, wanted.beyond)
-        self.rows: Sequence[Row] = system.rows
-        self.rows_of: dict[Class, list[int]] = defaultdict(list)
-        for at, row in enumerate(self.rows):
+        self.most, _ = self._extremes(beyond)
+        fitting = {value: most for value, most in halves.items() if binades(most) <= 0}
+        self._largest, _ = self._extremes(fitting)
+        _, self._smallest = self._extremes({**fitting, **beyond})
+        self.rows_of: dict[Variable, list[int]] = defaultdict(list)
+        for at, row in enumerate(system.rows):
             for of in row.of:
                 self.rows_of[of].append(at)
-        self._members = systems.members(system)
-        self._limits = dict(systems.class_limits(system))
-        self._read: set[Class] = set()
-        fitting = {value: most for value, most in wanted.halves.items() if binades(most) <= 0}
-        self.floors = {of: binades(most) for of, most in _largest(system, fitting).items()}
-        self.sizes = _smallest(system, {**fitting, **wanted.beyond})
-        self.first = {of: self._first(variables) for of, variables in self._members.items()}
-        self.muls = self._count_muls()
-        self.own = self._own_factors()
+        self._members: dict[Variable, list[Variable]] = defaultdict(list)
+        for variable in system.variables:
+            self._members[system.of(variable)].append(variable)
+        self._limits: dict[Variable, Limits] = {}
+        self._norms: dict[Variable, Limits] = {}
+        for node, data in system.norms:
+            of = system.of(data)
+            self._norms[of] = self._norms.get(of, FREE).join(limits_of_epsilon(node))
+        made = system.made
+        self.first = {
+            of: max((made.get(each, -1) for each in variables if isinstance(each, ir.Value)), default=-1)
+            for of, variables in self._members.items()
+        }
+        self.muls = Counter(
+            system.of(value) for value in {*system.reads, *system.produced} & {*system.variables}
+        )
+        self.muls.update(dict.fromkeys(map(system.of, system.fixed), _NEVER))
+        self.own = {of for of in self._members if self._is_own_factor(of)}
         self.cost = self._cost_backwards()
 
-    def _first(self, variables: Iterable[Variable]) -> int:
-        made = self.system.made
-        return max((made.get(v, -1) for v in variables if isinstance(v, ir.Value)), default=-1)
+    def _extremes(self, magnitudes: Magnitudes) -> tuple[dict[Variable, float], dict[Variable, float]]:
+        """Return the largest and the smallest of the magnitudes of each class."""
+        most, least = dict[Variable, float](), dict[Variable, float]()
+        for value, size in magnitudes.items():
+            if value in self.system.variables:
+                of = self.system.of(value)
+                most[of], least[of] = max(most.get(of, size), size), min(least.get(of, size), size)
+        return most, least
 
-    def _count_muls(self) -> Counter[Class]:
-        """Return the number of Muls that an exponent of a class takes; many for a stored value that stays."""
-        system, muls = self.system, Counter[Class]()
-        for value in {*system.reads, *system.produced}:
-            if value in system.variables:
-                muls[system.of(value)] += 1
-        for variable in system.fixed:
-            muls[system.of(variable)] += _NEVER
-        return muls
-
-    def _own_factors(self) -> frozenset[Class]:
-        """Return the classes of stored values, or what is computed from these alone, that are in one row."""
+    def _is_own_factor(self, of: Variable) -> bool:
+        """Return whether a class has stored values alone, or what these make, and one row."""
+        if len(self.rows_of.get(of, ())) != 1 or self.muls[of]:
+            return False
         system = self.system
-        return frozenset(
-            of
-            for of, variables in self._members.items()
-            if len(self.rows_of.get(of, ())) == 1
-            and not self.muls[of]
-            and all(system.source(v) is not None or v in system.computed_once for v in variables)
-        )
+        return all(system.source(each) or each in system.computed_once for each in self._members[of])
 
-    def _cost_backwards(self) -> Counter[Class]:
+    def _cost_backwards(self) -> Counter[Variable]:
         """Return the Muls that a change of a class takes towards the inputs: none where a stored value before
         it makes up for the change.
         """
         cost = Counter(self.muls)
-        for row in sorted(self.rows, key=lambda row: row.position):
+        for row in sorted(self.system.rows, key=lambda row: row.position):
             if self.own.isdisjoint(row.of):
                 made = [of for of in row.of if self.first[of] == row.position]
                 read = [cost[of] for of in row.of if self.first[of] != row.position]
-                for of in made if read else ():
-                    cost[of] += min(read)
+                cost.update({of: min(read) for of in made if read})
         return cost
 
-    def limits(self, of: Class) -> Limits:
-        """Return the limits of a class, with those of its stored values, which are read once."""
-        if of not in self._read:
-            self._read.add(of)
+    def limits(self, of: Variable) -> Limits:
+        """Return the limits of a class: of its norms and its stored values, and not to overflow half."""
+        if of not in self._limits:
+            low = binades(self._largest[of]) if of in self._largest else -99
+            joint = self._norms.get(of, FREE).join(FREE._replace(low=low))
             for variable in self._members[of]:
-                joint = self._limits.get(of, FREE).join(self.system.limits(variable))
-                self._limits[of] = Limits(max(joint.low, self.floors.get(of, -99)), joint.high, joint.soft)
-        return self._limits.get(of, FREE)
+                joint = joint.join(self.system.limits(variable))
+            self._limits[of] = joint
+        return self._limits[of]
 
-    def settle(self, of: Class) -> None:
+    def settle(self, start: Variable) -> None:
         """Settle the region of a demand, with the most headroom that costs no low end; or give it up."""
-        best: tuple[int, dict[Class, int]] | None = None
+        regions = list[tuple[int, dict[Variable, int]]]()
         for headroom in HEADROOMS:
-            found = self._attempt(of, headroom)
-            if found is not None:
-                lost = self._count_lost(found)
-                best = (lost, found) if best is None or lost < best[0] else best
-                if not lost:
+            region = self._attempt(start, headroom)
+            if region is not None:
+                regions.append((sum(self._loses_low_end(of, e) for of, e in region.items()), region))
+                if not regions[-1][0]:
                     break
-        if best is not None:
-            self.settled.update(best[1])
+        if regions:
+            self.settled.update(min(regions, key=lambda each: each[0])[1])
 
-    def _count_lost(self, exponents: Mapping[Class, int]) -> int:
-        """Return the number of classes that lose their low end."""
-        return sum(
-            e > min(self.limits(of).soft, max(0, self.sizes.get(of, 99) + _LOW_END)) if e > 0 else False
-            for of, e in exponents.items()
-        )
+    def _loses_low_end(self, of: Variable, e: int) -> bool:
+        smallest = math.frexp(self._smallest[of])[1] - 1 if of in self._smallest else 99
+        return e > 0 and e > min(self.limits(of).soft, max(0, smallest + _LOW_END))
 
-    def _attempt(self, of: Class, headroom: float) -> dict[Class, int] | None:
+    def _attempt(self, start: Variable, headroom: float) -> dict[Variable, int] | None:
         """Return the exponents of a region that meet all demands in it; None where there are none."""
-        e = binades(self.most[of], headroom)
+        e = binades(self.most[start], headroom)
         for _ in range(ATTEMPTS):
+            missing = 1
             try:
-                region = _Region(self, of, e).grow()
+                region = _Region(self, start, e).exponents
             except _StuckError:
-                e += 1
-                continue
-            needs = (
-                binades(self.most[each], headroom) - x for each, x in region.items() if each in self.most
-            )
-            missing = max(needs, default=0)
+                region = {}
+            else:
+                needs = {of: binades(self.most[of], headroom) for of in region if of in self.most}
+                missing = max(need - region[of] for of, need in needs.items())
             if missing <= 0:
                 return region
             e += missing
         return None
 
 
-_NEVER = 1 << 20
-
-
-def _largest(system: System, magnitudes: Mapping[ir.Value, float]) -> dict[Class, float]:
-    by_class: dict[Class, float] = {}
-    for value, most in magnitudes.items():
-        if value in system.variables:
-            of = system.of(value)
-            by_class[of] = max(by_class.get(of, 0.0), most)
-    return by_class
-
-
-def _smallest(system: System, magnitudes: Mapping[ir.Value, float]) -> dict[Class, int]:
-    """Return the binade of the smallest of the largest magnitudes of each class."""
-    by_class: dict[Class, int] = {}
-    for value, most in magnitudes.items():
-        if value in system.variables:
-            of = system.of(value)
-            by_class[of] = min(by_class.get(of, 99), math.frexp(most)[1] - 1)
-    return by_class
-
-
-@dataclass(slots=True)
 class _Region:
-    """The classes that change with one, at exponent `e`."""
+    """The classes that change with one, `start`, at exponent `e`: raises _StuckError where there are none."""
 
-    solver: _Solver
-    start: Class
-    e: int
-    exponents: dict[Class, int] = field(default_factory=dict[Class, int])
-    _heap: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    _queued: set[int] = field(default_factory=set[int])
-
-    def grow(self) -> dict[Class, int]:
-        """Return the exponents of the region; raise _StuckError where a row cannot be settled."""
-        self._set(self.start, self.e)
+    def __init__(self, solver: _Solver, start: Variable, e: int) -> None:
+        self._solver = solver
+        self.exponents: dict[Variable, int] = {}
+        self._heap: list[tuple[int, int]] = []
+        self._queued: set[int] = set()
+        self._set(start, e)
         while self._heap:
             _, at = heapq.heappop(self._heap)
             self._queued.discard(at)
-            self._settle(self.solver.rows[at])
-        return self.exponents
+            self._settle(solver.system.rows[at])
 
-    def _now(self, of: Class) -> int:
-        return self.exponents.get(of, self.solver.settled.get(of, 0))
+    def _now(self, of: Variable) -> int:
+        return self.exponents.get(of, self._solver.settled.get(of, 0))
 
-    def _set(self, of: Class, e: int) -> None:
-        limits = self.solver.limits(of)
-        if self.solver.muls[of] >= _NEVER or not limits.low <= e <= limits.high:
+    def _may_be(self, of: Variable, e: int) -> bool:
+        limits = self._solver.limits(of)
+        return limits.low <= e <= limits.high and self._solver.muls[of] < _NEVER
+
+    def _set(self, of: Variable, e: int) -> None:
+        if not self._may_be(of, e):
             raise _StuckError
         self.exponents[of] = e
-        for at in self.solver.rows_of[of]:
+        for at in self._solver.rows_of[of]:
             if at not in self._queued:
                 self._queued.add(at)
-                heapq.heappush(self._heap, (self.solver.rows[at].position, at))
+                heapq.heappush(self._heap, (self._solver.system.rows[at].position, at))
 
     def _left(self, row: Row) -> int:
         return sum(coefficient * self._now(of) for of, coefficient in row.of.items())
 
     def _settle(self, row: Row) -> None:
-        own = next((of for of in row.of if of in self.solver.own), None)
+        own = next((of for of in row.of if of in self._solver.own), None)
         if own is not None:
-            self._adjust(row, own, lose_low_end=False)
+            self._adjust(row, own, self._solver.limits(own).soft)
         if left := self._left(row):
             self._change(row, left, own)
-        if own is not None and self._left(row):
-            self._adjust(row, own, lose_low_end=True)
+        if own is not None:
+            self._adjust(row, own, self._solver.limits(own).high)  # its low end is given up
         if self._left(row):
             raise _StuckError
 
-    def _adjust(self, row: Row, own: Class, *, lose_low_end: bool) -> None:
+    def _adjust(self, row: Row, own: Variable, most: int) -> None:
         """Let a stored value that is in this row alone take what its limits allow."""
-        left, limits = self._left(row), self.solver.limits(own)
-        if left % row.of[own]:
-            return
-        e = self._now(own) - left // row.of[own]
-        self.exponents[own] = max(limits.low, min(e, limits.high if lose_low_end else limits.soft))
+        change, rest = divmod(self._left(row), row.of[own])
+        if change and not rest:
+            self.exponents[own] = max(self._solver.limits(own).low, min(self._now(own) - change, most))
 
-    def _change(self, row: Row, left: int, own: Class | None) -> None:
-        """Change the other classes of a row that are still open; nothing where only Muls would do beside a
+    def _change(self, row: Row, left: int, own: Variable | None) -> None:
+        """Change the cheapest open class of a row, or two alike; none where only Muls would do beside a
         stored value.
         """
-        solver = self.solver
-        options: list[tuple[int, bool, int, Class, int]] = []
-        for order, (of, coefficient) in enumerate(row.of.items()):
-            if of is own or of in self.exponents or of in solver.settled or left % coefficient:
-                continue
-            e, limits = -left // coefficient, solver.limits(of)
-            if limits.low <= e <= limits.high and solver.muls[of] < _NEVER:
-                options.append((solver.cost[of], solver.first[of] < row.position, order, of, e))
-        options.sort(key=lambda option: option[:3])
-        if not options or (own is not None and options[0][0]):
+        solver = self._solver
+        options = [
+            ((solver.cost[of], solver.first[of] < row.position), -left // coefficient, of)
+            for of, coefficient in row.of.items()
+            if of is not own and of not in self.exponents and of not in solver.settled
+            if left % coefficient == 0 and self._may_be(of, -left // coefficient)
+        ]
+        options.sort(key=lambda option: option[0])
+        if not options or (own is not None and options[0][0][0]):
             return
-        cost, is_read, _, of, e = options[0]
-        if (
-            is_read
-            and own is None
-            and len(options) > 1
-            and options[1][:2] == (cost, True)
-            and options[1][4] == e
-        ):
-            other = options[1][3]
-            self._set(other, e // 2)
+        (price, e, of), *others = options
+        if own is None and price[1] and others and others[0][:2] == (price, e):
+            self._set(others[0][2], e // 2)
             e -= e // 2
         self._set(of, e)

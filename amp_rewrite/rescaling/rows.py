@@ -1,16 +1,13 @@
 """Rows: the linear equations that operators impose on the exponents of the values at their ports.
 
-With exponent e, v is stored as v * 2**-e. A float32 port in no equation and not free has exponent 0. Rules
-hold for the bits too: sums, products, quotients, square roots and maxima commute with powers of two as
-long as nothing is subnormal.
+With exponent e, v is stored as v * 2**-e. Rules hold for the bits too: sums, products, quotients, square
+roots and maxima commute with powers of two as long as nothing is subnormal.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -27,164 +24,134 @@ from amp_rewrite.onnx_facts.operators import (
 from amp_rewrite.onnx_types import schema
 
 Row = Mapping[int, int]
-"""Coefficients by port, an input by its position and output k as ~k: their sum, times exponents, is 0."""
+"""Coefficients by port, an input by its position and output k as ~k: their sum, times exponents, is 0. A port
+with coefficient 0 has any exponent.
+"""
+Ports = Sequence[int]
+Rule = Callable[[ir.Node, Ports], Sequence[Row]]
+"""Returns the rows of a node, given its ports of float32. The ports that are in none have exponent 0."""
 
-_OUT = ~0
-
-
-@dataclass(frozen=True, slots=True)
-class Equations:
-    """The rows of a node, the ports that are `free`, and the one whose exponent scales the attribute epsilon:
-    to epsilon * 2**(-2 e).
-    """
-
-    rows: Sequence[Row] = ()
-    free: Collection[int] = ()
-    epsilon: int | None = None
+_OUT, _SUM = ~0, ~3
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A node, and its ports of float32."""
-
-    node: ir.Node
-    ins: tuple[int, ...]
-    outs: tuple[int, ...]
-    ports: frozenset[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "ports", frozenset((*self.ins, *self.outs)))
-
-    def equal(self, *ports: int) -> list[Row]:
-        """Return rows that give these ports one exponent, as far as they are float32."""
-        present = [port for port in ports if port in self.ports]
-        return [{one: 1, other: -1} for one, other in itertools.pairwise(present)]
+def of(node: ir.Node, ports: Ports) -> Sequence[Row]:
+    """Return the rows of a node with these ports of float32; none for an operator without a rule."""
+    rows = _RULES.get(_operator(node), _pin)(node, ports)
+    return [{port: row[port] for port in row if port in ports} for row in rows]
 
 
-_Rule = Callable[[Site], Equations]
-PINNED = Equations()
+def scaled_by_epsilon(node: ir.Node) -> int | None:
+    """Return the port of a norm whose exponent e scales the attribute epsilon, to epsilon * 2**(-2 e)."""
+    norm = NORMS.get(_operator(node))
+    return norm and norm[0][0]
 
 
-def equations(site: Site) -> Equations:
-    """Return the equations of a node; none for an operator without a rule, whose ports have exponent 0."""
-    rule = _RULES.get(_operator(site.node))
-    return PINNED if rule is None else rule(site)
+def epsilon(node: ir.Node) -> float:
+    """Return the epsilon of a norm, by default that of its schema."""
+    return schema.number(node, "epsilon", 1e-12 if node.op_type.startswith("Skip") else 1e-5)
 
 
 def _operator(node: ir.Node) -> tuple[str, str]:
     return "" if node.domain == "ai.onnx" else node.domain, node.op_type
 
 
-def _equal(*ports: int) -> _Rule:
-    return lambda site: Equations(site.equal(*ports))
+def _pin(_: ir.Node, __: Ports) -> Sequence[Row]:
+    return ()
 
 
-def _together(site: Site) -> Equations:
-    return Equations(site.equal(*site.ins, *site.outs))
+def _alike(ports: Ports, alike: Iterable[int]) -> list[Row]:
+    present = [port for port in alike if port in ports]
+    return [{one: 1, other: -1} for one, other in itertools.pairwise(present)]
 
 
-def _free(*ports: int) -> _Rule:
-    return lambda _: Equations(free=ports)
+def _equal(*alike: int) -> Rule:
+    return lambda _, ports: _alike(ports, alike)
 
 
-def _product(*addends: int, scale: int = 1) -> _Rule:
-    """Return the rule of a product of input 0 and input `scale`, to which others are added."""
-
-    def rule(site: Site) -> Equations:
-        return Equations([_sum(site, (_OUT,), (0, scale)), *site.equal(_OUT, *addends)])
-
-    return rule
+def _together(_: ir.Node, ports: Ports) -> Sequence[Row]:
+    return _alike(ports, ports)
 
 
-def _sum(site: Site, left: Sequence[int], right: Sequence[int]) -> Row:
-    """Return the row that the exponents on the left have the sum of those on the right."""
-    counts = Counter(port for port in left if port in site.ports)
-    counts.subtract(port for port in right if port in site.ports)
-    return counts
+def _inputs_together(_: ir.Node, ports: Ports) -> Sequence[Row]:
+    return _alike(ports, [port for port in ports if port >= 0])
 
 
-def _without(attribute: str, rule: _Rule) -> _Rule:
-    """Return a rule for nodes without this attribute; with one that is not 0 they have none."""
+def _linear(row: Row, *addends: int) -> Rule:
+    """Return the rule of operators with this row, to whose output others are added."""
+    return lambda _, ports: [row, *_alike(ports, (_OUT, *addends))]
 
-    def guarded(site: Site) -> Equations:
-        stated = site.node.attributes.get(attribute)
-        return rule(site) if stated is None or (not stated.is_ref() and stated.value == 0) else PINNED
+
+def _without(attribute: str, rule: Rule) -> Rule:
+    """Return a rule for nodes without this attribute, or with 0."""
+
+    def guarded(node: ir.Node, ports: Ports) -> Sequence[Row]:
+        stated = node.attributes.get(attribute)
+        return rule(node, ports) if stated is None or (not stated.is_ref() and stated.value == 0) else ()
 
     return guarded
 
 
-def _pad(site: Site) -> Equations:
-    is_constant = schema.text(site.node, "mode", "constant") == "constant"
-    return Equations(site.equal(0, *((2,) if is_constant else ()), _OUT))
+def _pad(node: ir.Node, ports: Ports) -> Sequence[Row]:
+    is_constant = schema.text(node, "mode", "constant") == "constant"
+    return _alike(ports, (0, 2, _OUT) if is_constant else (0, _OUT))
 
 
-def _scatter(site: Site) -> Equations:
-    return PINNED if patterns.effective_op(site.node) == "Mul" else Equations(site.equal(0, 2, _OUT))
+def _scatter(node: ir.Node, ports: Ports) -> Sequence[Row]:
+    return () if patterns.effective_op(node) == "Mul" else _alike(ports, (0, 2, _OUT))
 
 
-def _clip(site: Site) -> Equations:
-    has_attributes = not {"min", "max"}.isdisjoint(site.node.attributes)
-    return PINNED if has_attributes else _together(site)
-
-
-def _power(site: Site) -> Equations:
+def _power(node: ir.Node, _: Ports) -> Sequence[Row]:
     """Runtimes compute the second and the third power as products, and others with errors of their own."""
-    power = patterns.scalar(site.node.inputs[1])
-    return Equations([{_OUT: 1, 0: -int(power)}]) if power in (2, 3) else PINNED
+    power = patterns.scalar(node.inputs[1])
+    return [{_OUT: 1, 0: -int(power)}] if power in (2, 3) else ()
 
 
-def _batch_norm(site: Site) -> Equations:
-    return Equations([*site.equal(0, 3), *site.equal(_OUT, 2), _sum(site, (_OUT,), (0, 1))])
+def _batch_norm(_: ir.Node, ports: Ports) -> Sequence[Row]:
+    return [*_alike(ports, (0, 3)), *_alike(ports, (_OUT, 2)), {_OUT: 1, 0: -1, 1: -1}]
 
 
-def _norm(site: Site) -> Equations:
-    """Return the equations of a norm, whose statistics nobody reads."""
-    data, weights = NORMS[_operator(site.node)]
-    if not {_OUT, _SUM}.issuperset(site.outs):
-        return PINNED
-    return Equations([*site.equal(*data, _SUM), *site.equal(*weights, _OUT)], free=data[:1], epsilon=data[0])
+def _norm(node: ir.Node, ports: Ports) -> Sequence[Row]:
+    """Return the rows of a norm whose statistics nobody reads."""
+    data, weights = NORMS[_operator(node)]
+    if any(port < 0 and port not in (_OUT, _SUM) for port in ports):
+        return ()
+    return [{data[0]: 0}, *_alike(ports, (*data, _SUM)), *_alike(ports, (*weights, _OUT))]
 
 
-_SUM = ~3
-"""The output of a norm that is the sum of its data."""
+def _cast(node: ir.Node, _: Ports) -> Sequence[Row]:
+    return [{0: 0}] if schema.integer(node, "to") == ir.DataType.BOOL else ()
+
 
 _MS = "com.microsoft"
 _POSITIVE = frozenset(POSITIVE_IN_THE_FIRST) - {"GlobalLpPool", "LpPool"}
 """Without those that runtimes compute as powers, with errors of their own."""
 
-_RULES: Mapping[tuple[str, str], _Rule] = {
+_RULES: Mapping[tuple[str, str], Rule] = {
     **{("", name): _equal(0, _OUT) for name in (*LINEAR_IN_THE_FIRST, *_POSITIVE)},
     **{("", name): _together for name in (*LINEAR_IN_ALL, "Max", "Min")},
-    **{("", name): lambda site: Equations(site.equal(*site.ins)) for name in COMPARISONS},
-    **{("", name): _free(0) for name in UNSCALED},
+    **{("", name): _inputs_together for name in COMPARISONS},
+    **{("", name): lambda *_: [{0: 0}] for name in UNSCALED},
     **dict.fromkeys(NORMS, _norm),
-    **{key: _product(2) for key in PRODUCTS_OF_TWO},
+    **dict.fromkeys(PRODUCTS_OF_TWO, _linear({_OUT: 1, 0: -1, 1: -1}, 2)),
     ("", "BatchNormalization"): _without("training_mode", _batch_norm),
-    ("", "Cast"): lambda site: (
-        PINNED if schema.integer(site.node, "to") != ir.DataType.BOOL else Equations(free=(0,))
-    ),
-    ("", "Clip"): _clip,
+    ("", "Cast"): _cast,
+    ("", "Clip"): lambda node, ports: () if {"min", "max"} & {*node.attributes} else _together(node, ports),
     ("", "DequantizeLinear"): _equal(1, _OUT),
-    ("", "Div"): lambda site: Equations([_sum(site, (_OUT, 1), (0,))]),
-    ("", "Einsum"): lambda site: Equations([_sum(site, (_OUT,), site.ins)]),
+    ("", "Div"): _linear({_OUT: 1, 0: -1, 1: 1}),
+    ("", "Einsum"): lambda _, ports: [{port: -1 if port >= 0 else 1 for port in ports}],
     ("", "Pad"): _without("value", _pad),
     ("", "Pow"): _power,
     ("", "QuantizeLinear"): _equal(0, 1),
-    ("", "Reciprocal"): lambda _: Equations([{_OUT: 1, 0: 1}]),
-    ("", "ReduceSumSquare"): lambda _: Equations([{_OUT: 1, 0: -2}]),
+    ("", "Reciprocal"): _linear({_OUT: 1, 0: 1}),
+    ("", "ReduceSumSquare"): _linear({_OUT: 1, 0: -2}),
     ("", "Resize"): _without("extrapolation_value", _equal(0, _OUT)),
     ("", "ScatterElements"): _scatter,
     ("", "ScatterND"): _scatter,
-    ("", "Split"): lambda site: Equations(site.equal(0, *site.outs)),
-    ("", "Sqrt"): lambda _: Equations([{_OUT: 2, 0: -1}]),
+    ("", "Split"): lambda _, ports: _alike(ports, [port for port in ports if port <= 0]),
+    ("", "Sqrt"): _linear({_OUT: 2, 0: -1}),
     ("", "Where"): _equal(1, 2, _OUT),
     (_MS, "GroupNorm"): _without("activation", _norm),
-    (_MS, "MatMulNBits"): _product(5, scale=2),
+    (_MS, "MatMulNBits"): _linear({_OUT: 1, 0: -1, 2: -1}, 5),
     (_MS, "RotaryEmbedding"): _equal(0, _OUT),
 }
-"""Rules by the definitions of ONNX and of onnxruntime's operators; each was compared in bits with runs."""
-
-
-def epsilon(node: ir.Node) -> float:
-    """Return the epsilon of a norm, by default that of its schema."""
-    return schema.number(node, "epsilon", 1e-12 if node.op_type.startswith("Skip") else 1e-5)
+"""Rules by the definitions of ONNX and of onnxruntime's operators."""
