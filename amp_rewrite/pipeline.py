@@ -40,7 +40,7 @@ from amp_rewrite.preparing import preparing
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.process import startup, worker
 from amp_rewrite.process.stopwatch import Progress, Stopwatch, count_of
-from amp_rewrite.rescaling import rescaling
+from amp_rewrite.rescaling import demands
 from amp_rewrite.rewriting import (
     annotations,
     argument_checks,
@@ -282,12 +282,12 @@ def _decide(
     if replay is not None and replay.rescaled is not None:
         with timed.stage("rescale"):
             fused = gather(prepared, options, {}, {}, pins).graph
-            rescaling.replay(prepared, fused, replay.rescaled, replay.where)
+            demands.replay(prepared, fused, replay.rescaled, replay.where)
     choice = choose(observed)
     if (
         replay is None
         and options.rescales
-        and any(rescaling.is_held_by_range(choice.facts, unit) for unit in choice.facts.findings)
+        and any(demands.is_held_by_range(choice.facts, unit) for unit in choice.facts.findings)
     ):
         second = _rescale(prepared, choice, choose, timed)
         if second is None:  # our copy was scaled in vain: load another
@@ -361,7 +361,7 @@ def _rescale(
     """Return the choice for the model with values rescaled, in place; None if that is not faster."""
     with timed.stage("rescale"):
         blind = choose({}).priced.painting
-        applied = rescaling.rescale(prepared, choice.facts, blind, choice.priced.painting, choice.observed)
+        applied = demands.rescale(prepared, choice.facts, blind, choice.priced.painting, choice.observed)
     if applied is None:
         return choice
     again = choose(applied.observations(choice.observed))

@@ -10,7 +10,7 @@ PACKAGE = ROOT / "amp_rewrite"
 ORDER = """
     text version errors console process arguments files
     numerics onnx_facts certificate onnx_types policy model
-    preparing analysis bounds costs colouring rewriting explaining
+    preparing analysis bounds costs colouring rewriting rescaling explaining
     running placement coverage reporting
     pipeline training tuning
     testing onnx_ir_pass demo options half zoo cli __init__ __main__

@@ -16,7 +16,7 @@ from amp_rewrite.analysis.observed import Extremes
 from amp_rewrite.coverage import counts
 from amp_rewrite.model import loading
 from amp_rewrite.preparing import preparing
-from amp_rewrite.rescaling import rescaling
+from amp_rewrite.rescaling import demands
 from amp_rewrite.rewriting import annotations, plan_files
 from tests import commands, real_models
 from tests.text import model
@@ -25,8 +25,8 @@ ort = pytest.importorskip("onnxruntime")
 
 RESIDUAL = """g (float[4,8] x) => (float[4,8] y)
     <float[8,8] w1, float[8,8] w2, float[8,8] w3, float[8] scale, float[8] shift> {
-  a = MatMul (x, w1) b = MatMul (a, w2) s = Add (a, b) n = LayerNormalization <epsilon = 1e-3> (s, scale, shift)
-  y = MatMul (n, w3) }"""
+  a = MatMul (x, w1) b = MatMul (a, w2) s = Add (a, b)
+  n = LayerNormalization <epsilon = 1e-3> (s, scale, shift) y = MatMul (n, w3) }"""
 WRITTEN_OUT = """g (float[4,8] x) => (float[4,8] y)
     <float[8,8] w, float[8] scale, float two = {2.0}, float small = {1e-3}, float one = {1.0}> {
   a = MatMul (x, w) s = Add (x, a) p = Pow (s, two) m = ReduceMean <axes = [-1]> (p) e = Add (m, small)
@@ -39,7 +39,8 @@ GATED = """g (float[4,8] x) => (float[4,8] y) <float[8,8] wu, float[8,8] wg, flo
 IMAGES = """g (float[1,2,6,6] x) => (float[1,4] y)
     <float[4,2,3,3] w1, float[4] b1, float[4] s, float[4] t, float[4] mean, float[4] var, float[4,4,1,1] w2,
      float low = {0.0}, float high = {6.0}, float[4,4] w3, float[4] b3> {
-  a = Conv (x, w1, b1) r = Relu (a) p = MaxPool <kernel_shape = [2, 2]> (r) i = InstanceNormalization (p, s, t)
+  a = Conv (x, w1, b1) r = Relu (a) p = MaxPool <kernel_shape = [2, 2]> (r)
+  i = InstanceNormalization (p, s, t)
   n = BatchNormalization (i, s, t, mean, var) c = Clip (n, low, high) d = Conv (c, w2)
   q = GlobalAveragePool (d) f = Flatten (q) y = Gemm (f, w3, b3) }"""
 TIED = """g (int64[4] x) => (float[4,8] y) <float[8,8] table, float[8] scale, float[8] shift> {
@@ -47,14 +48,13 @@ TIED = """g (int64[4] x) => (float[4,8] y) <float[8,8] table, float[8] scale, fl
   y = MatMul (n, t) }"""
 ROOTS = """g (float[4,8] x) => (float[4,8] y) <float[8,8] w, float three = {3.0}> {
   a = MatMul (x, w) b = Abs (a) c = Pow (b, three) d = Sqrt (c) e = Reciprocal (d) f = Div (a, e)
-  s = ReduceSumSquare <axes = [-1]> (f) o = Where (k, s, e) k = Greater (d, b) y = Max (o, e) }""".replace(
-    "o = Where (k, s, e) k = Greater (d, b)", "k = Greater (d, b) o = Where (k, s, e)"
-)
+  s = ReduceSumSquare <axes = [-1]> (f) k = Greater (d, b) o = Where (k, s, e) y = Max (o, e) }"""
 BRANCHES = """g (float[4,8] x, bool c) => (float[4,8] y) <float[8,8] w> {
   a = MatMul (x, w) b = Relu (a)
   y = If (c) <then_branch = t () => (float[4,8] u) { u = Tanh (b) },
               else_branch = f () => (float[4,8] v) { v = Neg (b) }> }"""
-QUANTISED = """g (float[4,8] x) => (float[4,8] y) <float[8,8] w, float s = {0.25}, int8 z = {0}, float[8,8] v> {
+QUANTISED = """g (float[4,8] x) => (float[4,8] y)
+    <float[8,8] w, float s = {0.25}, int8 z = {0}, float[8,8] v> {
   a = MatMul (x, w) q = QuantizeLinear (a, s, z) d = DequantizeLinear (q, s, z) y = MatMul (d, v) }"""
 MODELS = {
     "residual": RESIDUAL,
@@ -99,7 +99,7 @@ def scaled(proto, most):
     graph = gather(after, Options(), {}, {}).graph
     values = {value.name: value for node in after.model.graph for value in node.outputs}
     wanted = {values[name]: size for name, size in most.items()}
-    applied = rescaling.meet(after, graph, wanted, wanted)
+    applied = demands.meet(after, graph, wanted, wanted)
     onnx.checker.check_model(ir.to_proto(after.model), full_check=True)
     return ir.to_proto(before.model), ir.to_proto(after.model), applied
 
@@ -113,18 +113,18 @@ def exponents(applied):
     ("name", "value", "expected", "counted"),
     [
         ("residual", "s", {"a": 7, "b": 7, "s": 7}, (1, 1, 0)),
-        ("written out", "s", {"x": 7, "s": 7, "p": 14, "r": 7, "i": -7}, (2, 0, 1)),
-        ("attention", "l", {"l": 7}, (2, 0, 0)),
+        ("written out", "s", {"x": 7, "s": 7, "p": 14, "r": 7, "i": -7}, (1, 0, 1)),
+        ("attention", "l", {"q": 4, "k": 3, "l": 7, "m": 0}, (3, 0, 0)),
         ("gated", "h", {"u": 7, "h": 7}, (2, 0, 0)),
         ("images", "p", {"a": 7, "r": 7, "p": 7}, (2, 1, 0)),
         ("tied", "a", {"a": 7}, (1, 1, 0)),
-        ("quantised", "a", {"a": 7, "d": 7}, (3, 0, 0)),
+        ("quantised", "a", {"a": 7, "d": 0}, (2, 0, 0)),
         ("branches", "b", {"a": 7, "b": 7}, (1, 0, 1)),
         ("residual", "y", {"y": 7}, (1, 0, 1)),
     ],
 )
 def test_what_changes_with_a_value(name, value, expected, counted):
-    """The exponents around a value that is 2**0 too large with the headroom of 64, and the numbers of edits."""
+    """The exponents around a value of twice half's range, with the headroom of 64; the numbers of edits."""
     proto = model(MODELS[name])
     before, after, applied = scaled(proto, {value: 65504.0 * 2})
     found = exponents(applied)
@@ -151,12 +151,6 @@ def test_random_demands_keep_the_bits(name):
         assert list(bits(after, inputs)) == list(bits(before, inputs)), (most, applied)
 
 
-def test_a_sum_of_two_factors_shares_the_exponent():
-    """Queries and keys take half of it each, unless a stored scale behind them takes all."""
-    found = exponents(scaled(model(ATTENTION), {"l": 65504.0 * 2})[2])
-    assert (found["q"], found["k"]) == (4, 3)
-
-
 def test_subnormal_weights_are_left_alone():
     """Their bits would be lost."""
     weights = {"w1": np.full((8, 8), 1e-40, np.float32), "w2": np.full((8, 8), 1e-40, np.float32)}
@@ -166,10 +160,7 @@ def test_subnormal_weights_are_left_alone():
 
 def test_large_shared_weights_are_not_copied():
     """Both uses of a table above 2^16 elements have one exponent."""
-    text = (
-        TIED.replace("[8,8] table", "[8,16384] table").replace("[4,8]", "[4,16384]").replace("[8]", "[16384]")
-    )
-    text = text.replace("y = MatMul", "y = MatMul").replace("(float[4,16384] y)", "(float[4,8] y)")
+    text = TIED.replace("[8,8]", "[8,16384]").replace("[8]", "[16384]")
     before, after, applied = scaled(model(text), {"a": 65504.0 * 2})
     assert len(after.graph.initializer) <= len(before.graph.initializer) + 1
     inputs = feeds(before)
@@ -331,13 +322,14 @@ def test_a_failed_comparison_does_without(tmp_path):
 
 # ---- the shared models
 
-OVERFLOW = "attention_logits cnn_bn_large gemma3 glu_product rms_mean t5_v11_encoder vae_decoder whisper_encoder".split()
+OVERFLOW = """attention_logits cnn_bn_large gemma3 glu_product rms_mean t5_v11_encoder vae_decoder
+    whisper_encoder""".split()
 FOLDER = real_models.MODELS / "overflow"
 
 
 @pytest.mark.slow
 def test_models_that_overflow():
-    """At least 99 % of the FLOPs in half in the median, within 4 times today's error; proved, the same bits."""
+    """In the median 99 % of the FLOPs in half, within 4 times today's error; proved, the same bits."""
     if not FOLDER.is_dir():
         pytest.skip(real_models.MISSING)
     shares = []

@@ -62,7 +62,7 @@ def describe(exponents: Exponents) -> tuple[Scaled, ...]:
 
 
 def find(system: System, values: Iterable[Scaled]) -> Exponents:
-    """Return the exponents of values by their names; raise KeyError or IndexError for those of other models."""
+    """Return the exponents of values by their names; raise LookupError for those of other models."""
     by_name = {each.name: each for each in system.variables if isinstance(each, ir.Value)}
     made = {value.name: value.producer() for value in system.made}
     exponents: dict[Variable, int] = {}
