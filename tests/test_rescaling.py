@@ -171,7 +171,7 @@ def test_large_shared_weights_are_not_copied():
 # ---- the pipeline
 
 LARGE = {"w1": np.eye(8, dtype=np.float32) * 3e4, "w2": np.eye(8, dtype=np.float32)}
-RESCALE = Options(rescale=True)
+WITHOUT = Options(rescale=False)
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ def overflowing():
 def test_what_left_float16_is_half(overflowing):
     """All nodes, within the error of half; the result is proved."""
     proto, inputs, seen = overflowing
-    today, result = rewrite(proto, observed=seen), rewrite(proto, RESCALE, observed=seen)
+    today, result = rewrite(proto, WITHOUT, observed=seen), rewrite(proto, observed=seen)
     assert today.report.nodes.full == 4
     assert (result.report.nodes.full, result.report.rescaled.freed) == (0, 4)
     assert verify(proto, result.model, inputs).ok
@@ -202,7 +202,7 @@ def test_nothing_observed_nothing_changes(overflowing):
         plain, asked = (rewrite(proto, Options(rescale=on), observed=observed) for on in (False, True))
         assert asked.model.SerializeToString() == plain.model.SerializeToString()
         assert asked.report.rescaled is None
-    brain = rewrite(proto, Options(half="bfloat16", rescale=True), observed=seen)
+    brain = rewrite(proto, Options(half="bfloat16"), observed=seen)
     assert brain.report.rescaled is None
 
 
@@ -213,7 +213,7 @@ def test_masks_are_no_demand():
         a = MatMul (x, w) m = Add (a, mask) p = Softmax (m) y = MatMul (p, w) }""",
         {"mask": np.where(np.arange(32).reshape(4, 8) % 3, 0, -3e38).astype(np.float32)},
     )
-    result = rewrite(proto, RESCALE, observed=observe(proto, feeds(proto)))
+    result = rewrite(proto, observed=observe(proto, feeds(proto)))
     assert result.report.rescaled is None
 
 
@@ -235,11 +235,11 @@ def test_what_does_not_pay_is_not_taken():
 def test_plans_replay_exponents(overflowing):
     """A saved plan makes the same result without observations."""
     proto, _, seen = overflowing
-    analysis = analyze(proto, RESCALE, observed=seen)
+    analysis = analyze(proto, observed=seen)
     plan = plan_files.parse(
         plan_files.dump(analysis.graph, analysis.painting, analysis.plan, analysis.options), "here"
     )
-    made, again = rewrite(proto, RESCALE, observed=seen), rewrite(proto, replay=plan)
+    made, again = rewrite(proto, observed=seen), rewrite(proto, replay=plan)
     assert [t.SerializeToString() for t in again.model.graph.initializer] == [
         t.SerializeToString() for t in made.model.graph.initializer
     ]
@@ -251,10 +251,10 @@ def test_plans_replay_exponents(overflowing):
 def test_metadata_hold_exponents(overflowing):
     """Of all rewrites of a model, as its original is needed for the way back."""
     proto, _, seen = overflowing
-    result = rewrite(proto, RESCALE, observed=seen)
+    result = rewrite(proto, observed=seen)
     held = annotations.read_scaled(ir.from_proto(result.model))
     assert set(held) == set(result.report.rescaled.values)
-    again = rewrite(result.model, RESCALE)
+    again = rewrite(result.model)
     assert annotations.read_scaled(ir.from_proto(again.model)) == held
     damaged = onnx.ModelProto.FromString(result.model.SerializeToString())
     next(each for each in damaged.metadata_props if each.key == annotations.RESCALED).value = "?"
@@ -264,12 +264,12 @@ def test_metadata_hold_exponents(overflowing):
 
 
 def test_the_command_says_so(overflowing, tmp_path):
-    """--rescale with --calibrate: a line of the report, the JSON, and explain."""
+    """With --calibrate: a line of the report, the JSON, and explain."""
     proto, inputs, _ = overflowing
     onnx.save(proto, tmp_path / "m.onnx")
     np.savez(tmp_path / "m.npz", **inputs)
     out, told = tmp_path / "out.onnx", tmp_path / "out.json"
-    asked = ("--rescale", "--calibrate", tmp_path / "m.npz", "-o", out, "--json", told)
+    asked = ("--calibrate", tmp_path / "m.npz", "-o", out, "--json", told)
     made = commands.run("rewrite", tmp_path / "m.onnx", *asked)
     assert made.exit_code == 0, made.output
     line = next(line for line in made.output.splitlines() if line.startswith("rescaled"))
@@ -300,7 +300,7 @@ def test_a_failed_comparison_does_without(tmp_path):
     onnx.save(model(WIDE, weights), tmp_path / "m.onnx")
     np.savez(tmp_path / "m.npz", x=generator.standard_normal((4, 64)).astype(np.float32))
     reports = []
-    for flags in ((), ("--rescale",)):
+    for flags in (("--no-rescale",), ()):
         told = tmp_path / "out.json"
         commands.run(
             "rewrite",

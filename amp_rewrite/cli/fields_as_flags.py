@@ -25,7 +25,7 @@ FLAGS = {
     "Options.keep_functions": "--keep-functions",
     "Options.keep_io": "--keep-io",
     "Options.ranges": "--range",
-    "Options.rescale": "--rescale",
+    "Options.rescale": "--no-rescale",
     "Pins.force_half": "--force-half",
     "Pins.keep_full": "--keep-full",
     "Observed.save": "--save-observed",
