@@ -280,6 +280,26 @@ def test_the_command_says_so(overflowing, tmp_path):
     assert f"s: stored as 2^{-e}" in commands.run("explain", out, "s").output
 
 
+@pytest.mark.parametrize(("flags", "expected"), [(("--rescale",), 4), (("--no-rescale",), None)])
+def test_the_flags(overflowing, tmp_path, flags, expected):
+    """--rescale observes before the first result; --no-rescale never scales."""
+    proto, inputs, _ = overflowing
+    onnx.save(proto, tmp_path / "m.onnx")
+    np.savez(tmp_path / "m.npz", **inputs)
+    report = tmp_path / "out.json"
+    asked = (tmp_path / "m.onnx", "--data", tmp_path / "m.npz", "-o", tmp_path / "out.onnx", "--json", report)
+    assert commands.run(*asked, *flags).exit_code == 0
+    rescaled = json.loads(report.read_text())["rescaled"]
+    assert (rescaled and rescaled["freed"]) == expected
+
+
+def test_flags_that_contradict_each_other(tmp_path):
+    """One line says so."""
+    onnx.save(model(RESIDUAL), tmp_path / "m.onnx")
+    line = commands.failure(tmp_path / "m.onnx", "--rescale", "--no-rescale")
+    assert "contradict" in line
+
+
 def exponents_of(report):
     """The exponents of computed values in the JSON of a report."""
     return {
