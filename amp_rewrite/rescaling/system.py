@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from amp_rewrite.analysis.units import Use
+from amp_rewrite.analysis.units import Use, value_of
 from amp_rewrite.model import constants, traversal
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.onnx_types.element_types import Types, tensor
@@ -91,9 +91,15 @@ class System:
             parent[variable] = variable = parent[above]
         return variable
 
+    def value(self, variable: Variable) -> ir.Value:
+        """Return the value of a variable."""
+        value = value_of(variable) if isinstance(variable, Use) else variable
+        assert value is not None, "what is used is there"
+        return value
+
     def source(self, variable: Variable) -> ir.Value | None:
         """Return the stored value of a variable; None for a computed one."""
-        value = variable.holder.inputs[variable.port] if isinstance(variable, Use) else variable
+        value = self.value(variable)
         return value if value in self.stored else None
 
     def limits(self, variable: Variable) -> Limits:
