@@ -98,16 +98,15 @@ def rescaled(check: Check, exponent: int) -> Check:
 
 
 def exponent_between(old: Array, new: Array) -> int | None:
-    """Return the e for which the largest of some numbers is about v * 2^-e, 0 if none is; None without one
-    that tells.
-    """
-    before, after = np.abs(old.astype(np.float64)), np.abs(new.astype(np.float64))
-    sizes = np.where(np.isfinite(before) & np.isfinite(after) & (after > 0), before, 0)
-    place = int(sizes.argmax()) if sizes.size else 0
-    if not sizes.size or not sizes.flat[place]:
+    """Return the e for which the largest number v is about v * 2^-e, 0 if there is none; None for zeros."""
+    with np.errstate(all="ignore"):
+        sizes = np.abs(old.astype(np.float64))
+        ratios = sizes / np.abs(new.astype(np.float64))
+    sizes = np.where(np.isfinite(ratios) & (ratios > 0), sizes, 0)
+    if not sizes.any():
         return None
-    ratio = before.flat[place] / after.flat[place]
-    exponent = round(float(np.log2(ratio)))
+    ratio = float(ratios.flat[sizes.argmax()])
+    exponent = round(np.log2(ratio))
     return exponent if abs(np.ldexp(ratio, -exponent) - 1) < _ABOUT else 0
 
 

@@ -275,11 +275,9 @@ def _check_weights(proof: Proof, right: int, exact: Array, size: Array | None = 
     if tensor.data_type in HALVES:
         proof.to_half(tensor.data_type, None)
     weights = tensors.whole(tensor, proof.rewritten.folder)
+    exponent = (exponent_between(exact, weights) if exact.shape == weights.shape else 0) or 0
+    exact, size = (np.ldexp(each, -exponent) for each in (exact, np.abs(exact) if size is None else size))
     problem = outside_interval(exact, Held(tensor, proof.rewritten.folder), size)
-    exponent = exponent_between(exact, weights) or 0 if problem and exact.shape == weights.shape else 0
-    if exponent:
-        exact, size = (np.ldexp(each, -exponent) for each in (exact, exact if size is None else size))
-        problem = outside_interval(exact, Held(tensor, proof.rewritten.folder), np.abs(size))
     if problem:
         raise DifferentError(f"the weights that a BatchNormalization went into: {problem}")
     rescaling.record(proof.changes.stored, right, exponent)

@@ -58,7 +58,7 @@ class Proving(Proof):
                 self._step(*at)
             self._small.compare()
             self._folded.prove()
-            self.uses[Licence.RESCALED] = rescaling.prove(b, self.changes, self._seen)
+            self.uses[Licence.RESCALED] = rescaling.prove(b, self.changes)
             refuse_other_shapes(a, b, self.ranks, self._declared())
         except DifferentError as difference:
             return self._failed(self._small.first() or difference, at)
@@ -74,6 +74,7 @@ class Proving(Proof):
 
     def _failed(self, difference: DifferentError, at: tuple[int, int, str]) -> Certificate:
         left, right, name = difference.at or at
+        left = left or next((one for one, other in self._seen if other == right), MISSING)
         place = Place(name, self.original.told(left), self.rewritten.told(right))
         return Certificate(False, self._compared, self._uses(), difference.problem, place)
 

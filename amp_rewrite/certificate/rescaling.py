@@ -7,7 +7,7 @@ stored, and are 0 at the outputs. A multiplication by a power of two commutes wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import frexp, prod
 
@@ -33,19 +33,14 @@ class Changes:
     norms: dict[int, int] = field(default_factory=dict[int, int])
     products: dict[int, int] = field(default_factory=dict[int, int])
 
-    def count(self) -> int:
-        """Return the number of changes, 0 where nothing is rescaled."""
-        return sum(map(bool, (*self.stored.values(), *self.norms.values(), *self.products.values())))
-
     def is_same_epsilon(self, norm: Node, before: AttributeProto, after: AttributeProto) -> bool:
         """Return whether the epsilon of a norm is that of the original but for a power of 4; record that."""
         old, new = frexp(before.f), frexp(after.f)
         exponent, rest = divmod(old[1] - new[1], 2)
-        is_power = old[0] == new[0] and not rest and (after.f >= TINY or not exponent)
-        if is_power and before.type == after.type == AttributeProto.FLOAT:
+        is_power = old[0] == new[0] and not rest and before.type == after.type == AttributeProto.FLOAT
+        if is_power:
             record(self.norms, norm.first, exponent)
-            return True
-        return False
+        return is_power and (after.f >= TINY or not exponent)
 
     def follow_product(self, a: Numbered, b: Numbered, left: int, right: int) -> int:
         """Return the other factor of a value of the result that the original does not multiply by this power
@@ -58,47 +53,43 @@ class Changes:
         return factor if is_added else MISSING
 
 
-_Place = tuple[int, int, str]
-
-
-def record(exponents: dict[int, int], number: int, exponent: int, place: _Place | None = None) -> None:
+def record(
+    exponents: dict[int, int], number: int, exponent: int, place: tuple[int, int, str] | None = None
+) -> None:
     """Record the exponent of a value or node; DifferentError if it has another."""
     if exponents.setdefault(number, exponent) != exponent:
         raise DifferentError("it stands for two values that differ by a power of two", place)
 
 
-def prove(model: Numbered, changes: Changes, pairs: Iterable[tuple[int, int]]) -> int:
-    """Prove that exponents cancel before the outputs of a result, of which some values are paired with those
-    of the original; return the number of changes. Raises DifferentError.
-    """
-    count = changes.count()
+def prove(model: Numbered, changes: Changes) -> int:
+    """Prove that exponents cancel before the outputs of a result; return the number of changes."""
+    parts = changes.stored, changes.norms, changes.products
+    count = sum(sum(map(bool, exponents.values())) for exponents in parts)
     if count:
-        _Exponents(model, changes, pairs).settle([model.roots[number] for _, number in model.outputs])
+        _Exponents(model, changes).settle([model.roots[number] for _, number in model.outputs])
     return count
 
 
 # ---- Muls that a rewrite inserts
 
 
-_PRODUCT = ("", "Mul")
+_PRODUCT, _IDENTITY = ("", "Mul"), ("", "Identity")
+
 _AS_NUMPY = 7
+"""The first version in which products broadcast as in NumPy, and norms do not train."""
 
 
 def _factor_and_power(model: Numbered, node: Node | None) -> tuple[int, int]:
     """Return a factor and the exponent of the power of two that a Mul multiplies it by; 0 for other nodes."""
     if node is None or node.operator != _PRODUCT or node.version < _AS_NUMPY:
         return MISSING, 0
-    for port, number in enumerate(node.inputs):
+    for port, number in enumerate(node.inputs[:2]):
         tensor = model.stored.get(number)
         if isinstance(tensor, TensorProto) and not tensor.dims and tensor.data_type in FLOATS:
             fraction, exponent = frexp(float(tensors.whole(tensor, model.folder)))
-            if fraction == _LEAST_FRACTION:
+            if fraction == 0.5:
                 return node.inputs[1 - port], exponent - 1
     return MISSING, 0
-
-
-_LEAST_FRACTION = 0.5
-"""The fraction of powers of two."""
 
 
 def _is_added(a: Numbered, b: Numbered, left: int, right: int) -> bool:
@@ -109,14 +100,21 @@ def _is_added(a: Numbered, b: Numbered, left: int, right: int) -> bool:
     first, second = a.makers[left], b.makers[right]
     if first is not None and first.operator == _PRODUCT and first.inputs[0] == first.inputs[1]:
         return True  # a square
-    while second is not None and second.operator == _PRODUCT:
-        while first is not None and first.operator == ("", "Identity"):
+    for _ in range(_LONGEST):
+        if second is None or second.operator != _PRODUCT:
+            break
+        if first is not None and first.operator == _IDENTITY:
             first = a.makers[first.inputs[0]]
+            continue
         if first is None or first.operator != _PRODUCT:
             return True
         port = int(second.inputs[0] in b.stored)
         first, second = a.makers[first.inputs[port]], b.makers[second.inputs[port]]
     return False
+
+
+_LONGEST = 64
+"""The most products that are followed."""
 
 
 # ---- exponents of values
@@ -125,21 +123,22 @@ def _is_added(a: Numbered, b: Numbered, left: int, right: int) -> bool:
 class _Exponents(Degrees):
     """The exponents of a result's values."""
 
-    def __init__(self, model: Numbered, changes: Changes, pairs: Iterable[tuple[int, int]]) -> None:
+    def __init__(self, model: Numbered, changes: Changes) -> None:
         super().__init__(model, changes.stored, _RULES)
-        self._changes, self._pairs = changes, pairs
+        self._changes = changes
 
     def settle_node(self, node: Node) -> None:
         """Compute the exponents of a node's outputs, without the Muls that the original does not have."""
-        power, exponent = self._changes.products.get(node.first, 0), self._changes.norms.get(node.first, 0)
+        power = self._changes.products.get(node.first, 0)
         if power:
             factor, _ = _factor_and_power(self.model, node)
             self.of[node.first] = self.of.get(factor, 0) + power
             return
         super().settle_node(node)
         data, _ = NORMS.get(node.operator, ((), ()))
-        if data and Site(self, node).shared(data) != exponent:
-            raise DifferentError("its epsilon does not have the exponent of its data", self._at(node.first))
+        if data and Site(self, node).shared(data) != self._changes.norms.get(node.first, 0):
+            problem = "its epsilon does not have the exponent of its data"
+            raise DifferentError(problem, (MISSING, node.first, ""))
 
     def is_neutral(self, array: np.ndarray) -> bool:
         """Return whether numbers are 0 or infinite, or none."""
@@ -148,14 +147,11 @@ class _Exponents(Degrees):
     def refusal(self, number: int) -> DifferentError:
         """Return the error for a value whose exponent is not known, or not 0 where it must be."""
         node = self.model.makers[number]
-        problem = f"what leaves is stored as 2^{-self.of.get(number, 0)} of the original"
+        problem = f"it leaves as 2^{-self.of.get(number, 0)} of the original"
         if number not in self.of and node is not None:
-            exponents = ", ".join(str(-self.of.get(each, 0)) for each in node.inputs)
-            problem = f"the powers of two of its inputs do not cancel ({exponents})"
-        return DifferentError(problem, self._at(number))
-
-    def _at(self, number: int) -> _Place:
-        return next((left for left, right in self._pairs if right == number), MISSING), number, ""
+            powers = ", ".join(f"2^{-self.of.get(each, 0)}" for each in node.inputs)
+            problem = f"it reads values as {powers} of the original, which do not cancel"
+        return DifferentError(problem, (MISSING, number, ""))
 
 
 def _is_set(site: Site, name: str) -> bool:
@@ -173,9 +169,8 @@ def _compared(*ports: int) -> Rule:
     return lambda site: None if together(*ports)(site) is None else 0
 
 
-def _root(site: Site) -> int | None:
-    half, rest = divmod(site.degrees[0], 2)
-    return None if rest else half
+def _whole(degree: float) -> int | None:
+    return int(degree) if degree.is_integer() else None
 
 
 def _power(site: Site) -> int | None:
@@ -183,8 +178,7 @@ def _power(site: Site) -> int | None:
     tensor = model.stored.get(number)
     if site.degrees[1] or not isinstance(tensor, TensorProto) or prod(tensor.dims) != 1:
         return None
-    degree = site.degrees[0] * float(tensors.whole(tensor, model.folder).reshape(()))
-    return int(degree) if degree.is_integer() else None
+    return _whole(site.degrees[0] * float(tensors.whole(tensor, model.folder).reshape(())))
 
 
 def _norm(site: Site) -> Sequence[int] | None:
@@ -198,7 +192,8 @@ def _norm(site: Site) -> Sequence[int] | None:
 
 def _batch_norm(site: Site) -> int | None:
     data, degree = site.shared((0, 3)), site.degrees[0] + site.degrees[1]
-    is_plain = site.node.count == 1 and not _is_set(site, "training_mode") and not site.degrees[4]
+    is_plain = site.node.count == 1 and site.node.version >= _AS_NUMPY and not site.degrees[4]
+    is_plain = is_plain and not _is_set(site, "training_mode")
     return degree if is_plain and data == site.degrees[0] and site.fits(degree, (2,)) else None
 
 
@@ -215,7 +210,7 @@ _RULES: Mapping[tuple[str, str], Rule] = {
     **{("", name): lambda _: 0 for name in UNSCALED},
     **dict.fromkeys(NORMS, _norm),
     ("", "Clip"): _bounded,
-    ("", "Sqrt"): _root,
+    ("", "Sqrt"): lambda site: _whole(site.degrees[0] / 2),
     ("", "Pow"): _power,
     ("", "Reciprocal"): lambda site: -site.degrees[0],
     ("", "ReduceSumSquare"): lambda site: 2 * site.degrees[0],
