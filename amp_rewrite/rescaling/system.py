@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -77,7 +77,11 @@ class System:
             if node.op_type != "Constant" or node.domain:
                 self._add(node, position)
         self._pin_ends()
-        self.rows = [Row(each, position) for of, position in self._rows if (each := self._in_classes(of))]
+        rows_in_classes = (
+            Row(_totals((self.of(each), coefficient) for each, coefficient in row.of.items()), row.position)
+            for row in self._rows
+        )
+        self.rows = [row for row in rows_in_classes if row.of]
 
     @property
     def variables(self) -> Collection[Variable]:
@@ -165,23 +169,12 @@ class System:
         return self._copied[value]
 
     def _add_row(self, node: ir.Node, row: rows.Row, position: int) -> None:
-        coefficients: dict[Variable, int] = {}
-        for port, coefficient in row.items():
-            variable = self._variable(node, port)
-            coefficients[variable] = coefficients.get(variable, 0) + coefficient
-        of = {variable: coefficient for variable, coefficient in coefficients.items() if coefficient}
+        of = _totals((self._variable(node, port), coefficient) for port, coefficient in row.items())
         if sorted(of.values()) == [-1, 1]:
             one, other = map(self.of, of)
             self._parent[one] = other
         elif of:
             self._rows.append(Row(of, position))
-
-    def _in_classes(self, of: dict[Variable, int]) -> dict[Variable, int]:
-        coefficients: dict[Variable, int] = {}
-        for variable, coefficient in of.items():
-            each = self.of(variable)
-            coefficients[each] = coefficients.get(each, 0) + coefficient
-        return {each: coefficient for each, coefficient in coefficients.items() if coefficient}
 
     def _pin_ends(self) -> None:
         """Pin what enters and leaves the model, and what bodies read."""
@@ -195,6 +188,14 @@ class System:
                 for port, value in enumerate(node.inputs):
                     if value is not None and value in self.variables:
                         self.reads[value].append(Use(node, port))
+
+
+def _totals(terms: Iterable[tuple[Variable, int]]) -> dict[Variable, int]:
+    """Return the coefficients of variables, each the sum over its terms, but for those that are 0."""
+    totals: dict[Variable, int] = {}
+    for variable, coefficient in terms:
+        totals[variable] = totals.get(variable, 0) + coefficient
+    return {variable: total for variable, total in totals.items() if total}
 
 
 def _limits(tensor: ir.TensorProtocol) -> Limits:
