@@ -205,7 +205,10 @@ def test_a_rewrite_is_checked_before_it_is_written(tmp_path):
     onnx.save(demo.network(), good)
     onnx.save(parser.parse_model(BETWEEN.format("HardSwish (a)")), bad)
     asked = ("--target", "tensorrt", "--check", "tensorrt")
-    assert run(good, "-o", tmp_path / "half.onnx", *asked).exit_code == 0
+    shown = run(good, "-o", tmp_path / "half.onnx", *asked, "--json", tmp_path / "report.json")
+    assert shown.exit_code == 0
+    assert "compiles it" in shown.stdout
+    assert json.loads((tmp_path / "report.json").read_text())["engine"]["engine_bytes"] > 0
     assert (tmp_path / "half.onnx").exists()
     forced = ("--to", "bfloat16", "--force-half", "op")
     line = failure(bad, "-o", tmp_path / "none.onnx", *asked, *forced)

@@ -48,7 +48,7 @@ def placement(
     limit: TimeLimit,
     json_: Path | None,
 ) -> None:
-    """Show how onnxruntime executes each MODEL on a provider, or TensorRT compiles it.
+    """Show what onnxruntime or TensorRT makes of each MODEL.
 
     Shown is the graph after its own optimisation: nodes by precision, Casts, copies between devices, and
     which nodes run on the CPU and why. Exit code 1 when a model does not load, or does not run with --run.

@@ -175,24 +175,27 @@ def compiler(dims: Dims) -> Generator[Callable[[Path], Placement]]:
     version()
     process = ChildProcess("from amp_rewrite.placement import tensorrt; tensorrt.serve()")
     try:
-        yield lambda model: _compiled(process, model, dims)
+        yield lambda model: _compile(process, model, dims)
     finally:
         process.end()
 
 
-def refuse_unbuilt(original: Path, result: Path, dims: Dims) -> None:
-    """Raise EngineError where TensorRT does not compile the result of a model; otherwise as `compiler`."""
+def compile_result(original: Path, result: Path, dims: Dims) -> Placement:
+    """Return the placement of the result of a model. Raises EngineError where TensorRT refuses it, and as
+    `compiler`.
+    """
     with compiler(dims) as compile_model:
-        refused = compile_model(result).refused
-        if refused and (reason := compile_model(original).refused):
+        engine = compile_model(result)
+        if engine.refused and (reason := compile_model(original).refused):
             problem = f"TensorRT refuses the model itself: {reason}"
-            raise EngineError(problem, where=original, remedy="leave out --check, or mend the model")
-    if refused:
-        remedy = "keep the node that it names in float32 (--keep-full NODE)"
-        raise EngineError(f"TensorRT refuses the result: {refused}", where=original, remedy=remedy)
+            raise EngineError(problem, where=original, remedy="mend it first")
+    if engine.refused:
+        remedy = "keep the node that it names in float32 with `Pins.keep_full`"
+        raise EngineError(f"TensorRT refuses the result: {engine.refused}", where=original, remedy=remedy)
+    return engine
 
 
-def _compiled(process: ChildProcess, model: Path, dims: Dims) -> Placement:
+def _compile(process: ChildProcess, model: Path, dims: Dims) -> Placement:
     graph = ir.from_proto(loading.load_graph(model)).graph
     sizes = OpenDimensions(graph, dims)
     shapes = {value.name or "": tuple(sizes.of_input(value) or ()) for value in graph.inputs}
