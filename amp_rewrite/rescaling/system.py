@@ -118,14 +118,14 @@ class System:
         if node.inputs and all(value is None or self._is_constant(value) for value in node.inputs):
             self.computed_once.update(node.outputs)
         ins = [port for port, value in enumerate(node.inputs) if self._is_float(value)]
-        outs = [~port for port, value in enumerate(node.outputs) if self._is_float(value)]
+        outs = [~port for port, value in enumerate(node.outputs) if value.name and self._is_float(value)]
         equations = () if node in self._idioms else rows.of(node, [*ins, *outs])
         for row in equations:
             self._add_row(node, row, position)
         for port in {*ins, *outs}.difference(*equations):
             self._pin(node, port)
         port = rows.scaled_by_epsilon(node)
-        if port is not None:
+        if equations and port is not None:
             self.norms.append((node, self._variable(node, port)))
 
     def _is_constant(self, value: ir.Value) -> bool:
