@@ -49,34 +49,25 @@ def _times(extremes: Extremes, e: int) -> Extremes:
     return replace(extremes, low=low, high=high, counted=0, beyond=0, flushed=0, not_finite=0)
 
 
-def describe(exponents: Exponents) -> tuple[Scaled, ...]:
-    """Return exponents by the names of values, before any of these changes."""
-    return tuple(
-        Scaled(variable.name or "", e)
-        if isinstance(variable, ir.Value)
-        else Scaled(
-            variable.holder.inputs[variable.port].name, e, variable.holder.outputs[0].name, variable.port
-        )
-        for variable, e in exponents.items()
-    )
-
-
 def find(system: System, values: Iterable[Scaled]) -> Exponents:
     """Return the exponents of values by their names; raise LookupError for those of other models."""
-    by_name = {each.name: each for each in system.variables if isinstance(each, ir.Value)}
-    made = {value.name: value.producer() for value in system.made}
-    exponents: dict[Variable, int] = {}
-    for each in values:
-        variable = by_name[each.value] if each.reader is None else Use(made[each.reader], each.port)
-        if isinstance(variable, Use) and variable.holder.inputs[variable.port].name != each.value:
-            raise KeyError(each.value)
-        exponents[variable] = each.exponent
-    return exponents
+    by_key = {_key(system, variable): variable for variable in system.variables}
+    return {by_key[each.value, each.reader, each.port]: each.exponent for each in values}
+
+
+def _key(system: System, variable: Variable) -> tuple[str, str | None, int]:
+    """Return what identifies a variable in a plan: its value, and the reader and the port of a use."""
+    name = system.value(variable).name or ""
+    if not isinstance(variable, Use) or not isinstance(variable.holder, ir.Node):
+        return name, None, 0
+    return name, variable.holder.outputs[0].name, variable.port
 
 
 def apply(system: System, exponents: Exponents, types: Types) -> Applied:
     """Scale the values of a model, and complete the `types` of its values."""
-    values, edits = describe(exponents), _Edits(system, exponents, types)
+    keys = ((_key(system, variable), e) for variable, e in exponents.items())
+    values = tuple(Scaled(*key, e) for key, e in keys)
+    edits = _Edits(system, exponents, types)
     stored = {source: None for variable in exponents if (source := system.source(variable)) is not None}
     weights = sum(edits.store(value) for value in stored if system.limits(value) is not FREE)
     epsilons = sum(edits.set_epsilon(node, exponents.get(data, 0)) for node, data in system.norms)

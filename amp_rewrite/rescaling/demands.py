@@ -65,7 +65,7 @@ def replay(prepared: Prepared, graph: UnitGraph, rescaled: Rescaled, where: str)
     system = System(prepared.model, prepared.types, _fused_nodes(graph))
     try:
         exponents = application.find(system, rescaled.values)
-    except (AttributeError, LookupError) as error:
+    except LookupError as error:
         raise PlanError("this plan was made for another model", where=where) from error
     application.apply(system, exponents, prepared.types)
 

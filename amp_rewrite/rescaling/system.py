@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
-from amp_rewrite.analysis.units import Use
+from amp_rewrite.analysis.units import Use, value_of
 from amp_rewrite.model import constants, traversal
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.onnx_types.element_types import Types, tensor
@@ -77,7 +77,11 @@ class System:
             if node.op_type != "Constant" or node.domain:
                 self._add(node, position)
         self._pin_ends()
-        self.rows = [Row(each, position) for of, position in self._rows if (each := self._in_classes(of))]
+        rows_in_classes = (
+            Row(_totals((self.of(each), coefficient) for each, coefficient in row.of.items()), row.position)
+            for row in self._rows
+        )
+        self.rows = [row for row in rows_in_classes if row.of]
 
     @property
     def variables(self) -> Collection[Variable]:
@@ -91,9 +95,15 @@ class System:
             parent[variable] = variable = parent[above]
         return variable
 
+    def value(self, variable: Variable) -> ir.Value:
+        """Return the value of a variable."""
+        value = value_of(variable) if isinstance(variable, Use) else variable
+        assert value is not None, "what is used is there"
+        return value
+
     def source(self, variable: Variable) -> ir.Value | None:
         """Return the stored value of a variable; None for a computed one."""
-        value = variable.holder.inputs[variable.port] if isinstance(variable, Use) else variable
+        value = self.value(variable)
         return value if value in self.stored else None
 
     def limits(self, variable: Variable) -> Limits:
@@ -108,14 +118,14 @@ class System:
         if node.inputs and all(value is None or self._is_constant(value) for value in node.inputs):
             self.computed_once.update(node.outputs)
         ins = [port for port, value in enumerate(node.inputs) if self._is_float(value)]
-        outs = [~port for port, value in enumerate(node.outputs) if self._is_float(value)]
+        outs = [~port for port, value in enumerate(node.outputs) if value.name and self._is_float(value)]
         equations = () if node in self._idioms else rows.of(node, [*ins, *outs])
         for row in equations:
             self._add_row(node, row, position)
         for port in {*ins, *outs}.difference(*equations):
             self._pin(node, port)
         port = rows.scaled_by_epsilon(node)
-        if port is not None:
+        if equations and port is not None:
             self.norms.append((node, self._variable(node, port)))
 
     def _is_constant(self, value: ir.Value) -> bool:
@@ -159,23 +169,12 @@ class System:
         return self._copied[value]
 
     def _add_row(self, node: ir.Node, row: rows.Row, position: int) -> None:
-        coefficients: dict[Variable, int] = {}
-        for port, coefficient in row.items():
-            variable = self._variable(node, port)
-            coefficients[variable] = coefficients.get(variable, 0) + coefficient
-        of = {variable: coefficient for variable, coefficient in coefficients.items() if coefficient}
+        of = _totals((self._variable(node, port), coefficient) for port, coefficient in row.items())
         if sorted(of.values()) == [-1, 1]:
             one, other = map(self.of, of)
             self._parent[one] = other
         elif of:
             self._rows.append(Row(of, position))
-
-    def _in_classes(self, of: dict[Variable, int]) -> dict[Variable, int]:
-        coefficients: dict[Variable, int] = {}
-        for variable, coefficient in of.items():
-            each = self.of(variable)
-            coefficients[each] = coefficients.get(each, 0) + coefficient
-        return {each: coefficient for each, coefficient in coefficients.items() if coefficient}
 
     def _pin_ends(self) -> None:
         """Pin what enters and leaves the model, and what bodies read."""
@@ -189,6 +188,14 @@ class System:
                 for port, value in enumerate(node.inputs):
                     if value is not None and value in self.variables:
                         self.reads[value].append(Use(node, port))
+
+
+def _totals(terms: Iterable[tuple[Variable, int]]) -> dict[Variable, int]:
+    """Return the coefficients of variables, each the sum over its terms, but for those that are 0."""
+    totals: dict[Variable, int] = {}
+    for variable, coefficient in terms:
+        totals[variable] = totals.get(variable, 0) + coefficient
+    return {variable: total for variable, total in totals.items() if total}
 
 
 def _limits(tensor: ir.TensorProtocol) -> Limits:

@@ -144,7 +144,7 @@ def _write_scaled(model: ir.Model, values: Iterable[Scaled]) -> None:
     totals = Counter[tuple[str, str | None, int]]()
     for each in values:
         totals[each.value, each.reader, each.port] += each.exponent
-    rows = [Scaled(value, e, reader, port) for (value, reader, port), e in totals.items() if e]
+    rows = [Scaled(value, reader, port, e) for (value, reader, port), e in totals.items() if e]
     model.metadata_props[RESCALED] = _compressed(records.plain(rows))
 
 

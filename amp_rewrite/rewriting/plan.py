@@ -75,13 +75,13 @@ class Retyped:
 @dataclass(frozen=True, slots=True)
 class Scaled:
     """A value that is stored as v * 2**-exponent; of a stored one, its use by an input, `port`, of the node
-    that computes `reader`, where uses differ.
+    that computes `reader`, where uses may differ.
     """
 
     value: str
+    reader: str | None
+    port: int
     exponent: int
-    reader: str | None = None
-    port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
