@@ -166,6 +166,11 @@ PROVED = {
         f"{M} [[y|u]] = Clip (m, low, high) {UP}",
         4,
     ),
+    "a bound that is subnormal in half": (
+        "float w = {3[/128]}, float low = {0.0001[/128]}, float high = {9[/128]}, float k = {128}",
+        f"{M} [[y|u]] = Clip (m, low, high) {UP}",
+        4,
+    ),
     "bounds as Max and Min": (
         f"{W}, float low = {{-2[/4]}}, float high = {{9[/4]}}, {K}",
         f"{M} [[y = Clip (m, low, high)|l = Max (m, low) u = Min (l, high)]] {UP}",
@@ -224,6 +229,11 @@ REFUSED = {
     "a Mul by a negative number": (f"{W}, float k = {{-4}}", f"[[y|u]] = Mul (x, w) {UP}", OTHERS),
     "a Mul by another number": (f"{W}, float k = {{5}}", f"[[y|u]] = Mul (x, w) {UP}", OTHERS),
     "a Mul with axes": (f"{W}, float[1,1,1] k = {{4}}", f"[[y|u]] = Mul (x, w) {UP}", OTHERS),
+    "a Mul of three factors": (
+        f"{W}, {K}",
+        "[[y|u]] = Mul (x, w) [[|y = Mul (u, k, k)]]",
+        "they have different numbers of inputs",
+    ),
     "an odd root": (
         "float[4] w = {3[/2], 5[/2], 7[/2], 9[/2]}, float k = {2}",
         f"{M} [[y|u]] = Sqrt (m) {UP}",

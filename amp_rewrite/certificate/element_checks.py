@@ -98,21 +98,17 @@ def rescaled(check: Check, exponent: int) -> Check:
 
 
 def exponent_between(old: Array, new: Array) -> int | None:
-    """Return the e for which the largest number v is about v * 2^-e, 0 if there is none; None for zeros."""
+    """Return the e for which the largest number v is nearest to v * 2^-e; None for zeros."""
     with np.errstate(all="ignore"):
         sizes = np.abs(old.astype(np.float64))
         ratios = sizes / np.abs(new.astype(np.float64))
     sizes = np.where(np.isfinite(ratios) & (ratios > 0), sizes, 0)
     if not sizes.any():
         return None
-    ratio = float(ratios.flat[sizes.argmax()])
-    exponent = round(np.log2(ratio))
-    return exponent if abs(np.ldexp(ratio, -exponent) - 1) < _ABOUT else 0
+    return round(np.log2(ratios.flat[sizes.argmax()]))
 
 
 TINY = float(np.finfo(np.float32).tiny)
-_ABOUT = 2.0**-7
-"""The relative error of numbers in bfloat16, and more."""
 
 
 def restored(old: Array, new: Array, uses: Counter[Licence]) -> int | None:

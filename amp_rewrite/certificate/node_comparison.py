@@ -9,7 +9,7 @@ from typing import Any
 from onnx import AttributeProto, TensorProto, defs, helper
 from onnx.defs import OpSchema
 
-from amp_rewrite.certificate import stored_tensors, value_kinds
+from amp_rewrite.certificate import rescaling, stored_tensors, value_kinds
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.numbered import (
     MISSING,
@@ -41,8 +41,9 @@ def differing_attribute(proof: Proof, a: Node, b: Node) -> str | None:
     """
     if a.operator == BIT_CAST and not read_same_bits(proof, a, b):
         return "to"
-    is_plain = a.scope.bound is None is b.scope.bound and a.operator not in NORMS
-    if is_plain and _state_the_same(a.proto, b.proto):
+    if a.scope.bound is None is b.scope.bound and _state_the_same(a.proto, b.proto):
+        if a.operator in NORMS:
+            rescaling.record(proof.changes.norms, b.first, 0)
         return None
     before, after = (without_graphs(attributes_of(node)) for node in (a, b))
     for name in sorted({*before, *after}, key=str):

@@ -83,7 +83,7 @@ def _factor_and_power(model: Numbered, node: Node | None) -> tuple[int, int]:
     """Return a factor and the exponent of the power of two that a Mul multiplies it by; 0 for other nodes."""
     if node is None or node.operator != _PRODUCT or node.version < _AS_NUMPY:
         return MISSING, 0
-    for port, number in enumerate(node.inputs[:2]):
+    for port, number in enumerate(node.inputs if node.count == 1 and len(node.inputs) == 2 else ()):
         tensor = model.stored.get(number)
         if isinstance(tensor, TensorProto) and not tensor.dims and tensor.data_type in FLOATS:
             fraction, exponent = frexp(float(tensors.whole(tensor, model.folder)))

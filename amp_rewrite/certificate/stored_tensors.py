@@ -68,7 +68,8 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Compariso
         return Comparison(f"the element type {names[0].lower()} is {names[1].lower()}")
     comparison = _of_elements(check, original, rewritten)
     exponent = _exponent(original, rewritten) if comparison.problem and a.data_type == FLOAT else 0
-    return _of_elements(check, original, rewritten, exponent) if exponent else comparison
+    scaled = _of_elements(check, original, rewritten, exponent) if exponent else comparison
+    return comparison if scaled.problem else scaled
 
 
 def _exponent(original: Held, rewritten: Held) -> int:
