@@ -21,7 +21,7 @@ from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types.element_types import Types, tensor
 from amp_rewrite.rescaling import rows
-from amp_rewrite.rescaling.propagation import Exponents
+from amp_rewrite.rescaling.regions import Exponents
 from amp_rewrite.rescaling.system import FREE, System, Variable
 from amp_rewrite.rewriting import editing
 from amp_rewrite.rewriting.cast_insertion import Placer, Redirection, redirect

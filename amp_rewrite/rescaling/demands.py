@@ -17,9 +17,9 @@ from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.errors import PlanError
 from amp_rewrite.policy.evidence import Reason
 from amp_rewrite.preparing.preparing import Prepared
-from amp_rewrite.rescaling import application, propagation
+from amp_rewrite.rescaling import application, regions
 from amp_rewrite.rescaling.application import Applied
-from amp_rewrite.rescaling.propagation import Magnitudes, binades
+from amp_rewrite.rescaling.regions import Magnitudes, binades
 from amp_rewrite.rescaling.system import System
 from amp_rewrite.rewriting.plan import Rescaled
 
@@ -51,7 +51,7 @@ def rescale(
 def meet(prepared: Prepared, graph: UnitGraph, beyond: Magnitudes, halves: Magnitudes) -> Applied | None:
     """Rescale a model in place so that these values fit into half; None where no exponents do that."""
     system = System(prepared.model, prepared.types, _fused_nodes(graph)) if beyond else None
-    exponents = propagation.solve(system, beyond, halves) if system is not None else {}
+    exponents = regions.solve(system, beyond, halves) if system is not None else {}
     if system is None or not exponents:
         return None
     largest = max(beyond, key=lambda value: beyond[value])

@@ -1,4 +1,4 @@
-"""Propagation: the exponents that follow from what must be stored smaller, row by row in node order.
+"""Regions: the exponents that follow from what must be stored smaller, row by row in node order.
 
 A row that does not hold is settled by one variable: a stored value that nothing else reads, within its
 limits; else the one that costs the fewest Muls, rather what the node produces than what it reads. Where two
@@ -58,7 +58,7 @@ class _StuckError(Exception):
 
 
 class _Solver:
-    """The state of a propagation: exponents that are `settled`, by class. `most` are the demands."""
+    """The state of the growth of regions: exponents that are `settled`, by class. `most` are the demands."""
 
     def __init__(self, system: System, beyond: Magnitudes, halves: Magnitudes) -> None:
         self.settled: dict[Variable, int] = {}
