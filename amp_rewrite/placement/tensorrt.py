@@ -18,11 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
-
 from amp_rewrite.errors import EngineError, MissingPackageError
-from amp_rewrite.model import loading
-from amp_rewrite.placement import placement
+from amp_rewrite.placement import placement, saved_graph
 from amp_rewrite.placement.placement import OwnNodes, Placement, PlacementLog
 from amp_rewrite.placement.saved_graph import Executed
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
@@ -196,7 +193,7 @@ def compile_result(original: Path, result: Path, dims: Dims) -> Placement:
 
 
 def _compile(process: ChildProcess, model: Path, dims: Dims) -> Placement:
-    graph = ir.from_proto(loading.load_graph(model)).graph
+    graph = saved_graph.load(model).graph
     sizes = OpenDimensions(graph, dims)
     shapes = {value.name or "": tuple(sizes.of_input(value) or ()) for value in graph.inputs}
     try:
