@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from onnx import (
     IR_VERSION,
     AttributeProto,
@@ -303,7 +304,8 @@ def _store_casts(graph: GraphProto) -> None:
         (kind,) = (attribute.i for attribute in node.attribute if attribute.name == "to")
         if not node.domain and {kind, tensors_by_name[node.input[0]].data_type} <= _FLOATS:
             array = numpy_helper.to_array(tensors_by_name[node.input[0]])
-            result = array.astype(helper.tensor_dtype_to_np_dtype(kind))
+            with np.errstate(over="ignore", invalid="ignore"):
+                result = array.astype(helper.tensor_dtype_to_np_dtype(kind))
             graph.initializer.append(numpy_helper.from_array(result, node.output[0]))
             graph.value_info.append(helper.make_tensor_value_info(node.output[0], kind, result.shape))
             graph.node.remove(node)
