@@ -40,9 +40,12 @@ NUMBERS = {"float": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16
 OLD_CASES = 3
 """The cases at each older version of an operator, of those that are valid there."""
 
+OLDEST = 9
+"""The oldest opset of a case of our own."""
+
 Outcome = dict[tuple[tuple[str, str], ...], str]
 
-CONTROL_FLOW = {
+TEXTS = {
     "Loop": """g (T[2, 2] x) => (T[2, 2] y, T[3, 2, 2] z) <int64 n = {3}, bool c = {1}> {
       y, z = Loop (n, c, x) <body = b (int64 i, bool k, T[2, 2] v) => (bool l, T[2, 2] w, T[2, 2] s) {
         l = Identity (k) w = MatMul (v, v) s = Relu (w) }>
@@ -55,8 +58,27 @@ CONTROL_FLOW = {
       y, z = Scan (x, r) <num_scan_inputs = 1, body = b (T[2] v, T[2] u) => (T[2] w, T[2] s) {
         w = Add (v, u) s = Relu (w) }>
     }""",
+    "GlobalLpPool": "g (T[1, 2, 3, 3] x) => (T[1, 2, 1, 1] y) { y = GlobalLpPool (x) }",
+    "RandomNormal": "g () => (T[2, 2] y) { y = RandomNormal <shape = [2, 2], dtype = N> () }",
+    "RandomNormalLike": "g (T[2, 2] x) => (T[2, 2] y) { y = RandomNormalLike (x) }",
+    "RandomUniform": "g () => (T[2, 2] y) { y = RandomUniform <shape = [2, 2], dtype = N> () }",
+    "RandomUniformLike": "g (T[2, 2] x) => (T[2, 2] y) { y = RandomUniformLike (x) }",
+    "SimplifiedLayerNormalization": """g (T[2, 4] x, T[4] s) => (T[2, 4] y) {
+      y = SimplifiedLayerNormalization <axis = -1, epsilon = 0.00001> (x, s) }""",
+    "com.microsoft:SkipSimplifiedLayerNormalization": """g (T[1, 2, 4] x, T[4] s) => (T[1, 2, 4] y) {
+      y = com.microsoft.SkipSimplifiedLayerNormalization <epsilon = 0.00001> (x, x, s) }""",
+    "com.microsoft:MatMulNBits": """g (T[2, 32] x) => (T[2, 2] y)
+      <uint8[2, 1, 16] b = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2,
+       3, 4, 5, 6, 7}, T[2] s = {1, 1}> {
+      y = com.microsoft.MatMulNBits <K = 32, N = 2, bits = 4, block_size = 32> (x, b, s) }""",
+    "com.microsoft:MultiHeadAttention": """g (T[1, 4, 8] x) => (T[1, 4, 8] y) {
+      y = com.microsoft.MultiHeadAttention <num_heads = 2> (x, x, x) }""",
+    "com.microsoft:RotaryEmbedding": """g (T[1, 2, 8] x, int64[1, 2] p, T[2, 2] c) => (T[1, 2, 8] y) {
+      y = com.microsoft.RotaryEmbedding <num_heads = 2> (x, p, c, c) }""",
 }
-"""Cases of our own, since those of the suite have bodies of many nodes: ONNX's text, with T for the type."""
+"""Cases of our own, of operators of which the suite has none that TensorRT takes: ONNX's text, with T for the
+type and N for its number.
+"""
 
 
 @dataclass(frozen=True)
@@ -83,7 +105,7 @@ def cases(names: Sequence[str] = ()) -> Iterator[Case]:
     counts = Counter[tuple[str, int]]()
     for case in collected:
         node, *others = case.model.graph.node
-        if not others and not node.domain and node.op_type not in CONTROL_FLOW and _is_asked(node, names):
+        if not others and not node.domain and node.op_type not in TEXTS and _is_asked(node, names):
             at_versions = [
                 found for found in _at_versions(case) if variables(found) and not _is_refused(found)
             ]
@@ -123,16 +145,34 @@ def _at_versions(case: TestCase) -> Iterator[Case]:
         if not isinstance(data, list)
     }
     newest = next(entry.version for entry in case.model.opset_import if not entry.domain)
+    original = _in_float32(case.model, onnx.defs.get_schema(name, newest))
     known = [each for each in onnx.defs.get_all_schemas_with_history() if each.name == name]
     starts = sorted(each.since_version for each in known if not each.domain and not each.deprecated)
     for start, following in itertools.zip_longest(starts, starts[1:]):
         version = newest if start <= newest and (following or newest + 1) > newest else start
         model = onnx.ModelProto()
-        model.CopyFrom(case.model)
+        model.CopyFrom(original)
         del model.opset_import[:]
         model.opset_import.add(domain="", version=version)
         if _is_valid(model):
             yield Case(case.name, model, arrays, onnx.defs.get_schema(name, version))
+
+
+def _in_float32(original: onnx.ModelProto, operator: OpSchema) -> onnx.ModelProto:
+    """A case whose values of other numbers are float32, where none is and the schema allows it."""
+    model = onnx.ModelProto()
+    model.CopyFrom(original)
+    node, values = model.graph.node[0], (*model.graph.input, *model.graph.output)
+    if all(value.type.tensor_type.elem_type != TensorProto.FLOAT for value in values):
+        floats = set[str]()
+        for ports, names in ((operator.inputs, node.input), (operator.outputs, node.output)):
+            for index, name in enumerate(names):
+                if "tensor(float)" in ports[min(index, len(ports) - 1)].types:
+                    floats.add(name)
+        for value in values:
+            if value.name in floats:
+                value.type.tensor_type.elem_type = TensorProto.FLOAT
+    return model
 
 
 def _is_valid(model: onnx.ModelProto) -> bool:
@@ -205,7 +245,10 @@ def _is_stored(value: onnx.ValueInfoProto, case: Case, form: Form) -> bool:
     if value.name not in case.arrays or form is Form.INPUTS or not value.type.HasField("tensor_type"):
         return False
     is_float = value.type.tensor_type.elem_type in NUMBERS.values()
-    return value.name != case.model.graph.input[0].name if form is Form.WEIGHTS else not is_float
+    is_first = value.name == case.model.graph.input[0].name
+    return case.arrays[value.name].dtype.kind not in "OSU" and not (
+        is_first if form is Form.WEIGHTS else is_float
+    )
 
 
 def probe(case: Case, place: Place, folder: Path) -> Iterator[Outcome]:
@@ -228,19 +271,27 @@ def probe(case: Case, place: Place, folder: Path) -> Iterator[Outcome]:
         yield outcome
 
 
-def probe_control_flow(operator: str, place: Place, folder: Path) -> Iterator[tuple[int, Outcome]]:
-    """The outcome of a case at each version of its operator."""
-    for each in onnx.defs.get_all_schemas_with_history():
-        if each.name == operator and each.since_version >= 11:
-            outcome = Outcome()
-            for kind in NUMBERS:
-                text = re.sub(r"\bT\[", f"{kind}[", CONTROL_FLOW[operator])
-                head = f'<ir_version: 10, opset_import: ["": {each.since_version}]> '
-                model = onnx.parser.parse_model(head + text)
-                if _is_valid(model):
-                    outcome[(("V", kind),)] = _refusal(model, place, folder)
-            if outcome.get((("V", "float"),)) == "":
-                yield each.since_version, outcome
+def probe_text(name: str, place: Place, folder: Path) -> Iterator[tuple[int, Outcome]]:
+    """The outcome of a case of our own at each version of its operator, with one type for all variables."""
+    domain, _, operator = name.rpartition(":")
+    opsets = set[int]()
+    for version in range(OLDEST, onnx.defs.onnx_opset_version() + 1):
+        signature = schema.find(domain, operator, 1 if domain else version)
+        if signature is None or signature.since in opsets:
+            continue
+        opsets.add(signature.since)
+        variables = sorted(
+            variable for variable, types in signature.allowed.items() if "tensor(float)" in types
+        )
+        outcome = Outcome()
+        for kind, number in NUMBERS.items():
+            text = re.sub(r"\bT\[", f"{kind}[", TEXTS[name]).replace("N>", f"{number}>")
+            head = f'<ir_version: 10, opset_import: ["": {version}, "com.microsoft": 1]> '
+            model = onnx.parser.parse_model(head + text)
+            if onnx.defs.has(operator) is bool(domain) or _is_valid(model):
+                outcome[tuple((variable, kind) for variable in variables)] = _refusal(model, place, folder)
+        if outcome.get(tuple((variable, "float") for variable in variables)) == "":
+            yield signature.since, outcome
 
 
 def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -266,7 +317,8 @@ def table(outcomes: Outcomes) -> dict[str, list[dict[str, object]]]:
             for choice in choices
             if not any(outcome.get(choice, "") for outcome in found)
         ]
-        operators[operator].append({"since": since, "until": None, "types": taken})
+        if taken:
+            operators[operator].append({"since": since, "until": None, "types": taken})
     return operators
 
 
@@ -283,9 +335,9 @@ def main() -> None:
             outcomes[case.key] += found
             refused = {f"{dict(choice)}": why for outcome in found for choice, why in outcome.items() if why}
             print(case.name, case.key, (refused or "taken") if found else "not in float32", flush=True)
-        for operator in CONTROL_FLOW:
+        for operator in TEXTS:
             if not asked.operator or operator in asked.operator:
-                for since, outcome in probe_control_flow(operator, place, Path(folder)):
+                for since, outcome in probe_text(operator, place, Path(folder)):
                     outcomes[operator, since].append(outcome)
                     print(operator, since, outcome, flush=True)
     if asked.json:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import transposed_operands
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.numerics.half import Half
+from amp_rewrite.onnx_facts.operators import JOINS, REARRANGES, SELECTS
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.targets import Target
@@ -129,11 +131,36 @@ def refused(graph: UnitGraph, target: Target, half: Half) -> Mapping[int, Eviden
             node = graph.units[unit].node
             name = next(names(node), None) if node.domain == "" else None
             if name is not None:
-                text = f" for its {name}{', and runs it on the CPU' if target.has_faults else ''}"
+                authority = Authority.RUNTIME_BUG if target.is_strict else Authority.TARGET
+                text = f" for its {name}{'' if target.is_strict else ', and runs it on the CPU'}"
                 refusals[unit] = Evidence(
-                    Authority.TARGET, Reason.NO_KERNEL, target.name, half=half.name, text=text
+                    authority, Reason.NO_KERNEL, target.name, half=half.name, text=text
                 )
     return refusals
+
+
+def widened_sequences(graph: UnitGraph, halves: Sequence[bool], target: Target) -> Mapping[int, int]:
+    """Return the half units that must not be, each with its cause: those that make the sequences of recurrent
+    nodes in float32, movements of data included.
+
+    TensorRT's compiler moves a Cast to float32 into the loop over the sequence, and fails there (RTX 1.7.1:
+    "Mismatched number of elements in reshape op").
+    """
+    if not target.is_strict:
+        return {}
+
+    def behind(unit: int) -> Iterator[int]:
+        node = graph.units[unit].node
+        reads = node.inputs[:1] if node.op_type in _RECURRENT else node.inputs
+        if node.op_type in _RECURRENT or node.op_type in _SUNK:
+            yield from (each for each in graph.predecessors[unit] if set(graph.units[each].defs) & {*reads})
+
+    roots = [unit for name in _RECURRENT for unit in graph.by_operator.get(name, ()) if not halves[unit]]
+    return reach(roots, behind, halves.__getitem__)
+
+
+_RECURRENT = ("GRU", "LSTM", "RNN")
+_SUNK = REARRANGES | SELECTS | JOINS.keys()
 
 
 def needs_no_kernel(node: ir.Node) -> bool:

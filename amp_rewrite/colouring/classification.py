@@ -104,14 +104,14 @@ def _list_entry(
 def _no_kernel(options: Options) -> Evidence:
     """Return the evidence that the target has no half kernel. At `unsafe-force-all`, onnxruntime runs such a
     float16 node in float32, and rejects a bfloat16 one: its CPU provider has few kernels, and inserts no
-    Casts.
+    Casts. A strict target rejects both.
     """
-    forced = options.level is Level.UNSAFE_FORCE_ALL and options.half is BFLOAT16
-    if forced and options.target.has_faults:
-        return Evidence(
-            Authority.RUNTIME_BUG, Reason.NO_KERNEL, subject="onnxruntime", half=options.half.name
-        )
-    return Evidence(Authority.TARGET, Reason.NO_KERNEL, subject=options.target.name, half=options.half.name)
+    target, half = options.target, options.half
+    is_rejected = target.is_strict or (target.has_faults and half is BFLOAT16)
+    if options.level is Level.UNSAFE_FORCE_ALL and is_rejected:
+        subject = "onnxruntime" if target.has_faults else target.name
+        return Evidence(Authority.RUNTIME_BUG, Reason.NO_KERNEL, subject=subject, half=half.name)
+    return Evidence(Authority.TARGET, Reason.NO_KERNEL, subject=target.name, half=half.name)
 
 
 _UNKNOWN = Evidence(Authority.SCHEMA, Reason.UNKNOWN_OPERATOR)

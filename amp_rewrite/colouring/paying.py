@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from amp_rewrite.analysis import runtimes
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import classification, pruning, rules
 from amp_rewrite.colouring.classification import Findings
-from amp_rewrite.colouring.painting import Painting, Rule
+from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
 from amp_rewrite.costs import model_costs
 from amp_rewrite.costs.model_costs import Prediction, Prices
+from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.options import Options
 
 
@@ -66,9 +68,20 @@ def pruned(
     `prices` are those for these options, measured if None.
     """
     if not options.prunes or not any(painting.halves) or _is_guesswork(graph, options):
-        return Priced(painting)
+        return Priced(_settle_sequences(graph, painting, options))
     measured = prices or model_costs.measure_prices(graph, options)
-    return Priced(pruning.prune(measured, painting, unpruned), measured)
+    painting = pruning.prune(measured, painting, unpruned)
+    return Priced(_settle_sequences(graph, painting, options), measured)
+
+
+def _settle_sequences(graph: UnitGraph, painting: Painting, options: Options) -> Painting:
+    """Paint FULL what `runtimes.widened_sequences` names, but for what the user forces to half."""
+    causes = runtimes.widened_sequences(graph, painting.halves, options.target)
+    paints = list(painting.paints)
+    for unit, cause in causes.items():
+        if painting.entries[unit].authority is not Authority.PIN:
+            paints[unit] = Paint(Colour.FULL, Rule.SETTLE, cause)
+    return replace(painting, paints=tuple(paints)) if causes else painting
 
 
 def beside_pins(

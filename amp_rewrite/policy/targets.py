@@ -107,11 +107,11 @@ class Target:
 
     `table` names the table of its kernels (kernel_tables/); without one it has every kernel that the schemas
     allow. `together` are, by domain and operator, variables that must have one type though there are
-    kernels for two. `expands` says that it runs the ONNX function of an operator without a kernel.
-    `has_faults` says that the runtime is onnxruntime, whose known faults (analysis.runtimes) a result must
-    not run into. `refusals` say, by operator, which nodes it refuses though it has a kernel. `accumulate` is
-    the accumulator type of its half kernels, emulated in comparisons, and `longest_sum` the most terms that
-    they sum accurately.
+    kernels for two. A target that `is_strict` refuses a model with a node for which it has no kernel; others
+    run its ONNX function, or the node elsewhere. `has_faults` says that the runtime is onnxruntime, whose
+    known faults (analysis.runtimes) a result must not run into. `refusals` say, by operator, which nodes it
+    refuses though it has a kernel. `accumulate` is the accumulator type of its half kernels, emulated in
+    comparisons, and `longest_sum` the most terms that they sum accurately.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Target:
     together: Mapping[Operator, frozenset[str]] = field(
         default_factory=dict[Operator, frozenset[str]], repr=False
     )
-    expands: bool = True
+    is_strict: bool = False
     has_faults: bool = False
     refusals: Mapping[str, Refused] = field(default_factory=dict[str, Refused], repr=False)
     accumulate: Accumulation = Accumulation.FLOAT
@@ -133,7 +133,7 @@ class Target:
         if self.table is None:
             return None
         table = kernel_table.load(self.table)
-        return kernel_table.support(table, domain, operator, signature, half, expands=self.expands)
+        return kernel_table.support(table, domain, operator, signature, half, expands=not self.is_strict)
 
     def serves(self, domain: str, operator: str, version: int) -> bool:
         """Return whether the runtime has kernels of any types for a version of an operator."""
@@ -184,7 +184,7 @@ They accumulate in half: normal numbers lose 4.7e-3 of 1024 products and 6.5e-3 
 and 1.0e-2 (docs/witness.md).
 """
 
-TENSORRT = Target("tensorrt", table="tensorrt", expands=False, refusals={"LSTM": _peepholes})
+TENSORRT = Target("tensorrt", table="tensorrt", is_strict=True, refusals={"LSTM": _peepholes})
 """TensorRT, strongly typed from version 11 on, by what the parser and the compiler of TensorRT for RTX take
 (benchmarks/tensorrt_kernels.py). Normalisations accumulate in float32; for matrix products the builder
 chooses, by types and speed, a type of at least the range of the inputs (NVIDIA's "Precision Control", 11.2).

@@ -1,0 +1,192 @@
+"""The target `tensorrt`, and what TensorRT's own parser and compiler make of results; these skip without
+it."""
+
+import functools
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from amp_rewrite import Options, analyze, demo, measure_placement, rewrite
+from amp_rewrite.errors import AmpRewriteError, MissingPackageError
+from amp_rewrite.placement import placing, tensorrt
+from tests import real_models
+from tests.commands import failure, run
+
+
+@functools.cache
+def missing():
+    """Why TensorRT cannot be asked here; empty where it can be."""
+    try:
+        tensorrt.version()
+    except MissingPackageError as error:
+        return str(error)
+    return ""
+
+
+def needs_tensorrt(test):
+    """Marks a test that asks TensorRT, which is slow."""
+    return pytest.mark.slow(pytest.mark.skipif(bool(missing()), reason=missing())(test))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A function that returns the placement of a model by TensorRT, all in one process."""
+    path = tmp_path_factory.mktemp("tensorrt") / "model.onnx"
+    with placing.placer(tensorrt.NAME) as place_file:
+
+        def placed(model):
+            if isinstance(model, onnx.ModelProto):
+                onnx.save(model, path)
+            return place_file(path if isinstance(model, onnx.ModelProto) else model, None)
+
+        yield placed
+
+
+BETWEEN = """<ir_version: 10, opset_import: ["": 22]>
+  g (float[1, 4, 8, 8] x, float[4, 4, 1, 1] w) => (float[1, 4, n, m] y) {{
+    a = Conv (x, w) [op] b = {} y = Conv (b, w) }}"""
+
+
+def is_half(model, options):
+    """Whether the node `op` of a model is half."""
+    found = analyze(model, options)
+    return any(found.painting.is_half(unit.index) for unit in found.graph.units if unit.node.name == "op")
+
+
+@pytest.mark.parametrize(
+    ("node", "half", "expected"),
+    [
+        ("HardSwish (a)", "float16", True),
+        ("HardSwish (a)", "bfloat16", False),
+        ("ConvTranspose (a, w)", "float16", True),
+        ("ConvTranspose (a, w)", "bfloat16", False),
+        ("Relu (a)", "bfloat16", True),
+    ],
+)
+def test_the_table_is_what_tensorrt_takes(node, half, expected):
+    """A node is half where TensorRT compiles it so; `any` gives it half all the same."""
+    model = parser.parse_model(BETWEEN.format(node))
+    for target, answer in (("tensorrt", expected), ("any", True)):
+        assert is_half(model, Options(half=half, target=target)) is answer
+
+
+def recurrent(operator, gates, inputs="x, w, r, b", between="x = Identity (s)"):
+    """A recurrent node of two inputs and hidden units, with stored weights, behind a sequence of three."""
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["": 22]>
+      g (float[3, 1, 2] s) => (float[3, 1, 1, 2] y)
+      <float[2, 2] k = {{1, 2, 3, 4}}, float[1, 6] p = {{1, 2, 3, 4, 5, 6}}> {{
+        {between} [op] y = {operator} <hidden_size = 2> ({inputs}) }}""")
+    for name, shape in (("w", (1, 2 * gates, 2)), ("r", (1, 2 * gates, 2)), ("b", (1, 4 * gates))):
+        values = np.linspace(-1, 1, np.prod(shape), dtype=np.float32).reshape(shape)
+        model.graph.initializer.append(numpy_helper.from_array(values, name))
+    return model
+
+
+PEEPHOLES = "x, w, r, b, , , , p"
+BEHIND = "a = MatMul (s, k) t = Transpose <perm = [1, 0, 2]> (a) x = Transpose <perm = [1, 0, 2]> (t)"
+
+
+@pytest.mark.parametrize(("inputs", "expected"), [("x, w, r, b", True), (PEEPHOLES, False)])
+def test_an_lstm_with_peepholes_stays_float32(inputs, expected):
+    """TensorRT multiplies peepholes in float32, and selects between that and half, which it refuses."""
+    assert is_half(recurrent("LSTM", 4, inputs), Options(target="tensorrt")) is expected
+
+
+@needs_tensorrt
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+@pytest.mark.parametrize("io", ["keep", "half"])
+@pytest.mark.parametrize("level", ["default", "unsafe-force-all"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        demo.network(),
+        parser.parse_model(BETWEEN.format("HardSwish (a)")),
+        recurrent("LSTM", 4, PEEPHOLES, BEHIND),
+        recurrent("GRU", 3, between=BEHIND),
+    ],
+    ids=["demo", "hard swish", "peepholes", "gru"],
+)
+def test_results_build(place, model, half, io, level):
+    """What TensorRT builds in float32 it builds as our result, in both half types, at any level."""
+    assert not place(model).refused
+    options = Options(half=half, io=io, level=level, target="tensorrt")
+    assert not place(rewrite(model, options).model).refused
+
+
+@needs_tensorrt
+def test_layers_types_and_casts_are_counted(place):
+    """The demo's Convs are half layers; Casts are those at its borders and around its float32 parts."""
+    original = measure_placement(demo.network(), "tensorrt", dims={"batch": 2})
+    result = place(rewrite(demo.network(), Options(target="tensorrt")).model)
+    assert original.operators["Convolution"] == result.half["Convolution"] == 3
+    assert (sum(original.half.values()), original.float_casts) == (0, 0)
+    assert result.casts["float32>float16"] >= 1 <= result.casts["float16>float32"]
+    assert original.engine_bytes > 0 < result.engine_bytes
+
+
+REFUSED = """<ir_version: 10, opset_import: ["": 22]>
+  g (float16[1, 4, 8, 8] x, float[1, 4, 4, 4] w) => (float16[1, 4, 8, 8] y) {
+    [first] a = Relu (x) [odd] y = Celu (a) }"""
+
+
+@needs_tensorrt
+def test_the_command(tmp_path):
+    """It shows the engine, names the refused node, exits with 1 then, and writes both as JSON."""
+    good, bad, report = tmp_path / "good.onnx", tmp_path / "bad.onnx", tmp_path / "placement.json"
+    onnx.save(demo.network(), good)
+    onnx.save(parser.parse_model(REFUSED), bad)
+    shown = run("placement", good, "--provider", "tensorrt", "--dim", "batch=2")
+    assert shown.exit_code == 0
+    assert "MB" in shown.stdout
+    shown = run("placement", good, bad, "--provider", "tensorrt", "--json", report)
+    assert shown.exit_code == 1
+    assert "REFUSED" in shown.stdout
+    assert "Celu 'odd'" in shown.stdout
+    models = json.loads(report.read_text())["models"]
+    assert [each["loads"] for each in models] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--run",), "--run has no effect with --provider tensorrt"),
+        (("--samples", "2", "--seed", "1"), "--seed and --samples have no effect with --provider tensorrt"),
+    ],
+)
+def test_flags_of_runs_are_refused(tmp_path, flags, message):
+    """TensorRT runs nothing here."""
+    onnx.save(demo.network(), tmp_path / "m.onnx")
+    assert message in failure("placement", tmp_path / "m.onnx", "--provider", "tensorrt", *flags)
+
+
+def test_missing_packages_are_one_line(tmp_path, monkeypatch):
+    """Without the packages the command says how to install them."""
+    onnx.save(demo.network(), tmp_path / "m.onnx")
+    monkeypatch.setattr(tensorrt.importlib.util, "find_spec", lambda _: None)
+    line = failure("placement", tmp_path / "m.onnx", "--provider", "tensorrt")
+    assert "amp-rewrite[tensorrt]" in line
+
+
+@needs_tensorrt
+@pytest.mark.parametrize("name", real_models.NAMES)
+def test_real_models_build(place, name, tmp_path):
+    """A shared model that TensorRT builds in float32 builds as our result, with few more layers."""
+    path = real_models.path(name)
+    original = place(path)
+    if original.refused:
+        pytest.skip(f"TensorRT refuses it in float32: {original.refused}")
+    for half in ("float16", "bfloat16"):
+        output = tmp_path / f"{half}.onnx"
+        rewrite(path, Options(half=half, target="tensorrt"), output=output)
+        result = place(output)
+        assert not result.refused
+        assert result.nodes <= 1.02 * original.nodes + result.float_casts
+
+
+def test_an_unknown_device_is_refused():
+    """`measure_placement` knows devices and TensorRT."""
+    with pytest.raises(AmpRewriteError, match="tensorrt"):
+        measure_placement(demo.network(), "tpu")
