@@ -219,6 +219,16 @@ class CertificateError(AmpRewriteError):
     """
 
 
+class EngineError(AmpRewriteError):
+    """The compiler of a target refuses a result, which is then not written.
+
+    Examples:
+        >>> from amp_rewrite.errors import EngineError
+        >>> str(EngineError("TensorRT refuses the result", remedy="keep the node in float32"))
+        'TensorRT refuses the result; keep the node in float32'
+    """
+
+
 class MissingPackageError(AmpRewriteError):
     """An optional package is needed: `package`, which the extra `extra` of amp-rewrite installs.
 

@@ -1,5 +1,7 @@
 """The command line, run in the process of the tests."""
 
+import re
+
 from click.testing import CliRunner
 
 from amp_rewrite.cli import main
@@ -19,3 +21,10 @@ def failure(*arguments):
     assert (result.exit_code, result.stdout) == (2, ""), result.output
     (line,) = result.stderr.splitlines()
     return line
+
+
+def rows(table):
+    """The cells of each row of a table, `arguments | what the command says`; further lines are indented."""
+    return [
+        [" ".join(cell.split()) for cell in row.split("|")] for row in re.split(r"\n(?! )", table.strip())
+    ]

@@ -102,7 +102,10 @@ OPTIONS = [
     ({"io": "keeep"}, "Options.io: 'keeep' is not one of keep, half; did you mean keep?\n"),
     ({"io": True}, "Options.io: True is not one of keep, half"),
     ({"level": 2}, "Options.level: 2 is not one of default, tensor-cores-only"),
-    ({"target": "cuda"}, "Options.target: 'cuda' is not one of onnxruntime-cuda, onnxruntime-webgpu, any"),
+    (
+        {"target": "cuda"},
+        "Options.target: 'cuda' is not one of onnxruntime-cuda, onnxruntime-webgpu, tensorrt, any",
+    ),
     (
         {"lists": ["MatMul"]},
         "Options.lists: list is not an operator list; give an OpLists (amp_rew",

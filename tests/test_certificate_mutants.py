@@ -9,13 +9,7 @@ import pytest
 
 from amp_rewrite import Options, certify, rewrite
 from amp_rewrite.errors import ModelError
-from tests import certificate_mutants, certificate_mutants_of_ports, certificate_mutants_of_values
-
-KINDS = (
-    *certificate_mutants.KINDS,
-    *certificate_mutants_of_values.KINDS,
-    *certificate_mutants_of_ports.KINDS,
-)
+from tests.certificate_mutants import KINDS, mutant, rewired
 
 MODELS = Path(__file__).parents[2] / "shared" / "models"
 HELD = """
@@ -62,7 +56,7 @@ def survivors(kind, count):
         name = names[random.integers(len(names))]
         original, result = results(name)
         model = onnx.ModelProto.FromString(result)
-        what = certificate_mutants.mutant(kind, model, random)
+        what = mutant(kind, model, random)
         if what is None:
             continue
         made += 1
@@ -87,9 +81,7 @@ def is_the_same(kind, result, model):
 
     Graphs store equal numbers under several names, and rewiring a node from one to the other changes nothing.
     """
-    return (
-        kind is certificate_mutants.rewired and certify(result, model).proved and same_stored(result, model)
-    )
+    return kind is rewired and certify(result, model).proved and same_stored(result, model)
 
 
 def same_stored(result, model):

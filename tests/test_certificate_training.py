@@ -225,21 +225,14 @@ DYNAMIC = {
 DAMAGED = [
     *("{", "[]", '{"scale": {}}', '{"scale": {}, "state": {"scale": 3}}', "[" * 10_000),
     *(
-        json.dumps({**DYNAMIC, "scale": {**DYNAMIC["scale"], **part}})
-        for part in (
-            {"multiplier": "x"},
-            {"multiplier": 1e300},
-            {"multiplier": 10**400},
-            {"multiplier": -2.0},
-            {"multiplier": None},
-            {"increment_period": "x"},
-            {"increment_period": 2.5},
-            {"increment_period": 10**30},
+        json.dumps({**DYNAMIC, part: {**DYNAMIC[part], name: value}})
+        for part, name, values in (
+            ("scale", "multiplier", ["x", 1e300, 10**400, -2.0, None]),
+            ("scale", "increment_period", ["x", 2.5, 10**30]),
+            ("state", "scale", [["x"], [[1], "x"]]),
+            ("state", "finite", [[1]]),
         )
-    ),
-    *(
-        json.dumps({**DYNAMIC, "state": {**DYNAMIC["state"], **part}})
-        for part in ({"scale": ["x"]}, {"scale": [[1], "x"]}, {"finite": [1]})
+        for value in values
     ),
     json.dumps({**DYNAMIC, "state": {"scale": ["loss_scale", "n"], "finite": None}}),
     *(json.dumps({**DYNAMIC, "powers": powers}) for powers in (None, [1], {"a": "x"}, {"a": 10**6})),

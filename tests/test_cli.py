@@ -135,37 +135,6 @@ def test_a_saved_plan_gives_the_same_bytes(model, tmp_path, flags):
     assert "BROKEN" not in result.output
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--to", "float16"),
-        ("--target", "any"),
-        ("--list", "default"),
-        ("--allow", "Exp"),
-        ("--infer", "Exp"),
-        ("--clear", "Exp"),
-        ("--deny", "Exp"),
-        ("--keep-full", "x"),
-        ("--force-half", "x"),
-        ("--level", "default"),
-        ("--no-follow",),
-        ("--io", "keep"),
-        ("--keep-io", "x"),
-        ("--keep-functions",),
-    ],
-)
-def test_a_plan_stands_alone(model, flags):
-    """A flag that decides is refused beside --plan, also one that asks for what is the default."""
-    line = failure(model, "--plan", "plan.json", *flags)
-    assert line == f"amp-rewrite: --plan decides everything; leave out {flags[0]}"
-
-
-def test_every_flag_beside_a_plan_is_named(model):
-    """With several of them, the one line names them all."""
-    line = failure("explain", model, "--plan", "plan.json", "--deny", "Exp", "--io", "half")
-    assert line.endswith("leave out --deny and --io")
-
-
 def test_a_bare_clone_has_a_version():
     """--version of a checkout that is not installed says so, and ends well."""
     command = [sys.executable, "-S", "-c", BARE, "--version"]
@@ -231,38 +200,6 @@ def test_explain_all_prints_float32_first(model):
     """`explain MODEL --all` has a line for every unit, those in float32 before those in half."""
     colours = [line.split()[0] for line in run("explain", model, "--all").stdout.splitlines()]
     assert colours == ["full", "full", "half", "half"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("none.onnx",), "none.onnx: there is no such file; check the path"),
-        (("{model}", "--allow", "Matmul"), "there is no operator Matmul; did you mean MatMul?"),
-        (("{model}", "--allow", "Exp", "--deny", "Exp"), "Exp is in both --allow and --deny"),
-        (("{model}", "--keep-full", "prodct"), "did you mean product"),
-        (("{model}", "--keep-full", "["), "[ is not a valid regular expression"),
-        (("{model}", "--list", "defalt"), "did you mean default?"),
-        (("{model}", "--plan", "none.json"), "none.json: cannot be read"),
-        (("{model}", "-o", "{model}"), "is the input itself; choose another place, or use --in-place"),
-        (("{model}", "-o", "{folder}/none/out.onnx"), "cannot be written"),
-        (("{model}", "-o", "{folder}/m.ort"), "m.ort would be read as another format, by its name; name the"),
-        (("{model}", "-o", "{folder}/M.JSON"), "M.JSON would be read as another format, by its name; name"),
-        (("{model}", "--io", "half", "--keep-io", "nosuch"), "no float32 input or output is called 'nosuch'"),
-        (("{model}", "--external-data", "2"), "say auto, always, never, or a size such as 2GB"),
-        (("{model}", "--external-data", "0GB"), "--external-data 0GB is not a valid value"),
-        (("explain", "{model}", "rot"), "no node is called 'rot'; did you mean root"),
-        (("demo", "-o", "{model}"), "cannot be written"),
-        (("{model}", "--keep-io", "x"), "--keep-io is for --io half; add --io half"),
-        (("{model}", "--dry-run", "--json", "{folder}/none/r.json"), "; choose another place"),
-        (("verfiy", "{model}", "{model}"), "no command or file 'verfiy'; did you mean verify?"),
-        (("demo.onx",), "demo.onx: there is no such file; check the path"),
-    ],
-)
-def test_what_is_wrong_is_one_line_and_exit_code_2(model, arguments, words):
-    """Every mistake gets one line that says what would help, and leaves the folder as it was."""
-    filled = [argument.format(model=model, folder=model.parent) for argument in arguments]
-    assert words in failure(*filled)
-    assert [p.name for p in model.parent.iterdir()] == ["model.onnx"]
 
 
 @pytest.mark.parametrize(
@@ -378,13 +315,6 @@ def test_functions_that_are_kept_are_counted(model):
     onnx.save(parser.parse_model(FUNCTIONS), model)
     assert "warning  1 model-local function kept, in float32" in run(model, "--keep-functions").output
     assert "kept, in float32" not in run(model).output
-
-
-def test_a_word_that_no_file_can_be_called():
-    """A first argument that is too long for a name is looked at as a model, and refused in one line."""
-    done = run("x" * 5000)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
 
 
 def test_verbose_has_versions_and_the_time_of_each_stage(tmp_path):

@@ -8,7 +8,7 @@ from amp_rewrite.cli import main
 from amp_rewrite.cli.commands import loaded
 from amp_rewrite.cli.file_conflicts import INEFFECTIVE
 from tests import text
-from tests.commands import run
+from tests.commands import rows, run
 
 
 @pytest.fixture
@@ -57,31 +57,23 @@ def test_beside_a_rewrite_that_does_less(model, rule, flag):
     assert f"{flag} has no effect with {rule.beside}, which {rule.does}; leave out {flag}" in said
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (
-            ("--no-verify", "--samples", "2", "--seed", "3"),
-            "--seed and --samples have no effect with",
-        ),
-        (
-            ("--no-verify", "--data", "a.npz"),
-            "leave out --data, or --no-verify, or add --observe always or",
-        ),
-        (("--no-verify", "--data", "a.npz", "--observe", "never"), "--data has no effect with --no-verify"),
-        (("--data", "a.npz", "--dim", "n=4"), "--dim has no effect with --data, which supplies the inputs"),
-        (("verify", "a", "b", "--data", "c", "--samples", "2"), "--samples has no effect with --data"),
-        (("bench", "a", "--data", "c", "--seed", "2"), "--seed has no effect with --data"),
-        (("coverage", "a", "--tolerance", "0.1"), "--tolerance is for --baseline; add --baseline FILE"),
-        (
-            ("coverage", "a", "--baseline", "b", "--update", "--tolerance", "0.1"),
-            "--tolerance has no effect with --update, which compares nothing",
-        ),
-    ],
-)
-def test_what_a_line_says(model, flags, said):
+LINES = """
+--no-verify --samples 2 --seed 3 | --seed and --samples have no effect with
+--no-verify --data a.npz         | leave out --data, or --no-verify, or add --observe always or
+--no-verify --data a.npz --observe never | --data has no effect with --no-verify
+--data a.npz --dim n=4           | --dim has no effect with --data, which supplies the inputs
+verify a b --data c --samples 2  | --samples has no effect with --data
+bench a --data c --seed 2        | --seed has no effect with --data
+coverage a --tolerance 0.1       | --tolerance is for --baseline; add --baseline FILE
+coverage a --baseline b --update --tolerance 0.1
+    | --tolerance has no effect with --update, which compares nothing
+"""
+
+
+@pytest.mark.parametrize(("flags", "message"), rows(LINES))
+def test_what_a_line_says(model, flags, message):
     """Flags of one kind are named together, and what would give them something to do."""
-    assert said in refusal(model, *flags)
+    assert message in refusal(model, *flags.split())
 
 
 @pytest.mark.parametrize(

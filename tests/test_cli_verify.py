@@ -17,7 +17,7 @@ from amp_rewrite.demo import network
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running.inputs import feeds
-from tests.commands import run
+from tests.commands import failure, rows, run
 
 OVERFLOW = """<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] y) {
     [shift] s = Add (x, x) [square] a = Mul (s, s) [root] y = Sqrt (a) }"""
@@ -41,13 +41,33 @@ def data(model, name):
     return ("--data", model.with_name(f"{name}.npz"))
 
 
-def test_a_rewrite_that_overflows_is_written_and_ends_with_1(model):
-    """The file is there, the exit code is 1, and the output names the node and the flag that would help."""
-    result = run(model, *FORCED, *data(model, "large"))
-    assert result.exit_code == 1
-    assert model.with_name("model_fp16.onnx").exists()
-    assert "Mul 'square', whose inputs range from 2 to 300" in result.output
-    assert "--keep-full square" in result.output
+RUNS = """
+model.onnx --level unsafe-force-all --data large.npz
+    | 1 | Mul 'square', whose inputs range from 2 to 300 & --keep-full square
+model.onnx --level unsafe-force-all --data large.npz --in-place     | 1 | --keep-full square
+model.onnx --level unsafe-force-all --data small.npz                | 0 | PASS & no --keep-full
+model.onnx --level unsafe-force-all --no-verify                     | 0 | no compared
+model.onnx --level unsafe-force-all --data nan.npz
+    | 1 | y: proves nothing: NaN or infinities in input 'x' & no PASS & no next
+verify model.onnx model.onnx --data nan.npz                         | 1 | no PASS
+model.onnx --deny Add --deny Mul --deny Sqrt --require-verify       | 0 | compared with the original
+own.onnx | 0 | not compared with the original, which does not load: onnxruntime refuses
+verify model.onnx own.onnx | 1 | not compared with the original: it does not run & no relative L2
+"""
+
+
+@pytest.mark.parametrize(("arguments", "exit_code", "phrases"), rows(RUNS))
+def test_a_run_ends_with_its_verdict(model, monkeypatch, arguments, exit_code, phrases):
+    """0 for a good one or none, 1 for a bad one, whose result is written; what is said holds for the data."""
+    monkeypatch.chdir(model.parent)
+    np.savez("nan.npz", x=np.float32([np.nan, np.nan]))
+    onnx.save(parser.parse_model(OWN), "own.onnx")
+    result = run(*arguments.split())
+    assert result.exit_code == int(exit_code)
+    for phrase in phrases.split(" & "):
+        assert (phrase.removeprefix("no ") in result.output) != phrase.startswith("no ")
+    if arguments.startswith("model.onnx") and "--in-place" not in arguments:
+        assert Path("model_fp16.onnx").exists()
 
 
 def test_the_flag_that_is_advised_helps(model):
@@ -58,65 +78,12 @@ def test_the_flag_that_is_advised_helps(model):
     assert run(model, *FORCED, *data(model, "large"), *advised).exit_code == 0
 
 
-def test_other_inputs_other_verdict(model):
-    """Inputs that stay small pass: a verdict holds for the data that it saw."""
-    assert run(model, *FORCED, *data(model, "small")).exit_code == 0
-
-
-def test_no_verify_asks_nothing(model):
-    """With --no-verify nothing is compared, and the exit code is that of the rewrite."""
-    result = run(model, *FORCED, "--no-verify")
-    assert result.exit_code == 0
-    assert "compared" not in result.output
-
-
 def test_a_bad_verdict_is_told_when_all_is_quiet(model):
     """With -q a bad verdict still goes to standard error."""
     result = run(model, *FORCED, *data(model, "large"), "-q")
     assert result.exit_code == 1
     assert "--keep-full square" in result.stderr
     assert result.stdout == ""
-
-
-def test_a_model_that_no_runtime_here_knows_is_rewritten_all_the_same(tmp_path):
-    """What cannot be run cannot be compared: one line says so, and the rewrite is done."""
-    path = tmp_path / "own.onnx"
-    onnx.save(parser.parse_model(OWN), path)
-    result = run(path)
-    assert result.exit_code == 0
-    assert "not compared with the original, which does not load: onnxruntime refuses" in result.output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--data", "missing.npz"), "there is no such file"),
-        (("--dim", "missing=3"), "no open dimension 'missing'"),
-    ],
-)
-def test_inputs_that_cannot_be_had_are_bad_usage(model, arguments, words):
-    """A slip in --data or --dim must not pass as a rewrite that was compared: nothing is written."""
-    result = run(model, *arguments)
-    assert result.exit_code == 2
-    assert words in result.stderr
-    assert not model.with_name("model_fp16.onnx").exists()
-
-
-@pytest.mark.parametrize(
-    "bound", ["relative_l2=nan", "relative_l2=-1", "top1=2", "non_finite=-1", "cosine=1.1"]
-)
-def test_a_bound_that_means_nothing_is_bad_usage(model, bound):
-    """A bound that every output breaks, or none, is a slip."""
-    result = run(model, "--tolerance", bound)
-    assert result.exit_code == 2
-    assert f"{bound} is out of range" in result.stderr
-
-
-def test_in_place_is_compared_with_what_was_there(model):
-    """The model that is overwritten is still what the result is compared with."""
-    result = run(model, *FORCED, *data(model, "large"), "--in-place")
-    assert result.exit_code == 1
-    assert "square" in result.output
 
 
 def test_verify_says_yes(model):
@@ -149,16 +116,6 @@ def test_a_long_name_is_printed_whole(tmp_path):
     assert name == "".join(line.split("  ")[0].strip() for line in lines[2:])
 
 
-def test_models_of_other_names_are_not_compared(model, tmp_path):
-    """Where nothing could be compared no table pretends so; what differs is said."""
-    other = tmp_path / "other.onnx"
-    onnx.save(parser.parse_model(OWN), other)
-    result = run("verify", model, other)
-    assert result.exit_code == 1
-    assert "not compared with the original: it does not run" in result.output
-    assert "relative L2" not in result.output
-
-
 def test_tolerances_decide(model):
     """A bound that is moved or taken away changes the verdict."""
     run(model, *FORCED, "--no-verify", "-q")
@@ -173,23 +130,29 @@ def test_tolerances_decide(model):
     assert run("verify", *lost, *free).exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("verify", "{model}", "none.onnx"), "none.onnx: there is no such file"),
-        (("verify", "{model}", "{model}", "--data", "none.npz"), "none.npz"),
-        (("verify", "{model}", "{model}", "--tolerance", "l2=1"), "there is no tolerance l2"),
-        (("{model}", "--tolerance", "1e-4"), "write NAME=BOUND, as in error=1e-4"),
-        (("{model}", "--tolerance", "error:1e-4"), "write NAME=BOUND, as in error=1e-4"),
-        (("verify", "{model}", "{model}", "--dim", "batch"), "--dim batch is not NAME=SIZE"),
-    ],
-)
-def test_what_is_wrong_is_one_line(model, arguments, words):
-    """Bad input to `verify` is one line and exit code 2."""
-    result = run(*(argument.format(model=model) for argument in arguments))
-    assert result.exit_code == 2
-    assert len(result.stderr.strip().splitlines()) == 1
-    assert words in result.stderr
+MISTAKES = {
+    "--data missing.npz": "there is no such file",
+    "--dim missing=3": "no open dimension 'missing'",
+    "--tolerance 1e-4": "write NAME=BOUND, as in error=1e-4",
+    "--tolerance error:1e-4": "write NAME=BOUND, as in error=1e-4",
+    **{
+        f"--tolerance {bound}": f"{bound} is out of range"
+        for bound in ("relative_l2=nan", "relative_l2=-1", "top1=2", "non_finite=-1", "cosine=1.1")
+    },
+    "verify none.onnx": "none.onnx: there is no such file",
+    "verify MODEL --data none.npz": "none.npz",
+    "verify MODEL --tolerance l2=1": "there is no tolerance l2",
+    "verify MODEL --dim batch": "--dim batch is not NAME=SIZE",
+}
+
+
+@pytest.mark.parametrize("arguments", MISTAKES)
+def test_what_is_wrong_is_one_line(model, arguments):
+    """A slip must not pass as a rewrite that was compared, and a bound that all or none break is one."""
+    command, *flags = arguments.replace("MODEL", str(model)).split()
+    line = failure("verify", model, *flags) if command == "verify" else failure(model, command, *flags)
+    assert MISTAKES[arguments] in line
+    assert not model.with_name("model_fp16.onnx").exists()
 
 
 def test_names_with_brackets_are_printed_as_they_are(tmp_path):
@@ -293,27 +256,8 @@ def test_a_source_that_is_deleted_midway_is_not_compared(model, monkeypatch):
     assert "there is no such file" in line
 
 
-def test_what_has_to_be_verified_is_compared_also_where_nothing_changed(model):
-    """A copy is compared like any result, so that --require-verify can hold."""
-    denied = [flag for operator in ("Add", "Mul", "Sqrt") for flag in ("--deny", operator)]
-    result = run(model, *denied, "--require-verify")
-    assert result.exit_code == 0
-    assert "compared with the original" in result.output
-
-
 OUTSIDE = """<ir_version: 9, opset_import: ["": 17]> g (float[n,4] x) => (float[n,4] y)
     <float[4,4] w = ["location": "w.data"]> { y = MatMul (x, w) }"""
-
-
-def test_inputs_that_prove_nothing_are_no_good_verdict(model):
-    """NaN in, NaN out: no output passes, input and output are named, and the exit code is 1."""
-    np.savez(model.with_name("nan.npz"), x=np.float32([np.nan, np.nan]))
-    result = run(model, *FORCED, *data(model, "nan"))
-    assert result.exit_code == 1
-    assert "y: proves nothing: NaN or infinities in input 'x'" in result.output
-    assert "PASS" not in result.output
-    assert "next" not in result.output
-    assert run("verify", model, model, *data(model, "nan")).exit_code == 1
 
 
 BAKED = """<ir_version: 9, opset_import: ["": 17]>

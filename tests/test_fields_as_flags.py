@@ -147,6 +147,6 @@ def test_a_model_that_is_not_compared_names_flags(folder):
 
 
 def test_declared_flags_are_those_of_messages():
-    """A message that names a field of Options names the flag that the field declares."""
-    named = {name: FLAGS.get(f"Options.{name}", each.flag) for name, each in DECLARED.items() if each.flag}
-    assert named == {name: each.flag for name, each in DECLARED.items() if each.flag}
+    """A message that names a field of Options names the first flag that the field declares."""
+    declared = {f"Options.{name}": each.flags[0].name for name, each in DECLARED.items() if each.flags}
+    assert {name: FLAGS.get(name, flag) for name, flag in declared.items()} == declared

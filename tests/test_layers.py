@@ -142,12 +142,13 @@ CHANGING = {
 ON_HOLDERS = {"append", "clear", "extend", "insert", "pop", "remove", "sort", "update"}
 
 
-def test_contributing_names_who_changes_a_model():
-    """CONTRIBUTING.md names each module that assigns to parts of a model, or calls what changes them."""
-    said = sentence("Only these change a model", "What `running/` changes")
+def test_the_design_names_who_changes_a_model():
+    """docs/design.md names each module that assigns to parts of a model, or calls what changes them."""
+    page = (ROOT / "docs" / "design.md").read_text()
+    said = page[page.index("## What may change a model") : page.index("## Ten decisions")]
     inner = (path for path in MODULES if path.parent.name != "running")
-    found = {path.stem for path in inner if any(map(changes, ast.walk(tree_of(path))))}
-    assert set(re.findall(r"`(\w+)`", said)) == found
+    found = [path for path in inner if any(map(changes, ast.walk(tree_of(path))))]
+    assert set(re.findall(r"`(\w+\.\w+)`", said)) == {f"{path.parent.name}.{path.stem}" for path in found}
 
 
 def changes(node):

@@ -38,8 +38,8 @@ class Recorded(progress.ShownProgress):
 def shown(monkeypatch):
     """What commands show, on a terminal or not."""
     found = Recorded()
-    for command in ("verify", "rewrite", "tune", "restore"):
-        name = f"amp_rewrite.cli.{command}_command.shown_progress"
+    for module in ("verify_command", "rewrite_job", "restore_command"):
+        name = f"amp_rewrite.cli.{module}.shown_progress"
         monkeypatch.setattr(name, lambda **_: contextlib.nullcontext(found))
     return found.told
 

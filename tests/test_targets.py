@@ -198,7 +198,9 @@ def test_values_follow_the_queries_beside_another_mask(opset, mask, target):
 
 def test_an_unknown_target_is_an_error():
     """A target that nobody knows says which there are."""
-    with pytest.raises(OptionError, match="choose one of onnxruntime-cuda, onnxruntime-webgpu, any"):
+    with pytest.raises(
+        OptionError, match="choose one of onnxruntime-cuda, onnxruntime-webgpu, tensorrt, any"
+    ):
         targets.named("tpu")
 
 

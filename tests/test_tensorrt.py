@@ -3,6 +3,7 @@ it."""
 
 import functools
 import json
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -170,8 +171,13 @@ def test_missing_packages_are_one_line(tmp_path, monkeypatch):
     assert "amp-rewrite[tensorrt]" in line
 
 
+SMALL = """ultraface_rfb320 bigru_tagger.legacy dynamo_cond_scan.dynamo plcmos_v2 yolos_tiny.legacy
+    clip_small.dynamo llama_tiny_ort_fused""".split()
+"""Shared models of all kinds that compile in seconds."""
+
+
 @needs_tensorrt
-@pytest.mark.parametrize("name", real_models.NAMES)
+@pytest.mark.parametrize("name", SMALL)
 def test_real_models_build(place, name, tmp_path):
     """A shared model that TensorRT builds in float32 builds as our result, with few more layers."""
     path = real_models.path(name)
@@ -190,3 +196,47 @@ def test_an_unknown_device_is_refused():
     """`measure_placement` knows devices and TensorRT."""
     with pytest.raises(AmpRewriteError, match="tensorrt"):
         measure_placement(demo.network(), "tpu")
+
+
+@needs_tensorrt
+def test_a_rewrite_is_checked_before_it_is_written(tmp_path):
+    """A result that TensorRT compiles is written; of one that it refuses the node is named."""
+    good, bad = tmp_path / "good.onnx", tmp_path / "bad.onnx"
+    onnx.save(demo.network(), good)
+    onnx.save(parser.parse_model(BETWEEN.format("HardSwish (a)")), bad)
+    asked = ("--target", "tensorrt", "--check", "tensorrt")
+    shown = run(good, "-o", tmp_path / "half.onnx", *asked, "--json", tmp_path / "report.json")
+    assert shown.exit_code == 0
+    assert "compiles it" in shown.stdout
+    assert json.loads((tmp_path / "report.json").read_text())["engine"]["engine_bytes"] > 0
+    assert (tmp_path / "half.onnx").exists()
+    forced = ("--to", "bfloat16", "--force-half", "op")
+    line = failure(bad, "-o", tmp_path / "none.onnx", *asked, *forced)
+    assert "TensorRT refuses the result: HardSwish 'op'" in line
+    assert "--keep-full" in line
+    assert not (tmp_path / "none.onnx").exists()
+
+
+@needs_tensorrt
+def test_a_model_that_tensorrt_refuses_itself(tmp_path):
+    """Then the check says so, and what is wrong with the model."""
+    path = tmp_path / "m.onnx"
+    onnx.save(parser.parse_model(REFUSED), path)
+    assert "TensorRT refuses the model itself: Celu 'odd'" in failure(
+        path, "-o", tmp_path / "n.onnx", "--to", "bfloat16", "--check", "tensorrt"
+    )
+
+
+def test_the_engine_computes_what_the_emulation_does(tmp_path, monkeypatch):
+    """On a GPU; the benchmark also measures the latency of float32, our and all-half engines."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    import tensorrt_gpu  # noqa: PLC0415 - no package
+
+    pytest.importorskip("onnxruntime_ep_nv_tensorrt_rtx")
+    try:
+        options = tensorrt_gpu.options_for("tensorrt")
+    except tensorrt_gpu.NoDeviceError as error:
+        pytest.skip(f"there is no GPU for TensorRT: {error}")
+    onnx.save(demo.network(), tmp_path / "m.onnx")
+    measured = tensorrt_gpu.measure(tmp_path / "m.onnx", options)
+    assert max(each["from emulation"] for each in measured.values()) < 1e-2

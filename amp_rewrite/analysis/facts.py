@@ -107,16 +107,16 @@ def _findings(
     faint: Faint,
     pinned: Held,
 ) -> Mapping[int, Evidence]:
-    has_faults = options.target.has_faults
+    is_onnxruntime = options.target.is_onnxruntime
     merged: dict[int, Evidence] = {}
     for findings in (
         observed.held(graph, pinned),
-        runtimes.faults(graph) if has_faults else {},
+        runtimes.faults(graph) if is_onnxruntime else {},
         value_ranges.findings,
         flows.check(graph, value_ranges.fits, options.half),
         cancellation.check(graph, value_ranges.fits, options.half),
         accumulators.check(graph, options.half),
-        runtimes.quantised(graph, fused=has_faults),
+        runtimes.quantised(graph, fused=is_onnxruntime),
         observed.check(graph, observations, value_ranges, options.half),
         outputs.faint_outputs(graph, faint, options),
         runtimes.refused(graph, options.target, options.half),

@@ -133,9 +133,7 @@ def refused(graph: UnitGraph, target: Target, half: Half) -> Mapping[int, Eviden
             if name is not None:
                 authority = Authority.RUNTIME_BUG if target.is_strict else Authority.TARGET
                 text = f" for its {name}{'' if target.is_strict else ', and runs it on the CPU'}"
-                refusals[unit] = Evidence(
-                    authority, Reason.NO_KERNEL, target.name, half=half.name, text=text
-                )
+                refusals[unit] = Evidence(authority, Reason.NO_KERNEL, target.name, half=half.name, text=text)
     return refusals
 
 

@@ -62,7 +62,9 @@ def vanishing_divisor(constant: Constant, context: Context) -> Findings:
 
     paths = propagate(context.graph, constant.uses, after)
     ends = [use for use in paths.uses if _divides(use, context)]
-    evidence = constant.evidence(Reason.ROUNDED, half, fit.high if tiny else None, 0.0, ", and is divided by")
+    evidence = constant.evidence(
+        Reason.ROUNDED, half, fit.high if tiny else None, 0.0, ", and is part of a divisor or a logarithm"
+    )
     return {use.unit: evidence for use in paths.on_paths_to(ends)}
 
 

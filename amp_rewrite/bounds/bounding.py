@@ -20,8 +20,6 @@ from amp_rewrite.onnx_facts import operators
 from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.policy.options import Options
 
-# Bounds of all values of a model, node by node, each once; bodies of control flow as well.
-
 Bounds = Mapping[ir.Value, Bound]
 """The bounds of values; missing values are not bounded."""
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 import onnx_ir as ir
 
-from amp_rewrite.bounds import site as exact_copies
 from amp_rewrite.bounds import stored_bounds
 from amp_rewrite.bounds.bound import (
     ELEMENTWISE,
@@ -24,7 +23,7 @@ from amp_rewrite.bounds.bound import (
     times,
     widened,
 )
-from amp_rewrite.bounds.site import Rule, Site
+from amp_rewrite.bounds.site import Rule, Site, are_same, exact_producer
 
 SWISH = 0.2785
 """The largest magnitude of negative values of x * sigmoid(x)."""
@@ -69,7 +68,7 @@ def _add(site: Site) -> Bound:
 def _subtract(site: Site) -> Bound:
     a, b = site.bound(0), site.bound(1)
     difference = widened(a.low - b.high, a.high - b.low)
-    reduction = exact_copies.exact_producer(site.input(1), site.types, "ReduceMean", "ReduceMax")
+    reduction = exact_producer(site.input(1), site.types, "ReduceMean", "ReduceMax")
     if reduction is not None and _is_of(reduction, site):
         if reduction.op_type == "ReduceMax":
             return interval(difference.low, 0.0)
@@ -81,7 +80,7 @@ def _subtract(site: Site) -> Bound:
 
 def _is_of(reduction: ir.Node, site: Site) -> bool:
     """Whether a reduction is of the first input, and keeps its axes."""
-    same = exact_copies.are_same(reduction.inputs[0], site.input(0), site.types)
+    same = are_same(reduction.inputs[0], site.input(0), site.types)
     return same and reduction.attributes.get_int("keepdims", 1) == 1
 
 
@@ -100,7 +99,7 @@ def _multiply(site: Site) -> Bound:
     if norm_bound is not None:
         return norm_bound
     a, b = site.bound(0), site.bound(1)
-    if exact_copies.are_same(site.input(0), site.input(1), site.types):
+    if are_same(site.input(0), site.input(1), site.types):
         return _square(a)
     bound = product(a, b)
     gate_input = a if _is_gate(site.input(1), site.input(0)) else b if _is_gate(*site.node.inputs) else None
@@ -430,8 +429,8 @@ _COMPARED = {"Greater": True, "GreaterOrEqual": True, "Less": False, "LessOrEqua
 
 def _branch_bound(site: Site, port: int) -> Bound:
     """Return the bound of a branch of Where; if a comparison of it is the condition, clamped to its limit."""
-    a, node = site.bound(port), exact_copies.exact_producer(site.input(0), site.types, *_COMPARED)
-    if node is None or not exact_copies.are_same(node.inputs[0], site.input(port), site.types):
+    a, node = site.bound(port), exact_producer(site.input(0), site.types, *_COMPARED)
+    if node is None or not are_same(node.inputs[0], site.input(port), site.types):
         return a
     limit = site.at(node).bound(1)
     if _COMPARED[node.op_type] == (port == 1):

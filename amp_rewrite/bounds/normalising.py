@@ -9,7 +9,6 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.idioms.idiom import Norm
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.bounds import site as exact_copies
 from amp_rewrite.bounds.bound import (
     MOST,
     UNKNOWN,
@@ -25,7 +24,7 @@ from amp_rewrite.bounds.bound import (
 )
 from amp_rewrite.bounds.elementwise import dip, total, with_norms
 from amp_rewrite.bounds.known import WIDE, Known
-from amp_rewrite.bounds.site import Rule, Site, root
+from amp_rewrite.bounds.site import Rule, Site, exact_origin, root
 from amp_rewrite.model import patterns
 
 
@@ -248,8 +247,7 @@ def _is_consistent(norm: Norm, environment: Known) -> bool:
     """Whether the whole norm is computed in one type of 32 or 64 bits, and centred by a single mean."""
     operands = (value for node in norm.inner for value in node.inputs if value is not None)
     copies = all(
-        patterns.origin(value) in (value, exact_copies.exact_origin(value, environment.types))
-        for value in operands
+        patterns.origin(value) in (value, exact_origin(value, environment.types)) for value in operands
     )
     kinds = {environment.dtype(value) for node in norm.inner for value in node.outputs}
     means = [Site(node, environment) for node in norm.centring if node.op_type == _MEAN]

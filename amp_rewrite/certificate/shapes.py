@@ -16,6 +16,7 @@ from onnx import (
     TensorProto,
     TypeProto,
     helper,
+    numpy_helper,
 )
 
 from amp_rewrite.certificate import tensors
@@ -284,6 +285,7 @@ def _forget(graph: GraphProto, unknown: Container[str] | None) -> None:
         for info in subgraph.output if subgraph is graph else (*subgraph.input, *subgraph.output):
             if unknown is None or info.name in unknown:
                 info.type.tensor_type.ClearField("shape")
+        _store_casts(subgraph)
         for tensor in subgraph.initializer:
             _empty(tensor)
         for node in filter(_drops_axis, subgraph.node):
@@ -293,6 +295,21 @@ def _forget(graph: GraphProto, unknown: Container[str] | None) -> None:
             if attribute.type == AttributeProto.TENSOR:
                 _empty(attribute.t)
 
+
+def _store_casts(graph: GraphProto) -> None:
+    """Store the results of Casts of small stored floats, from which alone onnx reads sizes."""
+    tensors_by_name = {each.name: each for each in graph.initializer if each.ByteSize() <= _SMALL}
+    for node in [node for node in graph.node if node.op_type == "Cast" and node.input[0] in tensors_by_name]:
+        (kind,) = (attribute.i for attribute in node.attribute if attribute.name == "to")
+        if not node.domain and {kind, tensors_by_name[node.input[0]].data_type} <= _FLOATS:
+            array = numpy_helper.to_array(tensors_by_name[node.input[0]])
+            result = array.astype(helper.tensor_dtype_to_np_dtype(kind))
+            graph.initializer.append(numpy_helper.from_array(result, node.output[0]))
+            graph.value_info.append(helper.make_tensor_value_info(node.output[0], kind, result.shape))
+            graph.node.remove(node)
+
+
+_FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 
 _UNKNOWN = "unknown"
 """A domain of operators for which onnx infers nothing."""

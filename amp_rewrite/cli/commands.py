@@ -135,7 +135,7 @@ _SUMMARIES = {
     "certify": "Prove that REWRITTEN and ORIGINAL differ only in precision.",
     "coverage": "Count how much of MODEL is half: nodes, FLOPs, weights, Casts.",
     "bench": "Time models on the same inputs, each against the first.",
-    "placement": "Show how onnxruntime executes each MODEL on a provider.",
+    "placement": "Show how onnxruntime executes each MODEL on a provider, or TensorRT compiles it.",
     "zoo": "Rewrite, compare and report on all models of SOURCE.",
     "train": "Rewrite a train step, MODEL, to half with a loss scale.",
     "restore": "Turn a half MODEL, made by any tool, back into float32.",

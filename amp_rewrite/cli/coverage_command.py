@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from amp_rewrite.cli import exit_codes, input_flags, many_models
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import (
     Flag,
+    assignments,
     grouped,
     json_flag,
     number,
@@ -97,9 +98,12 @@ def _parse_flags(flags: Mapping[str, Any]) -> CoverageFlags:
     bounds = {name: _first(flags[name], getattr(file_rules, name)) for name in SHARES}
     if flags["tolerance"] is not None and baseline is None:
         raise OptionError("--tolerance is for --baseline", remedy="add --baseline FILE, or leave it out")
+    requirements = assignments(
+        "--require", flags["require"], "OP=SHARE", _requirement, "shares", "MatMul=0.95"
+    )
     rules = CoverageRules(
         **{name: bounds[name] for name in SHARES if name != "tolerance"},
-        require={**file_rules.require, **_requirements(flags["require"])},
+        require={**file_rules.require, **requirements},
         forbid_half=tuple(dict.fromkeys((*file_rules.forbid_half, *flags["forbid_half"]))),
         max_casts=_first(flags["max_casts"], file_rules.max_casts),
         baseline=coverage_rules.load_baseline(baseline)
@@ -116,23 +120,11 @@ def _first(flag: Any, fallback: Any) -> Any:
     return flag if flag is not None else fallback
 
 
-def _requirements(texts: Sequence[str]) -> dict[str, float]:
-    shares: dict[str, float] = {}
-    for name, share in map(_requirement, texts):
-        if shares.setdefault(name, share) != share:
-            raise OptionError(f"--require gives {name} two shares", remedy="give it once")
-    return shares
-
-
-def _requirement(text: str) -> tuple[str, float]:
-    name, _, bound = text.rpartition("=")
-    try:
-        share = float(bound)
-    except ValueError:
-        share = -1.0
-    if not name.strip() or not 0 <= share <= 1:
-        raise OptionError(f"--require {text} is not OP=SHARE", remedy="write it as in --require MatMul=0.95")
-    return name.strip(), share
+def _requirement(_: str, text: str) -> float:
+    share = float(text)
+    if not 0 <= share <= 1:
+        raise ValueError
+    return share
 
 
 coverage_flags = grouped(_FLAGS, "asked", _parse_flags)

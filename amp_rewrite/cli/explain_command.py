@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,41 +42,26 @@ Answer = dict[str, Any]
 """An answer as plain data."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """A query: a node, a Cast, all units, ranges, or advice (for a capability); else the root causes."""
+def _query(
+    node: str | None, why_cast: str | None, all_: bool, ranges: bool, advice: bool, capability: str | None
+) -> Callable[[Console, Explanation], Answer]:
+    """Return the function that prints and returns the answer, by default the root causes.
 
-    node: str | None
-    why_cast: str | None
-    all_: bool
-    ranges: bool
-    advice: bool
-    capability: str | None
-
-    def refuse_contradictions(self) -> None:
-        """Raise OptionError for two queries at once, and for a device without --advice."""
-        queries = [("NODE", self.node), ("--why-cast", self.why_cast)]
-        queries += [("--all", self.all_ or None), ("--ranges", self.ranges or None)]
-        queries += [("--advice", self.advice or None)]
-        names = [name for name, value in queries if value is not None]
-        if len(names) > 1:
-            raise OptionError(f"{' and '.join(names)} cannot be combined", remedy="ask for one at a time")
-        if self.capability is not None and not self.advice:
-            raise OptionError("--device-capability is for --advice", remedy="add --advice, or leave it out")
-
-    def answer(self, console: Console, explanation: Explanation) -> Answer:
-        """Print and return the answer; raise OptionError where there is none."""
-        if self.advice:
-            return _answer_advice(console, explanation, self.capability)
-        if self.all_:
-            return _answer_all(console, explanation)
-        if self.ranges:
-            return _answer_ranges(console, explanation)
-        if self.why_cast is not None:
-            return _answer_cast(console, explanation, self.why_cast)
-        if self.node is not None:
-            return _answer_node(console, explanation, self.node)
-        return _answer_causes(console, explanation)
+    Raises OptionError for two queries at once, and for a device without --advice.
+    """
+    queries = {
+        "NODE": None if node is None else partial(_answer_node, name=node),
+        "--why-cast": None if why_cast is None else partial(_answer_cast, name=why_cast),
+        "--all": _answer_all if all_ else None,
+        "--ranges": _answer_ranges if ranges else None,
+        "--advice": partial(_answer_advice, capability_text=capability) if advice else None,
+    }
+    asked = {name: answer for name, answer in queries.items() if answer}
+    if len(asked) > 1:
+        raise OptionError(f"{' and '.join(asked)} cannot be combined", remedy="ask for one at a time")
+    if capability is not None and not advice:
+        raise OptionError("--device-capability is for --advice", remedy="add --advice, or leave it out")
+    return next(iter(asked.values()), _answer_causes)
 
 
 def _answer_all(console: Console, explanation: Explanation) -> Answer:
@@ -242,7 +228,7 @@ PLAN = ".json"
 )
 @counted_flags
 @json_flag("explanation")
-@decision_flags
+@decision_flags()
 @report_flags
 def explain(
     model: Path,
@@ -263,21 +249,14 @@ def explain(
     NODE is the name of a node, or of one of its outputs; its chain of causes is printed, with the flag that
     would change it.
     """
-    query = Query(
-        node=node, why_cast=why_cast, all_=all_, ranges=ranges, advice=advice, capability=device_capability
-    )
-    query.refuse_contradictions()
+    query = _query(node, why_cast, all_, ranges, advice, device_capability)
     placement_view: PlacementView | None = None
     with contextlib.nullcontext() if model.suffix == PLAN else result_checks.blaming(lambda: str(model)):
         asked = _sized(model, asked, data)
         explanation = _explanation(model, asked)
         if report_files.asked:
-            page = _page(
-                model,
-                asked,
-                explanation,
-                PageMaker(asked.options.dims.dims, _placing(report_files, model, explanation)),
-            )
+            pages = PageMaker(asked.options.dims.dims, _placing(report_files, model, explanation))
+            page = _page(model, explanation, pages)
             report_files.write(page)
             placement_view = page.placement
         notes = Console(stderr=True)
@@ -286,7 +265,7 @@ def explain(
         print_lines(
             notes, summary.match_lines(matched for matched in explanation.matched if not matched.nodes)
         )
-        answer = query.answer(Console(), explanation)
+        answer = query(Console(), explanation)
         print_lines(notes, _decided_now(model, asked, explanation))
     if json_ is not None:
         placement = {"placement": placement_view.compared.to_json()} if placement_view else {}
@@ -332,13 +311,13 @@ def _placing(report_files: ReportFiles, model: Path, explanation: Explanation) -
     return Placing(None if explanation.source is DecisionSource.METADATA else model)
 
 
-def _page(model: Path, decisions: DecisionFlags, explanation: Explanation, pages: PageMaker) -> HtmlReport:
+def _page(model: Path, explanation: Explanation, pages: PageMaker) -> HtmlReport:
     if explanation.source is DecisionSource.METADATA:
         return pages.of_rewritten(model, explanation)
-    if model.suffix == PLAN:
+    if explanation.analysis is None:
         raise OptionError(
             "a plan alone has no graph to draw",
             where=model,
             remedy="explain the model with --plan",
         )
-    return pages.of_plan(model, decisions.analyze(model))
+    return pages.of_plan(model, explanation.analysis)

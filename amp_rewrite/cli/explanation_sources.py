@@ -43,7 +43,7 @@ class Explanation:
 
     `half` is the half type. `counted` is None for a plan without its model. `assumptions` are those of the
     FLOP counts; `matched` counts the nodes that the user's patterns match. `form_changes` are the nodes that
-    were normalized before any decision.
+    were normalized before any decision, and `analysis` is that of the float32 model, if it is there.
     """
 
     source: DecisionSource
@@ -55,22 +55,17 @@ class Explanation:
     warnings: tuple[str, ...] = ()
     matched: tuple[Matched, ...] = ()
     form_changes: tuple[FormChange, ...] = ()
-    _analysis: Analysis | None = None
-
-    @property
-    def has_ranges(self) -> bool:
-        """Whether the original is available, from which the ranges of values are derived."""
-        return self._analysis is not None
+    analysis: Analysis | None = None
 
     def ranges(self) -> HalfRanges:
         """Return the ranges of half units; raise OptionError without the float32 model."""
-        if self._analysis is None:
+        if self.analysis is None:
             raise OptionError("the ranges of values follow from the original", remedy="explain that instead")
-        return self._analysis.ranges()
+        return self.analysis.ranges()
 
     def remedies(self, units: Sequence[int]) -> Sequence[NodeRemedy]:
         """Return the remedies that change the colour of each unit; empty for a plan or without a model."""
-        analysis = self._analysis
+        analysis = self.analysis
         if analysis is None or analysis.replayed or self.counted is None:
             return ()
         subject = Subject(
@@ -110,7 +105,7 @@ def of_analysis(analysis: Analysis) -> Explanation:
         warnings=analysis.warnings,
         matched=analysis.matched,
         form_changes=analysis.report().form_changes,
-        _analysis=analysis,
+        analysis=analysis,
     )
 
 

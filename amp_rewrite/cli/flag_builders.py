@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from amp_rewrite.errors import OptionError
-from amp_rewrite.policy.options import Beside, ExternalData
+from amp_rewrite.policy.options import DECLARED, Beside, ExternalData
 from amp_rewrite.process import executors
 
+T = TypeVar("T")
 Command = Callable[..., Any]
 Flag = Callable[[Command], Command]
 
@@ -79,15 +82,47 @@ def written_file(name: str, help_: str, *argument: str) -> Flag:
     return click.option(name, *argument, type=WRITTEN, metavar="FILE", help=help_)
 
 
+def assignments(
+    flag: str, texts: Iterable[str], metavar: str, parse: Callable[[str, str], T], what: str, example: str
+) -> dict[str, T]:
+    """Parse the texts NAME=VALUE of a flag, split at the last =, as a name may have one.
+
+    `parse` takes a name and its value, and raises ValueError for a malformed one. Raises OptionError for
+    that, and for a name with two different values (`what`).
+    """
+    values: dict[str, T] = {}
+    for text in texts:
+        name, _, word = text.rpartition("=")
+        name = name.strip()
+        try:
+            value = parse(name, word) if name else None
+        except ValueError:
+            value = None
+        if value is None:
+            raise OptionError(f"{flag} {text} is not {metavar}", remedy=f"write it as in {flag} {example}")
+        if values.setdefault(name, value) != value:
+            raise OptionError(f"{flag} gives {name} two {what}", remedy="give it once")
+    return values
+
+
+def quantity(text: str, units: Mapping[str, float]) -> float:
+    """Return a number with a unit, such as 2gb, in the base unit; 0 for any other text."""
+    match = _QUANTITY.fullmatch(text)
+    return float(match[1]) * units.get(match[2], 0) if match else 0.0
+
+
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]*)")
+
+
 def grouped(flags: Sequence[Flag], argument: str, build: Callable[[Mapping[str, Any]], Any]) -> Flag:
     """Return a decorator that adds flags to a command and passes it the value of `build` as `argument`."""
 
     def decorate(command: Command) -> Command:
+        @functools.wraps(command)
         def collected(**arguments: Any) -> Any:
             own = {name: arguments.pop(name) for name in names}
             return command(**{argument: build(own)}, **arguments)
 
-        collected.__name__, collected.__doc__ = command.__name__, command.__doc__
         earlier: list[click.Parameter] = vars(command).get("__click_params__", [])
         parameters = vars(collected)["__click_params__"] = list(earlier)
         for flag in reversed(flags):
@@ -155,27 +190,31 @@ def executor_flag(what: str) -> Flag:
 
 
 @contextlib.contextmanager
-def opened(where: str | None) -> Generator[Executor | None]:
-    """Yield the executor of that name, or None; raise as `executors.named` and `ExecutorName.opened`."""
+def opened(
+    where: str | None, here: Callable[[int], AbstractContextManager[Executor]] | None = None
+) -> Generator[Executor | None]:
+    """Yield the executor of that name, or None; `here` opens one for a number of processes in its own way.
+
+    Raises as `executors.named` and `ExecutorName.opened`.
+    """
     if where is None:
         yield None
         return
-    with executors.named(where, "--executor").opened() as executor:
+    name = executors.named(where, "--executor")
+    with here(name.processes) if here and name.processes else name.opened() as executor:
         yield executor
 
 
 # ---- destinations of a result, its weights and a report
 
 _UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmg]i?b)", re.IGNORECASE)
 
 
 def _external_data(_: click.Context, __: click.Parameter, text: str) -> ExternalData:
     """Parse a word, or a size such as 2GB, which limits each data file."""
     if text.lower() in {beside.value for beside in Beside}:
         return ExternalData(Beside(text.lower()))
-    size = _SIZE.fullmatch(text)
-    largest = int(float(size[1]) * _UNITS[size[2].lower()]) if size else 0
+    largest = int(quantity(text.lower(), _UNITS))
     if not largest:
         raise OptionError(
             f"--external-data {text} is not a valid value",
@@ -184,20 +223,22 @@ def _external_data(_: click.Context, __: click.Parameter, text: str) -> External
     return ExternalData(Beside.ALWAYS, largest)
 
 
+_DECLARED = DECLARED["external_data"].flags[0]
 external_data_flag: Any = click.option(
-    "--external-data",
-    metavar="auto|always|never|SIZE",
+    _DECLARED.name,
+    metavar=_DECLARED.metavar,
     default="auto",
     show_default=True,
     callback=_external_data,
-    help="Store weights in files beside the result: if the model does so, or they exceed 2 GiB (auto); "
-    "always, in one file; never; or in files of at most SIZE, such as 2GB.",
+    help=_DECLARED.about,
 )
-
 
 require_half_flag = switch(
     "--require-half", "Exit with code 1 also if nothing in the result is half; it is written all the same."
 )
+
+
+quiet_flag: Any = click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 
 
 def json_flag(what: str) -> Flag:
@@ -260,7 +301,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         *("file", "min_flops", "min_nodes", "min_weights", "require", "forbid_half", "max_casts"),
         *("baseline", "update"),
     ),
-    "Checks": ("no_check", "no_certify"),
+    "Checks": ("no_check", "no_certify", "compiler"),
 }
 """The options of each section by argument name, in order; the last section takes all others."""
 

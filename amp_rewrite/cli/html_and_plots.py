@@ -193,7 +193,7 @@ def _decided(explanation: Explanation, model: ir.Model, changes: PlannedChanges,
         model.graph, flop_counts.types, explanation.decisions, changes, flop_counts.flops
     )
     binades = charts.binades_of_stored(constants.find(model).values())
-    ranges = explanation.ranges().units if explanation.has_ranges else {}
+    ranges = explanation.ranges().units if explanation.analysis else {}
     card = html_report.model_card(model, graph, given_flags())
     return html_report.decision_view(
         graph, explanation.decisions, explanation.causes, binades, to, card, ranges

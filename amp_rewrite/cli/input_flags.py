@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.flag_builders import PATH, grouped, number, repeatable, written
+from amp_rewrite.cli.flag_builders import PATH, assignments, grouped, number, repeatable, written
 from amp_rewrite.console import Console
 from amp_rewrite.errors import FeedError, ModelError, OptionError, RunError
 from amp_rewrite.policy.open_sizes import DEFAULT
@@ -86,23 +86,17 @@ counted_flags = grouped(COUNTED, "data", lambda flags: Data(tuple(flags["data"])
 
 def dims(texts: Sequence[str]) -> dict[str, int]:
     """Parse the sizes of `--dim` by name; raise OptionError for a malformed or repeated one."""
-    sizes: dict[str, int] = {}
-    for text in texts:
-        name, size = _dim(text)
-        if sizes.setdefault(name, size) != size:
-            raise OptionError(f"--dim gives {name} two sizes", remedy="give it once")
-    return sizes
+    return assignments("--dim", texts, "NAME=SIZE", _size, "sizes", "batch=4")
 
 
-def _dim(text: str) -> tuple[str, int]:
-    name, _, size = text.rpartition("=")
-    if not name.strip() or not (size.isascii() and size.isdigit()):
-        raise OptionError(f"--dim {text} is not NAME=SIZE", remedy="write it as in --dim batch=4")
-    if len(size) > _DIGITS:
+def _size(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError
+    if len(text) > _DIGITS:
         raise OptionError(
-            f"--dim {name.strip()} is larger than any dimension", remedy=f"give at most {_DIGITS} digits"
+            f"--dim {name} is larger than any dimension", remedy=f"give at most {_DIGITS} digits"
         )
-    return name.strip(), int(size)
+    return int(text)
 
 
 _DIGITS = 18

@@ -22,7 +22,7 @@ from amp_rewrite.zoo import model_entries
 models_argument: Any = click.argument("model", nargs=-1, required=True, type=PATH, metavar="MODEL...")
 """One or more models, as `model`: a tuple of paths."""
 
-_OF_ONE = ("output", "save_plan", "json_", "html", "plots", "save_observed")
+OF_ONE = ("output", "save_plan", "json_", "html", "plots", "save_observed")
 """Flags that name a file of one model."""
 
 
@@ -109,7 +109,7 @@ def _is_pattern(path: Path) -> bool:
 
 
 def _refuse(ctx: click.Context, models: Sequence[Found], folder: Path | None) -> None:
-    flags = written(ctx, _OF_ONE)
+    flags = written(ctx, OF_ONE)
     if len(models) == 1 and folder is not None:
         flags = {name: flag for name, flag in flags.items() if name == "output"}
     if flags:

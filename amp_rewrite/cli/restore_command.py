@@ -11,7 +11,15 @@ from amp_rewrite.certificate.certifying import certify
 from amp_rewrite.cli import exit_codes, rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags, refuse_failed
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, choice, external_data_flag, json_flag, output_flag, switch
+from amp_rewrite.cli.flag_builders import (
+    PATH,
+    choice,
+    external_data_flag,
+    json_flag,
+    output_flag,
+    quiet_flag,
+    switch,
+)
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.console import Console, Styled
@@ -38,7 +46,7 @@ from amp_rewrite.text import plural
 @external_data_flag
 @switch("--no-verify", "Do not compare the result with the model.")
 @json_flag("report")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@quiet_flag
 @input_flags
 @comparison_flags
 @timeout_flag

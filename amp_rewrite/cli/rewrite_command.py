@@ -2,49 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
 
-from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
-from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.flag_builders import (
     PATH,
     choice,
     executor_flag,
-    external_data_flag,
     grouped,
-    json_flag,
     opened,
-    output_flag,
     read_path,
     repeatable,
-    require_half_flag,
     switch,
     written_file,
 )
-from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
-from amp_rewrite.cli.input_flags import input_flags, timeout_flag
+from amp_rewrite.cli.html_and_plots import ReportFiles
 from amp_rewrite.cli.many_models import ManyModelsCommand, models_argument
-from amp_rewrite.cli.progress import counting, shown_progress, tell
-from amp_rewrite.cli.rewrite_job import RewriteJob
-from amp_rewrite.cli.rewrite_output import JobFiles, carry_out
+from amp_rewrite.cli.progress import tell
+from amp_rewrite.cli.rewrite_job import RewriteJob, job_flags
+from amp_rewrite.cli.rewrite_output import carry_out
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
-from amp_rewrite.policy.options import ExternalData, Level
-from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.process.stopwatch import Progress
+from amp_rewrite.placement import tensorrt
+from amp_rewrite.policy.options import Level
 from amp_rewrite.reporting import summary, terminal
-from amp_rewrite.rewriting import result_checks
 from amp_rewrite.rewriting.observations import Observed
-from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.observation import observe
-from amp_rewrite.running.sessions import Libraries
 from amp_rewrite.tuning.repair import ObservePolicy
 
 _FLAGS = (
@@ -71,58 +57,38 @@ class CalibrationFlags:
     save: Path | None
     executor: str | None
 
-    def seen(
-        self,
-        model: Path,
-        decisions: DecisionFlags,
-        limit: TimeLimit,
-        progress: Progress | None,
-        libraries: Libraries = (),
-    ) -> Observed | None:
+    def seen(self, job: RewriteJob) -> Observed | None:
         """Calibrate and merge with earlier observations; None where neither is requested.
 
         Raises as `observe`, OptionError where calibration has no effect, and OutputError.
         """
-        self._refuse_ineffective(decisions)
-        observations = decisions.seen
+        self._refuse_ineffective(job)
+        observations = job.seen
         if self.paths:
-            sample_ranges = self._calibrate(model, limit, progress, libraries)
-            observations = sample_ranges if observations is None else observations.merge(sample_ranges)
+            tell(job.progress, "calibrate")
+            with opened(self.executor) as executor, job.limit.running():
+                observations = job.observe_on(Data(self.paths), executor)
         if self.save is not None and observations is not None:
             observations.save(self.save)
         return observations
 
-    def _calibrate(
-        self, model: Path, limit: TimeLimit, progress: Progress | None, libraries: Libraries
-    ) -> Observed:
-        data = Data(self.paths)
-        source = feeds.input_source(data)
-        tell(progress, "calibrate")
-        with opened(self.executor) as executor, limit.running():
-            samples = feeds.feeds(model, data)
-            on_sample = counting(progress, len(source.files))
-            return observe(
-                model,
-                samples,
-                inputs=source,
-                on_sample=on_sample,
-                executor=executor,
-                custom_ops=libraries,
-            )
-
-    def _refuse_ineffective(self, decisions: DecisionFlags) -> None:
-        if self.save is not None and not self.paths and decisions.seen is None:
+    def _refuse_ineffective(self, job: RewriteJob) -> None:
+        if self.save is not None and not self.paths and job.seen is None:
             raise OptionError(
                 "--save-observed has nothing to save: it takes what --calibrate sees, or --observed holds",
                 remedy=f"add --calibrate {_samples()}",
             )
         if self.executor is not None and not self.paths:
             raise OptionError("--executor is for --calibrate", remedy="add --calibrate PATH")
-        decider = "--plan" if decisions.replay else ""
-        if decisions.options.level is Level.UNSAFE_FORCE_ALL:
-            decider = f"--level {decisions.options.level.value}"
-        if self.paths and decider:
+        if self.paths and (decider := _decider(job)):
             raise OptionError(f"{decider} decides all, whatever is observed", remedy="leave out --calibrate")
+
+
+def _decider(job: RewriteJob) -> str:
+    """Return the flag beside which no observation changes a decision; empty without one."""
+    if job.options.level is Level.UNSAFE_FORCE_ALL:
+        return f"--level {job.options.level.value}"
+    return "--plan" if job.replay else ""
 
 
 def _samples() -> str:
@@ -132,17 +98,16 @@ def _samples() -> str:
     return " --calibrate ".join(map(as_argument, paths)) or "PATH"
 
 
-def _calibration(flags: Mapping[str, Any]) -> CalibrationFlags:
-    return CalibrationFlags(tuple(flags["calibrate"]), flags["save_observed"], flags["executor"])
-
-
-calibration_flags = grouped(_FLAGS, "calibration", _calibration)
+calibration_flags = grouped(
+    _FLAGS,
+    "calibration",
+    lambda flags: CalibrationFlags(tuple(flags["calibrate"]), flags["save_observed"], flags["executor"]),
+)
 """A decorator that adds these flags to a command and passes them as `CalibrationFlags` in `calibration`."""
 
 
 @click.command(cls=ManyModelsCommand)
 @models_argument
-@output_flag("MODEL_fp16.onnx (or _bf16)")
 @read_path(
     "--out-dir",
     "FOLDER",
@@ -151,13 +116,11 @@ calibration_flags = grouped(_FLAGS, "calibration", _calibration)
 )
 @switch("--in-place", "Overwrite the model itself.")
 @switch("--dry-run", "Print the plan, and write no model.")
-@written_file("--save-plan", "Write the plan as JSON, for --plan.")
-@json_flag("report")
-@external_data_flag
-@switch("--no-check", "Do not run onnx's checker on the result.")
-@switch(
-    "--no-certify",
-    "Write the result even without the proof that it differs from the model only in precision.",
+@click.option(
+    "--check",
+    "compiler",
+    type=click.Choice([tensorrt.NAME], case_sensitive=False),
+    help="Compile the result with TensorRT, without a GPU; one that it refuses is not written.",
 )
 @choice(
     "--observe",
@@ -166,46 +129,26 @@ calibration_flags = grouped(_FLAGS, "calibration", _calibration)
     "With never, a failed comparison is not followed by a second attempt.",
     ObservePolicy.ON_FAILURE.value,
 )
-@switch("--no-metadata", "Do not store the decisions in the metadata of the result.")
 @switch("--no-verify", "Do not compare the result with the model.")
 @switch(
     "--require-verify",
     "Exit with code 1 also if the result could not be compared with the model, or on synthetic inputs alone "
     "and is too far off there.",
 )
-@require_half_flag
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("-v", "--verbose", is_flag=True, help="Print the versions, and how long each stage took.")
-@decision_flags
 @calibration_flags
-@input_flags
-@comparison_flags
-@timeout_flag
-@report_flags
+@job_flags("Write the plan as JSON, for --plan.", "check", "certify", "metadata", "external_data")
+@click.option("-v", "--verbose", is_flag=True, help="Print the versions, and how long each stage took.")
 @switch("--latency", "Time both models, as bench does, for --html and --plots.")
 def rewrite(
-    model: Path,
-    output: Path | None,
+    job: RewriteJob,
     in_place: bool,
     dry_run: bool,
-    save_plan: Path | None,
-    json_: Path | None,
-    external_data: ExternalData,
-    no_check: bool,
-    no_certify: bool,
+    compiler: str | None,
     observe: str,
-    no_metadata: bool,
     no_verify: bool,
     require_verify: bool,
-    require_half: bool,
-    quiet: bool,
     verbose: bool,
-    asked: DecisionFlags,
     calibration: CalibrationFlags,
-    data: Data,
-    comparing: ComparisonFlags,
-    limit: TimeLimit,
-    report_files: ReportFiles,
     latency: bool,
 ) -> None:
     """Rewrite MODEL to mixed precision, and compare the two.
@@ -218,58 +161,48 @@ def rewrite(
     the exit code is the highest. A model that is half already stays as it is, and is copied only with
     --output.
     """
-    console = Console(quiet=quiet)
     if verbose:
-        terminal.print_lines(console, summary.versions())
-    policy = _policy(asked, observe)
-    comparing.refuse_missing()
-    _refuse_latency(latency, report_files, in_place=in_place, dry_run=dry_run)
-    with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
-        sizes = feeds.given_sizes(model, data, calibration.paths)
-        job = RewriteJob(
-            model=model,
-            original=None if no_verify or dry_run else model,
-            options=replace(
-                asked.options,
-                check=not no_check,
-                certify=not no_certify,
-                metadata=not no_metadata,
-                external_data=external_data,
-                dims=sizes,
-            ),
-            replay=asked.replay,
-            seen=calibration.seen(model, asked, limit, progress, comparing.libraries),
-            output=output,
-            policy=asked.policy,
-            in_place=in_place,
-            is_verbose=verbose,
-            data=replace(data, ranges=asked.options.ranges),
-            comparing=comparing,
-            required=require_verify,
-            needs_half=require_half,
-            limit=limit,
-            progress=progress,
-        )
-        files = JobFiles(json_, save_plan, report_files, calibration.save)
-        show = carry_out(job, policy, files, is_dry=dry_run, latency=latency)
-    show(console)
+        terminal.print_lines(Console(quiet=job.is_quiet), summary.versions())
+    policy = _policy(job, ObservePolicy(observe))
+    if compiler is not None:
+        _refuse_check(dry_run=dry_run)
+    if latency:
+        _refuse_latency(job.files.page, has_result=not (in_place or dry_run))
+    job = replace(
+        job,
+        is_compared=not (no_verify or dry_run),
+        required=require_verify,
+        compiles=compiler is not None,
+        in_place=in_place,
+        is_verbose=verbose,
+        files=replace(job.files, observed=calibration.save),
+    )
+    with job.running(calibration.paths) as running_job:
+        observed_job = replace(running_job, seen=calibration.seen(running_job))
+        show = carry_out(observed_job, policy, is_dry=dry_run, latency=latency)
+    show()
 
 
-def _policy(decisions: DecisionFlags, observe: str) -> ObservePolicy:
+def _policy(job: RewriteJob, observe: ObservePolicy) -> ObservePolicy:
     """Return the observation policy; raise OptionError where observing cannot change the decisions."""
-    is_fixed = decisions.replay is not None or decisions.options.level is Level.UNSAFE_FORCE_ALL
-    if is_fixed and observe == ObservePolicy.ALWAYS.value:
-        flag = "--plan" if decisions.replay else f"--level {decisions.options.level.value}"
-        raise OptionError(f"{flag} decides all, whatever is observed", remedy="leave out --observe")
-    return ObservePolicy.NEVER if is_fixed else ObservePolicy(observe)
+    decider = _decider(job)
+    if decider and observe is ObservePolicy.ALWAYS:
+        raise OptionError(f"{decider} decides all, whatever is observed", remedy="leave out --observe")
+    return ObservePolicy.NEVER if decider else observe
 
 
-def _refuse_latency(latency: bool, report_files: ReportFiles, *, in_place: bool, dry_run: bool) -> None:
-    if not latency:
-        return
-    if in_place or dry_run:
+def _refuse_check(*, dry_run: bool) -> None:
+    """Raise OptionError for a check of a dry run, and MissingPackageError without the packages of a check."""
+    tensorrt.version()
+    if dry_run:
+        problem = "--check compiles the result, which --dry-run does not make"
+        raise OptionError(problem, remedy="leave out one")
+
+
+def _refuse_latency(page: ReportFiles, *, has_result: bool) -> None:
+    if not has_result:
         raise OptionError(
             "--latency takes two models to time", remedy="write the result to another file with -o"
         )
-    if not report_files.asked:
+    if not page.asked:
         raise OptionError("--latency is for --html and --plots", remedy="add one, or use amp-rewrite bench")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,13 +14,25 @@ from typing import Any, TypeVar
 import numpy as np
 
 from amp_rewrite import pipeline
-from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.bounds.given import InputRange, Source
+from amp_rewrite.analysis.observed import NOTHING, Extremes, Seen
+from amp_rewrite.bounds.given import Source
 from amp_rewrite.bounds.unit_ranges import RangeCounts
-from amp_rewrite.cli.comparison_flags import ComparisonFlags
+from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
+from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
-from amp_rewrite.cli.input_flags import naming_sizes
-from amp_rewrite.cli.progress import counting, tell
+from amp_rewrite.cli.flag_builders import (
+    Command,
+    Flag,
+    grouped,
+    json_flag,
+    output_flag,
+    quiet_flag,
+    require_half_flag,
+    written_file,
+)
+from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
+from amp_rewrite.cli.input_flags import input_flags, naming_sizes, timeout_flag
+from amp_rewrite.cli.progress import counting, shown_progress, tell
 from amp_rewrite.coverage import counts
 from amp_rewrite.errors import (
     AmpRewriteError,
@@ -33,17 +46,19 @@ from amp_rewrite.errors import (
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model import output_paths
 from amp_rewrite.pipeline import Result
+from amp_rewrite.placement.placement import Placement
 from amp_rewrite.policy.named_policies import Policy
-from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.options import DECLARED, Options
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
+from amp_rewrite.rewriting import result_checks
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running import emulation, run_arguments, sessions
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data, of_source
 from amp_rewrite.running.observation import observe
-from amp_rewrite.running.sessions import Feeds, Runnable
+from amp_rewrite.running.sessions import Feeds
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural
 from amp_rewrite.tuning import repair
@@ -52,40 +67,40 @@ from amp_rewrite.tuning.search import Prefer, Step, Watch
 from amp_rewrite.tuning.tune import Tuned, tune
 
 
-class GivenInputs:
-    """The running minimum and maximum of each input over the samples."""
-
-    def __init__(self) -> None:
-        self._ends: dict[str, tuple[float, float]] = {}
-
-    def add(self, feeds: Feeds) -> None:
-        """Add a sample."""
-        for name, value in feeds.items():
-            if isinstance(value, np.ndarray) and value.size and value.dtype.kind not in "OSUb":
-                low, high = self._ends.get(name, (np.inf, -np.inf))
-                self._ends[name] = min(low, float(value.min())), max(high, float(value.max()))
-
-    def warnings(self, ranges: RangeCounts | None, observations: Seen) -> Iterator[str]:
-        """Yield a warning for each input whose samples or observations leave its range."""
-        for each in ranges.inputs if ranges is not None else ():
-            ends = [self._ends[each.name]] if each.name in self._ends else []
-            if each.name in observations:
-                ends.append((observations[each.name].low, observations[each.name].high))
-            low, high = min((end[0] for end in ends), default=0.0), max((end[1] for end in ends), default=0.0)
-            if ends and (low < each.low or high > each.high):
-                yield _line(each, low, high)
+def _outside(ranges: RangeCounts | None, *sources: Seen) -> Iterator[str]:
+    """Yield a warning for each input whose samples or observations leave its range."""
+    for bounds in ranges.inputs if ranges is not None else ():
+        extremes = NOTHING
+        for source in sources:
+            extremes = extremes.join(source.get(bounds.name, NOTHING))
+        low, high = extremes.low, extremes.high
+        if not extremes.is_empty and (low < bounds.low or high > bounds.high):
+            what = "declared" if bounds.source is Source.DECLARED else "assumed"
+            yield (
+                f"input '{bounds.name}' is between {low:g} and {high:g} in the samples, and {what} to be "
+                f"between {bounds.low:g} and {bounds.high:g}, on which what is proven rests; give --range"
+            )
 
 
-def _line(bounds: InputRange, low: float, high: float) -> str:
-    what = "declared" if bounds.source is Source.DECLARED else "assumed"
-    leaves = f"input '{bounds.name}' is between {low:g} and {high:g} in the samples, and {what} to be between"
-    return f"{leaves} {bounds.low:g} and {bounds.high:g}, on which what is proven rests; give --range"
+def _extremes(sample: Feeds) -> Iterator[tuple[str, Extremes]]:
+    for name, value in sample.items():
+        if isinstance(value, np.ndarray) and value.size and value.dtype.kind not in "OSUb":
+            yield name, Extremes(float(value.min()), float(value.max()))
 
 
 T = TypeVar("T")
 
 CANNOT_RUN = (MissingPackageError, ModelError, FeedError, OutputError, ThreadError, TimeLimitError)
 """The errors that keep a model from being run here; they are reported, and the rewrite stands."""
+
+
+def attempted(limit: TimeLimit, work: Callable[[], T]) -> T | AmpRewriteError:
+    """Return the result of running models within a limit, or the error that keeps them from being run."""
+    try:
+        with limit.running():
+            return work()
+    except CANNOT_RUN as error:
+        return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,43 +130,68 @@ def _watching(progress: Progress | None) -> Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteJob:
-    """The specification of a rewrite: model, options and output, the original to compare with, and inputs.
+class JobFiles:
+    """The files that a job writes beside its result; None for those that were not named."""
 
-    `original` is the unchanged model, or the error that prevents a comparison; None without one. `seen` holds
-    the ranges observed earlier. With `required` an unchanged result is compared as well, and with
-    `needs_half` one without half fails. `judged` collects the verdicts, `given` the extremes of the samples
-    in files, and `timed` the stages.
+    report: Path | None
+    plan: Path | None
+    page: ReportFiles
+    observed: Path | None = None
+
+    @property
+    def names(self) -> str:
+        """The names of all files, for the user."""
+        files = (self.report, self.plan, self.page.html, self.page.plots, self.observed)
+        return ", ".join(str(file) for file in files if file is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteJob:
+    """The specification of a rewrite: model, options and output, the inputs of a comparison, and its files.
+
+    `seen` holds the ranges observed earlier. With `is_compared` the result is compared with the model, with
+    `required` even an unchanged one. With `needs_half` one without half fails, and with `compiles` one that
+    TensorRT does not compile. `given` collects the extremes of the samples in files, `timed` the stages, and
+    `engines` what TensorRT makes.
     """
 
     model: Path
-    original: Runnable | AmpRewriteError | None
     options: Options
+    replay: SavedPlan | None
+    policy: Policy | None
+    seen: Observed | None
     data: Data
     comparing: ComparisonFlags
     limit: TimeLimit
-    progress: Progress | None
-    seen: Observed | None
+    files: JobFiles
     output: Path | None
     needs_half: bool
-    required: bool
-    replay: SavedPlan | None = None
-    policy: Policy | None = None
+    is_quiet: bool
+    is_compared: bool = True
+    required: bool = False
+    compiles: bool = False
     in_place: bool = False
     is_verbose: bool = False
     tuning: Tuning = field(default_factory=Tuning)
+    progress: Progress | None = None
     on_plan: Callable[[Analysis], None] = lambda _: None
-    judged: list[Verdict] = field(default_factory=list[Verdict])
-    given: GivenInputs = field(default_factory=GivenInputs)
+    given: dict[str, Extremes] = field(default_factory=dict[str, Extremes])
     timed: Stopwatch = field(default_factory=Stopwatch)
+    engines: list[Placement] = field(default_factory=list[Placement])
+
+    @contextlib.contextmanager
+    def running(self, samples: Iterable[Path] = ()) -> Generator[RewriteJob]:
+        """Yield the job with its progress shown, and open dimensions sized by its inputs or these samples.
+
+        Raises OptionError or MissingPackageError, before any work, for a faulty provider or library.
+        """
+        self.comparing.refuse_missing()
+        with result_checks.blaming(lambda: str(self.model)), shown_progress(quiet=self.is_quiet) as progress:
+            sizes = feeds.given_sizes(self.model, self.data, samples)
+            yield replace(self, options=replace(self.options, dims=sizes), progress=progress)
 
     def run(self, policy: ObservePolicy) -> Outcome:
-        """Rewrite, compare and repair; raise as `pipeline.rewrite`, and with ALWAYS as `observe`.
-
-        Also raise, before anything is written, the error that prevents a required comparison.
-        """
-        if self.required and isinstance(self.original, AmpRewriteError):
-            raise self.original
+        """Rewrite, compare and repair; raise as `pipeline.rewrite`, and with ALWAYS as `observe`."""
         self._stage("inputs", self._refuse_bad_data)
         outcome = repair.repair(self, self.options, policy, self._known)
         outcome = _in_flags(self.blame(outcome))
@@ -159,6 +199,9 @@ class RewriteJob:
             outcome = repair.with_trials(outcome, None if self.replay else self, policy)
         report = replace(outcome.result.report, seconds=self.timed.seconds)
         return replace(outcome, result=replace(outcome.result, report=report))
+
+    def _attempted(self, name: str, work: Callable[[], T]) -> T | AmpRewriteError:
+        return attempted(self.limit, lambda: self._stage(name, work))
 
     def _stage(self, name: str, work: Callable[[], T]) -> T:
         """Run `work` as a stage that is shown and timed."""
@@ -177,7 +220,6 @@ class RewriteJob:
                 required=True,
                 progress=None,
                 on_plan=lambda _: None,
-                judged=[],
             )
 
     def _refuse_bad_data(self) -> None:
@@ -185,13 +227,14 @@ class RewriteJob:
 
         Every sample in files is read once for that, and none is retained.
         """
-        if not isinstance(self.original, Runnable):
+        if not self.is_compared:
             return
         if self.data.paths:
-            for sample in feeds.feeds(self.original, self.data):
-                self.given.add(sample)
+            for sample in feeds.feeds(self.model, self.data):
+                for name, extremes in _extremes(sample):
+                    self.given[name] = extremes.join(self.given.get(name, NOTHING))
         elif self.data.dims:
-            next(feeds.feeds(self.original, self.data), None)
+            next(feeds.feeds(self.model, self.data), None)
 
     def plan(self, policy: ObservePolicy) -> Analysis:
         """Analyze without writing; raise as `pipeline.analyze`, and with ALWAYS as `observe`."""
@@ -217,22 +260,24 @@ class RewriteJob:
         After a failed comparison, a model that cannot be run leaves the earlier ranges only.
         """
         data = of_source(self.data, before.inputs) if isinstance(before, Verdict) else self.data
-        try:
-            return self._stage("observe", lambda: self._observe(data))
-        except CANNOT_RUN:
-            if before is None:
-                raise
-            return self._known
+        observations = self._attempted("observe", lambda: self.observe_on(data))
+        if not isinstance(observations, AmpRewriteError):
+            return observations
+        if before is None:
+            raise observations
+        return self._known
 
-    def _observe(self, data: Data) -> Seen:
+    def observe_on(self, data: Data, executor: Executor | None = None) -> Observed:
+        """Merge the ranges observed earlier with those on these inputs; raise as `observe`."""
         model = self.model
-        with naming_sizes(model, data), self.limit.running():
+        with naming_sizes(model, data):
             source = feeds.input_source(data)
             observations = observe(
                 model,
                 feeds.feeds(model, data),
                 inputs=source,
                 on_sample=counting(self.progress, len(source.files) or data.samples),
+                executor=executor,
                 custom_ops=self.comparing.libraries,
             )
         return observations if self.seen is None else self.seen.merge(observations)
@@ -245,29 +290,26 @@ class RewriteJob:
         data = of_source(self.data, outcome.verification.inputs)
         fresh = None if data.paths else feeds.feeds(self.model, _fresh(data))
         samples, settings = feeds.feeds(self.model, data), outcome.settings
-        try:
-            with self.limit.running():
-                return self._stage(
-                    "tune",
-                    lambda: tune(
-                        self.model,
-                        samples,
-                        settings.options,
-                        self.comparing.judging.bounds,
-                        fresh=fresh,
-                        metrics=self.comparing.judging.metrics,
-                        prefer=self.tuning.prefer,
-                        budget=self.tuning.budget,
-                        observed=settings.seen,
-                        imprecise_outputs=settings.faint,
-                        watch=_watching(self.progress),
-                        executor=self.tuning.executor,
-                        custom_ops=self.comparing.libraries,
-                        device=self.comparing.provider,
-                    ),
-                )
-        except CANNOT_RUN:
-            return None
+        search = self._attempted(
+            "tune",
+            lambda: tune(
+                self.model,
+                samples,
+                settings.options,
+                self.comparing.judging.bounds,
+                fresh=fresh,
+                metrics=self.comparing.judging.metrics,
+                prefer=self.tuning.prefer,
+                budget=self.tuning.budget,
+                observed=settings.seen,
+                imprecise_outputs=settings.faint,
+                watch=_watching(self.progress),
+                executor=self.tuning.executor,
+                custom_ops=self.comparing.libraries,
+                device=self.comparing.provider,
+            ),
+        )
+        return None if isinstance(search, AmpRewriteError) else search
 
     def half_flops(self, result: Result[Any]) -> int:
         """Return the FLOPs of a result that are computed in half, at the sizes of synthetic inputs."""
@@ -299,41 +341,31 @@ class RewriteJob:
         )
         report = result.report
         self.timed.add(report.seconds)
-        warnings = (*map(in_flags, report.warnings), *self.given.warnings(report.ranges, settings.seen))
+        warnings = (*map(in_flags, report.warnings), *_outside(report.ranges, self.given, settings.seen))
         return replace(result, report=replace(report, warnings=warnings))
 
     def compare(self, result: Result[Any], *, fresh: bool = False) -> Verification:
         """Compare a result: return the verdict, the error that prevents it, or None without a comparison."""
-        is_wanted = result.report.changed or self.required
-        if self.original is None or isinstance(self.original, AmpRewriteError):
-            return self.original if is_wanted else None
-        if not is_wanted:
-            return self._refusal(self.original)
-        original, data = self.original, _fresh(self.data) if fresh else self.data
-        try:
-            with self.limit.running():
-                verdict = self._stage(
-                    "verify",
-                    lambda: self._as_target(self.comparing).verdict(
-                        original, result.model, data, self.options.io, self.progress
-                    ),
-                )
-        except CANNOT_RUN as error:
-            return error
-        self.judged.append(verdict)
-        return verdict
-
-    def _refusal(self, original: Runnable) -> ModelError | None:
-        """Return the error of onnxruntime on an original that stays unchanged; None if it loads."""
-        try:
-            with self.limit.running():
-                device = sessions.reference(run_arguments.device(self.comparing.provider))
-                with emulation.reference(original, device, self.comparing.libraries):
-                    return None
-        except ModelError as error:
-            return error
-        except CANNOT_RUN:
+        if not self.is_compared:
             return None
+        if not (result.report.changed or self.required):
+            return self._refusal()
+        data = _fresh(self.data) if fresh else self.data
+        comparing = self._as_target(self.comparing)
+        return self._attempted(
+            "verify",
+            lambda: comparing.verdict(self.model, result.model, data, self.options.io, self.progress),
+        )
+
+    def _refusal(self) -> ModelError | None:
+        """Return the error of onnxruntime on a model that stays unchanged; None if it loads."""
+        error = attempted(self.limit, self._open)
+        return error if isinstance(error, ModelError) else None
+
+    def _open(self) -> None:
+        device = sessions.reference(run_arguments.device(self.comparing.provider))
+        with emulation.reference(self.model, device, self.comparing.libraries):
+            pass
 
     def _as_target(self, comparing: ComparisonFlags) -> ComparisonFlags:
         """Return a comparison that emulates the accumulators of the target."""
@@ -341,22 +373,14 @@ class RewriteJob:
 
     def blame(self, outcome: Outcome, *, per_node: bool = False) -> Outcome:
         """Attach blame to the verdict of the outcome, if there is one; with `per_node` even to a good one."""
-        comparing = replace(self.comparing, per_node=per_node or self.comparing.per_node)
+        comparing = self._as_target(replace(self.comparing, per_node=per_node or self.comparing.per_node))
         verdict = outcome.verification
-        if not isinstance(verdict, Verdict) or not isinstance(self.original, Runnable):
+        if not isinstance(verdict, Verdict):
             return outcome
-        original = self.original
-        try:
-            with self.limit.running():
-                blamed = self._stage(
-                    "blame",
-                    lambda: self._as_target(comparing).with_blame(
-                        verdict, original, outcome.result.model, self.data
-                    ),
-                )
-        except CANNOT_RUN:
-            return outcome
-        return replace(outcome, verification=blamed)
+        blamed = self._attempted(
+            "blame", lambda: comparing.with_blame(verdict, self.model, outcome.result.model, self.data)
+        )
+        return replace(outcome, verification=blamed) if isinstance(blamed, Verdict) else outcome
 
 
 def _in_flags(outcome: Outcome) -> Outcome:
@@ -374,11 +398,60 @@ def _fresh(data: Data) -> Data:
 
 def _beside_a_plan(options: Options) -> Options:
     """Return the options that a plan does not decide; the report uses the ranges and the device timings."""
-    return Options(
-        check=options.check,
-        certify=options.certify,
-        metadata=options.metadata,
-        external_data=options.external_data,
-        ranges=options.ranges,
-        device=options.device,
+    names = ("ranges", "device", *(name for name, declared in DECLARED.items() if not declared.in_plan))
+    return Options(**{name: getattr(options, name) for name in names})
+
+
+def job_flags(save_plan: str, *result: str, takes_plan: bool = True) -> Flag:
+    """Return a decorator that adds the flags of a rewrite to a command and passes it a RewriteJob in `job`.
+
+    `save_plan` is the help of that flag; the others are the arguments of `decision_flags`.
+    """
+    files = (
+        output_flag("MODEL_fp16.onnx (or _bf16)"),
+        written_file("--save-plan", save_plan),
+        json_flag("report"),
+        require_half_flag,
+        quiet_flag,
     )
+    groups = (
+        grouped(files, "own", dict),
+        decision_flags(*result, takes_plan=takes_plan),
+        input_flags,
+        comparison_flags,
+        timeout_flag,
+        report_flags,
+    )
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def with_job(
+            *,
+            model: Path,
+            own: Mapping[str, Any],
+            asked: DecisionFlags,
+            data: Data,
+            comparing: ComparisonFlags,
+            limit: TimeLimit,
+            report_files: ReportFiles,
+            **arguments: Any,
+        ) -> Any:
+            job = RewriteJob(
+                model=model,
+                options=asked.options,
+                replay=asked.replay,
+                policy=asked.policy,
+                seen=asked.seen,
+                data=replace(data, ranges=asked.options.ranges),
+                comparing=comparing,
+                limit=limit,
+                files=JobFiles(own["json_"], own["save_plan"], report_files),
+                output=own["output"],
+                needs_half=own["require_half"],
+                is_quiet=own["quiet"],
+            )
+            return command(job=job, **arguments)
+
+        return functools.reduce(lambda command, group: group(command), reversed(groups), with_job)
+
+    return decorate

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from amp_rewrite.bounds import bounding
 from amp_rewrite.cli import comparison_flags, exit_codes, explanation_sources, next_steps
 from amp_rewrite.cli.fields_as_flags import in_flags
-from amp_rewrite.cli.html_and_plots import PageMaker, Placing, ReportFiles
+from amp_rewrite.cli.html_and_plots import PageMaker, Placing
 from amp_rewrite.cli.progress import tell
-from amp_rewrite.cli.rewrite_job import CANNOT_RUN, RewriteJob
+from amp_rewrite.cli.rewrite_job import JobFiles, RewriteJob, attempted
 from amp_rewrite.console import Console
 from amp_rewrite.costs import flop_count
 from amp_rewrite.coverage.advice import Advice
@@ -23,7 +23,9 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import staging
 from amp_rewrite.model import external_data, writing
 from amp_rewrite.pipeline import Result
+from amp_rewrite.placement import tensorrt
 from amp_rewrite.placement.differences import Comparison
+from amp_rewrite.placement.placement import Placement
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import summary, terminal
@@ -42,29 +44,14 @@ from amp_rewrite.tuning.repair import ObservePolicy, Outcome, Verification
 from amp_rewrite.tuning.tune import Tuned
 
 
-@dataclass(frozen=True, slots=True)
-class JobFiles:
-    """The files that a job writes beside its result; None for those that were not named."""
-
-    report: Path | None
-    plan: Path | None
-    page: ReportFiles
-    observed: Path | None = None
-
-    @property
-    def names(self) -> str:
-        """The names of all files, for the user."""
-        files = (self.report, self.plan, self.page.html, self.page.plots, self.observed)
-        return ", ".join(str(file) for file in files if file is not None)
-
-
 def carry_out(
-    job: RewriteJob, policy: ObservePolicy, files: JobFiles, *, is_dry: bool = False, latency: bool = False
-) -> Callable[[Console], None]:
+    job: RewriteJob, policy: ObservePolicy, *, is_dry: bool = False, latency: bool = False
+) -> Callable[[], None]:
     """Run a job, or plan it if `is_dry`, write its files and move them into place.
 
     Return the function that prints its report.
     """
+    files = job.files
     placing = Placing(job.model, job.limit, job.comparing.libraries) if files.page.placement else None
     pages = PageMaker(job.options.dims.dims, placing)
 
@@ -85,14 +72,14 @@ def carry_out(
     if is_dry:
         analysis = job.plan(policy)
         comparison = write(pages.of_plan(job.model, analysis)) if files.page.asked else None
-        return partial(print_plan, job, analysis, comparison, files)
+        return partial(_print_plan, job, analysis, comparison)
     outcome, comparison = job.run(policy), None
     if files.page.asked:
         page_evidence = evidence(job, outcome, timed=latency)
         comparison = write(
             pages.page(job.model, outcome.result.report, page_evidence, Path(outcome.result.model))
         )
-    return partial(print_result, job, settle(job, outcome, files.report, comparison), files)
+    return partial(_print_result, job, _settled(job, outcome, comparison))
 
 
 def _save_plan(path: Path, analysis: Analysis) -> None:
@@ -141,7 +128,7 @@ def not_verified(job: RewriteJob, verdict: Verification) -> str:
         return "; ".join(verdict.faults)
     if verdict is not None:
         return in_flags(verdict)
-    return "--no-verify was given" if job.original is None else NOTHING_CHANGED
+    return "--no-verify was given" if not job.is_compared else NOTHING_CHANGED
 
 
 def _latencies(job: RewriteJob, result: Result[Any]) -> Bench | None:
@@ -149,26 +136,37 @@ def _latencies(job: RewriteJob, result: Result[Any]) -> Bench | None:
     tell(job.progress, "measure")
     libraries, pair = job.comparing.libraries, (job.model, Path(result.model))
     subjects = [TimedModel(str(path), path, libraries=libraries) for path in pair]
-    try:
-        with job.limit.running():
-            samples = list(feeds.feeds(job.model, job.data))
-            return latency.measure(subjects, samples, run_arguments.device(None))
-    except CANNOT_RUN:
-        return None
+    bench = attempted(
+        job.limit,
+        lambda: latency.measure(subjects, list(feeds.feeds(job.model, job.data)), run_arguments.device(None)),
+    )
+    return None if isinstance(bench, AmpRewriteError) else bench
 
 
-def settle(job: RewriteJob, outcome: Outcome, json_: Path | None, placement: Comparison | None) -> Outcome:
+def _settled(job: RewriteJob, outcome: Outcome, placement: Comparison | None) -> Outcome:
     """Write the outcome as JSON, commit all files, and return the outcome with the path of its model.
 
-    Raises TimeLimitError where the time limit expired before a verdict that justifies replacing a file.
+    Raises TimeLimitError where the time limit expired before a verdict that justifies replacing a file, and
+    EngineError where the job asks for a result that TensorRT compiles, and this one it refuses.
     """
     report, verdict = outcome.result.report, outcome.verification
     refuse_unjudged(job.limit, verdict, outcome.result.model)
-    if json_ is not None:
+    if job.compiles:
+        tell(job.progress, "compile")
+        result = Path(outcome.result.model)
+        job.engines.append(tensorrt.compile_result(job.model, result, job.options.dims.dims))
+    if job.files.report is not None:
         advice = _advise(job, outcome)
         tuned = {"tuning": outcome.tuned.to_json()} if outcome.tuned else {}
+        engine = {"engine": job.engines[0].to_json()} if job.engines else {}
         reason = not_verified(job, verdict)
-        _write_json(json_, report, verdict, reason, {**_json_extras(advice, placement, job.seen), **tuned})
+        _write_json(
+            job.files.report,
+            report,
+            verdict,
+            reason,
+            {**_json_extras(advice, placement, job.seen), **tuned, **engine},
+        )
     model = staging.current().commit(outcome.result.model)
     return replace(outcome, result=replace(outcome.result, model=model))
 
@@ -190,8 +188,9 @@ def refuse_unjudged(limit: TimeLimit, verdict: Verification, result: Path) -> No
         )
 
 
-def print_result(job: RewriteJob, outcome: Outcome, files: JobFiles, console: Console) -> None:
+def _print_result(job: RewriteJob, outcome: Outcome) -> None:
     """Print the report on a committed result and set the exit code."""
+    console = Console(quiet=job.is_quiet)
     report, verdict = outcome.result.report, outcome.verification
     terminal.print_device_check(console, job.policy, partial(_advise, job, outcome))
     if job.is_verbose:
@@ -210,7 +209,8 @@ def print_result(job: RewriteJob, outcome: Outcome, files: JobFiles, console: Co
     if reason == NOTHING_CHANGED:
         console.print(f"not compared with the original: {reason}")
     _print_verdict(console, verdict, per_node=job.comparing.per_node)
-    _print_files(console, files)
+    terminal.print_lines(console, map(_engine_line, job.engines))
+    _print_files(console, job.files)
     bad = isinstance(verdict, Verdict) and bool(reason)
     loud = Console(stderr=True) if bad and console.quiet else console
     terminal.print_hints(loud, next_steps.after(job, outcome, is_bad=bad))
@@ -219,6 +219,11 @@ def print_result(job: RewriteJob, outcome: Outcome, files: JobFiles, console: Co
     is_half = report.obstacle is None or report.obstacle.already
     valid = report.ok and (is_half or not job.needs_half)
     exit_codes.end_rewrite(valid=valid, verdict_ok=verdict_ok, required=job.required)
+
+
+def _engine_line(engine: Placement) -> SummaryLine:
+    size = f"{plural(engine.nodes, 'layer')}, {(engine.engine_bytes or 0) / 1e6:,.1f} MB"
+    return SummaryLine("engine", f"TensorRT for RTX {tensorrt.version()} compiles it: {size}")
 
 
 def data_lines(model: Path) -> Iterator[SummaryLine]:
@@ -281,14 +286,14 @@ def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -
         terminal.print_verdict(stream, verdict, per_node=per_node, hinted=False)
 
 
-def print_plan(
-    job: RewriteJob, analysis: Analysis, placement: Comparison | None, files: JobFiles, console: Console
-) -> None:
+def _print_plan(job: RewriteJob, analysis: Analysis, placement: Comparison | None) -> None:
     """Print the report on a dry run."""
-    terminal.print_device_check(console, job.policy, lambda: explanation_sources.advise_planned(analysis))
-    if files.report is not None:
-        more = _json_extras(explanation_sources.advise_planned(analysis), placement, job.seen)
-        _write_json(files.report, analysis.report(), None, "--dry-run was given", more)
+    console = Console(quiet=job.is_quiet)
+    advise = cache(partial(explanation_sources.advise_planned, analysis))
+    terminal.print_device_check(console, job.policy, advise)
+    if job.files.report is not None:
+        more = _json_extras(advise(), placement, job.seen)
+        _write_json(job.files.report, analysis.report(), None, "--dry-run was given", more)
     terminal.print_plan(console, analysis.plan)
     terminal.print_lines(console, summary.match_lines(analysis.matched))
     terminal.print_lines(console, summary.observed_lines(job.seen))
@@ -300,7 +305,7 @@ def print_plan(
         f"{halves:,} of {len(analysis.graph.units):,} units in {analysis.plan.half.name}, "
         f"{plural(len(analysis.plan.casts), 'Cast')}; no model was written"
     )
-    _print_files(console, files)
+    _print_files(console, job.files)
 
 
 def outcome_lines(outcome: Outcome, io: IOTypes) -> Iterator[SummaryLine]:

@@ -12,17 +12,17 @@ import click
 
 from amp_rewrite import pipeline
 from amp_rewrite.cli import exit_codes, explanation_sources, rewrite_output
-from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
+from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import (
     PATH,
     choice,
-    external_data_flag,
     grouped,
     json_flag,
     number,
     output_flag,
+    quiet_flag,
     repeatable,
     switch,
     written,
@@ -30,14 +30,13 @@ from amp_rewrite.cli.flag_builders import (
 from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, html_flag
 from amp_rewrite.cli.input_flags import counted_flags, timeout_flag
 from amp_rewrite.cli.progress import shown_progress, tell
-from amp_rewrite.cli.rewrite_job import CANNOT_RUN
+from amp_rewrite.cli.rewrite_job import attempted
 from amp_rewrite.console import Console
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.files import staging
 from amp_rewrite.model import writing
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy.named_policies import FLOAT32, Policy
-from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import terminal
 from amp_rewrite.rewriting import result_checks
@@ -186,9 +185,8 @@ spec_flags = grouped(
 @switch("--require-verify", "Exit with code 1 also if the two could not be compared.")
 @timeout_flag
 @json_flag("report")
-@external_data_flag
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@free_decision_flags
+@quiet_flag
+@decision_flags("external_data", takes_plan=False)
 @html_flag
 def train(
     model: Path,
@@ -204,7 +202,6 @@ def train(
     require_verify: bool,
     limit: TimeLimit,
     json_: Path | None,
-    external_data: ExternalData,
     quiet: bool,
     asked: DecisionFlags,
     html: Path | None,
@@ -226,7 +223,7 @@ def train(
         sizes = feeds.given_sizes(model, data)
         pages, compared = PageMaker(sizes.dims), None
         spec = steps.complete_spec(model, said, state_suffix)
-        options = replace(asked.options, certify=not no_certify, external_data=external_data, dims=sizes)
+        options = replace(asked.options, certify=not no_certify, dims=sizes)
         job = steps.job(to, loss_scale, implementation, spec, options, skip_nonfinite=scaling.skip_nonfinite)
         if explain:
             analysis = pipeline.analyze(
@@ -248,7 +245,10 @@ def train(
             advise = partial(explanation_sources.advise_model, Path(written), report.half, sizes.dims)
             if not no_verify:
                 tell(progress, "verify")
-                compared = _compared(model, Path(written), job, data, limit)
+                half = job.options.half
+                compared = attempted(
+                    limit, partial(comparing.compare, model, Path(written), job.step, half, data)
+                )
     step = job.step
     report = replace(report, warnings=tuple(map(in_flags, report.warnings)))
     if json_ is not None:
@@ -278,17 +278,6 @@ def _refuse_contradictions(*, explain: bool, output: Path | None, html: Path | N
         raise OptionError(
             f"{flag} has no effect with --explain, which writes no model", remedy="leave out one"
         )
-
-
-def _compared(
-    model: Path, result: Path, job: steps.TrainJob, data: Data, limit: TimeLimit
-) -> StepComparison | AmpRewriteError:
-    """Compare a step with its result; return the comparison, or the error that prevents it."""
-    try:
-        with limit.running():
-            return comparing.compare(model, result, job.step, job.options.half, data)
-    except CANNOT_RUN as error:
-        return error
 
 
 def _sentence(compared: StepComparison | AmpRewriteError | None) -> str:

@@ -2,52 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import click
 
-from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
-from amp_rewrite.cli.decision_flags import DecisionFlags, free_decision_flags
+from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import (
-    PATH,
-    choice,
-    executor_flag,
-    external_data_flag,
-    json_flag,
-    number,
-    opened,
-    output_flag,
-    require_half_flag,
-    written_file,
-)
-from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
-from amp_rewrite.cli.input_flags import input_flags, timeout_flag
-from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning
-from amp_rewrite.cli.rewrite_output import JobFiles, carry_out
-from amp_rewrite.console import Console
+from amp_rewrite.cli.flag_builders import PATH, choice, executor_flag, number, opened, quantity
+from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, job_flags
+from amp_rewrite.cli.rewrite_output import carry_out
 from amp_rewrite.errors import OptionError
-from amp_rewrite.policy.options import ExternalData, Level
-from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.rewriting import result_checks
-from amp_rewrite.running.inputs import feeds
-from amp_rewrite.running.inputs.feeds import Data
+from amp_rewrite.policy.options import Level
 from amp_rewrite.tuning.repair import ObservePolicy
 from amp_rewrite.tuning.search import Prefer
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|min|h)?")
 
 
 def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
     """Parse a duration such as 120s or 2m; None without one."""
     if text is None:
         return None
-    match = _DURATION.fullmatch(text)
-    seconds = float(match[1]) * _UNITS[match[2] or ""] if match else 0.0
+    seconds = quantity(text, _UNITS)
     if not seconds:
         raise OptionError(
             f"--budget {text} is no time above zero", remedy="write it as in --budget 120s or --budget 5m"
@@ -57,7 +33,6 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
 
 @click.command(cls=WritingCommand)
 @click.argument("model", type=PATH)
-@output_flag("MODEL_fp16.onnx (or _bf16)")
 @number(
     "--max-error",
     float,
@@ -77,34 +52,10 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
     help="How long to search, such as 30s or 5m; the best plan by then is used. If not given, the search "
     "takes a number of runs that depends on the model alone.",
 )
-@written_file("--save-plan", "Write the plan as JSON, for amp-rewrite MODEL --plan FILE.")
 @executor_flag("What runs the samples of the search")
-@json_flag("report")
-@external_data_flag
-@require_half_flag
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@free_decision_flags
-@input_flags
-@comparison_flags
-@timeout_flag
-@report_flags
+@job_flags("Write the plan as JSON, for amp-rewrite MODEL --plan FILE.", "external_data", takes_plan=False)
 def tune(
-    model: Path,
-    output: Path | None,
-    max_error: float | None,
-    prefer: str,
-    budget: float | None,
-    save_plan: Path | None,
-    executor: str | None,
-    json_: Path | None,
-    external_data: ExternalData,
-    require_half: bool,
-    quiet: bool,
-    asked: DecisionFlags,
-    data: Data,
-    comparing: ComparisonFlags,
-    limit: TimeLimit,
-    report_files: ReportFiles,
+    job: RewriteJob, max_error: float | None, prefer: str, budget: float | None, executor: str | None
 ) -> None:
     """Find the fastest plan for MODEL that stays within an error.
 
@@ -112,38 +63,16 @@ def tune(
     search runs the model in float32 with half emulated, on the given inputs. Exit code 1 when no plan within
     the error was found; the closest one is still written.
     """
-    _refuse_force_all(asked)
-    console, comparing = Console(quiet=quiet), _within(comparing, max_error)
-    comparing.refuse_missing()
-    with (
-        result_checks.blaming(lambda: str(model)),
-        shown_progress(quiet=quiet) as progress,
-        opened(executor) as workers,
-    ):
-        job = RewriteJob(
-            model=model,
-            original=model,
-            options=replace(asked.options, external_data=external_data, dims=feeds.given_sizes(model, data)),
-            seen=asked.seen,
-            output=output,
-            data=replace(data, ranges=asked.options.ranges),
-            comparing=comparing,
-            required=True,
-            needs_half=require_half,
-            limit=limit,
-            progress=progress,
-            tuning=Tuning(budget, Prefer(prefer), float("inf"), workers, is_requested=True),
-        )
-        show = carry_out(job, ObservePolicy.ON_FAILURE, JobFiles(json_, save_plan, report_files))
-    show(console)
-
-
-def _refuse_force_all(decisions: DecisionFlags) -> None:
-    if decisions.options.level is Level.UNSAFE_FORCE_ALL:
+    if job.options.level is Level.UNSAFE_FORCE_ALL:
         raise OptionError(
-            f"--level {Level.UNSAFE_FORCE_ALL.value} decides all, and leaves nothing to tune",
+            f"--level {job.options.level.value} decides all, and leaves nothing to tune",
             remedy="leave out --level",
         )
+    job = replace(job, required=True, comparing=_within(job.comparing, max_error))
+    with job.running() as running_job, opened(executor) as workers:
+        tuning = Tuning(budget, Prefer(prefer), float("inf"), workers, is_requested=True)
+        show = carry_out(replace(running_job, tuning=tuning), ObservePolicy.ON_FAILURE)
+    show()
 
 
 def _within(comparing: ComparisonFlags, max_error: float | None) -> ComparisonFlags:

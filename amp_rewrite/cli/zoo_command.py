@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Generator, Sequence
-from concurrent.futures import Executor
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import exit_codes
+from amp_rewrite.cli import exit_codes, many_models
 from amp_rewrite.cli.fields_as_flags import as_argument
-from amp_rewrite.cli.flag_builders import PATH, check_groups, executor_flag, number, switch
+from amp_rewrite.cli.flag_builders import (
+    PATH,
+    check_groups,
+    executor_flag,
+    number,
+    opened,
+    quiet_flag,
+    switch,
+    written,
+)
 from amp_rewrite.cli.progress import counting, shown_progress, tell
 from amp_rewrite.cli.rewrite_command import rewrite
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
-from amp_rewrite.process import executors
 from amp_rewrite.reporting import terminal
 from amp_rewrite.zoo import index_page, model_entries, run
 from amp_rewrite.zoo.row import Row, Status
@@ -44,7 +50,7 @@ from amp_rewrite.zoo.run import Zoo
     metavar="SECONDS",
 )
 @switch("--html", "Write the HTML report of each model, which index.html links to.")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@quiet_flag
 def zoo(
     source: Path,
     flags: tuple[str, ...],
@@ -65,7 +71,7 @@ def zoo(
     contexts = {entry.name: _context((*flags, *entry.flags), entry.model) for entry in zoo_entries}
     for context in {_of_all(context): context for context in contexts.values()}.values():
         check_groups(context)
-    with shown_progress(quiet=quiet) as progress, _executor(executor) as workers:
+    with shown_progress(quiet=quiet) as progress, opened(executor, run.here) as workers:
         tell(progress, "zoo")
         count, rows = counting(progress, len(zoo_entries)), list[Row]()
 
@@ -91,24 +97,11 @@ def zoo(
     exit_codes.end_many(is_complete=not result.has_failed, is_ok=result.ok)
 
 
-@contextlib.contextmanager
-def _executor(where: str | None) -> Generator[Executor | None]:
-    """Yield the executor of that name; for a number of processes, threads that start a process each."""
-    if where is None:
-        yield None
-        return
-    name = executors.named(where, "--executor")
-    with run.here(name.processes) if name.processes else name.opened() as executor:
-        yield executor
-
-
 def _context(flags: Sequence[str], model: Path) -> click.Context:
     """Parse the flags for a model; raise OptionError for output files, which the zoo names."""
     context = rewrite.make_context("amp-rewrite", [*flags, str(model)])
-    for name in _NAMED_HERE:
-        if context.params.get(name):
-            flag = f"--{name.strip('_').replace('_', '-')}"
-            raise OptionError(f"{flag} is for one model", remedy="leave it out: the zoo has files of its own")
+    for flag in written(context, _NAMED_HERE).values():
+        raise OptionError(f"{flag} is for one model", remedy="leave it out: the zoo has files of its own")
     return context
 
 
@@ -117,9 +110,7 @@ def _of_all(context: click.Context) -> tuple[object, ...]:
     return tuple(value for name, value in context.params.items() if name not in ("model", "data"))
 
 
-_NAMED_HERE = (
-    *("output", "out_dir", "in_place", "dry_run", "save_plan", "save_observed", "json_", "html", "plots"),
-)
+_NAMED_HERE = (*many_models.OF_ONE, "out_dir", "in_place", "dry_run")
 """The flags that name outputs of the command, suppress them or redirect them."""
 
 

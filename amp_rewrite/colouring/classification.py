@@ -107,9 +107,9 @@ def _no_kernel(options: Options) -> Evidence:
     Casts. A strict target rejects both.
     """
     target, half = options.target, options.half
-    is_rejected = target.is_strict or (target.has_faults and half is BFLOAT16)
+    is_rejected = target.is_strict or (target.is_onnxruntime and half is BFLOAT16)
     if options.level is Level.UNSAFE_FORCE_ALL and is_rejected:
-        subject = "onnxruntime" if target.has_faults else target.name
+        subject = "onnxruntime" if target.is_onnxruntime else target.name
         return Evidence(Authority.RUNTIME_BUG, Reason.NO_KERNEL, subject=subject, half=half.name)
     return Evidence(Authority.TARGET, Reason.NO_KERNEL, subject=target.name, half=half.name)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from amp_rewrite.colouring.painting import Rule
-from amp_rewrite.policy.evidence import FOUND, Authority
+from amp_rewrite.policy.evidence import OF_FINDINGS, Authority
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.reasons import authority_in_words, in_words
 from amp_rewrite.rewriting.decisions import Decision, Decisions
@@ -180,7 +180,7 @@ def _key(root: Decision) -> Hashable:
         return "by hand"
     if root.paint.rule in (Rule.PRUNE, Rule.GATE):
         return root.paint.rule
-    if entry.authority in FOUND:
+    if entry.authority in OF_FINDINGS:
         return entry.evidence.reason
     if entry.authority in (Authority.PIN, Authority.IDIOM):
         return entry.evidence

@@ -11,7 +11,7 @@ from amp_rewrite.bounds.given import InputRange, Source
 from amp_rewrite.bounds.unit_ranges import Knowledge, RangeCounts, UnitRange
 from amp_rewrite.colouring.painting import Colour, Rule
 from amp_rewrite.explaining.causes import RootCause, Suggestion
-from amp_rewrite.policy.evidence import FOUND, Authority
+from amp_rewrite.policy.evidence import OF_FINDINGS, Authority
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.reasons import authority_in_words, in_words
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
@@ -130,7 +130,7 @@ def remedy(cause: RootCause) -> str:
     flags, drops = " ".join(advice.flags), " ".join(advice.dropped_flags)
     if not flags and not drops:
         return advice.why
-    forced = cause.first.entry.authority in FOUND | {Authority.TARGET}
+    forced = cause.first.entry.authority in OF_FINDINGS | {Authority.TARGET}
     change = f"leave out {drops}" if not flags else f"{flags} in place of {drops}" if drops else flags
     return (
         f"to {'force' if forced else 'allow'}: {change} (frees {_gain(advice, _flops(cause))}; not compared)"

@@ -20,7 +20,7 @@ from amp_rewrite.explaining.causes import Change, RootCause, Suggestion
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import node_patterns
-from amp_rewrite.policy.evidence import FOUND, Authority
+from amp_rewrite.policy.evidence import OF_FINDINGS, Authority
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Level, Options
 from amp_rewrite.policy.reasons import authority_in_words, in_words
@@ -143,7 +143,7 @@ def _without_trying(cause: RootCause) -> str:
     if root.entry.authority is Authority.SCHEMA:
         alone = root.entry.kind is not Kind.DENY or len(cause.root_places) == len(cause.held)
         return "nothing: it can only be float32 here" if alone else ""  # downstream nodes might be freed
-    if root.paint.rule is not Rule.LEFT or root.entry.authority in FOUND | _BY_USER:
+    if root.paint.rule is not Rule.LEFT or root.entry.authority in OF_FINDINGS | _BY_USER:
         return ""
     if root.operator == "Cast":
         return "nothing to gain: a Cast takes the type of its neighbours"
@@ -236,7 +236,7 @@ class _Trials:
         units = [self._subject.graph.units[unit] for unit in cause.roots]
         nodes = list(dict.fromkeys(unit.node for unit in units))
         operators = [operator for operator in dict.fromkeys(map(_operator, nodes)) if operator != "Cast"]
-        is_found = entry.authority in FOUND
+        is_found = entry.authority in OF_FINDINGS
         if entry.authority is Authority.PIN:
             yield from self._unpinned(entry.evidence.subject)
         if entry.authority is Authority.OVERRIDE and operators:

@@ -20,7 +20,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from amp_rewrite.errors import MissingPackageError
+from amp_rewrite.errors import EngineError, MissingPackageError
 from amp_rewrite.model import loading
 from amp_rewrite.placement import placement
 from amp_rewrite.placement.placement import OwnNodes, Placement, PlacementLog
@@ -76,8 +76,8 @@ def _folders() -> list[Path]:
 def serve() -> None:
     """Answer requests until there are no more."""
     for name in ("tensorrt_rtx", "tensorrt_onnxparser_rtx"):  # the bindings ask the linker for them
-        (library,) = _folders()[1].glob(f"lib{name}.so.*")
-        ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+        libraries = sorted(_folders()[1].glob(f"lib{name}.so.*"))  # importing the package adds links
+        ctypes.CDLL(str(libraries[-1]), ctypes.RTLD_GLOBAL)
     runtime = importlib.import_module("tensorrt_rtx_bindings")
     child_process.serve(lambda request: compile_model(runtime, request))
 
@@ -175,12 +175,27 @@ def compiler(dims: Dims) -> Generator[Callable[[Path], Placement]]:
     version()
     process = ChildProcess("from amp_rewrite.placement import tensorrt; tensorrt.serve()")
     try:
-        yield lambda model: _compiled(process, model, dims)
+        yield lambda model: _compile(process, model, dims)
     finally:
         process.end()
 
 
-def _compiled(process: ChildProcess, model: Path, dims: Dims) -> Placement:
+def compile_result(original: Path, result: Path, dims: Dims) -> Placement:
+    """Return the placement of the result of a model. Raises EngineError where TensorRT refuses it, and as
+    `compiler`.
+    """
+    with compiler(dims) as compile_model:
+        engine = compile_model(result)
+        if engine.refused and (reason := compile_model(original).refused):
+            problem = f"TensorRT refuses the model itself: {reason}"
+            raise EngineError(problem, where=original, remedy="mend it first")
+    if engine.refused:
+        remedy = "keep the node that it names in float32 with `Pins.keep_full`"
+        raise EngineError(f"TensorRT refuses the result: {engine.refused}", where=original, remedy=remedy)
+    return engine
+
+
+def _compile(process: ChildProcess, model: Path, dims: Dims) -> Placement:
     graph = ir.from_proto(loading.load_graph(model)).graph
     sizes = OpenDimensions(graph, dims)
     shapes = {value.name or "": tuple(sizes.of_input(value) or ()) for value in graph.inputs}

@@ -1,6 +1,6 @@
 """The evidence for a unit's kind, as data: the authority, the reason, and the value and numbers behind it.
 
-`policy.reasons` renders it as text.
+`policy.reasons` renders it as text. The code behind a sentence is what names its `Reason`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Authority(enum.Enum):
 
 _RANK = {authority: rank for rank, authority in enumerate(Authority)}
 
-FOUND = frozenset(
+OF_FINDINGS = frozenset(
     (
         Authority.TRAINING,
         Authority.RUNTIME_BUG,

@@ -301,43 +301,85 @@ CASTING = "casting"
 
 
 @dataclass(frozen=True, slots=True)
+class DeclaredFlag:
+    """A flag of the command line: a choice with `values`, a text with a `metavar`, which may be repeated if
+    it `repeats`, and else a switch, which with `--no-` turns the field off.
+    """
+
+    name: str
+    about: str
+    metavar: str = ""
+    values: tuple[str, ...] = ()
+    repeats: bool = True
+
+    @property
+    def argument(self) -> str:
+        """The name of its value in Python."""
+        name = self.name.strip("-").replace("-", "_")
+        return f"{name}_" if name == "list" else name
+
+
+@dataclass(frozen=True, slots=True)
 class Declared:
-    """A field of Options: the check that converts a name and an argument to its value, and its flag, if a
-    single flag of the command line decides it. That is a choice with `values`, a name that may be repeated
-    with a `metavar`, and else a switch, which with `--no-` turns the field off.
+    """A field of Options: the check that converts a name and an argument to its value, the flags that decide
+    it, and whether a saved plan has it: what it has not is about the result.
     """
 
     check: Callable[[str, Any], Any]
-    flag: str = ""
-    about: str = ""
-    values: tuple[str, ...] = ()
-    metavar: str = ""
+    flags: tuple[DeclaredFlag, ...] = ()
+    in_plan: bool = True
 
 
-def _declare_choice(kind: type[Any], choices: Mapping[str, Any], flag: str, about: str) -> Declared:
-    return Declared(
-        lambda name, given: arguments.named(name, given, kind, choices), flag, about, tuple(choices)
-    )
+def _choice(kind: type[Any], choices: Mapping[str, Any], flag: str, about: str) -> Declared:
+    check = partial(arguments.named, kind=kind, choices=choices)
+    return Declared(check, (DeclaredFlag(flag, about, values=tuple(choices)),))
 
 
-def _choice(kind: type[enum.Enum], flag: str, about: str) -> Declared:
-    values = tuple(str(member.value) for member in kind)
-    return Declared(lambda name, given: arguments.choice(name, given, kind), flag, about, values)
+def _values(kind: type[enum.Enum]) -> Mapping[str, Any]:
+    return {str(member.value): member for member in kind}
 
 
-def _switch(flag: str = "", about: str = "") -> Declared:
-    return Declared(arguments.flag, flag, about)
+def _switch(flag: str, about: str, *, in_plan: bool = True) -> Declared:
+    return Declared(arguments.flag, (DeclaredFlag(flag, about),), in_plan)
 
+
+_NODES = "Node names, or regular expressions that match a whole name."
+_KINDS = {
+    "allow": "it becomes half",
+    "infer": "half between half nodes, unless its inputs come from a denied one",
+    "clear": "it does no arithmetic, and takes the type of its neighbours",
+    "deny": "it stays float32, and so do nodes that its results make doubtful",
+}
+_LIST = "Operator lists: a shipped one (default, bfloat16, tensorflow) or a YAML file."
+_RANGE = "The smallest and the largest value of an input, from which bounds of all other values follow."
+_STORAGE = (
+    "Store weights in files beside the result: if the model does so, or they exceed 2 GiB (auto); "
+    "always, in one file; never; or in files of at most SIZE, such as 2GB."
+)
 
 DECLARED: Mapping[str, Declared] = {
-    "half": _declare_choice(Half, halves.BY_NAME, "--to", "The half type."),
-    "target": _declare_choice(Target, targets.BY_NAME, "--target", "The runtime that will run the model."),
-    "lists": Declared(_lists),
+    "half": _choice(Half, halves.BY_NAME, "--to", "The half type."),
+    "target": _choice(Target, targets.BY_NAME, "--target", "The runtime that will run the model."),
+    "lists": Declared(
+        _lists,
+        (
+            DeclaredFlag("--list", _LIST, "NAME|FILE", repeats=False),
+            *(
+                DeclaredFlag(f"--{kind}", f"Put an operator on the {kind} list: {effect}.", "OP")
+                for kind, effect in _KINDS.items()
+            ),
+        ),
+    ),
     "pins": Declared(
-        lambda name, given: arguments.instance(name, given, Pins, 'write Pins(keep_full="head_.*")')
+        partial(arguments.instance, kind=Pins, remedy='write Pins(keep_full="head_.*")'),
+        (
+            DeclaredFlag("--keep-full", f"Keep these nodes in float32. {_NODES}", "REGEX"),
+            DeclaredFlag("--force-half", f"Put these nodes in half. {_NODES}", "REGEX"),
+        ),
     ),
     "level": _choice(
         Level,
+        _values(Level),
         "--level",
         "How much becomes half: what the lists and rules decide (default); only operators on the allow list "
         "(tensor-cores-only); the default, with the infer list treated as denied (treat-infer-as-deny); or "
@@ -346,12 +388,10 @@ DECLARED: Mapping[str, Declared] = {
     "follow": _switch(
         "--no-follow", "Keep the nodes before the first and after the last matrix product in float32."
     ),
-    "io": _choice(IOTypes, "--io", "The type of the model's float32 inputs and outputs."),
+    "io": _choice(IOTypes, _values(IOTypes), "--io", "The type of the model's float32 inputs and outputs."),
     "keep_io": Declared(
         arguments.texts,
-        "--keep-io",
-        "With --io half: an input or output that stays float32.",
-        metavar="NAME",
+        (DeclaredFlag("--keep-io", "With --io half: an input or output that stays float32.", "NAME"),),
     ),
     "keep_functions": _switch(
         "--keep-functions", "Do not inline model-local functions; their calls stay float32."
@@ -360,20 +400,28 @@ DECLARED: Mapping[str, Declared] = {
         "--no-fold", "Do not fold constants, nor merge BatchNormalizations into weights, before deciding."
     ),
     "keep_opset": _switch("--keep-opset", "Do not raise the opset to one with more half kernels."),
-    "check": _switch(),
-    "metadata": _switch(),
-    "external_data": Declared(_external_data),
-    "device": _declare_choice(
-        Device, devices.BY_NAME, "--device", "The device for which times are predicted."
+    "check": _switch("--no-check", "Do not run onnx's checker on the result.", in_plan=False),
+    "metadata": _switch(
+        "--no-metadata", "Do not store the decisions in the metadata of the result.", in_plan=False
     ),
+    "external_data": Declared(
+        _external_data,
+        (DeclaredFlag("--external-data", _STORAGE, "auto|always|never|SIZE", repeats=False),),
+        in_plan=False,
+    ),
+    "device": _choice(Device, devices.BY_NAME, "--device", "The device for which times are predicted."),
     "gate": _switch("--gate", "Leave the model unchanged if half is predicted to be no faster."),
     "free": _switch(
         "--no-free",
         "Keep denied operators in float32 even where bounds prove that their values fit into half.",
     ),
-    "keep_softmax": _switch(),
-    "certify": _switch(),
+    "keep_softmax": Declared(arguments.flag),
+    "certify": _switch(
+        "--no-certify",
+        "Write the result even without the proof that it differs from the model only in precision.",
+        in_plan=False,
+    ),
     "dims": Declared(open_sizes.given),
-    "ranges": Declared(checked),
+    "ranges": Declared(checked, (DeclaredFlag("--range", _RANGE, "NAME=LO:HI"),)),
 }
 """Every field of Options, declared once, in the order of the checks; the command's flags derive from it."""

@@ -108,10 +108,10 @@ class Target:
     `table` names the table of its kernels (kernel_tables/); without one it has every kernel that the schemas
     allow. `together` are, by domain and operator, variables that must have one type though there are
     kernels for two. A target that `is_strict` refuses a model with a node for which it has no kernel; others
-    run its ONNX function, or the node elsewhere. `has_faults` says that the runtime is onnxruntime, whose
-    known faults (analysis.runtimes) a result must not run into. `refusals` say, by operator, which nodes it
-    refuses though it has a kernel. `accumulate` is the accumulator type of its half kernels, emulated in
-    comparisons, and `longest_sum` the most terms that they sum accurately.
+    run its ONNX function, or the node elsewhere. A result for onnxruntime (`is_onnxruntime`) must not run
+    into its known faults (analysis.runtimes). `refusals` say, by operator, which nodes it refuses though it
+    has a kernel. `accumulate` is the accumulator type of its half kernels, emulated in comparisons, and
+    `longest_sum` the most terms that they sum accurately.
     """
 
     name: str
@@ -120,7 +120,7 @@ class Target:
         default_factory=dict[Operator, frozenset[str]], repr=False
     )
     is_strict: bool = False
-    has_faults: bool = False
+    is_onnxruntime: bool = False
     refusals: Mapping[str, Refused] = field(default_factory=dict[str, Refused], repr=False)
     accumulate: Accumulation = Accumulation.FLOAT
     longest_sum: int | None = None
@@ -164,7 +164,7 @@ ONNXRUNTIME_CUDA = Target(
         ("", "SimplifiedLayerNormalization"): _DATA_AND_SCALE,
         **_ATTENTION,
     },
-    has_faults=True,
+    is_onnxruntime=True,
     refusals=REFUSED_BY_CUDA,
 )
 """onnxruntime 1.31's CUDA provider, by the kernels that it registers. Norms whose output has the type of the
@@ -175,7 +175,7 @@ ONNXRUNTIME_WEBGPU = Target(
     "onnxruntime-webgpu",
     table="onnxruntime_webgpu",
     together=_ATTENTION,
-    has_faults=True,
+    is_onnxruntime=True,
     accumulate=Accumulation.HALF,
     longest_sum=1024,
 )
@@ -184,7 +184,9 @@ They accumulate in half: normal numbers lose 4.7e-3 of 1024 products and 6.5e-3 
 and 1.0e-2 (docs/witness.md).
 """
 
-TENSORRT = Target("tensorrt", table="tensorrt", is_strict=True, refusals={"LSTM": _peepholes})
+TENSORRT = Target(
+    "tensorrt", table="tensorrt", together=_ATTENTION, is_strict=True, refusals={"LSTM": _peepholes}
+)
 """TensorRT, strongly typed from version 11 on, by what the parser and the compiler of TensorRT for RTX take
 (benchmarks/tensorrt_kernels.py). Normalisations accumulate in float32; for matrix products the builder
 chooses, by types and speed, a type of at least the range of the inputs (NVIDIA's "Precision Control", 11.2).

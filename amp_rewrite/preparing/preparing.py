@@ -108,7 +108,7 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     if "Cast" in operators:
         bypass_casts(model, types)
     value_shapes.infer_shapes(model, types)
-    if "Transpose" in operators and form.target.has_faults:
+    if "Transpose" in operators and form.target.is_onnxruntime:
         changes += transposed_weights.raise_ranks(model, types)
     return Prepared(model, form, types, tuple(changes), warnings)
 

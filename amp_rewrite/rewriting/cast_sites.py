@@ -1,4 +1,7 @@
-"""Cast sites: where a value is produced in one type and used in another."""
+"""Descriptions of Casts for reports: where a value is produced in one type and used in another.
+
+`plan` decides on Casts, and `cast_insertion` places them.
+"""
 
 from __future__ import annotations
 
