@@ -26,7 +26,7 @@ from model_folder import Model, models, named
 from peers import AUTOCAST, CONVERTER_COMMON, ORT, OURS, Converted, Peer, convert, python_of
 
 from amp_rewrite import measure_coverage, measure_placement, verify
-from amp_rewrite.errors import AmpRewriteError, MissingPackageError
+from amp_rewrite.errors import MissingPackageError
 from amp_rewrite.running.inputs.feeds import Data, given_sizes
 
 ORIGINAL = Peer("the model itself", "import shutil", "shutil.copyfile(source, target)")
@@ -99,7 +99,7 @@ def tensorrt_refusal(model: Model, result: Path) -> str | None:
         return measure_placement(result, "tensorrt", dims=dims).refused
     except MissingPackageError:
         return None
-    except AmpRewriteError as error:
+    except Exception as error:  # a broken result
         return str(error)
 
 
