@@ -25,8 +25,11 @@ from pathlib import Path
 from model_folder import Model, models, named
 from peers import AUTOCAST, CONVERTER_COMMON, ORT, OURS, Converted, Peer, convert, python_of
 
-from amp_rewrite import measure_coverage, verify
+from amp_rewrite import measure_coverage, measure_placement, verify
+from amp_rewrite.errors import MissingPackageError
+from amp_rewrite.running.inputs.feeds import Data, given_sizes
 
+ORIGINAL = Peer("the model itself", "import shutil", "shutil.copyfile(source, target)")
 BY_COMMAND = Peer(
     "amp-rewrite, the command",
     "import pathlib, subprocess",
@@ -35,6 +38,14 @@ BY_COMMAND = Peer(
     "subprocess.run([sys.executable, '-m', 'amp_rewrite', source, '-q', '-o', target, *given])",
 )
 """`amp-rewrite MODEL --data MODEL.npz`, which compares, and mends what is too far."""
+
+FOR_TENSORRT = tuple(
+    Peer(f"{peer.name}, for TensorRT", peer.imports, peer.convert.replace(old, new))
+    for peer, old, new in (
+        (OURS, "Options()", "Options(target='tensorrt')"),
+        (BY_COMMAND, "'-q'", "'-q', '--target', 'tensorrt'"),
+    )
+)
 
 AUTOCAST_WITH_DATA = Peer(
     AUTOCAST.name,
@@ -46,24 +57,26 @@ AUTOCAST_WITH_DATA = Peer(
 )
 """With the same inputs; on random ones, its default, its reference run fails for many models."""
 
-PEERS = (OURS, BY_COMMAND, ORT, CONVERTER_COMMON, AUTOCAST_WITH_DATA)
+PEERS = (ORIGINAL, OURS, BY_COMMAND, *FOR_TENSORRT, ORT, CONVERTER_COMMON, AUTOCAST_WITH_DATA)
 PACKAGES = ("onnx", "onnxruntime")
 HEADING = """# The other tools on real models
 
 {all} models of at most {largest:g} MB with inputs of their own, converted to float16 with inputs and
 outputs in float32, each tool at its defaults, for at most {limit:g} s. "amp-rewrite" is the rewrite alone,
 from Python; "the command" is `amp-rewrite MODEL --data MODEL.npz`, which compares and mends what is too
-far; AutoCast gets the same inputs as calibration data. "Valid" is by onnx's full check, "loads" by
-onnxruntime's CPU provider. Errors are the largest relative L2 error of an output with half emulated (every
-half value is rounded after the node that makes it), infinite where a value is not finite in the result
-only. "In half" counts the models within 1e-2 that have a node in half.
+far; "for TensorRT" is with `--target tensorrt`; AutoCast gets the same inputs as calibration data. "Valid" is
+by onnx's full check, "loads" by onnxruntime's CPU provider. Errors are the largest relative L2 error of an
+output with half emulated (every half value is rounded after the node that makes it), infinite where a value
+is not finite in the result only. "In half" counts the models within 1e-2 that have a node in half. "TensorRT
+builds" is out of the {built} models that TensorRT for RTX builds unchanged, in float32: those whose result it
+parses and compiles for the sizes of the inputs, which needs no GPU; † marks the others. Seconds are medians.
 
 Made on {date} by `{command}` with {versions}.
 FOLDER is a folder of models with their inputs beside them (`model.npz` for `model.onnx`), and is not part of
 this repository; `benchmarks/model_folder.py` describes it, so that you can use your own.
 
-| tool | converted | valid | loads | error <= 1e-2 | in half | error <= 1e-3 | seconds, median |
-|---|--:|--:|--:|--:|--:|--:|--:|
+| tool | converted | valid | loads | error <= 1e-2 | in half | error <= 1e-3 | TensorRT builds | seconds |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|
 """
 
 
@@ -77,6 +90,17 @@ def measure(model: Model, result: Path) -> dict[str, float]:
     worst = max((each.relative_l2 for each in floats), default=0.0)
     nodes = measure_coverage(result).nodes
     return {"error": float("inf") if lost else worst, "half": nodes.half + nodes.mixed}
+
+
+def tensorrt_refusal(model: Model, result: Path) -> str | None:
+    """TensorRT's reason not to compile a result, empty where it does; None where it is not installed."""
+    try:
+        dims = given_sizes(result, Data(model.data)).dims
+        return measure_placement(result, "tensorrt", dims=dims).refused
+    except MissingPackageError:
+        return None
+    except Exception as error:  # a broken result
+        return str(error)
 
 
 def row(peer: Peer, model: Model, folder: Path, venvs: Path | None, limit: float) -> dict[str, object]:
@@ -96,27 +120,36 @@ def _row(made: Converted, model: Model, folder: Path) -> dict[str, object]:
         return {"failed": made.failure}
     command = [sys.executable, "-W", "ignore", __file__, folder, "--one", model.name, made.path]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
-    found = {"seconds": made.seconds, "valid": not made.broken}
+    found: dict[str, object] = {"seconds": made.seconds, "valid": not made.broken}
+    for line in done.stdout.splitlines():
+        found |= json.loads(line) if line.startswith("{") else {}
     if done.returncode == 0:
-        return found | json.loads(done.stdout.strip().splitlines()[-1])
+        return found
     return found | {"refused": (done.stderr.strip().splitlines() or ["crashed"])[-1][:200]}
 
 
 def markdown(found: dict[str, dict[str, dict[str, object]]], above: str) -> str:
     """The totals of each tool, and its error on each model."""
-    totals = "\n".join(_totals(peer, [rows[peer] for rows in found.values()]) for peer in _names(found))
-    names = " | ".join(_names(found))
-    lines = [f"| {model} | {' | '.join(map(_cell, rows.values()))} |" for model, rows in found.items()]
-    head = f"\n\n## Errors, model by model\n\n| model | {names} |\n|---|{'--:|' * len(_names(found))}\n"
+    totals = "\n".join(_totals(peer, list(found.values())) for peer in _names(found))
+    names = [name for name in _names(found) if name != ORIGINAL.name]
+    lines = [
+        f"| {model} | {' | '.join(_cell(rows, name) for name in names)} |" for model, rows in found.items()
+    ]
+    head = f"\n\n## Errors, model by model\n\n| model | {' | '.join(names)} |\n|---|{'--:|' * len(names)}\n"
     return above + totals + head + "\n".join(lines) + "\n"
+
+
+def tensorrt_builds(rows: dict[str, dict[str, object]], name: str) -> bool:
+    """Whether TensorRT builds a result, and the model itself."""
+    return all(rows[each].get("tensorrt") == "" for each in (ORIGINAL.name, name))
 
 
 def _names(found: dict[str, dict[str, dict[str, object]]]) -> list[str]:
     return list(next(iter(found.values())))
 
 
-def _totals(name: str, rows: Sequence[dict[str, object]]) -> str:
-    made = [each for each in rows if "failed" not in each]
+def _totals(name: str, models: Sequence[dict[str, dict[str, object]]]) -> str:
+    made = [rows[name] for rows in models if "failed" not in rows[name]]
     loaded = [each for each in made if "error" in each]
     close = [each for each in loaded if float(each["error"]) <= 1e-2]
     seconds = sorted(float(each["seconds"]) for each in made)
@@ -127,17 +160,20 @@ def _totals(name: str, rows: Sequence[dict[str, object]]) -> str:
         len(close),
         sum(bool(each["half"]) for each in close),
         sum(float(each["error"]) <= 1e-3 for each in loaded),
+        sum(tensorrt_builds(rows, name) for rows in models),
     ]
     median = f"{seconds[len(seconds) // 2]:.2f}" if seconds else ""
     return f"| {name} | {' | '.join(map(str, counts))} | {median} |"
 
 
-def _cell(found: dict[str, object]) -> str:
+def _cell(rows: dict[str, dict[str, object]], name: str) -> str:
+    found = rows[name]
     if "failed" in found:
         return "not converted"
+    mark = " †" if tensorrt_builds(rows, ORIGINAL.name) and not tensorrt_builds(rows, name) else ""
     if "refused" in found:
-        return "does not load"
-    text = f"{float(found['error']):.1e}"
+        return f"does not load{mark}"
+    text = f"{float(found['error']):.1e}{mark}"
     return text if found["half"] else f"{text} (none in half)"
 
 
@@ -160,8 +196,9 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, metavar=("NAME", "RESULT"))
     asked = parser.parse_args()
     if asked.one:
-        name, result = asked.one
-        print(json.dumps(measure(named(asked.folder, name), Path(result))))
+        model, result = named(asked.folder, asked.one[0]), Path(asked.one[1])
+        print(json.dumps({"tensorrt": tensorrt_refusal(model, result)}), flush=True)
+        print(json.dumps(measure(model, result)))
         return
     chosen = [
         each for each in models(asked.folder) if each.runs and each.path.stat().st_size <= asked.largest * 1e6
@@ -176,19 +213,20 @@ def main() -> None:
             peer.name: known.get(peer.name) or row(peer, model, asked.folder, asked.peers_venv, asked.limit)
             for peer in peers
         }
-        print(f"| {model.name} | {' | '.join(map(_cell, found[model.name].values()))} |", flush=True)
+        print(markdown({model.name: found[model.name]}, "").splitlines()[-1], flush=True)
         if asked.json:
-            asked.json.write_text(json.dumps(found, indent=1) + "\n")
-    text = markdown(found, heading(len(found), asked.largest, asked.limit))
+            asked.json.write_text(json.dumps(done | found, indent=1) + "\n")
+    text = markdown(found, heading(found, asked.largest, asked.limit))
     print(text)
     if asked.markdown:
         asked.markdown.write_text(text)
 
 
-def heading(count: int, largest: float, limit: float) -> str:
+def heading(found: dict[str, dict[str, dict[str, object]]], largest: float, limit: float) -> str:
     """What stands above the totals, with how they were made."""
     return HEADING.format(
-        all=count,
+        all=len(found),
+        built=sum(tensorrt_builds(rows, ORIGINAL.name) for rows in found.values()),
         largest=largest,
         limit=limit,
         date=f"{datetime.now(UTC):%Y-%m-%d}",

@@ -194,7 +194,9 @@ def test_comparison_has_a_row_for_each_tool_that_is_there(zoo):
     page = (zoo / "out.md").read_text()
     assert "1 models of at most 20 MB" in page.replace("\n", " ")
     totals, _, errors = page.partition("## Errors, model by model")
+    assert "| the model itself | 1 | 1 | 1 | 1 | 0 | 1 |" in totals
     assert "| amp-rewrite | 1 | 1 | 1 | 1 | 1 | 1 |" in totals
+    assert "| amp-rewrite, the command, for TensorRT | 1 | 1 | 1 | 1 | 1 | 1 |" in totals
     assert "\n| onnxruntime | " in totals
     (row,) = [line for line in errors.splitlines() if line.startswith("| demo |")]
     assert float(row.split("|")[2]) < 1e-3
