@@ -280,7 +280,7 @@ def _check_weights(proof: Proof, right: int, exact: Array, size: Array | None = 
     problem = outside_interval(exact, Held(tensor, proof.rewritten.folder), size)
     if problem:
         raise DifferentError(f"the weights that a BatchNormalization went into: {problem}")
-    rescaling.record(proof.changes.stored, right, exponent)
+    rescaling.record(proof.changes.tensors, right, exponent)
     proof.uses[Licence.OVERFLOWED] += int((np.isinf(weights.astype(np.float32)) & np.isfinite(exact)).sum())
 
 

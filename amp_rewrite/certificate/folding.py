@@ -347,7 +347,7 @@ class SmallValues:
         self._old, self._new = [], []
         if element_checks.rounded(old, new, uses, half) is None and not uses.total():
             for left, right, output in waiting:
-                rescaling.record(self._proof.changes.stored, right, 0, (left, right, output))
+                rescaling.record(self._proof.changes.tensors, right, 0, (left, right, output))
             return
         for left, right, output in waiting:
             comparison = stored_tensors.compare(*self._proof.held(left, right))

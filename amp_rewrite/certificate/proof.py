@@ -75,7 +75,7 @@ class Proof:
         if comparison.exponent and (at is None or comparison.uses[Licence.CLAMPED]):
             raise DifferentError(f"it is stored as 2^{-comparison.exponent} of the original", place)
         if at is not None:
-            rescaling.record(self.changes.stored, at[1], comparison.exponent, place)
+            rescaling.record(self.changes.tensors, at[1], comparison.exponent, place)
         if comparison.half is not None:
             self.to_half(comparison.half, at)
         if comparison.uses:
@@ -110,7 +110,7 @@ class Proof:
         if np.isnan(expected).any():
             raise DifferentError("a number is NaN, which operators treat differently")
         self.count(stored_tensors.compare_array(expected, Held(tensor, self.rewritten.folder)), None)
-        rescaling.record(self.changes.stored, number, 0)
+        rescaling.record(self.changes.tensors, number, 0)
 
     def array(self, number: int) -> Array | None:
         """Return a float32 constant of the original; None if the value is not one."""

@@ -29,7 +29,7 @@ class Changes:
     and the negative ones of the powers of two in Muls that the original does not have.
     """
 
-    stored: dict[int, int] = field(default_factory=dict[int, int])
+    tensors: dict[int, int] = field(default_factory=dict[int, int])
     norms: dict[int, int] = field(default_factory=dict[int, int])
     products: dict[int, int] = field(default_factory=dict[int, int])
 
@@ -63,7 +63,7 @@ def record(
 
 def prove(model: Numbered, changes: Changes) -> int:
     """Prove that exponents cancel before the outputs of a result; return the number of changes."""
-    parts = changes.stored, changes.norms, changes.products
+    parts = changes.tensors, changes.norms, changes.products
     count = sum(sum(map(bool, exponents.values())) for exponents in parts)
     if count:
         _Exponents(model, changes).settle([model.roots[number] for _, number in model.outputs])
@@ -124,7 +124,7 @@ class _Exponents(Degrees):
     """The exponents of a result's values."""
 
     def __init__(self, model: Numbered, changes: Changes) -> None:
-        super().__init__(model, changes.stored, _RULES)
+        super().__init__(model, changes.tensors, _RULES)
         self._changes = changes
 
     def settle_node(self, node: Node) -> None:

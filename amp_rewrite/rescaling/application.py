@@ -37,10 +37,10 @@ class Applied:
     rescaled: Rescaled
     origins: Mapping[str, tuple[str, int]]
 
-    def observations(self, seen: Seen) -> Seen:
+    def observations(self, observed: Seen) -> Seen:
         """Return the observations of the rescaled model: those of the original, times powers of two."""
-        origins = ((name, seen.get(origin), e) for name, (origin, e) in self.origins.items())
-        return {**seen, **{name: _times(each, e) for name, each, e in origins if each is not None}}
+        origins = ((name, observed.get(origin), e) for name, (origin, e) in self.origins.items())
+        return {**observed, **{name: _times(each, e) for name, each, e in origins if each is not None}}
 
 
 def _times(extremes: Extremes, e: int) -> Extremes:
@@ -68,10 +68,10 @@ def apply(system: System, exponents: Exponents, types: Types) -> Applied:
     keys = ((_key(system, variable), e) for variable, e in exponents.items())
     values = tuple(Scaled(*key, e) for key, e in keys)
     edits = _Edits(system, exponents, types)
-    stored = {source: None for variable in exponents if (source := system.source(variable)) is not None}
-    weights = sum(edits.store(value) for value in stored if system.limits(value) is not FREE)
+    sources = {source: None for variable in exponents if (source := system.source(variable)) is not None}
+    weights = sum(edits.store(value) for value in sources if system.limits(value) is not FREE)
     epsilons = sum(edits.set_epsilon(node, exponents.get(data, 0)) for node, data in system.norms)
-    computed = [each for each in exponents if isinstance(each, ir.Value) and each not in stored]
+    computed = [each for each in exponents if isinstance(each, ir.Value) and each not in sources]
     muls = sum(edits.insert_mul(value, exponents[value]) for value in computed)
     redirect(edits.redirections)
     return Applied(Rescaled(values, weights, epsilons, muls), edits.origins)
@@ -91,22 +91,24 @@ class _Edits:
     def store(self, value: ir.Value) -> int:
         """Scale a stored value in place, or in a copy for each exponent; return the number of edits."""
         uses: dict[int, list[Use]] = defaultdict(list)
-        shared, stored = self._exponents.get(value, 0), self._system.stored[value]
+        shared, constant = self._exponents.get(value, 0), self._system.constants[value]
         for use in (Use(*use) for use in value.uses()):
             uses[self._exponents.get(use, shared)].append(use)
         for e, users in uses.items():
             conversion = functools.partial(_scaled, e=e)
             if len(uses) == 1:
-                graph_edits.store(stored, editing.converted(conversion, _FLOAT, stored, stored.tensor.name))
+                graph_edits.store(
+                    constant, editing.converted(conversion, _FLOAT, constant, constant.tensor.name)
+                )
             elif e:
                 name = self._names.of_value(value, "rescaled")
-                copy = self._register(name, editing.converted(conversion, _FLOAT, stored, name))
+                copy = self._register(name, editing.converted(conversion, _FLOAT, constant, name))
                 self.redirections.append((users, copy))
         return sum(map(bool, uses))
 
-    def _register(self, name: str, stored: ir.TensorProtocol) -> ir.Value:
-        model, shape = self._system.model, ir.Shape(stored.shape.numpy())
-        value = ir.Value(name=name, type=tensor(_FLOAT), shape=shape, const_value=stored)
+    def _register(self, name: str, data: ir.TensorProtocol) -> ir.Value:
+        model, shape = self._system.model, ir.Shape(data.shape.numpy())
+        value = ir.Value(name=name, type=tensor(_FLOAT), shape=shape, const_value=data)
         graph_edits.register(value, model.graph, as_input=model.ir_version < CONSTANT_INPUTS_BELOW)
         self._types[value] = tensor(_FLOAT)
         return value
@@ -148,16 +150,16 @@ class _Edits:
         """Return the stored scalar 2**power."""
         if power not in self._powers:
             name = self._names.new_value(f"two_to_{power}")
-            stored = ir.Tensor(np.asarray(2.0**power, np.float32), name=name)
-            self._powers[power] = self._register(name, stored)
+            power_of_two = ir.Tensor(np.asarray(2.0**power, np.float32), name=name)
+            self._powers[power] = self._register(name, power_of_two)
         return self._powers[power]
 
 
 def _scaled(block: NDArray[Any], e: int) -> NDArray[Any]:
     """Return stored values times 2**-e; raise ModelError where bits would be lost."""
-    scaled = np.asarray(np.ldexp(block, -e), block.dtype)
-    if not np.array_equal(np.ldexp(scaled, e), block, equal_nan=True):
+    result = np.asarray(np.ldexp(block, -e), block.dtype)
+    if not np.array_equal(np.ldexp(result, e), block, equal_nan=True):
         raise ModelError(
             "a stored value loses bits when it is scaled", remedy="rewrite without `Options.rescale`"
         )
-    return scaled
+    return result

@@ -30,22 +30,24 @@ def is_held_by_range(facts: Facts, unit: int) -> bool:
 
 
 def rescale(
-    prepared: Prepared, facts: Facts, blind: Painting, painting: Painting, seen: Seen
+    prepared: Prepared, facts: Facts, blind: Painting, painting: Painting, observed: Seen
 ) -> Applied | None:
     """Rescale a model in place; None, and no change, where nothing can be gained.
 
     `painting` is decided with the facts of these observations, `blind` without.
     """
     halves = [unit for unit in facts.graph.units if blind.is_half(unit.index)]
-    held = [
+    blocked = [
         unit for unit in halves if not painting.is_half(unit.index) and is_held_by_range(facts, unit.index)
     ]
     fused = _fused_nodes(facts.graph)
     largest = _observed(
-        (value for unit in held for value in _values(unit) if not _is_inside(value, fused)), seen
+        (value for unit in blocked for value in _values(unit) if not _is_inside(value, fused)), observed
     )
     beyond = {value: most for value, most in largest.items() if binades(most) > 0}
-    return meet(prepared, facts.graph, beyond, _observed((v for unit in halves for v in _values(unit)), seen))
+    return meet(
+        prepared, facts.graph, beyond, _observed((v for unit in halves for v in _values(unit)), observed)
+    )
 
 
 def meet(prepared: Prepared, graph: UnitGraph, beyond: Magnitudes, halves: Magnitudes) -> Applied | None:
@@ -75,8 +77,8 @@ def _fused_nodes(graph: UnitGraph) -> Collection[ir.Node]:
     return {graph.units[unit].node for unit, part in graph.spelled.items() if part.operator in gates.FUSED}
 
 
-def _observed(values: Iterable[ir.Value], seen: Seen) -> Magnitudes:
-    pairs = ((value, seen.get(value.name or "")) for value in values)
+def _observed(values: Iterable[ir.Value], observed: Seen) -> Magnitudes:
+    pairs = ((value, observed.get(value.name or "")) for value in values)
     return {value: extremes.most for value, extremes in pairs if extremes is not None and extremes.most > 0}
 
 

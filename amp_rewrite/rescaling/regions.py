@@ -48,9 +48,11 @@ def solve(system: System, beyond: Magnitudes, halves: Magnitudes) -> Exponents:
     """
     solver = _Solver(system, beyond, halves)
     for of in sorted(solver.most, key=lambda of: -solver.most[of]):
-        if of not in solver.settled:
+        if of not in solver.solution:
             solver.settle(of)
-    return {variable: e for variable in system.variables if (e := solver.settled.get(system.of(variable), 0))}
+    return {
+        variable: e for variable in system.variables if (e := solver.solution.get(system.of(variable), 0))
+    }
 
 
 class _StuckError(Exception):
@@ -58,10 +60,10 @@ class _StuckError(Exception):
 
 
 class _Solver:
-    """The state of the growth of regions: exponents that are `settled`, by class. `most` are the demands."""
+    """The state of the growth of regions: the `solution` has exponents by class. `most` are the demands."""
 
     def __init__(self, system: System, beyond: Magnitudes, halves: Magnitudes) -> None:
-        self.settled: dict[Variable, int] = {}
+        self.solution: dict[Variable, int] = {}
         self.system = system
         self.most, _ = self._extremes(beyond)
         fitting = {value: most for value, most in halves.items() if binades(most) <= 0}
@@ -79,9 +81,9 @@ class _Solver:
         for node, data in system.norms:
             of = system.of(data)
             self._norms[of] = self._norms.get(of, FREE).join(limits_of_epsilon(node))
-        made = system.made
+        positions = system.positions
         self.first = {
-            of: max((made.get(each, -1) for each in variables if isinstance(each, ir.Value)), default=-1)
+            of: max((positions.get(each, -1) for each in variables if isinstance(each, ir.Value)), default=-1)
             for of, variables in self._members.items()
         }
         self.muls = Counter(
@@ -114,9 +116,9 @@ class _Solver:
         cost = Counter(self.muls)
         for row in sorted(self.system.rows, key=lambda row: row.position):
             if self.own.isdisjoint(row.of):
-                made = [of for of in row.of if self.first[of] == row.position]
-                read = [cost[of] for of in row.of if self.first[of] != row.position]
-                cost.update({of: min(read) for of in made if read})
+                outputs = [of for of in row.of if self.first[of] == row.position]
+                inputs = [cost[of] for of in row.of if self.first[of] != row.position]
+                cost.update({of: min(inputs) for of in outputs if inputs})
         return cost
 
     def limits(self, of: Variable) -> Limits:
@@ -139,7 +141,7 @@ class _Solver:
                 if not regions[-1][0]:
                     break
         if regions:
-            self.settled.update(min(regions, key=lambda each: each[0])[1])
+            self.solution.update(min(regions, key=lambda each: each[0])[1])
 
     def _loses_low_end(self, of: Variable, e: int) -> bool:
         smallest = math.frexp(self._smallest[of])[1] - 1 if of in self._smallest else 99
@@ -178,7 +180,7 @@ class _Region:
             self._settle(solver.system.rows[at])
 
     def _now(self, of: Variable) -> int:
-        return self.exponents.get(of, self._solver.settled.get(of, 0))
+        return self.exponents.get(of, self._solver.solution.get(of, 0))
 
     def _may_be(self, of: Variable, e: int) -> bool:
         limits = self._solver.limits(of)
@@ -193,36 +195,36 @@ class _Region:
                 self._queued.add(at)
                 heapq.heappush(self._heap, (self._solver.system.rows[at].position, at))
 
-    def _left(self, row: Row) -> int:
+    def _sum(self, row: Row) -> int:
         return sum(coefficient * self._now(of) for of, coefficient in row.of.items())
 
     def _settle(self, row: Row) -> None:
         own = next((of for of in row.of if of in self._solver.own), None)
         if own is not None:
             self._adjust(row, own, self._solver.limits(own).soft)
-        if left := self._left(row):
-            self._change(row, left, own)
+        if rest := self._sum(row):
+            self._change(row, rest, own)
         if own is not None:
             self._adjust(row, own, self._solver.limits(own).high)  # its low end is given up
-        if self._left(row):
+        if self._sum(row):
             raise _StuckError
 
     def _adjust(self, row: Row, own: Variable, most: int) -> None:
         """Let a stored value that is in this row alone take what its limits allow."""
-        change, rest = divmod(self._left(row), row.of[own])
+        change, rest = divmod(self._sum(row), row.of[own])
         if change and not rest:
             self.exponents[own] = max(self._solver.limits(own).low, min(self._now(own) - change, most))
 
-    def _change(self, row: Row, left: int, own: Variable | None) -> None:
+    def _change(self, row: Row, rest: int, own: Variable | None) -> None:
         """Change the cheapest open class of a row, or two alike; none where only Muls would do beside a
         stored value.
         """
         solver = self._solver
         options = [
-            ((solver.cost[of], solver.first[of] < row.position), -left // coefficient, of)
+            ((solver.cost[of], solver.first[of] < row.position), -rest // coefficient, of)
             for of, coefficient in row.of.items()
-            if of is not own and of not in self.exponents and of not in solver.settled
-            if left % coefficient == 0 and self._may_be(of, -left // coefficient)
+            if of is not own and of not in self.exponents and of not in solver.solution
+            if rest % coefficient == 0 and self._may_be(of, -rest // coefficient)
         ]
         options.sort(key=lambda option: option[0])
         if not options or (own is not None and options[0][0][0]):

@@ -56,17 +56,17 @@ class System:
 
     `reads` are the places that want exponent 0, by value, and `produced` the values that are produced at 0;
     `fixed` are variables of stored values that stay as they are, `norms` the nodes with an epsilon, each with
-    the variable of its data, and `made` the positions of producers. Values that are `computed_once` depend on
+    the variable of its data, and `positions` those of producers. Values that are `computed_once` depend on
     stored values alone.
     """
 
     def __init__(self, model: ir.Model, types: Types, idioms: Collection[ir.Node]) -> None:
-        self.model, self.stored = model, constants.find(model)
+        self.model, self.constants = model, constants.find(model)
         self.reads: dict[ir.Value, list[Use]] = defaultdict(list)
         self.produced: set[ir.Value] = set()
         self.fixed: set[Variable] = set()
         self.norms: list[tuple[ir.Node, Variable]] = []
-        self.made: dict[ir.Value, int] = {}
+        self.positions: dict[ir.Value, int] = {}
         self.computed_once: set[ir.Value] = set()
         self._types, self._idioms = types, idioms
         self._parent: dict[Variable, Variable] = {}
@@ -104,17 +104,17 @@ class System:
     def source(self, variable: Variable) -> ir.Value | None:
         """Return the stored value of a variable; None for a computed one."""
         value = self.value(variable)
-        return value if value in self.stored else None
+        return value if value in self.constants else None
 
     def limits(self, variable: Variable) -> Limits:
         """Return the limits of the exponent of a stored value; none of a computed one."""
         value = self.source(variable)
         if value is not None and value not in self._limits:
-            self._limits[value] = _limits(self.stored[value].tensor)
+            self._limits[value] = _limits(self.constants[value].tensor)
         return FREE if value is None else self._limits[value]
 
     def _add(self, node: ir.Node, position: int) -> None:
-        self.made.update(dict.fromkeys(node.outputs, position))
+        self.positions.update(dict.fromkeys(node.outputs, position))
         if node.inputs and all(value is None or self._is_constant(value) for value in node.inputs):
             self.computed_once.update(node.outputs)
         ins = [port for port, value in enumerate(node.inputs) if self._is_float(value)]
@@ -149,9 +149,9 @@ class System:
         value = node.outputs[~port] if port < 0 else node.inputs[port]
         assert value is not None, "ports of equations are there"
         variable: Variable = value
-        if value in self.stored:
+        if value in self.constants:
             variable = Use(node, port) if self._may_be_copied(value) else value
-            if port == 0 and node.op_type == "Div" and self.stored[value].tensor.size == 1:
+            if port == 0 and node.op_type == "Div" and self.constants[value].tensor.size == 1:
                 self.fixed.add(variable)  # runtimes look for the 1 of a written-out norm
         self.of(variable)
         return variable
@@ -162,7 +162,7 @@ class System:
         """
         if value not in self._copied:
             uses, is_output = value.uses(), value.is_graph_output()
-            is_small = len(uses) == 1 or self.stored[value].tensor.size <= COPIED
+            is_small = len(uses) == 1 or self.constants[value].tensor.size <= COPIED
             self._copied[value] = is_small and not is_output
             if is_output or (not is_small and any(user.graph is not self.model.graph for user, _ in uses)):
                 self.fixed.add(value)
@@ -180,7 +180,7 @@ class System:
         """Pin what enters and leaves the model, and what bodies read."""
         root = self.model.graph
         ends = (*root.inputs, *root.initializers.values())
-        self.produced.update(end for end in ends if end not in self.stored and end in self.variables)
+        self.produced.update(end for end in ends if end not in self.constants and end in self.variables)
         for graph in traversal.graphs(root):
             for port, value in enumerate(graph.outputs):
                 self.reads[value].append(Use(graph, port))
