@@ -28,7 +28,7 @@ TINY = {"x": np.eye(2, dtype=np.float32) / 1000}
 
 def held(seen, options=None, text=GROWS):
     """The reasons that observation keeps nodes in float32, by the name of the node."""
-    made = amp_rewrite.analyze(model(text), options, observed=seen)
+    made = amp_rewrite.analyze(model(text), options or Options(rescale=False), observed=seen)
     entries = made.painting.entries
     return {
         unit.node.name: in_words(entries[unit.index].evidence)

@@ -185,7 +185,7 @@ def repair(work: Work, options: Options, policy: ObservePolicy, prior_ranges: Se
             best = replace(best, settings=settings)
             continue
         has_price = best.is_made_up and not (attempt.is_range or best.loses_values)
-        if has_price and half_flops is None:
+        if best.is_made_up and half_flops is None:
             half_flops = work.half_flops(best.result)  # before the next result overwrites its file
         latest = _make(work, settings, best)
         is_dear = has_price and _is_dear(work, best, latest, half_flops or 0)
