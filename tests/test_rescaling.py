@@ -315,11 +315,19 @@ def test_the_flags(overflowing, tmp_path, flags, expected):
     assert (rescaled and rescaled["freed"]) == expected
 
 
-def test_flags_that_contradict_each_other(tmp_path):
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--no-rescale",), "contradict"),
+        (("--observe", "never"), "contradict"),
+        (("--to", "bfloat16"), "no effect"),
+        (("--target", "onnxruntime-webgpu"), "no effect"),
+    ],
+)
+def test_flags_that_exclude_it(tmp_path, flags, message):
     """One line says so."""
     onnx.save(model(RESIDUAL), tmp_path / "m.onnx")
-    line = commands.failure(tmp_path / "m.onnx", "--rescale", "--no-rescale")
-    assert "contradict" in line
+    assert message in commands.failure(tmp_path / "m.onnx", "--rescale", *flags)
 
 
 def exponents_of(report):

@@ -165,8 +165,8 @@ def rewrite(
     """
     if verbose:
         terminal.print_lines(Console(quiet=job.is_quiet), summary.versions())
-    if rescale and not job.options.rescale:
-        raise OptionError("--rescale and --no-rescale contradict each other", remedy="leave out one")
+    if rescale:
+        _refuse_rescale(job, ObservePolicy(observe))
     policy = _policy(job, ObservePolicy.ALWAYS if rescale else ObservePolicy(observe))
     if compiler is not None:
         _refuse_check(dry_run=dry_run)
@@ -194,6 +194,16 @@ def _policy(job: RewriteJob, observe: ObservePolicy) -> ObservePolicy:
         problem = f"{decider} decides all, whatever is observed"
         raise OptionError(problem, remedy="leave out --observe or --rescale")
     return ObservePolicy.NEVER if decider else observe
+
+
+def _refuse_rescale(job: RewriteJob, observe: ObservePolicy) -> None:
+    """Raise OptionError for --rescale where another flag excludes it."""
+    if not job.options.rescale or observe is ObservePolicy.NEVER:
+        other = "--observe never" if job.options.rescale else "--no-rescale"
+        raise OptionError(f"--rescale and {other} contradict each other", remedy="leave out one")
+    if not job.options.rescales:
+        problem = "--rescale has no effect: it is for float16, where sums are in float32, and not for --level"
+        raise OptionError(problem, remedy="leave it out")
 
 
 def _refuse_check(*, dry_run: bool) -> None:

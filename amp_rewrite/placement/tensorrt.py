@@ -185,9 +185,11 @@ def compile_result(original: Path, result: Path, dims: Dims) -> Placement:
         engine = compile_model(result)
         if engine.refused and (reason := compile_model(original).refused):
             problem = f"TensorRT refuses the model itself: {reason}"
-            raise EngineError(problem, where=original, remedy="mend it first")
+            raise EngineError(
+                problem, where=original, remedy="mend it, or do without the check if the node is a plugin"
+            )
     if engine.refused:
-        remedy = "keep the node that it names in float32 with `Pins.keep_full`"
+        remedy = "rewrite for the target tensorrt, or keep that node in float32 with `Pins.keep_full`"
         raise EngineError(f"TensorRT refuses the result: {engine.refused}", where=original, remedy=remedy)
     return engine
 
