@@ -177,9 +177,14 @@ def write_condensed(source: Path, path: Path) -> int:
     """Writes the condensed form of a table, one operator per line, and returns their number."""
     made = condensed(json.loads(source.read_text()))
     operators = made.pop("operators")
-    rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(entries)}" for name, entries in operators.items())
-    path.write_text(f'{json.dumps(made)[:-1]}, "operators": {{\n{rows}\n}}}}\n')
+    write_table(made, operators, path)
     return len(operators)
+
+
+def write_table(about: dict[str, object], operators: dict[str, object], path: Path) -> None:
+    """Writes a table of kernels, one operator per line."""
+    rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(entries)}" for name, entries in operators.items())
+    path.write_text(f'{json.dumps(about)[:-1]}, "operators": {{\n{rows}\n}}}}\n')
 
 
 def main() -> None:

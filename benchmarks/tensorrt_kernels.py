@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import enum
 import itertools
-import json
 import re
 import tempfile
 import warnings
@@ -25,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
+from kernels import write_table
 from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.case import node as node_cases
 from onnx.backend.test.case.test_case import TestCase
@@ -340,10 +340,8 @@ def main() -> None:
                     outcomes[operator, since].append(outcome)
                     print(operator, since, outcome, flush=True)
     if asked.json:
-        operators = table(outcomes)
-        head = json.dumps({"tensorrt": f"TensorRT for RTX {tensorrt.version()}"})[:-1]
-        rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(spans)}" for name, spans in operators.items())
-        asked.json.write_text(f'{head}, "operators": {{\n{rows}\n}}}}\n')
+        about = {"tensorrt": f"TensorRT for RTX {tensorrt.version()}"}
+        write_table(about, table(outcomes), asked.json)
 
 
 if __name__ == "__main__":

@@ -77,11 +77,13 @@ def pruned(
 def _settle_sequences(graph: UnitGraph, painting: Painting, options: Options) -> Painting:
     """Paint FULL what `runtimes.widened_sequences` names, but for what the user forces to half."""
     causes = runtimes.widened_sequences(graph, painting.halves, options.target)
+    if not causes:
+        return painting
     paints = list(painting.paints)
     for unit, cause in causes.items():
         if painting.entries[unit].authority is not Authority.PIN:
             paints[unit] = Paint(Colour.FULL, Rule.SETTLE, cause)
-    return replace(painting, paints=tuple(paints)) if causes else painting
+    return replace(painting, paints=tuple(paints))
 
 
 def beside_pins(

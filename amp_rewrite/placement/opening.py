@@ -79,7 +79,12 @@ def opened(request: Request) -> Answer:
 
 def message(text: str) -> str:
     """Return an error of onnxruntime on one line, shortened and without its source location."""
-    line = _SOURCE.sub("", " ".join(text.split()))
+    return brief_error(text, _SOURCE)
+
+
+def brief_error(text: str, noise: re.Pattern[str]) -> str:
+    """Return an error of a runtime on one line, shortened and without what `noise` matches."""
+    line = noise.sub("", " ".join(text.split()))
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_rewrite.errors import EngineError, MissingPackageError
-from amp_rewrite.placement import placement, saved_graph
+from amp_rewrite.placement import opening, placement, saved_graph
 from amp_rewrite.placement.placement import OwnNodes, Placement, PlacementLog
 from amp_rewrite.placement.saved_graph import Executed
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
@@ -86,25 +86,25 @@ def compile_model(runtime: Any, request: Request) -> Answer:
     network = builder.create_network(0)
     parser = runtime.OnnxParser(network, log)
     if not parser.parse_from_file(str(request.model)):
-        return Answer(refused=_parser_error(parser) or "; ".join(log.errors[:1]) or "not parsed")
+        return Answer(refused=_parser_error(parser) or log.first or "not parsed")
     layers = tuple(_layer(network.get_layer(index)) for index in range(network.num_layers))
     engine = builder.build_serialized_network(network, _configuration(runtime, builder, network, request))
     if engine is None:
-        return Answer("; ".join(map(_on_one_line, log.errors[:1])) or "not compiled", layers)
+        return Answer(refused=log.first or "not compiled")
     return Answer(layers=layers, engine_bytes=engine.nbytes)
 
 
 def _error_log(runtime: Any) -> Any:
-    """Return a logger that collects the errors of one model."""
+    """Return a logger that has the first error of one model."""
 
     class ErrorLog(runtime.ILogger):
         def __init__(self) -> None:
             runtime.ILogger.__init__(self)
-            self.errors: list[str] = []
+            self.first = ""
 
         def log(self, severity: Any, message: str) -> None:
             if severity in (runtime.Logger.ERROR, runtime.Logger.INTERNAL_ERROR):
-                self.errors.append(message)
+                self.first = self.first or opening.brief_error(message, _LOCATION)
 
     return ErrorLog()
 
@@ -115,17 +115,11 @@ def _parser_error(parser: Any) -> str:
         return ""
     error = parser.get_error(0)
     where = f"{error.node_operator()} '{error.node_name()}': " if error.node_operator() else ""
-    return f"{where}{_on_one_line(error.desc())}"
-
-
-def _on_one_line(message: str) -> str:
-    """Return a message of TensorRT without its source location and the text that all have in common."""
-    text = _LOCATION.sub("", " ".join(message.split()))
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return f"{where}{opening.brief_error(error.desc(), _LOCATION)}"
 
 
 _LOCATION = re.compile(r"(^IBuilder::\w+: Error Code \d+: | In \w+ at \S+:\d+)")
-_LONGEST = 300
+"""What TensorRT's errors have in common, and where in its sources they are raised."""
 
 
 def _layer(layer: Any) -> Executed:
