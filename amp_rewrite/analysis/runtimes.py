@@ -12,7 +12,7 @@ from amp_rewrite.model import transposed_operands
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.onnx_facts.operators import JOINS, REARRANGES, SELECTS
+from amp_rewrite.onnx_facts.operators import JOINS, REARRANGES, RECURRENT, SELECTS
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.targets import Target
@@ -149,15 +149,14 @@ def widened_sequences(graph: UnitGraph, halves: Sequence[bool], target: Target) 
 
     def behind(unit: int) -> Iterator[int]:
         node = graph.units[unit].node
-        reads = node.inputs[:1] if node.op_type in _RECURRENT else node.inputs
-        if node.op_type in _RECURRENT or node.op_type in _SUNK:
+        reads = node.inputs[:1] if node.op_type in RECURRENT else node.inputs
+        if node.op_type in RECURRENT or node.op_type in _SUNK:
             yield from (each for each in graph.predecessors[unit] if set(graph.units[each].defs) & {*reads})
 
-    roots = [unit for name in _RECURRENT for unit in graph.by_operator.get(name, ()) if not halves[unit]]
+    roots = [unit for name in RECURRENT for unit in graph.by_operator.get(name, ()) if not halves[unit]]
     return reach(roots, behind, halves.__getitem__)
 
 
-_RECURRENT = ("GRU", "LSTM", "RNN")
 _SUNK = REARRANGES | SELECTS | JOINS.keys()
 
 

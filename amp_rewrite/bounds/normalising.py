@@ -26,6 +26,7 @@ from amp_rewrite.bounds.elementwise import dip, total, with_norms
 from amp_rewrite.bounds.known import WIDE, Known
 from amp_rewrite.bounds.site import Rule, Site, exact_origin, root
 from amp_rewrite.model import patterns
+from amp_rewrite.onnx_facts.operators import RECURRENT
 
 
 def _layer_norm(site: Site) -> Bound:
@@ -200,7 +201,7 @@ def _recurrent(site: Site) -> Bound:
 
 
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    **dict.fromkeys(RECURRENT, _recurrent),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"), _layer_norm),
     "BatchNormalization": _batch_norm,
     "CumSum": _running_sum,

@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from amp_rewrite.model import node_inference
 from amp_rewrite.model.node_inference import Shape, matrix
+from amp_rewrite.onnx_facts.operators import RECURRENT
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 
@@ -324,7 +325,7 @@ _ONNX: Mapping[str, Formula] = {
     "QLinearConv": convolution(3),
     "ConvTranspose": transposed,
     "Einsum": einsum,
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), recurrent),
+    **dict.fromkeys(RECURRENT, recurrent),
     "Attention": attention,
     **dict.fromkeys(("AveragePool", "MaxPool", "LpPool"), pooled),
     "LRN": local_norm,

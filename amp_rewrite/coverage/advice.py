@@ -23,6 +23,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.sentences import share
 from amp_rewrite.model import concrete_shapes
 from amp_rewrite.model.traversal import every_node
+from amp_rewrite.onnx_facts.operators import RECURRENT
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.policy.node_patterns import pinned_as
@@ -307,7 +308,7 @@ _ATTENTION = "Attention MultiHeadAttention DecoderMaskedMultiHeadAttention Group
 _PRODUCTS: dict[tuple[str, str], Callable[[ir.Node, _Operands], _Sizes]] = {
     **{("", name): _matrix_sizes for name in ("MatMul", "Gemm")},
     **{("", name): _convolution_sizes for name in ("Conv", "ConvTranspose")},
-    **{("", name): _recurrent_sizes for name in ("LSTM", "GRU", "RNN")},
+    **{("", name): _recurrent_sizes for name in RECURRENT},
     ("", "Attention"): _head_size,
     **{(CONTRIB, name): _matrix_sizes for name in _MATRIX_PRODUCTS},
     **{(CONTRIB, name): _block_quantised_sizes for name in ("MatMulNBits", "MatMulBnb4")},

@@ -43,6 +43,8 @@ PRODUCTS = frozenset(
     "Attention Conv ConvTranspose DeformConv Einsum FusedConv FusedGemm FusedMatMul GRU Gemm LSTM MatMul "
     "MatMulNBits MultiHeadAttention RNN".split()
 )
+RECURRENT = ("GRU", "LSTM", "RNN")
+"""Operators that compute a sequence step by step, from a state."""
 AVERAGES = frozenset("AveragePool GlobalAveragePool ReduceMean ReduceSum".split())
 """Operators that sum elements of the first input with equal weights."""
 

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from amp_rewrite.errors import FeedError
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.model.traversal import every_node
-from amp_rewrite.onnx_facts.operators import MOVERS
+from amp_rewrite.onnx_facts.operators import MOVERS, RECURRENT
 from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.policy.open_sizes import refuse_wrong_sizes
 from amp_rewrite.running.inputs.declared_inputs import Dim, Input
@@ -120,7 +120,6 @@ def _carried_to(use: NodeInput) -> Iterable[ir.Value]:
 
 # Sizes that operators require of their inputs by the shapes of their weights, states and positions.
 
-_LAYERS = ("LSTM", "GRU", "RNN")
 _STATES = (5, 6)
 """The inputs of a recurrent layer that are its initial hidden state, and the cell of an LSTM."""
 
@@ -134,7 +133,7 @@ def _batch_axis(layer: ir.Node) -> int:
 
 def _stored_batch(layer: ir.Node) -> int | None:
     """Return the batch size of a layer's constant initial state; None if it has none."""
-    if layer.op_type not in _LAYERS or layer.domain:
+    if layer.op_type not in RECURRENT or layer.domain:
         return None
     shapes = (NodeInput(layer, index).stored_shape(index) for index in _STATES)
     return next((int(shape[_batch_axis(layer)]) for shape in shapes if len(shape) == 3), None)
@@ -189,8 +188,8 @@ _REQUIRED: Mapping[tuple[str, int, int], _Required] = {
     **{("Gemm", 0, axis): partial(_columns, axis) for axis in (0, 1)},
     ("Conv", 0, 1): lambda use, weight, _: weight[1] * use.attribute("group", 1),
     **{("Conv", 0, axis): partial(_patched_side, axis) for axis in (2, 3, 4)},
-    **{(layer, 0, axis): partial(_layer_batch, axis) for layer in _LAYERS for axis in (0, 1)},
-    **{(layer, 0, 2): lambda _use, weight, _: weight[2] for layer in _LAYERS},
+    **{(layer, 0, axis): partial(_layer_batch, axis) for layer in RECURRENT for axis in (0, 1)},
+    **{(layer, 0, 2): lambda _use, weight, _: weight[2] for layer in RECURRENT},
 }
 """By operator, input and axis (from the end where it is negative): the size that its weight, of this shape,
 or a stored state or position requires.
@@ -373,7 +372,7 @@ class Sizing:
     def _batch(self, dim: _OpenDim) -> int | None:
         """Return the batch size of another input for an unnamed second axis of a recurrent state."""
         uses = self._consumers.of(dim.input.value) if len(dim.dims) == 3 and dim.axis == 1 else ()
-        if dim.axis and not any(use.operator in _LAYERS and use.index in _STATES for use in uses):
+        if dim.axis and not any(use.operator in RECURRENT and use.index in _STATES for use in uses):
             return None
         batches = (d.key for d in self._open if d.is_batch and d.key in self._sizes)
         key = next(batches, "")
