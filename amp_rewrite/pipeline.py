@@ -284,16 +284,8 @@ def _decide(
             fused = gather(prepared, options, {}, {}, pins).graph
             demands.replay(prepared, fused, replay.rescaled, replay.where)
     choice = choose(observed)
-    if (
-        replay is None
-        and options.rescales
-        and any(demands.is_held_by_range(choice.facts, unit) for unit in choice.facts.findings)
-    ):
-        second = _rescale(prepared, choice, choose, timed)
-        if second is None:  # our copy was scaled in vain: load another
-            options = replace(options, rescale=False)
-            return _decide(source, options, replay, observed, imprecise_outputs, transform, timed)
-        choice = second
+    if replay is None and observed and options.rescales:
+        choice = _rescale(prepared, choice, choose, options, timed)
     facts, priced = choice.facts, choice.priced
     with timed.stage("plan"):
         plan = planning.make(facts, priced.painting, options)  # refuses names that have no effect
@@ -356,28 +348,39 @@ def _choose(
 
 
 def _rescale(
-    prepared: Prepared, choice: _Choice, choose: Callable[[Seen], _Choice], timed: Stopwatch
-) -> _Choice | None:
-    """Return the choice for the model with values rescaled, in place; None if that is not faster."""
+    prepared: Prepared,
+    choice: _Choice,
+    choose: Callable[[Seen], _Choice],
+    options: Options,
+    timed: Stopwatch,
+) -> _Choice:
+    """Return the choice for the model with values rescaled, in place; the same one if that does not pay."""
+    facts, painting = choice.facts, choice.priced.painting
     with timed.stage("rescale"):
-        blind = choose({}).priced.painting
-        applied = demands.rescale(prepared, choice.facts, blind, choice.priced.painting, choice.observed)
+        findings = demands.without_range(facts.findings)
+        entries = classification.classify(facts.graph, findings, options, facts.freed)
+        blind = rules.paint(facts.graph, entries, follow=options.follow, level=options.level)
+        applied = demands.rescale(prepared, facts, blind, painting, choice.observed)
     if applied is None:
         return choice
     again = choose(applied.observations(choice.observed))
-    if not _is_faster(again.priced, choice.priced):
-        return None
+    if not _pays(again.priced, choice.priced, is_needed=applied.is_needed):
+        applied.revert()
+        return choice
     return replace(again, rescaled=replace(applied.rescaled, freed=_count_freed(choice, again)))
 
 
-def _is_faster(after: Priced, before: Priced) -> bool:
-    """Return whether a rescaled model is predicted to be faster; without a prediction, it has half units."""
+def _pays(after: Priced, before: Priced, *, is_needed: bool) -> bool:
+    """Return whether a rescaled model is predicted to be faster, or as fast where rescaling `is_needed`;
+    without a prediction, whether it has half units.
+    """
     if after.gated or not any(after.painting.halves):
         return False
     if after.prediction is None:
         return True
     time = after.prediction.float32 if before.prediction is None else before.prediction.result
-    return after.prediction.result.seconds < time.seconds
+    seconds = after.prediction.result.seconds
+    return seconds < time.seconds or (is_needed and seconds == time.seconds)
 
 
 def _count_freed(before: _Choice, after: _Choice) -> int:

@@ -65,6 +65,10 @@ class Extremes:
         """Return whether the largest magnitude, with HEADROOM, exceeds the largest number of half."""
         return self.most * HEADROOM > half.largest
 
+    def is_faint(self, half: Half) -> bool:
+        """Return whether half has few steps for the largest magnitude, or none."""
+        return 0 < self.most < half.faint
+
 
 NOTHING = Extremes(math.inf, -math.inf, samples=0)
 """The extremes of no observation: the identity of `join`."""

@@ -34,8 +34,6 @@ _ROUNDOFFS = 2.0
 """Limit of the relative error, in unit roundoffs: a normal number loses at most one (1 over half's integer
 bound), so that only subnormal ones exceed twice that.
 """
-_STEPS = 64.0
-"""Number of half's steps up to which a factor is faint: its smaller numbers lose several percent."""
 _SCALE = 64.0
 """Least factor that counts as scaling up; weights of layers are smaller."""
 _KEEP = REARRANGES | SELECTS | {"Abs", "LeakyRelu", "Neg", "Relu"}
@@ -135,7 +133,7 @@ def faint_factor(constant: Constant, context: Context) -> Findings:
     normal numbers.
     """
     fit, half = constant.fit, context.half
-    if fit.exact or not 0 < fit.magnitude < half.smallest * _STEPS:
+    if fit.exact or not 0 < fit.magnitude < half.faint:
         return NONE
     normal = half.smallest * half.integers / 2
 
@@ -185,4 +183,4 @@ def _factor(value: ir.Value | None, context: Context) -> float:
 def _are_faint(values: Iterable[ir.Value | None], context: Context) -> bool:
     """Return whether all of these are stored and faint."""
     fits = [context.fits.get(value) for value in values if value is not None]
-    return all(fit is not None and fit.magnitude < context.half.smallest * _STEPS for fit in fits)
+    return all(fit is not None and fit.magnitude < context.half.faint for fit in fits)

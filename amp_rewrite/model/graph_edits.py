@@ -83,6 +83,13 @@ def register(value: ir.Value, graph: ir.Graph, *, as_input: bool) -> None:
         graph.inputs.append(value)
 
 
+def unregister(value: ir.Value, graph: ir.Graph) -> None:
+    """Remove a constant that `register` added."""
+    del graph.initializers[value.name or ""]
+    if value in graph.inputs:
+        graph.inputs.remove(value)
+
+
 def store(constant: StoredTensor, tensor: ir.TensorProtocol) -> None:
     """Replace the tensor of a constant."""
     if constant.node is None:

@@ -45,6 +45,11 @@ class Half:
         return self.largest / 2
 
     @property
+    def faint(self) -> float:
+        """The magnitude up to which half has 64 steps at most: smaller numbers lose several percent."""
+        return 64 * self.smallest
+
+    @property
     def tensor(self) -> str:
         """The type string of ONNX schemas, such as `tensor(float16)`."""
         return f"tensor({self.name})"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from amp_rewrite.rescaling import rows
 from amp_rewrite.rescaling.regions import Exponents
 from amp_rewrite.rescaling.system import FREE, System, Variable
 from amp_rewrite.rewriting import editing
-from amp_rewrite.rewriting.cast_insertion import Placer, Redirection, redirect
+from amp_rewrite.rewriting.cast_insertion import Placer, redirect
 from amp_rewrite.rewriting.plan import Rescaled, Scaled
 
 _FLOAT = ir.DataType.FLOAT
@@ -32,10 +32,19 @@ _FLOAT = ir.DataType.FLOAT
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What was `rescaled`, and the values afterwards by name: the name in the original, and the exponent."""
+    """What was `rescaled`, and the values afterwards by name: the name in the original, and the exponent.
+    `undo` are the steps back. It `is_needed` where half values would be flushed without.
+    """
 
     rescaled: Rescaled
     origins: Mapping[str, tuple[str, int]]
+    undo: Sequence[Callable[[], object]] = ()
+    is_needed: bool = False
+
+    def revert(self) -> None:
+        """Give the model back its stored values, epsilons and nodes."""
+        for step in self.undo:
+            step()
 
     def observations(self, observed: Seen) -> Seen:
         """Return the observations of the rescaled model: those of the original, times powers of two."""
@@ -73,16 +82,20 @@ def apply(system: System, exponents: Exponents, types: Types) -> Applied:
     epsilons = sum(edits.set_epsilon(node, exponents.get(data, 0)) for node, data in system.norms)
     computed = [each for each in exponents if isinstance(each, ir.Value) and each not in sources]
     muls = sum(edits.insert_mul(value, exponents[value]) for value in computed)
-    redirect(edits.redirections)
-    return Applied(Rescaled(values, weights, epsilons, muls), edits.origins)
+    redirect([(uses, product) for uses, _, product in edits.redirections])
+    undo = (partial(redirect, [(uses, value) for uses, value, _ in edits.redirections]), *reversed(edits.undo))
+    return Applied(Rescaled(values, weights, epsilons, muls), edits.origins, undo)
 
 
 class _Edits:
-    """The edits of a model; `origins` as of Applied."""
+    """The edits of a model; `origins` as of Applied. `redirections` are uses of a value, it, and what they
+    read afterwards; `undo` takes back all else, the last step first.
+    """
 
     def __init__(self, system: System, exponents: Exponents, types: Types) -> None:
         self._system, self._exponents, self._types = system, exponents, types
-        self.redirections: list[Redirection] = []
+        self.redirections: list[tuple[Sequence[Use], ir.Value, ir.Value]] = []
+        self.undo: list[Callable[[], object]] = []
         self.origins: dict[str, tuple[str, int]] = {}
         self._names = UniqueNames(traversal.graphs(system.model.graph))
         self._placer = Placer()
@@ -95,21 +108,24 @@ class _Edits:
         for use in (Use(*use) for use in value.uses()):
             uses[self._exponents.get(use, shared)].append(use)
         for e, users in uses.items():
-            conversion = functools.partial(_scaled, e=e)
+            conversion = partial(_scaled, e=e)
             if len(uses) == 1:
+                self.undo.append(partial(graph_edits.store, constant, constant.tensor))
                 graph_edits.store(
                     constant, editing.converted(conversion, _FLOAT, constant, constant.tensor.name)
                 )
             elif e:
                 name = self._names.of_value(value, "rescaled")
                 copy = self._register(name, editing.converted(conversion, _FLOAT, constant, name))
-                self.redirections.append((users, copy))
+                self.redirections.append((users, value, copy))
         return sum(map(bool, uses))
 
     def _register(self, name: str, data: ir.TensorProtocol) -> ir.Value:
         model, shape = self._system.model, ir.Shape(data.shape.numpy())
         value = ir.Value(name=name, type=tensor(_FLOAT), shape=shape, const_value=data)
-        graph_edits.register(value, model.graph, as_input=model.ir_version < CONSTANT_INPUTS_BELOW)
+        as_input = model.ir_version < CONSTANT_INPUTS_BELOW
+        graph_edits.register(value, model.graph, as_input=as_input)
+        self.undo.append(partial(graph_edits.unregister, value, model.graph))
         self._types[value] = tensor(_FLOAT)
         return value
 
@@ -117,6 +133,7 @@ class _Edits:
         """Scale the epsilon of a norm; return whether it changes."""
         epsilon = np.float32(rows.epsilon(node))
         if e and epsilon:
+            self.undo.append(partial(node.attributes.__setitem__, "epsilon", ir.AttrFloat32("epsilon", float(epsilon))))
             node.attributes["epsilon"] = ir.AttrFloat32("epsilon", float(np.ldexp(epsilon, -2 * e)))
         return bool(e and epsilon)
 
@@ -139,12 +156,14 @@ class _Edits:
         mul = ir.Node("", "Mul", [value, self._power(power)], outputs=[product], name=name)
         self._types[product] = tensor(_FLOAT)
         self.origins[product.name or ""] = origin, e
+        self.undo.append(partial(graph_edits.remove, [mul]))
         if any(use.holder is self._system.model.graph for use in uses):
-            product.name, value.name = value.name, product.name
+            self.undo.append(partial(_swap_names, product, value))
+            _swap_names(product, value)
             one, other = product.name or "", value.name or ""
             self.origins[one], self.origins[other] = self.origins[other], self.origins[one]
         self._placer.behind([mul], value)
-        self.redirections.append((uses, product))
+        self.redirections.append((uses, value, product))
 
     def _power(self, power: int) -> ir.Value:
         """Return the stored scalar 2**power."""
@@ -153,6 +172,10 @@ class _Edits:
             power_of_two = ir.Tensor(np.asarray(2.0**power, np.float32), name=name)
             self._powers[power] = self._register(name, power_of_two)
         return self._powers[power]
+
+
+def _swap_names(one: ir.Value, other: ir.Value) -> None:
+    one.name, other.name = other.name, one.name
 
 
 def _scaled(block: NDArray[Any], e: int) -> NDArray[Any]:

@@ -4,7 +4,7 @@ powers of two, where range alone keeps units in float32.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -15,7 +15,8 @@ from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.errors import PlanError
-from amp_rewrite.policy.evidence import Reason
+from amp_rewrite.numerics.half import FLOAT16
+from amp_rewrite.policy.evidence import Evidence, Reason
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.rescaling import application, regions
 from amp_rewrite.rescaling.application import Applied
@@ -24,9 +25,13 @@ from amp_rewrite.rescaling.system import System
 from amp_rewrite.rewriting.plan import Rescaled
 
 
-def is_held_by_range(facts: Facts, unit: int) -> bool:
-    """Return whether observations keep a unit in float32."""
-    return unit in facts.findings and facts.findings[unit].reason is Reason.OBSERVED_OVERFLOW
+_OF_RANGE = (Reason.OBSERVED_OVERFLOW, Reason.FAINT_FACTOR)
+"""The reasons for float32 that a power of two may take away."""
+
+
+def without_range(findings: Mapping[int, Evidence]) -> Mapping[int, Evidence]:
+    """Return the findings but for those of range."""
+    return {unit: evidence for unit, evidence in findings.items() if evidence.reason not in _OF_RANGE}
 
 
 def rescale(
@@ -34,32 +39,36 @@ def rescale(
 ) -> Applied | None:
     """Rescale a model in place; None, and no change, where nothing can be gained.
 
-    `painting` is decided with the facts of these observations, `blind` without.
+    `painting` is decided with the facts of these observations, `blind` without those of range. A value is too
+    small where half has few steps for its largest element.
     """
-    halves = [unit for unit in facts.graph.units if blind.is_half(unit.index)]
-    blocked = [
-        unit for unit in halves if not painting.is_half(unit.index) and is_held_by_range(facts, unit.index)
-    ]
-    fused = _fused_nodes(facts.graph)
-    largest = _observed(
-        (value for unit in blocked for value in _values(unit) if not _is_inside(value, fused)), observed
-    )
-    beyond = {value: most for value, most in largest.items() if binades(most) > 0}
-    return meet(
-        prepared, facts.graph, beyond, _observed((v for unit in halves for v in _values(unit)), observed)
-    )
+    fused, halves = _fused_nodes(facts.graph), [u for u in facts.graph.units if blind.is_half(u.index)]
+    blocked = [unit for unit in halves if not painting.is_half(unit.index) and unit.index in facts.findings]
+    largest, stored = _magnitudes(halves, observed), facts.ranges.fits
+    beyond = {
+        value: most
+        for value, most in _magnitudes(blocked, observed).items()
+        if binades(most) > 0 and not _is_inside(value, fused)
+    }
+    weights = {value: stored[value].magnitude for unit in blocked for value in _values(unit) if value in stored}
+    faint = {value: most for value, most in {**largest, **weights}.items() if 0 < most < FLOAT16.faint}
+    applied = meet(prepared, facts.graph, {**faint, **beyond}, largest)
+    if applied is None:
+        return None
+    lost = faint.keys() & {v for u in halves if painting.is_half(u.index) for v in _values(u)}
+    return replace(applied, is_needed=any(value.name in applied.origins for value in lost))
 
 
-def meet(prepared: Prepared, graph: UnitGraph, beyond: Magnitudes, halves: Magnitudes) -> Applied | None:
+def meet(prepared: Prepared, graph: UnitGraph, demanded: Magnitudes, halves: Magnitudes) -> Applied | None:
     """Rescale a model in place so that these values fit into half; None where no exponents do that."""
-    system = System(prepared.model, prepared.types, _fused_nodes(graph)) if beyond else None
-    exponents = regions.solve(system, beyond, halves) if system is not None else {}
+    system = System(prepared.model, prepared.types, _fused_nodes(graph)) if demanded else None
+    exponents = regions.solve(system, demanded, halves) if system is not None else {}
     if system is None or not exponents:
         return None
-    largest = max(beyond, key=lambda value: beyond[value])
+    largest = max(demanded, key=lambda value: demanded[value])
     name = largest.name or ""
     applied = application.apply(system, exponents, prepared.types)
-    return replace(applied, rescaled=replace(applied.rescaled, largest=name, most=beyond[largest]))
+    return replace(applied, rescaled=replace(applied.rescaled, largest=name, most=demanded[largest]))
 
 
 def replay(prepared: Prepared, graph: UnitGraph, rescaled: Rescaled, where: str) -> None:
@@ -77,8 +86,9 @@ def _fused_nodes(graph: UnitGraph) -> Collection[ir.Node]:
     return {graph.units[unit].node for unit, part in graph.spelled.items() if part.operator in gates.FUSED}
 
 
-def _observed(values: Iterable[ir.Value], observed: Seen) -> Magnitudes:
-    pairs = ((value, observed.get(value.name or "")) for value in values)
+def _magnitudes(units: Iterable[Unit], observed: Seen) -> Magnitudes:
+    """Return the largest observed magnitudes of the values of units, but for those that are 0."""
+    pairs = ((value, observed.get(value.name or "")) for unit in units for value in _values(unit))
     return {value: extremes.most for value, extremes in pairs if extremes is not None and extremes.most > 0}
 
 

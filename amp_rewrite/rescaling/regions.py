@@ -28,6 +28,8 @@ ATTEMPTS = 8
 
 _LOW_END = 4
 """The binades below 1 to which the largest element of a value may sink before its small ones lose digits."""
+_RAISED = 2.0**-10
+"""The largest element of a value that is too small is stored at least a headroom above this."""
 _NEVER = 1 << 20
 """The Muls for a stored value that stays as it is."""
 
@@ -42,12 +44,12 @@ def binades(most: float, headroom: float = HEADROOM) -> int:
     return math.ceil(math.log2(most * headroom / FLOAT16.largest))
 
 
-def solve(system: System, beyond: Magnitudes, halves: Magnitudes) -> Exponents:
-    """Return exponents by which values `beyond` half's range fit into it, as far as there are any, and those
-    in `halves` still do.
+def solve(system: System, demanded: Magnitudes, halves: Magnitudes) -> Exponents:
+    """Return exponents by which the `demanded` values, too large or too small for half, fit into it, as far as
+    there are any, and those in `halves` still do.
     """
-    solver = _Solver(system, beyond, halves)
-    for of in sorted(solver.most, key=lambda of: -solver.most[of]):
+    solver = _Solver(system, demanded, halves)
+    for of in sorted(solver.demanded, key=lambda of: -solver.demanded[of]):
         if of not in solver.solution:
             solver.settle(of)
     return {
@@ -60,15 +62,17 @@ class _StuckError(Exception):
 
 
 class _Solver:
-    """The state of the growth of regions: the `solution` has exponents by class. `most` are the demands."""
+    """The state of the growth of regions: the `solution` has exponents by class, and `demanded` the largest
+    magnitudes that do not fit.
+    """
 
-    def __init__(self, system: System, beyond: Magnitudes, halves: Magnitudes) -> None:
+    def __init__(self, system: System, demanded: Magnitudes, halves: Magnitudes) -> None:
         self.solution: dict[Variable, int] = {}
         self.system = system
-        self.most, _ = self._extremes(beyond)
+        self.demanded, _ = self._extremes(demanded)
         fitting = {value: most for value, most in halves.items() if binades(most) <= 0}
         self._largest, _ = self._extremes(fitting)
-        _, self._smallest = self._extremes({**fitting, **beyond})
+        _, self._smallest = self._extremes({**fitting, **demanded})
         self.rows_of: dict[Variable, list[int]] = defaultdict(list)
         for at, row in enumerate(system.rows):
             for of in row.of:
@@ -147,9 +151,15 @@ class _Solver:
         smallest = math.frexp(self._smallest[of])[1] - 1 if of in self._smallest else 99
         return e > 0 and e > min(self.limits(of).soft, max(0, smallest + _LOW_END))
 
+    def need(self, of: Variable, headroom: float) -> int:
+        """Return the exponent that brings a class into half's range with this headroom, nearest to 0."""
+        most = self.demanded[of]
+        return binades(most, headroom) if binades(most) > 0 else math.floor(math.log2(most / (_RAISED * headroom)))
+
     def _attempt(self, start: Variable, headroom: float) -> dict[Variable, int] | None:
         """Return the exponents of a region that meet all demands in it; None where there are none."""
-        e = binades(self.most[start], headroom)
+        e = self.need(start, headroom)
+        sign = 1 if e > 0 else -1
         for _ in range(ATTEMPTS):
             missing = 1
             try:
@@ -157,11 +167,13 @@ class _Solver:
             except _StuckError:
                 region = {}
             else:
-                needs = {of: binades(self.most[of], headroom) for of in region if of in self.most}
-                missing = max(need - region[of] for of, need in needs.items())
+                needs = {of: self.need(of, headroom) for of in region if of in self.demanded}
+                if any(need * sign < 0 for need in needs.values()):
+                    return None
+                missing = max((need - region[of]) * sign for of, need in needs.items())
             if missing <= 0:
                 return region
-            e += missing
+            e += missing * sign
         return None
 
 

@@ -64,10 +64,11 @@ class Settings:
 
     @property
     def decisive(self) -> tuple[object, ...]:
-        """The settings that change the result; of observed ranges, those that overflow half."""
+        """The settings that change the result; of observed ranges, those that leave half's."""
         half = self.options.half
-        beyond = frozenset(name for name, extremes in self.seen.items() if extremes.is_beyond(half))
-        return self.options, beyond, self.faint, self.plan
+        ranges = self.seen.items()
+        outside = frozenset(name for name, each in ranges if each.is_beyond(half) or each.is_faint(half))
+        return self.options, outside, self.faint, self.plan
 
 
 @dataclass(frozen=True, slots=True)
