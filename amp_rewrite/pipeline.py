@@ -24,6 +24,7 @@ from amp_rewrite import arguments
 from amp_rewrite.analysis.facts import Facts, gather
 from amp_rewrite.analysis.observed import Held, Seen
 from amp_rewrite.analysis.outputs import Faint
+from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.bounds import bounding, deciding
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.colouring import classification, paying, rules
@@ -316,10 +317,11 @@ def _choose(
     pins: Held,
     timed: Stopwatch,
     observed: Seen,
+    graph: UnitGraph | None = None,
 ) -> _Choice:
-    """Choose the colours of a prepared model, under these observations."""
+    """Choose the colours of a prepared model, under these observations; `graph` as in `gather`."""
     with timed.stage("analyse"):
-        facts = gather(prepared, options, observed, imprecise_outputs, pins)
+        facts = gather(prepared, options, observed, imprecise_outputs, pins, graph)
     proven = None
     if replay is None:
         with timed.stage("bound"):  # bounds that no decision needs are computed on demand
@@ -350,7 +352,7 @@ def _choose(
 def _rescale(
     prepared: Prepared,
     choice: _Choice,
-    choose: Callable[[Seen], _Choice],
+    choose: Callable[[Seen, UnitGraph | None], _Choice],
     options: Options,
     timed: Stopwatch,
 ) -> _Choice:
@@ -363,7 +365,7 @@ def _rescale(
         applied = demands.rescale(prepared, facts, blind, painting, choice.observed)
     if applied is None:
         return choice
-    again = choose(applied.observations(choice.observed))
+    again = choose(applied.observations(choice.observed), applied.units(facts.graph))
     if not _pays(again.priced, choice.priced, is_needed=applied.is_needed):
         applied.revert()
         return choice

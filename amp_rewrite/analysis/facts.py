@@ -62,9 +62,11 @@ def gather(
     observations: Seen,
     faint: Faint,
     pinned: Held = MappingProxyType({}),
+    graph: UnitGraph | None = None,
 ) -> Facts:
     """Return the facts about a prepared model; `observations` are the extremes of its values in runs, `faint`
-    its faint outputs, and `pinned` the nodes that a caller pins to float32, by output.
+    its faint outputs, and `pinned` the nodes that a caller pins to float32, by output. `graph` has its units,
+    where they are known.
 
     Raises OptionError when `observations` or `faint` belong to another model, or `options.dims` names a
     dimension that is not open.
@@ -72,10 +74,7 @@ def gather(
     model = prepared.model
     observed.refuse_foreign(model.graph, observations)
     outputs.refuse_foreign(model.graph, faint)
-    graph = unit_building.build(model, prepared.types, options.target, options.half)
-    graph = replace(graph, sized=value_shapes.sized(model, prepared.types, options.dims.dims))
-    if prepared.form.idioms:
-        graph = marking.mark(graph, options)
+    graph = graph or _build_graph(prepared, options)
     tensors = constants.find(model)
     value_ranges = ranges.check(graph, tensors, options.half)
     old = _old_opset(model.graph, options.half)
@@ -85,6 +84,13 @@ def gather(
         else _of_all(graph, old)
     )
     return Facts(graph, tensors, value_ranges, findings, old)
+
+
+def _build_graph(prepared: Prepared, options: Options) -> UnitGraph:
+    model, types = prepared.model, prepared.types
+    graph = unit_building.build(model, types, options.target, options.half)
+    graph = replace(graph, sized=value_shapes.sized(model, types, options.dims.dims))
+    return marking.mark(graph, options) if prepared.form.idioms else graph
 
 
 def _old_opset(root: ir.Graph, half: Half) -> Evidence | None:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.analysis.observed import Extremes, Seen
-from amp_rewrite.analysis.units import Use
+from amp_rewrite.analysis.units import UnitGraph, Use
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model import graph_edits, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
@@ -33,13 +33,25 @@ _FLOAT = ir.DataType.FLOAT
 @dataclass(frozen=True, slots=True)
 class Applied:
     """What was `rescaled`, and the values afterwards by name: the name in the original, and the exponent.
-    `undo` are the steps back. It `is_needed` where half values would be flushed without.
+    `copies` of stored values, each after its uses and the value. `undo` are the steps back. It `is_needed` where half values would be flushed without.
     """
 
     rescaled: Rescaled
     origins: Mapping[str, tuple[str, int]]
+    copies: Sequence[tuple[Sequence[Use], ir.Value, ir.Value]] = ()
     undo: Sequence[Callable[[], object]] = ()
     is_needed: bool = False
+
+    def units(self, graph: UnitGraph) -> UnitGraph | None:
+        """Return the units of the rescaled model, given those of the original; None where it has others."""
+        if self.rescaled.muls:
+            return None
+        uses = dict(graph.uses)
+        for copied, value, copy in self.copies:
+            pairs, moved = uses.get(value, ()), frozenset(copied)
+            uses[value] = tuple(pair for pair in pairs if pair[1] not in moved)
+            uses[copy] = tuple(pair for pair in pairs if pair[1] in moved)
+        return replace(graph, uses=uses)
 
     def revert(self) -> None:
         """Give the model back its stored values, epsilons and nodes."""
@@ -83,8 +95,12 @@ def apply(system: System, exponents: Exponents, types: Types) -> Applied:
     computed = [each for each in exponents if isinstance(each, ir.Value) and each not in sources]
     muls = sum(edits.insert_mul(value, exponents[value]) for value in computed)
     redirect([(uses, product) for uses, _, product in edits.redirections])
-    undo = (partial(redirect, [(uses, value) for uses, value, _ in edits.redirections]), *reversed(edits.undo))
-    return Applied(Rescaled(values, weights, epsilons, muls), edits.origins, undo)
+    undo = (
+        partial(redirect, [(uses, value) for uses, value, _ in edits.redirections]),
+        *reversed(edits.undo),
+    )
+    rescaled = Rescaled(values, weights, epsilons, muls)
+    return Applied(rescaled, edits.origins, edits.redirections, undo)
 
 
 class _Edits:
@@ -133,7 +149,9 @@ class _Edits:
         """Scale the epsilon of a norm; return whether it changes."""
         epsilon = np.float32(rows.epsilon(node))
         if e and epsilon:
-            self.undo.append(partial(node.attributes.__setitem__, "epsilon", ir.AttrFloat32("epsilon", float(epsilon))))
+            self.undo.append(
+                partial(node.attributes.__setitem__, "epsilon", ir.AttrFloat32("epsilon", float(epsilon)))
+            )
             node.attributes["epsilon"] = ir.AttrFloat32("epsilon", float(np.ldexp(epsilon, -2 * e)))
         return bool(e and epsilon)
 

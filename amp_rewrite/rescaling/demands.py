@@ -50,7 +50,9 @@ def rescale(
         for value, most in _magnitudes(blocked, observed).items()
         if binades(most) > 0 and not _is_inside(value, fused)
     }
-    weights = {value: stored[value].magnitude for unit in blocked for value in _values(unit) if value in stored}
+    weights = {
+        value: stored[value].magnitude for unit in blocked for value in _values(unit) if value in stored
+    }
     faint = {value: most for value, most in {**largest, **weights}.items() if 0 < most < FLOAT16.faint}
     applied = meet(prepared, facts.graph, {**faint, **beyond}, largest)
     if applied is None:

@@ -154,7 +154,11 @@ class _Solver:
     def need(self, of: Variable, headroom: float) -> int:
         """Return the exponent that brings a class into half's range with this headroom, nearest to 0."""
         most = self.demanded[of]
-        return binades(most, headroom) if binades(most) > 0 else math.floor(math.log2(most / (_RAISED * headroom)))
+        return (
+            binades(most, headroom)
+            if binades(most) > 0
+            else math.floor(math.log2(most / (_RAISED * headroom)))
+        )
 
     def _attempt(self, start: Variable, headroom: float) -> dict[Variable, int] | None:
         """Return the exponents of a region that meet all demands in it; None where there are none."""
