@@ -33,7 +33,9 @@ _FLOAT = ir.DataType.FLOAT
 @dataclass(frozen=True, slots=True)
 class Applied:
     """What was `rescaled`, and the values afterwards by name: the name in the original, and the exponent.
-    `copies` of stored values, each after its uses and the value. `undo` are the steps back. It `is_needed` where half values would be flushed without.
+
+    `copies` are uses of a value, the value, and what they read afterwards. `undo` are the steps back. It
+    `is_needed` where half would flush values without.
     """
 
     rescaled: Rescaled

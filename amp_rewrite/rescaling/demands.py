@@ -24,7 +24,6 @@ from amp_rewrite.rescaling.regions import Magnitudes, binades
 from amp_rewrite.rescaling.system import System
 from amp_rewrite.rewriting.plan import Rescaled
 
-
 _OF_RANGE = (Reason.OBSERVED_OVERFLOW, Reason.FAINT_FACTOR)
 """The reasons for float32 that a power of two may take away."""
 

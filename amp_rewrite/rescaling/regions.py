@@ -45,8 +45,8 @@ def binades(most: float, headroom: float = HEADROOM) -> int:
 
 
 def solve(system: System, demanded: Magnitudes, halves: Magnitudes) -> Exponents:
-    """Return exponents by which the `demanded` values, too large or too small for half, fit into it, as far as
-    there are any, and those in `halves` still do.
+    """Return exponents by which the `demanded` values, too large or too small for half, fit into it, as far
+    as there are any, and those in `halves` still do.
     """
     solver = _Solver(system, demanded, halves)
     for of in sorted(solver.demanded, key=lambda of: -solver.demanded[of]):
