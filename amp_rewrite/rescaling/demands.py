@@ -62,14 +62,19 @@ def rescale(
 
 def meet(prepared: Prepared, graph: UnitGraph, demanded: Magnitudes, halves: Magnitudes) -> Applied | None:
     """Rescale a model in place so that these values fit into half; None where no exponents do that."""
-    system = System(prepared.model, prepared.types, _fused_nodes(graph)) if demanded else None
-    exponents = regions.solve(system, demanded, halves) if system is not None else {}
-    if system is None or not exponents:
+    if not demanded:
         return None
+    system = System(prepared.model, prepared.types, _fused_nodes(graph))
+    solved = [*regions.solve(system, demanded, halves)]
+    if not solved:
+        return None
+    exponents = {variable: e for region in solved for variable, e in region.items()}
+    causes = [demanded.keys() & map(system.value, region) for region in solved]
+    names = tuple(tuple(sorted(value.name or "" for value in values)) for values in causes)
     largest = max(demanded, key=lambda value: demanded[value])
-    name = largest.name or ""
     applied = application.apply(system, exponents, prepared.types)
-    return replace(applied, rescaled=replace(applied.rescaled, largest=name, most=demanded[largest]))
+    rescaled = replace(applied.rescaled, largest=largest.name or "", most=demanded[largest], regions=names)
+    return replace(applied, rescaled=rescaled)
 
 
 def replay(prepared: Prepared, graph: UnitGraph, rescaled: Rescaled, where: str) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
@@ -44,17 +44,15 @@ def binades(most: float, headroom: float = HEADROOM) -> int:
     return math.ceil(math.log2(most * headroom / FLOAT16.largest))
 
 
-def solve(system: System, demanded: Magnitudes, halves: Magnitudes) -> Exponents:
-    """Return exponents by which the `demanded` values, too large or too small for half, fit into it, as far
-    as there are any, and those in `halves` still do.
+def solve(system: System, demanded: Magnitudes, halves: Magnitudes) -> Iterator[Exponents]:
+    """Yield regions: exponents by which the `demanded` values, too large or too small for half, fit into it,
+    as far as there are any, and those in `halves` still do.
     """
     solver = _Solver(system, demanded, halves)
     for of in sorted(solver.demanded, key=lambda of: -solver.demanded[of]):
         if of not in solver.solution:
             solver.settle(of)
-    return {
-        variable: e for variable in system.variables if (e := solver.solution.get(system.of(variable), 0))
-    }
+    yield from solver.regions()
 
 
 class _StuckError(Exception):
@@ -99,16 +97,17 @@ class _Solver:
 
     def _extremes(self, magnitudes: Magnitudes) -> tuple[dict[Variable, float], dict[Variable, float]]:
         """Return the largest and the smallest of the magnitudes of each class."""
-        most, least = dict[Variable, float](), dict[Variable, float]()
-        for value, size in magnitudes.items():
-            if value in self.system.variables:
-                of = self.system.of(value)
+        most, least, system = dict[Variable, float](), dict[Variable, float](), self.system
+        for variable in system.variables:
+            size = magnitudes.get(system.value(variable))
+            if size is not None:
+                of = system.of(variable)
                 most[of], least[of] = max(most.get(of, size), size), min(least.get(of, size), size)
         return most, least
 
     def _is_own_factor(self, of: Variable) -> bool:
-        """Return whether a class has stored values alone, or what these make, and one row."""
-        if len(self.rows_of.get(of, ())) != 1 or self.muls[of]:
+        """Return whether a class has stored values alone, or what these make, and one row; and no demand."""
+        if len(self.rows_of.get(of, ())) != 1 or self.muls[of] or of in self.demanded:
             return False
         system = self.system
         return all(system.source(each) or each in system.computed_once for each in self._members[of])
@@ -151,6 +150,18 @@ class _Solver:
         smallest = math.frexp(self._smallest[of])[1] - 1 if of in self._smallest else 99
         return e > 0 and e > min(self.limits(of).soft, max(0, smallest + _LOW_END))
 
+    def regions(self) -> Iterator[Exponents]:
+        """Yield the exponents of the variables in each region: of classes that have rows in common."""
+        pending = {of: None for of, e in self.solution.items() if e}
+        while pending:
+            region = [pending.popitem()[0]]
+            for of in region:
+                rows = (self.system.rows[at] for at in self.rows_of[of])
+                for neighbour in {other for row in rows for other in row.of} & pending.keys():
+                    region.append(neighbour)
+                    del pending[neighbour]
+            yield {variable: self.solution[of] for of in region for variable in self._members[of]}
+
     def need(self, of: Variable, headroom: float) -> int:
         """Return the exponent that brings a class into half's range with this headroom, nearest to 0."""
         most = self.demanded[of]
@@ -172,9 +183,9 @@ class _Solver:
                 region = {}
             else:
                 needs = {of: self.need(of, headroom) for of in region if of in self.demanded}
-                if any(need * sign < 0 for need in needs.values()):
-                    return None
-                missing = max((need - region[of]) * sign for of, need in needs.items())
+                if any(need * region[of] < 0 for of, need in needs.items()):
+                    return None  # what is too small would be smaller
+                missing = max((need - region[of]) * sign for of, need in needs.items() if need * sign > 0)
             if missing <= 0:
                 return region
             e += missing * sign

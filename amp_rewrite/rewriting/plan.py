@@ -89,7 +89,8 @@ class Rescaled:
     """The values that are stored times powers of two, and the effects: the numbers of `weights` and
     `epsilons` that were scaled, of Muls by powers of two, and of the nodes that are half instead of float32.
 
-    `most` and `largest` are the largest magnitude that was observed, and its value.
+    `most` and `largest` are the largest magnitude that was observed, and its value. `regions` are the values
+    that half cannot hold, those together whose exponents depend on each other.
     """
 
     values: tuple[Scaled, ...]
@@ -99,6 +100,7 @@ class Rescaled:
     freed: int = 0
     largest: str = ""
     most: float = 0.0
+    regions: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
