@@ -11,7 +11,7 @@ Each stage is a call into the package that it is named for, and the condition fo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,8 @@ from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.process import startup, worker
 from amp_rewrite.process.stopwatch import Progress, Stopwatch, count_of
 from amp_rewrite.rescaling import demands
+from amp_rewrite.rescaling.application import Applied
+from amp_rewrite.rescaling.regions import Causes, select
 from amp_rewrite.rewriting import (
     annotations,
     argument_checks,
@@ -356,20 +358,42 @@ def _rescale(
     options: Options,
     timed: Stopwatch,
 ) -> _Choice:
-    """Return the choice for the model with values rescaled, in place; the same one if that does not pay."""
+    """Return the choice for the model with values rescaled, in place, as far as that pays."""
     facts, painting = choice.facts, choice.priced.painting
     with timed.stage("rescale"):
         findings = demands.without_range(facts.findings)
         entries = classification.classify(facts.graph, findings, options, facts.freed)
         blind = rules.paint(facts.graph, entries, follow=options.follow, level=options.level)
-        applied = demands.rescale(prepared, facts, blind, painting, choice.observed)
-    if applied is None:
-        return choice
-    again = choose(applied.observations(choice.observed), applied.units(facts.graph))
-    if not _pays(again.priced, choice.priced, is_needed=applied.is_needed):
+        demand = demands.find(facts, blind, painting, choice.observed).without(options.unscaled)
+
+    def rescale(unscaled: Iterable[str] = ()) -> tuple[_Choice, Applied | None]:
+        with timed.stage("rescale"):
+            applied = demands.meet(prepared, facts.graph, demand.without(frozenset(unscaled)))
+        if applied is None:
+            return choice, None
+        again = choose(applied.observations(choice.observed), applied.units(facts.graph))
+        rescaled = replace(applied.rescaled, freed=_count_freed(choice, again))
+        return replace(again, rescaled=rescaled), applied
+
+    again, applied = rescale()
+    if applied is None or _pays(again.priced, choice.priced, is_needed=applied.is_needed):
+        return again
+    applied.revert()
+    regions, best = applied.rescaled.regions, choice
+
+    def pay(selected: Sequence[Causes]) -> bool:
+        nonlocal best
+        tried, applied = rescale(name for region in regions if region not in selected for name in region)
+        if applied is None:
+            return False
         applied.revert()
-        return choice
-    return replace(again, rescaled=replace(applied.rescaled, freed=_count_freed(choice, again)))
+        if pays := _pays(tried.priced, best.priced, is_needed=False):
+            best = tried
+        return pays
+
+    selected = select(regions, pay)
+    others = [name for region in regions if region not in selected for name in region]
+    return rescale(others)[0] if selected else choice
 
 
 def _pays(after: Priced, before: Priced, *, is_needed: bool) -> bool:

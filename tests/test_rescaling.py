@@ -108,7 +108,7 @@ def scaled(proto, most):
     graph = gather(after, Options(), {}, {}).graph
     values = {value.name: value for node in after.model.graph for value in node.outputs}
     wanted = {values[name]: size for name, size in most.items()}
-    applied = demands.meet(after, graph, wanted, wanted)
+    applied = demands.meet(after, graph, demands.Demand(wanted, wanted))
     onnx.checker.check_model(ir.to_proto(after.model), full_check=True)
     return ir.to_proto(before.model), ir.to_proto(after.model), applied
 
@@ -266,6 +266,69 @@ def test_what_does_not_pay_is_not_taken():
         assert asked.report.prediction.result.seconds < plain.report.prediction.result.seconds
 
 
+FAINT = {
+    "activations": (
+        """g (float[4,8] x) => (float[4,8] y)
+        <float[8,8] w1, float[8,8] w2, float[8] scale, float[8] shift, float[8,8] w3> {
+      a = MatMul (x, w1) r = Relu (a) b = MatMul (r, w2)
+      n = LayerNormalization <epsilon = 1e-20> (b, scale, shift) y = MatMul (n, w3) }""",
+        {"w1": 1e-4, "w2": 1e-4},
+    ),
+    "weights": (
+        """g (float[4,8] x) => (float[4,8] y) <float[8,8] w1, float s, float[8,8] w2> {
+      a = MatMul (x, w1) b = Mul (a, s) y = MatMul (b, w2) }""",
+        {"w1": 1e-8, "s": 1e6},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAINT)
+def test_what_half_flushes_is_stored_larger(name):
+    """Values too small for half get negative exponents; all nodes are half, near, and proved."""
+    text, sizes = FAINT[name]
+    generator = np.random.default_rng(0)
+    weights = {
+        each: np.asarray(generator.standard_normal((8, 8) if each != "s" else ()) * size, np.float32)
+        for each, size in sizes.items()
+    }
+    weights.update({"s": np.float32(1e6)} if "s" in sizes else {})
+    proto = model(text, weights)
+    inputs = feeds(proto)
+    seen = observe(proto, inputs)
+    today, result = rewrite(proto, WITHOUT, observed=seen), rewrite(proto, observed=seen)
+    assert result.report.nodes.full == 0
+    assert today.report.nodes.full > 0 or not verify(proto, today.model, inputs).ok
+    assert verify(proto, result.model, inputs).ok
+    assert result.report.certificate.proved
+    assert all(each.exponent < 0 for each in result.report.rescaled.values if each.value == "a")
+
+
+def test_a_failed_comparison_raises_what_is_flushed(tmp_path):
+    """Without `--calibrate`, the observation that a failed comparison starts is enough."""
+    text, _ = FAINT["activations"]
+    generator = np.random.default_rng(0)
+    weights = {each: (generator.standard_normal((8, 8)) * 1e-4).astype(np.float32) for each in ("w1", "w2")}
+    onnx.save(model(text, weights), tmp_path / "m.onnx")
+    report = command_report(tmp_path)
+    assert report["verification"]["ok"]
+    assert (report["rescaled"]["regions"], report.get("tuning")) == ([["b"]], None)
+
+
+def test_a_region_that_does_not_pay_is_left_alone():
+    """Softsign reads large values itself, so that its region would need Muls; the other region is taken."""
+    text = """g (float[4,8] x, float[1,4,8] x2) => (float[4,8] y2, float[1,4,8] y)
+        <float[8,8] v, float[8,8] v2, float[8,8] v3, float[8,8] w1, float[8,8] w2, float[8,8] w3,
+         float[8] scale, float[8] shift> {
+      p = MatMul (x, v) q = Softsign (p) t = MatMul (q, v2) u = Softsign (t) y2 = MatMul (u, v3)
+      a = MatMul (x2, w1) b = MatMul (a, w2) s = Add (a, b)
+      n = LayerNormalization <epsilon = 1e-3> (s, scale, shift) y = MatMul (n, w3) }"""
+    large = np.eye(8, dtype=np.float32) * 3e4
+    proto = model(text, {"v": large, "v2": large * 3, "w1": large, "w2": np.eye(8, dtype=np.float32)})
+    seen = observe(proto, feeds(proto))
+    rescaled = rewrite(proto, observed=seen).report.rescaled
+    assert rescaled.regions == (("a", "b", "s"),)
+
+
 def test_plans_replay_exponents(overflowing):
     """A saved plan makes the same result without observations."""
     proto, _, seen = overflowing
@@ -353,33 +416,48 @@ WIDE = """g (float[4,64] x) => (float[4,64] y) <float[64,64] w1, float[64,64] w2
   a = MatMul (x, w1) r = Relu (a) b = MatMul (r, w2) y = MatMul (b, w3) }"""
 
 
+def wide_weights():
+    """Weights of WIDE whose columns have all sizes from 1e-5 to 1e7, which the next ones undo."""
+    sizes = np.logspace(-5, 7, 64).astype(np.float32)
+    dense = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32) / 8
+    return {"w1": dense * sizes, "w2": (dense / sizes[:, None]).astype(np.float32), "w3": dense}
+
+
+def command_report(folder, *flags):
+    """The report of the command on a model in a folder, compared on normal inputs."""
+    source, report = folder / "m.onnx", folder / "out.json"
+    np.savez(folder / "m.npz", **feeds(onnx.load(source)))
+    files = ("--data", folder / "m.npz", "-o", folder / "o.onnx", "--json", report, "--force")
+    commands.run("rewrite", source, *flags, *files)
+    return json.loads(report.read_text())
+
+
 def test_a_failed_comparison_does_without(tmp_path):
     """Where no exponent fits, as small columns count as much as large ones, the result is today's."""
-    sizes = np.logspace(-5, 7, 64).astype(np.float32)
-    generator = np.random.default_rng(0)
-    dense = generator.standard_normal((64, 64)).astype(np.float32) / 8
-    weights = {"w1": dense * sizes, "w2": (dense / sizes[:, None]).astype(np.float32), "w3": dense}
-    onnx.save(model(WIDE, weights), tmp_path / "m.onnx")
-    np.savez(tmp_path / "m.npz", x=generator.standard_normal((4, 64)).astype(np.float32))
-    reports = []
-    for flags in (("--no-rescale",), ()):
-        told = tmp_path / "out.json"
-        commands.run(
-            "rewrite",
-            tmp_path / "m.onnx",
-            *flags,
-            "--calibrate",
-            tmp_path / "m.npz",
-            "-o",
-            tmp_path / "o.onnx",
-            "--json",
-            told,
-            "--force",
-        )
-        reports.append(json.loads(told.read_text()))
-    plain, asked = reports
+    onnx.save(model(WIDE, wide_weights()), tmp_path / "m.onnx")
+    plain, asked = (command_report(tmp_path, *flags) for flags in (("--no-rescale",), ()))
     assert asked["nodes"] == plain["nodes"]
     assert asked["rescaled"] is None
+
+
+def test_only_the_region_that_fails_is_taken_back(tmp_path):
+    """A comparison that fails for one region does without that alone."""
+    text = (
+        WIDE.replace("float[4,64] x)", "float[4,64] x, float[1,4,8] x2)")
+        .replace(
+            "(float[4,64] y) <",
+            "(float[4,64] y, float[1,4,8] y2) <float[8,8] v1, float[8,8] v2, float[8] scale, float[8] z, ",
+        )
+        .replace(
+            " }",
+            """ c = MatMul (x2, v1) d = MatMul (c, v2) s = Add (c, d)
+        n = LayerNormalization <epsilon = 1e-3> (s, scale, z) y2 = MatMul (n, v2) }""",
+        )
+    )
+    onnx.save(model(text, {**wide_weights(), "v1": LARGE["w1"], "v2": LARGE["w2"]}), tmp_path / "m.onnx")
+    report = command_report(tmp_path, "--io", "half")
+    assert report["verification"]["ok"]
+    assert report["rescaled"]["regions"] == [["c", "d", "s"]]
 
 
 # ---- the shared models

@@ -173,7 +173,8 @@ class Options:
     type. `target` is the runtime that the model is for, and `device` what it runs on: parts that are
     predicted not to pay there stay float32, and with `gate` the whole model, if it is predicted not to pay.
     With `rescale`, values that were observed to leave float16's range are stored times powers of two, where
-    that is predicted to be faster than float32 (rescaling); bfloat16 needs none.
+    that is predicted to be faster than float32 (rescaling), but for those called `unscaled`; bfloat16 needs
+    none.
     `ranges` declares intervals of inputs, by name, from which values are bounded; with `free`, operators that
     the shipped list denies for their range are not denied where bounds prove that they fit.
     `dims` are the sizes of open dimensions of inputs, by symbol or as `input:axis`, for predictions, counts
@@ -225,6 +226,7 @@ class Options:
     certify: bool
     dims: GivenSizes
     rescale: bool
+    unscaled: tuple[str, ...]
 
     def __init__(  # the arguments accept more types than the fields: type checkers read both
         self,
@@ -250,6 +252,7 @@ class Options:
         certify: bool = True,
         dims: Dims | GivenSizes = NONE_GIVEN,
         rescale: bool = True,
+        unscaled: Texts = (),
     ) -> None:
         arguments_by_name = locals()
         for name, declared in DECLARED.items():
@@ -431,6 +434,7 @@ DECLARED: Mapping[str, Declared] = {
         "Keep values that were observed to leave float16's range in float32, instead of storing them times "
         "powers of two, which norms and weights undo.",
     ),
+    "unscaled": Declared(arguments.texts),
     "keep_softmax": Declared(arguments.flag),
     "certify": _switch(
         "--no-certify",

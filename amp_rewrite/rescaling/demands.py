@@ -5,7 +5,7 @@ powers of two, where range alone keeps units in float32.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -33,13 +33,25 @@ def without_range(findings: Mapping[int, Evidence]) -> Mapping[int, Evidence]:
     return {unit: evidence for unit, evidence in findings.items() if evidence.reason not in _OF_RANGE}
 
 
-def rescale(
-    prepared: Prepared, facts: Facts, blind: Painting, painting: Painting, observed: Seen
-) -> Applied | None:
-    """Rescale a model in place; None, and no change, where nothing can be gained.
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The values that half cannot hold and those that it holds, each with its largest magnitude; `flushed`
+    are those that half would hold as 0.
+    """
 
-    `painting` is decided with the facts of these observations, `blind` without those of range. A value is too
-    small where half has few steps for its largest element.
+    values: Magnitudes
+    halves: Magnitudes
+    flushed: Collection[ir.Value] = ()
+
+    def without(self, names: Collection[str]) -> Demand:
+        """Return the same without the demand of the values of these names."""
+        values = {value: most for value, most in self.values.items() if value.name not in names}
+        return replace(self, values=values)
+
+
+def find(facts: Facts, blind: Painting, painting: Painting, observed: Seen) -> Demand:
+    """Return the demand of a model whose `painting` is decided with the facts of these observations, `blind`
+    without those of range. A value is too small where half has few steps for its largest element.
     """
     fused, halves = _fused_nodes(facts.graph), [u for u in facts.graph.units if blind.is_half(u.index)]
     blocked = [unit for unit in halves if not painting.is_half(unit.index) and unit.index in facts.findings]
@@ -53,28 +65,28 @@ def rescale(
         value: stored[value].magnitude for unit in blocked for value in _values(unit) if value in stored
     }
     faint = {value: most for value, most in {**largest, **weights}.items() if 0 < most < FLOAT16.faint}
-    applied = meet(prepared, facts.graph, {**faint, **beyond}, largest)
-    if applied is None:
-        return None
-    lost = faint.keys() & {v for u in halves if painting.is_half(u.index) for v in _values(u)}
-    return replace(applied, is_needed=any(value.name in applied.origins for value in lost))
+    flushed = faint.keys() & {v for u in halves if painting.is_half(u.index) for v in _values(u)}
+    return Demand({**faint, **beyond}, largest, flushed)
 
 
-def meet(prepared: Prepared, graph: UnitGraph, demanded: Magnitudes, halves: Magnitudes) -> Applied | None:
-    """Rescale a model in place so that these values fit into half; None where no exponents do that."""
-    if not demanded:
+def meet(prepared: Prepared, graph: UnitGraph, demand: Demand) -> Applied | None:
+    """Rescale a model in place so that all values fit into half; None where no exponents do that."""
+    if not demand.values:
         return None
     system = System(prepared.model, prepared.types, _fused_nodes(graph))
-    solved = [*regions.solve(system, demanded, halves)]
+    solved = [*regions.solve(system, demand.values, demand.halves)]
     if not solved:
         return None
     exponents = {variable: e for region in solved for variable, e in region.items()}
-    causes = [demanded.keys() & map(system.value, region) for region in solved]
+    causes = [demand.values.keys() & map(system.value, region) for region in solved]
     names = tuple(tuple(sorted(value.name or "" for value in values)) for values in causes)
-    largest = max(demanded, key=lambda value: demanded[value])
+    largest = max(demand.values, key=lambda value: demand.values[value])
     applied = application.apply(system, exponents, prepared.types)
-    rescaled = replace(applied.rescaled, largest=largest.name or "", most=demanded[largest], regions=names)
-    return replace(applied, rescaled=rescaled)
+    rescaled = replace(
+        applied.rescaled, largest=largest.name or "", most=demand.values[largest], regions=names
+    )
+    is_needed = any(value.name in applied.origins for value in demand.flushed)
+    return replace(applied, rescaled=rescaled, is_needed=is_needed)
 
 
 def replay(prepared: Prepared, graph: UnitGraph, rescaled: Rescaled, where: str) -> None:

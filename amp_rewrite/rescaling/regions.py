@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -26,6 +26,9 @@ HEADROOMS = (64.0, 32.0, 16.0, 8.0)
 ATTEMPTS = 8
 """The exponents that are tried for a class: a square root needs an even one."""
 
+TRIALS = 8
+"""The trials of regions, each a decision or a comparison."""
+
 _LOW_END = 4
 """The binades below 1 to which the largest element of a value may sink before its small ones lose digits."""
 _RAISED = 2.0**-10
@@ -35,6 +38,8 @@ _NEVER = 1 << 20
 
 Exponents = Mapping[Variable, int]
 """The exponents that are not 0, by variable."""
+Causes = tuple[str, ...]
+"""The names of the values that caused a region."""
 Magnitudes = Mapping[ir.Value, float]
 """The largest observed magnitudes of values."""
 
@@ -53,6 +58,29 @@ def solve(system: System, demanded: Magnitudes, halves: Magnitudes) -> Iterator[
         if of not in solver.solution:
             solver.settle(of)
     yield from solver.regions()
+
+
+def select(regions: Sequence[Causes], accepts: Callable[[Sequence[Causes]], bool]) -> Sequence[Causes]:
+    """Return the regions that are accepted together, tried by halves; all of them were not accepted.
+
+    At most TRIALS are made: what is left then is not taken.
+    """
+    selected: list[Causes] = []
+    pending = deque(_halves(regions))
+    for _ in range(TRIALS):
+        if not pending:
+            break
+        group = pending.popleft()
+        if accepts([*selected, *group]):
+            selected.extend(group)
+        else:
+            pending.extendleft(reversed(_halves(group)))
+    return selected
+
+
+def _halves(regions: Sequence[Causes]) -> Sequence[Sequence[Causes]]:
+    middle = len(regions) // 2
+    return (regions[:middle], regions[middle:]) if middle else ()
 
 
 class _StuckError(Exception):

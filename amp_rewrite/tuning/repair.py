@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from amp_rewrite.analysis.outputs import Faint, faint_limit
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import Level, Options, Pins
+from amp_rewrite.rescaling.regions import Causes, select
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running.metrics import SMALLEST
 from amp_rewrite.running.verdict import Output, Tried, Verdict
@@ -239,8 +240,23 @@ def _observed(work: Work, outcome: Outcome) -> Settings:
     return replace(outcome.settings, seen=work.observe(outcome.verification))
 
 
-def _without_rescaling(_: Work, outcome: Outcome) -> Settings:
-    return replace(outcome.settings, options=replace(outcome.settings.options, rescale=False))
+def _without_rescaling(work: Work, outcome: Outcome) -> Settings:
+    """Return settings without the regions that make a comparison fail; without any if it fails anyway."""
+    settings, rescaled = outcome.settings, outcome.result.report.rescaled
+    regions = rescaled.regions if rescaled is not None else ()
+
+    def others(selected: Sequence[Causes]) -> Settings:
+        names = (name for region in regions if region not in selected for name in region)
+        options = replace(settings.options, unscaled=(*settings.options.unscaled, *names))
+        return replace(settings, options=options)
+
+    def passes(selected: Sequence[Causes]) -> bool:
+        with work.elsewhere() as other:
+            verdict = other.compare(other.rewrite(others(selected)), fresh=False)
+        return isinstance(verdict, Verdict) and not verdict.is_far
+
+    is_worth_a_search = len(regions) > 1 and passes(())
+    return others(select(regions, passes) if is_worth_a_search else ())
 
 
 def _is_nearer(before: Outcome, after: Outcome) -> bool:
