@@ -284,8 +284,8 @@ def _decide(
     choose = partial(_choose, prepared, options, replay, imprecise_outputs, pins, timed)
     if replay is not None and replay.rescaled is not None:
         with timed.stage("rescale"):
-            fused = gather(prepared, options, {}, {}, pins).graph
-            demands.replay(prepared, fused, replay.rescaled, replay.where)
+            facts = gather(prepared, options, {}, {}, pins)
+            demands.replay(prepared, facts, replay.rescaled, replay.where)
     choice = choose(observed)
     if replay is None and observed and options.rescales:
         choice = _rescale(prepared, choice, choose, options, timed)
@@ -368,7 +368,7 @@ def _rescale(
 
     def rescale(unscaled: Iterable[str] = ()) -> tuple[_Choice, Applied | None]:
         with timed.stage("rescale"):
-            applied = demands.meet(prepared, facts.graph, demand.without(frozenset(unscaled)))
+            applied = demands.meet(prepared, facts, demand.without(frozenset(unscaled)))
         if applied is None:
             return choice, None
         again = choose(applied.observations(choice.observed), applied.units(facts.graph))

@@ -105,10 +105,10 @@ def bits(proto, inputs):
 def scaled(proto, most):
     """The prepared model before and after values got these magnitudes, and what was done."""
     before, after = (preparing.prepare(loading.load(proto).model, Options().form, {}) for _ in range(2))
-    graph = gather(after, Options(), {}, {}).graph
+    facts = gather(after, Options(), {}, {})
     values = {value.name: value for node in after.model.graph for value in node.outputs}
     wanted = {values[name]: size for name, size in most.items()}
-    applied = demands.meet(after, graph, demands.Demand(wanted, wanted))
+    applied = demands.meet(after, facts, demands.Demand(wanted, wanted))
     onnx.checker.check_model(ir.to_proto(after.model), full_check=True)
     return ir.to_proto(before.model), ir.to_proto(after.model), applied
 
@@ -249,6 +249,38 @@ def test_masks_are_no_demand():
     )
     result = rewrite(proto, observed=observe(proto, feeds(proto)))
     assert result.report.rescaled is None
+
+
+def test_what_is_restored_before_a_mask_is_float32():
+    """Products are half; the Mul that restores them, the mask and the softmax stay float32, and are proved."""
+    text = """g (float[1,2048,256] x) => (float[1,2048,256] y)
+        <float[256,256] wq, float[256,256] wk, float[2048,2048] mask> {
+      q = MatMul (x, wq) k = MatMul (x, wk) t = Transpose <perm = [0, 2, 1]> (k) l = MatMul (q, t)
+      m = Add (l, mask) p = Softmax (m) y = MatMul (p, x) }"""
+    generator = np.random.default_rng(0)
+    weights = {name: generator.standard_normal((256, 256)).astype(np.float32) * 4 for name in ("wq", "wk")}
+    proto = model(text, {**weights, "mask": np.triu(np.full((2048, 2048), -3e38, np.float32), 1)})
+    analysis = analyze(proto, observed=observe(proto, feeds(proto)))
+    units = analysis.graph.units
+    full = {each.node.op_type for each in units if not analysis.painting.is_half(each.index)}
+    assert full == {"Mul", "Add", "Softmax"}
+    assert rewrite(proto, observed=observe(proto, feeds(proto))).report.certificate.proved
+
+
+def test_what_saturates_a_gate_is_no_demand():
+    """The cube inside of a Gelu overflows before its other values do; all of it stays half."""
+    text = """g (float[4,8] x) => (float[4,8] y) <float[8,8] w, float[8,8] v> {
+      three = Constant <value = float {3.0}> () tenth = Constant <value = float {0.044715}> ()
+      root = Constant <value = float {0.7978845}> () one = Constant <value = float {1.0}> ()
+      half = Constant <value = float {0.5}> ()
+      a = MatMul (x, w) c = Pow (a, three) d = Mul (c, tenth) e = Add (a, d) f = Mul (e, root) t = Tanh (f)
+      g = Add (t, one) h = Mul (a, g) i = Mul (h, half) y = MatMul (i, v) }"""
+    proto = model(text, {"w": np.eye(8, dtype=np.float32) * 100, "v": np.eye(8, dtype=np.float32)})
+    seen = observe(proto, feeds(proto))
+    assert seen["c"].most > 65504 > seen["a"].most
+    result = rewrite(proto, observed=seen)
+    assert (result.report.nodes.full, result.report.rescaled) == (0, None)
+    assert verify(proto, result.model, feeds(proto)).ok
 
 
 def test_what_does_not_pay_is_not_taken():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis.idioms import gates
 from amp_rewrite.analysis.ranges import Ranges
 from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
 from amp_rewrite.errors import OptionError
@@ -97,20 +98,23 @@ def refuse_foreign(graph: ir.Graph, observations: Seen) -> None:
 
 
 def check(graph: UnitGraph, observations: Seen, value_ranges: Ranges, half: Half) -> dict[int, Evidence]:
-    """Return the units with inputs or outputs outside the range of half, except masks before a softmax."""
+    """Return the units with inputs or outputs outside the range of half, except values that saturate a gate;
+    on the way from a mask to a softmax only what is too large.
+    """
     if not observations:
         return {}
     masking = {unit for units in value_ranges.masks.values() for unit in units}
-    return {
-        unit.index: evidence
-        for unit in graph.units
-        if unit.index not in masking and (evidence := _evidence(unit, observations, half)) is not None
-    }
+    saturated = {value.name for value in gates.find_saturated(graph)}
+    relevant = {name: each for name, each in observations.items() if name not in saturated}
+    evidence = ((unit.index, _evidence(unit, relevant, half, unit.index in masking)) for unit in graph.units)
+    return {unit: each for unit, each in evidence if each is not None}
 
 
-def _evidence(unit: Unit, observations: Seen, half: Half) -> Evidence | None:
-    beyond = ((name, observations[name]) for name in _names(unit) if name in observations)
-    name, most = max(beyond, key=lambda pair: pair[1].most, default=("", NOTHING))
+def _evidence(unit: Unit, observations: Seen, half: Half, is_masked: bool) -> Evidence | None:
+    extremes = ((name, observations[name]) for name in _names(unit) if name in observations)
+    if is_masked:
+        extremes = ((name, replace(each, low=max(each.low, -each.high))) for name, each in extremes)
+    name, most = max(extremes, key=lambda pair: pair[1].most, default=("", NOTHING))
     if not most.is_beyond(half):
         return None
     reason = Reason.OBSERVED_OVERFLOW

@@ -4,6 +4,7 @@ powers of two, where range alone keeps units in float32.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.idioms import gates
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
+from amp_rewrite.analysis.units import Unit, value_of
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.errors import PlanError
 from amp_rewrite.numerics.half import FLOAT16
@@ -53,13 +54,14 @@ def find(facts: Facts, blind: Painting, painting: Painting, observed: Seen) -> D
     """Return the demand of a model whose `painting` is decided with the facts of these observations, `blind`
     without those of range. A value is too small where half has few steps for its largest element.
     """
-    fused, halves = _fused_nodes(facts.graph), [u for u in facts.graph.units if blind.is_half(u.index)]
+    halves = [unit for unit in facts.graph.units if blind.is_half(unit.index)]
     blocked = [unit for unit in halves if not painting.is_half(unit.index) and unit.index in facts.findings]
     largest, stored = _magnitudes(halves, observed), facts.ranges.fits
+    saturated = {*gates.find_saturated(facts.graph)}
     beyond = {
         value: most
         for value, most in _magnitudes(blocked, observed).items()
-        if binades(most) > 0 and not _is_inside(value, fused)
+        if binades(most) > 0 and value not in saturated
     }
     weights = {
         value: stored[value].magnitude for unit in blocked for value in _values(unit) if value in stored
@@ -69,11 +71,11 @@ def find(facts: Facts, blind: Painting, painting: Painting, observed: Seen) -> D
     return Demand({**faint, **beyond}, largest, flushed)
 
 
-def meet(prepared: Prepared, graph: UnitGraph, demand: Demand) -> Applied | None:
+def meet(prepared: Prepared, facts: Facts, demand: Demand) -> Applied | None:
     """Rescale a model in place so that all values fit into half; None where no exponents do that."""
     if not demand.values:
         return None
-    system = System(prepared.model, prepared.types, _fused_nodes(graph))
+    system = System(prepared.model, prepared.types, _pinned_nodes(facts))
     solved = [*regions.solve(system, demand.values, demand.halves)]
     if not solved:
         return None
@@ -89,9 +91,9 @@ def meet(prepared: Prepared, graph: UnitGraph, demand: Demand) -> Applied | None
     return replace(applied, rescaled=rescaled, is_needed=is_needed)
 
 
-def replay(prepared: Prepared, graph: UnitGraph, rescaled: Rescaled, where: str) -> None:
+def replay(prepared: Prepared, facts: Facts, rescaled: Rescaled, where: str) -> None:
     """Rescale a model in place as a saved plan says; raise PlanError where it is of another model."""
-    system = System(prepared.model, prepared.types, _fused_nodes(graph))
+    system = System(prepared.model, prepared.types, _pinned_nodes(facts))
     try:
         exponents = application.find(system, rescaled.values)
     except LookupError as error:
@@ -99,21 +101,19 @@ def replay(prepared: Prepared, graph: UnitGraph, rescaled: Rescaled, where: str)
     application.apply(system, exponents, prepared.types)
 
 
-def _fused_nodes(graph: UnitGraph) -> Collection[ir.Node]:
-    """Return the nodes of written-out activations and softmaxes, which runtimes fuse as they are."""
-    return {graph.units[unit].node for unit, part in graph.spelled.items() if part.operator in gates.FUSED}
+def _pinned_nodes(facts: Facts) -> Collection[ir.Node]:
+    """Return the nodes of written-out activations and softmaxes, which runtimes fuse as they are, and those
+    on the way from a mask to a softmax.
+    """
+    units, masked = facts.graph.units, facts.ranges.masks.values()
+    fused = (unit for unit, part in facts.graph.spelled.items() if part.operator in gates.FUSED)
+    return {units[unit].node for unit in (*fused, *itertools.chain(*masked))}
 
 
 def _magnitudes(units: Iterable[Unit], observed: Seen) -> Magnitudes:
     """Return the largest observed magnitudes of the values of units, but for those that are 0."""
     pairs = ((value, observed.get(value.name or "")) for unit in units for value in _values(unit))
     return {value: extremes.most for value, extremes in pairs if extremes is not None and extremes.most > 0}
-
-
-def _is_inside(value: ir.Value, fused: Collection[ir.Node]) -> bool:
-    """Return whether only a fused kernel reads a value that it produces."""
-    readers = {node for node, _ in value.uses()}
-    return value.producer() in fused and not value.is_graph_output() and readers.issubset(fused)
 
 
 def _values(unit: Unit) -> Iterator[ir.Value]:

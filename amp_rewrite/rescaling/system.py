@@ -52,7 +52,7 @@ and the elements up to which it may lose its low end, as a scale or a bias.
 
 
 class System:
-    """The equations of a model; nodes of `idioms`, which runtimes fuse, have exponent 0.
+    """The equations of a model; the values of `pinned` nodes have exponent 0.
 
     `reads` are the places that want exponent 0, by value, and `produced` the values that are produced at 0;
     `fixed` are variables of stored values that stay as they are, `norms` the nodes with an epsilon, each with
@@ -60,7 +60,7 @@ class System:
     stored values alone.
     """
 
-    def __init__(self, model: ir.Model, types: Types, idioms: Collection[ir.Node]) -> None:
+    def __init__(self, model: ir.Model, types: Types, pinned: Collection[ir.Node]) -> None:
         self.model, self.constants = model, constants.find(model)
         self.reads: dict[ir.Value, list[Use]] = defaultdict(list)
         self.produced: set[ir.Value] = set()
@@ -68,7 +68,7 @@ class System:
         self.norms: list[tuple[ir.Node, Variable]] = []
         self.positions: dict[ir.Value, int] = {}
         self.computed_once: set[ir.Value] = set()
-        self._types, self._idioms = types, idioms
+        self._types, self._pinned = types, pinned
         self._parent: dict[Variable, Variable] = {}
         self._limits: dict[ir.Value, Limits] = {}
         self._copied: dict[ir.Value, bool] = {}
@@ -119,7 +119,7 @@ class System:
             self.computed_once.update(node.outputs)
         ins = [port for port, value in enumerate(node.inputs) if self._is_float(value)]
         outs = [~port for port, value in enumerate(node.outputs) if value.name and self._is_float(value)]
-        equations = () if node in self._idioms else rows.of(node, [*ins, *outs])
+        equations = () if node in self._pinned else rows.of(node, [*ins, *outs])
         for row in equations:
             self._add_row(node, row, position)
         for port in {*ins, *outs}.difference(*equations):

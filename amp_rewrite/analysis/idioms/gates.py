@@ -51,6 +51,7 @@ _SPELL: dict[str, Operator] = {
 _MISH: Operator = ("", "Mish")
 FUSED = frozenset((SWISH, SOFTMAX, LOGARITHM, _MISH, *_SPELL.values()))
 """The operators that these idioms spell out."""
+_GATES = FUSED - {SOFTMAX, LOGARITHM}
 _X = var("x")
 
 
@@ -130,6 +131,16 @@ def _activation(core: ir.Node, end: ir.Node, pattern: Pattern, half: Half) -> Id
     if half is not FLOAT16 and _is_fused_in_float32(core.op_type, match):
         return Idiom(operator, data, inner=nodes, result=end)
     return Idiom(operator, data, outer=nodes)
+
+
+def find_saturated(graph: UnitGraph) -> Iterator[ir.Value]:
+    """Yield the values that are only inside of written-out activations: overflow saturates their gates."""
+    gates = {unit for unit, part in graph.spelled.items() if part.operator in _GATES}
+    for unit in gates:
+        for value in graph.units[unit].defs:
+            readers = {reader for reader, _ in graph.uses.get(value, ())}
+            if readers <= gates and not value.is_graph_output():
+                yield value
 
 
 # Softmaxes.
