@@ -179,16 +179,23 @@ class _Solver:
         return e > 0 and e > min(self.limits(of).soft, max(0, smallest + _LOW_END))
 
     def regions(self) -> Iterator[Exponents]:
-        """Yield the exponents of the variables in each region: of classes that have rows in common."""
-        pending = {of: None for of, e in self.solution.items() if e}
-        while pending:
-            region = [pending.popitem()[0]]
-            for of in region:
-                rows = (self.system.rows[at] for at in self.rows_of[of])
-                for neighbour in {other for row in rows for other in row.of} & pending.keys():
-                    region.append(neighbour)
-                    del pending[neighbour]
-            yield {variable: self.solution[of] for of in region for variable in self._members[of]}
+        """Yield the exponents of the variables in each region, classes that have rows in common; all in the
+        order of the model.
+        """
+        changed = {of for of, e in self.solution.items() if e}
+        region_of: dict[Variable, dict[Variable, int]] = {}
+        for variable in self.system.variables:
+            start = self.system.of(variable)
+            if start in changed and start not in region_of:
+                region, connected = dict[Variable, int](), [start]
+                for of in connected:
+                    if of not in region_of:
+                        region_of[of] = region
+                        rows = (self.system.rows[at] for at in self.rows_of[of])
+                        connected += [other for row in rows for other in row.of if other in changed]
+            if start in region_of:
+                region_of[start][variable] = self.solution[start]
+        yield from {id(region): region for region in region_of.values()}.values()
 
     def need(self, of: Variable, headroom: float) -> int:
         """Return the exponent that brings a class into half's range with this headroom, nearest to 0."""
