@@ -501,8 +501,8 @@ FOLDER = real_models.MODELS / "overflow"
 
 @pytest.mark.slow
 def test_models_that_overflow():
-    """In the median 99 % of the FLOPs in half, within 4 times today's error; proved, always the same bytes, and
-    the same bits in float32.
+    """In the median 99 % of the FLOPs in half, within 4 times today's error; proved, always the same bytes,
+    and the same bits in float32.
     """
     if not FOLDER.is_dir():
         pytest.skip(real_models.MISSING)
