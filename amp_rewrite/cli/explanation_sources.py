@@ -122,7 +122,7 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
         return of_analysis(analyze())
     model = loading.load(path).model
     try:
-        decisions, scaled = annotations.read(model), annotations.read_scaled(model)
+        decisions, rescaled = annotations.read(model), annotations.read_rescaled(model)
     except ModelError as error:
         explanation = of_analysis(analyze())
         return replace(
@@ -140,7 +140,7 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
         untried,
         flop_counts,
         rests,
-        exponents=_by_value(scaled),
+        exponents=_by_value(rescaled.values),
     )
 
 

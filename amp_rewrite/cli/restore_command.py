@@ -137,6 +137,9 @@ def _print(console: Console, restoration: Restored, model: Path) -> None:
     terminal.print_lines(console, rewrite_output.data_lines(Path(restoration.model)))
     if not (edited.widened or edited.casts_removed or edited.casts_added):
         console.print(f"note     {model} has nothing in half: the result computes what it does")
+    if restoration.unscaled:
+        changes = plural(restoration.unscaled, "change")
+        console.print(f"note     values stored times powers of two are as in the original: {changes}")
     if edited.at_limit:
         names = ", ".join(edited.at_limit[:_SHOWN]) + (", ..." if len(edited.at_limit) > _SHOWN else "")
         count = plural(len(edited.at_limit), "stored tensor")

@@ -90,7 +90,8 @@ class Rescaled:
     `epsilons` that were scaled, of Muls by powers of two, and of the nodes that are half instead of float32.
 
     `most` and `largest` are the largest magnitude that was observed, and its value. `regions` are the values
-    that half cannot hold, those together whose exponents depend on each other.
+    that half cannot hold, those together whose exponents depend on each other. `products` are what the Muls
+    make.
     """
 
     values: tuple[Scaled, ...]
@@ -101,6 +102,7 @@ class Rescaled:
     largest: str = ""
     most: float = 0.0
     regions: tuple[tuple[str, ...], ...] = ()
+    products: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
