@@ -407,7 +407,6 @@ def parts_of(proto):
     [
         ("residual", "s"),
         ("written out", "s"),
-        ("branches", "b"),
         ("gated", "h"),
         ("images", "p"),
         ("tied", "a"),
