@@ -43,7 +43,7 @@ from amp_rewrite.process import startup, worker
 from amp_rewrite.process.stopwatch import Progress, Stopwatch, count_of
 from amp_rewrite.rescaling import demands
 from amp_rewrite.rescaling.application import Applied
-from amp_rewrite.rescaling.regions import Causes, select
+from amp_rewrite.rescaling.regions import LARGEST, Causes, select
 from amp_rewrite.rewriting import (
     annotations,
     argument_checks,
@@ -379,7 +379,8 @@ def _rescale(
     if applied is None or _pays(again.priced, choice.priced, is_needed=applied.is_needed):
         return again
     applied.revert()
-    regions, best = applied.rescaled.regions, choice
+    is_tried = len(facts.graph.units) <= LARGEST
+    regions, best = applied.rescaled.regions if is_tried else (), choice
 
     def pay(selected: Sequence[Causes]) -> bool:
         nonlocal best
