@@ -362,6 +362,9 @@ def _rescale(
     facts, painting = choice.facts, choice.priced.painting
     with timed.stage("rescale"):
         findings = demands.without_range(facts.findings)
+        is_faint = any(each.is_faint(options.half) for each in choice.observed.values())
+        if len(findings) == len(facts.findings) and not is_faint:
+            return choice
         entries = classification.classify(facts.graph, findings, options, facts.freed)
         blind = rules.paint(facts.graph, entries, follow=options.follow, level=options.level)
         demand = demands.find(facts, blind, painting, choice.observed).without(options.unscaled)
@@ -384,10 +387,10 @@ def _rescale(
 
     def pay(selected: Sequence[Causes]) -> bool:
         nonlocal best
-        tried, applied = rescale(name for region in regions if region not in selected for name in region)
-        if applied is None:
+        tried, trial = rescale(name for region in regions if region not in selected for name in region)
+        if trial is None:
             return False
-        applied.revert()
+        trial.revert()
         if pays := _pays(tried.priced, best.priced, is_needed=False):
             best = tried
         return pays
