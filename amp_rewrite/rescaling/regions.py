@@ -27,8 +27,8 @@ ATTEMPTS = 8
 """The exponents that are tried for a class: a square root needs an even one."""
 
 TRIALS, LARGEST = 8, 20_000
-"""The trials of regions, each a decision or a comparison; and the units of a model up to which times decide on
-single regions.
+"""The trials of regions, each a decision or a comparison; and the units of a model up to which times decide
+on single regions.
 """
 
 _LOW_END = 4
