@@ -37,7 +37,9 @@ PATH = _ReadPath(path_type=Path)
 
 class _WrittenFile(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; raise OptionError for standard output, a folder, or an empty text."""
+        """Return the path; raise OptionError for a folder, an empty text, or `-` where it is not for JSON."""
+        if str(value) == str(STANDARD_OUTPUT) and param is not None and param.name == "json_":
+            return STANDARD_OUTPUT
         problem = _NOT_A_FILE.get(str(value)) or ("is a folder's name" if str(value).endswith("/") else "")
         if problem:
             by = max(param.opts, key=len) if param is not None else "the output"
@@ -45,7 +47,8 @@ class _WrittenFile(click.Path):
         return super().convert(value, param, ctx)
 
 
-_NOT_A_FILE = {"": "is empty", "-": "is not a file: nothing is written to standard output"}
+STANDARD_OUTPUT = Path("-")
+_NOT_A_FILE = {"": "is empty", "-": "is not a file: only --json writes to standard output"}
 
 WRITTEN = _WrittenFile(path_type=Path)
 """The type of flags that name a file to write."""
@@ -242,8 +245,11 @@ quiet_flag: Any = click.option("-q", "--quiet", is_flag=True, help="Print errors
 
 
 def json_flag(what: str) -> Flag:
-    """Build the flag `--json FILE`; the command gets the path, or None, as `json_`."""
-    return written_file("--json", f"Write the {what} as JSON.", "json_")
+    """Build the flag `--json FILE`; the command gets the path, or None, as `json_`.
+
+    For standard output, WritingCommand passes a temporary file of the name STANDARD_OUTPUT.
+    """
+    return written_file("--json", f"Write the {what} as JSON; - is standard output.", "json_")
 
 
 def output_flag(default: str) -> Flag:

@@ -21,6 +21,7 @@ from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flag_builders import (
+    STANDARD_OUTPUT,
     Command,
     Flag,
     grouped,
@@ -142,7 +143,7 @@ class JobFiles:
     def names(self) -> str:
         """The names of all files, for the user."""
         files = (self.report, self.plan, self.page.html, self.page.plots, self.observed)
-        return ", ".join(str(file) for file in files if file is not None)
+        return ", ".join(str(file) for file in files if file and file.name != STANDARD_OUTPUT.name)
 
 
 @dataclass(frozen=True, slots=True)
