@@ -274,6 +274,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "What becomes half": (
         *("to", "policy", "target", "list_", "allow", "infer", "clear", "deny", "keep_full", "force_half"),
+        *("only", "only_op"),
         *("level", "no_follow", "io", "keep_io", "plan", "device", "gate"),
     ),
     "Value ranges": (

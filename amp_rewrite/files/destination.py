@@ -43,7 +43,7 @@ def _behind_links(path: Path) -> Path:
     """Return the file at the end of links; the system resolves `..` after a link, relative to its target."""
     target = path
     for _ in range(_MOST_LINKS):
-        existing = next(folder for folder in target.absolute().parents if folder.exists())
+        existing = next((folder for folder in target.absolute().parents if folder.exists()), target)
         if not existing.is_dir() or ".." in target.absolute().relative_to(existing).parts:
             raise OutputError(
                 f"cannot be written: there is no folder {target.parent.absolute()}",

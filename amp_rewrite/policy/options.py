@@ -99,7 +99,9 @@ class ExternalData:
 class Pins:
     """Nodes that the user decides, by name or by a regular expression that matches the whole name.
 
-    Each is one text or several. Raises OptionError for anything else.
+    With `only`, or `only_op` for operators, the nodes named and those between them become half, as far as no
+    list denies them and no analysis holds them, and all others stay float32. Each is one text or several.
+    Raises OptionError for anything else.
 
     Examples:
         >>> from amp_rewrite import Pins
@@ -109,11 +111,20 @@ class Pins:
 
     keep_full: tuple[str, ...]
     force_half: tuple[str, ...]
+    only: tuple[str, ...]
+    only_op: tuple[str, ...]
 
-    def __init__(self, keep_full: Texts = (), force_half: Texts = ()) -> None:
-        hold = partial(object.__setattr__, self)
-        hold("keep_full", arguments.texts("Pins.keep_full", keep_full))
-        hold("force_half", arguments.texts("Pins.force_half", force_half))
+    def __init__(
+        self, keep_full: Texts = (), force_half: Texts = (), only: Texts = (), only_op: Texts = ()
+    ) -> None:
+        patterns = {"keep_full": keep_full, "force_half": force_half, "only": only, "only_op": only_op}
+        for name, value in patterns.items():
+            object.__setattr__(self, name, arguments.texts(f"Pins.{name}", value))
+
+    @property
+    def named_alone(self) -> str:
+        """The patterns and operators to which half is restricted; empty without a restriction."""
+        return ", ".join((*self.only, *self.only_op))
 
 
 # Declared ranges of inputs: by name, the least and the greatest number that an element has.
@@ -386,6 +397,10 @@ DECLARED: Mapping[str, Declared] = {
         (
             DeclaredFlag("--keep-full", f"Keep these nodes in float32. {_NODES}", "REGEX"),
             DeclaredFlag("--force-half", f"Put these nodes in half. {_NODES}", "REGEX"),
+            DeclaredFlag(
+                "--only", f"Put in half only these nodes and those between them. {_NODES}", "REGEX"
+            ),
+            DeclaredFlag("--only-op", "Put in half only this operator, and what is between two.", "OP"),
         ),
     ),
     "level": _choice(
