@@ -188,7 +188,7 @@ def _refuse_contradictions(flags: Mapping[str, Any], explicit: Iterable[str]) ->
         raise OptionError(
             f"--level {flags['level']} decides all, whatever is observed", remedy="leave out --observed"
         )
-    if flags["keep_io"] and flags["io"] != IOTypes.HALF.value:
+    if flags["keep_io"] and flags["io"] == IOTypes.KEEP.value:
         raise OptionError("--keep-io is for --io half", remedy="add --io half, or leave out --keep-io")
 
 

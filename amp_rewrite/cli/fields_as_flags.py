@@ -14,6 +14,7 @@ FLAGS = {
     "Data.paths": "--data FILE.npz",
     **{f"OpLists.override({kind})": f"--{kind}" for kind in ("allow", "infer", "clear", "deny")},
     "Options.io=HALF": "--io half",
+    "Options.io=STATE": "--io state",
     "Options.external_data=NEVER": "--external-data never",
     "Options.certify=False": "--no-certify",
     "Options.fold": "--no-fold",

@@ -337,7 +337,8 @@ def without_half(outcome: Outcome, io: IOTypes, model: str = "the model", result
         return f"{model} has {report.half} already, and {disposition}{rest}"
     copied = "is a copy" if result != model else "stays as it is"
     same = "computes what the model does" if report.changed else copied
-    borders = "; --io half has no effect then" if io is IOTypes.HALF and not report.changed else ""
+    has_no_effect = io is not IOTypes.KEEP and not report.changed
+    borders = f"; --io {io.value} has no effect then" if has_no_effect else ""
     return f"nothing became {report.half}: {result} {same}, because {_why(outcome, obstacle)}{borders}"
 
 

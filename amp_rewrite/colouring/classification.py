@@ -12,7 +12,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.idioms.idiom import Part, Spelled
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
-from amp_rewrite.colouring.pins import named_alone, rulings
+from amp_rewrite.colouring.pins import restricted_units, rulings
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
@@ -223,9 +223,9 @@ def _restrict(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
     """Allow what the pins name alone, as far as nothing denies it, and hold all else but what lies between
     such units; without effect if they name nothing alone.
     """
-    if not pins.named_alone:
+    if not pins.restriction:
         return
-    named = named_alone(graph, pins)
+    named = restricted_units(graph, pins)
     for unit, pattern in named.items():
         if entries[unit].kind in _OPEN or entries[unit].kind is Kind.ALLOW:
             evidence = Evidence(Authority.OVERRIDE, Reason.PINNED, subject=pattern, text="named")
@@ -238,7 +238,7 @@ def _restrict(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
 
     after = reach(ends, graph.successors.__getitem__, is_open)
     between = reach(ends, graph.predecessors.__getitem__, after.__contains__)
-    evidence = Evidence(Authority.PIN, Reason.PINNED, subject=pins.named_alone, text="not named")
+    evidence = Evidence(Authority.PIN, Reason.PINNED, subject=pins.restriction, text="not named")
     for unit in range(len(entries)):
         if unit not in named and unit not in between:
             _hold(entries, unit, evidence)

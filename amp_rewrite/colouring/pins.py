@@ -46,7 +46,7 @@ def rulings(
     return {unit: ruling for unit, ruling in decided if ruling is not None}
 
 
-def named_alone(graph: UnitGraph, pins: Pins) -> Mapping[int, str]:
+def restricted_units(graph: UnitGraph, pins: Pins) -> Mapping[int, str]:
     """Return the units to which the pins restrict half, each with its pattern or operator.
 
     Raises OptionError for one that matches no node.

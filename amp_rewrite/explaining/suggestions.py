@@ -255,7 +255,7 @@ class _Trials:
         if patterns != options.pins.keep_full:
             pins = replace(options.pins, keep_full=patterns)
             yield _Trial(replace(options, pins=pins), drops=(Change("keep_full", pattern),))
-        if pattern == options.pins.named_alone:
+        if pattern == options.pins.restriction:
             drops = (Change(by, named) for by in ("only", "only_op") for named in getattr(options.pins, by))
             pins = replace(options.pins, only=(), only_op=())
             yield _Trial(replace(options, pins=pins), drops=tuple(drops))

@@ -43,7 +43,8 @@ class Level(enum.Enum):
 
 
 class IOTypes(enum.Enum):
-    """The type of the result's inputs and outputs that were float32: KEEP it, or HALF.
+    """The type of the result's inputs and outputs that were float32: KEEP it, HALF, or HALF for STATE alone,
+    inputs and outputs that pair up by name, such as `past.0.key` and `present.0.key`.
 
     Examples:
         >>> from amp_rewrite import Options
@@ -53,6 +54,7 @@ class IOTypes(enum.Enum):
 
     KEEP = "keep"
     HALF = "half"
+    STATE = "state"
 
 
 class Beside(enum.Enum):
@@ -122,7 +124,7 @@ class Pins:
             object.__setattr__(self, name, arguments.texts(f"Pins.{name}", value))
 
     @property
-    def named_alone(self) -> str:
+    def restriction(self) -> str:
         """The patterns and operators to which half is restricted; empty without a restriction."""
         return ", ".join((*self.only, *self.only_op))
 
@@ -191,12 +193,12 @@ class Options:
     and sums; others count as 64.
     `keep_softmax` keeps a softmax that makes an output in float32 (see Policy).
     `follow` is the rule that keeps a matrix product and its epilogue in one piece. `io` types the inputs
-    and outputs, save those in `keep_io`. `keep_functions` leaves calls of model-local functions as they are,
-    in float32, instead of inlining them. `fold` computes what depends on stored values alone, and merges
-    BatchNormalizations, before any decision; `keep_opset` leaves the opset as it is. `check` runs onnx's
-    checker on the result, `certify` proves that the result is the model but for precision, or writes none,
-    `metadata` stores the decisions in the metadata of the result. `external_data` is the storage of weights
-    of a result that is a file.
+    and outputs, save those that `keep_io` names or matches. `keep_functions` leaves calls of model-local
+    functions as they are, in float32, instead of inlining them. `fold` computes what depends on stored values
+    alone, and merges BatchNormalizations, before any decision; `keep_opset` leaves the opset as it is.
+    `check` runs onnx's checker on the result, `certify` proves that the result is the model but for
+    precision, or writes none, `metadata` stores the decisions in the metadata of the result. `external_data`
+    is the storage of weights of a result that is a file.
 
     `half`, `target`, `device`, `level`, `io` and `external_data` may be given by name or value (`"bfloat16"`,
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
@@ -397,9 +399,7 @@ DECLARED: Mapping[str, Declared] = {
         (
             DeclaredFlag("--keep-full", f"Keep these nodes in float32. {_NODES}", "REGEX"),
             DeclaredFlag("--force-half", f"Put these nodes in half. {_NODES}", "REGEX"),
-            DeclaredFlag(
-                "--only", f"Put in half only these nodes and those between them. {_NODES}", "REGEX"
-            ),
+            DeclaredFlag("--only", f"Put in half only these nodes and those between them. {_NODES}", "REGEX"),
             DeclaredFlag("--only-op", "Put in half only this operator, and what is between two.", "OP"),
         ),
     ),
@@ -417,7 +417,7 @@ DECLARED: Mapping[str, Declared] = {
     "io": _choice(IOTypes, _values(IOTypes), "--io", "The type of the model's float32 inputs and outputs."),
     "keep_io": Declared(
         arguments.texts,
-        (DeclaredFlag("--keep-io", "With --io half: an input or output that stays float32.", "NAME"),),
+        (DeclaredFlag("--keep-io", "With --io: these (names, or RE2) stay float32.", "REGEX"),),
     ),
     "keep_functions": _switch(
         "--keep-functions", "Do not inline model-local functions; their calls stay float32."

@@ -309,7 +309,7 @@ def differences(before: Any, after: Any, io: IOTypes, exempt: Container[str]) ->
             yield f"the {side} are {_names(new)}, and were {_names(old)}"
             continue
         for was, now in zip(old, new, strict=True):
-            halved = io is IOTypes.HALF and {was.type, now.type} <= _HALF_OR_FLOAT
+            halved = io is not IOTypes.KEEP and {was.type, now.type} <= _HALF_OR_FLOAT
             if was.type != now.type and not halved:
                 yield f"'{was.name}' is {now.type}, and was {was.type}"
             if was.shape != now.shape and (side == "inputs" or was.name not in exempt):
