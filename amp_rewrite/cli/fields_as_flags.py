@@ -39,6 +39,7 @@ FLAGS = {
     "plan_files.dump": "--save-plan",
     "coverage_rules.save_baseline": "--update",
     "samples": "--data",
+    "steps": "--steps",
     "skip_nonfinite": "--skip-nonfinite",
 }
 """The flag for each field or argument of the library."""

@@ -312,6 +312,7 @@ INEFFECTIVE = (
         (_OBSERVE, "--latency"),
     ),
     Ineffective("--no-verify", "runs no model", ("--custom-ops",), (_OBSERVE, "--calibrate", "--latency")),
+    Ineffective("--no-verify", "runs no model", ("--steps",), (_OBSERVE, "--calibrate")),
     Ineffective(
         "--no-verify", "runs no model", ("--timeout",), (_OBSERVE, "--calibrate", "--latency", "--placement")
     ),

@@ -301,6 +301,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
             "provider",
             "accumulate",
             "custom_ops",
+            "steps",
             "tolerance",
             "metric",
         ),

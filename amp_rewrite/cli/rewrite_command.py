@@ -67,7 +67,7 @@ class CalibrationFlags:
         if self.paths:
             tell(job.progress, "calibrate")
             with opened(self.executor) as executor, job.limit.running():
-                observations = job.observe_on(Data(self.paths), executor)
+                observations = job.observe_on(Data(self.paths, steps=job.data.steps), executor)
         if self.save is not None and observations is not None:
             observations.save(self.save)
         return observations

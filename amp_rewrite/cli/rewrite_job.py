@@ -234,7 +234,7 @@ class RewriteJob:
             for sample in feeds.feeds(self.model, self.data):
                 for name, extremes in _extremes(sample):
                     self.given[name] = extremes.join(self.given.get(name, NOTHING))
-        elif self.data.dims:
+        elif self.data.dims or self.data.steps > 1:
             next(feeds.feeds(self.model, self.data), None)
 
     def plan(self, policy: ObservePolicy) -> Analysis:
@@ -443,7 +443,7 @@ def job_flags(save_plan: str, *result: str, takes_plan: bool = True) -> Flag:
                 replay=asked.replay,
                 policy=asked.policy,
                 seen=asked.seen,
-                data=replace(data, ranges=asked.options.ranges),
+                data=replace(data, ranges=asked.options.ranges, steps=comparing.steps),
                 comparing=comparing,
                 limit=limit,
                 files=JobFiles(own["json_"], own["save_plan"], report_files),

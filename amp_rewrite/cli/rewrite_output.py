@@ -135,10 +135,11 @@ def _latencies(job: RewriteJob, result: Result[Any]) -> Bench | None:
     """Measure the latencies of both models with the defaults of `bench`; None where they cannot be run."""
     tell(job.progress, "measure")
     libraries, pair = job.comparing.libraries, (job.model, Path(result.model))
+    data = replace(job.data, steps=1)
     subjects = [TimedModel(str(path), path, libraries=libraries) for path in pair]
     bench = attempted(
         job.limit,
-        lambda: latency.measure(subjects, list(feeds.feeds(job.model, job.data)), run_arguments.device(None)),
+        lambda: latency.measure(subjects, list(feeds.feeds(job.model, data)), run_arguments.device(None)),
     )
     return None if isinstance(bench, AmpRewriteError) else bench
 
