@@ -42,7 +42,7 @@ def _flag(field: str, flag: DeclaredFlag) -> Flag:
     default = getattr(Options(), field)
     if flag.values:
         word = default.value if isinstance(default, enum.Enum) else default.name
-        return choice(flag.name, flag.values, flag.about, word)
+        return choice(flag.name, flag.values, flag.about, word, figures=flag.metavar)
     if field == "external_data":
         return external_data_flag
     if not flag.metavar:

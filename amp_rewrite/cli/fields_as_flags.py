@@ -13,6 +13,7 @@ FLAGS = {
     "Data.dims": "--dim",
     "Data.paths": "--data FILE.npz",
     **{f"OpLists.override({kind})": f"--{kind}" for kind in ("allow", "infer", "clear", "deny")},
+    "Options.device": "--device",
     "Options.io=HALF": "--io half",
     "Options.io=STATE": "--io state",
     "Options.external_data=NEVER": "--external-data never",

@@ -64,10 +64,19 @@ def switch(name: str, help_: str, *argument: str) -> Flag:
     return click.option(name, *argument, is_flag=True, help=help_)
 
 
-def choice(name: str, values: Iterable[str], help_: str, default: str | None = None) -> Flag:
-    """Build a flag that takes one of these values, case-insensitive."""
-    kind = click.Choice(list(values), case_sensitive=False)
-    return click.option(name, type=kind, default=default, show_default=True, help=help_)
+def choice(
+    name: str, values: Iterable[str], help_: str, default: str | None = None, *, figures: str = ""
+) -> Flag:
+    """Build a flag that takes one of these values, case-insensitive, or with `figures` a text with commas."""
+    kind = (_ChoiceOrFigures if figures else click.Choice)(list(values), case_sensitive=False)
+    metavar = f"[{'|'.join(values)}|{figures}]" if figures else None
+    return click.option(name, type=kind, metavar=metavar, default=default, show_default=True, help=help_)
+
+
+class _ChoiceOrFigures(click.Choice[str]):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a text with commas as it is, and anything else as a choice."""
+        return value if "," in str(value) else super().convert(value, param, ctx)
 
 
 def number(name: str, kind: Any, help_: str, default: float | None = None, *, metavar: str = "N") -> Flag:

@@ -326,8 +326,9 @@ CASTING = "casting"
 
 @dataclass(frozen=True, slots=True)
 class DeclaredFlag:
-    """A flag of the command line: a choice with `values`, a text with a `metavar`, which may be repeated if
-    it `repeats`, and else a switch, which with `--no-` turns the field off.
+    """A flag of the command line: a choice with `values`, or other texts like the `metavar` as well; a text
+    with a `metavar`, which may be repeated if it `repeats`; else a switch, which with `--no-` turns the field
+    off.
     """
 
     name: str
@@ -376,6 +377,8 @@ _KINDS = {
 }
 _LIST = "Operator lists: a shipped one (default, bfloat16, tensorflow) or a YAML file."
 _RANGE = "The smallest and the largest value of an input, from which bounds of all other values follow."
+_DEVICE = "The device for which times are predicted; others by dense TFLOPS in two types, and TB/s."
+_FIGURES = "NAME,HALF/FLOAT32,TB/S"
 _STORAGE = (
     "Store weights in files beside the result: if the model does so, or they exceed 2 GiB (auto); "
     "always, in one file; never; or in files of at most SIZE, such as 2GB."
@@ -435,7 +438,7 @@ DECLARED: Mapping[str, Declared] = {
         (DeclaredFlag("--external-data", _STORAGE, "auto|always|never|SIZE", repeats=False),),
         in_plan=False,
     ),
-    "device": _choice(Device, devices.BY_NAME, "--device", "The device for which times are predicted."),
+    "device": Declared(devices.named, (DeclaredFlag("--device", _DEVICE, _FIGURES, tuple(devices.BY_NAME)),)),
     "gate": _switch("--gate", "Leave the model unchanged if half is predicted to be no faster."),
     "free": _switch(
         "--no-free",

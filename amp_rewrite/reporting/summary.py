@@ -13,6 +13,7 @@ from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.coverage.counts import Counts, Coverage
 from amp_rewrite.explaining import frozen_analysis, sentences
 from amp_rewrite.explaining.sentences import size
+from amp_rewrite.policy.options import DECLARED, IOTypes
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan import FloatState
 from amp_rewrite.rewriting.report import NodeCounts, Report, SummaryLine
@@ -100,7 +101,8 @@ def _state_lines(state: FloatState | None) -> Iterator[SummaryLine]:
     """Yield what half inputs and outputs would save where they are state."""
     if state is not None:
         pairs = f"float32 in {plural(len(state.pairs), 'pair')} of inputs and outputs"
-        saved = f"--io state makes them half, without {plural(state.casts, 'Cast')}"
+        flag = f"{DECLARED['io'].flags[0].name} {IOTypes.STATE.value}"
+        saved = f"{flag} makes them half, without {plural(state.casts, 'Cast')}"
         yield SummaryLine("state", f"{pairs}, such as {state.pairs[0]}: {saved}")
 
 
