@@ -275,6 +275,7 @@ def output_flag(default: str) -> Flag:
 # ---- the sections in which `--help` lists the options of a command
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "Common": ("output", "to", "io", "keep_io", "keep_full", "target", "data", "tolerance", "json_", "html"),
     "What to print": ("all_", "why_cast", "ranges", "advice", "device_capability", "against", "run"),
     "The measurement": ("rounds", "warmup", "seconds", "tf32"),
     "Files": (
@@ -324,11 +325,26 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 }
 """The options of each section by argument name, in order; the last section takes all others."""
 
+_RARE = frozenset(
+    (
+        *("external_data", "plots", "placement", "latency", "save_plan", "save_observed", "plan"),
+        *("policy", "list_", "infer", "clear", "only", "only_op", "no_follow", "level", "gate"),
+        *("no_free", "observe", "observed", "executor", "no_rescale"),
+        *("keep_functions", "no_fold", "keep_opset", "no_metadata", "no_check", "no_certify"),
+        *("seed", "samples", "custom_ops", "metric", "per_node"),
+    )
+)
+"""The options of a command with many that `--help-all` lists, and `--help` does not."""
 _OTHERS = "Options"
 
 
 class SectionedCommand(click.Command):
-    """A command whose options are listed in sections."""
+    """A command whose options are listed in sections: the common ones by `--help`, all by `--help-all`."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, with `--help-all` where `--help` does not list all."""
+        parameters = super().get_params(ctx)
+        return [*parameters, _help_all()] if self._has_many(parameters) else parameters
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections that have options of the command."""
@@ -336,8 +352,13 @@ class SectionedCommand(click.Command):
             with formatter.section(title):
                 formatter.write_dl(rows)
 
+    def _has_many(self, parameters: Sequence[click.Parameter]) -> bool:
+        return sum(isinstance(parameter, click.Option) for parameter in parameters) > _MANY
+
     def _sections(self, ctx: click.Context) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-        options = (param for param in self.get_params(ctx) if isinstance(param, click.Option))
+        parameters = self.get_params(ctx)
+        hidden = _RARE if self._has_many(parameters) and not ctx.meta.get(ALL) else ()
+        options = (each for each in parameters if isinstance(each, click.Option) and each.name not in hidden)
         remaining = {str(option.name): row for option in options if (row := option.get_help_record(ctx))}
         if len(remaining) > _FEW:
             for title, names in SECTIONS.items():
@@ -346,5 +367,28 @@ class SectionedCommand(click.Command):
         yield _OTHERS, list(remaining.values())
 
 
+ALL = "amp_rewrite.help_all"
+"""The key of a context whose help lists all options."""
+
+
+def _help_all() -> click.Option:
+    def show(ctx: click.Context, _: click.Parameter, is_requested: bool) -> None:
+        if is_requested and not ctx.resilient_parsing:
+            ctx.meta[ALL] = True
+            click.echo(ctx.get_help())
+            ctx.exit()
+
+    return click.Option(
+        ["--help-all"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        help="List all options.",
+    )
+
+
+_MANY = 30
+"""The number of options from which `--help` lists the common ones."""
 _FEW = 8
 """The number of options up to which sections are omitted."""
