@@ -53,6 +53,7 @@ class _DefaultGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands that most users need, and then the others."""
+        del ctx  # as above
         rows = [(name, str(command.help)) for name, command in self.commands.items()]
         for title, section in (("Commands", rows[:_FIRST]), ("Advanced", rows[_FIRST:])):
             with formatter.section(title):
