@@ -202,10 +202,10 @@ class OutputError(AmpRewriteError):
 
     Examples:
         >>> from amp_rewrite import Observed
-        >>> Observed("of a model", 64, {}).save("no/such/folder/seen.json")
+        >>> Observed("of a model", 64, {}).save("/dev/null/seen.json")
         Traceback (most recent call last):
             ...
-        amp_rewrite.errors.OutputError: no/such/folder/seen.json: cannot be written: there ...
+        amp_rewrite.errors.OutputError: /dev/null/seen.json: cannot be written: there is no folder ...
     """
 
 

@@ -33,7 +33,7 @@ from amp_rewrite.costs import flop_count
 from amp_rewrite.errors import ModelError
 from amp_rewrite.explaining import causes, sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
-from amp_rewrite.model import inlining, loading, output_paths, serialization, writing
+from amp_rewrite.model import inlining, loading, output_paths, serialization, states, writing
 from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.options import IOTypes, Options
@@ -433,7 +433,8 @@ def _widen_other_halves(source: loading.ModelSource, model: ir.Model, options: O
         raise ModelError(f"is not a valid model: {conflict}", where=where, remedy=f"mend it first: {restore}")
     others = HALF_TYPES - {options.half.dtype}
     if widened_model.has_half(model, others):
-        kept_io = None if options.io is IOTypes.KEEP else options.keep_io
+        borders = states.borders(model.graph, element_types.infer(model))
+        kept_io = None if options.io is IOTypes.KEEP else borders.names - states.half_names(borders, options)
         widened_model.widen(model, others, kept_io=kept_io)
 
 

@@ -247,8 +247,20 @@ def test_nothing_half_nothing_predicted():
 
 def test_what_is_no_device():
     """The error names the field and what there is."""
-    with pytest.raises(OptionError, match=r"Options.device: 'h100' is not one of h200, a100, l4, t4"):
-        Options(device="h100")
+    with pytest.raises(OptionError, match=r"Options.device: 'v100' is not one of h200, h100, a100, a10, "):
+        Options(device="v100")
+    for text_ in ("mine,1", "mine,1,2,3", ",1,2", " ,1,2", "mine,x,2", "mine,0,1", "mine,1/0,2", "mine,1,-2"):
+        with pytest.raises(OptionError, match=r"is not NAME,TFLOPS,TB/S; give its figures as in mine,"):
+            Options(device=text_)
+
+
+def test_a_device_by_its_figures():
+    """In TFLOPS and TB/s; one rate counts for both types."""
+    mine = Options(device="my card, 125/31.2, .6").device
+    assert (mine.name, mine.float16, mine.bfloat16, mine.float32) == ("my card", 125e12, 125e12, 31.2e12)
+    assert mine.bandwidth == pytest.approx(6e11)
+    (warning,) = rewrite(text.model(LARGE), Options(device="p40,11.8,0.346")).report.warnings
+    assert warning.startswith("p40 is no faster in float16 than in float32")
 
 
 # ---- the command line

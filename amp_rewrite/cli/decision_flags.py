@@ -42,7 +42,7 @@ def _flag(field: str, flag: DeclaredFlag) -> Flag:
     default = getattr(Options(), field)
     if flag.values:
         word = default.value if isinstance(default, enum.Enum) else default.name
-        return choice(flag.name, flag.values, flag.about, word)
+        return choice(flag.name, flag.values, flag.about, word, figures=flag.metavar)
     if field == "external_data":
         return external_data_flag
     if not flag.metavar:
@@ -188,7 +188,7 @@ def _refuse_contradictions(flags: Mapping[str, Any], explicit: Iterable[str]) ->
         raise OptionError(
             f"--level {flags['level']} decides all, whatever is observed", remedy="leave out --observed"
         )
-    if flags["keep_io"] and flags["io"] != IOTypes.HALF.value:
+    if flags["keep_io"] and flags["io"] == IOTypes.KEEP.value:
         raise OptionError("--keep-io is for --io half", remedy="add --io half, or leave out --keep-io")
 
 

@@ -13,7 +13,9 @@ FLAGS = {
     "Data.dims": "--dim",
     "Data.paths": "--data FILE.npz",
     **{f"OpLists.override({kind})": f"--{kind}" for kind in ("allow", "infer", "clear", "deny")},
+    "Options.device": "--device",
     "Options.io=HALF": "--io half",
+    "Options.io=STATE": "--io state",
     "Options.external_data=NEVER": "--external-data never",
     "Options.certify=False": "--no-certify",
     "Options.fold": "--no-fold",
@@ -28,6 +30,8 @@ FLAGS = {
     "Options.rescale": "--no-rescale",
     "Pins.force_half": "--force-half",
     "Pins.keep_full": "--keep-full",
+    "Pins.only": "--only",
+    "Pins.only_op": "--only-op",
     "Observed.save": "--save-observed",
     "dims": "--dim",
     "in_place=True": "--in-place",
@@ -36,6 +40,7 @@ FLAGS = {
     "plan_files.dump": "--save-plan",
     "coverage_rules.save_baseline": "--update",
     "samples": "--data",
+    "steps": "--steps",
     "skip_nonfinite": "--skip-nonfinite",
 }
 """The flag for each field or argument of the library."""

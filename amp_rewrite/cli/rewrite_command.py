@@ -67,7 +67,7 @@ class CalibrationFlags:
         if self.paths:
             tell(job.progress, "calibrate")
             with opened(self.executor) as executor, job.limit.running():
-                observations = job.observe_on(Data(self.paths), executor)
+                observations = job.observe_on(Data(self.paths, steps=job.data.steps), executor)
         if self.save is not None and observations is not None:
             observations.save(self.save)
         return observations
@@ -155,8 +155,9 @@ def rewrite(
 ) -> None:
     """Rewrite MODEL to mixed precision, and compare the two.
 
-    Several models, a folder of them, or a pattern need --out-dir: amp-rewrite models/*.onnx --out-dir half.
-    Each is rewritten on its own, and one that fails does not stop the others.
+    A second path is the result: amp-rewrite model.onnx half.onnx. Several models, a folder of them, or a
+    pattern need --out-dir: amp-rewrite models/*.onnx --out-dir half. Each is rewritten on its own, and one
+    that fails does not stop the others.
 
     Exit code 1 when the result is not valid, or when the comparison fails or is inconclusive, except for
     errors on synthetic inputs; the result is still written. Exit code 2 for bad input. For several models,

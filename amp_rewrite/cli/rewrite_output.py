@@ -135,10 +135,11 @@ def _latencies(job: RewriteJob, result: Result[Any]) -> Bench | None:
     """Measure the latencies of both models with the defaults of `bench`; None where they cannot be run."""
     tell(job.progress, "measure")
     libraries, pair = job.comparing.libraries, (job.model, Path(result.model))
+    data = replace(job.data, steps=1)
     subjects = [TimedModel(str(path), path, libraries=libraries) for path in pair]
     bench = attempted(
         job.limit,
-        lambda: latency.measure(subjects, list(feeds.feeds(job.model, job.data)), run_arguments.device(None)),
+        lambda: latency.measure(subjects, list(feeds.feeds(job.model, data)), run_arguments.device(None)),
     )
     return None if isinstance(bench, AmpRewriteError) else bench
 
@@ -337,7 +338,8 @@ def without_half(outcome: Outcome, io: IOTypes, model: str = "the model", result
         return f"{model} has {report.half} already, and {disposition}{rest}"
     copied = "is a copy" if result != model else "stays as it is"
     same = "computes what the model does" if report.changed else copied
-    borders = "; --io half has no effect then" if io is IOTypes.HALF and not report.changed else ""
+    has_no_effect = io is not IOTypes.KEEP and not report.changed
+    borders = f"; --io {io.value} has no effect then" if has_no_effect else ""
     return f"nothing became {report.half}: {result} {same}, because {_why(outcome, obstacle)}{borders}"
 
 

@@ -60,6 +60,7 @@ def verify(
     types or shapes differ, or when there is nothing finite to compare.
     """
     comparing.refuse_missing()
+    data = replace(data, steps=comparing.steps)
     comparing = replace(comparing, accumulate=_sums(accumulate, comparing))
     for path in (original, rewritten):
         loading.load(path)  # for our error messages rather than onnxruntime's

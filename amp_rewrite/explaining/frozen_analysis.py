@@ -22,11 +22,11 @@ from amp_rewrite.explaining import causes, suggestions
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.model.loading import Loaded
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.policy.targets import ONNXRUNTIME_WEBGPU
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.rewriting import decisions, report
-from amp_rewrite.rewriting.plan import Plan
+from amp_rewrite.rewriting.plan import Plan, float_state
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.rewriting.result_checks import IOType, io_types
 from amp_rewrite.text import brief, plural
@@ -294,6 +294,7 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     coverage_plan = replace(
         final_report,
         freed=sum(map(painting.is_half, proofs)),
+        state=float_state(plan, graph) if options.io is IOTypes.KEEP else None,
         form_changes=prepared.changes,
         size_before=loaded.size,
         matched=matched,

@@ -13,7 +13,9 @@ from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.coverage.counts import Counts, Coverage
 from amp_rewrite.explaining import frozen_analysis, sentences
 from amp_rewrite.explaining.sentences import size
+from amp_rewrite.policy.options import DECLARED, IOTypes
 from amp_rewrite.rewriting.observations import Observed
+from amp_rewrite.rewriting.plan import FloatState
 from amp_rewrite.rewriting.report import NodeCounts, Report, SummaryLine
 from amp_rewrite.text import plural
 
@@ -28,6 +30,7 @@ def lines(report: Report) -> Iterator[SummaryLine]:
     yield from range_lines(report)
     yield from _weight_lines(report)
     yield from _rescaled_lines(report)
+    yield from _state_lines(report.state)
     yield from _run_lines(report)
     for text in sentences.summary(report.form_changes if report.changed else ()):
         yield SummaryLine("form", text)
@@ -92,6 +95,15 @@ def _run_lines(report: Report) -> Iterator[SummaryLine]:
         end = f"the last products before '{output}' stay float32"
         rounding = f"rounding that output alone to {report.half} makes a relative error of {cost:.1e}"
         yield SummaryLine("faint", f"{end}: {rounding}")
+
+
+def _state_lines(state: FloatState | None) -> Iterator[SummaryLine]:
+    """Yield what half inputs and outputs would save where they are state."""
+    if state is not None:
+        pairs = f"float32 in {plural(len(state.pairs), 'pair')} of inputs and outputs"
+        flag = f"{DECLARED['io'].flags[0].name} {IOTypes.STATE.value}"
+        saved = f"{flag} makes them half, without {plural(state.casts, 'Cast')}"
+        yield SummaryLine("state", f"{pairs}, such as {state.pairs[0]}: {saved}")
 
 
 def prediction_lines(prediction: Prediction | None) -> Iterator[SummaryLine]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from amp_rewrite.coverage.counts import some
 from amp_rewrite.running.comparison import HalvedPort
@@ -35,12 +35,12 @@ def in_short(verdict: Verdict) -> str:
 
 
 def _samples(verdict: Verdict) -> str:
-    inputs = verdict.inputs
+    inputs, steps = verdict.inputs, f" of {verdict.steps:,} steps" if verdict.steps > 1 else ""
     if inputs.is_synthetic:
         images = f", images in {inputs.images.value}" if inputs.images else ""
-        return f"{plural(verdict.samples, 'synthetic sample')} (seed {inputs.seed}{images})"
+        return f"{plural(verdict.samples, 'synthetic sample')}{steps} (seed {inputs.seed}{images})"
     source = f" from {some(inputs.paths, _NAMED)}" if inputs.paths else ""
-    return f"{plural(verdict.samples, 'given sample')}{source}"
+    return f"{plural(verdict.samples, 'given sample')}{steps}{source}"
 
 
 _NAMED = 3
@@ -74,9 +74,11 @@ def notes(verdict: Verdict) -> Iterator[str]:
     yield from map(_not_judged, verdict.not_judged)
     if verdict.stressed:
         yield _stressed(verdict.stressed)
-    if verdict.samples < 2:
-        return
     errors = verdict.relative_l2_by_sample
+    if verdict.steps > 1 and errors:
+        yield _worst_step(verdict.steps, errors)
+    if verdict.samples < 2 or verdict.steps > 1:
+        return
     listing = ", ".join(_number(error) or "none" for error in errors[:_SHOWN_SAMPLES])
     remaining = len(errors) - _SHOWN_SAMPLES
     more = f", and {remaining:,} more, at most {max(e or 0.0 for e in errors):.1e}" if remaining > 0 else ""
@@ -84,6 +86,14 @@ def notes(verdict: Verdict) -> Iterator[str]:
 
 
 _SHOWN_SAMPLES = 10
+
+
+def _worst_step(steps: int, errors: Sequence[float | None]) -> str:
+    """Return a line on the worst and the last step of all sequences."""
+    worst = max(range(len(errors)), key=lambda at: errors[at] or 0.0)
+    last = max((error or 0.0 for error in errors[steps - 1 :: steps]), default=0.0)
+    where = f"{_number(errors[worst])} in step {worst % steps + 1:,} of {steps:,}"
+    return f"relative L2, worst output: {where}, {_number(last)} in the last"
 
 
 def _passes_as_faint(output: Output) -> bool:

@@ -14,7 +14,9 @@ from amp_rewrite.analysis.ranges import Ranges
 from amp_rewrite.analysis.units import UnitGraph, Use
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.errors import OptionError
+from amp_rewrite.model import states
 from amp_rewrite.model.constants import StoredTensor
+from amp_rewrite.model.states import Pair
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
@@ -124,7 +126,14 @@ class Plan:
 
 
 def _check_names(graph: UnitGraph, keep_io: Collection[str], io: IOTypes) -> None:
-    """Raise OptionError for a name of no float32 input or output, and for names that have no effect."""
+    """Raise OptionError for a pattern that matches no float32 input or output, for patterns that have no
+    effect, and where there is no state.
+    """
+    if io is IOTypes.STATE and not states.float_pairs(states.borders(graph.root, graph.types)):
+        raise OptionError(
+            "`Options.io=STATE` finds no state: no input and output pair up by their names and types",
+            remedy="use `Options.io=HALF` with `Options.keep_io`",
+        )
     if keep_io and io is IOTypes.KEEP:
         raise OptionError(
             "`Options.keep_io` has no effect where all inputs and outputs keep their types",
@@ -133,9 +142,9 @@ def _check_names(graph: UnitGraph, keep_io: Collection[str], io: IOTypes) -> Non
     float32 = ir.DataType.FLOAT
     values = (*graph.root.inputs, *graph.root.outputs)
     kinds = ((value.name, graph.types.get(value)) for value in values)
-    float_names = {name for name, kind in kinds if kind is not None and kind.dtype == float32}
+    float_names = {name or "" for name, kind in kinds if kind is not None and kind.dtype == float32}
     for name in keep_io:
-        if name not in float_names:
+        if not states.matching(name, float_names):
             raise OptionError(
                 f"no float32 input or output is called '{name}'",
                 remedy=f"there are {', '.join(sorted(filter(None, float_names)))}",
@@ -160,6 +169,29 @@ def make(facts: Facts, painting: Painting, options: Options) -> Plan:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class FloatState:
+    """The pairs of inputs and outputs that are float32 state, and the Casts beside them that a state in half
+    saves.
+    """
+
+    pairs: tuple[Pair, ...]
+    casts: int
+
+
+def float_state(plan: Plan, graph: UnitGraph) -> FloatState | None:
+    """Return the state of a model that keeps its type; None where no Cast is beside it."""
+    root = graph.root
+    pairs = states.float_pairs(states.borders(root, graph.types))
+    inputs, outputs = ({getattr(pair, side) for pair in pairs} for side in ("input", "output"))
+    casts = 0
+    for cast in plan.casts if pairs else ():
+        enters = cast.value in root.inputs and cast.value.name in inputs
+        leaves = all(use.holder is root and root.outputs[use.port].name in outputs for use in cast.uses)
+        casts += leaves or (enters and len(cast.uses) == len(graph.uses[cast.value]))
+    return FloatState(pairs, casts) if casts else None
+
+
 class _Planner:
     def __init__(
         self,
@@ -171,8 +203,8 @@ class _Planner:
         self._graph, self._half = graph, options.half
         self._is_half = painting.halves
         self._stored, self._ranges = facts.constants, ranges
-        self._half_io = options.io is IOTypes.HALF and facts.old_opset is None
-        self._keep_io = frozenset(options.keep_io)
+        halved = states.half_names(states.borders(graph.root, graph.types), options)
+        self._halved = halved if facts.old_opset is None else frozenset[str]()
         self._entering = frozenset(graph.root.inputs)
         self.masks = {value for value, units in ranges.masks.items() if any(map(painting.is_half, units))}
         self._outputs = self._output_uses()
@@ -227,8 +259,7 @@ class _Planner:
 
     def _is_half_io(self, value: ir.Value) -> bool:
         dense = type(self._graph.types.get(value)) is ir.TensorType
-        free = value.name not in self._keep_io and not value.is_initializer()
-        return self._half_io and dense and free
+        return dense and value.name in self._halved and not value.is_initializer()
 
     def _uses(self, value: ir.Value) -> tuple[list[Use], list[Use]]:
         """Return the uses of a value in half, and those in float32."""

@@ -28,6 +28,7 @@ from amp_rewrite.onnx_types import schema
 from amp_rewrite.process import interruptible, startup
 from amp_rewrite.running import webgpu
 from amp_rewrite.running.inputs import declared_inputs
+from amp_rewrite.running.sequences import Steps
 
 # Libraries of custom operators, for onnxruntime to load into the sessions of a model.
 
@@ -462,10 +463,12 @@ def _path(model: str | Path) -> str:
 def run_session(
     session: Any, feeds: Feeds, selection: Container[str] | None = None, *, where: str = ""
 ) -> dict[str, Any]:
-    """Return all outputs of a session by name, or only the selected ones.
+    """Return all outputs of a session by name, or only the selected ones; of a sequence, all of each step.
 
     Raises RunError, at `where`, if the run fails, and FeedError if the feeds do not fit.
     """
+    if isinstance(feeds, Steps):
+        return feeds.run(partial(run_session, session, where=where))
     return run_interruptible(prepared(session, feeds, selection, where))
 
 

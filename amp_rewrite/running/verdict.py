@@ -35,10 +35,10 @@ class Output:
     (metrics.spread); if channels are normalised separately, of the worst one, `channel`. `floor` is the error
     from rounding this output alone, relative to its spread even if faint; infinite if a value overflows half.
     `noise` is float32's own error: of the original without onnxruntime's optimisation, on the first sample.
-    None if not applicable or not measured. `by_sample` is the relative L2 error of each sample, None if it
-    lacks this output. `is_undecided` holds if the output violates a bound but float32 noise is of similar
-    size, so that no bound counts as violated, or if all outputs are vacuous. `unbounded` names the removed
-    bounds.
+    None if not applicable or not measured. `by_sample` is the relative L2 error of each step of each sample,
+    None if it lacks this output. `is_undecided` holds if the output violates a bound but float32 noise is of
+    similar size, so that no bound counts as violated, or if all outputs are vacuous. `unbounded` names the
+    removed bounds.
     """
 
     name: str
@@ -102,7 +102,8 @@ class Verdict:
 
     `signature` lists unexpected differences in the names, types and shapes of inputs and outputs, or the
     error that keeps the rewritten model from running, which is `failed_run` too, else empty. `how` tells the
-    devices, `samples` is the number of samples, `inputs` their source; `blame` is None unless requested.
+    devices, `samples` is the number of samples, of `steps` each, `inputs` their source; `blame` is None
+    unless requested.
     `warnings` are about outputs with a wrong declared shape in both models; these are compared all the same.
     `metrics` are user-defined. `witness` is the device of the rewritten model: on the CPU half is emulated.
     `not_judged` are comparisons on images of other ranges, on which float32 is less accurate itself.
@@ -138,6 +139,7 @@ class Verdict:
     signature: tuple[str, ...]
     how: str
     samples: int
+    steps: int = 1
     blame: Blame | None = None
     inputs: InputSource = FROM_CALLER
     unproven: tuple[str, ...] = ()
@@ -214,7 +216,9 @@ class Verdict:
 
     @property
     def relative_l2_by_sample(self) -> tuple[float | None, ...]:
-        """The relative L2 error of the worst floating-point output in each sample; None if it has none."""
+        """The relative L2 error of the worst floating-point output in each step of each sample; None without
+        any.
+        """
         series = [output.by_sample for output in self.outputs if output.error is not None]
         errors = ([e for e in sample if e is not None] for sample in zip(*series, strict=True))
         return tuple(max(sample, default=None) for sample in errors)
@@ -261,7 +265,7 @@ def changing_outputs(before: Any, runs: Runs, judge: Judge) -> frozenset[str]:
     except AmpRewriteError:
         return frozenset()
     compared = comparison.compare(Runs(runs.feeds, runs.original, again), "")
-    return frozenset(output.name for output in judge([compared]) if output.broken)
+    return frozenset(output.name for output in judge(compared) if output.broken)
 
 
 def without_changing(verdict: Verdict, names: Collection[str]) -> Verdict:
@@ -318,7 +322,7 @@ class Undecided:
         own: dict[str, Output] = {}
         if plain is not None:  # float32 itself in place of the result
             compared = comparison.compare(Runs(runs.feeds, runs.original, plain), "")
-            own = {output.name: output for output in self._judge([compared])}
+            own = {output.name: output for output in self._judge(compared)}
         for output in far:
             beside, last = own.get(output.name), self._reasons.get(output.name)
             if beside is None or not _is_within(output, beside):

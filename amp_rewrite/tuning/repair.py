@@ -18,7 +18,7 @@ from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.outputs import Faint, faint_limit
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.pipeline import Result
-from amp_rewrite.policy.options import Level, Options, Pins
+from amp_rewrite.policy.options import Level, Options
 from amp_rewrite.rescaling.regions import Causes, select
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running.metrics import SMALLEST
@@ -347,7 +347,7 @@ def _with_pins(failed: Outcome, pinned: Outcome) -> Options | None:
     keep_full = tuple(dict.fromkeys((*options.pins.keep_full, *patterns)))
     if failed.has_misfits or keep_full == options.pins.keep_full:
         return None
-    return replace(options, pins=Pins(keep_full, options.pins.force_half))
+    return replace(options, pins=replace(options.pins, keep_full=keep_full))
 
 
 def _at_level(level: Level, beside: Level) -> Trial:

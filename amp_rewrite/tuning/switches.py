@@ -37,7 +37,7 @@ from amp_rewrite.policy.options import Options
 from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process import executors
 from amp_rewrite.rewriting.cast_insertion import Placer, cast, redirect
-from amp_rewrite.running import comparison, emulation, half_accumulation, metrics, sessions
+from amp_rewrite.running import comparison, emulation, half_accumulation, metrics, sequences, sessions
 from amp_rewrite.running.emulation import KEEP_ROUNDED
 from amp_rewrite.running.metrics import Moments
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
@@ -333,18 +333,21 @@ class Target:
     """
 
     def __init__(self, references: Sequence[Mapping[str, Any]], bound: float) -> None:
-        self._wanted, self._bound = [dict(comparison.arrays(outputs)) for outputs in references], bound
+        self._wanted, self._bound = [_arrays(outputs) for outputs in references], bound
         moments: defaultdict[str, list[Moments]] = defaultdict(list)
-        for name, value in (item for outputs in self._wanted for item in outputs.items()):
-            if metrics.is_float(value):
-                moments[name].append(metrics.moments(value))
+        for step in (step for steps in self._wanted for step in steps):
+            for name, value in step.items():
+                if metrics.is_float(value):
+                    moments[name].append(metrics.moments(value))
         self._spread = {name: metrics.spread(samples) for name, samples in moments.items()}
 
     def squared(self, sample: int, outputs: Mapping[str, Any]) -> float:
         """Return the squared error of the worst output of a sample, over the square of the bound."""
-        reference, result = self._wanted[sample], dict(comparison.arrays(outputs))
         errors = [
-            self._error(name, value, result[name]) for name, value in reference.items() if name in result
+            self._error(name, value, result[name])
+            for reference, result in zip(self._wanted[sample], _arrays(outputs), strict=True)
+            for name, value in reference.items()
+            if name in result
         ]
         return (max(errors, default=0.0) / self._bound) ** 2
 
@@ -358,6 +361,11 @@ class Target:
             return math.inf
         spread = self._spread[name]
         return spread.error(metrics.differences(reference, result, (spread.axis,)), metrics.SMALLEST)[0]
+
+
+def _arrays(outputs: Mapping[str, Any]) -> list[dict[str, NDArray[Any]]]:
+    """Return the outputs of each step by name."""
+    return [dict(comparison.arrays(step)) for step in sequences.by_step(outputs)]
 
 
 class SwitchedSession:
@@ -397,7 +405,7 @@ class _Measuring:
         """Return the squared error of a sample."""
         switches = np.zeros(self.count, bool)
         switches[list(sites)] = True
-        outputs = sessions.run_session(session, {**self.samples[at], self.switches: switches})
+        outputs = sessions.run_session(session, sequences.beside(self.samples[at], {self.switches: switches}))
         return self.target.squared(at, outputs)
 
 

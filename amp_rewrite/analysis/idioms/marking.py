@@ -10,9 +10,9 @@ import onnx_ir as ir
 from amp_rewrite.analysis.idioms import gates, norms, sums
 from amp_rewrite.analysis.idioms.idiom import Alike, Idiom, Part, Spelled
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.model import patterns
+from amp_rewrite.model import patterns, states
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.policy.options import IOTypes, Options
+from amp_rewrite.policy.options import Options
 
 
 def mark(graph: UnitGraph, options: Options) -> UnitGraph:
@@ -42,7 +42,8 @@ def _find(graph: UnitGraph, squares: Iterable[Idiom], half: Half) -> Iterator[Id
 
 class _Marking:
     def __init__(self, graph: UnitGraph, idioms: Sequence[Idiom], options: Options) -> None:
-        self._graph, self._idioms, self._options = graph, idioms, options
+        self._graph, self._idioms = graph, idioms
+        self._halved = states.half_names(states.borders(graph.root, graph.types), options)
         self._entering, self._leaving = frozenset(graph.root.inputs), frozenset(graph.root.outputs)
         self._units: dict[ir.Node, list[int]] = {}
         nodes = {node for idiom in idioms for node in (*idiom.inner, *idiom.outer)}
@@ -120,8 +121,7 @@ class _Marking:
 
     def _is_half_io(self, value: ir.Value) -> bool:
         """Return whether an input or output of the model becomes half."""
-        is_converted = self._options.io is IOTypes.HALF and value.name not in self._options.keep_io
-        return is_converted and not value.is_initializer()
+        return value.name in self._halved and not value.is_initializer()
 
 
 def _passed_on(value: ir.Value) -> tuple[ir.Value, ...]:
