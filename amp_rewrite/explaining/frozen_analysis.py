@@ -26,7 +26,7 @@ from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.policy.targets import ONNXRUNTIME_WEBGPU
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.rewriting import decisions, report
-from amp_rewrite.rewriting.plan import Plan, float_state
+from amp_rewrite.rewriting.plan import Plan, float_state, state_warnings
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.rewriting.result_checks import IOType, io_types
 from amp_rewrite.text import brief, plural
@@ -285,6 +285,7 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     warnings = (*loaded.warnings, *prepared.warnings, *facts.warnings)
     if not decided.replayed:
         warnings = (*warnings, *match_counts.of_lists(graph, painting, options))
+    warnings = (*warnings, *state_warnings(graph, painting, options))
     counts = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
     matched = tuple(suggestions.with_effects(counts, graph, painting, options.half))
     final_report = counted(

@@ -126,8 +126,8 @@ class Transaction:
         self._stages.pop(target, contextlib.ExitStack()).close()
 
     def discard_all(self) -> None:
-        """Remove all waiting files."""
-        for target in list(self._pending):
+        """Remove all waiting files, the last first: the first of a folder may have created it."""
+        for target in reversed(list(self._pending)):
             self.discard(target)
 
     def replaces(self, result: Any) -> bool:

@@ -20,6 +20,7 @@ from amp_rewrite.model.states import Pair
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.policy.evidence import Reason
 from amp_rewrite.policy.options import IOTypes, Options
 
 
@@ -190,6 +191,18 @@ def float_state(plan: Plan, graph: UnitGraph) -> FloatState | None:
         leaves = all(use.holder is root and root.outputs[use.port].name in outputs for use in cast.uses)
         casts += leaves or (enters and len(cast.uses) == len(graph.uses[cast.value]))
     return FloatState(pairs, casts) if casts else None
+
+
+def state_warnings(graph: UnitGraph, painting: Painting, options: Options) -> Iterator[str]:
+    """Yield a warning for each state that is to be half, and that is added up step by step."""
+    borders = states.borders(graph.root, graph.types)
+    halved = states.half_names(borders, options)
+    for pair in states.float_pairs(borders) if halved else ():
+        unit = graph.producer.get(borders.outputs[pair.output])
+        reason = None if unit is None else painting.entries[unit].evidence.reason
+        if reason is Reason.ACCUMULATED and not halved.isdisjoint((pair.input, pair.output)):
+            adds = f"the state {pair} is added up step by step, and half rounds it in every step"
+            yield f"{adds}; keep both with `Options.keep_io`"
 
 
 class _Planner:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -400,7 +399,10 @@ def _far_inputs(before: Any, runs: Runs, names: list[str], half: Half, is_far: I
     """
 
     def moves(rounded: Iterable[str]) -> bool:
-        feeds = sequences.changed(runs.feeds, rounded, partial(_rounded, half=half))
+        names = frozenset(rounded)
+        feeds = sequences.changed(
+            runs.feeds, lambda step: {n: _rounded(v, half) if n in names else v for n, v in step.items()}
+        )
         return is_far(_replaced(runs, sessions.run_session(before, feeds)))
 
     if not names or not moves(names):

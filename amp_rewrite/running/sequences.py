@@ -15,8 +15,8 @@ from amp_rewrite.model import states
 from amp_rewrite.model.states import Pair
 from amp_rewrite.onnx_types import element_types
 
-Change = Callable[[str, Any], Any]
-"""A change of an input, by its name and value, in every step."""
+Change = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""A change of the inputs of a step."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,8 +48,7 @@ class Steps(Mapping[str, Any]):
         state: dict[str, Any] = {}
         for feeds in itertools.islice(itertools.cycle(self.feeds), self.count):
             inputs = {**feeds, **state}
-            if self.change is not None:
-                inputs = {name: self.change(name, value) for name, value in inputs.items()}
+            inputs = inputs if self.change is None else self.change(inputs)
             outputs = run(inputs)
             yield inputs, outputs
             state = {pair.input: _last(outputs[pair.output], inputs[pair.input]) for pair in self.states}
@@ -76,21 +75,9 @@ def by_step(outputs: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield dict(zip(outputs, values, strict=True))
 
 
-def changed(
-    feeds: Mapping[str, Any], names: Iterable[str], change: Callable[[Any], Any]
-) -> Mapping[str, Any]:
-    """Return a sample in which these inputs are changed, in every step of a sequence."""
-    chosen = frozenset(names)
-    if isinstance(feeds, Steps):
-        return replace(feeds, change=lambda name, value: change(value) if name in chosen else value)
-    return {name: change(value) if name in chosen else value for name, value in feeds.items()}
-
-
-def beside(feeds: Mapping[str, Any], more: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a sample with more inputs, the same in every step of a sequence."""
-    if isinstance(feeds, Steps):
-        return replace(feeds, feeds=[{**step, **more} for step in feeds.feeds])
-    return {**feeds, **more}
+def changed(feeds: Mapping[str, Any], change: Change) -> Mapping[str, Any]:
+    """Return a sample with changed inputs, in every step of a sequence."""
+    return replace(feeds, change=change) if isinstance(feeds, Steps) else change(feeds)
 
 
 def sequences(

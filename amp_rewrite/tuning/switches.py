@@ -405,7 +405,8 @@ class _Measuring:
         """Return the squared error of a sample."""
         switches = np.zeros(self.count, bool)
         switches[list(sites)] = True
-        outputs = sessions.run_session(session, sequences.beside(self.samples[at], {self.switches: switches}))
+        sample = sequences.changed(self.samples[at], lambda step: {**step, self.switches: switches})
+        outputs = sessions.run_session(session, sample)
         return self.target.squared(at, outputs)
 
 
