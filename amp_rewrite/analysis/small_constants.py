@@ -49,6 +49,21 @@ _BIAS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
 """Input of the bias, by product."""
 
 
+def is_floor_of_norm(constant: Constant, context: Context) -> bool:
+    """Return whether a constant that half flushes to zero is the lower bound of norms in half, and no more.
+
+    Half's least number bounds them as well: a norm that is smaller is that of zeros.
+    """
+    spelled = context.graph.spelled
+
+    def bounds(use: UnitUse) -> bool:
+        operator, idiom = context.node(use.unit).op_type, spelled.get(use.unit)
+        is_bound = operator == "Max" or (operator, use.port) == ("Clip", 1)
+        return is_bound and idiom is not None and idiom.has_one_type
+
+    return constant.fit.flushed == constant.size and constant.fit.low > 0 and all(map(bounds, constant.uses))
+
+
 def vanishing_divisor(constant: Constant, context: Context) -> Findings:
     """Return the units on any path from a constant that half flushes to zero to a division by it.
 

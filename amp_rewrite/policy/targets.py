@@ -111,8 +111,10 @@ class Target:
     run its ONNX function, or the node elsewhere. A result for onnxruntime (`is_onnxruntime`) must not run
     into its known faults (analysis.runtimes). `refusals` say, by operator, which nodes it refuses though it
     has a kernel. One that `fuses_half_scales` makes integer kernels of nodes between QuantizeLinear and
-    DequantizeLinear in half as well; others recognise float32 alone. `accumulate` is the accumulator type of
-    its half kernels, emulated in comparisons, and `longest_sum` the most terms that they sum accurately.
+    DequantizeLinear in half as well; others recognise float32 alone. With
+    `norms_in_float32`, one kernel computes a ReduceL2, and squares in float32. `accumulate` is the
+    accumulator type of its half kernels, emulated in comparisons, and `longest_sum` the most terms that they
+    sum accurately.
     """
 
     name: str
@@ -124,6 +126,7 @@ class Target:
     is_onnxruntime: bool = False
     refusals: Mapping[str, Refused] = field(default_factory=dict[str, Refused], repr=False)
     fuses_half_scales: bool = False
+    norms_in_float32: bool = False
     accumulate: Accumulation = Accumulation.FLOAT
     longest_sum: int | None = None
 
@@ -168,6 +171,7 @@ ONNXRUNTIME_CUDA = Target(
     },
     is_onnxruntime=True,
     refusals=REFUSED_BY_CUDA,
+    norms_in_float32=True,
 )
 """onnxruntime 1.31's CUDA provider, by the kernels that it registers. Norms whose output has the type of the
 scale would be half on one side alone, and need a Cast on the other.
