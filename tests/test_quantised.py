@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from amp_rewrite import measure_placement
-from amp_rewrite.policy import targets
+from amp_rewrite.policy import operator_lists, targets
 from amp_rewrite.policy.options import Level, Options
+from amp_rewrite.running import sessions
 from amp_rewrite.running.sessions import Device
 from tests.text import agree, becomes, in_half, kept, model, rewritten, stays
 
@@ -152,13 +153,22 @@ def test_a_region_is_half_with_its_scales():
     [
         (Options(), ()),
         (Options(target=targets.TENSORRT, keep_opset=True), ()),
+        (
+            Options(
+                target=targets.TENSORRT,
+                lists=operator_lists.load("default").override("deny", "DequantizeLinear"),
+            ),
+            (),
+        ),
+        (Options(target=targets.TENSORRT, level=Level.TENSOR_CORES_ONLY), ()),
         (TENSORRT, ("s",)),  # of data
         (TENSORRT, ("t",)),  # of weights
     ],
-    ids=["onnxruntime", "opset", "data", "weights"],
+    ids=["onnxruntime", "opset", "list", "level", "data", "weights"],
 )
 def test_a_region_stays_with_a_scale_that_is_float32(options, tiny):
-    """The runtime fuses float32 alone, the opset has no half scale, or half has too few digits for it."""
+    """The runtime fuses float32 alone, the opset has no half scale, what was asked for
+    has none, or half has too few digits for it."""
     numbers = {"s": np.float32(0.05), "t": np.full(4, 0.05, np.float32)}
     weights = {name: array * np.float32(1e-4 if name in tiny else 1) for name, array in numbers.items()}
     assert in_half(RESIDUAL, options, weights=weights) == set()
@@ -175,3 +185,17 @@ def test_blocks_of_four_bits_are_fused():
         {"w": np.ones((32, 64), np.int8)},
     )
     assert measure_placement(rewritten(proto).model, Device.CPU).fused == {"com.microsoft:MatMulNBits": 1}
+
+
+def test_a_comparison_opens_what_onnxruntime_breaks():
+    """Its optimiser fuses half scales for the CPU, and refuses its own kernel: then it does without."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    g (uint8[2,4] x) => (uint8[4,4] y) <float s = {0.05}, uint8 z = {0}> {
+        d = DequantizeLinear (x, s, z)
+        c = Concat <axis = 0> (d, d)
+        y = QuantizeLinear (c, s, z)
+    }"""
+    result = rewritten(model(text), Options(level=Level.UNSAFE_FORCE_ALL, target=targets.ANY))
+    with pytest.raises(Exception, match="float16"):
+        agree(model(text), result.model)
+    assert sessions.open_session(result.model).get_outputs()[0].name == "y"

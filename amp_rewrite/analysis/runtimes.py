@@ -15,7 +15,9 @@ from amp_rewrite.model.quantised_regions import DEQUANTIZE, QUANTIZE
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_facts.operators import JOINS, REARRANGES, RECURRENT, SELECTS
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+from amp_rewrite.policy.options import Level, Options
 from amp_rewrite.policy.targets import Target
 
 
@@ -180,17 +182,15 @@ _REGION = Evidence(Authority.QUANTISED, Reason.QUANTISED_REGION)
 _ENCLOSED = Evidence(Authority.RUNTIME_BUG, Reason.QUANTISED_REGION)
 
 
-def quantised(
-    graph: UnitGraph, target: Target, half: Half, float32: Container[int]
-) -> Mapping[int, Evidence]:
+def quantised(graph: UnitGraph, options: Options, float32: Container[int]) -> Mapping[int, Evidence]:
     """Return the units of quantised regions that must stay float32, with the DequantizeLinear and
     QuantizeLinear around them.
 
     A runtime fuses DequantizeLinear, Conv and QuantizeLinear into one integer kernel: a Cast between them
     would prevent that. So a region may be half only with all its scales: for a target that fuses half scales,
-    where the opset has them and none is among the units that stay `float32`. A region enclosed by both cannot
-    even be forced, nor can they: onnxruntime 1.31.1 fuses it in half too, and then refuses its own integer
-    kernel for half scales.
+    where opset, lists and level allow them and none is among the units that stay `float32`. A region enclosed
+    by both cannot even be forced, nor can they: onnxruntime 1.31.1 fuses it in half too, and then refuses its
+    own integer kernel for half scales.
     """
     borders = {unit for name in (DEQUANTIZE, QUANTIZE) for unit in graph.by_operator.get(name, ())}
     if not borders:
@@ -207,9 +207,17 @@ def quantised(
             yield from (each for each in before if graph.units[each].node.op_type == DEQUANTIZE)
             yield from (each for each in after if graph.units[each].node.op_type == QUANTIZE)
 
+    target, lists = options.target, options.operator_lists()
+    kinds = (
+        (Kind.ALLOW,) if options.level is Level.TENSOR_CORES_ONLY else (Kind.ALLOW, Kind.INFER, Kind.CLEAR)
+    )
+
     def is_float32(unit: int) -> bool:
-        allowed = half.tensor in graph.units[unit].allowed and graph.units[unit].runs
-        return not (target.fuses_half_scales and allowed) or unit in float32
+        *_, allowed, _, runs = graph.units[unit]
+        entry = lists.find(graph.units[unit].node.domain, graph.units[unit].node.op_type)
+        is_listed = entry is not None and entry.kind in kinds
+        has_half = options.half.tensor in allowed and runs
+        return not (target.fuses_half_scales and is_listed and has_half) or unit in float32
 
     roots = [unit for unit in sorted(reads | gives) if any(map(is_float32, around(unit)))]
     regions_of_float32 = dict.fromkeys(reach(roots, around, lambda _: True), _REGION)
