@@ -73,7 +73,7 @@ def _as_spelled(own: Entry, idiom: Spelled, whole: Entry, part: Entry) -> Entry:
     """
     if own.authority in _ASKED_FOR:
         return own
-    if idiom.part is Part.OUTER:
+    if idiom.part is Part.OUTER or idiom.has_one_type:
         return own if part.evidence.reason is Reason.NOT_LISTED else part
     evidence = Evidence(Authority.IDIOM, Reason.WRITTEN_OUT, subject=idiom.operator[1])
     if idiom.part is Part.INNER:

@@ -50,7 +50,7 @@ class TensorChange:
     """The change to a stored tensor; `uses` are those of the half copy (BOTH).
 
     `saturates` and `flushes` count the values that are clamped and flushed to zero; `nan` says whether a
-    value may be NaN.
+    value may be NaN; values that would be flushed are half's least number where it `lifts`.
     """
 
     stored: StoredTensor
@@ -59,6 +59,7 @@ class TensorChange:
     saturates: int = 0
     flushes: int = 0
     nan: bool = True
+    lifts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,15 +254,18 @@ class _Planner:
         value = constant.value
         fit = self._ranges.fits.get(value)
         saturates = fit.overflowing if fit is not None and value in self.masks else 0
-        flushes = fit.flushed if fit is not None else 0
+        lifts = value in self._ranges.floors
+        flushes = fit.flushed if fit is not None and not lifts else 0
         exact, nan = fit is not None and fit.exact, fit is None or fit.nan
         if not halves:
             if saturates:
                 self.tensors.append(TensorChange(constant, Storage.SATURATED, saturates=saturates))
         elif fulls and not exact:
-            self.tensors.append(TensorChange(constant, Storage.BOTH, tuple(halves), saturates, flushes, nan))
+            self.tensors.append(
+                TensorChange(constant, Storage.BOTH, tuple(halves), saturates, flushes, nan, lifts)
+            )
         else:
-            self.tensors.append(TensorChange(constant, Storage.HALF, (), saturates, flushes, nan))
+            self.tensors.append(TensorChange(constant, Storage.HALF, (), saturates, flushes, nan, lifts))
             self._cast(value, ir.DataType.FLOAT, fulls)
 
     def _is_produced_half(self, value: ir.Value) -> bool:

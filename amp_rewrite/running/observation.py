@@ -199,7 +199,7 @@ class _Runs:
         options.execution_order = runtime.ExecutionOrder.PRIORITY_BASED
         options.enable_mem_pattern = False  # it allocates again in the second run
         options.add_session_config_entry(_SPINNING, "0")  # reductions have one thread: others need not wait
-        options.add_session_config_entry(_NO_QUANTISED, "1")  # it has a DequantizeLinear per consumer
+        options.add_session_config_entry(sessions.NO_QUANTISED, "1")  # it has a DequantizeLinear per consumer
         if self._model.folder is not None:
             options.add_session_config_entry(sessions.DATA_FOLDER, str(self._model.folder))
         return options
@@ -219,7 +219,6 @@ class _Runs:
 
 
 _SPINNING = "session.intra_op.allow_spinning"
-_NO_QUANTISED = "session.disable_quant_qdq"
 
 
 def _in_parts(

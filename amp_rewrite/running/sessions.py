@@ -395,7 +395,13 @@ def open_session(
         options.add_session_config_entry(DATA_FOLDER, str(folder))
     if not optimised:
         options.graph_optimization_level = onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
-    return opened(model, device, options)
+    try:
+        return opened(model, device, options)
+    except ModelError:
+        options.add_session_config_entry(NO_QUANTISED, "1")  # it fuses some that it then refuses (1.32)
+        with contextlib.suppress(ModelError):
+            return opened(model, device, options) if device is Device.CPU else None
+        raise
 
 
 def session_options(libraries: Libraries) -> Any:
@@ -405,6 +411,8 @@ def session_options(libraries: Libraries) -> Any:
     return options
 
 
+NO_QUANTISED = "session.disable_quant_qdq"
+"""The session option against integer kernels for what stands between DequantizeLinear and QuantizeLinear."""
 DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """The session option for the folder of a model's external data."""
 

@@ -11,7 +11,7 @@ import math
 import pickle
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from amp_rewrite.model.loading import Loaded
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
-from amp_rewrite.numerics.half import HALF_TYPES, Half
+from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types import control_flow, element_types
 from amp_rewrite.policy.options import Options
 from amp_rewrite.policy.targets import Accumulation
@@ -245,7 +245,13 @@ class SwitchedModel:
 def switched(analysis: Analysis, places: Sequence[Place]) -> SwitchedModel:
     """Edit the model of an analysis in place: add a switch for each of its places, in order."""
     analysis.state.is_edited = True
-    clamped = {change.stored.value for change in analysis.plan.tensors if change.saturates}
+    half = analysis.options.half
+    limits = (("Max", -half.largest), ("Min", half.largest)), (("Max", half.smallest),)
+    clamped = {
+        change.stored.value: limits[change.lifts]
+        for change in analysis.plan.tensors
+        if change.saturates or change.lifts
+    }
     switches = Switches(analysis.graph.root, len(places))
     of_value = itertools.groupby(enumerate(places), lambda entry: entry[1].value)
     for value, group in of_value:
@@ -266,14 +272,14 @@ def _by_reader(analysis: Analysis, switches: Switches, value: ir.Value) -> dict[
 
 
 def _rounded(
-    switches: Switches, value: ir.Value, options: Options, clamped: Collection[ir.Value]
+    switches: Switches, value: ir.Value, options: Options, clamped: Mapping[ir.Value, Limits]
 ) -> ir.Value:
-    """Return the value cast to half and back; initializers that the plan saturates are clamped before.
+    """Return the value cast to half and back; what the plan saturates or lifts is clamped before.
 
     If the target accumulates in half, the value is that of half accumulation.
     """
     half = options.half
-    nodes = _clamp(switches, value, half) if value in clamped else []
+    nodes = _clamp(switches, value, clamped.get(value, ()))
     exact = value
     if options.target.accumulate is Accumulation.HALF:
         value = half_accumulation.summed(value, half.dtype, switches.opset, switches.names)
@@ -285,9 +291,13 @@ def _rounded(
     return nodes[-1].outputs[0]
 
 
-def _clamp(switches: Switches, value: ir.Value, half: Half) -> list[ir.Node]:
+Limits = Sequence[tuple[str, float]]
+"""Operators that bound a value, each with its bound."""
+
+
+def _clamp(switches: Switches, value: ir.Value, limits: Limits) -> list[ir.Node]:
     nodes: list[ir.Node] = []
-    for operator, bound in (("Max", -half.largest), ("Min", half.largest)):
+    for operator, bound in limits:
         limit = switches.stored(np.array(bound, np.float32), value)
         nodes.append(switches.node(operator, (nodes[-1].outputs[0] if nodes else value, limit), value))
     return nodes
