@@ -5,6 +5,7 @@ No other module prints with rich, except the spinner in `cli.progress`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO
@@ -97,6 +98,12 @@ class Console:
     def _full_width(self, table: Table) -> int:
         unbounded = self._rich.options.update(max_width=_WIDEST)
         return Measurement.get(self._rich, unbounded, table).maximum
+
+
+def write_escaped(text: str) -> None:
+    """Write a text that is escaped, such as JSON, to standard output as it is."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 FOLDED = 12

@@ -90,6 +90,8 @@ def test_what_grows_keeps_its_last_entries():
     samples = [{"x": np.full((1, 4), at, np.float32), "past": past} for at in range(6)]
     seen = observe(model, samples, steps=6)
     assert (seen.samples, seen["present"].high, seen["y"].low) == (1, 9, 3)
+    with pytest.raises(FeedError, match="past"):
+        observe(model, {"x": np.ones((1, 4), np.float32)}, steps=2)
     with pytest.raises(FeedError, match="the state 'past' has no elements"):
         observe(model, {"x": np.ones((1, 4), np.float32), "past": past[:0]}, steps=2)
 

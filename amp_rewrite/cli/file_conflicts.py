@@ -20,6 +20,7 @@ import onnx
 
 from amp_rewrite.certificate.certifying import certify
 from amp_rewrite.cli.flag_builders import STANDARD_OUTPUT, WRITTEN, SectionedCommand, written
+from amp_rewrite.console import write_escaped
 from amp_rewrite.coverage import coverage_rules as coverage_rules
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.files import destination, staging
@@ -85,7 +86,7 @@ class WritingCommand(SectionedCommand):
                     return WritingCommand.invoke(self, ctx)  # of one model
             finally:
                 if file.is_file():
-                    click.echo(file.read_text(), nl=False)
+                    write_escaped(file.read_text())
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ H200, T4 = BY_NAME["h200"], BY_NAME["t4"]
 
 
 def named(name: str, value: Any) -> Device:
-    """Return a device by its name, or by its figures: `NAME,HALF/FLOAT32,TB/S` in TFLOPS and TB/s.
+    """Return a device by its name, or by its figures: `NAME,HALF/SINGLE,TB/S` in TFLOPS and TB/s.
 
     One number of TFLOPS counts for both types, as of a card without fast half. Raises OptionError, which
     gives the `name` of the argument, for anything else.

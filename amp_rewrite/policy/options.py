@@ -381,7 +381,7 @@ _KINDS = {
 _LIST = "Operator lists: a shipped one (default, bfloat16, tensorflow) or a YAML file."
 _RANGE = "The smallest and the largest value of an input, from which bounds of all other values follow."
 _DEVICE = "The device for which times are predicted; others by dense TFLOPS in two types, and TB/s."
-_FIGURES = "NAME,HALF/FLOAT32,TB/S"
+_FIGURES = "NAME,HALF/SINGLE,TB/S"
 _STORAGE = (
     "Store weights in files beside the result: if the model does so, or they exceed 2 GiB (auto); "
     "always, in one file; never; or in files of at most SIZE, such as 2GB."

@@ -376,8 +376,10 @@ def misfits(before: Any, after: Any, runs: Runs, half: Half | None, is_far: IsFa
         inputs = list(_far_inputs(before, runs, names, half, is_far))
         ports += [_port(name, runs.feeds[name], half, is_input=True) for name in inputs]
         states = runs.feeds.states if isinstance(runs.feeds, Steps) else ()
-        fed = (pair.output for pair in states if pair.input in inputs and pair.output not in far)
-        ports += [_port(name, runs.original[name], half, is_input=False) for name in fed if name in outputs]
+        partners = (pair.output for pair in states if pair.input in inputs and pair.output not in far)
+        ports += [
+            _port(name, runs.original[name], half, is_input=False) for name in partners if name in outputs
+        ]
     except AmpRewriteError:  # the time limit may be reached
         return tuple(ports)
     return tuple(ports)

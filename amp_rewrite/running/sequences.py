@@ -93,19 +93,20 @@ def sequences(
             "`steps` needs state: no input and output of the model pair up by their names and types",
             remedy="rename them, as state and new_state, or leave it out",
         )
-    drawn = iter(samples)
-    chunks = iter(lambda: list(itertools.islice(drawn, distinct)), [])
-    return (Steps(chunk, _checked(pairs, chunk[0]), count) for chunk in chunks)
+    remaining = iter(samples)
+    chunks = iter(lambda: list(itertools.islice(remaining, distinct)), [])
+    return (Steps(chunk, _refuse_empty(pairs, chunk[0]), count) for chunk in chunks)
 
 
-def _checked(pairs: tuple[Pair, ...], first: Mapping[str, Any]) -> tuple[Pair, ...]:
+def _refuse_empty(pairs: tuple[Pair, ...], first: Mapping[str, Any]) -> tuple[Pair, ...]:
+    """Return the pairs whose inputs a sample has; a run refuses one that lacks an input without a default."""
     for pair in pairs:
-        if np.size(first[pair.input]) == 0:
+        if pair.input in first and np.size(first[pair.input]) == 0:
             raise FeedError(
                 f"the state '{pair.input}' has no elements, and keeps its size",
                 remedy="give a sample with some, or its size with `Data.dims`",
             )
-    return pairs
+    return tuple(pair for pair in pairs if pair.input in first)
 
 
 def _last(value: Any, like: Any) -> Any:
