@@ -406,9 +406,9 @@ def _widen_other_halves(source: loading.ModelSource, model: ir.Model, options: O
 
 def _find_obstacle(analysis: Analysis) -> Obstacle | None:
     """Return the reason why nothing becomes half, the cause of the most float32 arithmetic; None where
-    something does.
+    something does, or weights alone.
     """
-    if any(analysis.painting.halves):
+    if any(analysis.painting.halves) or analysis.report().stored_half:
         return None
     model, options = analysis.loaded.model, analysis.options
     flops = flop_count.count(model, analysis.graph.types).flops

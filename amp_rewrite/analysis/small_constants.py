@@ -137,7 +137,7 @@ def faint_factor(constant: Constant, context: Context) -> Findings:
     fit, half = constant.fit, context.half
     if fit.exact or not 0 < fit.magnitude < half.smallest * _STEPS:
         return NONE
-    normal = half.smallest * half.integers / 2
+    normal = half.least_normal
 
     def after(use: UnitUse) -> float | None:
         by = _gain(use, context)

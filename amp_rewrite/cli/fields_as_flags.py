@@ -26,6 +26,7 @@ FLAGS = {
     "Options.keep_io": "--keep-io",
     "Options.ranges": "--range",
     "Options.rescale": "--no-rescale",
+    "Options.storage_only": "--storage-only",
     "Pins.force_half": "--force-half",
     "Pins.keep_full": "--keep-full",
     "Observed.save": "--save-observed",

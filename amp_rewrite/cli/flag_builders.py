@@ -268,7 +268,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "What becomes half": (
         *("to", "policy", "target", "list_", "allow", "infer", "clear", "deny", "keep_full", "force_half"),
-        *("level", "no_follow", "io", "keep_io", "plan", "device", "gate"),
+        *("level", "no_follow", "io", "keep_io", "storage_only", "plan", "device", "gate"),
     ),
     "Value ranges": (
         *("range", "no_free", "observe", "observed", "calibrate", "executor", "rescale", "no_rescale"),

@@ -185,7 +185,8 @@ class Options:
     BatchNormalizations, before any decision; `keep_opset` leaves the opset as it is. `check` runs onnx's
     checker on the result, `certify` proves that the result is the model but for precision, or writes none,
     `metadata` stores the decisions in the metadata of the result. `external_data` is the storage of weights
-    of a result that is a file.
+    of a result that is a file. With `storage_only`, weights that half holds are stored in it, each with a
+    Cast, and all arithmetic stays float32.
 
     `half`, `target`, `device`, `level`, `io` and `external_data` may be given by name or value (`"bfloat16"`,
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
@@ -225,6 +226,7 @@ class Options:
     certify: bool
     dims: GivenSizes
     rescale: bool
+    storage_only: bool
 
     def __init__(  # the arguments accept more types than the fields: type checkers read both
         self,
@@ -250,6 +252,7 @@ class Options:
         certify: bool = True,
         dims: Dims | GivenSizes = NONE_GIVEN,
         rescale: bool = True,
+        storage_only: bool = False,
     ) -> None:
         arguments_by_name = locals()
         for name, declared in DECLARED.items():
@@ -278,9 +281,10 @@ class Options:
     @property
     def form(self) -> Form:
         """The preparation of a model. Nodes that a user pins or moves to another list keep their form; for
-        Grappler's rules the whole model does. Raises ListError when a shipped list is damaged.
+        Grappler's rules, and with `storage_only`, the whole model does. Raises ListError when a shipped list
+        is damaged.
         """
-        ours = not self.only_grappler
+        ours = not (self.only_grappler or self.storage_only)
         return Form(
             half=self.half,
             target=self.target,
@@ -430,6 +434,10 @@ DECLARED: Mapping[str, Declared] = {
         "--no-rescale",
         "Keep values that were observed to leave float16's range in float32, instead of storing them times "
         "powers of two, which norms and weights undo.",
+    ),
+    "storage_only": _switch(
+        "--storage-only",
+        "Store weights in half, each with a Cast to float32, and leave all arithmetic in float32.",
     ),
     "keep_softmax": Declared(arguments.flag),
     "certify": _switch(

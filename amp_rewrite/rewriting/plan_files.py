@@ -91,6 +91,7 @@ class _PlanRecord:
     casts: tuple[_CastRecord, ...]
     stored: tuple[_StoredRecord, ...]
     rescaled: Rescaled | None = None
+    storage_only: bool = False
 
 
 def dump(
@@ -137,6 +138,7 @@ def dump(
             for storing in plan.tensors
         ],
         "rescaled": plan.rescaled and records.plain(plan.rescaled),
+        "storage_only": options.storage_only,
     }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
@@ -211,6 +213,7 @@ class SavedPlan:
     where: str
     assumptions: tuple[str, ...]
     rescaled: Rescaled | None
+    storage_only: bool
 
     def over(self, options: Options) -> Options:
         """Return the options with all that the plan decides taken from it."""
@@ -224,6 +227,7 @@ class SavedPlan:
             fold=self.form.fold,
             keep_opset=not self.form.raise_opset,
             gate=False,
+            storage_only=self.storage_only,
         )
 
     def entries(self, graph: UnitGraph) -> tuple[Entry, ...]:
@@ -357,4 +361,5 @@ def _saved(content: _PlanRecord, where: str) -> SavedPlan:
         where=where,
         assumptions=content.assumptions,
         rescaled=content.rescaled,
+        storage_only=content.storage_only,
     )
