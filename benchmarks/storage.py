@@ -1,4 +1,4 @@
-"""Memory of an onnxruntime session after it opened: a float32 model, its weights stored in half, and in float16.
+"""Memory of an onnxruntime session: a float32 model, one with its weights stored in half, one in float16.
 
     python benchmarks/storage.py [--mib 512] [--folder FOLDER]
 
@@ -25,8 +25,9 @@ OPEN = """
 import re, sys
 from pathlib import Path
 import onnxruntime
-held = lambda: [int(re.search(rf"{key}:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) for key in KEYS]
-KEYS, options = ("VmRSS", "VmHWM"), onnxruntime.SessionOptions()
+status = Path("/proc/self/status")
+held = lambda: [int(re.search(rf"{key}:\\s+(\\d+)", status.read_text())[1]) for key in ("VmRSS", "VmHWM")]
+options = onnxruntime.SessionOptions()
 options.graph_optimization_level = onnxruntime.GraphOptimizationLevel(int(sys.argv[2]))
 before = held()[0]
 session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
@@ -55,9 +56,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=512)
     parser.add_argument("--folder", type=Path)
     asked = parser.parse_args()
-    print(
-        "| model | weights | optimised | file, MiB | opened, MiB | peak, MiB | after a run, MiB | peak, MiB |"
-    )
+    print("| model | weights | optimised | file, MiB | opened | peak | after a run | peak |")
     print("|---|---|---|--:|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
         source = Path(folder, "float32.onnx")
@@ -66,8 +65,8 @@ def main() -> None:
             for name, storage_only in {"float32": None, "storage-only": True, "float16": False}.items():
                 path = Path(folder, f"{name}_{beside}.onnx")
                 if storage_only is None:
-                    by = {"save_as_external_data": beside == "always", "location": f"{path.name}.data"}
-                    onnx.save(onnx.load(source), path, **by)
+                    data, model = f"{path.name}.data", onnx.load(source)
+                    onnx.save(model, path, save_as_external_data=beside == "always", location=data)
                 else:
                     rewrite(source, Options(external_data=beside, storage_only=storage_only), output=path)
                 size = sum(
@@ -77,9 +76,7 @@ def main() -> None:
                     command = [sys.executable, "-c", OPEN, path, str(level)]
                     held = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
                     where = "in the file" if beside == "never" else "beside it"
-                    print(
-                        f"| {name} | {where} | {optimises} | {size >> 20} | {' | '.join(held)} |", flush=True
-                    )
+                    print("|", " | ".join([name, where, optimises, str(size >> 20), *held]), "|", flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ ROUNDED = """g (float[2,16] x) => (float[2,16] y) <float16[16,16] w, float[16] b
 
 
 def test_a_weight_is_half_behind_a_cast():
-    """A bias is smaller than the Cast that it would need, and stays; no node is half, and nothing obstructs."""
+    """A bias is smaller than the Cast that it would need, and stays; no node is half."""
     report = text.becomes(LAYER, ROUNDED, ONLY).report
     assert (report.nodes.half, report.stored_half, report.stored_full, report.obstacle) == (0, 1, 0, None)
     assert report.certificate.proved
@@ -104,7 +104,7 @@ def test_nothing_is_forced_beside_it(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [each["name"] for each in real_models.INDEX if each["runs"]])
 def test_a_real_model_differs_by_the_rounding_of_weights(name):
-    """With its weights rounded in place, the original computes the same; it is half as large but for the rest."""
+    """With its weights rounded in place, the original computes the same as the result."""
     runtime = pytest.importorskip("onnxruntime")
     original = onnx.load(real_models.path(name))
     result = rewrite(original, ONLY)
