@@ -22,6 +22,7 @@ FLAGS = {
     "Options.half": "--to",
     "Options.lists": "--list",
     "Options.keep_opset": "--keep-opset",
+    "Options.opset": "--opset",
     "Options.keep_functions": "--keep-functions",
     "Options.keep_io": "--keep-io",
     "Options.ranges": "--range",

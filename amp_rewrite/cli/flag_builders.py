@@ -273,7 +273,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Value ranges": (
         *("range", "no_free", "observe", "observed", "calibrate", "executor", "rescale", "no_rescale"),
     ),
-    "Changes to the graph": ("keep_functions", "no_fold", "keep_opset", "no_metadata"),
+    "Changes to the graph": ("keep_functions", "no_fold", "keep_opset", "opset", "no_metadata"),
     "The train step": (
         "loss",
         "seed_value",

@@ -158,6 +158,10 @@ def _lists(name: str, value: OpLists | PathLike | None) -> OpLists | None:
     return load(value if isinstance(value, str) else Path(value))
 
 
+def _opset(name: str, value: int | None) -> int | None:
+    return None if value is None else arguments.whole(name, value, least=1)
+
+
 def _external_data(name: str, value: ExternalData | Beside | str) -> ExternalData:
     if isinstance(value, ExternalData):
         return value
@@ -182,7 +186,8 @@ class Options:
     `follow` is the rule that keeps a matrix product and its epilogue in one piece. `io` types the inputs
     and outputs, save those in `keep_io`. `keep_functions` leaves calls of model-local functions as they are,
     in float32, instead of inlining them. `fold` computes what depends on stored values alone, and merges
-    BatchNormalizations, before any decision; `keep_opset` leaves the opset as it is. `check` runs onnx's
+    BatchNormalizations, before any decision; `keep_opset` leaves the opset as it is, and `opset` sets
+    it, where every node means the same. `check` runs onnx's
     checker on the result, `certify` proves that the result is the model but for precision, or writes none,
     `metadata` stores the decisions in the metadata of the result. `external_data` is the storage of weights
     of a result that is a file. With `storage_only`, weights that half holds are stored in it, each with a
@@ -227,6 +232,7 @@ class Options:
     dims: GivenSizes
     rescale: bool
     storage_only: bool
+    opset: int | None
 
     def __init__(  # the arguments accept more types than the fields: type checkers read both
         self,
@@ -253,6 +259,7 @@ class Options:
         dims: Dims | GivenSizes = NONE_GIVEN,
         rescale: bool = True,
         storage_only: bool = False,
+        opset: int | None = None,
     ) -> None:
         arguments_by_name = locals()
         for name, declared in DECLARED.items():
@@ -290,7 +297,8 @@ class Options:
             target=self.target,
             keep_functions=self.keep_functions,
             fold=self.fold and ours,
-            raise_opset=not self.keep_opset and ours,
+            raise_opset=not self.keep_opset and ours and self.opset is None,
+            opset=self.opset,
             idioms=ours,
             kept_nodes=(*self.pins.keep_full, *self.pins.force_half),
             kept_operators=tuple(self.operator_lists().moved),
@@ -415,6 +423,14 @@ DECLARED: Mapping[str, Declared] = {
         "--no-fold", "Do not fold constants, nor merge BatchNormalizations into weights, before deciding."
     ),
     "keep_opset": _switch("--keep-opset", "Do not raise the opset to one with more half kernels."),
+    "opset": Declared(
+        _opset,
+        (
+            DeclaredFlag(
+                "--opset", "The opset of the result: every node must mean the same.", "N", repeats=False
+            ),
+        ),
+    ),
     "check": _switch("--no-check", "Do not run onnx's checker on the result.", in_plan=False),
     "metadata": _switch(
         "--no-metadata", "Do not store the decisions in the metadata of the result.", in_plan=False

@@ -74,6 +74,7 @@ class _FormRecord:
     idioms: bool
     kept_nodes: tuple[str, ...]
     kept_operators: tuple[str, ...]
+    opset: int | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ def dump(
             "idioms": form.idioms,
             "kept_nodes": list(form.kept_nodes),
             "kept_operators": [schema.written(*operator) for operator in form.kept_operators],
+            "opset": form.opset,
         },
         "assumptions": list(assumptions),
         "units": [_unit(unit, painting, (flops or {}).get(unit.node)) for unit in graph.units],
@@ -225,7 +227,8 @@ class SavedPlan:
             keep_io=self.keep_io,
             keep_functions=self.form.keep_functions,
             fold=self.form.fold,
-            keep_opset=not self.form.raise_opset,
+            keep_opset=not self.form.raise_opset and self.form.opset is None,
+            opset=self.form.opset,
             gate=False,
             storage_only=self.storage_only,
         )
@@ -348,6 +351,7 @@ def _saved(content: _PlanRecord, where: str) -> SavedPlan:
         idioms=content.form.idioms,
         kept_nodes=content.form.kept_nodes,
         kept_operators=tuple(map(schema.parse, content.form.kept_operators)),
+        opset=content.form.opset,
     )
     return SavedPlan(
         half=half,
