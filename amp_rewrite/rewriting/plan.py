@@ -127,11 +127,11 @@ def _check_names(graph: UnitGraph, options: Options) -> None:
     """Raise OptionError for a name of no float32 input or output, and for names that have no effect."""
     keep_io = options.keep_io
     for one, other, is_contradiction in (
-        ("Options.storage_only", "Pins.force_half", options.storage_only and options.pins.force_half),
-        ("Options.opset", "Options.keep_opset", options.opset is not None and options.keep_opset),
+        ("`Options.storage_only`", "`Pins.force_half`", options.storage_only and options.pins.force_half),
+        ("`Options.opset`", "`Options.keep_opset`", options.opset is not None and options.keep_opset),
     ):
         if is_contradiction:
-            raise OptionError(f"`{one}` and `{other}` contradict each other", remedy="leave out one")
+            raise OptionError(f"{one} and {other} contradict each other", remedy="leave out one")
     if keep_io and options.io is IOTypes.KEEP:
         raise OptionError(
             "`Options.keep_io` has no effect where all inputs and outputs keep their types",
