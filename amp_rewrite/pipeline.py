@@ -38,6 +38,7 @@ from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.preparing import preparing
+from amp_rewrite.preparing.form_changes import FormChangeKind
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.process import startup, worker
 from amp_rewrite.process.stopwatch import Progress, Stopwatch, count_of
@@ -207,7 +208,9 @@ def rewrite(
         worker.start()
     with startup.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
         analysis = _decide(source, options, replay, observed or {}, imprecise_outputs or {}, transform, timed)
+        kinds = {change.kind for change in analysis.report().form_changes}
         changed = bool(analysis.plan) or transform is not None or analysis.loaded.mended
+        changed = changed or FormChangeKind.OPSET_SET in kinds
         obstacle = _find_obstacle(analysis)
         if obstacle is not None and obstacle.already and not changed and output is None and not in_place:
             target = None  # a model that is half already needs no copy under another name
@@ -440,9 +443,9 @@ def _widen_other_halves(source: loading.ModelSource, model: ir.Model, options: O
 
 def _find_obstacle(analysis: Analysis) -> Obstacle | None:
     """Return the reason why nothing becomes half, the cause of the most float32 arithmetic; None where
-    something does.
+    something does, or weights alone.
     """
-    if any(analysis.painting.halves):
+    if any(analysis.painting.halves) or analysis.report().stored_half:
         return None
     model, options = analysis.loaded.model, analysis.options
     flops = flop_count.count(model, analysis.graph.types).flops

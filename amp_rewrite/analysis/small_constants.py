@@ -160,7 +160,7 @@ def faint_factor(constant: Constant, context: Context) -> Findings:
     fit, half = constant.fit, context.half
     if fit.exact or not 0 < fit.magnitude < half.faint:
         return NONE
-    normal = half.smallest * half.integers / 2
+    normal = half.least_normal
 
     def after(use: UnitUse) -> float | None:
         by = _gain(use, context)

@@ -152,6 +152,13 @@ def _ranges(flags: Mapping[str, Any], flag: DeclaredFlag) -> dict[str, tuple[flo
     return assignments(flag.name, flags[flag.argument], flag.metavar, _ends, "ranges", "pixels=0:255")
 
 
+def _opset(flags: Mapping[str, Any], flag: DeclaredFlag) -> int | None:
+    texts = flags[flag.argument]
+    if len(texts) > 1 or not all(map(str.isdecimal, texts)):
+        raise OptionError(f"{flag.name} {' '.join(texts)} is not one number", remedy=f"write {flag.name} 17")
+    return int(texts[0]) if texts else None
+
+
 def _ends(name: str, text: str) -> tuple[float, float]:
     """Parse a range; raise OptionError for an empty one and for NaN."""
     low, high = map(float, text.split(":"))
@@ -165,7 +172,13 @@ def _ends(name: str, text: str) -> tuple[float, float]:
     return low, high
 
 
-_READ: Mapping[str, Callable[..., Any]] = {"half": _half, "lists": _lists, "pins": _pins, "ranges": _ranges}
+_READ: Mapping[str, Callable[..., Any]] = {
+    "half": _half,
+    "lists": _lists,
+    "pins": _pins,
+    "ranges": _ranges,
+    "opset": _opset,
+}
 """The readers of fields that no single flag has as they are."""
 
 

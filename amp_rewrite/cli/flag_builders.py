@@ -284,13 +284,13 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "What becomes half": (
         *("to", "policy", "target", "list_", "allow", "infer", "clear", "deny", "keep_full", "force_half"),
-        *("only", "only_op"),
+        *("only", "only_op", "storage_only"),
         *("level", "no_follow", "io", "keep_io", "plan", "device", "gate"),
     ),
     "Value ranges": (
         *("range", "no_free", "observe", "observed", "calibrate", "executor", "rescale", "no_rescale"),
     ),
-    "Changes to the graph": ("keep_functions", "no_fold", "keep_opset", "no_metadata"),
+    "Changes to the graph": ("keep_functions", "no_fold", "keep_opset", "opset", "no_metadata"),
     "The train step": (
         "loss",
         "seed_value",
@@ -328,7 +328,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 _RARE = frozenset(
     (
         *("external_data", "plots", "placement", "latency", "save_plan", "save_observed", "plan"),
-        *("policy", "list_", "infer", "clear", "only", "only_op", "no_follow", "level", "gate"),
+        *("policy", "list_", "infer", "clear", "only", "only_op", "no_follow", "level", "gate", "opset"),
         *("no_free", "observe", "observed", "executor", "no_rescale"),
         *("keep_functions", "no_fold", "keep_opset", "no_metadata", "no_check", "no_certify"),
         *("seed", "samples", "custom_ops", "metric", "per_node"),

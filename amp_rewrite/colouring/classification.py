@@ -89,6 +89,8 @@ def _list_entry(
 ) -> Entry:
     """Return the entry of an operator's variable by the schema, the target, the level and the lists."""
     half = options.half
+    if options.storage_only:
+        return _STORAGE_ONLY
     if not allowed:
         return Entry(Kind.FIXED, _UNKNOWN)
     if (domain, op_type) == ("", "Cast"):
@@ -117,6 +119,9 @@ def _no_kernel(options: Options) -> Evidence:
 
 
 _UNKNOWN = Evidence(Authority.SCHEMA, Reason.UNKNOWN_OPERATOR)
+_STORAGE_ONLY = Entry(
+    Kind.FIXED, Evidence(Authority.LEVEL, Reason.LEVEL, text="only weights are to be half, and no arithmetic")
+)
 SQUARE = "Mul(x,x)"
 """The name in lists of a Mul of a value with itself, which overflows like Pow."""
 

@@ -210,7 +210,8 @@ class Analysis:
         """Return the causes of float32, with remedies: the most arithmetic first.
 
         `flops` are the floating-point operations of the nodes (costs.flop_count); without them the number of
-        nodes counts. Every suggested change was tried; there are none with a saved plan.
+        nodes counts. Every suggested change was tried; there are none with a saved plan,
+        nor where weights alone are to be half.
         Raises OptionError when the model has been rewritten since.
 
         Examples:
@@ -221,7 +222,7 @@ class Analysis:
         """
         self._refuse_edited()
         root_causes = causes.find(self.decisions(), flops)
-        if self.replayed:
+        if self.replayed or self.options.storage_only:
             return tuple(suggestions.untried(root_causes))
         again = suggestions.Subject(self.graph, self.painting, self.options, self.painted, flops or {})
         return tuple(suggestions.tried(root_causes, again))

@@ -161,8 +161,8 @@ def size(count: int) -> str:
 
 def summary(changes: Iterable[FormChange]) -> Iterator[str]:
     """Yield a sentence for each kind of change, with the number of nodes; opsets with their versions."""
-    counts = Counter(change.kind for change in changes if change.kind is not FormChangeKind.OPSET_RAISED)
-    yield from (of(change) for change in changes if change.kind is FormChangeKind.OPSET_RAISED)
+    counts = Counter(change.kind for change in changes)
+    yield from (of(change) for change in changes if change.kind not in _SUMMARIES)
     for kind, text in _SUMMARIES.items():
         if counts[kind]:
             yield text.format(count=plural(counts[kind], _NOUNS[kind]))
@@ -191,6 +191,7 @@ _SUMMARIES = {
 }
 _SENTENCES = {
     FormChangeKind.OPSET_RAISED: "opset raised from {change.before} to {change.after} for its half kernels",
+    FormChangeKind.OPSET_SET: "opset set from {change.before} to {change.after}, as asked",
     FormChangeKind.FOLDED: "computed beforehand in float32: it depends on stored values alone",
     FormChangeKind.MERGED: "merged into the weights of '{change.into}', in float32",
     FormChangeKind.MAX_AND_MIN: "written as '{change.into}' and a Max, which have half kernels at this opset",

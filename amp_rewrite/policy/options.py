@@ -171,6 +171,10 @@ def _lists(name: str, value: OpLists | PathLike | None) -> OpLists | None:
     return load(value if isinstance(value, str) else Path(value))
 
 
+def _opset(name: str, value: int | None) -> int | None:
+    return None if value is None else arguments.whole(name, value, least=1)
+
+
 def _external_data(name: str, value: ExternalData | Beside | str) -> ExternalData:
     if isinstance(value, ExternalData):
         return value
@@ -196,10 +200,12 @@ class Options:
     `follow` is the rule that keeps a matrix product and its epilogue in one piece. `io` types the inputs
     and outputs, save those that `keep_io` names or matches. `keep_functions` leaves calls of model-local
     functions as they are, in float32, instead of inlining them. `fold` computes what depends on stored values
-    alone, and merges BatchNormalizations, before any decision; `keep_opset` leaves the opset as it is.
-    `check` runs onnx's checker on the result, `certify` proves that the result is the model but for
-    precision, or writes none, `metadata` stores the decisions in the metadata of the result. `external_data`
-    is the storage of weights of a result that is a file.
+    alone, and merges BatchNormalizations, before any decision; `keep_opset` leaves the opset as it is, and
+    `opset` sets it, where every node means the same. `check` runs onnx's checker on the result, `certify`
+    proves that the result is the model but for precision, or writes none, `metadata` stores the decisions in
+    the metadata of the result. `external_data` is the storage of weights of a result that is a file. With
+    `storage_only`, weights that half holds are stored in it, each with a Cast, and all arithmetic stays
+    float32.
 
     `half`, `target`, `device`, `level`, `io` and `external_data` may be given by name or value (`"bfloat16"`,
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
@@ -240,6 +246,8 @@ class Options:
     dims: GivenSizes
     rescale: bool
     unscaled: tuple[str, ...]
+    storage_only: bool
+    opset: int | None
 
     def __init__(  # the arguments accept more types than the fields: type checkers read both
         self,
@@ -266,6 +274,8 @@ class Options:
         dims: Dims | GivenSizes = NONE_GIVEN,
         rescale: bool = True,
         unscaled: Texts = (),
+        storage_only: bool = False,
+        opset: int | None = None,
     ) -> None:
         arguments_by_name = locals()
         for name, declared in DECLARED.items():
@@ -294,15 +304,17 @@ class Options:
     @property
     def form(self) -> Form:
         """The preparation of a model. Nodes that a user pins or moves to another list keep their form; for
-        Grappler's rules the whole model does. Raises ListError when a shipped list is damaged.
+        Grappler's rules, and with `storage_only`, the whole model does. Raises ListError when a shipped list
+        is damaged.
         """
-        ours = not self.only_grappler
+        ours = not (self.only_grappler or self.storage_only)
         return Form(
             half=self.half,
             target=self.target,
             keep_functions=self.keep_functions,
             fold=self.fold and ours,
-            raise_opset=not self.keep_opset and ours,
+            raise_opset=not self.keep_opset and ours and self.opset is None,
+            opset=self.opset,
             idioms=ours,
             kept_nodes=(*self.pins.keep_full, *self.pins.force_half),
             kept_operators=tuple(self.operator_lists().moved),
@@ -432,6 +444,14 @@ DECLARED: Mapping[str, Declared] = {
         "--no-fold", "Do not fold constants, nor merge BatchNormalizations into weights, before deciding."
     ),
     "keep_opset": _switch("--keep-opset", "Do not raise the opset to one with more half kernels."),
+    "opset": Declared(
+        _opset,
+        (
+            DeclaredFlag(
+                "--opset", "The opset of the result: every node must mean the same.", "N", repeats=False
+            ),
+        ),
+    ),
     "check": _switch("--no-check", "Do not run onnx's checker on the result.", in_plan=False),
     "metadata": _switch(
         "--no-metadata", "Do not store the decisions in the metadata of the result.", in_plan=False
@@ -453,6 +473,10 @@ DECLARED: Mapping[str, Declared] = {
         "powers of two, which norms and weights undo.",
     ),
     "unscaled": Declared(arguments.texts),
+    "storage_only": _switch(
+        "--storage-only",
+        "Store weights in half, each with a Cast to float32, and leave all arithmetic in float32.",
+    ),
     "keep_softmax": Declared(arguments.flag),
     "certify": _switch(
         "--no-certify",

@@ -67,7 +67,11 @@ def range_lines(report: Report) -> Iterator[SummaryLine]:
 
 
 def _weight_lines(report: Report) -> Iterator[SummaryLine]:
-    """Yield the counts of stored values that half cannot represent, saturated or flushed."""
+    """Yield the counts of weights in half, and of stored values that it cannot represent."""
+    if report.stored_full is not None:
+        full = f"; {report.stored_full:,} in float32, as {report.half} does not hold them"
+        count = f"{plural(report.stored_half, 'weight')} in {report.half}, behind Casts to float32"
+        yield SummaryLine("storage", count + (full if report.stored_full else ""))
     for count, name, fate in (
         (report.saturated, "masks", f"clamped to {report.half}'s range"),
         (report.flushed, "tiny", f"too small for {report.half} flushed to 0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import math
 from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
 
@@ -15,12 +16,12 @@ from amp_rewrite.analysis.units import UnitGraph, Use
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import states
-from amp_rewrite.model.constants import StoredTensor
+from amp_rewrite.model.constants import StoredTensor, dims
 from amp_rewrite.model.states import Pair
 from amp_rewrite.numerics import half as halves
-from amp_rewrite.numerics.half import Half
+from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.policy.evidence import Reason
+from amp_rewrite.policy.evidence import Authority, Reason
 from amp_rewrite.policy.options import IOTypes, Options
 
 
@@ -112,7 +113,8 @@ class Rescaled:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """All changes of a rewrite: values that become half, attributes that set the type of an output, Casts,
-    and stored tensors. What is `rescaled` was so before the others were planned.
+    and stored tensors. What is `rescaled` was so before the others were planned. With
+    `Options.storage_only`, `kept` are the weights that stay float32, as half does not hold them.
     """
 
     half: Half
@@ -121,16 +123,24 @@ class Plan:
     casts: tuple[PlannedCast, ...] = ()
     tensors: tuple[TensorChange, ...] = ()
     rescaled: Rescaled | None = None
+    kept: tuple[ir.Value, ...] | None = None
 
     def __bool__(self) -> bool:
         """Return whether anything changes."""
         return bool(self.values or self.attributes or self.casts or self.tensors)
 
 
-def _check_names(graph: UnitGraph, keep_io: Collection[str], io: IOTypes) -> None:
-    """Raise OptionError for a pattern that matches no float32 input or output, for patterns that have no
-    effect, and where there is no state.
+def _check_names(graph: UnitGraph, options: Options) -> None:
+    """Raise OptionError for a pattern that matches no float32 input or output, for patterns and options that
+    have no effect or contradict each other, and where there is no state.
     """
+    keep_io, io = options.keep_io, options.io
+    for one, other, is_contradiction in (
+        ("`Options.storage_only`", "`Pins.force_half`", options.storage_only and options.pins.force_half),
+        ("`Options.opset`", "`Options.keep_opset`", options.opset is not None and options.keep_opset),
+    ):
+        if is_contradiction:
+            raise OptionError(f"{one} and {other} contradict each other", remedy="leave out one")
     if io is IOTypes.STATE and not states.float_pairs(states.borders(graph.root, graph.types)):
         raise OptionError(
             "`Options.io=STATE` finds no state: no input and output pair up by their names and types",
@@ -158,7 +168,7 @@ def make(facts: Facts, painting: Painting, options: Options) -> Plan:
 
     Raises OptionError for names in `keep_io` that have no effect.
     """
-    _check_names(facts.graph, options.keep_io, options.io)
+    _check_names(facts.graph, options)
     planner = _Planner(facts, painting, options)
     graph, half, ranges = facts.graph, options.half, facts.ranges
     planner.plan_all()
@@ -168,6 +178,7 @@ def make(facts: Facts, painting: Painting, options: Options) -> Plan:
         attributes=tuple(_attributes(graph, painting, half, ranges, planner.masks)),
         casts=tuple(planner.casts),
         tensors=tuple(planner.tensors),
+        kept=tuple(planner.kept) if options.storage_only else None,
     )
 
 
@@ -215,7 +226,8 @@ class _Planner:
     ) -> None:
         graph, ranges = facts.graph, facts.ranges
         self._graph, self._half = graph, options.half
-        self._is_half = painting.halves
+        self._is_half, self._entries = painting.halves, painting.entries
+        self._stores_weights = options.storage_only and facts.old_opset is None
         self._stored, self._ranges = facts.constants, ranges
         halved = states.half_names(states.borders(graph.root, graph.types), options)
         self._halved = halved if facts.old_opset is None else frozenset[str]()
@@ -225,6 +237,7 @@ class _Planner:
         self.values: list[ir.Value] = []
         self.casts: list[PlannedCast] = []
         self.tensors: list[TensorChange] = []
+        self.kept: list[ir.Value] = []
 
     def plan_all(self) -> None:
         """Plan every float32 value with a producer or a use, produced values first, in node order."""
@@ -257,7 +270,13 @@ class _Planner:
         lifts = value in self._ranges.floors
         flushes = fit.flushed if fit is not None and not lifts else 0
         exact, nan = fit is not None and fit.exact, fit is None or fit.nan
-        if not halves:
+        if not halves and self._is_weight(constant, fulls):
+            if self._holds(value, fit):
+                self.tensors.append(TensorChange(constant, Storage.HALF, flushes=flushes, nan=nan))
+                self._cast(value, ir.DataType.FLOAT, fulls)
+            else:
+                self.kept.append(value)
+        elif not halves:
             if saturates:
                 self.tensors.append(TensorChange(constant, Storage.SATURATED, saturates=saturates))
         elif fulls and not exact:
@@ -267,6 +286,17 @@ class _Planner:
         else:
             self.tensors.append(TensorChange(constant, Storage.HALF, (), saturates, flushes, nan, lifts))
             self._cast(value, ir.DataType.FLOAT, fulls)
+
+    def _is_weight(self, constant: StoredTensor, uses: Collection[Use]) -> bool:
+        """Return whether a stored tensor is to be stored in half for float32 uses, which saves bytes."""
+        is_large = math.prod(dims(constant.tensor)) >= _LEAST_STORED
+        return self._stores_weights and is_large and all(use.holder is not self._graph.root for use in uses)
+
+    def _holds(self, value: ir.Value, fit: Fit | None) -> bool:
+        """Return whether half holds the numbers of a stored tensor, also for those who read it."""
+        if fit is None or fit.overflowing or (not fit.exact and fit.magnitude < self._half.least_normal):
+            return False
+        return not any(self._entries[unit].authority in _OF_NUMBERS for unit, _ in self._graph.uses[value])
 
     def _is_produced_half(self, value: ir.Value) -> bool:
         producer = self._graph.producer.get(value)
@@ -302,6 +332,15 @@ class _Planner:
             if kind is not None and kind.dtype == ir.DataType.FLOAT:
                 uses.setdefault(value, []).append(Use(self._graph.root, port))
         return uses
+
+
+_LEAST_STORED = 128
+"""The values from which a half tensor and its Cast are smaller than a float32 tensor: a Cast and its two
+names take some 200 bytes.
+"""
+
+_OF_NUMBERS = frozenset((Authority.PIN, Authority.RANGE, Authority.QUANTISED, Authority.OBSERVATION))
+"""The authorities by which a unit is float32 for its numbers, or asked to be, whatever computes it."""
 
 
 def _attributes(
