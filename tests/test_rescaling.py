@@ -450,12 +450,13 @@ def test_restore_of_another_graph_keeps_exponents(overflowing):
 
 
 def test_the_command_says_so(overflowing, tmp_path):
-    """With --calibrate: a line of the report, the JSON, and explain."""
+    """With --calibrate: a line of the report and of a dry run, the JSON, the page; and explain says why."""
     proto, inputs, _ = overflowing
     onnx.save(proto, tmp_path / "m.onnx")
     np.savez(tmp_path / "m.npz", **inputs)
-    out, told = tmp_path / "out.onnx", tmp_path / "out.json"
-    asked = ("--calibrate", tmp_path / "m.npz", "-o", out, "--json", told)
+    out, told, seen, page = (tmp_path / name for name in ("out.onnx", "out.json", "seen.json", "page.html"))
+    asked = ("--calibrate", tmp_path / "m.npz", "-o", out, "--json", told, "--save-observed", seen)
+    asked = (*asked, "--html", page)
     made = commands.run("rewrite", tmp_path / "m.onnx", *asked)
     assert made.exit_code == 0, made.output
     line = next(line for line in made.output.splitlines() if line.startswith("rescaled"))
@@ -464,6 +465,11 @@ def test_the_command_says_so(overflowing, tmp_path):
     assert json.loads(told.read_text())["rescaled"]["freed"] == 4
     e = exponents_of(json.loads(told.read_text()))["s"]
     assert f"s: stored as 2^{-e}" in commands.run("explain", out, "s").output
+    why = commands.run("explain", tmp_path / "m.onnx", "s", "--observed", seen).output
+    assert f"s: stored as 2^{-e} of what the original has, since 1.40e+05 was seen in 's'" in why
+    dry = commands.run("rewrite", tmp_path / "m.onnx", "--observed", seen, "--dry-run").output
+    assert "rescaled 's'" in dry
+    assert "the same, rescaled as in the result" in page.read_text()
 
 
 @pytest.mark.parametrize(("flags", "expected"), [(("--rescale",), 4), (("--no-rescale",), None)])

@@ -298,6 +298,7 @@ def _print_plan(job: RewriteJob, analysis: Analysis, placement: Comparison | Non
     terminal.print_plan(console, analysis.plan)
     terminal.print_lines(console, summary.match_lines(analysis.matched))
     terminal.print_lines(console, summary.observed_lines(job.seen))
+    terminal.print_lines(console, summary.rescaled_lines(analysis.report()))
     terminal.print_lines(console, summary.prediction_lines(analysis.report().prediction))
     for warning in (*analysis.warnings, *analysis.predicted):
         console.print(f"warning  {in_flags(warning)}")

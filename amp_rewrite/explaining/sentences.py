@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from amp_rewrite.bounds.given import InputRange, Source
@@ -17,7 +17,7 @@ from amp_rewrite.policy.reasons import authority_in_words, in_words
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.rewriting.cast_sites import CastSite, Origin
 from amp_rewrite.rewriting.decisions import Decision, Decisions
-from amp_rewrite.rewriting.plan import Rescaled
+from amp_rewrite.rewriting.plan import Rescaled, Scaled
 from amp_rewrite.text import plural
 
 
@@ -206,8 +206,9 @@ _SENTENCES = {
 
 def of_rescaled(rescaled: Rescaled, half: str) -> str:
     """Return the effect of powers of two, with the largest value that they made fit."""
-    e = next((each.exponent for each in rescaled.values if each.value == rescaled.largest), 0)
-    values = f"'{rescaled.largest}', of which {rescaled.most:.2e} was seen, and others, {stored_as(e)}"
+    e, parts = exponents(rescaled.values).get(rescaled.largest, 0), len(rescaled.regions)
+    others = "others" if parts <= 1 else f"others in {parts} parts of the model"
+    values = f"'{rescaled.largest}', of which {rescaled.most:.2e} was seen, and {others}, {stored_as(e)}"
     counts = (
         plural(rescaled.weights, "weight"),
         plural(rescaled.epsilons, "epsilon"),
@@ -216,9 +217,16 @@ def of_rescaled(rescaled: Rescaled, half: str) -> str:
     return f"{values}: {', '.join(counts)}; {plural(rescaled.freed, 'node')} {half} instead of float32"
 
 
-def stored_as(e: int) -> str:
-    """Return the power of two by which a value is stored."""
-    return f"stored as 2^{-e} of what the original has"
+def exponents(values: Iterable[Scaled]) -> Mapping[str, int]:
+    """Return the exponents of computed values by their names."""
+    return {each.value: each.exponent for each in values if each.reader is None}
+
+
+def stored_as(e: int, rescaled: Rescaled | None = None) -> str:
+    """Return the power of two by which a value is stored, and the reason where one is known."""
+    has_reason = rescaled is not None and len(rescaled.regions) == 1
+    why = f", since {rescaled.most:.2e} was seen in '{rescaled.largest}'" if rescaled and has_reason else ""
+    return f"stored as 2^{-e} of what the original has{why}"
 
 
 def counts(range_counts: RangeCounts, half: str) -> str:

@@ -29,7 +29,7 @@ def lines(report: Report) -> Iterator[SummaryLine]:
     yield from prediction_lines(report.prediction)
     yield from range_lines(report)
     yield from _weight_lines(report)
-    yield from _rescaled_lines(report)
+    yield from rescaled_lines(report)
     yield from _state_lines(report.state)
     yield from _run_lines(report)
     for text in sentences.summary(report.form_changes if report.changed else ()):
@@ -80,7 +80,7 @@ def _weight_lines(report: Report) -> Iterator[SummaryLine]:
             yield SummaryLine(name, f"{plural(count, 'stored value')} {fate}")
 
 
-def _rescaled_lines(report: Report) -> Iterator[SummaryLine]:
+def rescaled_lines(report: Report) -> Iterator[SummaryLine]:
     """Yield what is stored times powers of two, and what that gains."""
     if report.rescaled is not None:
         yield SummaryLine("rescaled", sentences.of_rescaled(report.rescaled, report.half))
