@@ -29,7 +29,7 @@ from amp_rewrite.model import writing
 from amp_rewrite.policy.options import ExternalData, IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
-from amp_rewrite.reporting import terminal
+from amp_rewrite.reporting import terminal, verdict_text
 from amp_rewrite.rewriting.restore import Restored
 from amp_rewrite.rewriting.restore import restore as restored
 from amp_rewrite.running.inputs.feeds import Data
@@ -87,7 +87,9 @@ def restore(
     if isinstance(verdict, AmpRewriteError):
         Console(stderr=quiet).print(f"warning  not compared with the model: {verdict}")
     elif verdict is not None:
-        terminal.print_verdict(console, verdict, per_node=comparing.per_node)
+        subject = terminal.Subject(str(restoration.model))
+        terminal.print_verdict(console, verdict, subject, per_node=comparing.per_node)
+        terminal.print_hints(console, verdict_text.hints(verdict))
         if is_proved:
             console.print(f"note     the result is proved equal to {model} but for precision: {_OFF}")
     refuse_failed(verdict)

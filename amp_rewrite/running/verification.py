@@ -180,8 +180,10 @@ def _outputs(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iterat
         if comparisons[0].is_float:
             output = _measured(output, comparisons, bounds.atol or 0.0)
         broken = tolerances.violations(worst, output.error, bounds)
+        agreement = None if bounds.agreement is None else 1.0 - bounds.agreement
         yield replace(
             output,
+            limit=bounds.error if comparisons[0].is_float else agreement,
             broken=tuple(f"{bound}{_channel(output, bound)}" for bound in broken),
             unbounded=bounds.removed(is_float=comparisons[0].is_float),
         )
