@@ -5,6 +5,7 @@ No other module prints with rich, except the spinner in `cli.progress`.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO
@@ -73,14 +74,14 @@ class Console:
         """Print a label and a text. On a terminal, lines break between words and go on below the text, and
         quoted names are cut in the middle.
         """
-        indent = cell_len(label.text)
-        room = max(self._rich.width - indent, SHORTEST)
-        lines = [_in_line(text)]
+        indent, lines = cell_len(label.text), [brief(text)]
         if self.is_terminal:
-            lines = Text(names_cut(text, room // 2)).wrap(self._rich, room, overflow="ignore")
+            room = max(self._rich.width - indent, SHORTEST)
+            lines = textwrap.wrap(
+                names_cut(text, room // 2), room, break_long_words=False, break_on_hyphens=False
+            )
         for row, line in enumerate(lines):
-            line.rstrip()
-            self._rich.print(Text(" " * indent if row else label.text, label.style).append(line))
+            self._rich.print(Text.assemble(" " * indent if row else (label.text, label.style), line))
 
     def command(self, line: str) -> None:
         """Print a command to a CI log; the caller escapes names in it."""

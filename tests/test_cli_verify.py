@@ -46,11 +46,11 @@ model.onnx --level unsafe-force-all --data large.npz
     | 1 | Mul 'square', whose inputs range from 2 to 300 & --keep-full square
 model.onnx --level unsafe-force-all --data large.npz --in-place     | 1 | --keep-full square
 model.onnx --level unsafe-force-all --data small.npz                | 0 | PASS & no --keep-full
-model.onnx --level unsafe-force-all --no-verify                     | 0 | no compared
+model.onnx --level unsafe-force-all --no-verify                     | 0 | not compared & no compared with
 model.onnx --level unsafe-force-all --data nan.npz
     | 1 | y: proves nothing: NaN or infinities in input 'x' & no PASS & no next
 verify model.onnx model.onnx --data nan.npz                         | 1 | no PASS
-model.onnx --deny Add --deny Mul --deny Sqrt --require-verify       | 0 | compared with the original
+model.onnx --deny Add --deny Mul --deny Sqrt --require-verify       | 0 | PASS & largest error 0.0e+00
 own.onnx | 0 | not compared with the original, which does not load: onnxruntime refuses
 verify model.onnx own.onnx | 1 | not compared with the original: it does not run & no relative L2
 """
@@ -89,10 +89,10 @@ def test_a_bad_verdict_is_told_when_all_is_quiet(model):
 def test_verify_says_yes(model):
     """`verify` of a good rewrite ends with 0 and shows every output."""
     run(model, "-q")
-    result = run("verify", model, model.with_name("model_fp16.onnx"), *data(model, "large"))
+    result = run("verify", model, model.with_name("model_fp16.onnx"), *data(model, "large"), "-v")
     assert result.exit_code == 0
     assert "half emulated" in result.output
-    assert "PASS" in result.output
+    assert result.output.splitlines()[-1].startswith("PASS  ")
 
 
 def test_verify_says_no_and_why(model, tmp_path):
@@ -101,7 +101,8 @@ def test_verify_says_no_and_why(model, tmp_path):
     path = tmp_path / "verdict.json"
     result = run("verify", model, model.with_name("model_fp16.onnx"), *data(model, "large"), "--json", path)
     assert result.exit_code == 1
-    assert "y: non_finite 1 is above 0" in result.output
+    assert "y: 1 value infinite or NaN in one of the two models only" in result.output
+    assert "FAIL  " in result.output
     verdict = json.loads(path.read_text())
     assert verdict["ok"] is False
     assert verdict["outputs"][0]["metrics"]["non_finite"] == 1
@@ -109,11 +110,11 @@ def test_verify_says_no_and_why(model, tmp_path):
 
 
 def test_a_long_name_is_printed_whole(tmp_path):
-    """In 80 columns a name is folded, not cut: two outputs may differ in their ends alone."""
+    """In a pipe no name is cut: two outputs may differ in their ends alone."""
     path, name = tmp_path / "long.onnx", "decoder_" * 6 + "end"
     onnx.save(parser.parse_model(OVERFLOW.replace("y", name)), path)
     lines = run("verify", path, path).output.splitlines()
-    assert name == "".join(line.split("  ")[0].strip() for line in lines[2:])
+    assert name == lines[1].split("  ")[0]
 
 
 def test_tolerances_decide(model):
@@ -170,10 +171,10 @@ def test_names_with_brackets_are_printed_as_they_are(tmp_path):
     assert "1 of 3" in run(path, "--dry-run", "--allow", "Sqrt").output
 
 
-def test_without_onnxruntime_the_extra_is_named_in_full(model, monkeypatch):
-    """The advice names the extra with its brackets."""
+def test_without_onnxruntime_the_advice_works(model, monkeypatch):
+    """It names a package on PyPI, which amp-rewrite is not."""
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    assert "pip install 'amp-rewrite[cpu]'" in run(model, *FORCED).output
+    assert "pip install onnxruntime\n" in run(model, *FORCED).output
 
 
 def reported(path, *flags):
@@ -282,11 +283,11 @@ def test_a_size_that_does_not_fit_names_the_dimension(tmp_path):
 
 def test_a_failure_on_made_up_inputs_says_so(model):
     """The verdict says what it saw; one that is bad on made-up inputs suggests some that are not."""
-    made = run(model, "--level", "unsafe-force-all", "--tolerance", "relative_l2=0", "--seed", "5")
+    made = run(model, "--level", "unsafe-force-all", "--tolerance", "relative_l2=0", "--seed", "5", "-v")
     assert made.exit_code == 1
     assert "on 1 synthetic sample (seed 5); CPU" in made.output
     assert "--data FILE.npz   # these inputs were synthetic" in made.output.splitlines()[-1]
-    given = run(model, *FORCED, *data(model, "large"))
+    given = run(model, *FORCED, *data(model, "large"), "-v")
     assert f"on 1 given sample from {model.with_name('large.npz')}; CPU" in given.output
     assert "made up" not in given.output
 
@@ -399,7 +400,7 @@ def test_what_is_next_after_a_bad_verdict_is_said(model, tmp_path, to):
     done = run("verify", model, half, *given, "--json", tmp_path / "v.json")
     assert done.exit_code == 1
     lines = done.output.splitlines()
-    assert lines[-3].startswith("next     rewrite the original with --keep-full ")
+    assert lines[-3].startswith("next  rewrite the original with --keep-full ")
     assert lines[-2].strip().startswith("amp-rewrite tune searches ")
     assert lines[-1].strip().startswith("amp-rewrite certify says ")
     pins = shlex.split(lines[-3].partition(" with ")[2])

@@ -84,7 +84,7 @@ def test_what_does_not_load_is_restored_with_a_warning(folder):
     first, second, last = told.stdout.splitlines()
     assert first == "not compared with the original: it does not run"
     assert second.startswith("  the rewritten model does not run: onnxruntime refuses the model (")
-    assert last.startswith("next     amp-rewrite restore broken.onnx   #")
+    assert last.startswith("next  amp-rewrite restore broken.onnx   #")
 
 
 def test_a_list_that_leaves_nothing_half_is_warned_of(folder):

@@ -129,7 +129,7 @@ def test_the_flags_that_are_printed_mend_it(path):
     assert found.exit_code == 1
     before = result.read_bytes()
     (line,) = [line for line in found.output.splitlines() if line.startswith("next")]
-    flags, note = line.removeprefix("next     add").split("#")
+    flags, note = line.removeprefix("next  add").split("#")
     assert note.startswith(" tried: PASS, error ")
     *_, last = json.loads(report.read_text())["verification"]["tried"]
     assert last["ok"]
@@ -168,7 +168,7 @@ def test_nothing_is_tried_where_it_cannot_be_followed(path, flag):
     found = commands.run(path, *given, *([flag, plan] if flag == "--plan" else [flag]))
     assert found.exit_code == 1
     assert "  tried --" not in found.output
-    assert ("next     add --keep-full" in found.output) == (flag == "--in-place")
+    assert ("next  add --keep-full" in found.output) == (flag == "--in-place")
 
 
 # ---- what made-up inputs decide

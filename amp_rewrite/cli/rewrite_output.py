@@ -208,7 +208,9 @@ def _print_result(job: RewriteJob, outcome: Outcome) -> None:
     valid = report.ok and (is_half or not job.needs_half)
     passes = valid and (not job.required if verdict_ok is None else verdict_ok)
     bad = isinstance(verdict, Verdict) and bool(reason)
-    loud = Console(stderr=True) if console.quiet and (bad or not passes) else console
+    if isinstance(verdict, AmpRewriteError) and not _is_refused(verdict):
+        Console(stderr=console.quiet).print(f"not compared with the original: {reason}")
+    loud = Console(stderr=True) if bad and console.quiet else console
     if not loud.quiet:
         _print_conclusion(loud, job, outcome, reason, passes=passes)
     terminal.print_hints(loud, next_steps.after(job, outcome, is_bad=bad))
@@ -265,8 +267,6 @@ def _print_conclusion(
             per_node=job.comparing.per_node,
         )
         return
-    if isinstance(verdict, AmpRewriteError) and not _is_refused(verdict):
-        Console(stderr=True).print(f"not compared with the original: {reason}")
     label = "unchanged" if reason == NOTHING_CHANGED else "not compared"
     terminal.print_conclusion(console, label if passes else "FAIL", subject)
 

@@ -122,8 +122,9 @@ def print_verdict(
     `is_verbose` adds all outputs, metrics and details; `per_node` the nodes that add most error.
     """
     outputs = worst_first(verdict.outputs)
-    if is_verbose:
+    if is_verbose or not outputs:
         console.print(describe(verdict))
+    if is_verbose:
         _print_outputs(console, COLUMNS, cells, outputs)
     else:
         _print_outputs(console, SHORT_COLUMNS, short_cells, outputs[:SHOWN])
@@ -180,8 +181,13 @@ def _suspects(blame: Blame) -> Iterator[str]:
     that chooses otherwise.
     """
     if (worst := blame.worst) is not None:
-        lost = f"first to produce {plural(worst.non_finite, 'infinite or NaN value')}{_input_range(worst)}"
-        yield f"look at {_node(worst)}: {lost if worst.non_finite else _errors(worst)}"
+        lost = f"first to produce {plural(worst.non_finite, 'infinite or NaN value')}"
+        subject = (
+            f"{_node(worst)}{_input_range(worst)}: {lost}"
+            if worst.non_finite
+            else f"{_node(worst)}: {_errors(worst)}"
+        )
+        yield f"look at {subject}"
     if blame.choice is not None:
         yield _choice(blame.choice)
 
@@ -194,7 +200,7 @@ def _choice(choice: Choice) -> str:
 def _errors(error: NodeError) -> str:
     """Return the error that a node adds to the outputs, if that was measured; else to its own values."""
     if error.effect is None:
-        return f"error {error.error:.1e}, adds {error.added:.1e}"
+        return f"off by {error.error:.1e}, {error.added:.1e} more than its inputs"
     return f"adds {error.effect:.1e} to the outputs; its own error {error.error:.1e}"
 
 

@@ -85,7 +85,7 @@ def largest(verdict: Verdict) -> str:
         return ""
     images = verdict.inputs.images
     inputs = f"made-up images in {images.value}" if images else "made-up inputs"
-    inputs = inputs if verdict.inputs.is_synthetic else plural(verdict.samples, "sample")
+    inputs = inputs if verdict.inputs.is_synthetic else plural(verdict.samples, "given sample")
     limit = f"limit {_limit(worst)}" if worst.limit is not None else "no limit"
     error = f"largest error {_error(worst)}" if worst.error is not None else f"{_error(worst)} at most"
     return f"{error} ({limit}, {inputs})"
