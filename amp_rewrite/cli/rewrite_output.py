@@ -206,13 +206,14 @@ def _print_result(job: RewriteJob, outcome: Outcome) -> None:
     verdict_ok = verdict.ok if isinstance(verdict, Verdict) and not verdict.is_made_up else None
     is_half = report.obstacle is None or report.obstacle.already
     valid = report.ok and (is_half or not job.needs_half)
-    passes = valid and (not job.required if verdict_ok is None else verdict_ok)
     bad = isinstance(verdict, Verdict) and bool(reason)
     if isinstance(verdict, AmpRewriteError) and not _is_refused(verdict):
         Console(stderr=console.quiet).print(f"not compared with the original: {reason}")
     loud = Console(stderr=True) if bad and console.quiet else console
     if not loud.quiet:
-        _print_conclusion(loud, job, outcome, reason, passes=passes)
+        is_open = isinstance(verdict, Verdict) and not verdict.is_made_up
+        is_bad = not valid or (job.required and not is_open)
+        _print_conclusion(loud, job, outcome, reason, is_valid=not is_bad)
     terminal.print_hints(loud, next_steps.after(job, outcome, is_bad=bad))
     comparison_flags.refuse_failed(verdict)
     exit_codes.end_rewrite(valid=valid, verdict_ok=verdict_ok, required=job.required)
@@ -248,7 +249,7 @@ def _story(outcome: Outcome) -> Iterator[SummaryLine]:
 
 
 def _print_conclusion(
-    console: Console, job: RewriteJob, outcome: Outcome, reason: str, *, passes: bool
+    console: Console, job: RewriteJob, outcome: Outcome, reason: str, *, is_valid: bool
 ) -> None:
     """Print the comparison and the last lines: the verdict, sizes, FLOPs, the largest error, the speed."""
     report, verdict, result = outcome.result.report, outcome.verification, outcome.result.model
@@ -262,13 +263,15 @@ def _print_conclusion(
             console,
             verdict,
             subject,
-            is_valid=passes or (verdict.is_made_up and not job.required),
+            is_valid=is_valid,
             is_verbose=job.is_verbose,
             per_node=job.comparing.per_node,
         )
         return
     label = "unchanged" if reason == NOTHING_CHANGED else "not compared"
-    terminal.print_conclusion(console, label if passes else "FAIL", subject)
+    if reason == NOTHING_CHANGED:
+        subject = replace(subject, notes=[f"not compared with the original: {reason}"])
+    terminal.print_conclusion(console, label if is_valid else "FAIL", subject)
 
 
 def _engine_line(engine: Placement) -> SummaryLine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Iterator
+from pathlib import PurePath
 
 from amp_rewrite.coverage.counts import some
 from amp_rewrite.running.comparison import HalvedPort
@@ -75,7 +76,9 @@ def _badness(output: Output) -> tuple[bool, bool, bool, float]:
 
 def conclusion(verdict: Verdict) -> str:
     """Return PASS, FAIL, or that the comparison is inconclusive."""
-    return "PASS" if verdict.ok else "inconclusive" if verdict.is_made_up else "FAIL"
+    if verdict.ok:
+        return "PASS"
+    return "FAIL" if verdict.signature or verdict.is_far else "inconclusive"
 
 
 def largest(verdict: Verdict) -> str:
@@ -83,9 +86,11 @@ def largest(verdict: Verdict) -> str:
     worst = next(iter(worst_first(output for output in verdict.outputs if output.is_compared)), None)
     if worst is None:
         return ""
-    images = verdict.inputs.images
-    inputs = f"made-up images in {images.value}" if images else "made-up inputs"
-    inputs = inputs if verdict.inputs.is_synthetic else plural(verdict.samples, "given sample")
+    source = verdict.inputs
+    inputs = f"made-up images in {source.images.value}" if source.images else "made-up inputs"
+    if not source.is_synthetic:
+        names = some([PurePath(path).name for path in source.paths], _NAMED)
+        inputs = f"{plural(verdict.samples, 'given sample')}{f' from {names}' if names else ''}"
     limit = f"limit {_limit(worst)}" if worst.limit is not None else "no limit"
     error = f"largest error {_error(worst)}" if worst.error is not None else f"{_error(worst)} at most"
     return f"{error} ({limit}, {inputs})"
