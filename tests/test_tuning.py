@@ -377,7 +377,7 @@ def test_the_command_writes_a_result_and_its_plan(files):
     data = ["--data", files / "in.npz"]
     done = run(
         "tune", files / "m.onnx", "-o", files / "t.onnx", "--save-plan", files / "p.json",
-        "--json", files / "t.json", "--max-error", "1e-3", "--prefer", "flops", *data,
+        "--json", files / "t.json", "--max-error", "1e-3", "--prefer", "flops", "-v", *data,
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "tuned" in done.output
@@ -399,7 +399,7 @@ def test_the_main_job_repairs_itself(wide):
     """
     done = run(
         wide / "m.onnx", "-o", wide / "r.onnx", "--data", wide / "in.npz", "--json", wide / "r.json",
-        "--keep-full", "squash", *DEVICE,
+        "--keep-full", "squash", "-v", *DEVICE,
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     told = json.loads((wide / "r.json").read_text())
@@ -528,7 +528,7 @@ def test_the_hull_has_what_no_plan_beats():
 @pytest.mark.slow
 def test_the_main_job_repairs_itself_in_place(wide):
     """The file holds the tuned result."""
-    done = run(wide / "m.onnx", "--in-place", "--data", wide / "in.npz", *DEVICE)
+    done = run(wide / "m.onnx", "--in-place", "--data", wide / "in.npz", "-v", *DEVICE)
     assert done.exit_code == 0, done.output
     assert "tuned" in done.output
     assert run("explain", wide / "m.onnx", "shift").exit_code == 0

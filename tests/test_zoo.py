@@ -218,6 +218,22 @@ def test_what_is_not_known_is_not_far(tmp_path, scale, status, code):
     assert (alone.exit_code, told["why"] in alone.output) == (code, True)
 
 
+@pytest.mark.parametrize(
+    ("errors", "error"), [([3e-4, None], 3e-4), ([None], None), ([3e-4, "nan"], None), ([1e-4, 2e-4], 2e-4)]
+)
+def test_the_error_of_a_row_is_that_of_its_float_outputs(errors, error):
+    """An output that is not float has none, and hides no other; one that is not finite does."""
+    verdict = {"outputs": [{"error": each} for each in errors]}
+    told = {**REPORT, "verification": verdict}
+    assert row.numbers(told)["error"] == error
+
+
+REPORT = {
+    "nodes": {"half": 1, "mixed": 0, "full": 1, "other": 0},
+    **{"changed": True, "casts_added": 0, "prediction": None, "size_before": 2, "size_after": 1},
+}
+
+
 def test_rows_survive_json():
     """What is recorded is what was found."""
     found = row.Row("a", "a.onnx", Status.FAR, "why", sizes=(3, 2), error=0.5, seconds=1.5)

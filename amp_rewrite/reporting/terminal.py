@@ -142,8 +142,8 @@ def print_verdict(
         console.whole(f"  {text}")
     label = conclusion(verdict) if is_valid else "FAIL"
     clauses = (*subject.clauses, *filter(None, [largest(verdict)]))
-    notes = (*(_suspects(blame) if blame is not None and not verdict.ok else ()), *subject.notes)
-    print_conclusion(console, label, Subject(subject.name, clauses, notes))
+    suspects = tuple(_suspects(blame)) if blame is not None and not verdict.ok else ()
+    print_conclusion(console, label, Subject(subject.name, clauses, suspects or subject.notes))
 
 
 def _print_outputs(

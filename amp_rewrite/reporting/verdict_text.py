@@ -54,7 +54,11 @@ def short_cells(output: Output) -> tuple[str, ...]:
 
 
 def _error(output: Output) -> str:
-    """Return the error of an output, or the share of values that differ if it is not float."""
+    """Return the error of an output, or the share of values that differ if it is not float, or the number of
+    values that are infinite or NaN in one of the two models only.
+    """
+    if any(bound.startswith("non_finite ") for bound in output.broken):
+        return f"{output.metrics.non_finite:,} inf or NaN"
     return _number(output.error) if output.error is not None else f"{distance(output):.1%} differ"
 
 
@@ -69,9 +73,10 @@ def worst_first(outputs: Iterable[Output]) -> list[Output]:
     return sorted(outputs, key=_badness, reverse=True)
 
 
-def _badness(output: Output) -> tuple[bool, bool, bool, float]:
-    ratio = distance(output) / (output.limit or 1.0)
-    return bool(output.broken), output.is_undecided, output.is_compared, math.inf if ratio != ratio else ratio
+def _badness(output: Output) -> tuple[bool, bool, int, float]:
+    ratio = distance(output) / (output.limit or 1.0) if output.is_compared else -1.0
+    lost = output.metrics.non_finite
+    return bool(output.broken), output.is_undecided, lost, math.inf if math.isnan(ratio) else ratio
 
 
 def conclusion(verdict: Verdict) -> str:
@@ -92,7 +97,8 @@ def largest(verdict: Verdict) -> str:
         names = some([PurePath(path).name for path in source.paths], _NAMED)
         inputs = f"{plural(verdict.samples, 'given sample')}{f' from {names}' if names else ''}"
     limit = f"limit {_limit(worst)}" if worst.limit is not None else "no limit"
-    error = f"largest error {_error(worst)}" if worst.error is not None else f"{_error(worst)} at most"
+    is_error = worst.error is not None and not worst.metrics.non_finite
+    error = f"largest error {_error(worst)}" if is_error else f"at worst {_error(worst)}"
     return f"{error} ({limit}, {inputs})"
 
 
@@ -208,10 +214,7 @@ def faults(verdict: Verdict) -> Iterator[str]:
     yield from verdict.signature
     for output in verdict.outputs:
         for bound in output.broken:
-            if bound.startswith("non_finite "):
-                count = plural(output.metrics.non_finite, "value")
-                yield f"{output.name}: {count} infinite or NaN in one of the two models only"
-            elif not bound.startswith(("error ", "agreement ")):
+            if not bound.startswith(("error ", "agreement ", "non_finite ")):
                 yield f"{output.name}: {bound}"
     yield from (metric.fault for metric in verdict.metrics if metric.fault)
     yield from verdict.unproven[:-1] if verdict.is_made_up else verdict.unproven
