@@ -235,7 +235,7 @@ class MissingPackageError(AmpRewriteError):
     Examples:
         >>> from amp_rewrite.errors import MissingPackageError
         >>> str(MissingPackageError("onnxruntime", extra="cpu", purpose="a comparison"))
-        "a comparison needs the package onnxruntime; install it with: pip install onnxruntime"
+        'a comparison needs the package onnxruntime; install it with: pip install onnxruntime'
     """
 
     def __init__(self, package: str, *, extra: str, purpose: str) -> None:

@@ -230,7 +230,11 @@ def test_the_error_of_a_row_is_that_of_its_float_outputs(errors, error):
 
 REPORT = {
     "nodes": {"half": 1, "mixed": 0, "full": 1, "other": 0},
-    **{"changed": True, "casts_added": 0, "prediction": None, "size_before": 2, "size_after": 1},
+    "changed": True,
+    "casts_added": 0,
+    "prediction": None,
+    "size_before": 2,
+    "size_after": 1,
 }
 
 

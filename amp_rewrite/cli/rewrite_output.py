@@ -236,14 +236,14 @@ def _rewrite_lines(job: RewriteJob, outcome: Outcome) -> Iterator[SummaryLine]:
 
 def _story(outcome: Outcome) -> Iterator[SummaryLine]:
     """Yield the line on a repair: the error of the first attempt, and what a better one cost."""
-    first, report = outcome.first, outcome.result.report
+    first, after = outcome.first, outcome.result.report
     if first is None or not isinstance(first.verification, Verdict):
         return
-    before, after = first.result.report, report
+    before = first.result.report
     back = before.nodes.half + before.nodes.mixed - after.nodes.half - after.nodes.mixed
     change = f"put {plural(back, 'node')} back to float32" if back > 0 else "chose other nodes for float32"
-    speeds = [each.speedup for each in (before.prediction, after.prediction) if each is not None]
-    cost = f", predicted {speeds[0]:.1f} -> {speeds[1]:.1f} times as fast" if len(speeds) > 1 else ""
+    speeds = [f"{each.speedup:.1f}" for each in (before.prediction, after.prediction) if each is not None]
+    cost = f", predicted {' -> '.join(speeds)} times as fast" if len(set(speeds)) > 1 else ""
     error = first.verification.error
     yield SummaryLine("repair", f"first attempt {error:.1e}: {change}{cost}")
 
@@ -340,7 +340,11 @@ def _print_plan(job: RewriteJob, analysis: Analysis, placement: Comparison | Non
     terminal.print_plan(console, analysis.plan)
     terminal.print_lines(console, summary.match_lines(analysis.matched))
     terminal.print_lines(console, summary.observed_lines(job.seen))
-    terminal.print_lines(console, summary.prediction_lines(analysis.report().prediction))
+    prediction = analysis.report().prediction
+    if prediction is not None and not job.is_verbose:
+        terminal.print_lines(console, [SummaryLine("speed", summary.speed(prediction))])
+    else:
+        terminal.print_lines(console, summary.prediction_lines(prediction))
     warnings = map(in_flags, (*analysis.warnings, *analysis.predicted))
     terminal.print_lines(console, (SummaryLine("warning", warning) for warning in warnings))
     nodes = analysis.report().nodes
