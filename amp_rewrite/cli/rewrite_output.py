@@ -341,10 +341,8 @@ def _print_plan(job: RewriteJob, analysis: Analysis, placement: Comparison | Non
     terminal.print_lines(console, summary.match_lines(analysis.matched))
     terminal.print_lines(console, summary.observed_lines(job.seen))
     prediction = analysis.report().prediction
-    if prediction is not None and not job.is_verbose:
+    if prediction is not None:
         terminal.print_lines(console, [SummaryLine("speed", summary.speed(prediction))])
-    else:
-        terminal.print_lines(console, summary.prediction_lines(prediction))
     warnings = map(in_flags, (*analysis.warnings, *analysis.predicted))
     terminal.print_lines(console, (SummaryLine("warning", warning) for warning in warnings))
     nodes = analysis.report().nodes

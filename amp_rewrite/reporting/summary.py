@@ -113,13 +113,9 @@ def speed(prediction: Prediction) -> str:
     times, device = f"{prediction.speedup:.1f}", prediction.device
     speed = "about as fast as float32" if times == "1.0" else f"about {times} times as fast as float32"
     if device in devices.BY_NAME:
-        device = f"{'an' if device[0] in _VOWELS else 'a'} {device.upper()}"
+        device = f"{'a' if device == devices.T4.name else 'an'} {device.upper()}"
     at = f"predicted at {prediction.sizes}" if prediction.sizes else "predicted"
     return f"{speed} on {device} ({', '.join((at, *frozen_analysis.size_notes(prediction)))})"
-
-
-_VOWELS = "aefhilmnorsx8"
-"""Letters and digits whose names begin with a vowel."""
 
 
 def prediction_lines(prediction: Prediction | None) -> Iterator[SummaryLine]:

@@ -16,22 +16,8 @@ from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.explaining.sentences import CastExplanation, Step, first_step, of_cause, size
 from amp_rewrite.onnx_types.element_types import element_type_name
 from amp_rewrite.policy.named_policies import Policy
+from amp_rewrite.reporting import verdict_text
 from amp_rewrite.reporting.summary import lines
-from amp_rewrite.reporting.verdict_text import (
-    COLUMNS,
-    SHORT_COLUMNS,
-    cells,
-    conclusion,
-    describe,
-    details,
-    faults,
-    in_vain,
-    largest,
-    results,
-    short_cells,
-    warnings,
-    worst_first,
-)
 from amp_rewrite.rewriting.cast_sites import Origin
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.plan import Plan
@@ -121,27 +107,30 @@ def print_verdict(
 
     `is_verbose` adds all outputs, metrics and details; `per_node` the nodes that add most error.
     """
-    outputs = worst_first(verdict.outputs)
+    outputs = verdict_text.worst_first(verdict.outputs)
     if is_verbose or not outputs:
-        console.print(describe(verdict))
+        console.print(verdict_text.describe(verdict))
     if is_verbose:
-        _print_outputs(console, COLUMNS, cells, outputs)
+        _print_outputs(console, verdict_text.COLUMNS, verdict_text.cells, outputs)
     else:
-        _print_outputs(console, SHORT_COLUMNS, short_cells, outputs[:SHOWN])
+        _print_outputs(console, verdict_text.SHORT_COLUMNS, verdict_text.short_cells, outputs[:SHOWN])
         if len(outputs) > SHOWN:
             console.print(f"and {plural(len(outputs) - SHOWN, 'more output')}, none of them worse (-v)")
-    for note in (*results(verdict), *(details(verdict) if is_verbose else ())):
+    for note in (*verdict_text.results(verdict), *(verdict_text.details(verdict) if is_verbose else ())):
         console.print(f"  {note}")
-    print_lines(console, (SummaryLine("warning", text) for text in (*verdict.warnings, *warnings(verdict))))
-    for fault in verdict.faults if is_verbose else tuple(faults(verdict))[:SHOWN]:
+    print_lines(
+        console,
+        (SummaryLine("warning", text) for text in (*verdict.warnings, *verdict_text.warnings(verdict))),
+    )
+    for fault in verdict.faults if is_verbose else tuple(verdict_text.faults(verdict))[:SHOWN]:
         console.print(Styled(f"  {fault}", "red"))
     blame = verdict.blame
     for error in blame.nodes[:SHOWN] if blame is not None and per_node else ():
         console.print(f"  {_node(error)}: {_errors(error)}")
-    for text in in_vain(verdict) if is_verbose else ():
+    for text in verdict_text.in_vain(verdict) if is_verbose else ():
         console.whole(f"  {text}")
-    label = conclusion(verdict) if is_valid else "FAIL"
-    clauses = (*subject.clauses, *filter(None, [largest(verdict)]))
+    label = verdict_text.conclusion(verdict) if is_valid else "FAIL"
+    clauses = (*subject.clauses, *filter(None, [verdict_text.largest(verdict)]))
     suspects = tuple(_suspects(blame)) if blame is not None and not verdict.ok else ()
     print_conclusion(console, label, Subject(subject.name, clauses, suspects or subject.notes))
 

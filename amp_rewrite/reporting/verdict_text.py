@@ -11,15 +11,7 @@ from amp_rewrite.coverage.counts import some
 from amp_rewrite.running.comparison import HalvedPort
 from amp_rewrite.running.metrics import SMALLEST
 from amp_rewrite.running.tolerances import Measured, Tolerances
-from amp_rewrite.running.verdict import (
-    FailedStress,
-    NotJudged,
-    Output,
-    Tried,
-    Verdict,
-    distance,
-    shortest,
-)
+from amp_rewrite.running.verdict import FailedStress, NotJudged, Output, Tried, Verdict, distance, shortest
 from amp_rewrite.text import plural
 
 COLUMNS = ("output", "error", "floor", "noise", "relative L2", "max abs", "cosine", "agree", "verdict")
