@@ -454,3 +454,36 @@ def test_a_pin_in_half_that_is_to_blame_is_left_out(model):
     assert "--keep-full square" in pins
     assert "--force-half" not in pins
     assert run(model, *shlex.split(pins)).exit_code == 0
+
+
+# ---- the answer in short
+
+
+def test_the_worst_outputs_come_first_and_the_rest_with_v(tmp_path):
+    """Five rows, and a line that counts the others; none of these in the table with -v."""
+    names = [f"y{at}" for at in range(7)]
+    nodes = "".join(f"{name} = Mul (x, k{at}) " for at, name in enumerate(names))
+    outs = ", ".join(f"float[4] {name}" for name in names)
+    models = []
+    for factor in (1.0, 1.001):
+        stored = ", ".join(f"float k{at} = {{{1 + at * (factor - 1)}}}" for at in range(7))
+        text = (
+            f"""<ir_version: 9, opset_import: ["": 17]> g (float[4] x) => ({outs}) <{stored}> {{ {nodes} }}"""
+        )
+        models.append(tmp_path / f"{factor}.onnx")
+        onnx.save(parser.parse_model(text), models[-1])
+    lines = run("verify", *models).stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:6]] == names[:1:-1]
+    assert lines[6] == "and 2 more outputs, none of them worse (-v)"
+    assert lines[7].startswith(f"PASS  {models[1]}  largest error 6.0e-03 (limit 1e-02, made-up inputs)")
+    every = run("verify", *models, "-v").stdout
+    assert all(re.search(rf"^{name} ", every, re.MULTILINE) for name in names)
+
+
+def test_an_output_that_is_not_float_has_its_share_of_differences(tmp_path):
+    """In place of an error, with the limit of that."""
+    body = "g (float[8] x) => (float[8] y, int64[8] n) { y = Identity (x) n = Cast <to = 7> (x) }"
+    onnx.save(parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {body}'), tmp_path / "m.onnx")
+    told = run("verify", tmp_path / "m.onnx", tmp_path / "m.onnx").stdout
+    assert re.search(r"^n +0\.0% differ +1% +PASS", told, re.MULTILINE)
+    assert "largest error 0.0e+00 (limit 1e-02, made-up inputs)" in told.splitlines()[-1]

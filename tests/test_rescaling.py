@@ -252,7 +252,7 @@ def test_masks_are_no_demand():
 
 
 def test_what_is_restored_before_a_mask_is_float32():
-    """Products are half; the Mul that restores them, the mask and the softmax stay float32, and are proved."""
+    """Products are half; the Mul that restores them, the mask and the softmax stay float32; proved."""
     text = """g (float[1,2048,256] x) => (float[1,2048,256] y)
         <float[256,256] wq, float[256,256] wk, float[2048,2048] mask> {
       q = MatMul (x, wq) k = MatMul (x, wk) t = Transpose <perm = [0, 2, 1]> (k) l = MatMul (q, t)

@@ -65,10 +65,10 @@ def worst_first(outputs: Iterable[Output]) -> list[Output]:
     return sorted(outputs, key=_badness, reverse=True)
 
 
-def _badness(output: Output) -> tuple[bool, bool, int, float]:
+def _badness(output: Output) -> tuple[bool, bool, int, float, bool]:
     ratio = distance(output) / (output.limit or 1.0) if output.is_compared else -1.0
-    lost = output.metrics.non_finite
-    return bool(output.broken), output.is_undecided, lost, math.inf if math.isnan(ratio) else ratio
+    ratio, lost = math.inf if math.isnan(ratio) else ratio, output.metrics.non_finite
+    return bool(output.broken), output.is_undecided, lost, ratio, output.error is not None
 
 
 def conclusion(verdict: Verdict) -> str:
