@@ -481,7 +481,7 @@ def test_the_gate_holds_after_a_search(tmp_path):
     folder = saved(tmp_path, JUST_PAYS)
     given = ("--tolerance", "error=5e-4", "--data", folder / "in.npz", "--json", folder / "r.json")
     for command in ([], ["tune"], ["tune", "--prefer", "flops"]):
-        done = run(*command, folder / "m.onnx", "-o", folder / "r.onnx", *given, *DEVICE, "--gate")
+        done = run(*command, folder / "m.onnx", "-o", folder / "r.onnx", *given, *DEVICE, "--gate", "-v")
         assert done.exit_code == 0, done.output
         assert "0 in float16" in done.output
         assert "search   float32 is fastest" in done.output

@@ -228,7 +228,7 @@ def _rewrite_lines(job: RewriteJob, outcome: Outcome) -> Iterator[SummaryLine]:
     shown = None if job.is_verbose and is_whole else _KEPT if job.is_verbose else summary.BRIEF
     yield from (line for line in summary.lines(report) if shown is None or line.name in shown)
     yield from summary.observed_lines(job.seen)
-    story = tuple(_story(outcome))
+    story = tuple(_story(outcome)) if report.obstacle is None else ()
     yield from story
     if not story or job.is_verbose or job.tuning.is_requested:
         yield from search_lines(outcome)
