@@ -255,7 +255,7 @@ def test_an_allowed_operator_raises_the_opset_that_it_needs(tmp_path, operator):
     """To the first one in which its schema has half; nobody else's opset moves for it."""
     path, out = tmp_path / "m.onnx", tmp_path / "r.onnx"
     onnx.save(text.model(QDQ), path)
-    done = run(path, "-o", out, "--allow", operator)
+    done = run(path, "-o", out, "--allow", operator, "-v")
     assert (done.exit_code, "opset raised from 13 to 19" in done.output) == (0, True), done.output
     assert "PASS" in done.output
     assert "opset raised" not in run(path, "-o", out, "--deny", "Relu").output

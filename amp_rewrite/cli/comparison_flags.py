@@ -20,7 +20,7 @@ from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting.report import SummaryLine
-from amp_rewrite.running import run_arguments, sessions, tolerances, verification
+from amp_rewrite.running import emulation, run_arguments, tolerances, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data, Trial, of_source, trials
@@ -259,8 +259,8 @@ comparison_flags = grouped(
 
 def swapped(command: str, original: Path, rewritten: Path) -> Iterator[SummaryLine]:
     """Yield a hint that the two models seem to be in the wrong order: the first has half, the second none."""
-    half = sessions.half_of(original)
-    if half is None or sessions.half_of(rewritten) is not None:
+    half = emulation.half_of(original)
+    if half is None or emulation.half_of(rewritten) is not None:
         return
     line = f"amp-rewrite {command} {as_argument(rewritten)} {as_argument(original)}"
     hint = f"{original} has {half.name} and {rewritten} has none: the original comes first ({line})"

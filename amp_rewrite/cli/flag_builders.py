@@ -250,6 +250,9 @@ require_half_flag = switch(
 )
 
 
+verbose_flag: Any = click.option(
+    "-v", "--verbose", is_flag=True, help="Print everything: versions, times, ranges, proofs, all outputs."
+)
 quiet_flag: Any = click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 
 

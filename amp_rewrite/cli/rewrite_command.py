@@ -138,7 +138,6 @@ calibration_flags = grouped(
 )
 @calibration_flags
 @job_flags("Write the plan as JSON, for --plan.", "check", "certify", "metadata", "external_data")
-@click.option("-v", "--verbose", is_flag=True, help="Print the versions, and how long each stage took.")
 @switch("--latency", "Time both models, as bench does, for --html and --plots.")
 def rewrite(
     job: RewriteJob,
@@ -149,7 +148,6 @@ def rewrite(
     rescale: bool,
     no_verify: bool,
     require_verify: bool,
-    verbose: bool,
     calibration: CalibrationFlags,
     latency: bool,
 ) -> None:
@@ -164,7 +162,7 @@ def rewrite(
     the exit code is the highest. A model that is half already stays as it is, and is copied only with
     --output.
     """
-    if verbose:
+    if job.is_verbose:
         terminal.print_lines(Console(quiet=job.is_quiet), summary.versions())
     if rescale:
         _refuse_rescale(job, ObservePolicy(observe))
@@ -179,7 +177,6 @@ def rewrite(
         required=require_verify,
         compiles=compiler is not None,
         in_place=in_place,
-        is_verbose=verbose,
         files=replace(job.files, observed=calibration.save),
     )
     with job.running(calibration.paths) as running_job:

@@ -29,6 +29,7 @@ from amp_rewrite.cli.flag_builders import (
     output_flag,
     quiet_flag,
     require_half_flag,
+    verbose_flag,
     written_file,
 )
 from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
@@ -414,6 +415,7 @@ def job_flags(save_plan: str, *result: str, takes_plan: bool = True) -> Flag:
         json_flag("report"),
         require_half_flag,
         quiet_flag,
+        verbose_flag,
     )
     groups = (
         grouped(files, "own", dict),
@@ -450,6 +452,7 @@ def job_flags(save_plan: str, *result: str, takes_plan: bool = True) -> Flag:
                 output=own["output"],
                 needs_half=own["require_half"],
                 is_quiet=own["quiet"],
+                is_verbose=own["verbose"],
             )
             return command(job=job, **arguments)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from amp_rewrite.analysis.facts import Facts
@@ -57,7 +57,7 @@ PREDICTED = "predicted, not measured"
 def summary(times: Prediction) -> str:
     """Return the speedup of a result over float32 and over all half, with its launches and Casts."""
     speeds = f"{times.speedup:.2f}x float32 and {times.of_everything:.2f}x everything in {times.half}"
-    return f"{speeds} on {times.device}{_at(times)}, {_launches(times.result)} ({PREDICTED})"
+    return f"{speeds} on {times.device}{at_sizes(times)}, {_launches(times.result)} ({PREDICTED})"
 
 
 def _launches(run: RunTime) -> str:
@@ -79,7 +79,7 @@ def warnings(prediction: Prediction | None, *, gated: bool) -> tuple[str, ...]:
     remedy = _GATED if gated else _REMEDY
     if not prediction.fast_half:
         return (f"{prediction.device} is no faster in {prediction.half} than in float32; {remedy}",)
-    speed = f"predicted speed {prediction.speedup:.2f}x float32 on {prediction.device}{_at(prediction)}"
+    speed = f"predicted speed {prediction.speedup:.2f}x float32 on {prediction.device}{at_sizes(prediction)}"
     return (f"{speed}{_why(prediction)}; {remedy}",)
 
 
@@ -87,17 +87,23 @@ _GATED = "the model stays as it is (`Options.gate`)"
 _REMEDY = "`Options.gate` leaves such a model as it is"
 
 
-def _at(prediction: Prediction) -> str:
+def at_sizes(prediction: Prediction) -> str:
+    """Return the sizes of a prediction with " at " before them; empty without sizes."""
     if not prediction.sizes:
         return ""
+    notes = ", ".join(size_notes(prediction))
+    return f" at {prediction.sizes} ({notes})" if notes else f" at {prediction.sizes}"
+
+
+def size_notes(prediction: Prediction) -> Iterator[str]:
+    """Return the origins of the sizes of a prediction."""
     origin = f"sizes {prediction.sizes_from}" if prediction.sizes_from else ""
     open_sizes = (
         f"{'other' if origin else 'open'} sizes count as {prediction.open_size}"
         if prediction.open_size
         else ""
     )
-    notes = ", ".join(filter(None, (origin, open_sizes)))
-    return f" at {prediction.sizes} ({notes})" if notes else f" at {prediction.sizes}"
+    return filter(None, (origin, open_sizes))
 
 
 def _why(prediction: Prediction) -> str:

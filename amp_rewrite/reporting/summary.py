@@ -13,6 +13,7 @@ from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.coverage.counts import Counts, Coverage
 from amp_rewrite.explaining import frozen_analysis, sentences
 from amp_rewrite.explaining.sentences import size
+from amp_rewrite.policy import devices
 from amp_rewrite.policy.options import DECLARED, IOTypes
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan import FloatState
@@ -25,7 +26,7 @@ def lines(report: Report) -> Iterator[SummaryLine]:
     yield _nodes(report.nodes, report.half, "float32")
     removed = f", {report.casts_removed:,} removed" if report.casts_removed else ""
     yield SummaryLine("Casts", f"{report.casts_added:,} added{removed}")
-    yield SummaryLine("size", _sizes(report))
+    yield SummaryLine("size", _share(report))
     yield from prediction_lines(report.prediction)
     yield from range_lines(report)
     yield from _weight_lines(report)
@@ -110,6 +111,29 @@ def _state_lines(state: FloatState | None) -> Iterator[SummaryLine]:
         yield SummaryLine("state", f"{pairs}, such as {state.pairs[0]}: {saved}")
 
 
+BRIEF = ("rescaled", "matched", "warning", "BROKEN")
+"""The lines of a summary that a command prints without --verbose."""
+
+
+def sizes(report: Report) -> str:
+    """Return the size before and, unless nothing was written, after, in one unit where they share it."""
+    before, after = size(report.size_before), size(report.size_after)
+    if not report.size_after:
+        return before
+    number, unit = before.split(" ")
+    return f"{number if after.endswith(f' {unit}') else before} -> {after}"
+
+
+def speed(prediction: Prediction) -> str:
+    """Return the predicted speed relative to float32 in a sentence."""
+    times, device = f"{prediction.speedup:.1f}", prediction.device
+    speed = "about as fast as float32" if times == "1.0" else f"about {times} times as fast as float32"
+    if device in devices.BY_NAME:
+        device = f"{'a' if device == devices.T4.name else 'an'} {device.upper()}"
+    at = f"predicted at {prediction.sizes}" if prediction.sizes else "predicted"
+    return f"{speed} on {device} ({', '.join((at, *frozen_analysis.size_notes(prediction)))})"
+
+
 def prediction_lines(prediction: Prediction | None) -> Iterator[SummaryLine]:
     """Yield the predicted speed, where there is any."""
     if prediction is not None:
@@ -144,12 +168,10 @@ def coverage_lines(coverage: Coverage) -> Iterator[SummaryLine]:
     yield SummaryLine("Casts", f"{len(coverage.casts):,} between half and float32")
 
 
-def _sizes(report: Report) -> str:
-    """Return the size before and, unless nothing was written, after."""
-    if not report.size_after:
-        return size(report.size_before)
-    share = f" ({report.size_after / report.size_before:.0%})" if report.size_before else ""
-    return f"{size(report.size_before)} -> {size(report.size_after)}{share}"
+def _share(report: Report) -> str:
+    """Return the sizes, and the second one as a share of the first."""
+    has_both = report.size_before and report.size_after
+    return f"{sizes(report)} ({report.size_after / report.size_before:.0%})" if has_both else sizes(report)
 
 
 _PACKAGES = ("onnx", "onnx-ir", "numpy", "onnxruntime", "onnxruntime-gpu")

@@ -10,7 +10,7 @@ import mmap
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,6 @@ from onnx import helper, parser
 
 from amp_rewrite.errors import MissingPackageError, ModelError, OptionError, RunError
 from amp_rewrite.model import loading, proto_traversal
-from amp_rewrite.numerics.half import BY_NAME, Half
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.process import interruptible, startup
 from amp_rewrite.running import webgpu
@@ -398,9 +397,11 @@ def open_session(
     try:
         return opened(model, device, options)
     except ModelError:
+        if device is not Device.CPU:
+            raise
         options.add_session_config_entry(NO_QUANTISED, "1")  # it fuses some that it then refuses (1.32)
         with contextlib.suppress(ModelError):
-            return opened(model, device, options) if device is Device.CPU else None
+            return opened(model, device, options)
         raise
 
 
@@ -481,21 +482,3 @@ def run_session(
 
 
 # The half type of a model, by its Casts, stored tensors and inputs.
-
-
-def half_of(model: Runnable) -> Half | None:
-    """Return the first half type in a model; None for a model without half."""
-    proto = model if isinstance(model, onnx.ModelProto) else loading.load_graph(Path(model))
-    return next((_HALVES[dtype] for dtype in _element_types(proto) if dtype in _HALVES), None)
-
-
-_HALVES = {int(half.dtype): half for half in BY_NAME.values()}
-
-
-def _element_types(proto: onnx.ModelProto) -> Iterator[int]:
-    for node in proto_traversal.every_node(proto):
-        if node.op_type == "Cast":
-            yield from (attribute.i for attribute in node.attribute if attribute.name == "to")
-    for graph in (*proto_traversal.graphs(proto.graph), *proto_traversal.in_functions(proto)):
-        yield from (tensor.data_type for tensor in graph.initializer)
-        yield from (declared.type.tensor_type.elem_type for declared in graph.input)

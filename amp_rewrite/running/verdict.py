@@ -37,14 +37,16 @@ class Output:
     `noise` is float32's own error: of the original without onnxruntime's optimisation, on the first sample.
     None if not applicable or not measured. `by_sample` is the relative L2 error of each step of each sample,
     None if it lacks this output. `is_undecided` holds if the output violates a bound but float32 noise is of
-    similar size, so that no bound counts as violated, or if all outputs are vacuous. `unbounded` names the
-    removed bounds.
+    similar size, so that no bound counts as violated, or if all outputs are vacuous. `limit` is the bound on
+    the error, for an output that is not float on the share of different values; `unbounded` names removed
+    bounds.
     """
 
     name: str
     metrics: Metrics
     broken: tuple[str, ...]
     error: float | None = None
+    limit: float | None = None
     floor: float | None = None
     noise: float | None = None
     spread: float | None = None
@@ -194,13 +196,9 @@ class Verdict:
             replace(output, broken=(), is_undecided=bool(output.broken) or output.is_undecided)
             for output in self.outputs
         )
-        what = first = broken.broken[0]
-        if first.startswith("error "):
-            _, number, *_, limit = first.partition(" in channel ")[0].split()
-            shortest = next(
-                text for digits in range(18) if float(text := f"{float(limit):.{digits}e}") == float(limit)
-            )
-            what = f"{float(number):.1e}, limit {shortest}"
+        what = broken.broken[0]
+        if what.startswith("error ") and broken.error is not None and broken.limit is not None:
+            what = f"{broken.error:.1e}, limit {shortest(broken.limit)}"
         question = f"inconclusive on made-up inputs ({what}): give `samples`"
         return replace(self, outputs=outputs, unproven=(*self.unproven, question), is_made_up=True)
 
@@ -235,6 +233,12 @@ class Verdict:
         status = {"ok": self.ok, "verified": self.ok, "not_verified": "; ".join(self.faults) or None}
         own = {"inputs": self.inputs.to_json(), "witness": self.witness.value}
         return _plain(asdict(self) | own | status)
+
+
+def shortest(number: float) -> str:
+    """Return a number with an exponent and the fewest digits that read the same."""
+    texts = (f"{number:.{digits}e}" for digits in range(18))
+    return next((text for text in texts if float(text) == number), str(number))
 
 
 def _plain(value: Any) -> Any:

@@ -183,8 +183,10 @@ def _outputs(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iterat
         if comparisons[0].is_float:
             output = _measured(output, comparisons, bounds.atol or 0.0)
         broken = tolerances.violations(worst, output.error, bounds)
+        agreement = None if bounds.agreement is None else 1.0 - bounds.agreement
         yield replace(
             output,
+            limit=bounds.error if comparisons[0].is_float else agreement,
             broken=tuple(f"{bound}{_channel(output, bound)}" for bound in broken),
             unbounded=bounds.removed(is_float=comparisons[0].is_float),
         )
@@ -387,7 +389,7 @@ def verify_trials(
                 warnings = (*filter(None, [reference.note]), *wrong.values())
                 blank = replace(blank, signature=differences, warnings=warnings)
                 noise = Float32Noise(float32, sessions.reference(where), libraries)
-                half = sessions.half_of(runnable)
+                half = emulation.half_of(runnable)
                 if (effective := bounds.of(half)) != bounds and half is not None:
                     how = f"{blank.how}; an error of at most {effective.error:g}, as of {half.name}"
                     bounds, blank = effective, replace(blank, how=how)
