@@ -114,8 +114,8 @@ if not TYPE_CHECKING:  # a type checker would accept any name
     def __getattr__(name: str) -> Any:
         if name not in _PLACES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = _imported(f"{__name__}.{_PLACES[name]}")
-        globals()[name] = found() if name == "__version__" else found
+        member = _imported(f"{__name__}.{_PLACES[name]}")
+        globals()[name] = member() if name == "__version__" else member
         return globals()[name]
 
 

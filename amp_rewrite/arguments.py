@@ -81,16 +81,16 @@ def choice(name: str, value: E | str, kind: type[E], remedy: str = "") -> E:
     return named(name, value, kind, {str(member.value): member for member in kind}, remedy)
 
 
-def named(name: str, given: T | str, kind: type[T], choices: Mapping[str, T], remedy: str = "") -> T:
+def named(name: str, value: T | str, kind: type[T], choices: Mapping[str, T], remedy: str = "") -> T:
     """Return an instance of that class, which may be given by one of the `known` names, in any case."""
-    if isinstance(given, kind):
-        return given
-    by_name = {key.lower(): value for key, value in choices.items()}
-    if not isinstance(given, str) or given.lower() not in by_name:
-        near = nearest(given.lower(), by_name) if isinstance(given, str) else None
+    if isinstance(value, kind):
+        return value
+    by_name = {key.lower(): choice for key, choice in choices.items()}
+    if not isinstance(value, str) or value.lower() not in by_name:
+        near = nearest(value.lower(), by_name) if isinstance(value, str) else None
         hint = f"did you mean {near}?" if near else remedy
-        raise refused(name, f"{describe(given)} is not one of {', '.join(by_name)}", hint)
-    return by_name[given.lower()]
+        raise refused(name, f"{describe(value)} is not one of {', '.join(by_name)}", hint)
+    return by_name[value.lower()]
 
 
 def flag(name: str, value: object) -> bool:

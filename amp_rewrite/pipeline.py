@@ -390,12 +390,12 @@ def _rescale(
 
     def pay(selected: Sequence[Causes]) -> bool:
         nonlocal best
-        tried, trial = rescale(name for region in regions if region not in selected for name in region)
+        candidate, trial = rescale(name for region in regions if region not in selected for name in region)
         if trial is None:
             return False
         trial.revert()
-        if pays := _pays(tried.priced, best.priced, is_needed=False):
-            best = tried
+        if pays := _pays(candidate.priced, best.priced, is_needed=False):
+            best = candidate
         return pays
 
     selected = select(regions, pay)

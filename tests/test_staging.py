@@ -337,7 +337,7 @@ def test_without_hard_links(model, tmp_path, monkeypatch):
 def test_a_folder_that_stays_locked(tmp_path, monkeypatch):
     """Who holds the folder for too long is waited for no longer: one line."""
     monkeypatch.setattr(locking, "PATIENCE", 0.05)
-    with locking.held(tmp_path), pytest.raises(OutputError, match="another program keeps"):
+    with locking.lock_folder(tmp_path), pytest.raises(OutputError, match="another program keeps"):
         staging.write(b"new", tmp_path / "out")
 
 

@@ -56,7 +56,7 @@ def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping
     if not _may_cancel(graph, fits):
         return {}
     forms = form_rules.read(graph, fits, half)
-    reasons = dict.fromkeys(_Needs(forms).held(), Reason.NEAR_1)
+    reasons = dict.fromkeys(_Needs(forms).near_one(), Reason.NEAR_1)
     reasons |= dict.fromkeys(_cancelling(forms), Reason.CANCELLATION)
     evidence = {reason: Evidence(Authority.RANGE, reason) for reason in set(reasons.values())}
     return {unit: evidence[reasons[graph.units[unit].node]] for unit in graph.of_nodes(reasons)}
@@ -134,7 +134,7 @@ class _Needs:
             for node in reversed(forms.order):
                 self._carry(node)
 
-    def held(self) -> dict[ir.Node, None]:
+    def near_one(self) -> dict[ir.Node, None]:
         """Return the nodes that stay float32."""
         rests = [node for node in self._forms.rests if self._is_small(node)]
         ends = [node for node, value in self._ends.items() if self._is_saturated(node, value)]

@@ -116,7 +116,7 @@ def _findings(
     is_onnxruntime = options.target.is_onnxruntime
     merged: dict[int, Evidence] = {}
     for findings in (
-        observed.held(graph, pinned),
+        observed.pinned_units(graph, pinned),
         runtimes.faults(graph) if is_onnxruntime else {},
         value_ranges.findings,
         flows.check(graph, value_ranges.fits, options.half),

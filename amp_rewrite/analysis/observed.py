@@ -80,7 +80,7 @@ Held = Mapping[str, Evidence]
 """The evidence of a caller for float32, by the names of node outputs."""
 
 
-def held(graph: UnitGraph, names: Held) -> Mapping[int, Evidence]:
+def pinned_units(graph: UnitGraph, names: Held) -> Mapping[int, Evidence]:
     """Return the units of the nodes that output these names; names that the model lacks are ignored, as their
     nodes may be folded.
     """

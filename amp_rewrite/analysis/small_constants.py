@@ -52,10 +52,10 @@ def is_floor_of_norm(constant: Constant, context: Context) -> bool:
 
     Half's least number bounds them as well: a norm that is smaller is that of zeros.
     """
-    spelled = context.graph.spelled
+    idioms = context.graph.spelled
 
     def bounds(use: UnitUse) -> bool:
-        operator, idiom = context.node(use.unit).op_type, spelled.get(use.unit)
+        operator, idiom = context.node(use.unit).op_type, idioms.get(use.unit)
         is_bound = operator == "Max" or (operator, use.port) == ("Clip", 1)
         return is_bound and idiom is not None and idiom.has_one_type
 

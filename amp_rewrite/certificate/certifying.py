@@ -45,7 +45,7 @@ def certify(original: Source, rewritten: Source) -> Certificate:
                 proving.assume(*pair)
         except DifferentError as difference:
             left, right, name = difference.at or (MISSING, MISSING, "")
-            place = Place(name, before.told(left), after.told(right)) if right != MISSING else None
+            place = Place(name, before.describe(left), after.describe(right)) if right != MISSING else None
             return Certificate(False, 0, problem=difference.problem, place=place)
         return proving.run()
 

@@ -350,7 +350,7 @@ class SmallValues:
                 rescaling.record(self._proof.changes.tensors, right, 0, (left, right, output))
             return
         for left, right, output in waiting:
-            comparison = stored_tensors.compare(*self._proof.held(left, right))
+            comparison = stored_tensors.compare(*self._proof.tensors_of(left, right))
             if comparison.problem:
                 raise DifferentError(comparison.problem, (left, right, output))
             self._proof.count(comparison, (left, right))

@@ -149,7 +149,7 @@ class Numbered:
             number = self.results[number]
         return number
 
-    def told(self, number: int) -> str:
+    def describe(self, number: int) -> str:
         """Return a description of a value."""
         node, name = self.makers[number], self.names[number]
         if number == MISSING:

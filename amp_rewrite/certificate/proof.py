@@ -55,7 +55,7 @@ class Proof:
             self._by_name = {name: number for number, name in enumerate(self.original.names) if name}
         return self._by_name.get(name, MISSING)
 
-    def held(self, left: int, right: int) -> tuple[Held, Held]:
+    def tensors_of(self, left: int, right: int) -> tuple[Held, Held]:
         """Return the constants of a pair."""
         a, b = self.original, self.rewritten
         return Held(a.stored[left], a.folder), Held(b.stored[right], b.folder)

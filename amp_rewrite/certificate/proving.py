@@ -75,7 +75,7 @@ class Proving(Proof):
     def _failed(self, difference: DifferentError, at: tuple[int, int, str]) -> Certificate:
         left, right, name = difference.at or at
         left = left or next((one for one, other in self._seen if other == right), MISSING)
-        place = Place(name, self.original.told(left), self.rewritten.told(right))
+        place = Place(name, self.original.describe(left), self.rewritten.describe(right))
         return Certificate(False, self._compared, self._uses(), difference.problem, place)
 
     def assume(self, left: int, right: int) -> None:
@@ -221,7 +221,7 @@ class Proving(Proof):
         rank = self.ranks.of(a.inputs[1 - port]) or self.ranks_after.of(b.inputs[1 - port])
         if rank is None or rank < len(other.dims):
             raise DifferentError("a stored factor has more axes than the other", (left, right, ""))
-        self.count(stored_tensors.compare(*self.held(left, right), rank=True), (left, right))
+        self.count(stored_tensors.compare(*self.tensors_of(left, right), rank=True), (left, right))
         self.uses[Licence.RANK] += 1
         return True
 
@@ -250,7 +250,7 @@ class Proving(Proof):
         if left in self.original.stored:
             if self._small.add(left, right, output):
                 return
-            self.count(stored_tensors.compare(*self.held(left, right)), (left, right))
+            self.count(stored_tensors.compare(*self.tensors_of(left, right)), (left, right))
         else:
             self._folded.add(left, right, output)
 

@@ -153,10 +153,10 @@ def coverage(
     Any ONNX model will do. Several models, folders of them and patterns are counted one by one; a baseline is
     for a single model. Exit code 1 when a rule is broken; the files are still written.
     """
-    found = many_models.find(model)
-    if len(found) > 1 and (asked.update or asked.rules.baseline):
+    entries = many_models.find(model)
+    if len(entries) > 1 and (asked.update or asked.rules.baseline):
         raise OptionError("--baseline is for one model", remedy="leave it out, or name one model")
-    measured = [_measured(each.model, asked) for each in found]
+    measured = [_measured(each.model, asked) for each in entries]
     ok = all(one.ok for one in measured)
     if json_ is not None:
         all_ = [one.to_json() for one in measured]

@@ -226,8 +226,8 @@ def _rewrite_lines(job: RewriteJob, outcome: Outcome) -> Iterator[SummaryLine]:
     if job.is_verbose:
         yield from summary.seconds(report)
     is_whole = report.obstacle is None or not report.obstacle.already
-    shown = None if job.is_verbose and is_whole else _KEPT if job.is_verbose else summary.BRIEF
-    yield from (line for line in summary.lines(report) if shown is None or line.name in shown)
+    names = None if job.is_verbose and is_whole else _KEPT if job.is_verbose else summary.BRIEF
+    yield from (line for line in summary.lines(report) if names is None or line.name in names)
     yield from summary.observed_lines(job.seen)
     story = tuple(_story(outcome)) if report.obstacle is None else ()
     yield from story

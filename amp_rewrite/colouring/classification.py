@@ -230,13 +230,13 @@ def _restrict(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
     """
     if not pins.restriction:
         return
-    named = restricted_units(graph, pins)
-    for unit, pattern in named.items():
+    restricted = restricted_units(graph, pins)
+    for unit, pattern in restricted.items():
         if entries[unit].kind in _OPEN or entries[unit].kind is Kind.ALLOW:
             evidence = Evidence(Authority.OVERRIDE, Reason.PINNED, subject=pattern, text="named")
             entries[unit] = Entry(Kind.ALLOW, evidence)
     forced = (unit for unit, entry in enumerate(entries) if entry.authority is Authority.PIN)
-    ends = [unit for unit in (*named, *forced) if entries[unit].kind is Kind.ALLOW]
+    ends = [unit for unit in (*restricted, *forced) if entries[unit].kind is Kind.ALLOW]
 
     def is_open(unit: int) -> bool:
         return entries[unit].kind in _OPEN
@@ -245,7 +245,7 @@ def _restrict(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
     between = reach(ends, graph.predecessors.__getitem__, after.__contains__)
     evidence = Evidence(Authority.PIN, Reason.PINNED, subject=pins.restriction, text="not named")
     for unit in range(len(entries)):
-        if unit not in named and unit not in between:
+        if unit not in restricted and unit not in between:
             _hold(entries, unit, evidence)
 
 

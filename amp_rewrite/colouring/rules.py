@@ -111,8 +111,8 @@ class _Rules:
         def suspect(unit: int) -> Iterable[int]:
             return () if unit in self._bounded else self._consumers(unit)
 
-        found: dict[int, int | None] = {**reach(roots, suspect, leading.__contains__)}
-        return {**found, **dict.fromkeys(roots)}
+        result: dict[int, int | None] = {**reach(roots, suspect, leading.__contains__)}
+        return {**result, **dict.fromkeys(roots)}
 
     def between(self) -> _Found:
         roots = list(_positions(self._kinds, Kind.ALLOW))

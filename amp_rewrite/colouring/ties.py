@@ -20,7 +20,7 @@ class Ties:
     def __init__(self, ties: Sequence[tuple[int, ...]]) -> None:
         self._ties = ties
         self._groups: dict[int, list[int]] = {}
-        self._given: set[int] = set()
+        self._visited: set[int] = set()
         for group, members in enumerate(ties):
             for unit in members:
                 self._groups.setdefault(unit, []).append(group)
@@ -28,6 +28,6 @@ class Ties:
     def of(self, unit: int) -> Iterator[int]:
         """Yield the members of a unit's groups that were not yielded before."""
         for group in self._groups.get(unit, ()):
-            if group not in self._given:
-                self._given.add(group)
+            if group not in self._visited:
+                self._visited.add(group)
                 yield from self._ties[group]

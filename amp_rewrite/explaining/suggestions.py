@@ -256,9 +256,10 @@ class _Trials:
             pins = replace(options.pins, keep_full=patterns)
             yield _Trial(replace(options, pins=pins), drops=(Change("keep_full", pattern),))
         if pattern == options.pins.restriction:
-            drops = (Change(by, named) for by in ("only", "only_op") for named in getattr(options.pins, by))
+            by_flag = (("only", options.pins.only), ("only_op", options.pins.only_op))
+            drops = tuple(Change(name, each) for name, patterns in by_flag for each in patterns)
             pins = replace(options.pins, only=(), only_op=())
-            yield _Trial(replace(options, pins=pins), drops=tuple(drops))
+            yield _Trial(replace(options, pins=pins), drops=drops)
 
     def _put_back(self, operators: Sequence[str], kind: Kind) -> Iterator[_Trial]:
         """Yield the trial without the override of these operators."""

@@ -25,7 +25,7 @@ Lock = contextlib.AbstractContextManager[object]
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Generator[None]:
+def lock_folder(folder: Path) -> Generator[None]:
     """Lock a folder against other runs, and other threads of this one.
 
     Raises TimeoutError, an OSError, if another holds it for a minute (PATIENCE).

@@ -62,7 +62,7 @@ class Stage:
 
         Other runs that write the same target do not use these names from then on. Raises OSError.
         """
-        with locking.held(self.target.parent):
+        with locking.lock_folder(self.target.parent):
             used_names = {file.name for stage in _stages(self.target) for file in (stage / _FILES).glob("*")}
             names = next(names for names in offers if not self._clash(names, used_names))
             for name in names:
@@ -207,7 +207,7 @@ def beside(target: Path, references: Named = frozenset[Path]) -> Generator[Stage
         pending.discard(target)
     with contextlib.ExitStack() as stack:
         stack.enter_context(folder_for_files(target.parent))
-        with locking.held(target.parent):
+        with locking.lock_folder(target.parent):
             for folder in _stages(target):
                 _remove_stale(folder, target, references)
             folder = Path(tempfile.mkdtemp(_SUFFIX, _prefix(target), target.parent))

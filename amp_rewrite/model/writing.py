@@ -208,7 +208,7 @@ def _publish(
 
     def move() -> None:
         file_identity.check(sources if path in {file.path for file in sources} else ())
-        with locking.held(stage.target.parent):
+        with locking.lock_folder(stage.target.parent):
             obsolete = external.find(stage.target, in_use)
             stage.publish(names, mode)
             obsolete.remove()

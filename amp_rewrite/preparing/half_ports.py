@@ -46,12 +46,12 @@ class HalfPorts:
 
     def __init__(self, form: Form) -> None:
         self._half, self._target = form.half, form.target
-        moved = dict.fromkeys(_BORDERS.intersection(form.kept_operators), Kind.ALLOW)
-        self._kinds = _kinds(form.half.name) | moved
-        self._keeps_regions = not (moved or form.target.fuses_half_scales)
+        overrides = dict.fromkeys(_BORDERS.intersection(form.kept_operators), Kind.ALLOW)
+        self._kinds = _kinds(form.half.name) | overrides
+        self._keeps_regions = not (overrides or form.target.fuses_half_scales)
         self.of = functools.cache(self._of)
 
-    def kept(self, nodes: Iterable[ir.Node]) -> frozenset[ir.Node]:
+    def find_float32_nodes(self, nodes: Iterable[ir.Node]) -> frozenset[ir.Node]:
         """Return the nodes that stay float32 since the target fuses them with float32 scales alone."""
         regions = quantised_regions.find(nodes if self._keeps_regions else ())
         return regions.reads | regions.gives
@@ -139,7 +139,7 @@ def predict_outlook(
     Takes time linear in their ports. Constant nodes do not count: they are computed once.
     """
     nodes, constant_values = _separate_constants(nodes)
-    kept = ports.kept(nodes)
+    float32_nodes = ports.find_float32_nodes(nodes)
     max_and_min = ports.prefers_max_and_min(version_of(""))
 
     def float32(node: ir.Node) -> frozenset[ir.Value]:
@@ -147,7 +147,7 @@ def predict_outlook(
         port_kinds = _CLIPPED if clipped else ports.of(call(node, version_of(node.domain)))
         return frozenset(float32_at(node, port_kinds, types))
 
-    around = {node: float32(node) for node in nodes if node not in kept}
+    around = {node: float32(node) for node in nodes if node not in float32_nodes}
     waiting = [node for node, values in around.items() if values and ports.starts(node)]
     half = set(waiting)
     while waiting:

@@ -66,8 +66,8 @@ def _set_opset(model: ir.Model, form: Form, new: int) -> tuple[FormChange, ...]:
     if new == old or domain not in model.opset_imports:
         return ()
     problem = ""
-    if max(old, new) > (known := onnx.defs.onnx_opset_version()):
-        problem = f"the installed onnx knows opsets up to {known}"
+    if max(old, new) > (newest := onnx.defs.onnx_opset_version()):
+        problem = f"the installed onnx knows opsets up to {newest}"
     elif not _uniform(model, domain):
         problem = "its functions import opsets of their own"
     elif node := _Raising(model, old, form).first_changed(new):
@@ -141,11 +141,13 @@ class _Raising:
 
     def first_changed(self, version: int, types: Types | None = None) -> ir.Node | None:
         """Return a node whose semantics may change; those whose check needs ranks come last."""
-        known = element_types.infer(self._model) if types is None else types
-        rank_of = _Ranks(self._model, known).of
+        value_types = element_types.infer(self._model) if types is None else types
+        rank_of = _Ranks(self._model, value_types).of
         ordered = sorted(self._nodes, key=lambda node: node.op_type in _BY_RANK)
-        kept = partial(version_changes.same, old=self._old, new=version, types=known, rank_of=rank_of)
-        return next((node for node in ordered if not kept(node)), None)
+        is_same = partial(
+            version_changes.same, old=self._old, new=version, types=value_types, rank_of=rank_of
+        )
+        return next((node for node in ordered if not is_same(node)), None)
 
 
 _BY_RANK = ("Hardmax", "LogSoftmax", "Softmax")

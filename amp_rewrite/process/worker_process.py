@@ -89,7 +89,7 @@ def infer_node(
     try:
         schema = defs.get_schema(proto.op_type, version, domain)
         checker.check_node(proto, context)  # the inference does not validate the node
-        found = shape_inference.infer_node_outputs(
+        inferred = shape_inference.infer_node_outputs(
             schema,
             proto,
             {name: onnx.TypeProto.FromString(kind) for name, kind in types.items()},
@@ -98,7 +98,7 @@ def infer_node(
         )
     except Exception:  # onnx raises errors of many kinds for mismatched sizes
         return {}
-    return {name: kind.SerializeToString() for name, kind in found.items()}
+    return {name: kind.SerializeToString() for name, kind in inferred.items()}
 
 
 def evaluate(model: bytes) -> dict[str, bytes]:

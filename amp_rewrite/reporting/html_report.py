@@ -172,8 +172,8 @@ class HtmlReport:
         if points := list(self._errors()):
             charts_by_name["errors"] = charts.errors(points)
         if self.decided.stored or observed:
-            scaled = self.report.rescaled.values if self.report and self.report.rescaled else ()
-            exponents = sentences.exponents(scaled)
+            values = self.report.rescaled.values if self.report and self.report.rescaled else ()
+            exponents = sentences.exponents(values)
             after = charts.binades_of_values(evidence.observed, exponents) if exponents else {}
             charts_by_name["ranges"] = charts.ranges(self.decided.stored, observed, self.decided.half, after)
         if points := list(self._sensitivities()):

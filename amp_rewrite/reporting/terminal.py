@@ -170,9 +170,9 @@ def _suspects(blame: Blame) -> Iterator[str]:
     that chooses otherwise.
     """
     if (worst := blame.worst) is not None:
-        lost = f"first to produce {plural(worst.non_finite, 'infinite or NaN value')}"
+        first = f"first to produce {plural(worst.non_finite, 'infinite or NaN value')}"
         subject = (
-            f"{_node(worst)}{_input_range(worst)}: {lost}"
+            f"{_node(worst)}{_input_range(worst)}: {first}"
             if worst.non_finite
             else f"{_node(worst)}: {_errors(worst)}"
         )

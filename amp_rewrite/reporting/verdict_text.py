@@ -67,8 +67,8 @@ def worst_first(outputs: Iterable[Output]) -> list[Output]:
 
 def _badness(output: Output) -> tuple[bool, bool, int, float, bool]:
     ratio = distance(output) / (output.limit or 1.0) if output.is_compared else -1.0
-    ratio, lost = math.inf if math.isnan(ratio) else ratio, output.metrics.non_finite
-    return bool(output.broken), output.is_undecided, lost, ratio, output.error is not None
+    ratio, non_finite = math.inf if math.isnan(ratio) else ratio, output.metrics.non_finite
+    return bool(output.broken), output.is_undecided, non_finite, ratio, output.error is not None
 
 
 def conclusion(verdict: Verdict) -> str:

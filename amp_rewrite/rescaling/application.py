@@ -23,7 +23,7 @@ from amp_rewrite.rescaling.system import FREE, System, Variable
 from amp_rewrite.rewriting import editing
 from amp_rewrite.rewriting.cast_insertion import Placer, redirect
 from amp_rewrite.rewriting.plan import Rescaled, Scaled
-from amp_rewrite.rewriting.unscaling import scaled
+from amp_rewrite.rewriting.unscaling import scale_block
 
 _FLOAT = ir.DataType.FLOAT
 
@@ -134,7 +134,7 @@ class _Edits:
         for use in (Use(*use) for use in value.uses()):
             uses[self._exponents.get(use, shared)].append(use)
         for e, users in uses.items():
-            conversion = partial(scaled, e=e)
+            conversion = partial(scale_block, e=e)
             if len(uses) == 1:
                 self.undo.append(partial(graph_edits.store, constant, constant.tensor))
                 graph_edits.store(

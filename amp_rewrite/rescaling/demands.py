@@ -56,16 +56,14 @@ def find(facts: Facts, blind: Painting, painting: Painting, observed: Seen) -> D
     """
     halves = [unit for unit in facts.graph.units if blind.is_half(unit.index)]
     blocked = [unit for unit in halves if not painting.is_half(unit.index) and unit.index in facts.findings]
-    largest, stored = _magnitudes(halves, observed), facts.ranges.fits
+    largest, fits = _magnitudes(halves, observed), facts.ranges.fits
     saturated = {*gates.find_saturated(facts.graph)}
     beyond = {
         value: most
         for value, most in _magnitudes(blocked, observed).items()
         if binades(most) > 0 and value not in saturated
     }
-    weights = {
-        value: stored[value].magnitude for unit in blocked for value in _values(unit) if value in stored
-    }
+    weights = {value: fits[value].magnitude for unit in blocked for value in _values(unit) if value in fits}
     faint = {value: most for value, most in {**largest, **weights}.items() if 0 < most < FLOAT16.faint}
     flushed = faint.keys() & {v for u in halves if painting.is_half(u.index) for v in _values(u)}
     return Demand({**faint, **beyond}, largest, flushed)

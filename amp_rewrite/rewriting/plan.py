@@ -114,7 +114,7 @@ class Rescaled:
 class Plan:
     """All changes of a rewrite: values that become half, attributes that set the type of an output, Casts,
     and stored tensors. What is `rescaled` was so before the others were planned. With
-    `Options.storage_only`, `kept` are the weights that stay float32, as half does not hold them.
+    `Options.storage_only`, `float32_weights` are those that stay float32, as half does not hold them.
     """
 
     half: Half
@@ -123,7 +123,7 @@ class Plan:
     casts: tuple[PlannedCast, ...] = ()
     tensors: tuple[TensorChange, ...] = ()
     rescaled: Rescaled | None = None
-    kept: tuple[ir.Value, ...] | None = None
+    float32_weights: tuple[ir.Value, ...] | None = None
 
     def __bool__(self) -> bool:
         """Return whether anything changes."""
@@ -178,7 +178,7 @@ def make(facts: Facts, painting: Painting, options: Options) -> Plan:
         attributes=tuple(_attributes(graph, painting, half, ranges, planner.masks)),
         casts=tuple(planner.casts),
         tensors=tuple(planner.tensors),
-        kept=tuple(planner.kept) if options.storage_only else None,
+        float32_weights=tuple(planner.float32_weights) if options.storage_only else None,
     )
 
 
@@ -237,7 +237,7 @@ class _Planner:
         self.values: list[ir.Value] = []
         self.casts: list[PlannedCast] = []
         self.tensors: list[TensorChange] = []
-        self.kept: list[ir.Value] = []
+        self.float32_weights: list[ir.Value] = []
 
     def plan_all(self) -> None:
         """Plan every float32 value with a producer or a use, produced values first, in node order."""
@@ -275,7 +275,7 @@ class _Planner:
                 self.tensors.append(TensorChange(constant, Storage.HALF, flushes=flushes, nan=nan))
                 self._cast(value, ir.DataType.FLOAT, fulls)
             else:
-                self.kept.append(value)
+                self.float32_weights.append(value)
         elif not halves:
             if saturates:
                 self.tensors.append(TensorChange(constant, Storage.SATURATED, saturates=saturates))

@@ -159,7 +159,7 @@ def of_plan(plan: Plan, nodes: NodeCounts) -> Report:
         saturated=sum(change.saturates for change in (*tensors, *plan.attributes)),
         flushed=sum(change.flushes for change in (*tensors, *plan.attributes)),
         rescaled=plan.rescaled,
-        stored_full=None if plan.kept is None else len(plan.kept),
+        stored_full=None if plan.float32_weights is None else len(plan.float32_weights),
     )
 
 

@@ -31,7 +31,7 @@ def undo(model: ir.Model, rescaled: Rescaled) -> int:
     return len(edits.tensors) + len(edits.norms) + len(edits.products)
 
 
-def scaled(block: NDArray[Any], e: int) -> NDArray[Any]:
+def scale_block(block: NDArray[Any], e: int) -> NDArray[Any]:
     """Return stored values times 2**-e; raise ModelError where bits would be lost."""
     result = np.asarray(np.ldexp(block, -e), block.dtype)
     if not np.array_equal(np.ldexp(result, e), block, equal_nan=True):
@@ -76,7 +76,7 @@ class _Edits:
     def apply(self) -> None:
         """Carry out the edits."""
         for value, e in self.tensors.items():
-            constant, conversion = self._constants[value], partial(scaled, e=-e)
+            constant, conversion = self._constants[value], partial(scale_block, e=-e)
             tensor = editing.converted(conversion, ir.DataType.FLOAT, constant, constant.tensor.name)
             graph_edits.store(constant, tensor)
         for node, e in self.norms.items():

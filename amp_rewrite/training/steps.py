@@ -257,7 +257,7 @@ class TrainJob:
     loss_scale: LossScale | None
     said: Asked
     skips: bool
-    found: list[ScaledStep]
+    scaled_steps: list[ScaledStep]
 
     def first(self, model: ir.Model) -> Held:
         """Insert the loss scale; return the values that stay float32. Raises SpecError, and ModelError."""
@@ -265,13 +265,13 @@ class TrainJob:
         step, evidence = scaled_step.scale(
             found_in(model, self.said), self.loss_scale, skip_nonfinite=self.skips
         )
-        self.found.append(step)
+        self.scaled_steps.append(step)
         return evidence
 
     @property
     def step(self) -> ScaledStep:
         """The scaled step, after a call of `first`."""
-        return self.found[-1]
+        return self.scaled_steps[-1]
 
 
 def job(

@@ -46,7 +46,7 @@ class Choice:
         self._worth = [((unit,), -flops * _PER_FLOP) for unit, flops in worth.items()]
         self._halves = painting.halves
         self._gains = _gains(prices, worth)
-        self._kept = [unit for unit, entry in enumerate(painting.entries) if entry.authority is Authority.PIN]
+        self._pins = [unit for unit, entry in enumerate(painting.entries) if entry.authority is Authority.PIN]
 
     def price(self, errors: Sequence[float], allowed: float) -> float:
         """Return, by bisection, the price in seconds of a squared error of 1 at which the squared errors of
@@ -80,7 +80,7 @@ class Choice:
             model_prices.costs,
             model_prices.borders,
             self._halves,
-            self._kept,
+            self._pins,
             (*prices, *self._worth),
         )
 

@@ -91,8 +91,8 @@ class _Marking:
         parts: dict[int, Spelled] = {}
         for part in reversed(Part):
             for idiom in self._idioms:
-                spelled = Spelled(part, idiom.operator, idiom.has_one_type)
-                parts.update(dict.fromkeys(self._in(idiom, part), spelled))
+                part_of_idiom = Spelled(part, idiom.operator, idiom.has_one_type)
+                parts.update(dict.fromkeys(self._in(idiom, part), part_of_idiom))
         return parts
 
     def _in(self, idiom: Idiom, part: Part) -> Iterable[int]:
