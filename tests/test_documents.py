@@ -17,7 +17,7 @@ pytest.importorskip("onnxruntime")
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
-SHELL = (README, PAGES["rewriting.md"], PAGES["ranges.md"])
+SHELL = (README, PAGES["rewriting.md"], PAGES["decisions.md"])
 """The pages whose shell blocks run, one after another in one folder."""
 CI_BLOCK = re.compile(r"<!-- ci: \w+ -->\n```sh\n.*?```", re.DOTALL)
 
@@ -43,7 +43,7 @@ def run(*command, folder, check=True):
     )
 
 
-@pytest.mark.parametrize("block", blocks("python", README, PAGES["python.md"], PAGES["benchmarks.md"]))
+@pytest.mark.parametrize("block", blocks("python", README, PAGES["python.md"], PAGES["measurements.md"]))
 def test_a_python_block_runs(block, tmp_path):
     """Every Python block runs as it is, with warnings as errors."""
     run(sys.executable, "-W", "error", "-c", block, folder=tmp_path)
