@@ -37,7 +37,7 @@ floor is the error of rounding the output alone, and the noise is the difference
 without onnxruntime's optimisation. The last column names the node to look at: the first that produces an
 infinite value, or else the one that adds most error.
 
-Made on {date} by `python benchmarks/accuracy.py FOLDER --markdown benchmarks/results/accuracy.md` with {versions}.
+Made on {date} by `python benchmarks/accuracy.py FOLDER --markdown FILE` with {versions}.
 FOLDER is a folder of models with their inputs beside them (`model.npz` for `model.onnx`), and is not part of
 this repository; `benchmarks/model_folder.py` describes it, so that you can use your own.
 

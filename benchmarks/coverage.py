@@ -56,7 +56,7 @@ one that keeps most FLOPs in float32 according to `amp-rewrite explain`, with it
 convolutions, recurrent cells, attention). {good} of these have at least 90 % of their floating-point FLOPs
 in half; the others are listed below the table, with all their causes of float32.
 
-Made on {date} by `python benchmarks/coverage.py FOLDER --markdown benchmarks/results/coverage.md` with {versions}.
+Made on {date} by `python benchmarks/coverage.py FOLDER --markdown FILE` with {versions}.
 FOLDER is a folder of models with their inputs beside them (`model.npz` for `model.onnx`), and is not part of
 this repository; `benchmarks/model_folder.py` describes it, so that you can use your own.
 

@@ -51,7 +51,7 @@ names what the result has more of than the model: Casts that onnxruntime inserts
 
 {where}
 
-Made on {date} by `python benchmarks/placement.py FOLDER --markdown benchmarks/results/placement.md` with {versions}.
+Made on {date} by `python benchmarks/placement.py FOLDER --markdown FILE` with {versions}.
 FOLDER is a folder of models; it is not part of this repository.
 
 ## In all

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: parts of pages that come from code and benchmarks (help of commands, operator lists, targets, measurements)."""
+"""A hook of mkdocs: parts of pages that come from the code (help, lists, targets) and from benchmarks."""
 
 from __future__ import annotations
 
