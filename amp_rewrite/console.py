@@ -5,6 +5,8 @@ No other module prints with rich, except the spinner in `cli.progress`.
 
 from __future__ import annotations
 
+import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO
@@ -15,7 +17,7 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from amp_rewrite.text import brief, shortened, visible
+from amp_rewrite.text import brief, names_cut, shortened, visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ Part = str | Styled
 class Console:
     """Prints lines and tables, with names escaped and shortened.
 
-    Lines are not wrapped, as paths may be long. `quiet` prints nothing.
+    Lines are not wrapped, as paths may be long, but those with a label. `quiet` prints nothing.
     """
 
     def __init__(
@@ -56,6 +58,11 @@ class Console:
             soft_wrap=True,
         )
 
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person reads the lines, and their length matters."""
+        return self._rich.file.isatty()
+
     def print(self, *parts: Part) -> None:
         """Print the parts as one line, without separators."""
         self._rich.print(Text().join(map(_in_line, parts)))
@@ -63,6 +70,19 @@ class Console:
     def whole(self, part: Part) -> None:
         """Print one line to be copied: no name in it is shortened."""
         self._rich.print(Text(visible(_text(part)), _style(part)))
+
+    def labelled(self, label: Styled, text: str) -> None:
+        """Print a label and a text. On a terminal, lines break between words and go on below the text, and
+        quoted names are cut in the middle.
+        """
+        indent, lines = cell_len(label.text), [brief(text)]
+        if self.is_terminal:
+            room = max(self._rich.width - indent, SHORTEST)
+            lines = textwrap.wrap(
+                names_cut(text, room // 2), room, break_long_words=False, break_on_hyphens=False
+            )
+        for row, line in enumerate(lines):
+            self._rich.print(Text.assemble(" " * indent if row else (label.text, label.style), line))
 
     def command(self, line: str) -> None:
         """Print a command to a CI log; the caller escapes names in it."""
@@ -73,37 +93,49 @@ class Console:
         right = (Column(name, justify="right") for name in header[texts:])
         self.table([*header[:texts], *right], rows)
 
-    def table(self, columns: Sequence[str | Column], rows: Iterable[Sequence[Part]]) -> None:
-        """Print a table; columns with `overflow="fold"` fold in a terminal only, not in a pipe, and no
-        narrower than FOLDED. Other columns are never cut: in a narrow terminal their lines go on below.
+    def table(
+        self, columns: Sequence[str | Column], rows: Iterable[Sequence[Part]], *, names: int | None = None
+    ) -> None:
+        """Print a table. On a terminal that is too narrow, the column `names` is cut in the middle, to no
+        less than SHORTEST; other columns never, nor any in a pipe.
         """
-        table = Table(*columns, box=None, header_style="dim", pad_edge=False)
-        for column in table.columns:
-            column.no_wrap = column.overflow != "fold"
-        for row in rows:
-            table.add_row(*map(_cell, row))
-        before = self._rich.width
-        foldable = self._foldable(table) if self._rich.file.isatty() else 0
-        self._rich.width = max(before, self._full_width(table) - foldable)
+        cells = [[_cell(part) for part in row] for row in rows]
+        excess = self._full_width(_laid_out(columns, cells)) - self._rich.width
+        if names is not None and excess > 0 and self.is_terminal:
+            widest = max(cell_len(row[names].plain) for row in cells)
+            for row in cells:
+                name = shortened(row[names].plain, max(widest - excess, SHORTEST))
+                row[names] = Text(name, row[names].style)
+        table = _laid_out(columns, cells)
+        before, self._rich.width = self._rich.width, max(self._rich.width, self._full_width(table))
         self._rich.print(table)
         self._rich.width = before
-
-    def _foldable(self, table: Table) -> int:
-        """Return the width that folding saves in the columns that fold."""
-        folding = (column for column in table.columns if column.overflow == "fold")
-        texts = (map(str, (column.header, *column.cells)) for column in folding)
-        return sum(max(max(map(cell_len, column)) - FOLDED, 0) for column in texts)
 
     def _full_width(self, table: Table) -> int:
         unbounded = self._rich.options.update(max_width=_WIDEST)
         return Measurement.get(self._rich, unbounded, table).maximum
 
 
-FOLDED = 12
-"""The least width of a column that folds."""
+def write_escaped(text: str) -> None:
+    """Write a text that is escaped, such as JSON, to standard output as it is."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+SHORTEST = 12
+"""The least width of a column of names that are cut."""
 
 _WIDEST = 10_000
 """More than the width of any table."""
+
+
+def _laid_out(columns: Sequence[str | Column], cells: Iterable[Iterable[Text]]) -> Table:
+    table = Table(*columns, box=None, header_style="dim", pad_edge=False)
+    for column in table.columns:
+        column.no_wrap = True
+    for row in cells:
+        table.add_row(*row)
+    return table
 
 
 def _in_line(part: Part) -> Text:

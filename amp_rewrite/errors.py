@@ -202,10 +202,10 @@ class OutputError(AmpRewriteError):
 
     Examples:
         >>> from amp_rewrite import Observed
-        >>> Observed("of a model", 64, {}).save("no/such/folder/seen.json")
+        >>> Observed("of a model", 64, {}).save("/dev/null/seen.json")
         Traceback (most recent call last):
             ...
-        amp_rewrite.errors.OutputError: no/such/folder/seen.json: cannot be written: there ...
+        amp_rewrite.errors.OutputError: /dev/null/seen.json: cannot be written: there is no folder ...
     """
 
 
@@ -230,12 +230,12 @@ class EngineError(AmpRewriteError):
 
 
 class MissingPackageError(AmpRewriteError):
-    """An optional package is needed: `package`, which the extra `extra` of amp-rewrite installs.
+    """An optional package is needed: `package`, which is of the extra `extra` of amp-rewrite.
 
     Examples:
         >>> from amp_rewrite.errors import MissingPackageError
         >>> str(MissingPackageError("onnxruntime", extra="cpu", purpose="a comparison"))
-        "a comparison needs the package onnxruntime; install it with: pip install 'amp-rewrite[cpu]'"
+        'a comparison needs the package onnxruntime; install it with: pip install onnxruntime'
     """
 
     def __init__(self, package: str, *, extra: str, purpose: str) -> None:
@@ -243,5 +243,5 @@ class MissingPackageError(AmpRewriteError):
         self.extra = extra
         super().__init__(
             f"{purpose} needs the package {package}",
-            remedy=f"install it with: pip install 'amp-rewrite[{extra}]'",
+            remedy=f"install it with: pip install {package}",
         )

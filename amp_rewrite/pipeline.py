@@ -33,17 +33,18 @@ from amp_rewrite.costs import flop_count
 from amp_rewrite.errors import ModelError
 from amp_rewrite.explaining import causes, sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
-from amp_rewrite.model import inlining, loading, output_paths, serialization, writing
+from amp_rewrite.model import inlining, loading, output_paths, serialization, states, writing
 from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.preparing import preparing
+from amp_rewrite.preparing.form_changes import FormChangeKind
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.process import startup, worker
 from amp_rewrite.process.stopwatch import Progress, Stopwatch, count_of
 from amp_rewrite.rescaling import demands
 from amp_rewrite.rescaling.application import Applied
-from amp_rewrite.rescaling.regions import Causes, select
+from amp_rewrite.rescaling.regions import LARGEST, Causes, select
 from amp_rewrite.rewriting import (
     annotations,
     argument_checks,
@@ -207,7 +208,9 @@ def rewrite(
         worker.start()
     with startup.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
         analysis = _decide(source, options, replay, observed or {}, imprecise_outputs or {}, transform, timed)
+        kinds = {change.kind for change in analysis.report().form_changes}
         changed = bool(analysis.plan) or transform is not None or analysis.loaded.mended
+        changed = changed or FormChangeKind.OPSET_SET in kinds
         obstacle = _find_obstacle(analysis)
         if obstacle is not None and obstacle.already and not changed and output is None and not in_place:
             target = None  # a model that is half already needs no copy under another name
@@ -362,6 +365,9 @@ def _rescale(
     facts, painting = choice.facts, choice.priced.painting
     with timed.stage("rescale"):
         findings = demands.without_range(facts.findings)
+        is_faint = any(each.is_faint(options.half) for each in choice.observed.values())
+        if len(findings) == len(facts.findings) and not is_faint:
+            return choice
         entries = classification.classify(facts.graph, findings, options, facts.freed)
         blind = rules.paint(facts.graph, entries, follow=options.follow, level=options.level)
         demand = demands.find(facts, blind, painting, choice.observed).without(options.unscaled)
@@ -379,14 +385,15 @@ def _rescale(
     if applied is None or _pays(again.priced, choice.priced, is_needed=applied.is_needed):
         return again
     applied.revert()
-    regions, best = applied.rescaled.regions, choice
+    is_tried = len(facts.graph.units) <= LARGEST
+    regions, best = applied.rescaled.regions if is_tried else (), choice
 
     def pay(selected: Sequence[Causes]) -> bool:
         nonlocal best
-        tried, applied = rescale(name for region in regions if region not in selected for name in region)
-        if applied is None:
+        tried, trial = rescale(name for region in regions if region not in selected for name in region)
+        if trial is None:
             return False
-        applied.revert()
+        trial.revert()
         if pays := _pays(tried.priced, best.priced, is_needed=False):
             best = tried
         return pays
@@ -429,15 +436,16 @@ def _widen_other_halves(source: loading.ModelSource, model: ir.Model, options: O
         raise ModelError(f"is not a valid model: {conflict}", where=where, remedy=f"mend it first: {restore}")
     others = HALF_TYPES - {options.half.dtype}
     if widened_model.has_half(model, others):
-        kept_io = None if options.io is IOTypes.KEEP else options.keep_io
+        borders = states.borders(model.graph, element_types.infer(model))
+        kept_io = None if options.io is IOTypes.KEEP else borders.names - states.half_names(borders, options)
         widened_model.widen(model, others, kept_io=kept_io)
 
 
 def _find_obstacle(analysis: Analysis) -> Obstacle | None:
     """Return the reason why nothing becomes half, the cause of the most float32 arithmetic; None where
-    something does.
+    something does, or weights alone.
     """
-    if any(analysis.painting.halves):
+    if any(analysis.painting.halves) or analysis.report().stored_half:
         return None
     model, options = analysis.loaded.model, analysis.options
     flops = flop_count.count(model, analysis.graph.types).flops

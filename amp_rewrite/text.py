@@ -44,6 +44,11 @@ def brief(text: str) -> str:
 _LONG = re.compile(rf"'[^']{{{LONGEST_NAME},}}'|[^ ]{{{LONGEST_NAME + 1},}}")
 
 
+def names_cut(text: str, longest: int) -> str:
+    """Return the visible text, with the middle cut out of quotations beyond `longest`."""
+    return re.sub(rf"'[^']{{{longest},}}'", lambda found: shortened(found[0], longest), visible(text))
+
+
 def shortened(text: str, longest: int = LONGEST_NAME) -> str:
     """Return the text; beyond `longest`, its beginning and its end with an ellipsis between them."""
     if len(text) <= longest:

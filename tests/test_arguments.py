@@ -99,7 +99,7 @@ OPTIONS = [
     ({"half": ir.DataType.FLOAT16}, "Options.half: FLOAT16 is not one of float16, bfloat16"),
     ({"half": None}, "Options.half: None is not one of"),
     ({"io": "x"}, "Options.io: 'x' is not one of keep, half"),
-    ({"io": "keeep"}, "Options.io: 'keeep' is not one of keep, half; did you mean keep?\n"),
+    ({"io": "keeep"}, "Options.io: 'keeep' is not one of keep, half, state; did you mean keep?\n"),
     ({"io": True}, "Options.io: True is not one of keep, half"),
     ({"level": 2}, "Options.level: 2 is not one of default, tensor-cores-only"),
     (

@@ -14,7 +14,7 @@ from amp_rewrite.policy.options import Level, Options, Pins
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.console import Console
-from amp_rewrite.reporting import terminal
+from amp_rewrite.reporting import terminal, verdict_text
 from amp_rewrite.running import blame as blaming
 from amp_rewrite.running import sessions, verification
 from amp_rewrite.running.blame import blame
@@ -46,7 +46,9 @@ def printed(before, feeds):
     out = io.StringIO()
     console = Console(file=out, width=200)
     found = blame(before, after, feeds, device=Device.CPU)
-    terminal.print_verdict(console, verification.replace(verdict, blame=found))
+    found = verification.replace(verdict, blame=found)
+    terminal.print_verdict(console, found, terminal.Subject("m.onnx"))
+    terminal.print_hints(console, verdict_text.hints(found))
     return out.getvalue()
 
 
@@ -146,7 +148,7 @@ def test_the_range_of_model_inputs_is_known():
     body = "g (float[2] x) => (float[2] y) { [square] s = Mul (x, x) y = Sqrt (s) }"
     lost = blamed(model(body), X).first_lost
     assert (lost.low, lost.high) == (1, 300)
-    assert "whose inputs range from 1 to 300\n" in printed(model(body), X)
+    assert "look at Mul 'square', whose inputs range from 1 to 300: first to" in printed(model(body), X)
 
 
 def test_an_unknown_range_is_not_printed():
@@ -156,7 +158,7 @@ def test_an_unknown_range_is_not_printed():
     lost = blamed(model(body), X).first_lost
     assert (lost.low, lost.high) == (None, None)
     text = printed(model(body), X)
-    assert "infinite or NaN value: Mul 'square'\n" in text
+    assert "look at Mul 'square': first to produce 1 infinite or NaN value\n" in text
     assert "nan" not in text.replace("NaN", "")
 
 

@@ -107,7 +107,7 @@ def wide(tmp_path):
 def test_the_main_job_proves_its_result(wide, tmp_path):
     """The report and its JSON say what was proved."""
     told = tmp_path / "r.json"
-    done = run(wide, "-o", tmp_path / "out.onnx", "--no-verify", "--json", told)
+    done = run(wide, "-o", tmp_path / "out.onnx", "--no-verify", "-v", "--json", told)
     assert "proof    proved equal but for precision: 2 nodes, licences used: none" in done.stdout
     assert json.loads(told.read_text())["certificate"]["nodes"] == 2
 
@@ -168,7 +168,7 @@ def test_what_cannot_be_proved_equal_to_itself_is_written(wide, tmp_path, monkey
     """A model that the certificate does not understand says nothing of its rewrite; the report says so."""
     monkeypatch.setattr(result_checks, "certify", lambda *_: Certificate(False, 0, problem="what is this"))
     out = tmp_path / "out.onnx"
-    done = run(wide, "-o", out, "--no-verify")
+    done = run(wide, "-o", out, "--no-verify", "-v")
     assert done.exit_code == 0
     assert "proof    none: the model is not even proved equal to itself (what is this)" in done.stdout
     assert out.exists()
@@ -177,7 +177,7 @@ def test_what_cannot_be_proved_equal_to_itself_is_written(wide, tmp_path, monkey
 def test_external_data_is_proved_where_it_lies(wide, tmp_path):
     """Weights in files beside both models are read from there, of the result before it is in place."""
     onnx.save(onnx.load(wide), wide, save_as_external_data=True, location="w.bin", size_threshold=0)
-    done = run(wide, "-o", tmp_path / "out.onnx", "--no-verify")
+    done = run(wide, "-o", tmp_path / "out.onnx", "--no-verify", "-v")
     assert "proved equal but for precision: 2 nodes" in done.stdout
     link = tmp_path / "elsewhere" / "link.onnx"
     link.parent.mkdir()

@@ -69,11 +69,23 @@ def test_flags_before_the_model_mean_rewrite_too(model, tmp_path):
 
 
 def test_the_summary_says_what_was_done(model):
-    """The summary counts nodes by colour and Casts, gives sizes, and says what to do next."""
-    output = run(model).output
+    """With -v the summary counts nodes and Casts, and without it ends as that does, and says what is next."""
+    output = run(model, "-v").output
     assert "2 in float16, 2 in float32" in output
     assert "5 added" in output
     assert f"amp-rewrite explain {model}" in output
+    short = run(model).output
+    assert output.endswith("".join(short.splitlines(keepends=True)[-3:]))
+    assert not re.search(r"^(nodes|Casts|size|form|proof|ranges|speed|versions) ", short, re.MULTILINE)
+
+
+SHORT = r"""output +error +limit +verdict
+probabilities  3.6e-04  1e-02  PASS *
+PASS  \S+/demo_fp16.onnx  106.9 -> 60.9 kB, over 99% of FLOPs in float16, largest error 3.6e-04 \(limit.*\)
+      about 1.1 times as fast as float32 on an H200 \(predicted at 64x3x32x32, open sizes count as 64\)
+next  amp-rewrite explain \S+/demo.onnx   # why nodes stay float32
+"""
+OWN_WORDS = "unit licence island kind paint freed floor witness seen denied tied".split()
 
 
 def test_quiet_prints_nothing(model):
@@ -251,11 +263,9 @@ def test_the_demo_compares_and_says_so(tmp_path):
     pytest.importorskip("onnxruntime")
     result = run("demo", "-o", tmp_path / "demo")
     assert result.exit_code == 0
-    assert "half emulated" in result.output
-    *_, verdict, other, hint = result.output.splitlines()
-    assert verdict.rstrip().endswith("PASS")
-    assert "images in" in other
-    assert hint.startswith("next     amp-rewrite explain ")
+    assert re.fullmatch(SHORT, result.output)
+    assert len(result.output.splitlines()) <= 6
+    assert not re.search(rf"\b({'|'.join(OWN_WORDS)})s?\b", result.output)
     assert sorted(p.name for p in (tmp_path / "demo").iterdir()) == ["demo.onnx", "demo_fp16.onnx"]
 
 
@@ -269,9 +279,10 @@ def test_the_demo_without_onnxruntime(tmp_path, monkeypatch):
     result = run("demo", "-o", tmp_path / "demo")
     assert result.exit_code == 0
     assert "in float16" in result.output
-    told = result.output.splitlines()[-2]
+    told, last, _, _ = result.output.splitlines()
+    assert last.startswith("not compared  ")
     assert told.startswith("not compared with the original: running a model needs the package onnxruntime")
-    assert "amp-rewrite[cpu]" in told
+    assert "pip install onnxruntime" in told
 
 
 def test_a_file_may_be_called_like_a_command(model, monkeypatch):

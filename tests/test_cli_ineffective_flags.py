@@ -42,6 +42,7 @@ VALUES = {
     "--data": ["a.npz"],
     "--seed": ["0"],
     "--samples": ["1"],
+    "--steps": ["1"],
     "--timeout": ["1"],
     "--dim": ["n=4"],
 }

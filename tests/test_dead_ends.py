@@ -81,10 +81,11 @@ def test_what_does_not_load_is_restored_with_a_warning(folder):
     assert run("verify", "back.onnx", "back.onnx").exit_code == 0
     told = run("verify", "m.onnx", "broken.onnx")
     assert told.exit_code == 1
-    first, second, last = told.stdout.splitlines()
+    first, second, conclusion, last = told.stdout.splitlines()
+    assert conclusion == "FAIL  broken.onnx"
     assert first == "not compared with the original: it does not run"
     assert second.startswith("  the rewritten model does not run: onnxruntime refuses the model (")
-    assert last.startswith("next     amp-rewrite restore broken.onnx   #")
+    assert last.startswith("next  amp-rewrite restore broken.onnx   #")
 
 
 def test_a_list_that_leaves_nothing_half_is_warned_of(folder):
@@ -117,10 +118,10 @@ def test_inputs_beside_one_of_several_models_are_its_data(tmp_path, monkeypatch)
     for name in ("a", "b"):
         (tmp_path / f"{name}.onnx").write_bytes(demo.network().SerializeToString())
     np.savez(tmp_path / "a.npz", image=demo.feeds()["image"])
-    done = run("a.onnx", "b.onnx", "--out-dir", "half").stdout
+    done = run("a.onnx", "b.onnx", "--out-dir", "half", "-v").stdout
     assert "compared with the original on 1 given sample from a.npz" in done
     assert done.count("synthetic sample (seed 0") == 1
-    assert run("a.onnx", "b.onnx", "--out-dir", "half", "--seed", "3").stdout.count("(seed 3") == 2
+    assert run("a.onnx", "b.onnx", "--out-dir", "half", "--seed", "3", "-v").stdout.count("(seed 3") == 2
     assert TensorProto.FLOAT16 in {each.data_type for each in onnx.load("half/a.onnx").graph.initializer}
 
 
@@ -185,7 +186,7 @@ def test_the_page_says_what_failed(changes, said):
 
 
 @pytest.mark.parametrize(
-    ("ok", "said"), [(True, "not judged"), (False, "compare on them with --data FILE.npz")]
+    ("ok", "said"), [(True, "on made-up images in 0..1 the error is"), (False, "if your images are in 0..1")]
 )
 def test_a_range_of_images_that_would_fail_is_no_riddle(ok, said):
     """What was not judged, and would have failed, says how to have one's own images judged."""

@@ -170,8 +170,9 @@ def test_what_is_declared_too_large_stays_float32():
 def test_the_summary_says_what_was_freed(tmp_path):
     """With the number of units; explain has the bound; --no-free leaves the list alone."""
     onnx.save(between(EXP), tmp_path / "m.onnx")
-    assert "1 unit in float16 which the list denies" in run(tmp_path / "m.onnx", "--no-verify").stdout
-    assert "freed" not in run(tmp_path / "m.onnx", "--no-verify", "--no-free").stdout
+    plain = (tmp_path / "m.onnx", "--no-verify", "-v")
+    assert "1 unit in float16 which the list denies" in run(*plain).stdout
+    assert "freed" not in run(*plain, "--no-free").stdout
     told = run("explain", tmp_path / "m.onnx", "node").stdout
     assert "'c' is proven to be at most 0, where float16 bears 0" in told
 

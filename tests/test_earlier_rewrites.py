@@ -83,7 +83,7 @@ def test_the_command_says_so(once, tmp_path):
     """A line counts the units, and the next command reads their reasons in the model itself."""
     path = tmp_path / "once.onnx"
     path.write_bytes(once.SerializeToString())
-    told = CliRunner().invoke(main, [str(path), "--no-verify"])
+    told = CliRunner().invoke(main, [str(path), "--no-verify", "-v"])
     assert told.exit_code == 0
     assert "for what an earlier rewrite of this model saw in runs" in told.output
     assert f"amp-rewrite explain {path}" in told.output

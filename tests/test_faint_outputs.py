@@ -179,7 +179,7 @@ def run(path, *arguments):
 
 def test_the_report_says_so(path):
     """With the number, in the terminal, in JSON, and in what explains the result."""
-    result = run(path, "--json", path.with_name("report.json"))
+    result = run(path, "--json", path.with_name("report.json"), "-v")
     assert result.exit_code == 0, result.output
     report = json.loads(path.with_name("report.json").read_text())
     assert report["faint"] == {"y": report["verification"]["outputs"][0]["floor"]}
@@ -211,7 +211,7 @@ def test_in_place_it_is_the_same(path):
     beside, plan = path.with_name("beside.onnx"), path.with_name("plan.json")
     run(path, "-o", beside, "--save-plan", plan)
     again = path.with_name("again.onnx")
-    assert "faint " in run(path, "-o", again, "--plan", plan).output
+    assert "faint " in run(path, "-o", again, "--plan", plan, "-v").output
     assert again.read_bytes() == beside.read_bytes()
     assert run(path, "--in-place").exit_code == 0
     assert path.read_bytes() == beside.read_bytes()

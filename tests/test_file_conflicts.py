@@ -69,10 +69,21 @@ def test_no_command_writes_over_its_model(model, command):
 
 
 @pytest.mark.parametrize("flag", ["-o", "--json", "--html", "--save-plan"])
-def test_a_missing_folder_is_said_before_the_work(model, flag):
+def test_a_file_in_place_of_a_folder_is_said_before_the_work(model, flag):
     """A report that cannot be written is known before a result is."""
-    assert "there is no folder" in failure(model, flag, model.parent / "missing" / "file")
+    assert "there is no folder" in failure(model, flag, model / "missing" / "file")
     assert [path.name for path in model.parent.iterdir()] == ["model.onnx"]
+
+
+@pytest.mark.parametrize("flag", ["-o", "--json", "--html", "--save-plan"])
+def test_a_missing_folder_is_made(model, flag):
+    """With its parents, once there is something in it: a run that fails leaves none of them."""
+    place = model.parent / "new" / "deep" / "file"
+    failure(model, flag, place, "--keep-io", "absent", "--no-verify")
+    assert [path.name for path in model.parent.iterdir()] == ["model.onnx"]
+    assert run(model, flag, place, "--no-verify").exit_code == 0
+    assert place.is_file()
+    assert not list(place.parent.glob(".amp*"))
 
 
 def test_plots_go_to_a_folder(model):

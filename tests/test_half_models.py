@@ -59,6 +59,38 @@ def test_a_model_of_the_other_half_type_is_converted(half, io):
     assert amp_rewrite.verify(of_other, result.model, io=io).ok
 
 
+ZOO = {
+    "float16": "g (float16[4, 8] x) => (float16[4, 8] y) <float16[8, 8] w> { y = MatMul (x, w) }",
+    "bfloat16": "g (bfloat16[4, 8] x) => (bfloat16[4, 8] y) <bfloat16[8, 8] w> { y = MatMul (x, w) }",
+    "both": """g (float16[4, 8] x) => (bfloat16[4, 8] y) <float16[8, 8] w, bfloat16[8, 8] v> {
+        a = MatMul (x, w)  b = Cast <to = 16> (a)  y = MatMul (b, v) }""",
+    "float16 and float32": """g (float[4, 8] x) => (float[4, 8] y) <float16[8, 8] w, float[8, 8] v> {
+        a = MatMul (x, v)  b = Cast <to = 10> (a)  c = MatMul (b, w)  y = Cast <to = 1> (c) }""",
+    "bfloat16 and float32": """g (float[4, 8] x) => (float[4, 8] y) <bfloat16[8, 8] w, float[8, 8] v> {
+        a = MatMul (x, v)  b = Cast <to = 16> (a)  c = MatMul (b, w)  y = Cast <to = 1> (c) }""",
+}
+"""Models with every set of float types that has a half one."""
+
+
+@pytest.mark.parametrize("half", OTHER)
+@pytest.mark.parametrize("io", ["keep", "half"])
+@pytest.mark.parametrize("name", ZOO)
+def test_every_half_model_becomes_any_half_type(name, io, half):
+    """In one step: all stored values have the type that is asked for, and the proof counts those of another
+    half type as converted. What has that type already stays as it is.
+    """
+    original = text.unchecked(ZOO[name])
+    result = amp_rewrite.rewrite(original, Options(half=half, io=io))
+    others = [tensor.data_type for tensor in original.graph.initializer]
+    assert stored(result.model) == {{"float16": FLOAT16, "bfloat16": BFLOAT16}[half]}
+    assert result.report.changed or name == half
+    licences = result.report.certificate.licences if result.report.changed else {}
+    kind = {"float16": BFLOAT16, "bfloat16": FLOAT16}[half]
+    assert licences.get(Licence.CONVERTED, 0) == others.count(kind)
+    assert not result.report.changed or result.report.certificate.proved
+    onnx.checker.check_model(result.model, full_check=True)
+
+
 @pytest.mark.parametrize(("name", "products"), [("10_allbf16", 4), ("10_tirex", 25)])
 def test_a_bfloat16_model_becomes_float16(name, products, tmp_path):
     """As a whole, or in the products that are bfloat16 within a float32 model; onnxruntime runs the result,
@@ -223,7 +255,7 @@ def test_an_allowed_operator_raises_the_opset_that_it_needs(tmp_path, operator):
     """To the first one in which its schema has half; nobody else's opset moves for it."""
     path, out = tmp_path / "m.onnx", tmp_path / "r.onnx"
     onnx.save(text.model(QDQ), path)
-    done = run(path, "-o", out, "--allow", operator)
+    done = run(path, "-o", out, "--allow", operator, "-v")
     assert (done.exit_code, "opset raised from 13 to 19" in done.output) == (0, True), done.output
     assert "PASS" in done.output
     assert "opset raised" not in run(path, "-o", out, "--deny", "Relu").output

@@ -86,14 +86,14 @@ def test_the_command_says_so_and_what_mends_it(tmp_path, model, sample, name):
     assert found.exit_code == 1
     assert "and float16 ends at 65504" in found.output
     assert "search" not in found.output
-    assert f"next     add --keep-io {name}   # tried: PASS" in found.output
+    assert f"next  add --keep-io {name}   # tried: PASS" in found.output
     verdict = json.loads(report.read_text())["verification"]
     assert [port["name"] for port in verdict["misfits"]] == [name]
     assert verdict["tried"][0]["keep_io"] == [name]
     assert run(path, "--io", "half", "--keep-io", name, "--data", data).exit_code == 0
     run(path, "--io", "half", "--data", data, "--observe", "never", "-o", tmp_path / "far.onnx")
     compared = run("verify", path, tmp_path / "far.onnx", "--io", "half", "--data", data)
-    assert f"next     rewrite the original with --keep-io {name}" in compared.output
+    assert f"next  rewrite the original with --keep-io {name}" in compared.output
 
 
 WANTED = {"--in-place": "the original, and -o FILE", "--plan": "--io half --keep-io pressure"}

@@ -130,7 +130,7 @@ def test_the_command_compares_in_the_declared_range(tmp_path):
     kept = []
     for declared in ("x=0:1", "x=0:1000"):
         files = ("-o", tmp_path / "r.onnx", "--json", tmp_path / "r.json")
-        done = run(tmp_path / "m.onnx", *files, "--range", declared, "--no-rescale")
+        done = run(tmp_path / "m.onnx", *files, "--range", declared, "--no-rescale", "-v")
         assert done.exit_code == 0, done.output
         assert "synthetic sample (seed 0)" in done.output
         kept.append(json.loads((tmp_path / "r.json").read_text())["nodes"]["full"])
@@ -174,10 +174,10 @@ def test_the_better_conditioned_range_judges(tmp_path):
     """Half loses the image of 0..1 beside the bias, and float32 itself some of it; both are shown."""
     path = tmp_path / "m.onnx"
     onnx.save(BIASED, path)
-    done = run(path, "--json", tmp_path / "r.json", "--samples", "2")
+    done = run(path, "--json", tmp_path / "r.json", "--samples", "2", "-v")
     assert done.exit_code == 0, done.output
     assert "on 2 synthetic samples (seed 0, images in 0..255); CPU" in done.output
-    assert "warning: made-up images in 0..1 fail, with an error of " in done.output
+    assert "warning  if your images are in 0..1, the verdict is FAIL (error " in done.output
     verdict = json.loads((tmp_path / "r.json").read_text())["verification"]
     assert verdict["inputs"]["images"] == "0..255"
     (other,) = verdict["not_judged"]
@@ -189,9 +189,10 @@ def test_a_saturated_output_judges_nothing(tmp_path):
     """Images in 0..255 leave 1 everywhere: no noise, no error, and no proof."""
     path = tmp_path / "m.onnx"
     onnx.save(CLIPPED, path)
-    done = run(path)
+    done = run(path, "-v")
     assert "images in 0..1); CPU" in done.output
-    assert "images in 0..255 instead: error 0.0e+00, noise 0.0e+00; not judged" in done.output
+    other = "on made-up images in 0..255 the error is 0.0e+00, that of float32 itself 0.0e+00"
+    assert other in done.output
 
 
 def test_what_fails_on_both_fails(tmp_path):
@@ -203,7 +204,7 @@ def test_what_fails_on_both_fails(tmp_path):
     off.graph.initializer.add().CopyFrom(onnx.numpy_helper.from_array(np.full(16, 1.2, np.float32), "other"))
     off.graph.node[1].input[1] = "other"
     onnx.save(off, broken)
-    done = run("verify", path, broken)
+    done = run("verify", path, broken, "-v")
     assert done.exit_code == 1
     assert "images in 0..255); CPU" in done.output
     assert "InstanceNormalization" in done.output

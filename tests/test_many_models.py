@@ -136,6 +136,25 @@ def test_what_is_refused(folder, arguments, problem):
     assert files(folder) == before
 
 
+def test_the_second_path_is_the_result(folder):
+    """As other converters take it, also over a result of the same model; another model is replaced with
+    --force alone.
+    """
+    pair = ("models/a.onnx", "half/r.onnx")
+    for _ in range(2):
+        assert run(*pair, *FAST).exit_code == 0
+        assert is_half(folder / "half" / "r.onnx")
+    other = ("models/deep/b.onnx", "models/a.onnx", *FAST)
+    onnx.save(text.model(PRODUCT.replace("MatMul", "Add")), folder / "models" / "deep" / "b.onnx")
+    assert "or the result of one model with -o" in failure(*other)
+    assert "need a folder" in failure("models/deep/b.onnx", "half/r.onnx", *FAST)
+    assert not is_half(folder / "models" / "a.onnx")
+    assert run(*other, "--allow", "Add", "--force").exit_code == 0
+    assert "Add" in {node.op_type for node in onnx.load("models/a.onnx").graph.node}
+    assert run("models/a.onnx", "none.onnx", "--dry-run", *FAST).exit_code == 0
+    assert not (folder / "none.onnx").exists()
+
+
 def test_a_foreign_model_at_the_place_of_a_result(folder):
     """The remedy names the flag that was given."""
     (folder / "other").mkdir()

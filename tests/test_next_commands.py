@@ -116,7 +116,7 @@ def test_nothing_is_explained_where_nothing_stays(tmp_path):
     path = tmp_path / "m.onnx"
     weights = {"roi": np.zeros(0, np.float32), "scales": np.float32([1, 1, 2, 2])}
     onnx.save(text.model(MIXED, weights), path)
-    done = run(path, "--no-verify").stdout
+    done = run(path, "--no-verify", "-v").stdout
     assert "2 in float16, 1 in both, 0 in float32" in done, done
     assert "next" not in done
     assert "amp-rewrite explain" in run(path, "--no-verify", "--keep-full", "conv").stdout

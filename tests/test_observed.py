@@ -1,6 +1,7 @@
 """Observation: extremes from runs of the float32 model, and what they keep in float32."""
 
 import json
+import re
 
 import numpy as np
 import onnx
@@ -120,8 +121,9 @@ def test_a_mask_may_be_huge():
 
 def test_a_failed_verdict_is_mended(path):
     """On failure the values are observed, and the second result passes."""
-    result = run(path, "--json", path.with_name("report.json"))
+    result = run(path, "--json", path.with_name("report.json"), "-v")
     assert result.exit_code == 0, result.output
+    assert re.search(r"^repair +first attempt \S+: put 4 nodes back to float32$", result.output, re.MULTILINE)
     assert "observed 4 units in float32 because a run showed values too large" in result.output
     assert f"explain {path.with_name('model_fp16.onnx')}" in result.output
     report = json.loads(path.with_name("report.json").read_text())
@@ -137,8 +139,8 @@ def test_nobody_looks_when_told_not_to(path):
 
 def test_looking_first_needs_no_verdict(path):
     """With --observe always, the first plan uses the observation, and no comparison is needed."""
-    assert "units in float16" in run(path, "--observe", "always", "--dry-run").output
-    result = run(path, "--observe", "always", "--no-verify")
+    assert "of 5 nodes in float16" in run(path, "--observe", "always", "--dry-run").output
+    result = run(path, "--observe", "always", "--no-verify", "-v")
     assert result.exit_code == 0
     assert "observed 4 units" in result.output
 

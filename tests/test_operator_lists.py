@@ -121,10 +121,11 @@ DECIDED = {
     Kind.ALLOW: "MatMul Gemm Conv ConvTranspose Einsum LSTM GRU RNN Attention DeformConv"
     " com.microsoft:FusedMatMul com.microsoft:GroupQueryAttention com.microsoft:MatMulNBits",
     Kind.CLEAR: "Relu Reshape Transpose Concat Gather Max Min MaxPool Clip Where Equal Shape TopK"
-    " ReduceMax Loop If Scan SequenceMap SequenceAt OptionalGetElement ScatterND",
+    " ReduceMax Loop If Scan SequenceMap SequenceAt OptionalGetElement ScatterND QuantizeLinear"
+    " DequantizeLinear",
     Kind.DENY: "Exp Pow ReduceSum ReduceSumSquare ReduceL2 ReduceLogSumExp CumSum Sinh Cosh LpPool"
     " SoftmaxCrossEntropyLoss MeanVarianceNormalization",
-    Kind.FIXED: "Cast CastLike Constant Range QuantizeLinear DequantizeLinear QLinearConv"
+    Kind.FIXED: "Cast CastLike Constant Range QLinearConv"
     " RandomNormal Bernoulli NonMaxSuppression STFT RoiAlign com.microsoft:BeamSearch",
 }
 FOLLOWING = (

@@ -1,6 +1,7 @@
 """Predicted times: of devices, of kernels, of whole models; the warning, and the gate."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -147,7 +148,9 @@ def test_the_commands_count_with_the_sizes_of_given_data(tmp_path, monkeypatch):
         (("--data", "data.npz", "--calibrate", "others.npz"), "3x1024 (sizes of data.npz)"),
         (("--calibrate", "others.npz", "--dim", "N=7"), "7x1024 (sizes given by name)"),
     ):
-        assert f" at {told}, " in run("m.onnx", "-o", "half.onnx", *flags).output
+        output = run("m.onnx", "-o", "half.onnx", "-v", *flags).output
+        assert f" at {told}, " in output
+        assert f"(predicted at {told.replace(' (', ', ')}" in output
     flops = 2 * 2 * 1024 * 1024
     for flags, batch in (((), 64), (("--dim", "N=7"), 7), (("--data", "data.npz"), 3)):
         run("coverage", "half.onnx", "--json", "coverage.json", *flags)
@@ -247,8 +250,20 @@ def test_nothing_half_nothing_predicted():
 
 def test_what_is_no_device():
     """The error names the field and what there is."""
-    with pytest.raises(OptionError, match=r"Options.device: 'h100' is not one of h200, a100, l4, t4"):
-        Options(device="h100")
+    with pytest.raises(OptionError, match=r"Options.device: 'v100' is not one of h200, h100, a100, a10, "):
+        Options(device="v100")
+    for text_ in ("mine,1", "mine,1,2,3", ",1,2", " ,1,2", "mine,x,2", "mine,0,1", "mine,1/0,2", "mine,1,-2"):
+        with pytest.raises(OptionError, match=r"is not NAME,TFLOPS,TB/S; give its figures as in mine,"):
+            Options(device=text_)
+
+
+def test_a_device_by_its_figures():
+    """In TFLOPS and TB/s; one rate counts for both types."""
+    mine = Options(device="my card, 125/31.2, .6").device
+    assert (mine.name, mine.float16, mine.bfloat16, mine.float32) == ("my card", 125e12, 125e12, 31.2e12)
+    assert mine.bandwidth == pytest.approx(6e11)
+    (warning,) = rewrite(text.model(LARGE), Options(device="p40,11.8,0.346")).report.warnings
+    assert warning.startswith("p40 is no faster in float16 than in float32")
 
 
 # ---- the command line
@@ -263,11 +278,13 @@ def path(tmp_path):
 
 def test_the_summary_predicts(path, tmp_path):
     """The terminal and the JSON have the prediction, in words that say what it is."""
-    done = run(path, "--device", "a100", "--no-verify", "--json", tmp_path / "r.json")
+    done = run(path, "--device", "a100", "--no-verify", "-v", "--json", tmp_path / "r.json")
     assert done.exit_code == 0
     line = next(line for line in done.output.splitlines() if line.startswith("speed"))
     assert "x float32 and 1.00x everything in float16 on a100 at 4x4" in line
     assert line.endswith("3 launches, 2 of them Casts (predicted, not measured)")
+    short = run(path, "--device", "a100", "--no-verify").stdout.splitlines()[-1]
+    assert re.fullmatch(r" +about 0\.\d times as fast as float32 on an A100 \(predicted at 4x4\)", short)
     assert "--gate leaves such a model as it is" in done.output
     found = json.loads((tmp_path / "r.json").read_text())["prediction"]
     assert (found["device"], found["result"]["casts"]) == ("a100", 2)

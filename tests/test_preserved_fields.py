@@ -206,8 +206,8 @@ def test_before_opset_6_nothing_changes(io):
     """Runtimes have no Cast for such models: nothing changes, and a warning says why."""
     proto = onnx.parser.parse_model(
         """<ir_version: 3, opset_import: ["" : 5]> g (float[4,4] x, float[4,4] w)
-        => (float[4,4] y, float[4,4] f) { i = Cast <to = "INT32"> (x)  f = Cast <to = "FLOAT"> (i)
-        a = MatMul(x, w)  y = MatMul(a, f) }"""
+        => (float[4,4] y, float[4,4] x_out) { i = Cast <to = "INT32"> (x)  x_out = Cast <to = "FLOAT"> (i)
+        a = MatMul(x, w)  y = MatMul(a, x_out) }"""
     )
     result = rewrite(proto, Options(level=Level.UNSAFE_FORCE_ALL, io=io))
     assert result.model == proto

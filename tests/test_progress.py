@@ -1,11 +1,14 @@
 """What is shown while models run: the stage, and how many of its steps are done."""
 
 import contextlib
+import re
+from pathlib import Path
 
 import onnx
 import pytest
 from rich.progress import Progress
 
+import amp_rewrite
 from amp_rewrite import demo
 from amp_rewrite.cli import progress
 from tests.commands import run
@@ -89,17 +92,34 @@ def test_the_bar_follows_the_counts():
     assert list(progress.counted(shown, "abc", 3)) == ["a", "b", "c"]
     assert (task.completed, task.total) == (2, 3)
     shown("write")
-    assert (task.description, task.completed, task.total) == ("write", 0, None)
+    assert (task.description, task.completed, task.total) == ("writing the model", 0, None)
+    shown.count(1_240_000_000, 3_100_000_000)
+    assert "1.2 GB of 3.1 GB" in [str(column.render(task)) for column in progress.COLUMNS]
+    shown("tune: 3 runs")
+    assert task.description == "searching for a better plan: 3 runs"
 
 
-def test_tensors_of_files_beside_a_result_are_counted(model, shown):
+def test_every_stage_has_words():
+    """Each name that the package tells or times."""
+    calls = r'(?:tell\([\w.]+, |\.stage\(|_stage\(|_attempted\(\s*)"(\w+)"'
+    texts = (path.read_text() for path in Path(amp_rewrite.__file__).parent.rglob("*.py"))
+    named = {name for text in texts for name in re.findall(calls, text)}
+    assert len(named) > 20
+    assert named <= set(progress.STAGES)
+
+
+def test_bytes_of_files_beside_a_result_are_counted(model, shown):
     """Those of all files together, while they are written; nothing is counted where there are none."""
     run(model, "--external-data", "20kB", "--no-verify", "-o", model.with_name("half.onnx"))
     files = list(model.parent.glob("half.onnx.*.data"))
     assert len(files) > 1
     beside = onnx.load(model.with_name("half.onnx"), load_external_data=False).graph.initializer
-    total = sum(bool(tensor.external_data) for tensor in beside)
-    assert sorted(told for told in shown if told[0] == "write") == counts("write", total)
+    sizes = [len(onnx.numpy_helper.to_array(tensor, str(model.parent)).tobytes()) for tensor in beside]
+    outside = [size for size, tensor in zip(sizes, beside, strict=True) if tensor.external_data]
+    steps = [told for told in shown if told[0] == "write"]
+    assert len(steps) == len(outside)
+    assert {total for *_, total in steps} == {sum(outside)}
+    assert max(done for _, done, _ in steps) >= sum(outside) - max(outside)
     del shown[:]
     run(model, "--no-verify")
     assert [told for told in shown if not isinstance(told, str)] == []

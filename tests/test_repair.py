@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 import time
 
 import numpy as np
@@ -129,7 +130,7 @@ def test_the_flags_that_are_printed_mend_it(path):
     assert found.exit_code == 1
     before = result.read_bytes()
     (line,) = [line for line in found.output.splitlines() if line.startswith("next")]
-    flags, note = line.removeprefix("next     add").split("#")
+    flags, note = line.removeprefix("next  add").split("#")
     assert note.startswith(" tried: PASS, error ")
     *_, last = json.loads(report.read_text())["verification"]["tried"]
     assert last["ok"]
@@ -146,7 +147,7 @@ def test_names_in_flags_are_whole(path):
     model.graph.node[1].name = long
     onnx.save(model, path)
     data = ("--data", path.with_name("ones.npz"), "--observe", "never", "--tolerance", "error=1e-9")
-    found = commands.run(path, *data)
+    found = commands.run(path, *data, "-v")
     assert f"tried --keep-full {long}" in found.output
     missed = commands.run(path, "--no-verify", "--keep-full", long[:-1])
     assert long in missed.output.replace(f"--keep-full {long[:-1]} ", "")
@@ -168,7 +169,7 @@ def test_nothing_is_tried_where_it_cannot_be_followed(path, flag):
     found = commands.run(path, *given, *([flag, plan] if flag == "--plan" else [flag]))
     assert found.exit_code == 1
     assert "  tried --" not in found.output
-    assert ("next     add --keep-full" in found.output) == (flag == "--in-place")
+    assert ("next  add --keep-full" in found.output) == (flag == "--in-place")
 
 
 # ---- what made-up inputs decide
@@ -189,7 +190,8 @@ def cancels(tmp_path):
 
 def report(path, *flags):
     """The exit code, the report, and the output of the main job."""
-    done = commands.run(path, "-o", path.with_name("r.onnx"), "--json", path.with_name("r.json"), *flags)
+    files = ("-o", path.with_name("r.onnx"), "--json", path.with_name("r.json"))
+    done = commands.run(path, *files, "-v", *flags)
     return done.exit_code, json.loads(path.with_name("r.json").read_text()), done.output
 
 
@@ -205,7 +207,8 @@ def test_what_made_up_inputs_fail_is_an_open_question(cancels):
     assert question in output
     assert "tuning" in told  # what was found gives up too much
     assert report(cancels, "--require-verify")[0] == 1
-    assert question in commands.run(cancels, "-q").stderr
+    last = f"largest error {error:.1e} (limit 1e-02, made-up inputs)\n"
+    assert re.search(rf"^inconclusive  .*{re.escape(last)}", commands.run(cancels, "-q").stderr, re.MULTILINE)
 
 
 def test_given_inputs_decide_all(cancels):
@@ -328,7 +331,7 @@ def test_the_file_beside_a_model_is_its_data(cancels, command):
     done = commands.run(*words)
     assert "1 given sample from" in done.output, done.output
     assert "m.npz" in done.output
-    assert "synthetic" in commands.run(*words, "--seed", "0").output
+    assert ", made-up inputs)" in commands.run(*words, "--seed", "0").output
 
 
 @pytest.mark.parametrize("command", ["rewrite", "tune", "verify"])
@@ -342,5 +345,5 @@ def test_a_file_beside_a_model_that_does_not_fit_is_left_aside(cancels, command,
     assert done.exit_code == 0, done.output
     (line,) = (line for line in done.stderr.splitlines() if "m.npz" in line)
     assert line.endswith("nobody named the file, and made-up inputs are used instead")
-    assert "synthetic sample" in done.stdout
+    assert ", made-up inputs)" in done.stdout
     assert "m.npz" in commands.failure(*words, "--data", beside)

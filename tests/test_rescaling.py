@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 import amp_rewrite
-from amp_rewrite import Options, analyze, observe, restore, rewrite, verify
+from amp_rewrite import Options, analyze, certify, observe, restore, rewrite, verify
 from amp_rewrite.analysis.facts import gather
 from amp_rewrite.analysis.observed import Extremes
 from amp_rewrite.coverage import counts
@@ -381,24 +381,82 @@ def test_metadata_hold_exponents(overflowing):
     """Of all rewrites of a model, as its original is needed for the way back."""
     proto, _, seen = overflowing
     result = rewrite(proto, observed=seen)
-    held = annotations.read_scaled(ir.from_proto(result.model))
-    assert set(held) == set(result.report.rescaled.values)
+    stored = annotations.read_rescaled(ir.from_proto(result.model))
+    assert set(stored.values) == set(result.report.rescaled.values)
     again = rewrite(result.model)
-    assert annotations.read_scaled(ir.from_proto(again.model)) == held
+    assert annotations.read_rescaled(ir.from_proto(again.model)) == stored
     damaged = onnx.ModelProto.FromString(result.model.SerializeToString())
     next(each for each in damaged.metadata_props if each.key == annotations.RESCALED).value = "?"
     with pytest.raises(amp_rewrite.errors.ModelError, match="damaged"):
-        annotations.read_scaled(ir.from_proto(damaged))
-    assert restore(result.model).ok
+        annotations.read_rescaled(ir.from_proto(damaged))
+    (warning,) = restore(damaged).warnings
+    assert "values stay stored times powers of two" in warning
+
+
+def parts_of(proto):
+    """The operators, epsilons but for default ones, and stored numbers of a model."""
+    operators = sorted(node.op_type for node in proto.graph.node)
+    attributes = (each for node in proto.graph.node for each in node.attribute)
+    epsilons = [each.f for each in attributes if each.name == "epsilon" and each.f != np.float32(1e-5)]
+    tensors = {each.name: onnx.numpy_helper.to_array(each) for each in proto.graph.initializer}
+    return operators, epsilons, tensors
+
+
+@pytest.mark.parametrize(
+    ("name", "largest"),
+    [
+        ("residual", "s"),
+        ("written out", "s"),
+        ("gated", "h"),
+        ("images", "p"),
+        ("tied", "a"),
+    ],
+)
+@pytest.mark.parametrize("io", ["keep", "half"])
+def test_restore_undoes_exponents(name, largest, io):
+    """Nodes and epsilons are those of the original, and stored numbers those that half rounded; proved."""
+    proto = model(MODELS[name])
+    seen = {largest: Extremes(-1e6, 1e6)}
+    result = rewrite(proto, Options(io=io, fold=False), observed=seen)
+    assert result.report.rescaled is not None
+    restored = restore(result.model, io="float")
+    assert (
+        restored.warnings,
+        annotations.RESCALED in {each.key for each in restored.model.metadata_props},
+    ) == (
+        (),
+        False,
+    )
+    (nodes, epsilons, tensors), (before, old_epsilons, old) = parts_of(restored.model), parts_of(proto)
+    assert (nodes, epsilons) == (before, old_epsilons)
+    for each in tensors.keys() & old.keys():
+        np.testing.assert_allclose(tensors[each], old[each], rtol=2**-11, atol=2**-25)
+    assert certify(proto, restored.model).proved
+    assert rewrite(restored.model).report.rescaled is None
+
+
+def test_restore_of_another_graph_keeps_exponents(overflowing):
+    """Where another tool has renamed what the metadata name, nothing is undone, and a warning says so."""
+    proto, inputs, seen = overflowing
+    result = rewrite(proto, observed=seen).model
+    for node in result.graph.node:
+        names = [*node.input], [*node.output]
+        for ports, old in zip((node.input, node.output), names, strict=True):
+            ports[:] = [f"other_{each}" if each in ("a", "s") else each for each in old]
+    restored = restore(result)
+    assert restored.unscaled == 0
+    assert "times powers of two" in restored.warnings[-1]
+    assert verify(proto, restored.model, inputs).ok
 
 
 def test_the_command_says_so(overflowing, tmp_path):
-    """With --calibrate: a line of the report, the JSON, and explain."""
+    """With --calibrate: a line of the report and of a dry run, the JSON, the page; and explain says why."""
     proto, inputs, _ = overflowing
     onnx.save(proto, tmp_path / "m.onnx")
     np.savez(tmp_path / "m.npz", **inputs)
-    out, told = tmp_path / "out.onnx", tmp_path / "out.json"
-    asked = ("--calibrate", tmp_path / "m.npz", "-o", out, "--json", told)
+    out, told, seen, page = (tmp_path / name for name in ("out.onnx", "out.json", "seen.json", "page.html"))
+    asked = ("--calibrate", tmp_path / "m.npz", "-o", out, "--json", told, "--save-observed", seen)
+    asked = (*asked, "--html", page)
     made = commands.run("rewrite", tmp_path / "m.onnx", *asked)
     assert made.exit_code == 0, made.output
     line = next(line for line in made.output.splitlines() if line.startswith("rescaled"))
@@ -407,6 +465,11 @@ def test_the_command_says_so(overflowing, tmp_path):
     assert json.loads(told.read_text())["rescaled"]["freed"] == 4
     e = exponents_of(json.loads(told.read_text()))["s"]
     assert f"s: stored as 2^{-e}" in commands.run("explain", out, "s").output
+    why = commands.run("explain", tmp_path / "m.onnx", "s", "--observed", seen).output
+    assert f"s: stored as 2^{-e} of what the original has, since 1.40e+05 was seen in 's'" in why
+    dry = commands.run("rewrite", tmp_path / "m.onnx", "--observed", seen, "--dry-run").output
+    assert "rescaled 's'" in dry
+    assert "the same, rescaled as in the result" in page.read_text()
 
 
 @pytest.mark.parametrize(("flags", "expected"), [(("--rescale",), 4), (("--no-rescale",), None)])

@@ -339,3 +339,19 @@ def test_a_folder_that_stays_locked(tmp_path, monkeypatch):
     monkeypatch.setattr(locking, "PATIENCE", 0.05)
     with locking.held(tmp_path), pytest.raises(OutputError, match="another program keeps"):
         staging.write(b"new", tmp_path / "out")
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_new_folder_of_several_files(tmp_path, is_committed):
+    """It stays with what is moved there, and goes with what is not; one that was there stays."""
+    folder = tmp_path / "new" / "deep"
+    places = [folder / "a", folder / "b", folder.parent / "c"]
+    with staging.transaction(places) as files:
+        for place in places:
+            staging.write(b"new", place)
+        assert not any(place.exists() for place in places)
+        if is_committed:
+            files.commit()
+    assert all(place.exists() is is_committed for place in places)
+    assert (tmp_path / "new").exists() is is_committed
+    assert tmp_path.exists()

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from onnx.parser import parse_model
 import amp_rewrite
 from amp_rewrite.cli import main
 from amp_rewrite.cli.commands import loaded
+from amp_rewrite.demo import network
 from amp_rewrite.process import startup
 from tests.commands import run
 from tests.test_packaging import ROOT
@@ -284,16 +286,52 @@ def test_a_shell_completes_commands_flags_and_models(tmp_path, monkeypatch, word
 def test_the_list_of_commands_is_whole():
     """No line of it is cut short, and the main job comes first."""
     lines = python("-m", "amp_rewrite", "--help").stdout.splitlines()
-    listed = lines[lines.index("Commands:") + 1 :]
-    assert len(listed) == len(main.commands)
-    assert listed[0].split()[0] == "rewrite"
+    first, others = (lines.index(f"{title}:") for title in ("Commands", "Advanced"))
+    listed = [line for line in (*lines[first + 1 : others], *lines[others + 1 :]) if line]
+    assert [line.split()[0] for line in listed] == list(main.commands)
+    assert (listed[0].split()[0], others - first) == ("rewrite", 6)
     assert not [line for line in listed if line.endswith("...")]
 
 
-@pytest.mark.parametrize("name", main.commands)
-def test_help_lists_options_alone(name):
+def flags_in(help_text):
+    """The flags that a help lists."""
+    return set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", help_text, re.MULTILINE))
+
+
+def test_help_lists_the_common_flags_and_help_all_the_rest():
+    """At most 36 of `rewrite`, the common ones first; all in the other, which says that it is there."""
+    common, everything = (run("rewrite", flag).stdout for flag in ("--help", "--help-all"))
+    declared = {name for each in loaded(main.commands["rewrite"]).params for name in each.opts}
+    assert len(flags_in(common)) <= 36
+    assert "--help-all" in flags_in(common) < flags_in(everything)
+    assert {name for name in declared if name.startswith("--")} <= flags_in(everything)
+    assert common.index("Common:") < common.index("Files:")
+
+
+@pytest.mark.parametrize(
+    ("other", "ours"), [("--keep-fp32", "--keep-full"), ("--force-fp16", "--force-half")]
+)
+def test_flags_by_the_names_of_other_tools(other, ours, tmp_path):
+    """They do what ours do."""
+    model, proto = tmp_path / "m.onnx", network()
+    save(proto, model)
+    name = next(node.name for node in proto.graph.node if node.op_type in ("Conv", "MatMul", "Gemm"))
+    counts = []
+    for flag in (other, ours):
+        report = tmp_path / "out.json"
+        run(model, flag, name, "--dry-run", "--json", report)
+        counts.append(json.loads(report.read_text())["nodes"])
+    assert counts[0] == counts[1]
+
+
+MANY_FLAGS = ("rewrite", "explain", "tune", "train")
+HELPS = [*((name, "--help") for name in main.commands), *((name, "--help-all") for name in MANY_FLAGS)]
+
+
+@pytest.mark.parametrize(("name", "flag"), HELPS)
+def test_help_lists_options_alone(name, flag):
     """An argument has no words of its own there, and no option a type of Python's."""
-    shown = run(name, "--help").stdout.splitlines()
+    shown = run(name, flag).stdout.splitlines()
     rows = [line for line in shown[2:] if line.startswith("  ") and not line.startswith("   ")]
     assert not [line for line in rows if re.fullmatch(r"  \[?[A-Z. \[\]]+", line)]
     assert not [line for line in shown if "INTEGER" in line or "FLOAT" in line]

@@ -168,7 +168,7 @@ def test_missing_packages_are_one_line(tmp_path, monkeypatch):
     onnx.save(demo.network(), tmp_path / "m.onnx")
     monkeypatch.setattr(tensorrt.importlib.util, "find_spec", lambda _: None)
     line = failure("placement", tmp_path / "m.onnx", "--provider", "tensorrt")
-    assert "amp-rewrite[tensorrt]" in line
+    assert "pip install tensorrt-rtx-cu13-bindings" in line
 
 
 SMALL = """ultraface_rfb320 bigru_tagger.legacy dynamo_cond_scan.dynamo plcmos_v2 yolos_tiny.legacy

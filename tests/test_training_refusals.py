@@ -153,6 +153,7 @@ def test_pins_and_lists_count_as_ever():
         ({"loss_scale": None, "skip_nonfinite": True}, "is for a loss scale"),
         ({"options": Options(io="half")}, "would make master weights half"),
         ({"options": Options(keep_functions=True)}, "hides the backward pass"),
+        ({"options": Options(storage_only=True)}, "not for master weights"),
         ({"spec": "loss"}, "'loss' is not of type TrainSpec"),
     ],
 )

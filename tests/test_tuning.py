@@ -377,7 +377,7 @@ def test_the_command_writes_a_result_and_its_plan(files):
     data = ["--data", files / "in.npz"]
     done = run(
         "tune", files / "m.onnx", "-o", files / "t.onnx", "--save-plan", files / "p.json",
-        "--json", files / "t.json", "--max-error", "1e-3", "--prefer", "flops", *data,
+        "--json", files / "t.json", "--max-error", "1e-3", "--prefer", "flops", "-v", *data,
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "tuned" in done.output
@@ -399,7 +399,7 @@ def test_the_main_job_repairs_itself(wide):
     """
     done = run(
         wide / "m.onnx", "-o", wide / "r.onnx", "--data", wide / "in.npz", "--json", wide / "r.json",
-        "--keep-full", "squash", *DEVICE,
+        "--keep-full", "squash", "-v", *DEVICE,
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     told = json.loads((wide / "r.json").read_text())
@@ -408,6 +408,10 @@ def test_the_main_job_repairs_itself(wide):
     speed = f"{told['prediction']['speedup']:.2f} times"
     assert re.search(rf"speed +{speed.replace(' times', 'x')} float32", done.output)
     assert f"search   within 1.0e-02, predicted {speed} as fast as float32; 1." in done.output
+    story = (
+        r"^repair +first attempt 4\S+: put 3 nodes back to float32, predicted 1\.\d -> 1\.\d times as fast$"
+    )
+    assert re.search(story, done.output, re.MULTILINE)
     assert "--keep-full squash: 1 node" in done.output
 
 
@@ -477,7 +481,7 @@ def test_the_gate_holds_after_a_search(tmp_path):
     folder = saved(tmp_path, JUST_PAYS)
     given = ("--tolerance", "error=5e-4", "--data", folder / "in.npz", "--json", folder / "r.json")
     for command in ([], ["tune"], ["tune", "--prefer", "flops"]):
-        done = run(*command, folder / "m.onnx", "-o", folder / "r.onnx", *given, *DEVICE, "--gate")
+        done = run(*command, folder / "m.onnx", "-o", folder / "r.onnx", *given, *DEVICE, "--gate", "-v")
         assert done.exit_code == 0, done.output
         assert "0 in float16" in done.output
         assert "search   float32 is fastest" in done.output
@@ -528,7 +532,7 @@ def test_the_hull_has_what_no_plan_beats():
 @pytest.mark.slow
 def test_the_main_job_repairs_itself_in_place(wide):
     """The file holds the tuned result."""
-    done = run(wide / "m.onnx", "--in-place", "--data", wide / "in.npz", *DEVICE)
+    done = run(wide / "m.onnx", "--in-place", "--data", wide / "in.npz", "-v", *DEVICE)
     assert done.exit_code == 0, done.output
     assert "tuned" in done.output
     assert run("explain", wide / "m.onnx", "shift").exit_code == 0

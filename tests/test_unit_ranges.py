@@ -97,7 +97,7 @@ def test_the_report_has_the_numbers():
 def test_of_a_large_model_a_summary_has_them_on_request_only(tmp_path, monkeypatch):
     """Where bounds would take long the command line leaves them out, unless they are asked for."""
     onnx.save(model(TWO), tmp_path / "m.onnx")
-    plain = tmp_path / "m.onnx", "--no-verify"
+    plain = tmp_path / "m.onnx", "--no-verify", "-v"
     assert "half units" in run(*plain).stdout
     monkeypatch.setattr(bounding, "MOST_NODES", 2)
     assert "half units" not in run(*plain).stdout
@@ -133,9 +133,9 @@ def test_a_declared_range_reaches_the_summary(tmp_path):
     """The summary counts, and says what is assumed of an image that nobody declared."""
     image = model("g (float[1,3,8,8] x) => (float[1,3,8,8] y) <float[3,3,1,1] w> { y = Conv (x, w) }")
     onnx.save(image, tmp_path / "m.onnx")
-    plain = run(tmp_path / "m.onnx", "--no-verify")
+    plain = run(tmp_path / "m.onnx", "--no-verify", "-v")
     assert "input 'x' is between -255 and 255 (assumed for images)" in plain.stdout
-    declared = run(tmp_path / "m.onnx", "--no-verify", "--range", "x=0:1")
+    declared = run(tmp_path / "m.onnx", "--no-verify", "-v", "--range", "x=0:1")
     assert "assumed" not in declared.stdout
     assert "1 proven" in declared.stdout
 

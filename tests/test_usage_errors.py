@@ -44,7 +44,7 @@ model.onnx --keep-full [                       | [ is not a valid regular expres
 model.onnx --list defalt                       | did you mean default?
 model.onnx --plan none.json                    | none.json: cannot be read
 model.onnx -o model.onnx                       | is the input itself; choose another place, or use --in-place
-model.onnx -o none/out.onnx                    | cannot be written
+model.onnx -o model.onnx/out.onnx                    | cannot be written
 model.onnx -o m.ort                            | m.ort would be read as another format, by its name; name the
 model.onnx -o M.JSON                           | M.JSON would be read as another format, by its name; name
 model.onnx --io half --keep-io nosuch          | no float32 input or output is called 'nosuch'
@@ -53,7 +53,7 @@ model.onnx --external-data 0GB                 | --external-data 0GB is not a va
 explain model.onnx rot                         | no node is called 'rot'; did you mean root
 demo -o model.onnx                             | cannot be written
 model.onnx --keep-io x                         | --keep-io is for --io half; add --io half
-model.onnx --dry-run --json none/r.json        | ; choose another place
+model.onnx --dry-run --json model.onnx/r.json        | ; choose another place
 verfiy model.onnx model.onnx                   | no command or file 'verfiy'; did you mean verify?
 demo.onx                                       | demo.onx: there is no such file; check the path
 model.onnx --plan plan.json --to float16       | amp-rewrite: --plan decides everything; leave out --to

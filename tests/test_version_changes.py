@@ -47,6 +47,10 @@ def _same(proto, old, new, rank=None):
         ("y, m = Dropout (x)", 12, 22),
         ("y = Sum (x, x, x)", 8, 13),
         ('y = Resize <mode = "linear"> (x, , x)', 13, 18),
+        ("y = Relu (x)", 22, 7),
+        ("y = Reshape (x, s)", 21, 13),
+        ("y = Softmax <axis = -1> (x)", 13, 11),
+        ("y = ReduceMean <keepdims = 0> (x)", 18, 11),
     ],
 )
 def test_what_is_free(node, old, new):
@@ -203,3 +207,11 @@ def _run(proto, version, feeds):
 
 
 NEWEST = 24
+
+
+def test_an_older_version_must_know_the_types():
+    """Relu takes bfloat16 from opset 13 on, and integers from 14 on."""
+    for kind, since in (("bfloat16", 13), ("int32", 14)):
+        graph = f"g ({kind}[2] x) => ({kind}[2] y) {{ y = Relu (x) }}"
+        assert same(graph, 22, since)
+        assert not same(graph, 22, since - 1)

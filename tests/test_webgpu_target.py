@@ -158,7 +158,7 @@ class TestRunning:
         """The report says so, and the error is that of half sums."""
         path, half = tmp_path / "m.onnx", tmp_path / "half.onnx"
         onnx.save(DEEP, path)
-        said = run(path, "-o", half, "--target", "onnxruntime-webgpu")
+        said = run(path, "-o", half, "--target", "onnxruntime-webgpu", "-v")
         assert said.exit_code == 0, said.output
         assert "CPU, float32 against half emulated, sums too" in said.output
         errors = [

@@ -82,13 +82,14 @@ def test_external_data_is_for_a_path(model):
         rewrite(model, Options(external_data=ALWAYS))
 
 
-@pytest.mark.parametrize("place", ["nope/out.onnx", "m.onnx/out.onnx"])
+@pytest.mark.parametrize("place", ["nope/../out.onnx", "m.onnx/out.onnx"])
 def test_no_such_folder(model, tmp_path, place):
-    """An output in a folder that does not exist, or is a file, is refused."""
+    """An output below a file, or behind a folder that does not exist, is refused; a new folder is made."""
     onnx.save(model, tmp_path / "m.onnx")
     with pytest.raises(OutputError) as caught:
         rewrite(tmp_path / "m.onnx", output=tmp_path / place)
     assert "cannot be written" in line(caught)
+    assert rewrite(tmp_path / "m.onnx", output=tmp_path / "new" / "out.onnx").model.is_file()
 
 
 def test_a_folder_is_no_output(model, tmp_path, monkeypatch):

@@ -35,8 +35,9 @@ def model(tmp_path, monkeypatch):
 @pytest.mark.parametrize("flag", ["-o", "--json", "--html", "--save-plan"])
 @pytest.mark.parametrize("name", ["", "-", "new/", "missing/../file"])
 def test_names_of_no_file(model, flag, name):
-    """Nothing, standard output, a folder, and what leads through a folder that is not there."""
-    failure(model, flag, name)
+    """Nothing, standard output (but for JSON), a folder, and a way back from a folder that is not there."""
+    if (flag, name) != ("--json", "-"):
+        failure(model, flag, name)
     assert [file.name for file in model.parent.iterdir()] == ["m.onnx"]
 
 

@@ -51,10 +51,10 @@ def test_each_model_is_rewritten_as_by_the_command(models, tmp_path):
     (models / "broken.onnx").write_bytes(b"no model")
     done = run("zoo", models, "-o", tmp_path / "out", "--html", "--", "--to", "bfloat16")
     assert done.exit_code == 2, done.output
-    assert "2 close, 1 failed" in done.output
+    assert "2 PASS, 1 failed" in done.output
     assert "broken: " in done.output
     told = json.loads((tmp_path / "out" / "zoo.json").read_text())
-    assert (told["ok"], told["counts"]) == (False, {"close": 2, "failed": 1})
+    assert (told["ok"], told["counts"]) == (False, {"PASS": 2, "failed": 1})
     rows = {each["name"]: each for each in told["models"]}
     assert list(rows) == ["broken", "deep/er/two", "one"]
     assert "not an ONNX model" in rows["broken"]["why"]
@@ -192,7 +192,7 @@ def test_far_is_no_success(tmp_path):
     write(tmp_path / "zoo" / "far.onnx", FAR)
     done = run("zoo", tmp_path / "zoo", "-o", tmp_path / "out", "--", "--level", "unsafe-force-all")
     (told,) = json.loads((tmp_path / "out" / "zoo.json").read_text())["models"]
-    assert (done.exit_code, told["status"]) == (1, "far")
+    assert (done.exit_code, told["status"]) == (1, "FAIL")
     assert told["why"]
     result = tmp_path / "out" / told["result"]
     assert result.is_file()
@@ -214,8 +214,28 @@ def test_what_is_not_known_is_not_far(tmp_path, scale, status, code):
     done = run("zoo", tmp_path / "zoo", "-o", tmp_path / "out", "--", *flags)
     (told,) = json.loads((tmp_path / "out" / "zoo.json").read_text())["models"]
     assert (told["status"], done.exit_code) == (status, code), told["why"]
-    alone = run(tmp_path / "zoo" / "m.onnx", "-o", tmp_path / "m.onnx", *flags)
+    alone = run(tmp_path / "zoo" / "m.onnx", "-o", tmp_path / "m.onnx", "-v", *flags)
     assert (alone.exit_code, told["why"] in alone.output) == (code, True)
+
+
+@pytest.mark.parametrize(
+    ("errors", "error"), [([3e-4, None], 3e-4), ([None], None), ([3e-4, "nan"], None), ([1e-4, 2e-4], 2e-4)]
+)
+def test_the_error_of_a_row_is_that_of_its_float_outputs(errors, error):
+    """An output that is not float has none, and hides no other; one that is not finite does."""
+    verdict = {"outputs": [{"error": each} for each in errors]}
+    told = {**REPORT, "verification": verdict}
+    assert row.numbers(told)["error"] == error
+
+
+REPORT = {
+    "nodes": {"half": 1, "mixed": 0, "full": 1, "other": 0},
+    "changed": True,
+    "casts_added": 0,
+    "prediction": None,
+    "size_before": 2,
+    "size_after": 1,
+}
 
 
 def test_rows_survive_json():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from amp_rewrite.cli import flag_builders
 from amp_rewrite.cli.commands import loaded, main
 from amp_rewrite.numerics.half import BY_NAME
 from amp_rewrite.policy import kernel_table, operator_lists, targets
@@ -58,7 +59,9 @@ def command_help(name: str) -> str:
     command = loaded(main.commands[name])
     top = click.Context(main, info_name="amp-rewrite", **main.context_settings)
     formatter = MarkdownFormatter()
-    command.format_help(click.Context(command, info_name=name, parent=top), formatter)
+    context = click.Context(command, info_name=name, parent=top)
+    context.meta[flag_builders.ALL] = True
+    command.format_help(context, formatter)
     return formatter.getvalue()
 
 

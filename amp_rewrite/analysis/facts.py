@@ -122,7 +122,7 @@ def _findings(
         flows.check(graph, value_ranges.fits, options.half),
         cancellation.check(graph, value_ranges.fits, options.half),
         accumulators.check(graph, options.half),
-        runtimes.quantised(graph, fused=is_onnxruntime),
+        runtimes.quantised(graph, options, value_ranges.findings),
         observed.check(graph, observations, value_ranges, options.half),
         outputs.faint_outputs(graph, faint, options),
         runtimes.refused(graph, options.target, options.half),

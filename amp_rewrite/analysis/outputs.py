@@ -8,10 +8,11 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.units import Unit, UnitGraph, read_by, value_of
 from amp_rewrite.errors import OptionError
+from amp_rewrite.model import states
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_facts.operators import CONTROL_FLOW, MOVERS
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.policy.options import IOTypes, Options
+from amp_rewrite.policy.options import Options
 
 Faint = Mapping[str, float]
 """Outputs of a model, each with the error of rounding it to half, relative to its scale."""
@@ -46,9 +47,10 @@ def faint_outputs(graph: UnitGraph, faint: Faint, options: Options) -> dict[int,
     the rounding errors of their inputs; a product sums with more precision than it stores.
     """
     evidence_by_unit: dict[int, Evidence] = {}
+    halved = states.half_names(states.borders(graph.root, graph.types), options)
     for output in graph.root.outputs:
         cost = faint.get(output.name or "")
-        if cost is None or (options.io is IOTypes.HALF and output.name not in options.keep_io):
+        if cost is None or output.name in halved:
             continue
         evidence = Evidence(
             Authority.OBSERVATION,

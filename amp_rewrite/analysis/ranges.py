@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -35,11 +35,13 @@ class Ranges:
     """The fit of each constant into half (`fits`), and the units that must stay float32 (`findings`).
 
     A mask is a huge negative fill that reaches a softmax: `masks` maps its value to the units on that path.
+    `floors` are bounds of norms that half would make 0, and may be its least number instead.
     """
 
     fits: dict[ir.Value, Fit]
     findings: dict[int, Evidence]
     masks: dict[ir.Value, tuple[int, ...]]
+    floors: set[ir.Value] = field(default_factory=set[ir.Value])
 
 
 def check(graph: UnitGraph, stored_tensors: Mapping[ir.Value, StoredTensor], half: Half) -> Ranges:
@@ -79,6 +81,9 @@ def _look_at(constant: Constant, context: Context, result: Ranges) -> None:
             _keep(dict.fromkeys(mask.units, beyond(constant, context)), result)
         else:
             _keep(overflow(constant, context), result)
+    if small_constants.is_floor_of_norm(constant, context):
+        result.floors.add(constant.value)
+        return
     for find in _RULES:
         if findings := find(constant, context):
             _keep(findings, result)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.model import transposed_operands
+from amp_rewrite.model import quantised_regions, transposed_operands
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.model.patterns import effective_op
+from amp_rewrite.model.quantised_regions import DEQUANTIZE, QUANTIZE
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_facts.operators import JOINS, REARRANGES, RECURRENT, SELECTS
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+from amp_rewrite.policy.options import Level, Options
 from amp_rewrite.policy.targets import Target
 
 
@@ -177,29 +180,50 @@ def needs_no_kernel(node: ir.Node) -> bool:
 
 _REGION = Evidence(Authority.QUANTISED, Reason.QUANTISED_REGION)
 _ENCLOSED = Evidence(Authority.RUNTIME_BUG, Reason.QUANTISED_REGION)
-_BORDERS = ("DequantizeLinear", "QuantizeLinear")
 
 
-def quantised(graph: UnitGraph, *, fused: bool = False) -> Mapping[int, Evidence]:
-    """Return the units whose first operand comes from a DequantizeLinear, or whose result goes to a
-    QuantizeLinear.
+def quantised(graph: UnitGraph, options: Options, float32: Container[int]) -> Mapping[int, Evidence]:
+    """Return the units of quantised regions that must stay float32, with the DequantizeLinear and
+    QuantizeLinear around them.
 
     A runtime fuses DequantizeLinear, Conv and QuantizeLinear into one integer kernel: a Cast between them
-    would prevent that. Dequantised weights alone do not make a region. With `fused`, a region enclosed by
-    both cannot even be forced, nor can they: onnxruntime 1.31.1 fuses it in half too, and then refuses its
+    would prevent that. So a region may be half only with all its scales: for a target that fuses half scales,
+    where opset, lists and level allow them and none is among the units that stay `float32`. A region enclosed
+    by both cannot even be forced, nor can they: onnxruntime 1.31.1 fuses it in half too, and then refuses its
     own integer kernel for half scales.
     """
-    reads: set[int] = set()
-    gives: set[int] = set()
-    for unit in graph.by_operator.get("DequantizeLinear", ()):
-        for value in graph.units[unit].defs:
-            reads.update(reader for reader, use in graph.uses.get(value, ()) if use.port == 0)
-    for unit in graph.by_operator.get("QuantizeLinear", ()):
-        gives.update(graph.predecessors[unit])
-    regions = dict.fromkeys(sorted(reads | gives), _REGION)
-    if fused:
-        regions.update(dict.fromkeys(_enclosed(graph, reads, gives), _ENCLOSED))
-    return regions
+    borders = {unit for name in (DEQUANTIZE, QUANTIZE) for unit in graph.by_operator.get(name, ())}
+    if not borders:
+        return {}
+    regions = quantised_regions.find(node for nodes in graph.nodes.values() for node in nodes)
+    reads, gives = (set(graph.of_nodes(nodes)) for nodes in (regions.reads, regions.gives))
+
+    def around(unit: int) -> Iterator[int]:
+        """Yield the borders of a unit in a region, and the units of regions at a border."""
+        before, after = graph.predecessors[unit], graph.successors[unit]
+        if unit in borders:
+            yield from (each for each in (*before, *after) if each in reads or each in gives)
+        else:
+            yield from (each for each in before if graph.units[each].node.op_type == DEQUANTIZE)
+            yield from (each for each in after if graph.units[each].node.op_type == QUANTIZE)
+
+    target, lists = options.target, options.operator_lists()
+    kinds = (
+        (Kind.ALLOW,) if options.level is Level.TENSOR_CORES_ONLY else (Kind.ALLOW, Kind.INFER, Kind.CLEAR)
+    )
+
+    def is_float32(unit: int) -> bool:
+        *_, allowed, _, runs = graph.units[unit]
+        entry = lists.find(graph.units[unit].node.domain, graph.units[unit].node.op_type)
+        is_listed = entry is not None and entry.kind in kinds
+        has_half = options.half.tensor in allowed and runs
+        return not (target.fuses_half_scales and is_listed and has_half) or unit in float32
+
+    roots = [unit for unit in sorted(reads | gives) if any(map(is_float32, around(unit)))]
+    regions_of_float32 = dict.fromkeys(reach(roots, around, lambda _: True), _REGION)
+    if target.is_onnxruntime:
+        regions_of_float32.update(dict.fromkeys(_enclosed(graph, reads, gives), _ENCLOSED))
+    return regions_of_float32
 
 
 def _enclosed(graph: UnitGraph, reads: Collection[int], gives: Collection[int]) -> Iterator[int]:
@@ -210,4 +234,4 @@ def _enclosed(graph: UnitGraph, reads: Collection[int], gives: Collection[int]) 
         for inner in (last, *first):
             around = (*graph.predecessors[inner], *graph.successors[inner])
             yield inner
-            yield from (unit for unit in around if graph.units[unit].node.op_type in _BORDERS)
+            yield from (unit for unit in around if graph.units[unit].node.op_type in (DEQUANTIZE, QUANTIZE))

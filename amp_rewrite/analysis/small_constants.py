@@ -20,6 +20,7 @@ from amp_rewrite.analysis.constant import NONE, Constant, Context, Findings
 from amp_rewrite.analysis.propagation import UnitUse, propagate, uses_of
 from amp_rewrite.model import patterns
 from amp_rewrite.model.patterns import effective_op
+from amp_rewrite.model.quantised_regions import DEQUANTIZE, QUANTIZE
 from amp_rewrite.numerics import rounding
 from amp_rewrite.onnx_facts.operators import DIVISORS, MOVERS, PRODUCTS, REARRANGES, SELECTS
 from amp_rewrite.onnx_types import schema
@@ -30,6 +31,7 @@ _CARRY_ZERO = _CARRY_BOUND | {"Mul", "Sub"}
 _TINY = 1e-300
 """Lower bound of divisors: no quotient needs less to overflow."""
 _SCALES = ("Div", "Mul", "Pow")
+_QUANTISATIONS = (DEQUANTIZE, QUANTIZE)
 _ROUNDOFFS = 2.0
 """Limit of the relative error, in unit roundoffs: a normal number loses at most one (1 over half's integer
 bound), so that only subnormal ones exceed twice that.
@@ -43,6 +45,21 @@ _EPSILON = 1e-5
 """Epsilon of a norm that declares none."""
 _BIAS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
 """Input of the bias, by product."""
+
+
+def is_floor_of_norm(constant: Constant, context: Context) -> bool:
+    """Return whether a constant that half flushes to zero is the lower bound of norms in half, and no more.
+
+    Half's least number bounds them as well: a norm that is smaller is that of zeros.
+    """
+    spelled = context.graph.spelled
+
+    def bounds(use: UnitUse) -> bool:
+        operator, idiom = context.node(use.unit).op_type, spelled.get(use.unit)
+        is_bound = operator == "Max" or (operator, use.port) == ("Clip", 1)
+        return is_bound and idiom is not None and idiom.has_one_type
+
+    return constant.fit.flushed == constant.size and constant.fit.low > 0 and all(map(bounds, constant.uses))
 
 
 def vanishing_divisor(constant: Constant, context: Context) -> Findings:
@@ -117,15 +134,23 @@ def _quotient(use: UnitUse, context: Context) -> tuple[float, float]:
 
 
 def inexact_factor(constant: Constant, context: Context) -> Findings:
-    """Return the products, quotients and powers with one number that is subnormal and inexact in half."""
+    """Return the products, quotients and powers with one number that is subnormal and inexact in half, and
+    the quantisations with such a scale.
+    """
     fit, half = constant.fit, context.half
-    if constant.size != 1 or fit.exact or fit.overflowing or not fit.low:
+    if fit.exact or fit.overflowing or not fit.low:
         return NONE
     becomes = float(rounding.convert(np.array([fit.low], np.float32), half).astype(np.float32)[0])
     if abs(becomes - fit.low) <= abs(fit.low) * _ROUNDOFFS / half.integers:
         return NONE
     evidence = constant.evidence(Reason.ROUNDED, half, fit.low, becomes)
-    return {use.unit: evidence for use in constant.uses if context.node(use.unit).op_type in _SCALES}
+    scaling = _SCALES if constant.size == 1 else ()
+    operators = ((use, context.node(use.unit).op_type) for use in constant.uses)
+    return {
+        use.unit: evidence
+        for use, operator in operators
+        if operator in scaling or (use.port == 1 and operator in _QUANTISATIONS)
+    }
 
 
 def faint_factor(constant: Constant, context: Context) -> Findings:
@@ -135,7 +160,7 @@ def faint_factor(constant: Constant, context: Context) -> Findings:
     fit, half = constant.fit, context.half
     if fit.exact or not 0 < fit.magnitude < half.faint:
         return NONE
-    normal = half.smallest * half.integers / 2
+    normal = half.least_normal
 
     def after(use: UnitUse) -> float | None:
         by = _gain(use, context)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis import runtimes
 from amp_rewrite.analysis.port_groups import OPAQUE, PortGroups
 from amp_rewrite.analysis.units import Unit, UnitGraph, Use, value_of
+from amp_rewrite.model.quantised_regions import DEQUANTIZE, QUANTIZE
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.onnx_types.element_types import Types
@@ -30,7 +31,7 @@ def build(model: ir.Model, types: Types, target: Target = targets.ANY, half: Hal
 
 class _Builder:
     def __init__(self, types: Types, model: ir.Model, target: Target, half: Half) -> None:
-        self._types = types
+        self._types, self._target = types, target
         self._float32 = {value for value, type_ in types.items() if type_.dtype == ir.DataType.FLOAT}
         wrapped = {value for value, type_ in types.items() if type(type_) is not ir.TensorType}
         self._wrapped = wrapped & self._float32
@@ -132,7 +133,9 @@ class _Builder:
     def finish(self, root: ir.Graph) -> UnitGraph:
         predecessors: list[list[int]] = [[] for _ in self._units]
         successors: list[list[int]] = [[] for _ in self._units]
-        for producer, consumer in itertools.chain(self._edges(), self._container_edges()):
+        for producer, consumer in itertools.chain(
+            self._edges(), self._container_edges(), self._quantised_edges()
+        ):
             successors[producer].append(consumer)
             predecessors[consumer].append(producer)
         return UnitGraph(
@@ -156,6 +159,16 @@ class _Builder:
                 if consumer != last:
                     yield producer, consumer
                 last = consumer
+
+    def _quantised_edges(self) -> Iterator[tuple[int, int]]:
+        """Yield edges from the producer of a value to the DequantizeLinear of its integers, where a target
+        has both in one type.
+        """
+        for unit in self._by_operator.get(DEQUANTIZE, ()) if self._target.fuses_half_scales else ():
+            integers = self._units[unit].node.inputs[0]
+            quantize = None if integers is None else integers.producer()
+            if quantize is not None and quantize.op_type == QUANTIZE and quantize.inputs[0] in self._producer:
+                yield self._producer[quantize.inputs[0]], unit
 
     def _ties(self) -> Iterator[tuple[int, ...]]:
         """Yield producer and consumers of a sequence or an optional (no Cast can stand between), and the

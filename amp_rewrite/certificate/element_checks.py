@@ -123,11 +123,37 @@ def restored(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
 
 
 def _is_restored(old: Array, new: Array, half: Half, uses: Counter[Licence]) -> bool:
-    """Return whether every element was rounded or saturated to half, and widened again."""
+    """Return whether every element was rounded or saturated to half, and widened again; in float16 perhaps
+    all times a power of two.
+    """
+    exponents = (0, _exponent_of_steps(new)) if half is FLOAT16 else (0,)
+    return any(_is_restored_at(exponent, old, new, half, uses) for exponent in exponents)
+
+
+def _is_restored_at(exponent: int, old: Array, new: Array, half: Half, uses: Counter[Licence]) -> bool:
     with np.errstate(all="ignore"):
+        old, new = (np.ldexp(array, -exponent) if exponent else array for array in (old, new))
         halves = new.astype(half.numpy)
     exact = (halves.astype(np.float32).view(np.uint32) == new.view(np.uint32)) | np.isnan(new)
     return bool(exact.all()) and rounded(old, halves, uses, half) is None
+
+
+def _exponent_of_steps(array: Array) -> int:
+    """Return the e for which all numbers times 2^-e are multiples of float16's smallest; 0 where the largest
+    would not be a normal number of many digits.
+    """
+    numbers = array[np.isfinite(array) & (array != 0)]
+    if not numbers.size:
+        return 0
+    fractions, exponents = np.frexp(numbers)
+    digits = np.abs(fractions * 2.0**24).astype(np.int64)
+    steps = exponents - 24 + np.log2(digits & -digits).astype(np.int64)
+    exponent = int(steps.min()) - round(np.log2(FLOAT16.smallest))
+    return exponent if _LEAST_LARGEST <= np.ldexp(np.abs(numbers).max(), -exponent) <= FLOAT16.largest else 0
+
+
+_LEAST_LARGEST = 2.0**-14
+"""The least normal number of float16."""
 
 
 def _clamp_mask(old: Array, half: Half) -> Array:

@@ -299,7 +299,8 @@ def _forget(graph: GraphProto, unknown: Container[str] | None) -> None:
 
 def _store_casts(graph: GraphProto) -> None:
     """Store the results of Casts of small stored floats, from which alone onnx reads sizes."""
-    tensors_by_name = {each.name: each for each in graph.initializer if each.ByteSize() <= _SMALL}
+    small = (each for each in graph.initializer if each.ByteSize() <= _SMALL and not each.external_data)
+    tensors_by_name = {each.name: each for each in small}
     for node in [node for node in graph.node if node.op_type == "Cast" and node.input[0] in tensors_by_name]:
         (kind,) = (attribute.i for attribute in node.attribute if attribute.name == "to")
         if not node.domain and {kind, tensors_by_name[node.input[0]].data_type} <= _FLOATS:

@@ -29,6 +29,8 @@ from amp_rewrite.process import startup
 
 _DEFAULT = "rewrite"
 _GROUP_FLAGS = ("--help", "-h", "--version")
+_ALIASES = {"keep-fp32": "keep-full", "force-fp16": "force-half"}
+"""The names of flags in other tools, and ours."""
 
 
 class _DefaultGroup(click.Group):
@@ -48,6 +50,14 @@ class _DefaultGroup(click.Group):
         """Return the commands in declaration order, the most common first."""
         del ctx  # the name must match click's
         return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands that most users need, and then the others."""
+        del ctx  # as above
+        rows = [(name, str(command.help)) for name, command in self.commands.items()]
+        for title, section in (("Commands", rows[:_FIRST]), ("Advanced", rows[_FIRST:])):
+            with formatter.section(title):
+                formatter.write_dl(section)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete commands and flags, and models, which the first argument may be."""
@@ -110,7 +120,14 @@ def _print_version(context: click.Context, _: click.Parameter, requests_version:
         context.exit()
 
 
-@click.group(cls=_DefaultGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def _normalize(word: str) -> str:
+    return _ALIASES.get(word, word)
+
+
+@click.group(
+    cls=_DefaultGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _normalize},
+)
 @click.option(
     "--version",
     is_flag=True,
@@ -131,9 +148,9 @@ _SUMMARIES = {
     "rewrite": "Rewrite MODEL to mixed precision, and compare the two.",
     "explain": "Say what keeps MODEL, or one NODE of it, in float32.",
     "verify": "Compare REWRITTEN with ORIGINAL on given or synthetic inputs.",
+    "coverage": "Count how much of MODEL is half: nodes, FLOPs, weights, Casts.",
     "tune": "Find the fastest plan for MODEL that stays within an error.",
     "certify": "Prove that REWRITTEN and ORIGINAL differ only in precision.",
-    "coverage": "Count how much of MODEL is half: nodes, FLOPs, weights, Casts.",
     "bench": "Time models on the same inputs, each against the first.",
     "placement": "Show what onnxruntime or TensorRT makes of each MODEL.",
     "zoo": "Rewrite, compare and report on all models of SOURCE.",
@@ -142,6 +159,8 @@ _SUMMARIES = {
     "demo": "Rewrite a small built-in network, and compare the two.",
 }
 """The line on each command in the command list: the first sentence of its own help."""
+_FIRST = 4
+"""The number of commands that most users need."""
 
 for name, summary in _SUMMARIES.items():
     main.add_command(click.Command(name, help=summary))

@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import click
+
 from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
-from amp_rewrite.cli.flag_builders import choice, grouped, repeatable, switch
+from amp_rewrite.cli.flag_builders import choice, grouped, number, repeatable, switch
 from amp_rewrite.cli.input_flags import custom_ops_flag, naming_sizes
 from amp_rewrite.cli.progress import counted
 from amp_rewrite.errors import OptionError
@@ -18,7 +20,7 @@ from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting.report import SummaryLine
-from amp_rewrite.running import run_arguments, sessions, tolerances, verification
+from amp_rewrite.running import emulation, run_arguments, tolerances, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data, Trial, of_source, trials
@@ -142,6 +144,13 @@ _FLAGS = (
         "--per-node",
         "Name the nodes whose rounding adds most to the outputs' error, also for a good verdict.",
     ),
+    number(
+        "--steps",
+        click.IntRange(min=1),
+        "Sequences of N steps as samples: state outputs go back into the inputs that they pair up with, and "
+        "other inputs are those of the next samples.",
+        1,
+    ),
     custom_ops_flag,
 )
 
@@ -151,7 +160,7 @@ class ComparisonFlags:
     """The settings of a comparison: criteria, provider, and per-node blame even for a good verdict.
 
     `accumulate` is the accumulator type that is emulated for half, that of the target. `libraries` implement
-    the custom operators.
+    the custom operators, and `steps` are those of a sequence.
     """
 
     judging: Judging
@@ -159,6 +168,7 @@ class ComparisonFlags:
     per_node: bool
     accumulate: Accumulation = Accumulation.FLOAT
     libraries: Libraries = ()
+    steps: int = 1
 
     def refuse_missing(self) -> None:
         """Raise OptionError or MissingPackageError, before any work, for a faulty provider or library."""
@@ -209,7 +219,8 @@ class ComparisonFlags:
         """
         if verdict.blame is not None or not verdict.outputs or not (self.per_node or verdict.is_far):
             return verdict
-        first = next(iter(feeds.feeds(original, of_source(data, verdict.inputs))))
+        single = replace(of_source(data, verdict.inputs), steps=1)
+        first = next(iter(feeds.feeds(original, single)))
         blamed = blame(
             original,
             rewritten,
@@ -225,7 +236,7 @@ class ComparisonFlags:
 
 
 def _with_progress(all_trials: Sequence[Trial], data: Data, progress: Progress | None) -> tuple[Trial, ...]:
-    totals = (len(trial.source.files) or data.samples for trial in all_trials)
+    totals = (-(-len(trial.source.files) // data.steps) or data.samples for trial in all_trials)
     return tuple(
         replace(trial, samples=counted(progress, trial.samples, total))
         for trial, total in zip(all_trials, totals, strict=True)
@@ -240,6 +251,7 @@ comparison_flags = grouped(
         flags["provider"],
         flags["per_node"],
         libraries=flags["custom_ops"],
+        steps=flags["steps"],
     ),
 )
 """A decorator that adds these flags to a command and passes them as `ComparisonFlags` in `comparing`."""
@@ -247,8 +259,8 @@ comparison_flags = grouped(
 
 def swapped(command: str, original: Path, rewritten: Path) -> Iterator[SummaryLine]:
     """Yield a hint that the two models seem to be in the wrong order: the first has half, the second none."""
-    half = sessions.half_of(original)
-    if half is None or sessions.half_of(rewritten) is not None:
+    half = emulation.half_of(original)
+    if half is None or emulation.half_of(rewritten) is not None:
         return
     line = f"amp-rewrite {command} {as_argument(rewritten)} {as_argument(original)}"
     hint = f"{original} has {half.name} and {rewritten} has none: the original comes first ({line})"

@@ -42,7 +42,7 @@ def _flag(field: str, flag: DeclaredFlag) -> Flag:
     default = getattr(Options(), field)
     if flag.values:
         word = default.value if isinstance(default, enum.Enum) else default.name
-        return choice(flag.name, flag.values, flag.about, word)
+        return choice(flag.name, flag.values, flag.about, word, figures=flag.metavar)
     if field == "external_data":
         return external_data_flag
     if not flag.metavar:
@@ -152,6 +152,13 @@ def _ranges(flags: Mapping[str, Any], flag: DeclaredFlag) -> dict[str, tuple[flo
     return assignments(flag.name, flags[flag.argument], flag.metavar, _ends, "ranges", "pixels=0:255")
 
 
+def _opset(flags: Mapping[str, Any], flag: DeclaredFlag) -> int | None:
+    texts = flags[flag.argument]
+    if len(texts) > 1 or not all(map(str.isdecimal, texts)):
+        raise OptionError(f"{flag.name} {' '.join(texts)} is not one number", remedy=f"write {flag.name} 17")
+    return int(texts[0]) if texts else None
+
+
 def _ends(name: str, text: str) -> tuple[float, float]:
     """Parse a range; raise OptionError for an empty one and for NaN."""
     low, high = map(float, text.split(":"))
@@ -165,7 +172,13 @@ def _ends(name: str, text: str) -> tuple[float, float]:
     return low, high
 
 
-_READ: Mapping[str, Callable[..., Any]] = {"half": _half, "lists": _lists, "pins": _pins, "ranges": _ranges}
+_READ: Mapping[str, Callable[..., Any]] = {
+    "half": _half,
+    "lists": _lists,
+    "pins": _pins,
+    "ranges": _ranges,
+    "opset": _opset,
+}
 """The readers of fields that no single flag has as they are."""
 
 
@@ -188,7 +201,7 @@ def _refuse_contradictions(flags: Mapping[str, Any], explicit: Iterable[str]) ->
         raise OptionError(
             f"--level {flags['level']} decides all, whatever is observed", remedy="leave out --observed"
         )
-    if flags["keep_io"] and flags["io"] != IOTypes.HALF.value:
+    if flags["keep_io"] and flags["io"] == IOTypes.KEEP.value:
         raise OptionError("--keep-io is for --io half", remedy="add --io half, or leave out --keep-io")
 
 

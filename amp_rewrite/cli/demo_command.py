@@ -10,7 +10,7 @@ from amp_rewrite import demo as networks
 from amp_rewrite.cli.flag_builders import PATH
 from amp_rewrite.cli.rewrite_command import rewrite
 from amp_rewrite.errors import ModelError, OptionError
-from amp_rewrite.files import destination, staging
+from amp_rewrite.files import staging
 from amp_rewrite.model import loading
 
 
@@ -31,7 +31,6 @@ def demo(output: Path) -> None:
     """
     original = output / "demo.onnx"
     _refuse_another_model(original)
-    destination.make_folder(output)
     staging.write(networks.network().SerializeToString(), original)
     with rewrite.make_context("amp-rewrite", ["--", str(original)]) as context:
         rewrite.invoke(context)

@@ -147,7 +147,8 @@ def _answer_node(console: Console, explanation: Explanation, name: str) -> Answe
     outputs = dict.fromkeys(each for unit in units for each in explanation.decisions.all[unit].defs)
     exponents = {each: e for each in outputs if (e := explanation.exponents.get(each))}
     for value, e in exponents.items():
-        console.print(f"{value}: {sentences.stored_as(e)}")
+        rescaled = explanation.analysis.plan.rescaled if explanation.analysis is not None else None
+        console.print(f"{value}: {sentences.stored_as(e, rescaled)}")
     chains = [chain(explanation.decisions, unit) for unit in units]
     remedies = _remedies(explanation, units)
     for steps, lines in zip(chains, remedies, strict=True):

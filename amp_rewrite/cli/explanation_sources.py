@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from amp_rewrite.costs.flop_count import FlopCount
 from amp_rewrite.coverage.advice import Advice, Capability, advise
 from amp_rewrite.coverage.counts import assumptions
 from amp_rewrite.errors import ModelError, OptionError
-from amp_rewrite.explaining import causes, suggestions
+from amp_rewrite.explaining import causes, sentences, suggestions
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explaining.suggestions import NodeRemedy, Subject
@@ -27,7 +27,6 @@ from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.preparing.form_changes import FormChange
 from amp_rewrite.rewriting import annotations, plan_files, result_checks
 from amp_rewrite.rewriting.decisions import Decisions
-from amp_rewrite.rewriting.plan import Scaled
 
 
 class DecisionSource(enum.Enum):
@@ -108,7 +107,7 @@ def of_analysis(analysis: Analysis) -> Explanation:
         warnings=analysis.warnings,
         matched=analysis.matched,
         form_changes=analysis.report().form_changes,
-        exponents=_by_value(rescaled.values if (rescaled := analysis.plan.rescaled) is not None else ()),
+        exponents=sentences.exponents(rescaled.values if (rescaled := analysis.plan.rescaled) else ()),
         analysis=analysis,
     )
 
@@ -122,7 +121,7 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
         return of_analysis(analyze())
     model = loading.load(path).model
     try:
-        decisions, scaled = annotations.read(model), annotations.read_scaled(model)
+        decisions, rescaled = annotations.read(model), annotations.read_rescaled(model)
     except ModelError as error:
         explanation = of_analysis(analyze())
         return replace(
@@ -140,12 +139,8 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
         untried,
         flop_counts,
         rests,
-        exponents=_by_value(scaled),
+        exponents=sentences.exponents(rescaled.values),
     )
-
-
-def _by_value(values: Iterable[Scaled]) -> Mapping[str, int]:
-    return {each.value: each.exponent for each in values if each.reader is None}
 
 
 def advise_model(path: Path, half: str, dims: Dims) -> Advice:

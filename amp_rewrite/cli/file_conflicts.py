@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,8 @@ import click
 import onnx
 
 from amp_rewrite.certificate.certifying import certify
-from amp_rewrite.cli.flag_builders import WRITTEN, SectionedCommand, written
+from amp_rewrite.cli.flag_builders import STANDARD_OUTPUT, WRITTEN, SectionedCommand, written
+from amp_rewrite.console import write_escaped
 from amp_rewrite.coverage import coverage_rules as coverage_rules
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.files import destination, staging
@@ -52,9 +55,11 @@ class WritingCommand(SectionedCommand):
     def invoke(self, ctx: click.Context) -> Any:
         """Check flags and files, then run the command; raise OptionError and OutputError."""
         refuse_ineffective_flags(ctx)
+        if ctx.params.get("json_") == STANDARD_OUTPUT:
+            return self._invoke_piped(ctx)
         outputs = list(_output_files(self.params, ctx.params))
         for file in outputs:
-            if file.path.parent.is_dir() or file.by != "--plots":  # --plots creates its folder
+            if file.path.parent.is_dir() or file.by != "--plots":  # --plots names its folder in its errors
                 destination.resolve(file.path)
         if outputs:
             _refuse_conflicts(outputs, list(_input_files(self.params, ctx.params)))
@@ -71,6 +76,17 @@ class WritingCommand(SectionedCommand):
                 raise
             files.commit()
             return ended
+
+    def _invoke_piped(self, ctx: click.Context) -> Any:
+        """Run the command with its JSON on standard output, once it is complete, and nothing else there."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = ctx.params["json_"] = Path(folder) / STANDARD_OUTPUT
+            try:
+                with contextlib.redirect_stdout(sys.stderr):
+                    return WritingCommand.invoke(self, ctx)  # of one model
+            finally:
+                if file.is_file():
+                    write_escaped(file.read_text())
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +149,24 @@ _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")
 
 def _is_earlier(model: onnx.ModelProto, path: Path, source: Path | None) -> bool:
     """Whether a model is a result of ours (by its metadata) or of the same source (by a certificate)."""
-    if any(entry.key in _MARKS for entry in model.metadata_props):
-        return True
+    return _is_marked(model) or source is None or not source.is_file() or _is_proved(source, path)
+
+
+def is_result_of(source: Path, path: Path) -> bool:
+    """Whether a model is a result of ours (by its metadata), and of this source (by a certificate)."""
+    model = external_data.model_at(path)
+    return model is not None and _is_marked(model) and _is_proved(source, path)
+
+
+def _is_proved(source: Path, path: Path) -> bool:
     try:
-        return source is None or not source.is_file() or certify(source, path).proved
+        return certify(source, path).proved
     except AmpRewriteError:
         return False
+
+
+def _is_marked(model: onnx.ModelProto) -> bool:
+    return any(entry.key in _MARKS for entry in model.metadata_props)
 
 
 _MARKS = (annotations.KEY, annotations.RESTORED, insertion.STATE_KEY)
@@ -285,6 +313,7 @@ INEFFECTIVE = (
         (_OBSERVE, "--latency"),
     ),
     Ineffective("--no-verify", "runs no model", ("--custom-ops",), (_OBSERVE, "--calibrate", "--latency")),
+    Ineffective("--no-verify", "runs no model", ("--steps",), (_OBSERVE, "--calibrate")),
     Ineffective(
         "--no-verify", "runs no model", ("--timeout",), (_OBSERVE, "--calibrate", "--latency", "--placement")
     ),

@@ -37,7 +37,9 @@ PATH = _ReadPath(path_type=Path)
 
 class _WrittenFile(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; raise OptionError for standard output, a folder, or an empty text."""
+        """Return the path; raise OptionError for a folder, an empty text, or `-` where it is not for JSON."""
+        if str(value) == str(STANDARD_OUTPUT) and param is not None and param.name == "json_":
+            return STANDARD_OUTPUT
         problem = _NOT_A_FILE.get(str(value)) or ("is a folder's name" if str(value).endswith("/") else "")
         if problem:
             by = max(param.opts, key=len) if param is not None else "the output"
@@ -45,7 +47,8 @@ class _WrittenFile(click.Path):
         return super().convert(value, param, ctx)
 
 
-_NOT_A_FILE = {"": "is empty", "-": "is not a file: nothing is written to standard output"}
+STANDARD_OUTPUT = Path("-")
+_NOT_A_FILE = {"": "is empty", "-": "is not a file: only --json writes to standard output"}
 
 WRITTEN = _WrittenFile(path_type=Path)
 """The type of flags that name a file to write."""
@@ -61,10 +64,19 @@ def switch(name: str, help_: str, *argument: str) -> Flag:
     return click.option(name, *argument, is_flag=True, help=help_)
 
 
-def choice(name: str, values: Iterable[str], help_: str, default: str | None = None) -> Flag:
-    """Build a flag that takes one of these values, case-insensitive."""
-    kind = click.Choice(list(values), case_sensitive=False)
-    return click.option(name, type=kind, default=default, show_default=True, help=help_)
+def choice(
+    name: str, values: Iterable[str], help_: str, default: str | None = None, *, figures: str = ""
+) -> Flag:
+    """Build a flag that takes one of these values, case-insensitive, or with `figures` a text with commas."""
+    kind = (_ChoiceOrFigures if figures else click.Choice)(list(values), case_sensitive=False)
+    metavar = f"[{'|'.join(values)}|{figures}]" if figures else None
+    return click.option(name, type=kind, metavar=metavar, default=default, show_default=True, help=help_)
+
+
+class _ChoiceOrFigures(click.Choice[str]):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a text with commas as it is, and anything else as a choice."""
+        return value if "," in str(value) else super().convert(value, param, ctx)
 
 
 def number(name: str, kind: Any, help_: str, default: float | None = None, *, metavar: str = "N") -> Flag:
@@ -238,12 +250,18 @@ require_half_flag = switch(
 )
 
 
+verbose_flag: Any = click.option(
+    "-v", "--verbose", is_flag=True, help="Print everything: versions, times, ranges, proofs, all outputs."
+)
 quiet_flag: Any = click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 
 
 def json_flag(what: str) -> Flag:
-    """Build the flag `--json FILE`; the command gets the path, or None, as `json_`."""
-    return written_file("--json", f"Write the {what} as JSON.", "json_")
+    """Build the flag `--json FILE`; the command gets the path, or None, as `json_`.
+
+    For standard output, WritingCommand passes a temporary file of the name STANDARD_OUTPUT.
+    """
+    return written_file("--json", f"Write the {what} as JSON; - is standard output.", "json_")
 
 
 def output_flag(default: str) -> Flag:
@@ -260,6 +278,7 @@ def output_flag(default: str) -> Flag:
 # ---- the sections in which `--help` lists the options of a command
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "Common": ("output", "to", "io", "keep_io", "keep_full", "target", "data", "tolerance", "json_", "html"),
     "What to print": ("all_", "why_cast", "ranges", "advice", "device_capability", "against", "run"),
     "The measurement": ("rounds", "warmup", "seconds", "tf32"),
     "Files": (
@@ -268,12 +287,13 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "What becomes half": (
         *("to", "policy", "target", "list_", "allow", "infer", "clear", "deny", "keep_full", "force_half"),
+        *("only", "only_op", "storage_only"),
         *("level", "no_follow", "io", "keep_io", "plan", "device", "gate"),
     ),
     "Value ranges": (
         *("range", "no_free", "observe", "observed", "calibrate", "executor", "rescale", "no_rescale"),
     ),
-    "Changes to the graph": ("keep_functions", "no_fold", "keep_opset", "no_metadata"),
+    "Changes to the graph": ("keep_functions", "no_fold", "keep_opset", "opset", "no_metadata"),
     "The train step": (
         "loss",
         "seed_value",
@@ -294,6 +314,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
             "provider",
             "accumulate",
             "custom_ops",
+            "steps",
             "tolerance",
             "metric",
         ),
@@ -307,11 +328,26 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 }
 """The options of each section by argument name, in order; the last section takes all others."""
 
+_RARE = frozenset(
+    (
+        *("external_data", "plots", "placement", "latency", "save_plan", "save_observed", "plan"),
+        *("policy", "list_", "infer", "clear", "only", "only_op", "no_follow", "level", "gate", "opset"),
+        *("no_free", "observe", "observed", "executor", "no_rescale"),
+        *("keep_functions", "no_fold", "keep_opset", "no_metadata", "no_check", "no_certify"),
+        *("seed", "samples", "custom_ops", "metric", "per_node"),
+    )
+)
+"""The options of a command with many that `--help-all` lists, and `--help` does not."""
 _OTHERS = "Options"
 
 
 class SectionedCommand(click.Command):
-    """A command whose options are listed in sections."""
+    """A command whose options are listed in sections: the common ones by `--help`, all by `--help-all`."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, with `--help-all` where `--help` does not list all."""
+        parameters = super().get_params(ctx)
+        return [*parameters, _help_all()] if self._has_many(parameters) else parameters
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections that have options of the command."""
@@ -319,8 +355,13 @@ class SectionedCommand(click.Command):
             with formatter.section(title):
                 formatter.write_dl(rows)
 
+    def _has_many(self, parameters: Sequence[click.Parameter]) -> bool:
+        return sum(isinstance(parameter, click.Option) for parameter in parameters) > _MANY
+
     def _sections(self, ctx: click.Context) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-        options = (param for param in self.get_params(ctx) if isinstance(param, click.Option))
+        parameters = self.get_params(ctx)
+        hidden = _RARE if self._has_many(parameters) and not ctx.meta.get(ALL) else ()
+        options = (each for each in parameters if isinstance(each, click.Option) and each.name not in hidden)
         remaining = {str(option.name): row for option in options if (row := option.get_help_record(ctx))}
         if len(remaining) > _FEW:
             for title, names in SECTIONS.items():
@@ -329,5 +370,28 @@ class SectionedCommand(click.Command):
         yield _OTHERS, list(remaining.values())
 
 
+ALL = "amp_rewrite.help_all"
+"""The key of a context whose help lists all options."""
+
+
+def _help_all() -> click.Option:
+    def show(ctx: click.Context, _: click.Parameter, is_requested: bool) -> None:
+        if is_requested and not ctx.resilient_parsing:
+            ctx.meta[ALL] = True
+            click.echo(ctx.get_help())
+            ctx.exit()
+
+    return click.Option(
+        ["--help-all"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        help="List all options.",
+    )
+
+
+_MANY = 30
+"""The number of options from which `--help` lists the common ones."""
 _FEW = 8
 """The number of options up to which sections are omitted."""

@@ -19,7 +19,7 @@ from amp_rewrite.costs.flop_count import FlopCount
 from amp_rewrite.coverage import counts
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.files import destination, staging
+from amp_rewrite.files import staging
 from amp_rewrite.model import constants
 from amp_rewrite.numerics import half
 from amp_rewrite.numerics.half import Half
@@ -106,7 +106,6 @@ class ReportFiles:
         if self.html is not None:
             staging.write(html_file.render(page), self.html)
         if self.plots is not None:
-            destination.make_folder(self.plots)
             for name, picture in page.pictures.items():
                 pictures.write(picture, self.plots / f"{name}.svg")
 

@@ -12,11 +12,10 @@ from typing import Any
 import click
 
 from amp_rewrite.cli.exit_codes import BAD_INPUT, FAILED, errors_as_one_line
-from amp_rewrite.cli.file_conflicts import WritingCommand
+from amp_rewrite.cli.file_conflicts import WritingCommand, is_result_of
 from amp_rewrite.cli.flag_builders import PATH, check_groups, written
 from amp_rewrite.console import Console
 from amp_rewrite.errors import ModelError, OptionError
-from amp_rewrite.files import destination
 from amp_rewrite.zoo import model_entries
 
 models_argument: Any = click.argument("model", nargs=-1, required=True, type=PATH, metavar="MODEL...")
@@ -68,6 +67,8 @@ class ManyModelsCommand(WritingCommand):
         """Run the command for each model; raise OptionError for flags that name a file of one."""
         folder: Path | None = ctx.params.pop("out_dir")
         paths: tuple[Path, ...] = ctx.params["model"]
+        if folder is None and _ends_in_output(ctx, paths):
+            paths, ctx.params["output"] = paths[:1], paths[1]
         if folder is None and (directory := next(filter(_is_folder, paths), None)):
             remedy = "name the model in it, or a folder for the results with --out-dir"
             raise ModelError("is a folder", where=directory, remedy=remedy)
@@ -88,7 +89,6 @@ class ManyModelsCommand(WritingCommand):
             with errors_as_one_line():
                 if folder is not None:
                     ctx.params["output"] = folder / entry.place
-                    destination.make_folder(ctx.params["output"].parent)
                 super().invoke(ctx)
         except click.exceptions.Exit as end:
             return end.exit_code
@@ -98,6 +98,20 @@ class ManyModelsCommand(WritingCommand):
         finally:
             ctx.params = params
         return 0
+
+
+def _ends_in_output(ctx: click.Context, paths: Sequence[Path]) -> bool:
+    """Whether the second of two paths is the place of the result: it is free, or has a result of the first.
+
+    A second model is replaced with --force alone.
+    """
+    if len(paths) != 2 or ctx.params["output"] or ctx.params["in_place"] or any(map(_is_pattern, paths)):
+        return False
+    model, output = paths
+    if not os.path.lexists(output):
+        return True
+    is_writing = output.is_file() and not ctx.params["dry_run"]
+    return is_writing and (ctx.params["force"] or is_result_of(model, output))
 
 
 def _is_folder(path: Path) -> bool:
@@ -125,7 +139,8 @@ def _refuse(ctx: click.Context, models: Sequence[Found], folder: Path | None) ->
         raise OptionError(f"--out-dir has no effect with {flag}", remedy="leave out one of them")
     if folder is None and not (ctx.params["in_place"] or ctx.params["dry_run"]):
         first = " and ".join(str(each.model) for each in models[:2])
-        raise OptionError(f"{first} need a folder for their results", remedy="name it with --out-dir")
+        remedy = "name it with --out-dir, or the result of one model with -o"
+        raise OptionError(f"{first} need a folder for their results", remedy=remedy)
     _refuse_one_place(models)
 
 

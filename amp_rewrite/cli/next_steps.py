@@ -84,7 +84,7 @@ def _further(job: RewriteJob, tuned: Tuned | None, verdict: Verdict) -> str:
     how = f" without {forced}" if forced else " with a longer --budget" if tuned is not None else ""
     if verdict.misfits:
         ports = " ".join(f"--keep-io {shlex.quote(port.name)}" for port in verdict.misfits)
-        how = f" with --io half {ports}"
+        how = f" with --io {job.options.io.value} {ports}"
     return f"amp-rewrite tune{how} searches for a plan that passes"
 
 

@@ -18,6 +18,7 @@ from rich.progress import (
 from rich.progress import Progress as Display
 from rich.text import Text
 
+from amp_rewrite.explaining.sentences import size
 from amp_rewrite.process.stopwatch import Progress, count_of
 
 T = TypeVar("T")
@@ -35,8 +36,39 @@ class _Count(MofNCompleteColumn):
     """The column with the completed and the total steps."""
 
     def render(self, task: Task) -> Text:
-        """Return the counts; blank while they are unknown."""
-        return Text("") if task.total is None else super().render(task)
+        """Return the counts, of bytes with their unit; blank while they are unknown."""
+        if task.total is None:
+            return Text("")
+        if task.description != STAGES["write"]:
+            return super().render(task)
+        return Text(f"{size(int(task.completed))} of {size(int(task.total))}")
+
+
+STAGES = {
+    **dict.fromkeys(("inputs", "load", "widen"), "reading the model"),
+    **dict.fromkeys(("insert", "prepare"), "preparing the model"),
+    **dict.fromkeys(("analyse", "bound", "rescale"), "analysing values"),
+    **dict.fromkeys(("classify", "colour", "predict", "plan", "freeze"), "deciding precisions"),
+    **dict.fromkeys(("edit", "tidy", "annotate"), "changing the model"),
+    **dict.fromkeys(("prove", "check"), "checking the result"),
+    **dict.fromkeys(("observe", "calibrate"), "running the original for its values"),
+    "write": "writing the model",
+    "verify": "comparing the two models",
+    "blame": "searching for the node to look at",
+    "try": "trying other flags",
+    "tune": "searching for a better plan",
+    "restore": "restoring float32",
+    "measure": "measuring latencies",
+    "compile": "compiling the result",
+    "zoo": "rewriting the models",
+}
+"""The stages of a run, in words."""
+
+
+def in_words(stage: str) -> str:
+    """Return a stage, with the details behind a colon, in words."""
+    name, colon, details = stage.partition(":")
+    return f"{STAGES.get(name, name)}{colon}{details}"
 
 
 class ShownProgress:
@@ -44,17 +76,26 @@ class ShownProgress:
 
     def __init__(self, display: Display) -> None:
         self._display = display
-        self._task = display.add_task("load", total=None)
+        self._task = display.add_task(in_words("load"), total=None)
 
     def __call__(self, stage: str) -> None:
         """Show the start of a stage."""
-        self._display.update(self._task, description=stage, completed=0)
+        self._display.update(self._task, description=in_words(stage), completed=0)
         for task in self._display.tasks:
             task.total = None  # `update` ignores None
 
     def count(self, completed: int, total: int) -> None:
         """Show the number of completed steps out of `total`."""
         self._display.update(self._task, completed=completed, total=total)
+
+
+COLUMNS = (
+    SpinnerColumn(),
+    TextColumn("{task.description}", markup=False),
+    _Bar(),
+    _Count(),
+    TimeElapsedColumn(),
+)
 
 
 @contextlib.contextmanager
@@ -64,14 +105,7 @@ def shown_progress(*, quiet: bool = False) -> Generator[ShownProgress | None]:
     if quiet or not console.is_terminal:
         yield None
         return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        _Bar(),
-        _Count(),
-        TimeElapsedColumn(),
-    )
-    with Display(*columns, console=console, transient=True) as display:
+    with Display(*COLUMNS, console=console, transient=True) as display:
         yield ShownProgress(display)
 
 

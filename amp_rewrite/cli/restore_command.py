@@ -19,6 +19,7 @@ from amp_rewrite.cli.flag_builders import (
     output_flag,
     quiet_flag,
     switch,
+    verbose_flag,
 )
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.progress import shown_progress, tell
@@ -29,7 +30,7 @@ from amp_rewrite.model import writing
 from amp_rewrite.policy.options import ExternalData, IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress
-from amp_rewrite.reporting import terminal
+from amp_rewrite.reporting import terminal, verdict_text
 from amp_rewrite.rewriting.restore import Restored
 from amp_rewrite.rewriting.restore import restore as restored
 from amp_rewrite.running.inputs.feeds import Data
@@ -47,6 +48,7 @@ from amp_rewrite.text import plural
 @switch("--no-verify", "Do not compare the result with the model.")
 @json_flag("report")
 @quiet_flag
+@verbose_flag
 @input_flags
 @comparison_flags
 @timeout_flag
@@ -58,6 +60,7 @@ def restore(
     no_verify: bool,
     json_: Path | None,
     quiet: bool,
+    verbose: bool,
     data: Data,
     comparing: ComparisonFlags,
     limit: TimeLimit,
@@ -87,9 +90,12 @@ def restore(
     if isinstance(verdict, AmpRewriteError):
         Console(stderr=quiet).print(f"warning  not compared with the model: {verdict}")
     elif verdict is not None:
-        terminal.print_verdict(console, verdict, per_node=comparing.per_node)
+        subject = terminal.Subject(str(restoration.model))
+        per_node = comparing.per_node
+        terminal.print_verdict(console, verdict, subject, is_verbose=verbose, per_node=per_node)
         if is_proved:
             console.print(f"note     the result is proved equal to {model} but for precision: {_OFF}")
+        terminal.print_hints(console, verdict_text.hints(verdict))
     refuse_failed(verdict)
     exit_codes.end_rewrite(
         valid=restoration.ok, verdict_ok=verdict.ok if isinstance(verdict, Verdict) else None
@@ -137,6 +143,9 @@ def _print(console: Console, restoration: Restored, model: Path) -> None:
     terminal.print_lines(console, rewrite_output.data_lines(Path(restoration.model)))
     if not (edited.widened or edited.casts_removed or edited.casts_added):
         console.print(f"note     {model} has nothing in half: the result computes what it does")
+    if restoration.unscaled:
+        changes = plural(restoration.unscaled, "change")
+        console.print(f"note     values stored times powers of two are as in the original: {changes}")
     if edited.at_limit:
         names = ", ".join(edited.at_limit[:_SHOWN]) + (", ..." if len(edited.at_limit) > _SHOWN else "")
         count = plural(len(edited.at_limit), "stored tensor")

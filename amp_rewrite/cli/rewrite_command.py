@@ -67,7 +67,7 @@ class CalibrationFlags:
         if self.paths:
             tell(job.progress, "calibrate")
             with opened(self.executor) as executor, job.limit.running():
-                observations = job.observe_on(Data(self.paths), executor)
+                observations = job.observe_on(Data(self.paths, steps=job.data.steps), executor)
         if self.save is not None and observations is not None:
             observations.save(self.save)
         return observations
@@ -138,7 +138,6 @@ calibration_flags = grouped(
 )
 @calibration_flags
 @job_flags("Write the plan as JSON, for --plan.", "check", "certify", "metadata", "external_data")
-@click.option("-v", "--verbose", is_flag=True, help="Print the versions, and how long each stage took.")
 @switch("--latency", "Time both models, as bench does, for --html and --plots.")
 def rewrite(
     job: RewriteJob,
@@ -149,21 +148,21 @@ def rewrite(
     rescale: bool,
     no_verify: bool,
     require_verify: bool,
-    verbose: bool,
     calibration: CalibrationFlags,
     latency: bool,
 ) -> None:
     """Rewrite MODEL to mixed precision, and compare the two.
 
-    Several models, a folder of them, or a pattern need --out-dir: amp-rewrite models/*.onnx --out-dir half.
-    Each is rewritten on its own, and one that fails does not stop the others.
+    A second path is the result: amp-rewrite model.onnx half.onnx. Several models, a folder of them, or a
+    pattern need --out-dir: amp-rewrite models/*.onnx --out-dir half. Each is rewritten on its own, and one
+    that fails does not stop the others.
 
     Exit code 1 when the result is not valid, or when the comparison fails or is inconclusive, except for
     errors on synthetic inputs; the result is still written. Exit code 2 for bad input. For several models,
     the exit code is the highest. A model that is half already stays as it is, and is copied only with
     --output.
     """
-    if verbose:
+    if job.is_verbose:
         terminal.print_lines(Console(quiet=job.is_quiet), summary.versions())
     if rescale:
         _refuse_rescale(job, ObservePolicy(observe))
@@ -178,7 +177,6 @@ def rewrite(
         required=require_verify,
         compiles=compiler is not None,
         in_place=in_place,
-        is_verbose=verbose,
         files=replace(job.files, observed=calibration.save),
     )
     with job.running(calibration.paths) as running_job:

@@ -21,6 +21,7 @@ from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flag_builders import (
+    STANDARD_OUTPUT,
     Command,
     Flag,
     grouped,
@@ -28,6 +29,7 @@ from amp_rewrite.cli.flag_builders import (
     output_flag,
     quiet_flag,
     require_half_flag,
+    verbose_flag,
     written_file,
 )
 from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
@@ -142,7 +144,7 @@ class JobFiles:
     def names(self) -> str:
         """The names of all files, for the user."""
         files = (self.report, self.plan, self.page.html, self.page.plots, self.observed)
-        return ", ".join(str(file) for file in files if file is not None)
+        return ", ".join(str(file) for file in files if file and file.name != STANDARD_OUTPUT.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +235,7 @@ class RewriteJob:
             for sample in feeds.feeds(self.model, self.data):
                 for name, extremes in _extremes(sample):
                     self.given[name] = extremes.join(self.given.get(name, NOTHING))
-        elif self.data.dims:
+        elif self.data.dims or self.data.steps > 1:
             next(feeds.feeds(self.model, self.data), None)
 
     def plan(self, policy: ObservePolicy) -> Analysis:
@@ -413,6 +415,7 @@ def job_flags(save_plan: str, *result: str, takes_plan: bool = True) -> Flag:
         json_flag("report"),
         require_half_flag,
         quiet_flag,
+        verbose_flag,
     )
     groups = (
         grouped(files, "own", dict),
@@ -442,13 +445,14 @@ def job_flags(save_plan: str, *result: str, takes_plan: bool = True) -> Flag:
                 replay=asked.replay,
                 policy=asked.policy,
                 seen=asked.seen,
-                data=replace(data, ranges=asked.options.ranges),
+                data=replace(data, ranges=asked.options.ranges, steps=comparing.steps),
                 comparing=comparing,
                 limit=limit,
                 files=JobFiles(own["json_"], own["save_plan"], report_files),
                 output=own["output"],
                 needs_half=own["require_half"],
                 is_quiet=own["quiet"],
+                is_verbose=own["verbose"],
             )
             return command(job=job, **arguments)
 

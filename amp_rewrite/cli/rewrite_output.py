@@ -16,9 +16,11 @@ from amp_rewrite.cli.progress import tell
 from amp_rewrite.cli.rewrite_job import JobFiles, RewriteJob, attempted
 from amp_rewrite.console import Console
 from amp_rewrite.costs import flop_count
+from amp_rewrite.coverage import counts
 from amp_rewrite.coverage.advice import Advice
 from amp_rewrite.coverage.counts import assumptions, some
 from amp_rewrite.errors import AmpRewriteError, ModelError, TimeLimitError
+from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import staging
 from amp_rewrite.model import external_data, writing
@@ -31,6 +33,7 @@ from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import summary, terminal
 from amp_rewrite.reporting.charts import Plan, Search
 from amp_rewrite.reporting.html_report import Evidence, HtmlReport
+from amp_rewrite.reporting.terminal import Subject
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Obstacle, Report, SummaryLine
@@ -135,10 +138,11 @@ def _latencies(job: RewriteJob, result: Result[Any]) -> Bench | None:
     """Measure the latencies of both models with the defaults of `bench`; None where they cannot be run."""
     tell(job.progress, "measure")
     libraries, pair = job.comparing.libraries, (job.model, Path(result.model))
+    data = replace(job.data, steps=1)
     subjects = [TimedModel(str(path), path, libraries=libraries) for path in pair]
     bench = attempted(
         job.limit,
-        lambda: latency.measure(subjects, list(feeds.feeds(job.model, job.data)), run_arguments.device(None)),
+        lambda: latency.measure(subjects, list(feeds.feeds(job.model, data)), run_arguments.device(None)),
     )
     return None if isinstance(bench, AmpRewriteError) else bench
 
@@ -193,32 +197,82 @@ def _print_result(job: RewriteJob, outcome: Outcome) -> None:
     console = Console(quiet=job.is_quiet)
     report, verdict = outcome.result.report, outcome.verification
     terminal.print_device_check(console, job.policy, partial(_advise, job, outcome))
-    if job.is_verbose:
-        terminal.print_lines(console, summary.seconds(report))
     _print_first(Console(stderr=True), job, outcome)
     reason = not_verified(job, verdict)
-    if report.obstacle is not None and report.obstacle.already:
-        console.print(str(outcome.result.model))
-        terminal.print_lines(console, (line for line in summary.lines(report) if line.name in _KEPT))
-    else:
-        terminal.print_summary(console, report, str(outcome.result.model))
+    terminal.print_lines(console, _rewrite_lines(job, outcome))
     if not console.quiet:
         terminal.print_lines(console, data_lines(Path(outcome.result.model)))
-    terminal.print_lines(console, summary.observed_lines(job.seen))
-    terminal.print_lines(console, search_lines(outcome))
-    if reason == NOTHING_CHANGED:
-        console.print(f"not compared with the original: {reason}")
-    _print_verdict(console, verdict, per_node=job.comparing.per_node)
     terminal.print_lines(console, map(_engine_line, job.engines))
     _print_files(console, job.files)
-    bad = isinstance(verdict, Verdict) and bool(reason)
-    loud = Console(stderr=True) if bad and console.quiet else console
-    terminal.print_hints(loud, next_steps.after(job, outcome, is_bad=bad))
-    comparison_flags.refuse_failed(verdict)
     verdict_ok = verdict.ok if isinstance(verdict, Verdict) and not verdict.is_made_up else None
     is_half = report.obstacle is None or report.obstacle.already
     valid = report.ok and (is_half or not job.needs_half)
+    bad = isinstance(verdict, Verdict) and bool(reason)
+    if isinstance(verdict, AmpRewriteError) and not _is_refused(verdict):
+        Console(stderr=console.quiet).print(f"not compared with the original: {reason}")
+    loud = Console(stderr=True) if bad and console.quiet else console
+    if not loud.quiet:
+        is_open = isinstance(verdict, Verdict) and not verdict.is_made_up
+        is_bad = not valid or (job.required and not is_open)
+        _print_conclusion(loud, job, outcome, reason, is_valid=not is_bad)
+    terminal.print_hints(loud, next_steps.after(job, outcome, is_bad=bad))
+    comparison_flags.refuse_failed(verdict)
     exit_codes.end_rewrite(valid=valid, verdict_ok=verdict_ok, required=job.required)
+
+
+def _rewrite_lines(job: RewriteJob, outcome: Outcome) -> Iterator[SummaryLine]:
+    """Yield the lines above the comparison: those on flags and warnings, and with --verbose all."""
+    report = outcome.result.report
+    if job.is_verbose:
+        yield from summary.seconds(report)
+    is_whole = report.obstacle is None or not report.obstacle.already
+    shown = None if job.is_verbose and is_whole else _KEPT if job.is_verbose else summary.BRIEF
+    yield from (line for line in summary.lines(report) if shown is None or line.name in shown)
+    yield from summary.observed_lines(job.seen)
+    story = tuple(_story(outcome)) if report.obstacle is None else ()
+    yield from story
+    if not story or job.is_verbose or job.tuning.is_requested:
+        yield from search_lines(outcome)
+
+
+def _story(outcome: Outcome) -> Iterator[SummaryLine]:
+    """Yield the line on a repair: the error of the first attempt, and what a better one cost."""
+    first, after = outcome.first, outcome.result.report
+    if first is None or not isinstance(first.verification, Verdict):
+        return
+    before = first.result.report
+    back = before.nodes.half + before.nodes.mixed - after.nodes.half - after.nodes.mixed
+    change = f"put {plural(back, 'node')} back to float32" if back > 0 else "chose other nodes for float32"
+    speeds = [f"{each.speedup:.1f}" for each in (before.prediction, after.prediction) if each is not None]
+    cost = f", predicted {' -> '.join(speeds)} times as fast" if len(set(speeds)) > 1 else ""
+    error = first.verification.error
+    yield SummaryLine("repair", f"first attempt {error:.1e}: {change}{cost}")
+
+
+def _print_conclusion(
+    console: Console, job: RewriteJob, outcome: Outcome, reason: str, *, is_valid: bool
+) -> None:
+    """Print the comparison and the last lines: the verdict, sizes, FLOPs, the largest error, the speed."""
+    report, verdict, result = outcome.result.report, outcome.verification, outcome.result.model
+    flops = counts.measure(result, job.options.dims.dims).flops.share
+    in_half = [] if flops is None else [f"{sentences.share(flops)} of FLOPs in {report.half}"]
+    speed = [summary.speed(report.prediction)] if report.prediction and not report.gated else []
+    sizes = [summary.sizes(report)] if reason != NOTHING_CHANGED else []
+    subject = Subject(str(result), (*sizes, *in_half), speed)
+    if isinstance(verdict, Verdict):
+        terminal.print_verdict(
+            console,
+            verdict,
+            subject,
+            is_valid=is_valid,
+            is_verbose=job.is_verbose,
+            per_node=job.comparing.per_node,
+        )
+        return
+    label = "unchanged" if reason == NOTHING_CHANGED else "not compared"
+    if reason == NOTHING_CHANGED:
+        subject = replace(subject, notes=[f"not compared with the original: {reason}"])
+    terminal.print_conclusion(console, label if is_valid else "FAIL", subject)
 
 
 def _engine_line(engine: Placement) -> SummaryLine:
@@ -276,16 +330,6 @@ def _write_json(
     writing.write_json({**plain, **verified, "verification": verdict, **extras}, path)
 
 
-def _print_verdict(console: Console, verdict: Verification, *, per_node: bool) -> None:
-    """Print a verdict; with --quiet a bad or missing one on standard error."""
-    loud = Console(stderr=console.quiet)
-    if isinstance(verdict, AmpRewriteError) and not _is_refused(verdict):
-        loud.print(f"not compared with the original: {in_flags(verdict)}")
-    elif isinstance(verdict, Verdict):
-        stream = console if verdict.ok else loud
-        terminal.print_verdict(stream, verdict, per_node=per_node, hinted=False)
-
-
 def _print_plan(job: RewriteJob, analysis: Analysis, placement: Comparison | None) -> None:
     """Print the report on a dry run."""
     console = Console(quiet=job.is_quiet)
@@ -297,13 +341,16 @@ def _print_plan(job: RewriteJob, analysis: Analysis, placement: Comparison | Non
     terminal.print_plan(console, analysis.plan)
     terminal.print_lines(console, summary.match_lines(analysis.matched))
     terminal.print_lines(console, summary.observed_lines(job.seen))
-    terminal.print_lines(console, summary.prediction_lines(analysis.report().prediction))
-    for warning in (*analysis.warnings, *analysis.predicted):
-        console.print(f"warning  {in_flags(warning)}")
-    halves = sum(analysis.painting.halves)
+    terminal.print_lines(console, summary.rescaled_lines(analysis.report()))
+    prediction = analysis.report().prediction
+    if prediction is not None:
+        terminal.print_lines(console, [SummaryLine("speed", summary.speed(prediction))])
+    warnings = map(in_flags, (*analysis.warnings, *analysis.predicted))
+    terminal.print_lines(console, (SummaryLine("warning", warning) for warning in warnings))
+    nodes = analysis.report().nodes
     console.print(
-        f"{halves:,} of {len(analysis.graph.units):,} units in {analysis.plan.half.name}, "
-        f"{plural(len(analysis.plan.casts), 'Cast')}; no model was written"
+        f"{nodes.half + nodes.mixed:,} of {plural(nodes.total - nodes.other, 'node')} in "
+        f"{analysis.plan.half.name}, {plural(len(analysis.plan.casts), 'Cast')}; no model was written"
     )
     _print_files(console, job.files)
 
@@ -337,7 +384,8 @@ def without_half(outcome: Outcome, io: IOTypes, model: str = "the model", result
         return f"{model} has {report.half} already, and {disposition}{rest}"
     copied = "is a copy" if result != model else "stays as it is"
     same = "computes what the model does" if report.changed else copied
-    borders = "; --io half has no effect then" if io is IOTypes.HALF and not report.changed else ""
+    has_no_effect = io is not IOTypes.KEEP and not report.changed
+    borders = f"; --io {io.value} has no effect then" if has_no_effect else ""
     return f"nothing became {report.half}: {result} {same}, because {_why(outcome, obstacle)}{borders}"
 
 

@@ -11,7 +11,7 @@ from amp_rewrite.cli import exit_codes, next_steps
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags, refuse_failed, swapped
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, choice, json_flag
+from amp_rewrite.cli.flag_builders import PATH, choice, json_flag, verbose_flag
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.console import Console
@@ -43,6 +43,7 @@ from amp_rewrite.running.inputs.feeds import Data
     Accumulation.FLOAT.value,
 )
 @json_flag("verdict")
+@verbose_flag
 def verify(
     original: Path,
     rewritten: Path,
@@ -52,6 +53,7 @@ def verify(
     io: str,
     accumulate: str,
     json_: Path | None,
+    verbose: bool,
 ) -> None:
     """Compare REWRITTEN with ORIGINAL on given or synthetic inputs.
 
@@ -60,6 +62,7 @@ def verify(
     types or shapes differ, or when there is nothing finite to compare.
     """
     comparing.refuse_missing()
+    data = replace(data, steps=comparing.steps)
     comparing = replace(comparing, accumulate=_sums(accumulate, comparing))
     for path in (original, rewritten):
         loading.load(path)  # for our error messages rather than onnxruntime's
@@ -69,7 +72,8 @@ def verify(
         tell(progress, "blame")
         verdict = comparing.with_blame(verdict, original, rewritten, data, by_effect=True)
     terminal.print_lines(Console(), swapped("verify", original, rewritten))
-    terminal.print_verdict(Console(), verdict, per_node=comparing.per_node, hinted=False)
+    subject = terminal.Subject(str(rewritten))
+    terminal.print_verdict(Console(), verdict, subject, is_verbose=verbose, per_node=comparing.per_node)
     terminal.print_hints(Console(), next_steps.of_comparison(verdict))
     if verdict.failed_run:
         mended = f"amp-rewrite restore {as_argument(rewritten)}   # a float32 model of it, which may run"

@@ -10,8 +10,9 @@ from types import MappingProxyType
 import onnx_ir as ir
 
 from amp_rewrite.analysis.idioms.idiom import Part, Spelled
+from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
-from amp_rewrite.colouring.pins import rulings
+from amp_rewrite.colouring.pins import restricted_units, rulings
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
@@ -50,6 +51,7 @@ def classify(
         if (evidence := _tied_to_float32(unit, graph.root)) is not None:
             entries[unit.index] = Entry(Kind.FIXED, evidence)
     _pin(graph, entries, options.pins)
+    _restrict(graph, entries, options.pins)
     return tuple(entries)
 
 
@@ -71,7 +73,7 @@ def _as_spelled(own: Entry, idiom: Spelled, whole: Entry, part: Entry) -> Entry:
     """
     if own.authority in _ASKED_FOR:
         return own
-    if idiom.part is Part.OUTER:
+    if idiom.part is Part.OUTER or idiom.has_one_type:
         return own if part.evidence.reason is Reason.NOT_LISTED else part
     evidence = Evidence(Authority.IDIOM, Reason.WRITTEN_OUT, subject=idiom.operator[1])
     if idiom.part is Part.INNER:
@@ -87,6 +89,8 @@ def _list_entry(
 ) -> Entry:
     """Return the entry of an operator's variable by the schema, the target, the level and the lists."""
     half = options.half
+    if options.storage_only:
+        return _STORAGE_ONLY
     if not allowed:
         return Entry(Kind.FIXED, _UNKNOWN)
     if (domain, op_type) == ("", "Cast"):
@@ -115,6 +119,9 @@ def _no_kernel(options: Options) -> Evidence:
 
 
 _UNKNOWN = Evidence(Authority.SCHEMA, Reason.UNKNOWN_OPERATOR)
+_STORAGE_ONLY = Entry(
+    Kind.FIXED, Evidence(Authority.LEVEL, Reason.LEVEL, text="only weights are to be half, and no arithmetic")
+)
 SQUARE = "Mul(x,x)"
 """The name in lists of a Mul of a value with itself, which overflows like Pow."""
 
@@ -215,3 +222,32 @@ def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
             entries[unit] = Entry(Kind.ALLOW, evidence)
         else:
             _hold(entries, unit, evidence)
+
+
+def _restrict(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
+    """Allow what the pins name alone, as far as nothing denies it, and hold all else but what lies between
+    such units; without effect if they name nothing alone.
+    """
+    if not pins.restriction:
+        return
+    named = restricted_units(graph, pins)
+    for unit, pattern in named.items():
+        if entries[unit].kind in _OPEN or entries[unit].kind is Kind.ALLOW:
+            evidence = Evidence(Authority.OVERRIDE, Reason.PINNED, subject=pattern, text="named")
+            entries[unit] = Entry(Kind.ALLOW, evidence)
+    forced = (unit for unit, entry in enumerate(entries) if entry.authority is Authority.PIN)
+    ends = [unit for unit in (*named, *forced) if entries[unit].kind is Kind.ALLOW]
+
+    def is_open(unit: int) -> bool:
+        return entries[unit].kind in _OPEN
+
+    after = reach(ends, graph.successors.__getitem__, is_open)
+    between = reach(ends, graph.predecessors.__getitem__, after.__contains__)
+    evidence = Evidence(Authority.PIN, Reason.PINNED, subject=pins.restriction, text="not named")
+    for unit in range(len(entries)):
+        if unit not in named and unit not in between:
+            _hold(entries, unit, evidence)
+
+
+_OPEN = (Kind.INFER, Kind.CLEAR)
+"""The kinds of units that are half between half units."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections import Counter
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from amp_rewrite.policy.options import SHIPPED_FOR, Options, Pins
 class Matched:
     """A pattern or an operator, and the number of nodes that it matches.
 
-    `by` is its kind: `keep_full` and `force_half` for pins, or the list on which an operator was put. Without
+    `by` is its kind: the field of Pins, or the list on which an operator was put. Without
     a match, `near` are operators of the model with similar names; where no match became half as requested,
     `why` gives the reason and a remedy.
     """
@@ -68,9 +69,10 @@ def _of_other_half(lists: OpLists, half: Half) -> tuple[str, ...]:
 
 
 def _pinned(graph: UnitGraph, pins: Pins) -> Iterator[Matched]:
-    for by, patterns in (("keep_full", pins.keep_full), ("force_half", pins.force_half)):
-        for pattern, nodes in zip(patterns, naming.pinned(graph, patterns), strict=True):
-            yield Matched(by, pattern, nodes)
+    nodes = naming.with_units(graph, dict(naming.around(graph.root))) if pins != Pins() else {}
+    for field in dataclasses.fields(pins):
+        for pattern in getattr(pins, field.name):
+            yield Matched(field.name, pattern, len(naming.matching(nodes, pattern, field.name)))
 
 
 def _list_matches(graph: UnitGraph, lists: OpLists) -> Iterator[Matched]:

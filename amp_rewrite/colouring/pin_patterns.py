@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.policy.node_patterns import matcher, pinned_as
 
 Nodes = tuple[ir.Node, ...]
@@ -28,18 +28,26 @@ def pinnable(graph: UnitGraph) -> set[str]:
     return set(map(pinned_as, with_units(graph, dict(around(graph.root))))) - {""}
 
 
-def pinned(graph: UnitGraph, patterns: Iterable[str]) -> tuple[int, ...]:
-    """Count the nodes that each pattern names; OptionError for an invalid pattern, as from `classify`."""
-    nodes = with_units(graph, dict(around(graph.root))) if patterns else {}
-    return tuple(len(matching(nodes, pattern, "")) for pattern in patterns)
-
-
 def with_units(graph: UnitGraph, nested: Around) -> Mapping[ir.Node, None]:
     """Return the nodes with units, and the nodes around these."""
     return {node: None for unit in graph.units for node in nested[unit.node]}
 
 
-def matching(nodes: Mapping[ir.Node, None], pattern: str, field: str) -> set[ir.Node]:
-    """Return the nodes that a pattern names; OptionError with the `field` for an invalid pattern."""
-    matches = matcher(pattern, field, {pinned_as(node) for node in nodes})
+def matching(nodes: Mapping[ir.Node, None], pattern: str, by: str) -> set[ir.Node]:
+    """Return the nodes that a pattern in the field `by` of Pins names, or those of an operator there.
+
+    Raises OptionError for an invalid pattern.
+    """
+    if by == OPERATORS:
+        return {node for node in nodes if schema.written(node.domain, node.op_type) == pattern}
+    matches = matcher(pattern, f"`Pins.{by}`", {pinned_as(node) for node in nodes})
     return {node for node in nodes if matches(pinned_as(node))}
+
+
+OPERATORS = "only_op"
+"""The field of Pins that has names of operators."""
+
+
+def names(nodes: Iterable[ir.Node], by: str) -> set[str]:
+    """Return the names of nodes that patterns in the field `by` of Pins match."""
+    return {schema.written(n.domain, n.op_type) if by == OPERATORS else pinned_as(n) for n in nodes}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.colouring.pin_patterns import Around, around, matching, with_units
+from amp_rewrite.colouring.pin_patterns import OPERATORS, Around, around, matching, names, with_units
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.entries import Entry
 from amp_rewrite.policy.node_patterns import pinned_as
@@ -37,13 +37,23 @@ def rulings(
     if not (pins.keep_full or pins.force_half):
         return {}
     nested = dict(around(graph.root))
-    to_keep = [_claims(graph, nested, pattern, "`Pins.keep_full`") for pattern in pins.keep_full]
-    to_force = [_claims(graph, nested, pattern, "`Pins.force_half`") for pattern in pins.force_half]
+    to_keep = [_claims(graph, nested, pattern, "keep_full") for pattern in pins.keep_full]
+    to_force = [_claims(graph, nested, pattern, "force_half") for pattern in pins.force_half]
     for claims in to_force:
         _refuse_unable(claims, entries, free)
     keeping, forcing = _closest(to_keep), _closest(to_force)
     decided = ((unit, _ruling(keeping.get(unit), forcing.get(unit))) for unit in free)
     return {unit: ruling for unit, ruling in decided if ruling is not None}
+
+
+def restricted_units(graph: UnitGraph, pins: Pins) -> Mapping[int, str]:
+    """Return the units to which the pins restrict half, each with its pattern or operator.
+
+    Raises OptionError for one that matches no node.
+    """
+    nested = dict(around(graph.root))
+    fields = ((by, pattern) for by in ("only", OPERATORS) for pattern in getattr(pins, by))
+    return {unit: pattern for by, pattern in fields for unit in _claims(graph, nested, pattern, by)}
 
 
 def _ruling(keep: _Claim | None, force: _Claim | None) -> Ruling | None:
@@ -110,6 +120,10 @@ def _instead(pattern: str, names: Sequence[str]) -> str:
         match = re.search(re.escape(part), inside[0], re.IGNORECASE)
         example = f".*{re.escape(match[0]) if match else part}.*"
         return f"a regular expression matches a whole name: {example} matches {', '.join(inside[:3])}"
+    return _near(pattern, names)
+
+
+def _near(pattern: str, names: Sequence[str]) -> str:
     near = difflib.get_close_matches(pattern, names, n=3)
     return f"did you mean {' or '.join(near)}?" if near else "see `amp-rewrite explain`"
 
@@ -118,20 +132,21 @@ _A_SLIP = 0.9
 """The similarity (difflib's ratio) at which a pattern counts as a typo of a name."""
 
 
-def _claims(graph: UnitGraph, nested: Around, pattern: str, field: str) -> _Claims:
-    """Return the claims of a pattern: on the units of the nodes that it names, and of all nodes in their
-    bodies.
+def _claims(graph: UnitGraph, nested: Around, pattern: str, by: str) -> _Claims:
+    """Return the claims of a pattern in the field `by` of Pins: on the units of the nodes that it names, and
+    of all nodes in their bodies.
     """
     nodes = with_units(graph, nested)
-    matches = matching(nodes, pattern, field)
+    matches = matching(nodes, pattern, by)
     claims: dict[int, _Claim] = {}
     for unit in graph.units:
         for depth, node in enumerate(nested[unit.node]):
             if node in matches:
                 claims[unit.index] = _Claim(pattern, node, depth)
     if not claims:
-        names = sorted(set(map(pinned_as, nodes)))
+        suggest = _near if by == OPERATORS else _instead
         raise OptionError(
-            f"{field} {pattern} matches no node that computes in float32", remedy=_instead(pattern, names)
+            f"`Pins.{by}` {pattern} matches no node that computes in float32",
+            remedy=suggest(pattern, sorted(names(nodes, by))),
         )
     return claims

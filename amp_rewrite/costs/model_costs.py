@@ -8,7 +8,7 @@ their order.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -19,11 +19,12 @@ from amp_rewrite.costs import fusions, kernels
 from amp_rewrite.costs.fusions import Fusion
 from amp_rewrite.costs.kernels import Kernel
 from amp_rewrite.costs.tensor_sizes import Sizes
+from amp_rewrite.model import states
 from amp_rewrite.model.traversal import varying_values
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.devices import Device
 from amp_rewrite.policy.open_sizes import DEFAULT
-from amp_rewrite.policy.options import IOTypes, Options
+from amp_rewrite.policy.options import Options
 
 FEMTO = 1e15
 """Femtoseconds in a second."""
@@ -186,13 +187,13 @@ class Border:
         return self.half or any(halves[unit] for unit in self.readers)
 
 
-def find_borders(graph: UnitGraph, costs: ModelCosts, *, half_io: bool) -> Iterator[Border]:
+def find_borders(graph: UnitGraph, costs: ModelCosts, halved: Container[str | None]) -> Iterator[Border]:
     """Yield all values with possible Casts between them and their readers, in the order of the model.
 
-    `half_io` holds if inputs and outputs of the model become half. Casts of the model are no readers and no
+    `halved` names the inputs and outputs that become half. Casts of the model are no readers and no
     producers: the value of one from half is HALF, and one to half reads it in half.
     """
-    finder = _Finder(graph, costs, half_io=half_io)
+    finder = _Finder(graph, costs, halved)
     leaving = [value for value in graph.root.outputs if value in graph.producer]
     for value in dict.fromkeys((*graph.uses, *leaving)):
         if value in costs.vary and graph.producer.get(value) not in costs.inside:
@@ -200,9 +201,9 @@ def find_borders(graph: UnitGraph, costs: ModelCosts, *, half_io: bool) -> Itera
 
 
 class _Finder:
-    def __init__(self, graph: UnitGraph, costs: ModelCosts, *, half_io: bool) -> None:
+    def __init__(self, graph: UnitGraph, costs: ModelCosts, halved: Container[str | None]) -> None:
         self._graph, self._half = graph, costs.half.dtype
-        self._half_io, self._inside = half_io, costs.inside
+        self._halved, self._inside = halved, costs.inside
         self._entering = frozenset(graph.root.inputs)
         self._leaving = frozenset(graph.root.outputs)
         self._casts = frozenset(
@@ -215,7 +216,8 @@ class _Finder:
         producer = self._graph.producer.get(value)
         uses = self._graph.uses.get(value, ())
         readers = dict.fromkeys([unit for unit, _ in uses if unit not in self._inside])
-        entry_type = Made.HALF if self._half_io and value in self._entering else Made.FULL
+        is_halved = value.name in self._halved
+        entry_type = Made.HALF if is_halved and value in self._entering else Made.FULL
         if producer in self._casts and self._reads_half(producer):
             producer, entry_type = None, Made.HALF
         casts = [unit for unit in readers if unit in self._casts] if self._casts else []
@@ -225,8 +227,8 @@ class _Finder:
             producer,
             entry_type,
             tuple([unit for unit in readers if unit not in self._casts]),
-            full=leaves and not self._half_io,
-            half=(leaves and self._half_io) or any(map(self._makes_half, casts)),
+            full=leaves and not is_halved,
+            half=(leaves and is_halved) or any(map(self._makes_half, casts)),
         )
 
     def _reads_half(self, unit: int | None) -> bool:
@@ -391,5 +393,5 @@ class Prices:
 def measure_prices(graph: UnitGraph, options: Options) -> Prices:
     """Return the prices of a model before any edit; linear in its nodes, ports and edges."""
     costs = measure_costs(graph, options.device, options.half)
-    half_io = options.io is IOTypes.HALF
-    return Prices(graph, costs, tuple(find_borders(graph, costs, half_io=half_io)), options.dims.origin)
+    halved = states.half_names(states.borders(graph.root, graph.types), options)
+    return Prices(graph, costs, tuple(find_borders(graph, costs, halved)), options.dims.origin)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from amp_rewrite.analysis.facts import Facts
@@ -22,11 +22,11 @@ from amp_rewrite.explaining import causes, suggestions
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.model.loading import Loaded
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.policy.targets import ONNXRUNTIME_WEBGPU
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.rewriting import decisions, report
-from amp_rewrite.rewriting.plan import Plan
+from amp_rewrite.rewriting.plan import Plan, float_state, state_warnings
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.rewriting.result_checks import IOType, io_types
 from amp_rewrite.text import brief, plural
@@ -57,7 +57,7 @@ PREDICTED = "predicted, not measured"
 def summary(times: Prediction) -> str:
     """Return the speedup of a result over float32 and over all half, with its launches and Casts."""
     speeds = f"{times.speedup:.2f}x float32 and {times.of_everything:.2f}x everything in {times.half}"
-    return f"{speeds} on {times.device}{_at(times)}, {_launches(times.result)} ({PREDICTED})"
+    return f"{speeds} on {times.device}{at_sizes(times)}, {_launches(times.result)} ({PREDICTED})"
 
 
 def _launches(run: RunTime) -> str:
@@ -79,7 +79,7 @@ def warnings(prediction: Prediction | None, *, gated: bool) -> tuple[str, ...]:
     remedy = _GATED if gated else _REMEDY
     if not prediction.fast_half:
         return (f"{prediction.device} is no faster in {prediction.half} than in float32; {remedy}",)
-    speed = f"predicted speed {prediction.speedup:.2f}x float32 on {prediction.device}{_at(prediction)}"
+    speed = f"predicted speed {prediction.speedup:.2f}x float32 on {prediction.device}{at_sizes(prediction)}"
     return (f"{speed}{_why(prediction)}; {remedy}",)
 
 
@@ -87,17 +87,23 @@ _GATED = "the model stays as it is (`Options.gate`)"
 _REMEDY = "`Options.gate` leaves such a model as it is"
 
 
-def _at(prediction: Prediction) -> str:
+def at_sizes(prediction: Prediction) -> str:
+    """Return the sizes of a prediction with " at " before them; empty without sizes."""
     if not prediction.sizes:
         return ""
+    notes = ", ".join(size_notes(prediction))
+    return f" at {prediction.sizes} ({notes})" if notes else f" at {prediction.sizes}"
+
+
+def size_notes(prediction: Prediction) -> Iterator[str]:
+    """Return the origins of the sizes of a prediction."""
     origin = f"sizes {prediction.sizes_from}" if prediction.sizes_from else ""
     open_sizes = (
         f"{'other' if origin else 'open'} sizes count as {prediction.open_size}"
         if prediction.open_size
         else ""
     )
-    notes = ", ".join(filter(None, (origin, open_sizes)))
-    return f" at {prediction.sizes} ({notes})" if notes else f" at {prediction.sizes}"
+    return filter(None, (origin, open_sizes))
 
 
 def _why(prediction: Prediction) -> str:
@@ -210,7 +216,8 @@ class Analysis:
         """Return the causes of float32, with remedies: the most arithmetic first.
 
         `flops` are the floating-point operations of the nodes (costs.flop_count); without them the number of
-        nodes counts. Every suggested change was tried; there are none with a saved plan.
+        nodes counts. Every suggested change was tried; there are none with a saved plan,
+        nor where weights alone are to be half.
         Raises OptionError when the model has been rewritten since.
 
         Examples:
@@ -221,7 +228,7 @@ class Analysis:
         """
         self._refuse_edited()
         root_causes = causes.find(self.decisions(), flops)
-        if self.replayed:
+        if self.replayed or self.options.storage_only:
             return tuple(suggestions.untried(root_causes))
         again = suggestions.Subject(self.graph, self.painting, self.options, self.painted, flops or {})
         return tuple(suggestions.tried(root_causes, again))
@@ -285,6 +292,7 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     warnings = (*loaded.warnings, *prepared.warnings, *facts.warnings)
     if not decided.replayed:
         warnings = (*warnings, *match_counts.of_lists(graph, painting, options))
+    warnings = (*warnings, *state_warnings(graph, painting, options))
     counts = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
     matched = tuple(suggestions.with_effects(counts, graph, painting, options.half))
     final_report = counted(
@@ -294,6 +302,7 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     coverage_plan = replace(
         final_report,
         freed=sum(map(painting.is_half, proofs)),
+        state=float_state(plan, graph) if options.io is IOTypes.KEEP else None,
         form_changes=prepared.changes,
         size_before=loaded.size,
         matched=matched,

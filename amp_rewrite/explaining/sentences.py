@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from amp_rewrite.bounds.given import InputRange, Source
@@ -17,7 +17,7 @@ from amp_rewrite.policy.reasons import authority_in_words, in_words
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.rewriting.cast_sites import CastSite, Origin
 from amp_rewrite.rewriting.decisions import Decision, Decisions
-from amp_rewrite.rewriting.plan import Rescaled
+from amp_rewrite.rewriting.plan import Rescaled, Scaled
 from amp_rewrite.text import plural
 
 
@@ -161,8 +161,8 @@ def size(count: int) -> str:
 
 def summary(changes: Iterable[FormChange]) -> Iterator[str]:
     """Yield a sentence for each kind of change, with the number of nodes; opsets with their versions."""
-    counts = Counter(change.kind for change in changes if change.kind is not FormChangeKind.OPSET_RAISED)
-    yield from (of(change) for change in changes if change.kind is FormChangeKind.OPSET_RAISED)
+    counts = Counter(change.kind for change in changes)
+    yield from (of(change) for change in changes if change.kind not in _SUMMARIES)
     for kind, text in _SUMMARIES.items():
         if counts[kind]:
             yield text.format(count=plural(counts[kind], _NOUNS[kind]))
@@ -191,6 +191,7 @@ _SUMMARIES = {
 }
 _SENTENCES = {
     FormChangeKind.OPSET_RAISED: "opset raised from {change.before} to {change.after} for its half kernels",
+    FormChangeKind.OPSET_SET: "opset set from {change.before} to {change.after}, as asked",
     FormChangeKind.FOLDED: "computed beforehand in float32: it depends on stored values alone",
     FormChangeKind.MERGED: "merged into the weights of '{change.into}', in float32",
     FormChangeKind.MAX_AND_MIN: "written as '{change.into}' and a Max, which have half kernels at this opset",
@@ -205,8 +206,9 @@ _SENTENCES = {
 
 def of_rescaled(rescaled: Rescaled, half: str) -> str:
     """Return the effect of powers of two, with the largest value that they made fit."""
-    e = next((each.exponent for each in rescaled.values if each.value == rescaled.largest), 0)
-    values = f"'{rescaled.largest}', of which {rescaled.most:.2e} was seen, and others, {stored_as(e)}"
+    e, parts = exponents(rescaled.values).get(rescaled.largest, 0), len(rescaled.regions)
+    others = "others" if parts <= 1 else f"others in {parts} parts of the model"
+    values = f"'{rescaled.largest}', of which {rescaled.most:.2e} was seen, and {others}, {stored_as(e)}"
     counts = (
         plural(rescaled.weights, "weight"),
         plural(rescaled.epsilons, "epsilon"),
@@ -215,9 +217,16 @@ def of_rescaled(rescaled: Rescaled, half: str) -> str:
     return f"{values}: {', '.join(counts)}; {plural(rescaled.freed, 'node')} {half} instead of float32"
 
 
-def stored_as(e: int) -> str:
-    """Return the power of two by which a value is stored."""
-    return f"stored as 2^{-e} of what the original has"
+def exponents(values: Iterable[Scaled]) -> Mapping[str, int]:
+    """Return the exponents of computed values by their names."""
+    return {each.value: each.exponent for each in values if each.reader is None}
+
+
+def stored_as(e: int, rescaled: Rescaled | None = None) -> str:
+    """Return the power of two by which a value is stored, and the reason where one is known."""
+    has_reason = rescaled is not None and len(rescaled.regions) == 1
+    why = f", since {rescaled.most:.2e} was seen in '{rescaled.largest}'" if rescaled and has_reason else ""
+    return f"stored as 2^{-e} of what the original has{why}"
 
 
 def counts(range_counts: RangeCounts, half: str) -> str:

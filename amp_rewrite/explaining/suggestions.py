@@ -91,8 +91,8 @@ def with_effects(
         yield replace(one, why=f"{in_words(entry.evidence)} ({authority_in_words(entry)}); {would}")
 
 
-_TO_HALF = (Kind.ALLOW.value, Kind.INFER.value, Kind.CLEAR.value)
-"""The lists whose operators are half, or may be."""
+_TO_HALF = (Kind.ALLOW.value, Kind.INFER.value, Kind.CLEAR.value, naming.OPERATORS)
+"""The lists whose operators are half, or may be, and the flag for such operators alone."""
 
 
 def _of(unit: Unit) -> tuple[str, str]:
@@ -249,12 +249,16 @@ class _Trials:
         yield from self._of_nodes(nodes)
 
     def _unpinned(self, pattern: str) -> Iterator[_Trial]:
-        """Yield the trial without the pin of this pattern."""
+        """Yield the trial without the pin of this pattern, or without the restriction to what pins name."""
         options = self._subject.options
         patterns = tuple(other for other in options.pins.keep_full if other != pattern)
         if patterns != options.pins.keep_full:
             pins = replace(options.pins, keep_full=patterns)
             yield _Trial(replace(options, pins=pins), drops=(Change("keep_full", pattern),))
+        if pattern == options.pins.restriction:
+            drops = (Change(by, named) for by in ("only", "only_op") for named in getattr(options.pins, by))
+            pins = replace(options.pins, only=(), only_op=())
+            yield _Trial(replace(options, pins=pins), drops=tuple(drops))
 
     def _put_back(self, operators: Sequence[str], kind: Kind) -> Iterator[_Trial]:
         """Yield the trial without the override of these operators."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Generator
 from pathlib import Path
 
 from amp_rewrite.errors import OutputError
@@ -19,10 +21,10 @@ _MOST_LINKS = 40
 
 
 def resolve(path: Path) -> Path:
-    """Return the path of the file to write, following links, which stay.
+    """Return the path of the file to write, following links, which stay; its folder may be missing.
 
-    Raises OutputError where no file can be written: for a folder, a device, a named pipe or a socket, in a
-    missing folder, or behind cyclic links.
+    Raises OutputError where no file can be written: for a folder, a device, a named pipe or a socket, below
+    a file, or behind cyclic links.
     """
     try:
         target = _behind_links(path)
@@ -41,7 +43,8 @@ def _behind_links(path: Path) -> Path:
     """Return the file at the end of links; the system resolves `..` after a link, relative to its target."""
     target = path
     for _ in range(_MOST_LINKS):
-        if not target.parent.is_dir():
+        existing = next((folder for folder in target.absolute().parents if folder.exists()), target)
+        if not existing.is_dir() or ".." in target.absolute().relative_to(existing).parts:
             raise OutputError(
                 f"cannot be written: there is no folder {target.parent.absolute()}",
                 where=path,
@@ -56,12 +59,17 @@ def _behind_links(path: Path) -> Path:
     raise OSError("its links are cyclic")
 
 
-def make_folder(path: Path) -> None:
-    """Create a folder and its parents, unless it exists; raises OutputError."""
+@contextlib.contextmanager
+def folder_for_files(path: Path) -> Generator[None]:
+    """Create a folder and its parents; at the end, those that were created and are empty are removed."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(path, error) from error
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # files have been moved there
+            for folder in missing:
+                folder.rmdir()
 
 
 def unwritable(path: Path, error: OSError | ValueError) -> OutputError:

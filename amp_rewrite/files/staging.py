@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Any
 
 from amp_rewrite.files import locking
-from amp_rewrite.files.destination import resolve, unwritable
+from amp_rewrite.files.destination import folder_for_files, resolve, unwritable
 
 _PREFIX, _SUFFIX = ".amp-rewrite-", ".part"
 _NOTE = "published.json"
@@ -126,8 +126,8 @@ class Transaction:
         self._stages.pop(target, contextlib.ExitStack()).close()
 
     def discard_all(self) -> None:
-        """Remove all waiting files."""
-        for target in list(self._pending):
+        """Remove all waiting files, the last first: the first of a folder may have created it."""
+        for target in reversed(list(self._pending)):
             self.discard(target)
 
     def replaces(self, result: Any) -> bool:
@@ -197,14 +197,16 @@ def current() -> Transaction:
 def beside(target: Path, references: Named = frozenset[Path]) -> Generator[Stage]:
     """Create a stage for a target (from `destination.resolve`), removed at the end, published or not.
 
-    First removes leftovers of killed runs for the same target, except data files in `references`. In a
-    transaction, a file that already waits for the target is removed, and the stage stays until the commit.
-    Raises OSError if no folder can be created there.
+    A missing folder of the target is created, and stays if a file is published. First removes leftovers of
+    killed runs for the same target, except data files in `references`. In a transaction, a file that already
+    waits for the target is removed, and the stage stays until the commit. Raises OSError if no folder can be
+    created there.
     """
     pending = _OPEN.get().get(target)
     if pending is not None:
         pending.discard(target)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(folder_for_files(target.parent))
         with locking.held(target.parent):
             for folder in _stages(target):
                 _remove_stale(folder, target, references)

@@ -44,7 +44,7 @@ def write(
     """Write the weights of a model to files of a stage, and make its tensors refer to them.
 
     Returns the names of the files, which are unused beside the stage's target. No file has more than
-    `largest` bytes, except for a single larger tensor. `count` is called with the number of written tensors
+    `largest` bytes, except for a single larger tensor. `count` is called with the number of written bytes
     and the total; `tracker` observes the converted ones. Raises OSError.
     """
     values = [v for graph in model.graphs() for v in graph.initializers.values()]
@@ -53,7 +53,7 @@ def write(
             (value.const_value,) = ir.external_data.convert_tensors_from_external([value.const_value])
     groups = list(_grouped(filter(_is_large, values), largest))
     names = stage.reserve(file_names(stage.target, len(groups)))
-    before, total = 0, sum(map(len, groups))
+    before, total = 0, sum(map(_written_size, itertools.chain.from_iterable(groups)))
     for name, group in zip(names, groups, strict=True):
         for value in group if tracker else ():
             if isinstance(value.const_value, ConvertedTensor):
@@ -61,7 +61,7 @@ def write(
         _write_file(group, stage.files, name, _counting(count, before, total))
         if tracker:
             tracker.close(stage.files / name)
-        before += len(group)
+        before += sum(map(_written_size, group))
     return names
 
 
@@ -70,7 +70,7 @@ def _counting(count: Count | None, before: int, total: int) -> Callable[..., Non
 
     def report(_: ir.TensorProtocol, info: ir.external_data.CallbackInfo) -> None:
         if count is not None:
-            count(before + info.index, total)
+            count(before + info.offset, total)
 
     return report
 

@@ -70,7 +70,7 @@ def write_result(
     """Return the loaded model as the same kind as `source`; an unchanged model as a copy of the source.
 
     The result for a path is written to `target`, or without one is the path, and `count` is called with the
-    number of tensors written to data files, and the total. `proof` is called with a changed result, a file
+    number of bytes written to data files, and the total. `proof` is called with a changed result, a file
     before it is moved into place; its errors prevent that. Raises OutputError when writing fails, and for a
     model that is too large.
     """

@@ -50,6 +50,11 @@ class Half:
         return 64 * self.smallest
 
     @property
+    def least_normal(self) -> float:
+        """The smallest positive number with all significand bits."""
+        return self.smallest * self.integers / 2
+
+    @property
     def tensor(self) -> str:
         """The type string of ONNX schemas, such as `tensor(float16)`."""
         return f"tensor({self.name})"

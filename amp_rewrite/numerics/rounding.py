@@ -45,6 +45,11 @@ def saturated(array: Floats, half: Half) -> Floats:
     return np.where(beyond, np.copysign(np.float32(half.fill), array), array).astype(np.float32)
 
 
+def lifted(array: Floats, half: Half) -> NDArray[Any]:
+    """`array` of positive numbers, rounded to values of `half` above zero."""
+    return _numpy_convert(half, np.maximum(array, np.float32(half.smallest)))
+
+
 def _numpy_convert(half: Half, array: Floats) -> NDArray[Any]:
     with np.errstate(all="ignore"):
         return array.astype(half.numpy)

@@ -48,7 +48,10 @@ NEUTRAL: Mapping[str, frozenset[str]] = {
     **{f"Reduce{kind}": frozenset(["axes", "noop_with_empty_axes"]) for kind in _REDUCTIONS},
     # only the default differs, which CHANGES handles: softmax_12_13.h
     **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), frozenset(["axis"])),
-    "QuantizeLinear": frozenset(["saturate"]),  # of float8 alone: changelog QuantizeLinear-19
+    # of float8 alone, without blocks, types from the scale and the zero point: changelog QuantizeLinear-19,
+    # 21 and 23, convert.h
+    "QuantizeLinear": frozenset(["saturate", "block_size", "output_dtype", "precision"]),
+    "DequantizeLinear": frozenset(["block_size", "output_dtype"]),
     "Reshape": frozenset(["allowzero"]),  # 0 copies the dimension, as before: changelog Reshape-14
     # plain interpolation of all axes: changelog Resize-18
     "Resize": frozenset(["antialias", "axes", "keep_aspect_ratio_policy"]),
@@ -103,8 +106,6 @@ CHANGES: Mapping[str, tuple[Change, ...]] = {
         Change(11, Unless("auto_pad", ("NOTSET", "VALID"))),
         Change(11, Unless("output_shape")),
     ),
-    "DequantizeLinear": (Change(21), Change(23)),  # q_dq_21_20.h
-    "QuantizeLinear": (Change(21), Change(23)),
     "GridSample": (Change(20),),  # modes have other names: gridsample_19_20.h
     "GroupNormalization": (Change(21),),  # a scale for each channel: group_normalization_20_21.h
     # before 13 all axes from `axis` on were one; the default was 1: softmax_12_13.h

@@ -27,18 +27,21 @@ by a string (onnx/version_converter/adapters: broadcast_forward_compatibility.h,
 
 
 def same(node: ir.Node, old: int, new: int, types: Types, rank_of: RankOf) -> bool:
-    """Return whether an unchanged node of the default domain has the same semantics at opset `new` as at
-    `old`, for old <= new.
+    """Return whether an unchanged node of the default domain has the same semantics at opset `new`, newer or
+    older, as at `old`.
 
     Only types may have been added, and features without effect on nodes that do not use them. A node that
     onnx does not know has the same semantics at all such versions: its runtime has a schema of its own.
     """
-    if old < OLDEST:
+    low, high = sorted((old, new))
+    if low < OLDEST:
         return old == new
-    if not _interface_kept(node.op_type, old, new, _usage(node, types)):
+    usage = _usage(node, types)
+    ways = {(low, high), (old, new)}  # what is older must also accept what a newer version may leave out
+    if not all(_interface_kept(node.op_type, *way, usage) for way in ways):
         return False
     changes = CHANGES.get(node.op_type, ())
-    return all(_spares(change.spares, node, rank_of) for change in changes if old < change.since <= new)
+    return all(_spares(change.spares, node, rank_of) for change in changes if low < change.since <= high)
 
 
 def _spares(spared: Unless | Spared, node: ir.Node, rank_of: RankOf) -> bool:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Any
+
+from amp_rewrite import arguments
+from amp_rewrite.errors import OptionError
 
 _TERA, _GIGA, _MICRO = 1e12, 1e9, 1e-6
 
@@ -57,37 +62,47 @@ class Device:
         return self.rate(half) > self.float32
 
 
-H200 = Device(
-    "h200",
-    float32=67 * _TERA,
-    float16=989.5 * _TERA,  # the data sheet has twice that, with sparsity
-    bfloat16=989.5 * _TERA,
-    bandwidth=4800 * _GIGA,
-    source="NVIDIA H200 Tensor Core GPU datasheet: H200 SXM",
-)
-A100 = Device(
-    "a100",
-    float32=19.5 * _TERA,
-    float16=312 * _TERA,
-    bfloat16=312 * _TERA,
-    bandwidth=2039 * _GIGA,
-    source="NVIDIA A100 Tensor Core GPU datasheet: A100 80GB SXM",
-)
-L4 = Device(
-    "l4",
-    float32=30.3 * _TERA,
-    float16=121 * _TERA,  # the data sheet has 242, with sparsity
-    bfloat16=121 * _TERA,
-    bandwidth=300 * _GIGA,
-    source="NVIDIA L4 Tensor Core GPU datasheet",
-)
-T4 = Device(
-    "t4",
-    float32=8.1 * _TERA,
-    float16=65 * _TERA,
-    bfloat16=8.1 * _TERA,  # Turing's Tensor Cores have no bfloat16
-    bandwidth=320 * _GIGA,
-    source="NVIDIA T4 Tensor Core GPU datasheet",
+_CARDS = (
+    # TFLOPS in float32, float16 and bfloat16 without sparsity (some data sheets have twice that), and GB/s
+    ("h200", 67, 989.5, 989.5, 4800, "NVIDIA H200 Tensor Core GPU datasheet: H200 SXM"),
+    ("h100", 67, 989.5, 989.5, 3350, "NVIDIA H100 Tensor Core GPU datasheet: H100 SXM"),
+    ("a100", 19.5, 312, 312, 2039, "NVIDIA A100 Tensor Core GPU datasheet: A100 80GB SXM"),
+    ("a10", 31.2, 125, 125, 600, "NVIDIA A10 Tensor Core GPU datasheet"),
+    ("a10g", 35, 70, 70, 600, "NVIDIA A10G datasheet (published by AWS, for its G5 instances)"),
+    ("l40s", 91.6, 362, 362, 864, "NVIDIA L40S datasheet"),
+    ("l4", 30.3, 121, 121, 300, "NVIDIA L4 Tensor Core GPU datasheet"),
+    ("t4", 8.1, 65, 8.1, 320, "NVIDIA T4 Tensor Core GPU datasheet; Turing's Tensor Cores have no bfloat16"),
+    # GeForce cards add up in float32 at half the rate of float16
+    ("rtx3090", 35.6, 71, 71, 936, "NVIDIA Ampere GA102 GPU Architecture whitepaper V2.0, appendix A"),
+    ("rtx4090", 82.6, 165.2, 165.2, 1008, "NVIDIA Ada GPU Architecture whitepaper V2.0, appendix A"),
+    ("rtx5090", 104.8, 209.5, 209.5, 1792, "NVIDIA RTX Blackwell GPU Architecture whitepaper, appendix A"),
+    # a quarter of 170 TOPS in int8 with sparsity
+    ("orin", 5.3, 42.5, 42.5, 204.8, "NVIDIA Jetson AGX Orin Series Technical Brief v1.2: 64GB module"),
 )
 
-BY_NAME = {device.name: device for device in (H200, A100, L4, T4)}
+BY_NAME = {
+    name: Device(name, single * _TERA, half * _TERA, brain * _TERA, bandwidth * _GIGA, source=source)
+    for name, single, half, brain, bandwidth, source in _CARDS
+}
+H200, T4 = BY_NAME["h200"], BY_NAME["t4"]
+
+
+def named(name: str, value: Any) -> Device:
+    """Return a device by its name, or by its figures: `NAME,HALF/SINGLE,TB/S` in TFLOPS and TB/s.
+
+    One number of TFLOPS counts for both types, as of a card without fast half. Raises OptionError, which
+    gives the `name` of the argument, for anything else.
+    """
+    if not isinstance(value, str) or "," not in value:
+        return arguments.named(name, value, Device, BY_NAME, _REMEDY)
+    figures = _FIGURES.fullmatch(value)
+    rates = [float(figure) for figure in figures.group(2, 3, 4) if figure] if figures else [0.0]
+    if figures is None or not min(rates):
+        raise OptionError(f"`{name}` {value} is not NAME,TFLOPS,TB/S", remedy=_REMEDY)
+    half, single, bandwidth = rates[0] * _TERA, rates[-2] * _TERA, rates[-1] * _TERA
+    return Device(figures[1].strip(), single, half, half, bandwidth, source="given by the user")
+
+
+_NUMBER = r"\s*(\d+(?:\.\d*)?|\.\d+)\s*"
+_FIGURES = re.compile(rf"([^,]*[^,\s][^,]*),{_NUMBER}(?:/{_NUMBER})?,{_NUMBER}")
+_REMEDY = "give its figures as in mine,125/31.2,0.6: dense TFLOPS in half and in float32, and TB/s"

@@ -13,10 +13,11 @@ from amp_rewrite.policy.targets import Target
 class Form:
     """The preparation of a model, in float32, for a half type and a target.
 
-    `keep_functions` leaves calls of functions alone. `fold` computes what depends on stored values alone, and
-    merges a BatchNormalization into its producer; `raise_opset` takes an opset that has more kernels where
-    that changes nothing else; `idioms` rewrites subgraphs that spell one operator to the form that runtimes
-    recognise. Nodes that `kept_nodes` match (patterns of pins), and `kept_operators`, stay as they are.
+    `keep_functions` leaves calls of functions alone. `fold` computes what depends on stored values alone,
+    and merges a BatchNormalization into its producer; `raise_opset` takes an opset that has more kernels
+    where that changes nothing else, `opset` the one that is asked for; `idioms` rewrites subgraphs that
+    spell one operator to the form that runtimes recognise. Nodes that `kept_nodes` match (patterns of
+    pins), and `kept_operators`, stay as they are.
     """
 
     half: Half
@@ -27,3 +28,4 @@ class Form:
     idioms: bool
     kept_nodes: tuple[str, ...]
     kept_operators: tuple[Operator, ...]
+    opset: int | None = None

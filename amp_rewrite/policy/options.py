@@ -43,7 +43,8 @@ class Level(enum.Enum):
 
 
 class IOTypes(enum.Enum):
-    """The type of the result's inputs and outputs that were float32: KEEP it, or HALF.
+    """The type of the result's inputs and outputs that were float32: KEEP it, HALF, or HALF for STATE alone,
+    inputs and outputs that pair up by name, such as `past.0.key` and `present.0.key`.
 
     Examples:
         >>> from amp_rewrite import Options
@@ -53,6 +54,7 @@ class IOTypes(enum.Enum):
 
     KEEP = "keep"
     HALF = "half"
+    STATE = "state"
 
 
 class Beside(enum.Enum):
@@ -99,7 +101,9 @@ class ExternalData:
 class Pins:
     """Nodes that the user decides, by name or by a regular expression that matches the whole name.
 
-    Each is one text or several. Raises OptionError for anything else.
+    With `only`, or `only_op` for operators, the nodes named and those between them become half, as far as no
+    list denies them and no analysis holds them, and all others stay float32. Each is one text or several.
+    Raises OptionError for anything else.
 
     Examples:
         >>> from amp_rewrite import Pins
@@ -109,11 +113,20 @@ class Pins:
 
     keep_full: tuple[str, ...]
     force_half: tuple[str, ...]
+    only: tuple[str, ...]
+    only_op: tuple[str, ...]
 
-    def __init__(self, keep_full: Texts = (), force_half: Texts = ()) -> None:
-        hold = partial(object.__setattr__, self)
-        hold("keep_full", arguments.texts("Pins.keep_full", keep_full))
-        hold("force_half", arguments.texts("Pins.force_half", force_half))
+    def __init__(
+        self, keep_full: Texts = (), force_half: Texts = (), only: Texts = (), only_op: Texts = ()
+    ) -> None:
+        patterns = {"keep_full": keep_full, "force_half": force_half, "only": only, "only_op": only_op}
+        for name, value in patterns.items():
+            object.__setattr__(self, name, arguments.texts(f"Pins.{name}", value))
+
+    @property
+    def restriction(self) -> str:
+        """The patterns and operators to which half is restricted; empty without a restriction."""
+        return ", ".join((*self.only, *self.only_op))
 
 
 # Declared ranges of inputs: by name, the least and the greatest number that an element has.
@@ -158,6 +171,10 @@ def _lists(name: str, value: OpLists | PathLike | None) -> OpLists | None:
     return load(value if isinstance(value, str) else Path(value))
 
 
+def _opset(name: str, value: int | None) -> int | None:
+    return None if value is None else arguments.whole(name, value, least=1)
+
+
 def _external_data(name: str, value: ExternalData | Beside | str) -> ExternalData:
     if isinstance(value, ExternalData):
         return value
@@ -181,12 +198,14 @@ class Options:
     and sums; others count as 64.
     `keep_softmax` keeps a softmax that makes an output in float32 (see Policy).
     `follow` is the rule that keeps a matrix product and its epilogue in one piece. `io` types the inputs
-    and outputs, save those in `keep_io`. `keep_functions` leaves calls of model-local functions as they are,
-    in float32, instead of inlining them. `fold` computes what depends on stored values alone, and merges
-    BatchNormalizations, before any decision; `keep_opset` leaves the opset as it is. `check` runs onnx's
-    checker on the result, `certify` proves that the result is the model but for precision, or writes none,
-    `metadata` stores the decisions in the metadata of the result. `external_data` is the storage of weights
-    of a result that is a file.
+    and outputs, save those that `keep_io` names or matches. `keep_functions` leaves calls of model-local
+    functions as they are, in float32, instead of inlining them. `fold` computes what depends on stored values
+    alone, and merges BatchNormalizations, before any decision; `keep_opset` leaves the opset as it is, and
+    `opset` sets it, where every node means the same. `check` runs onnx's checker on the result, `certify`
+    proves that the result is the model but for precision, or writes none, `metadata` stores the decisions in
+    the metadata of the result. `external_data` is the storage of weights of a result that is a file. With
+    `storage_only`, weights that half holds are stored in it, each with a Cast, and all arithmetic stays
+    float32.
 
     `half`, `target`, `device`, `level`, `io` and `external_data` may be given by name or value (`"bfloat16"`,
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
@@ -227,6 +246,8 @@ class Options:
     dims: GivenSizes
     rescale: bool
     unscaled: tuple[str, ...]
+    storage_only: bool
+    opset: int | None
 
     def __init__(  # the arguments accept more types than the fields: type checkers read both
         self,
@@ -253,6 +274,8 @@ class Options:
         dims: Dims | GivenSizes = NONE_GIVEN,
         rescale: bool = True,
         unscaled: Texts = (),
+        storage_only: bool = False,
+        opset: int | None = None,
     ) -> None:
         arguments_by_name = locals()
         for name, declared in DECLARED.items():
@@ -281,15 +304,17 @@ class Options:
     @property
     def form(self) -> Form:
         """The preparation of a model. Nodes that a user pins or moves to another list keep their form; for
-        Grappler's rules the whole model does. Raises ListError when a shipped list is damaged.
+        Grappler's rules, and with `storage_only`, the whole model does. Raises ListError when a shipped list
+        is damaged.
         """
-        ours = not self.only_grappler
+        ours = not (self.only_grappler or self.storage_only)
         return Form(
             half=self.half,
             target=self.target,
             keep_functions=self.keep_functions,
             fold=self.fold and ours,
-            raise_opset=not self.keep_opset and ours,
+            raise_opset=not self.keep_opset and ours and self.opset is None,
+            opset=self.opset,
             idioms=ours,
             kept_nodes=(*self.pins.keep_full, *self.pins.force_half),
             kept_operators=tuple(self.operator_lists().moved),
@@ -316,8 +341,9 @@ CASTING = "casting"
 
 @dataclass(frozen=True, slots=True)
 class DeclaredFlag:
-    """A flag of the command line: a choice with `values`, a text with a `metavar`, which may be repeated if
-    it `repeats`, and else a switch, which with `--no-` turns the field off.
+    """A flag of the command line: a choice with `values`, or other texts like the `metavar` as well; a text
+    with a `metavar`, which may be repeated if it `repeats`; else a switch, which with `--no-` turns the field
+    off.
     """
 
     name: str
@@ -366,6 +392,8 @@ _KINDS = {
 }
 _LIST = "Operator lists: a shipped one (default, bfloat16, tensorflow) or a YAML file."
 _RANGE = "The smallest and the largest value of an input, from which bounds of all other values follow."
+_DEVICE = "The device for which times are predicted; others by dense TFLOPS in two types, and TB/s."
+_FIGURES = "NAME,HALF/SINGLE,TB/S"
 _STORAGE = (
     "Store weights in files beside the result: if the model does so, or they exceed 2 GiB (auto); "
     "always, in one file; never; or in files of at most SIZE, such as 2GB."
@@ -389,6 +417,8 @@ DECLARED: Mapping[str, Declared] = {
         (
             DeclaredFlag("--keep-full", f"Keep these nodes in float32. {_NODES}", "REGEX"),
             DeclaredFlag("--force-half", f"Put these nodes in half. {_NODES}", "REGEX"),
+            DeclaredFlag("--only", f"Put in half only these nodes and those between them. {_NODES}", "REGEX"),
+            DeclaredFlag("--only-op", "Put in half only this operator, and what is between two.", "OP"),
         ),
     ),
     "level": _choice(
@@ -405,7 +435,7 @@ DECLARED: Mapping[str, Declared] = {
     "io": _choice(IOTypes, _values(IOTypes), "--io", "The type of the model's float32 inputs and outputs."),
     "keep_io": Declared(
         arguments.texts,
-        (DeclaredFlag("--keep-io", "With --io half: an input or output that stays float32.", "NAME"),),
+        (DeclaredFlag("--keep-io", "With --io: these (names, or RE2) stay float32.", "REGEX"),),
     ),
     "keep_functions": _switch(
         "--keep-functions", "Do not inline model-local functions; their calls stay float32."
@@ -414,6 +444,14 @@ DECLARED: Mapping[str, Declared] = {
         "--no-fold", "Do not fold constants, nor merge BatchNormalizations into weights, before deciding."
     ),
     "keep_opset": _switch("--keep-opset", "Do not raise the opset to one with more half kernels."),
+    "opset": Declared(
+        _opset,
+        (
+            DeclaredFlag(
+                "--opset", "The opset of the result: every node must mean the same.", "N", repeats=False
+            ),
+        ),
+    ),
     "check": _switch("--no-check", "Do not run onnx's checker on the result.", in_plan=False),
     "metadata": _switch(
         "--no-metadata", "Do not store the decisions in the metadata of the result.", in_plan=False
@@ -423,7 +461,7 @@ DECLARED: Mapping[str, Declared] = {
         (DeclaredFlag("--external-data", _STORAGE, "auto|always|never|SIZE", repeats=False),),
         in_plan=False,
     ),
-    "device": _choice(Device, devices.BY_NAME, "--device", "The device for which times are predicted."),
+    "device": Declared(devices.named, (DeclaredFlag("--device", _DEVICE, _FIGURES, tuple(devices.BY_NAME)),)),
     "gate": _switch("--gate", "Leave the model unchanged if half is predicted to be no faster."),
     "free": _switch(
         "--no-free",
@@ -435,6 +473,10 @@ DECLARED: Mapping[str, Declared] = {
         "powers of two, which norms and weights undo.",
     ),
     "unscaled": Declared(arguments.texts),
+    "storage_only": _switch(
+        "--storage-only",
+        "Store weights in half, each with a Cast to float32, and leave all arithmetic in float32.",
+    ),
     "keep_softmax": Declared(arguments.flag),
     "certify": _switch(
         "--no-certify",

@@ -48,7 +48,8 @@ def authority_in_words(entry: Entry) -> str:
     """Return the name of the list, the flag of the override, else the authority."""
     if entry.authority is Authority.LIST:
         return entry.evidence.subject
-    return f"--{entry.kind.value}" if entry.authority is Authority.OVERRIDE else entry.authority.value
+    is_listed = entry.authority is Authority.OVERRIDE and entry.evidence.reason is Reason.ASKED
+    return f"--{entry.kind.value}" if is_listed else entry.authority.value
 
 
 _WORDS: Mapping[Reason, str] = {

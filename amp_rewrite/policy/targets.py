@@ -110,8 +110,11 @@ class Target:
     kernels for two. A target that `is_strict` refuses a model with a node for which it has no kernel; others
     run its ONNX function, or the node elsewhere. A result for onnxruntime (`is_onnxruntime`) must not run
     into its known faults (analysis.runtimes). `refusals` say, by operator, which nodes it refuses though it
-    has a kernel. `accumulate` is the accumulator type of its half kernels, emulated in comparisons, and
-    `longest_sum` the most terms that they sum accurately.
+    has a kernel. One that `fuses_half_scales` makes integer kernels of nodes between QuantizeLinear and
+    DequantizeLinear in half as well; others recognise float32 alone. With
+    `norms_in_float32`, one kernel computes a ReduceL2, and squares in float32. `accumulate` is the
+    accumulator type of its half kernels, emulated in comparisons, and `longest_sum` the most terms that they
+    sum accurately.
     """
 
     name: str
@@ -122,6 +125,8 @@ class Target:
     is_strict: bool = False
     is_onnxruntime: bool = False
     refusals: Mapping[str, Refused] = field(default_factory=dict[str, Refused], repr=False)
+    fuses_half_scales: bool = False
+    norms_in_float32: bool = False
     accumulate: Accumulation = Accumulation.FLOAT
     longest_sum: int | None = None
 
@@ -166,6 +171,7 @@ ONNXRUNTIME_CUDA = Target(
     },
     is_onnxruntime=True,
     refusals=REFUSED_BY_CUDA,
+    norms_in_float32=True,
 )
 """onnxruntime 1.31's CUDA provider, by the kernels that it registers. Norms whose output has the type of the
 scale would be half on one side alone, and need a Cast on the other.
@@ -185,7 +191,12 @@ and 1.0e-2 (docs/targets.md).
 """
 
 TENSORRT = Target(
-    "tensorrt", table="tensorrt", together=_ATTENTION, is_strict=True, refusals={"LSTM": _peepholes}
+    "tensorrt",
+    table="tensorrt",
+    together=_ATTENTION,
+    is_strict=True,
+    refusals={"LSTM": _peepholes},
+    fuses_half_scales=True,
 )
 """TensorRT, strongly typed from version 11 on, by what the parser and the compiler of TensorRT for RTX take
 (benchmarks/tensorrt_kernels.py). Normalisations accumulate in float32; for matrix products the builder

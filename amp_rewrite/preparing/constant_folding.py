@@ -22,6 +22,7 @@ from onnx import helper, numpy_helper
 
 from amp_rewrite.model import constants, graph_edits, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
+from amp_rewrite.model.quantised_regions import DEQUANTIZE
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.preparing import stored_values
@@ -150,6 +151,8 @@ WITHOUT_HALF = frozenset(
 kernel (`get_all_opkernel_def`).
 """
 
+_FOLDED = WITHOUT_HALF | {DEQUANTIZE}
+
 _LEFT_ALONE = frozenset(
     """
     Bernoulli DequantizeLinear Dropout DynamicQuantizeLinear Multinomial QuantizeLinear RandomNormal
@@ -171,15 +174,18 @@ SMALL = 1 << 16
 """The size in bytes up to which a result is stored, whatever the size of its inputs."""
 
 
-def fold_constants(model: ir.Model, exclusions: Container[ir.Node]) -> tuple[FormChange, ...]:
-    """Store the results of constant float32 nodes with operators in WITHOUT_HALF.
+def fold_constants(
+    model: ir.Model, exclusions: Container[ir.Node], *, biases: bool = False
+) -> tuple[FormChange, ...]:
+    """Store the results of constant float32 nodes with operators in WITHOUT_HALF, and with `biases` those
+    that dequantise 32 bits.
 
     Their producers are removed where they have no other consumer. Nodes in `exclusions` and their dependents
     are not folded, nor are outputs of a graph, and results above the limits.
     """
     store = StoredValues(model)
-    constant = _constant(model, store, exclusions)
-    if not any(node.op_type in WITHOUT_HALF for node in constant.nodes):
+    constant = _constant(model, store, exclusions, biases=biases)
+    if not any(node.op_type in _FOLDED for node in constant.nodes):
         return ()
     sizes = infer_sizes(constant)
     targets = frozenset(_folding_targets(constant, sizes))
@@ -193,7 +199,9 @@ def fold_constants(model: ir.Model, exclusions: Container[ir.Node]) -> tuple[For
     return tuple(_remove(subgraph, into, store)) if tensors else ()
 
 
-def _constant(model: ir.Model, store: StoredValues, exclusions: Container[ir.Node]) -> ConstantNodes:
+def _constant(
+    model: ir.Model, store: StoredValues, exclusions: Container[ir.Node], *, biases: bool
+) -> ConstantNodes:
     """Return the nodes that depend on constants alone, and may be folded."""
     nodes: list[ir.Node] = []
     leaf_tensors: dict[ir.Value, ir.TensorProtocol] = {}
@@ -203,7 +211,10 @@ def _constant(model: ir.Model, store: StoredValues, exclusions: Container[ir.Nod
         values = [value for value in node.inputs if value is not None]
         if not values or not all(value in constant_values or leaf(value) is not None for value in values):
             continue
-        if node not in exclusions and _is_plain(node):
+        is_dequantized = biases and node.op_type == DEQUANTIZE and not node.domain
+        tensor = leaf(values[0]) if is_dequantized else None
+        is_bias = tensor is not None and tensor.dtype == ir.DataType.INT32
+        if node not in exclusions and (is_bias or _is_plain(node)):
             nodes.append(node)
             constant_values.update(node.outputs)
             leaves = ((value, leaf(value)) for value in values if value not in constant_values)
@@ -226,7 +237,7 @@ def _is_plain(node: ir.Node) -> bool:
 
 
 def _folding_targets(constant: ConstantNodes, sizes: Sizes) -> Iterator[ir.Node]:
-    """Yield the nodes whose result may be stored: float32, in WITHOUT_HALF, and within the limits."""
+    """Yield the nodes whose result may be stored: float32, of a folded operator, and within the limits."""
     largest: dict[ir.Value | None, int] = {value: tensor.nbytes for value, tensor in constant.leaves.items()}
     for node in constant.nodes:
         outputs = [value for value in node.outputs if value.name]
@@ -235,7 +246,7 @@ def _folding_targets(constant: ConstantNodes, sizes: Sizes) -> Iterator[ir.Node]
         if top > LARGEST or any(value not in sizes or sizes[value].nbytes > LARGEST for value in outputs):
             continue
         largest.update(dict.fromkeys(outputs, top))
-        if node.op_type in WITHOUT_HALF and len(outputs) == len(node.outputs) == 1:
+        if node.op_type in _FOLDED and len(outputs) == len(node.outputs) == 1:
             value, size = outputs[0], sizes[outputs[0]]
             small = size.nbytes <= max(SMALL, GROWTH * top)
             if small and size.dtype == ir.DataType.FLOAT and not value.is_graph_output():

@@ -58,13 +58,14 @@ def _nodes_by_name(model: ir.Model, patterns: Iterable[str]) -> set[ir.Node]:
 class FormChangeKind(enum.Enum):
     """The kind of a rewrite that preserves the model's semantics.
 
-    OPSET_RAISED: the opset, from `before` to `after`. FOLDED: a constant node was computed. MERGED: a
-    BatchNormalization was folded into the weights of `into`. MAX_AND_MIN: a Clip became a Max and a Min.
-    RECIPROCAL: a Reciprocal became a division. SQUARE: a product of a value with itself became a Pow.
-    RANK: a constant weight took the rank of the data, from `before` to `after`.
+    OPSET_RAISED, OPSET_SET: the opset, from `before` to `after`, the latter as asked. FOLDED: a constant
+    node was computed. MERGED: a BatchNormalization was folded into the weights of `into`. MAX_AND_MIN: a
+    Clip became a Max and a Min. RECIPROCAL: a Reciprocal became a division. SQUARE: a product of a value
+    with itself became a Pow. RANK: a constant weight took the rank of the data, from `before` to `after`.
     """
 
     OPSET_RAISED = "opset raised"
+    OPSET_SET = "opset set"
     FOLDED = "folded"
     MERGED = "merged"
     MAX_AND_MIN = "max and min"

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from amp_rewrite.model import quantised_regions
+from amp_rewrite.model.quantised_regions import DEQUANTIZE, QUANTIZE
 from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy import operator_lists
@@ -44,9 +46,15 @@ class HalfPorts:
 
     def __init__(self, form: Form) -> None:
         self._half, self._target = form.half, form.target
-        operators = (operator for operator in form.kept_operators if operator in _FIXED)
-        self._kinds = _kinds(form.half.name) | dict.fromkeys(operators, Kind.ALLOW)
+        moved = dict.fromkeys(_BORDERS.intersection(form.kept_operators), Kind.ALLOW)
+        self._kinds = _kinds(form.half.name) | moved
+        self._keeps_regions = not (moved or form.target.fuses_half_scales)
         self.of = functools.cache(self._of)
+
+    def kept(self, nodes: Iterable[ir.Node]) -> frozenset[ir.Node]:
+        """Return the nodes that stay float32 since the target fuses them with float32 scales alone."""
+        regions = quantised_regions.find(nodes if self._keeps_regions else ())
+        return regions.reads | regions.gives
 
     def starts(self, node: ir.Node) -> bool:
         """Return whether the operator of a node is on the list `allow`: without one, nothing becomes half."""
@@ -80,8 +88,8 @@ class HalfPorts:
         return frozenset(p for group in groups for p in (*group.inputs, *(~i for i in group.outputs)))
 
 
-_FIXED: frozenset[Operator] = frozenset([("", "DequantizeLinear"), ("", "QuantizeLinear")])
-"""Operators of fixed types that support half from an opset on: moving them to another list requests that."""
+_BORDERS: frozenset[Operator] = frozenset([("", DEQUANTIZE), ("", QUANTIZE)])
+"""Operators that have half from an opset on: moving them to another list requests that."""
 
 
 @functools.cache
@@ -131,6 +139,7 @@ def predict_outlook(
     Takes time linear in their ports. Constant nodes do not count: they are computed once.
     """
     nodes, constant_values = _separate_constants(nodes)
+    kept = ports.kept(nodes)
     max_and_min = ports.prefers_max_and_min(version_of(""))
 
     def float32(node: ir.Node) -> frozenset[ir.Value]:
@@ -138,7 +147,7 @@ def predict_outlook(
         port_kinds = _CLIPPED if clipped else ports.of(call(node, version_of(node.domain)))
         return frozenset(float32_at(node, port_kinds, types))
 
-    around = {node: float32(node) for node in nodes}
+    around = {node: float32(node) for node in nodes if node not in kept}
     waiting = [node for node, values in around.items() if values and ports.starts(node)]
     half = set(waiting)
     while waiting:
@@ -153,13 +162,16 @@ def predict_outlook(
 
 
 def _separate_constants(nodes: Iterable[ir.Node]) -> tuple[list[ir.Node], set[ir.Value]]:
-    """Return the nodes that depend on more than constants, and the constant values."""
+    """Return the nodes that depend on more than constants, and the constant values. Runtimes leave
+    dequantised weights as they are stored.
+    """
     runtime_nodes: list[ir.Node] = []
     constant_values: set[ir.Value] = set()
     for node in nodes:
         inputs = [value for value in node.inputs if value is not None]
         is_constant = all(value in constant_values or value.const_value is not None for value in inputs)
-        if is_constant and (inputs or node.op_type == "Constant") and not control_flow.may_have_bodies(node):
+        is_once = inputs or node.op_type == "Constant"
+        if is_constant and is_once and not (control_flow.may_have_bodies(node) or node.op_type == DEQUANTIZE):
             constant_values.update(node.outputs)
         else:
             runtime_nodes.append(node)

@@ -1,4 +1,4 @@
-"""Raising of a model's opset number to one at which more nodes can be half.
+"""Raising of a model's opset number to one at which more nodes can be half, or setting it as asked.
 
 onnxruntime's CUDA provider has a half Clip from opset 12 on, most operators in bfloat16 from 13 on, and Conv
 from 22 on. The number changes nothing that a model computes where every node means the same at both versions
@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from functools import partial
 
+import onnx
 import onnx_ir as ir
 
+from amp_rewrite.errors import ModelError
 from amp_rewrite.model import concrete_shapes, traversal
 from amp_rewrite.onnx_types import element_types, schema, version_changes
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.form import Form
+from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.targets import Target
 from amp_rewrite.preparing import half_ports
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
@@ -31,18 +35,51 @@ def raise_opset(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
     It stays if none is better, if the semantics of a node would change, or if a node would lose its kernels
     on the target.
     """
-    imports = model.graph.opset_imports
-    domain = "" if "" in imports else "ai.onnx"
-    old = imports.get(domain, NEWEST)
+    domain, old = _imported(model)
+    if form.opset is not None:
+        return _set_opset(model, form, form.opset)
     if not form.raise_opset or not version_changes.OLDEST <= old < NEWEST or not _uniform(model, domain):
         return ()
     new = next(_Raising(model, old, form).best(), None)
     if new is None:
         return ()
+    _import(model, domain, new)
+    return (FormChange(FormChangeKind.OPSET_RAISED, before=old, after=new),)
+
+
+def _imported(model: ir.Model) -> tuple[str, int]:
+    """Return the name of the default domain in a model, and its opset."""
+    imports = model.graph.opset_imports
+    domain = "" if "" in imports else "ai.onnx"
+    return domain, imports.get(domain, NEWEST)
+
+
+def _import(model: ir.Model, domain: str, version: int) -> None:
     for container in (model, *model.functions.values()):
         if domain in container.opset_imports:
-            container.opset_imports[domain] = new
-    return (FormChange(FormChangeKind.OPSET_RAISED, before=old, after=new),)
+            container.opset_imports[domain] = version
+
+
+def _set_opset(model: ir.Model, form: Form, new: int) -> tuple[FormChange, ...]:
+    """Set the opset to `new`; raise ModelError, which names a node, where that would change what it means."""
+    domain, old = _imported(model)
+    if new == old or domain not in model.opset_imports:
+        return ()
+    problem = ""
+    if max(old, new) > (known := onnx.defs.onnx_opset_version()):
+        problem = f"the installed onnx knows opsets up to {known}"
+    elif not _uniform(model, domain):
+        problem = "its functions import opsets of their own"
+    elif node := _Raising(model, old, form).first_changed(new):
+        problem = f"{node.op_type} '{pinned_as(node)}' may mean something else there"
+    if problem:
+        raise ModelError(
+            f"does not stay the same from opset {old} to {new}: {problem}",
+            where="the given model",
+            remedy="leave out `Options.opset`, or ask for another",
+        )
+    _import(model, domain, new)
+    return (FormChange(FormChangeKind.OPSET_SET, before=old, after=new),)
 
 
 def _uniform(model: ir.Model, domain: str) -> bool:
@@ -100,10 +137,15 @@ class _Raising:
         return outlook.gain
 
     def _is_free(self, version: int, types: Types) -> bool:
-        """Return whether all nodes keep their semantics; those whose check needs ranks come last."""
-        rank_of = _Ranks(self._model, types).of
+        return self.first_changed(version, types) is None
+
+    def first_changed(self, version: int, types: Types | None = None) -> ir.Node | None:
+        """Return a node whose semantics may change; those whose check needs ranks come last."""
+        known = element_types.infer(self._model) if types is None else types
+        rank_of = _Ranks(self._model, known).of
         ordered = sorted(self._nodes, key=lambda node: node.op_type in _BY_RANK)
-        return all(version_changes.same(node, self._old, version, types, rank_of) for node in ordered)
+        kept = partial(version_changes.same, old=self._old, new=version, types=known, rank_of=rank_of)
+        return next((node for node in ordered if not kept(node)), None)
 
 
 _BY_RANK = ("Hardmax", "LogSoftmax", "Softmax")

@@ -121,7 +121,9 @@ def _folded(
     operators: Container[str],
 ) -> Iterator[FormChange]:
     yield from constant_folding.fold_constants(
-        model, form_changes.pinned_nodes(model, form) | form_changes.scaling_nodes(model, evidence_by_name)
+        model,
+        form_changes.pinned_nodes(model, form) | form_changes.scaling_nodes(model, evidence_by_name),
+        biases=form.target.is_strict,  # TensorRT's DequantizeLinear has 8 bits at most
     )
     if "BatchNormalization" in operators:
         yield from batch_norm_folding.fold(model, form.half, exclusions)

@@ -85,10 +85,13 @@ def _refuse_to_start(error: Exception) -> NoReturn:
     else:
         problem = f"the package {_PACKAGES.get(missing, missing)} is missing"
     is_clone = (Path(__file__).parents[2] / "pyproject.toml").is_file()
-    install = f"pip install '{'.' if is_clone else 'amp-rewrite'}[cpu]'"
+    package = ".[cpu]" if is_clone else f"amp-rewrite[cpu] @ git+{_REPOSITORY}"
+    install = f"pip install '{package}'"
     print(f"amp-rewrite: {problem}; install what it needs with: {install}", file=sys.stderr)  # noqa: T201
     sys.exit(2)
 
+
+_REPOSITORY = "https://github.com/amp-rewrite/amp-rewrite"
 
 _PACKAGES = {"yaml": "PyYAML", "onnx_ir": "onnx-ir", "google": "protobuf"}
 """The names of packages that differ from those of their modules."""

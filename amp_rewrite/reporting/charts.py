@@ -9,6 +9,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +96,7 @@ def _error_dot(point: Point) -> Dot:
 
 Binades = Mapping[int, int]
 """Counts of numbers by binade, without zeros, infinities and NaN."""
+_NONE: Mapping[Any, int] = MappingProxyType({})
 _BIAS, _INFINITE = 127, 255
 """The exponents of 1, and of infinity and NaN, as float32 has them (IEEE 754)."""
 
@@ -114,9 +117,12 @@ def binades_of_stored(tensors: Iterable[StoredTensor]) -> Binades:
     return counts
 
 
-def binades_of_values(observed: Seen) -> Binades:
-    """Return the binades of observed values: each value counts once, by its largest finite magnitude."""
-    return Counter(math.frexp(extremes.most)[1] - 1 for extremes in observed.values())
+def binades_of_values(observed: Seen, exponents: Mapping[str, int] = _NONE) -> Binades:
+    """Return the binades of observed values, stored as v * 2**-exponent: each value counts once, by its
+    largest finite magnitude.
+    """
+    items = observed.items()
+    return Counter(math.frexp(each.most)[1] - 1 - exponents.get(name, 0) for name, each in items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +170,15 @@ _VISIBLE = 1.5
 """The least height of a bar in pixels: a single number that overflows must be visible."""
 
 
-def ranges(stored: Binades, observed: Binades, half: Half) -> Picture:
-    """Return histograms of magnitudes against the limits of half: of stored numbers, and of node outputs."""
-    panels = [("stored numbers", stored), ("node outputs, each by its largest magnitude", observed)]
+def ranges(stored: Binades, observed: Binades, half: Half, rescaled: Binades = _NONE) -> Picture:
+    """Return histograms of magnitudes against the limits of half: of stored numbers, and of node outputs in
+    the original and, if any were, rescaled.
+    """
+    panels = [
+        ("stored numbers", stored),
+        ("node outputs, each by its largest magnitude", observed),
+        ("the same, rescaled as in the result", rescaled),
+    ]
     nonempty = [panel for panel in panels if panel[1]]
     shapes = (
         shape

@@ -172,7 +172,10 @@ class HtmlReport:
         if points := list(self._errors()):
             charts_by_name["errors"] = charts.errors(points)
         if self.decided.stored or observed:
-            charts_by_name["ranges"] = charts.ranges(self.decided.stored, observed, self.decided.half)
+            scaled = self.report.rescaled.values if self.report and self.report.rescaled else ()
+            exponents = sentences.exponents(scaled)
+            after = charts.binades_of_values(evidence.observed, exponents) if exponents else {}
+            charts_by_name["ranges"] = charts.ranges(self.decided.stored, observed, self.decided.half, after)
         if points := list(self._sensitivities()):
             charts_by_name["sensitivity"] = charts.errors(points, "Error that rounding at each node adds")
         if evidence.search.plans:

@@ -13,7 +13,10 @@ from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.coverage.counts import Counts, Coverage
 from amp_rewrite.explaining import frozen_analysis, sentences
 from amp_rewrite.explaining.sentences import size
+from amp_rewrite.policy import devices
+from amp_rewrite.policy.options import DECLARED, IOTypes
 from amp_rewrite.rewriting.observations import Observed
+from amp_rewrite.rewriting.plan import FloatState
 from amp_rewrite.rewriting.report import NodeCounts, Report, SummaryLine
 from amp_rewrite.text import plural
 
@@ -23,11 +26,12 @@ def lines(report: Report) -> Iterator[SummaryLine]:
     yield _nodes(report.nodes, report.half, "float32")
     removed = f", {report.casts_removed:,} removed" if report.casts_removed else ""
     yield SummaryLine("Casts", f"{report.casts_added:,} added{removed}")
-    yield SummaryLine("size", _sizes(report))
+    yield SummaryLine("size", _share(report))
     yield from prediction_lines(report.prediction)
     yield from range_lines(report)
     yield from _weight_lines(report)
-    yield from _rescaled_lines(report)
+    yield from rescaled_lines(report)
+    yield from _state_lines(report.state)
     yield from _run_lines(report)
     for text in sentences.summary(report.form_changes if report.changed else ()):
         yield SummaryLine("form", text)
@@ -64,7 +68,11 @@ def range_lines(report: Report) -> Iterator[SummaryLine]:
 
 
 def _weight_lines(report: Report) -> Iterator[SummaryLine]:
-    """Yield the counts of stored values that half cannot represent, saturated or flushed."""
+    """Yield the counts of weights in half, and of stored values that it cannot represent."""
+    if report.stored_full is not None:
+        full = f"; {report.stored_full:,} in float32, as {report.half} does not hold them"
+        count = f"{plural(report.stored_half, 'weight')} in {report.half}, behind Casts to float32"
+        yield SummaryLine("storage", count + (full if report.stored_full else ""))
     for count, name, fate in (
         (report.saturated, "masks", f"clamped to {report.half}'s range"),
         (report.flushed, "tiny", f"too small for {report.half} flushed to 0"),
@@ -73,7 +81,7 @@ def _weight_lines(report: Report) -> Iterator[SummaryLine]:
             yield SummaryLine(name, f"{plural(count, 'stored value')} {fate}")
 
 
-def _rescaled_lines(report: Report) -> Iterator[SummaryLine]:
+def rescaled_lines(report: Report) -> Iterator[SummaryLine]:
     """Yield what is stored times powers of two, and what that gains."""
     if report.rescaled is not None:
         yield SummaryLine("rescaled", sentences.of_rescaled(report.rescaled, report.half))
@@ -92,6 +100,38 @@ def _run_lines(report: Report) -> Iterator[SummaryLine]:
         end = f"the last products before '{output}' stay float32"
         rounding = f"rounding that output alone to {report.half} makes a relative error of {cost:.1e}"
         yield SummaryLine("faint", f"{end}: {rounding}")
+
+
+def _state_lines(state: FloatState | None) -> Iterator[SummaryLine]:
+    """Yield what half inputs and outputs would save where they are state."""
+    if state is not None:
+        pairs = f"float32 in {plural(len(state.pairs), 'pair')} of inputs and outputs"
+        flag = f"{DECLARED['io'].flags[0].name} {IOTypes.STATE.value}"
+        saved = f"{flag} makes them half, without {plural(state.casts, 'Cast')}"
+        yield SummaryLine("state", f"{pairs}, such as {state.pairs[0]}: {saved}")
+
+
+BRIEF = ("rescaled", "matched", "warning", "BROKEN")
+"""The lines of a summary that a command prints without --verbose."""
+
+
+def sizes(report: Report) -> str:
+    """Return the size before and, unless nothing was written, after, in one unit where they share it."""
+    before, after = size(report.size_before), size(report.size_after)
+    if not report.size_after:
+        return before
+    number, unit = before.split(" ")
+    return f"{number if after.endswith(f' {unit}') else before} -> {after}"
+
+
+def speed(prediction: Prediction) -> str:
+    """Return the predicted speed relative to float32 in a sentence."""
+    times, device = f"{prediction.speedup:.1f}", prediction.device
+    speed = "about as fast as float32" if times == "1.0" else f"about {times} times as fast as float32"
+    if device in devices.BY_NAME:
+        device = f"{'a' if device == devices.T4.name else 'an'} {device.upper()}"
+    at = f"predicted at {prediction.sizes}" if prediction.sizes else "predicted"
+    return f"{speed} on {device} ({', '.join((at, *frozen_analysis.size_notes(prediction)))})"
 
 
 def prediction_lines(prediction: Prediction | None) -> Iterator[SummaryLine]:
@@ -128,12 +168,10 @@ def coverage_lines(coverage: Coverage) -> Iterator[SummaryLine]:
     yield SummaryLine("Casts", f"{len(coverage.casts):,} between half and float32")
 
 
-def _sizes(report: Report) -> str:
-    """Return the size before and, unless nothing was written, after."""
-    if not report.size_after:
-        return size(report.size_before)
-    share = f" ({report.size_after / report.size_before:.0%})" if report.size_before else ""
-    return f"{size(report.size_before)} -> {size(report.size_after)}{share}"
+def _share(report: Report) -> str:
+    """Return the sizes, and the second one as a share of the first."""
+    has_both = report.size_before and report.size_after
+    return f"{sizes(report)} ({report.size_after / report.size_before:.0%})" if has_both else sizes(report)
 
 
 _PACKAGES = ("onnx", "onnx-ir", "numpy", "onnxruntime", "onnxruntime-gpu")

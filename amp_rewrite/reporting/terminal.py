@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-
-from rich.table import Column
+from dataclasses import dataclass
 
 from amp_rewrite.bounds.unit_ranges import HalfRanges, Knowledge
 from amp_rewrite.colouring.painting import Colour
@@ -17,8 +16,8 @@ from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.explaining.sentences import CastExplanation, Step, first_step, of_cause, size
 from amp_rewrite.onnx_types.element_types import element_type_name
 from amp_rewrite.policy.named_policies import Policy
+from amp_rewrite.reporting import verdict_text
 from amp_rewrite.reporting.summary import lines
-from amp_rewrite.reporting.verdict_text import COLUMNS, cells, describe, hints, in_vain, notes
 from amp_rewrite.rewriting.cast_sites import Origin
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.plan import Plan
@@ -42,9 +41,12 @@ def print_lines(console: Console, lines: Iterable[SummaryLine]) -> None:
     """Print summary lines, the labels in a column of their own."""
     for line in lines:
         if line.is_whole:
-            console.whole(f"{line.name:<9}{line.text}")
+            console.whole(Styled(f"{line.name:<9}{line.text}", _LABELS.get(line.name, "")))
         else:
-            console.print(Styled(f"{line.name:<9}", "dim"), line.text)
+            console.labelled(Styled(f"{line.name:<9}", _LABELS.get(line.name, "dim")), line.text)
+
+
+_LABELS = {"warning": "bold yellow", "BROKEN": "bold red"}
 
 
 def print_device_check(console: Console, policy: Policy | None, advise: Callable[[], Advice]) -> None:
@@ -59,13 +61,13 @@ def print_hints(console: Console, hints: Iterable[str]) -> None:
     """
     for name, hint in zip(itertools.chain(["next"], itertools.repeat("")), hints, strict=False):
         verb = "add " if hint.startswith("--") else ""
-        console.whole(Styled(f"{name:<9}{verb}{hint}", "cyan"))
+        console.whole(Styled(f"{name:<6}{verb}{hint}", "cyan"))
 
 
 def print_plan(console: Console, plan: Plan) -> None:
     """Print the changes of a plan: every Cast, and every stored tensor with another storage."""
     if changes := list(_changes(plan)):
-        console.table(("change", Column("value", overflow="fold"), "details"), changes)
+        console.table(("change", "value", "details"), changes, names=1)
 
 
 def _changes(plan: Plan) -> Iterator[tuple[str, str, str]]:
@@ -80,29 +82,79 @@ def _changes(plan: Plan) -> Iterator[tuple[str, str, str]]:
 
 
 SHOWN = 5
-"""The number of nodes that are listed, those that add most error first."""
+"""The number of outputs, faults and nodes that are listed, the worst first."""
 
 
-def print_verdict(console: Console, verdict: Verdict, *, per_node: bool = False, hinted: bool = True) -> None:
-    """Print the metrics and the verdict of every output, the faults, the first suspect node, the failed
-    attempts, and if `hinted` hints."""
-    console.print(describe(verdict))
-    name, *rest = COLUMNS
-    if verdict.outputs:
-        console.table((Column(name, overflow="fold"), *rest), map(_row, verdict.outputs))
-    for note in notes(verdict):
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The model that a conclusion is about: its file, clauses on it, and sentences that follow."""
+
+    name: str
+    clauses: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+def print_verdict(
+    console: Console,
+    verdict: Verdict,
+    subject: Subject,
+    *,
+    is_valid: bool = True,
+    is_verbose: bool = False,
+    per_node: bool = False,
+) -> None:
+    """Print the outputs, worst first, warnings, faults that the table does not show, and the conclusion.
+
+    `is_verbose` adds all outputs, metrics and details; `per_node` the nodes that add most error.
+    """
+    outputs = verdict_text.worst_first(verdict.outputs)
+    if is_verbose or not outputs:
+        console.print(verdict_text.describe(verdict))
+    if is_verbose:
+        _print_outputs(console, verdict_text.COLUMNS, verdict_text.cells, outputs)
+    else:
+        _print_outputs(console, verdict_text.SHORT_COLUMNS, verdict_text.short_cells, outputs[:SHOWN])
+        if len(outputs) > SHOWN:
+            console.print(f"and {plural(len(outputs) - SHOWN, 'more output')}, none of them worse (-v)")
+    for note in (*verdict_text.results(verdict), *(verdict_text.details(verdict) if is_verbose else ())):
         console.print(f"  {note}")
-    for warning in verdict.warnings:
-        console.print(f"warning  {warning}")
-    for fault in verdict.faults:
+    print_lines(
+        console,
+        (SummaryLine("warning", text) for text in (*verdict.warnings, *verdict_text.warnings(verdict))),
+    )
+    for fault in verdict.faults if is_verbose else tuple(verdict_text.faults(verdict))[:SHOWN]:
         console.print(Styled(f"  {fault}", "red"))
-    if verdict.blame is not None:
-        _print_blame(console, verdict.blame, per_node=per_node)
-        if verdict.blame.choice is not None:
-            console.print(f"  {_choice(verdict.blame.choice)}")
-    for text in in_vain(verdict):
+    blame = verdict.blame
+    for error in blame.nodes[:SHOWN] if blame is not None and per_node else ():
+        console.print(f"  {_node(error)}: {_errors(error)}")
+    for text in verdict_text.in_vain(verdict) if is_verbose else ():
         console.whole(f"  {text}")
-    print_hints(console, hints(verdict) if hinted else ())
+    label = verdict_text.conclusion(verdict) if is_valid else "FAIL"
+    clauses = (*subject.clauses, *filter(None, [verdict_text.largest(verdict)]))
+    suspects = tuple(_suspects(blame)) if blame is not None and not verdict.ok else ()
+    print_conclusion(console, label, Subject(subject.name, clauses, suspects or subject.notes))
+
+
+def _print_outputs(
+    console: Console,
+    columns: Sequence[str],
+    row: Callable[[Output], Sequence[str]],
+    outputs: Sequence[Output],
+) -> None:
+    if outputs:
+        styled = ((*row(output)[:-1], Styled(row(output)[-1], _style(output))) for output in outputs)
+        console.table(columns, styled, names=0)
+
+
+def print_conclusion(console: Console, label: str, subject: Subject) -> None:
+    """Print the last lines of a command: its verdict, the file, the numbers, and what follows from them."""
+    text = "  ".join(filter(None, (subject.name, ", ".join(subject.clauses))))
+    console.labelled(Styled(f"{label:<4}  ", _CONCLUSIONS.get(label, "bold")), text)
+    for note in subject.notes:
+        console.labelled(Styled(" " * (max(len(label), 4) + 2)), note)
+
+
+_CONCLUSIONS = {"PASS": "bold green", "FAIL": "bold red", "inconclusive": "bold yellow"}
 
 
 def _style(output: Output) -> str:
@@ -113,20 +165,20 @@ def _style(output: Output) -> str:
     return "green" if output.is_compared else ""
 
 
-def _row(output: Output) -> tuple[Part, ...]:
-    *texts, judged = cells(output)
-    return (*texts, Styled(judged, _style(output)))
-
-
-def _print_blame(console: Console, blame: Blame, *, per_node: bool) -> None:
-    worst = blame.worst
-    if worst is None:
-        return
-    for error in blame.nodes[: SHOWN if per_node else 1]:
-        console.print(f"  {_node(error)}: {_errors(error)}")
-    if worst.non_finite:
-        description = f"first to produce {plural(worst.non_finite, 'infinite or NaN value')}"
-        console.print(f"  {description}: {_node(worst)}{_input_range(worst)}")
+def _suspects(blame: Blame) -> Iterator[str]:
+    """Yield the node to look at: the first that loses values, else that which adds most error; and the first
+    that chooses otherwise.
+    """
+    if (worst := blame.worst) is not None:
+        lost = f"first to produce {plural(worst.non_finite, 'infinite or NaN value')}"
+        subject = (
+            f"{_node(worst)}{_input_range(worst)}: {lost}"
+            if worst.non_finite
+            else f"{_node(worst)}: {_errors(worst)}"
+        )
+        yield f"look at {subject}"
+    if blame.choice is not None:
+        yield _choice(blame.choice)
 
 
 def _choice(choice: Choice) -> str:
@@ -137,7 +189,7 @@ def _choice(choice: Choice) -> str:
 def _errors(error: NodeError) -> str:
     """Return the error that a node adds to the outputs, if that was measured; else to its own values."""
     if error.effect is None:
-        return f"error {error.error:.1e}, adds {error.added:.1e}"
+        return f"off by {error.error:.1e}, {error.added:.1e} more than its inputs"
     return f"adds {error.effect:.1e} to the outputs; its own error {error.error:.1e}"
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePath
 
 from amp_rewrite.coverage.counts import some
 from amp_rewrite.running.comparison import HalvedPort
 from amp_rewrite.running.metrics import SMALLEST
 from amp_rewrite.running.tolerances import Measured, Tolerances
-from amp_rewrite.running.verdict import FailedStress, NotJudged, Output, Tried, Verdict
+from amp_rewrite.running.verdict import FailedStress, NotJudged, Output, Tried, Verdict, distance, shortest
 from amp_rewrite.text import plural
 
 COLUMNS = ("output", "error", "floor", "noise", "relative L2", "max abs", "cosine", "agree", "verdict")
@@ -34,13 +36,71 @@ def in_short(verdict: Verdict) -> str:
     return "FAIL: too far from the original" if verdict.is_far else "FAIL: the comparison proves nothing"
 
 
+SHORT_COLUMNS = ("output", "error", "limit", "verdict")
+
+
+def short_cells(output: Output) -> tuple[str, ...]:
+    """Return the row of an output, one cell for each of SHORT_COLUMNS."""
+    name, *_, judged = cells(output)
+    return (name, _error(output) if output.is_compared else "", _limit(output), judged)
+
+
+def _error(output: Output) -> str:
+    """Return the error of an output, or the share of values that differ if it is not float, or the number of
+    values that are infinite or NaN in one of the two models only.
+    """
+    if any(bound.startswith("non_finite ") for bound in output.broken):
+        return f"{output.metrics.non_finite:,} inf or NaN"
+    return _number(output.error) if output.error is not None else f"{distance(output):.1%} differ"
+
+
+def _limit(output: Output) -> str:
+    if output.limit is None:
+        return ""
+    return shortest(output.limit) if output.error is not None else f"{output.limit:.0%}"
+
+
+def worst_first(outputs: Iterable[Output]) -> list[Output]:
+    """Return outputs in order of their verdicts, and then of their errors relative to the limits."""
+    return sorted(outputs, key=_badness, reverse=True)
+
+
+def _badness(output: Output) -> tuple[bool, bool, int, float, bool]:
+    ratio = distance(output) / (output.limit or 1.0) if output.is_compared else -1.0
+    ratio, lost = math.inf if math.isnan(ratio) else ratio, output.metrics.non_finite
+    return bool(output.broken), output.is_undecided, lost, ratio, output.error is not None
+
+
+def conclusion(verdict: Verdict) -> str:
+    """Return PASS, FAIL, or that the comparison is inconclusive."""
+    if verdict.ok:
+        return "PASS"
+    return "FAIL" if verdict.signature or verdict.is_far else "inconclusive"
+
+
+def largest(verdict: Verdict) -> str:
+    """Return the largest error with its limit and the kind of inputs; empty if nothing was compared."""
+    worst = next(iter(worst_first(output for output in verdict.outputs if output.is_compared)), None)
+    if worst is None:
+        return ""
+    source = verdict.inputs
+    inputs = f"made-up images in {source.images.value}" if source.images else "made-up inputs"
+    if not source.is_synthetic:
+        names = some([PurePath(path).name for path in source.paths], _NAMED)
+        inputs = f"{plural(verdict.samples, 'given sample')}{f' from {names}' if names else ''}"
+    limit = f"limit {_limit(worst)}" if worst.limit is not None else "no limit"
+    is_error = worst.error is not None and not worst.metrics.non_finite
+    error = f"largest error {_error(worst)}" if is_error else f"at worst {_error(worst)}"
+    return f"{error} ({limit}, {inputs})"
+
+
 def _samples(verdict: Verdict) -> str:
-    inputs = verdict.inputs
+    inputs, steps = verdict.inputs, f" of {verdict.steps:,} steps" if verdict.steps > 1 else ""
     if inputs.is_synthetic:
         images = f", images in {inputs.images.value}" if inputs.images else ""
-        return f"{plural(verdict.samples, 'synthetic sample')} (seed {inputs.seed}{images})"
+        return f"{plural(verdict.samples, 'synthetic sample')}{steps} (seed {inputs.seed}{images})"
     source = f" from {some(inputs.paths, _NAMED)}" if inputs.paths else ""
-    return f"{plural(verdict.samples, 'given sample')}{source}"
+    return f"{plural(verdict.samples, 'given sample')}{steps}{source}"
 
 
 _NAMED = 3
@@ -65,18 +125,39 @@ def _number(number: float | None) -> str:
 
 
 def notes(verdict: Verdict) -> Iterator[str]:
-    """Yield remarks beside the table: outputs that pass as faint, values that cannot be half, user-defined
-    metrics, comparisons on images of another range, and the relative L2 error of each of several samples.
-    """
-    yield from (_faint(output) for output in verdict.outputs if _passes_as_faint(output))
+    """Yield all remarks beside the table: `results`, `warnings` and `details`."""
+    yield from results(verdict)
+    yield from (f"warning: {text}" for text in warnings(verdict))
+    yield from details(verdict)
+
+
+def results(verdict: Verdict) -> Iterator[str]:
+    """Yield values that cannot be half, user-defined metrics, and the worst of several steps."""
     yield from map(_misfit, verdict.misfits)
     yield from map(_own_metric, verdict.metrics)
-    yield from map(_not_judged, verdict.not_judged)
+    if verdict.steps > 1 and verdict.relative_l2_by_sample:
+        yield _worst_step(verdict.steps, verdict.relative_l2_by_sample)
+
+
+def warnings(verdict: Verdict) -> Iterator[str]:
+    """Yield inputs on which the comparison would fail: images of another range, and variations."""
+    yield from (_failed_images(other) for other in verdict.not_judged if not other.ok)
     if verdict.stressed:
         yield _stressed(verdict.stressed)
-    if verdict.samples < 2:
-        return
+
+
+def details(verdict: Verdict) -> Iterator[str]:
+    """Yield outputs that pass as faint, comparisons on images of another range that pass as well, and the
+    relative L2 error of each of several samples.
+    """
+    yield from (_faint(output) for output in verdict.outputs if _passes_as_faint(output))
+    for other in verdict.not_judged:
+        if other.ok:
+            noise = f", that of float32 itself {other.noise:.1e}" if other.noise is not None else ""
+            yield f"on made-up images in {other.images} the error is {other.error:.1e}{noise}"
     errors = verdict.relative_l2_by_sample
+    if verdict.samples < 2 or verdict.steps > 1:
+        return
     listing = ", ".join(_number(error) or "none" for error in errors[:_SHOWN_SAMPLES])
     remaining = len(errors) - _SHOWN_SAMPLES
     more = f", and {remaining:,} more, at most {max(e or 0.0 for e in errors):.1e}" if remaining > 0 else ""
@@ -84,6 +165,14 @@ def notes(verdict: Verdict) -> Iterator[str]:
 
 
 _SHOWN_SAMPLES = 10
+
+
+def _worst_step(steps: int, errors: Sequence[float | None]) -> str:
+    """Return a line on the worst and the last step of all sequences."""
+    worst = max(range(len(errors)), key=lambda at: errors[at] or 0.0)
+    last = max((error or 0.0 for error in errors[steps - 1 :: steps]), default=0.0)
+    where = f"{_number(errors[worst])} in step {worst % steps + 1:,} of {steps:,}"
+    return f"relative L2, worst output: {where}, {_number(last)} in the last"
 
 
 def _passes_as_faint(output: Output) -> bool:
@@ -108,12 +197,9 @@ def _misfit(port: HalvedPort) -> str:
     return f"{name} is too coarse in {port.half}: rounding it alone is too far off"
 
 
-def _not_judged(other: NotJudged) -> str:
-    noise = f", noise {other.noise:.1e}" if other.noise is not None else ""
-    if other.ok:
-        return f"images in {other.images} instead: error {other.error:.1e}{noise}; not judged"
-    failed = f"made-up images in {other.images} fail, with an error of {other.error:.1e}{noise}"
-    return f"warning: {failed}; if yours are in that range, compare on them with --data FILE.npz"
+def _failed_images(other: NotJudged) -> str:
+    verdict = f"the verdict is FAIL (error {other.error:.1e})"
+    return f"if your images are in {other.images}, {verdict}: compare on yours with --data FILE.npz"
 
 
 def _stressed(stressed: Iterable[FailedStress]) -> str:
@@ -122,7 +208,18 @@ def _stressed(stressed: Iterable[FailedStress]) -> str:
         f"{failed.change} ({'infinities or NaN' if failed.loses_values else f'error {failed.error:.1e}'})"
         for failed in stressed
     )
-    return f"warning: made-up inputs {changes} would fail: give --data if yours can be"
+    return f"if your inputs can be {changes}, the verdict is FAIL: compare on yours with --data FILE.npz"
+
+
+def faults(verdict: Verdict) -> Iterator[str]:
+    """Yield the reasons for a failure that the table does not show."""
+    yield from verdict.signature
+    for output in verdict.outputs:
+        for bound in output.broken:
+            if not bound.startswith(("error ", "agreement ", "non_finite ")):
+                yield f"{output.name}: {bound}"
+    yield from (metric.fault for metric in verdict.metrics if metric.fault)
+    yield from verdict.unproven[:-1] if verdict.is_made_up else verdict.unproven
 
 
 def in_vain(verdict: Verdict) -> Iterator[str]:

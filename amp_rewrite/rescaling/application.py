@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from amp_rewrite.analysis.observed import Extremes, Seen
 from amp_rewrite.analysis.units import UnitGraph, Use
-from amp_rewrite.errors import ModelError
 from amp_rewrite.model import graph_edits, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.model.unique_names import UniqueNames
@@ -26,6 +23,7 @@ from amp_rewrite.rescaling.system import FREE, System, Variable
 from amp_rewrite.rewriting import editing
 from amp_rewrite.rewriting.cast_insertion import Placer, redirect
 from amp_rewrite.rewriting.plan import Rescaled, Scaled
+from amp_rewrite.rewriting.unscaling import scaled
 
 _FLOAT = ir.DataType.FLOAT
 
@@ -74,25 +72,29 @@ def _times(extremes: Extremes, e: int) -> Extremes:
 
 def find(system: System, values: Iterable[Scaled]) -> Exponents:
     """Return the exponents of values by their names; raise LookupError for those of other models."""
-    by_key = {_key(system, variable): variable for variable in system.variables}
+    by_key = {key: variable for variable in system.variables for key in _keys(system, variable)}
     return {by_key[each.value, each.reader, each.port]: each.exponent for each in values}
 
 
-def _key(system: System, variable: Variable) -> tuple[str, str | None, int]:
-    """Return what identifies a variable in a plan: its value, and the reader and the port of a use."""
-    name = system.value(variable).name or ""
-    if not isinstance(variable, Use) or not isinstance(variable.holder, ir.Node):
-        return name, None, 0
-    return name, variable.holder.outputs[0].name, variable.port
+def _keys(system: System, variable: Variable) -> Iterator[tuple[str, str | None, int]]:
+    """Yield what identifies a variable in a plan: a computed value, or each use of a stored one."""
+    value = system.value(variable)
+    name, is_stored = value.name or "", value in system.constants
+    uses = (variable,) if isinstance(variable, Use) else map(Use._make, value.uses()) if is_stored else ()
+    if not is_stored:
+        yield name, None, 0
+    for use in uses:
+        if isinstance(use.holder, ir.Node):
+            yield name, use.holder.outputs[0].name, use.port
 
 
 def apply(system: System, exponents: Exponents, types: Types) -> Applied:
     """Scale the values of a model, and complete the `types` of its values."""
-    keys = ((_key(system, variable), e) for variable, e in exponents.items())
-    values = tuple(Scaled(*key, e) for key, e in keys)
+    exponents = {each: e for each, e in exponents.items() if not _is_zero(system, each)}
+    values = tuple(Scaled(*key, e) for variable, e in exponents.items() for key in _keys(system, variable))
     edits = _Edits(system, exponents, types)
     sources = {source: None for variable in exponents if (source := system.source(variable)) is not None}
-    weights = sum(edits.store(value) for value in sources if system.limits(value) is not FREE)
+    weights = sum(map(edits.store, sources))
     epsilons = sum(edits.set_epsilon(node, exponents.get(data, 0)) for node, data in system.norms)
     computed = [each for each in exponents if isinstance(each, ir.Value) and each not in sources]
     muls = sum(edits.insert_mul(value, exponents[value]) for value in computed)
@@ -101,8 +103,13 @@ def apply(system: System, exponents: Exponents, types: Types) -> Applied:
         partial(redirect, [(uses, value) for uses, value, _ in edits.redirections]),
         *reversed(edits.undo),
     )
-    rescaled = Rescaled(values, weights, epsilons, muls)
+    rescaled = Rescaled(values, weights, epsilons, muls, products=tuple(edits.products))
     return Applied(rescaled, edits.origins, edits.redirections, undo)
+
+
+def _is_zero(system: System, variable: Variable) -> bool:
+    """Return whether a stored value has no number but 0, which is so at any exponent."""
+    return system.source(variable) is not None and system.limits(variable) is FREE
 
 
 class _Edits:
@@ -114,6 +121,7 @@ class _Edits:
         self._system, self._exponents, self._types = system, exponents, types
         self.redirections: list[tuple[Sequence[Use], ir.Value, ir.Value]] = []
         self.undo: list[Callable[[], object]] = []
+        self.products: list[str] = []
         self.origins: dict[str, tuple[str, int]] = {}
         self._names = UniqueNames(traversal.graphs(system.model.graph))
         self._placer = Placer()
@@ -126,7 +134,7 @@ class _Edits:
         for use in (Use(*use) for use in value.uses()):
             uses[self._exponents.get(use, shared)].append(use)
         for e, users in uses.items():
-            conversion = partial(_scaled, e=e)
+            conversion = partial(scaled, e=e)
             if len(uses) == 1:
                 self.undo.append(partial(graph_edits.store, constant, constant.tensor))
                 graph_edits.store(
@@ -182,6 +190,7 @@ class _Edits:
             _swap_names(product, value)
             one, other = product.name or "", value.name or ""
             self.origins[one], self.origins[other] = self.origins[other], self.origins[one]
+        self.products.append(product.name or "")
         self._placer.behind([mul], value)
         self.redirections.append((uses, value, product))
 
@@ -196,13 +205,3 @@ class _Edits:
 
 def _swap_names(one: ir.Value, other: ir.Value) -> None:
     one.name, other.name = other.name, one.name
-
-
-def _scaled(block: NDArray[Any], e: int) -> NDArray[Any]:
-    """Return stored values times 2**-e; raise ModelError where bits would be lost."""
-    result = np.asarray(np.ldexp(block, -e), block.dtype)
-    if not np.array_equal(np.ldexp(result, e), block, equal_nan=True):
-        raise ModelError(
-            "a stored value loses bits when it is scaled", remedy="rewrite without `Options.rescale`"
-        )
-    return result

@@ -26,8 +26,10 @@ HEADROOMS = (64.0, 32.0, 16.0, 8.0)
 ATTEMPTS = 8
 """The exponents that are tried for a class: a square root needs an even one."""
 
-TRIALS = 8
-"""The trials of regions, each a decision or a comparison."""
+TRIALS, LARGEST = 8, 20_000
+"""The trials of regions, each a decision or a comparison; and the units of a model up to which times decide
+on single regions.
+"""
 
 _LOW_END = 4
 """The binades below 1 to which the largest element of a value may sink before its small ones lose digits."""

@@ -36,7 +36,7 @@ from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.rewriting import cast_sites, decisions, records
 from amp_rewrite.rewriting.cast_sites import CastSite, Origin
 from amp_rewrite.rewriting.decisions import Decision, Decisions
-from amp_rewrite.rewriting.plan import Plan, Scaled
+from amp_rewrite.rewriting.plan import Plan, Rescaled, Scaled
 from amp_rewrite.rewriting.records import Count, EntryRecord, Integer
 
 KEY = "amp_rewrite"
@@ -121,15 +121,12 @@ def update(
     """
     warnings: tuple[str, ...] = ()
     try:
-        before, scaled = read(model), read_scaled(model)
+        before, rescaled = read(model), read_rescaled(model)
     except ModelError as error:
-        before, scaled, warnings = (
-            None,
-            (),
-            (f"what is left of an earlier rewrite is dropped: {error.problem}",),
-        )
+        before, rescaled = None, Rescaled(())
+        warnings = (f"what is left of an earlier rewrite is dropped: {error.problem}",)
     if plan.rescaled is not None:
-        _write_scaled(model, (*scaled, *plan.rescaled.values))
+        _write_rescaled(model, (rescaled, plan.rescaled))
     if before is None:
         painted = zip(graph.units, painting.paints, painting.entries, strict=True)
         units = ((unit.node, str(unit.var), paint, entry) for unit, paint, entry in painted)
@@ -139,21 +136,21 @@ def update(
     return warnings
 
 
-def _write_scaled(model: ir.Model, values: Iterable[Scaled]) -> None:
+def _write_rescaled(model: ir.Model, parts: Sequence[Rescaled]) -> None:
     """Write the exponents of values into the metadata of their model; those of one value add up."""
     totals = Counter[tuple[str, str | None, int]]()
-    for each in values:
+    for each in itertools.chain(*(part.values for part in parts)):
         totals[each.value, each.reader, each.port] += each.exponent
-    rows = [Scaled(value, reader, port, e) for (value, reader, port), e in totals.items() if e]
-    model.metadata_props[RESCALED] = _compressed(records.plain(rows))
+    values = tuple(Scaled(value, reader, port, e) for (value, reader, port), e in totals.items() if e)
+    rescaled = Rescaled(values, products=tuple(itertools.chain(*(part.products for part in parts))))
+    model.metadata_props[RESCALED] = _compressed(records.plain(rescaled))
 
 
-def read_scaled(model: ir.Model) -> tuple[Scaled, ...]:
+def read_rescaled(model: ir.Model) -> Rescaled:
     """Return what a model stores times powers of two; raise ModelError where that is damaged."""
+    text = model.metadata_props.get(RESCALED)
     try:
-        return records.convert(
-            _decompressed(model.metadata_props.get(RESCALED, _NO_ROWS)), tuple[Scaled, ...]
-        )
+        return Rescaled(()) if text is None else records.convert(_decompressed(text), Rescaled)
     except ValueError as error:
         raise ModelError(f"the exponents in its metadata are damaged ({error})"[:200]) from error
 
@@ -161,6 +158,11 @@ def read_scaled(model: ir.Model) -> tuple[Scaled, ...]:
 def mark_restored(model: ir.Model) -> None:
     """Mark a model as restored to float32 by this version."""
     model.metadata_props[RESTORED] = version.installed()
+
+
+def forget_rescaled(model: ir.Model) -> None:
+    """Remove the exponents from the metadata of a model that stores its values as they are again."""
+    model.metadata_props.pop(RESCALED, None)
 
 
 def write(model: ir.Model, decided: Decisions) -> None:
@@ -293,9 +295,6 @@ def _read_texts(columns: _Texts) -> Iterator[str]:
 def _compressed(content: object) -> str:
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
     return base64.b64encode(zlib.compress(text.encode())).decode()
-
-
-_NO_ROWS = _compressed([])
 
 
 def _decompressed(text: str) -> Any:

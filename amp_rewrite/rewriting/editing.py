@@ -140,6 +140,8 @@ class _Editor:
     def _converted(self, change: TensorChange, name: str | None) -> ir.TensorProtocol:
         saturate = bool(change.saturates)
         conversion = functools.partial(rounding.convert, half=self._half, saturate=saturate, nan=change.nan)
+        if change.lifts:
+            conversion = functools.partial(rounding.lifted, half=self._half)
         return converted(conversion, self._half.dtype, change.stored, name)
 
     def _saturated(self, source: StoredTensor) -> ir.TensorProtocol:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import math
 from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
 
@@ -14,10 +15,13 @@ from amp_rewrite.analysis.ranges import Ranges
 from amp_rewrite.analysis.units import UnitGraph, Use
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.errors import OptionError
-from amp_rewrite.model.constants import StoredTensor
+from amp_rewrite.model import states
+from amp_rewrite.model.constants import StoredTensor, dims
+from amp_rewrite.model.states import Pair
 from amp_rewrite.numerics import half as halves
-from amp_rewrite.numerics.half import Half
+from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.policy.evidence import Authority, Reason
 from amp_rewrite.policy.options import IOTypes, Options
 
 
@@ -47,7 +51,7 @@ class TensorChange:
     """The change to a stored tensor; `uses` are those of the half copy (BOTH).
 
     `saturates` and `flushes` count the values that are clamped and flushed to zero; `nan` says whether a
-    value may be NaN.
+    value may be NaN; values that would be flushed are half's least number where it `lifts`.
     """
 
     stored: StoredTensor
@@ -56,6 +60,7 @@ class TensorChange:
     saturates: int = 0
     flushes: int = 0
     nan: bool = True
+    lifts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,8 @@ class Rescaled:
     `epsilons` that were scaled, of Muls by powers of two, and of the nodes that are half instead of float32.
 
     `most` and `largest` are the largest magnitude that was observed, and its value. `regions` are the values
-    that half cannot hold, those together whose exponents depend on each other.
+    that half cannot hold, those together whose exponents depend on each other. `products` are what the Muls
+    make.
     """
 
     values: tuple[Scaled, ...]
@@ -101,12 +107,14 @@ class Rescaled:
     largest: str = ""
     most: float = 0.0
     regions: tuple[tuple[str, ...], ...] = ()
+    products: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """All changes of a rewrite: values that become half, attributes that set the type of an output, Casts,
-    and stored tensors. What is `rescaled` was so before the others were planned.
+    and stored tensors. What is `rescaled` was so before the others were planned. With
+    `Options.storage_only`, `kept` are the weights that stay float32, as half does not hold them.
     """
 
     half: Half
@@ -115,14 +123,29 @@ class Plan:
     casts: tuple[PlannedCast, ...] = ()
     tensors: tuple[TensorChange, ...] = ()
     rescaled: Rescaled | None = None
+    kept: tuple[ir.Value, ...] | None = None
 
     def __bool__(self) -> bool:
         """Return whether anything changes."""
         return bool(self.values or self.attributes or self.casts or self.tensors)
 
 
-def _check_names(graph: UnitGraph, keep_io: Collection[str], io: IOTypes) -> None:
-    """Raise OptionError for a name of no float32 input or output, and for names that have no effect."""
+def _check_names(graph: UnitGraph, options: Options) -> None:
+    """Raise OptionError for a pattern that matches no float32 input or output, for patterns and options that
+    have no effect or contradict each other, and where there is no state.
+    """
+    keep_io, io = options.keep_io, options.io
+    for one, other, is_contradiction in (
+        ("`Options.storage_only`", "`Pins.force_half`", options.storage_only and options.pins.force_half),
+        ("`Options.opset`", "`Options.keep_opset`", options.opset is not None and options.keep_opset),
+    ):
+        if is_contradiction:
+            raise OptionError(f"{one} and {other} contradict each other", remedy="leave out one")
+    if io is IOTypes.STATE and not states.float_pairs(states.borders(graph.root, graph.types)):
+        raise OptionError(
+            "`Options.io=STATE` finds no state: no input and output pair up by their names and types",
+            remedy="use `Options.io=HALF` with `Options.keep_io`",
+        )
     if keep_io and io is IOTypes.KEEP:
         raise OptionError(
             "`Options.keep_io` has no effect where all inputs and outputs keep their types",
@@ -131,9 +154,9 @@ def _check_names(graph: UnitGraph, keep_io: Collection[str], io: IOTypes) -> Non
     float32 = ir.DataType.FLOAT
     values = (*graph.root.inputs, *graph.root.outputs)
     kinds = ((value.name, graph.types.get(value)) for value in values)
-    float_names = {name for name, kind in kinds if kind is not None and kind.dtype == float32}
+    float_names = {name or "" for name, kind in kinds if kind is not None and kind.dtype == float32}
     for name in keep_io:
-        if name not in float_names:
+        if not states.matching(name, float_names):
             raise OptionError(
                 f"no float32 input or output is called '{name}'",
                 remedy=f"there are {', '.join(sorted(filter(None, float_names)))}",
@@ -145,7 +168,7 @@ def make(facts: Facts, painting: Painting, options: Options) -> Plan:
 
     Raises OptionError for names in `keep_io` that have no effect.
     """
-    _check_names(facts.graph, options.keep_io, options.io)
+    _check_names(facts.graph, options)
     planner = _Planner(facts, painting, options)
     graph, half, ranges = facts.graph, options.half, facts.ranges
     planner.plan_all()
@@ -155,7 +178,43 @@ def make(facts: Facts, painting: Painting, options: Options) -> Plan:
         attributes=tuple(_attributes(graph, painting, half, ranges, planner.masks)),
         casts=tuple(planner.casts),
         tensors=tuple(planner.tensors),
+        kept=tuple(planner.kept) if options.storage_only else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FloatState:
+    """The pairs of inputs and outputs that are float32 state, and the Casts beside them that a state in half
+    saves.
+    """
+
+    pairs: tuple[Pair, ...]
+    casts: int
+
+
+def float_state(plan: Plan, graph: UnitGraph) -> FloatState | None:
+    """Return the state of a model that keeps its type; None where no Cast is beside it."""
+    root = graph.root
+    pairs = states.float_pairs(states.borders(root, graph.types))
+    inputs, outputs = ({getattr(pair, side) for pair in pairs} for side in ("input", "output"))
+    casts = 0
+    for cast in plan.casts if pairs else ():
+        enters = cast.value in root.inputs and cast.value.name in inputs
+        leaves = all(use.holder is root and root.outputs[use.port].name in outputs for use in cast.uses)
+        casts += leaves or (enters and len(cast.uses) == len(graph.uses[cast.value]))
+    return FloatState(pairs, casts) if casts else None
+
+
+def state_warnings(graph: UnitGraph, painting: Painting, options: Options) -> Iterator[str]:
+    """Yield a warning for each state that is to be half, and that is added up step by step."""
+    borders = states.borders(graph.root, graph.types)
+    halved = states.half_names(borders, options)
+    for pair in states.float_pairs(borders) if halved else ():
+        unit = graph.producer.get(borders.outputs[pair.output])
+        reason = None if unit is None else painting.entries[unit].evidence.reason
+        if reason is Reason.ACCUMULATED and not halved.isdisjoint((pair.input, pair.output)):
+            adds = f"the state {pair} is added up step by step, and half rounds it in every step"
+            yield f"{adds}; keep both with `Options.keep_io`"
 
 
 class _Planner:
@@ -167,16 +226,18 @@ class _Planner:
     ) -> None:
         graph, ranges = facts.graph, facts.ranges
         self._graph, self._half = graph, options.half
-        self._is_half = painting.halves
+        self._is_half, self._entries = painting.halves, painting.entries
+        self._stores_weights = options.storage_only and facts.old_opset is None
         self._stored, self._ranges = facts.constants, ranges
-        self._half_io = options.io is IOTypes.HALF and facts.old_opset is None
-        self._keep_io = frozenset(options.keep_io)
+        halved = states.half_names(states.borders(graph.root, graph.types), options)
+        self._halved = halved if facts.old_opset is None else frozenset[str]()
         self._entering = frozenset(graph.root.inputs)
         self.masks = {value for value, units in ranges.masks.items() if any(map(painting.is_half, units))}
         self._outputs = self._output_uses()
         self.values: list[ir.Value] = []
         self.casts: list[PlannedCast] = []
         self.tensors: list[TensorChange] = []
+        self.kept: list[ir.Value] = []
 
     def plan_all(self) -> None:
         """Plan every float32 value with a producer or a use, produced values first, in node order."""
@@ -206,16 +267,36 @@ class _Planner:
         value = constant.value
         fit = self._ranges.fits.get(value)
         saturates = fit.overflowing if fit is not None and value in self.masks else 0
-        flushes = fit.flushed if fit is not None else 0
+        lifts = value in self._ranges.floors
+        flushes = fit.flushed if fit is not None and not lifts else 0
         exact, nan = fit is not None and fit.exact, fit is None or fit.nan
-        if not halves:
+        if not halves and self._is_weight(constant, fulls):
+            if self._holds(value, fit):
+                self.tensors.append(TensorChange(constant, Storage.HALF, flushes=flushes, nan=nan))
+                self._cast(value, ir.DataType.FLOAT, fulls)
+            else:
+                self.kept.append(value)
+        elif not halves:
             if saturates:
                 self.tensors.append(TensorChange(constant, Storage.SATURATED, saturates=saturates))
         elif fulls and not exact:
-            self.tensors.append(TensorChange(constant, Storage.BOTH, tuple(halves), saturates, flushes, nan))
+            self.tensors.append(
+                TensorChange(constant, Storage.BOTH, tuple(halves), saturates, flushes, nan, lifts)
+            )
         else:
-            self.tensors.append(TensorChange(constant, Storage.HALF, (), saturates, flushes, nan))
+            self.tensors.append(TensorChange(constant, Storage.HALF, (), saturates, flushes, nan, lifts))
             self._cast(value, ir.DataType.FLOAT, fulls)
+
+    def _is_weight(self, constant: StoredTensor, uses: Collection[Use]) -> bool:
+        """Return whether a stored tensor is to be stored in half for float32 uses, which saves bytes."""
+        is_large = math.prod(dims(constant.tensor)) >= _LEAST_STORED
+        return self._stores_weights and is_large and all(use.holder is not self._graph.root for use in uses)
+
+    def _holds(self, value: ir.Value, fit: Fit | None) -> bool:
+        """Return whether half holds the numbers of a stored tensor, also for those who read it."""
+        if fit is None or fit.overflowing or (not fit.exact and fit.magnitude < self._half.least_normal):
+            return False
+        return not any(self._entries[unit].authority in _OF_NUMBERS for unit, _ in self._graph.uses[value])
 
     def _is_produced_half(self, value: ir.Value) -> bool:
         producer = self._graph.producer.get(value)
@@ -225,8 +306,7 @@ class _Planner:
 
     def _is_half_io(self, value: ir.Value) -> bool:
         dense = type(self._graph.types.get(value)) is ir.TensorType
-        free = value.name not in self._keep_io and not value.is_initializer()
-        return self._half_io and dense and free
+        return dense and value.name in self._halved and not value.is_initializer()
 
     def _uses(self, value: ir.Value) -> tuple[list[Use], list[Use]]:
         """Return the uses of a value in half, and those in float32."""
@@ -252,6 +332,15 @@ class _Planner:
             if kind is not None and kind.dtype == ir.DataType.FLOAT:
                 uses.setdefault(value, []).append(Use(self._graph.root, port))
         return uses
+
+
+_LEAST_STORED = 128
+"""The values from which a half tensor and its Cast are smaller than a float32 tensor: a Cast and its two
+names take some 200 bytes.
+"""
+
+_OF_NUMBERS = frozenset((Authority.PIN, Authority.RANGE, Authority.QUANTISED, Authority.OBSERVATION))
+"""The authorities by which a unit is float32 for its numbers, or asked to be, whatever computes it."""
 
 
 def _attributes(

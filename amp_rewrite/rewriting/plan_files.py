@@ -74,6 +74,7 @@ class _FormRecord:
     idioms: bool
     kept_nodes: tuple[str, ...]
     kept_operators: tuple[str, ...]
+    opset: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class _PlanRecord:
     casts: tuple[_CastRecord, ...]
     stored: tuple[_StoredRecord, ...]
     rescaled: Rescaled | None = None
+    storage_only: bool = False
 
 
 def dump(
@@ -123,6 +125,7 @@ def dump(
             "idioms": form.idioms,
             "kept_nodes": list(form.kept_nodes),
             "kept_operators": [schema.written(*operator) for operator in form.kept_operators],
+            "opset": form.opset,
         },
         "assumptions": list(assumptions),
         "units": [_unit(unit, painting, (flops or {}).get(unit.node)) for unit in graph.units],
@@ -137,6 +140,7 @@ def dump(
             for storing in plan.tensors
         ],
         "rescaled": plan.rescaled and records.plain(plan.rescaled),
+        "storage_only": options.storage_only,
     }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
@@ -211,6 +215,7 @@ class SavedPlan:
     where: str
     assumptions: tuple[str, ...]
     rescaled: Rescaled | None
+    storage_only: bool
 
     def over(self, options: Options) -> Options:
         """Return the options with all that the plan decides taken from it."""
@@ -222,8 +227,10 @@ class SavedPlan:
             keep_io=self.keep_io,
             keep_functions=self.form.keep_functions,
             fold=self.form.fold,
-            keep_opset=not self.form.raise_opset,
+            keep_opset=not self.form.raise_opset and self.form.opset is None,
+            opset=self.form.opset,
             gate=False,
+            storage_only=self.storage_only,
         )
 
     def entries(self, graph: UnitGraph) -> tuple[Entry, ...]:
@@ -344,6 +351,7 @@ def _saved(content: _PlanRecord, where: str) -> SavedPlan:
         idioms=content.form.idioms,
         kept_nodes=content.form.kept_nodes,
         kept_operators=tuple(map(schema.parse, content.form.kept_operators)),
+        opset=content.form.opset,
     )
     return SavedPlan(
         half=half,
@@ -357,4 +365,5 @@ def _saved(content: _PlanRecord, where: str) -> SavedPlan:
         where=where,
         assumptions=content.assumptions,
         rescaled=content.rescaled,
+        storage_only=content.storage_only,
     )

@@ -17,7 +17,7 @@ from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.preparing.form_changes import FormChange
 from amp_rewrite.rewriting import records
-from amp_rewrite.rewriting.plan import Plan, Rescaled, Storage
+from amp_rewrite.rewriting.plan import FloatState, Plan, Rescaled, Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,9 @@ class Report:
     nodes that match each pin, and each operator moved to another list.
     `certificate` proves the result, or says why the model is not even proved equal to itself; None where
     nothing changed, or without `certify`. `obstacle` is the reason if nothing became half, else None.
-    `rescaled` are the values that are stored times powers of two, if any.
+    `rescaled` are the values that are stored times powers of two, if any. `state` are inputs and outputs that
+    pair up, which are float32 beside Casts; None without any, or where they become half. Where weights alone
+    are half (Options.storage_only), `stored_full` counts those that half does not hold; else it is None.
     `broken` are faults of the result (if there is one, the tool has failed), `warnings` those for the user.
     """
 
@@ -87,6 +89,8 @@ class Report:
     form_changes: tuple[FormChange, ...] = ()
     casts_removed: int = 0
     rescaled: Rescaled | None = None
+    state: FloatState | None = None
+    stored_full: int | None = None
     size_before: int = 0
     size_after: int = 0
     matched: tuple[Matched, ...] = ()
@@ -155,6 +159,7 @@ def of_plan(plan: Plan, nodes: NodeCounts) -> Report:
         saturated=sum(change.saturates for change in (*tensors, *plan.attributes)),
         flushed=sum(change.flushes for change in (*tensors, *plan.attributes)),
         rescaled=plan.rescaled,
+        stored_full=None if plan.kept is None else len(plan.kept),
     )
 
 

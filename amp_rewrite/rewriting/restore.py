@@ -7,13 +7,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
 from amp_rewrite import arguments
-from amp_rewrite.errors import OptionError
+from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.model import inlining, loading, output_paths, serialization, writing
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.process import worker
-from amp_rewrite.rewriting import annotations, argument_checks, result_checks, widened_model
+from amp_rewrite.rewriting import annotations, argument_checks, result_checks, unscaling, widened_model
 from amp_rewrite.rewriting.widened_model import Edited
 
 
@@ -21,7 +23,8 @@ from amp_rewrite.rewriting.widened_model import Edited
 class Restored:
     """A model in float32, of the same kind as the argument (for a path, the result's path), and the edits.
 
-    `broken` lists faults of the result, `warnings` those for the user; sizes are in bytes.
+    `unscaled` is the number of stored values, epsilons and Muls whose powers of two were undone. `broken`
+    lists faults of the result, `warnings` those for the user; sizes are in bytes.
 
     Examples:
         >>> from amp_rewrite import restore, rewrite
@@ -33,6 +36,7 @@ class Restored:
 
     model: Any
     edited: Edited
+    unscaled: int
     size_before: int
     size_after: int
     broken: tuple[str, ...]
@@ -55,6 +59,7 @@ class Restored:
         sizes = {"size_before": self.size_before, "size_after": self.size_after}
         return {
             **asdict(self.edited),
+            "unscaled": self.unscaled,
             **sizes,
             "ok": self.ok,
             "broken": list(self.broken),
@@ -71,10 +76,11 @@ def restore(
 ) -> Restored:
     """Return the model with every float16 and bfloat16 value in float32, whichever tool made it half.
 
-    Stored values are widened, and Casts that become no-ops removed; Clip bounds and masks at half's limits
-    keep their values, and are reported. Inputs and outputs keep their types with `io` "keep", and are float32
-    with "float". `model` is what `rewrite` takes, and is not modified; a path is written to `output`, or to
-    `<name>_fp32.onnx` beside it. The precision that stored values lost in half is not recovered.
+    Stored values are widened, powers of two undone (rescaling), and Casts that become no-ops removed; Clip
+    bounds and masks at half's limits keep their values, and are reported. Inputs and outputs keep their types
+    with `io` "keep", and are float32 with "float". `model` is what `rewrite` takes, and is not modified; a
+    path is written to `output`, or to `<name>_fp32.onnx` beside it. The precision that stored values lost in
+    half is not recovered.
 
     Raises ModelError, OptionError for invalid arguments, and OutputError.
 
@@ -96,6 +102,7 @@ def restore(
         worker.start()
         inlining_warning = inlining.inline(loaded.model)
         edited = widened_model.widen(loaded.model, kept_io=() if io == "float" else None)
+        unscaled, unscaling_warning = _unscale(loaded.model)
         if target is not None:
             annotations.mark_restored(loaded.model)
         nodes, beside = len(loaded.model.graph), external_data or ExternalData()
@@ -107,11 +114,21 @@ def restore(
             result = transaction.commit(saved_output.model)
     notes = (
         *loaded.warnings,
-        *([inlining_warning] if inlining_warning else ()),
+        *filter(None, (inlining_warning, unscaling_warning)),
         *saved_output.warnings,
         *checked.warnings,
     )
-    return Restored(result, edited, loaded.size, saved_output.size, checked.broken, notes)
+    return Restored(result, edited, unscaled, loaded.size, saved_output.size, checked.broken, notes)
+
+
+def _unscale(model: ir.Model) -> tuple[int, str]:
+    """Undo the powers of two of a model; return the number of edits, and a warning where it keeps them."""
+    try:
+        edits = unscaling.undo(model, annotations.read_rescaled(model))
+    except ModelError as error:
+        return 0, f"values stay stored times powers of two: {error.problem}"
+    annotations.forget_rescaled(model)
+    return edits, ""
 
 
 _IO = ("keep", "float")

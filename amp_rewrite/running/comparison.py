@@ -14,8 +14,9 @@ from amp_rewrite.errors import AmpRewriteError, FeedError
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.options import IOTypes
-from amp_rewrite.running import metrics, sessions, witness_sessions
+from amp_rewrite.running import metrics, sequences, sessions, witness_sessions
 from amp_rewrite.running.metrics import Channels, Metrics, Moments, is_float
+from amp_rewrite.running.sequences import EachStep, Steps, by_step
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
 
@@ -72,6 +73,12 @@ class Runs:
     original: Mapping[str, Any]
     rewritten: Mapping[str, Any]
 
+    @property
+    def steps(self) -> list[Runs]:
+        """The runs of each step of a sequence; for other samples, the runs themselves."""
+        pairs = zip(by_step(self.original), by_step(self.rewritten), strict=True)
+        return [Runs(self.feeds, *outputs) for outputs in pairs]
+
 
 def run(before: Any, after: Any, feeds: Feeds, sample: str) -> Runs:
     """Run both sessions on a sample. Raises RunError if the original fails, RewrittenRunError if only the
@@ -84,8 +91,12 @@ def run(before: Any, after: Any, feeds: Feeds, sample: str) -> Runs:
         raise RewrittenRunError(error.problem) from error
 
 
-def compare(runs: Runs, sample: str, half: Half | None = None) -> SampleComparison:
-    """Compare the outputs on a sample; `half` is the half type of the rewritten model."""
+def compare(runs: Runs, sample: str, half: Half | None = None) -> list[SampleComparison]:
+    """Compare the outputs on a sample, in each step; `half` is the half type of the rewritten model."""
+    return [_compare(step, sample, half) for step in runs.steps]
+
+
+def _compare(runs: Runs, sample: str, half: Half | None) -> SampleComparison:
     expected, actual = dict(arrays(runs.original)), dict(arrays(runs.rewritten))
     bad_inputs = dict.fromkeys(n.partition("[")[0] for n, v in arrays(runs.feeds) if not _finite(v).all())
     bad_outputs = (name for name, value in expected.items() if value.size and not _finite(value).any())
@@ -242,16 +253,18 @@ class Float32Noise:
         return sessions.run_session(self._session, feeds)
 
     def measure(self, feeds: Feeds, outputs: Mapping[str, Any]) -> dict[str, Channels]:
-        """Return the RMS differences from `outputs`, for each floating-point output; empty if the model does
-        not run unoptimised.
+        """Return the RMS differences from `outputs`, for each floating-point output, the largest in any step;
+        empty if the model does not run unoptimised.
         """
-        values = self.outputs(feeds)
-        plain = dict(arrays(values)) if values is not None else {}
-        return {
-            name: metrics.differences(value, plain[name])
-            for name, value in arrays(outputs)
-            if metrics.is_float(value) and name in plain and plain[name].shape == value.shape
-        }
+        values, noise = self.outputs(feeds), dict[str, Channels]()
+        for step in Runs(feeds, outputs, values).steps if values is not None else ():
+            plain = dict(arrays(step.rewritten))
+            for name, value in arrays(step.original):
+                if metrics.is_float(value) and name in plain and plain[name].shape == value.shape:
+                    off = metrics.differences(value, plain[name])
+                    before = noise.get(name, off)
+                    noise[name] = {axis: np.maximum(off[axis], before[axis]) for axis in off}
+        return noise
 
 
 # The names, types and shapes of the inputs and outputs of two models, and their differences.
@@ -309,7 +322,7 @@ def differences(before: Any, after: Any, io: IOTypes, exempt: Container[str]) ->
             yield f"the {side} are {_names(new)}, and were {_names(old)}"
             continue
         for was, now in zip(old, new, strict=True):
-            halved = io is IOTypes.HALF and {was.type, now.type} <= _HALF_OR_FLOAT
+            halved = io is not IOTypes.KEEP and {was.type, now.type} <= _HALF_OR_FLOAT
             if was.type != now.type and not halved:
                 yield f"'{was.name}' is {now.type}, and was {was.type}"
             if was.shape != now.shape and (side == "inputs" or was.name not in exempt):
@@ -360,9 +373,12 @@ def misfits(before: Any, after: Any, runs: Runs, half: Half | None, is_far: IsFa
     ports = [_port(name, runs.original[name], half, is_input=False) for name in far]
     names = [name for name in _halved(before, after, "inputs") if name in runs.feeds]
     try:
+        inputs = list(_far_inputs(before, runs, names, half, is_far))
+        ports += [_port(name, runs.feeds[name], half, is_input=True) for name in inputs]
+        states = runs.feeds.states if isinstance(runs.feeds, Steps) else ()
+        partners = (pair.output for pair in states if pair.input in inputs and pair.output not in far)
         ports += [
-            _port(name, runs.feeds[name], half, is_input=True)
-            for name in _far_inputs(before, runs, names, half, is_far)
+            _port(name, runs.original[name], half, is_input=False) for name in partners if name in outputs
         ]
     except AmpRewriteError:  # the time limit may be reached
         return tuple(ports)
@@ -385,7 +401,10 @@ def _far_inputs(before: Any, runs: Runs, names: list[str], half: Half, is_far: I
     """
 
     def moves(rounded: Iterable[str]) -> bool:
-        feeds = {**runs.feeds, **{name: _rounded(runs.feeds[name], half) for name in rounded}}
+        names = frozenset(rounded)
+        feeds = sequences.changed(
+            runs.feeds, lambda step: {n: _rounded(v, half) if n in names else v for n, v in step.items()}
+        )
         return is_far(_replaced(runs, sessions.run_session(before, feeds)))
 
     if not names or not moves(names):
@@ -407,6 +426,8 @@ def _replaced(runs: Runs, outputs: Any) -> Runs:
 
 
 def _rounded(array: Any, half: Half) -> Any:
+    if isinstance(array, EachStep):
+        return EachStep(_rounded(value, half) for value in array)
     if not (isinstance(array, np.ndarray) and is_float(array)):
         return array
     return rounding.convert(array.astype(np.float32), half).astype(array.dtype)
@@ -414,6 +435,8 @@ def _rounded(array: Any, half: Half) -> Any:
 
 def _largest(array: Any, half: Half) -> float | None:
     """Return the largest finite magnitude in an array if rounding overflows it, else None."""
+    if isinstance(array, EachStep):
+        return max(filter(None, (_largest(value, half) for value in array)), default=None)
     finite = array[np.isfinite(array)]
     largest = float(np.abs(finite).max(initial=0.0))
     return largest if np.isinf(_rounded(np.array([largest], np.float32), half)).any() else None

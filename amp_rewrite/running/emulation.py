@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,11 @@ import onnx_ir as ir
 from amp_rewrite import arguments
 from amp_rewrite.analysis.units import Use
 from amp_rewrite.errors import ModelError
-from amp_rewrite.model import inlining, loading, serialization, writing
+from amp_rewrite.model import inlining, loading, proto_traversal, serialization, writing
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
-from amp_rewrite.numerics.half import HALF_TYPES
+from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES, Half
 from amp_rewrite.onnx_facts.operators import MOVERS
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.targets import Accumulation
@@ -32,7 +32,7 @@ from amp_rewrite.preparing import value_shapes
 from amp_rewrite.rewriting import cast_insertion, widened_model, widening
 from amp_rewrite.rewriting.cast_insertion import Placer, Redirection, redirect
 from amp_rewrite.running import half_accumulation, sessions
-from amp_rewrite.running.sessions import Device, Libraries
+from amp_rewrite.running.sessions import Device, Libraries, Runnable
 
 KEEP_ROUNDED = MOVERS | frozenset("Abs Constant ConstantOfShape MaxPool Neg Relu Sign".split())
 """Operators whose outputs are rounded if their inputs are: no Casts are needed behind them."""
@@ -288,3 +288,24 @@ class _Emulator:
             else element_types.with_element(value_type, ir.DataType.FLOAT)
         )
         return cast_insertion.cast_nodes(value, was, dtype, self._names)
+
+
+# The half type of a model.
+
+
+def half_of(model: Runnable) -> Half | None:
+    """Return the first half type in a model; None for a model without half."""
+    proto = model if isinstance(model, onnx.ModelProto) else loading.load_graph(Path(model))
+    return next((_HALVES[dtype] for dtype in _element_types(proto) if dtype in _HALVES), None)
+
+
+_HALVES = {int(half.dtype): half for half in BY_NAME.values()}
+
+
+def _element_types(proto: onnx.ModelProto) -> Iterator[int]:
+    for node in proto_traversal.every_node(proto):
+        if node.op_type == "Cast":
+            yield from (attribute.i for attribute in node.attribute if attribute.name == "to")
+    for graph in (*proto_traversal.graphs(proto.graph), *proto_traversal.in_functions(proto)):
+        yield from (tensor.data_type for tensor in graph.initializer)
+        yield from (declared.type.tensor_type.elem_type for declared in graph.input)

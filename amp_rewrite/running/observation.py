@@ -7,6 +7,7 @@ import itertools
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from amp_rewrite.running.inputs.feeds import FROM_CALLER, InputSource
 from amp_rewrite.running.light_model import LightModel, light
 from amp_rewrite.running.reductions import Row
 from amp_rewrite.running.run_arguments import Samples
+from amp_rewrite.running.sequences import Steps
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
 PART = 8
@@ -45,6 +47,7 @@ def observe(
     *,
     device: Device | str | None = None,
     timeout: float | None = None,
+    steps: int = 1,
     inputs: InputSource = FROM_CALLER,
     on_sample: Callable[[int], object] | None = None,
     executor: Executor | None = None,
@@ -54,7 +57,8 @@ def observe(
 
     The model can be of any kind that `rewrite` takes; the result is for its argument `observed`. A sample is
     a mapping from input names to arrays; `samples` is one sample or an iterable of samples, of which one at a
-    time is in memory, and `inputs` their source. Each run reduces the values, and retains none.
+    time is in memory, and `inputs` their source. With `steps`, they make sequences as in `verify`. Each run
+    reduces the values, and retains none.
     `on_sample` is called after each sample with the number of samples so far. `device` is "cuda" or "cpu"; by
     default CUDA if it works. Elements are counted in the first two samples (COUNTED), and from then on of
     values that have elements which are not finite, or beyond float16; within runs at opset 9 or later.
@@ -75,7 +79,8 @@ def observe(
         >>> seen.samples, seen["probabilities"].high <= 1
         (3, True)
     """
-    runnable, runs = run_arguments.model("model", model), run_arguments.samples(samples)
+    runnable = run_arguments.model("model", model)
+    runs = run_arguments.samples(samples, model, steps)
     function("on_sample", on_sample)
     if executor is not None:
         instance("executor", executor, Executor)
@@ -111,12 +116,22 @@ def _observe(
         runs = _Runs(readable, device, libraries)
         for where, feeds in samples:
             _refuse_nan(where, feeds)
-            for name, extremes in runs.measure(where, feeds).items():
-                ranges[name] = ranges.get(name, NOTHING).join(extremes)
+            for step in _steps(model, feeds, device, libraries):
+                for name, extremes in runs.measure(where, step).items():
+                    ranges[name] = ranges.get(name, NOTHING).join(extremes)
             count += 1
             if on_sample is not None:
                 on_sample(count)
     return Observed(readable.fingerprint, count, ranges)
+
+
+def _steps(model: Runnable, feeds: Feeds, device: Device, libraries: Libraries) -> Iterator[Feeds]:
+    """Yield the inputs of each step of a sequence, with the states of a run, or those of another sample."""
+    if not isinstance(feeds, Steps):
+        yield feeds
+        return
+    session = sessions.open_session(model, device, libraries)
+    yield from (inputs for inputs, _ in feeds.unrolled(partial(sessions.run_session, session)))
 
 
 def _refuse_nan(where: str, feeds: Feeds) -> None:
@@ -184,7 +199,7 @@ class _Runs:
         options.execution_order = runtime.ExecutionOrder.PRIORITY_BASED
         options.enable_mem_pattern = False  # it allocates again in the second run
         options.add_session_config_entry(_SPINNING, "0")  # reductions have one thread: others need not wait
-        options.add_session_config_entry(_NO_QUANTISED, "1")  # it has a DequantizeLinear per consumer
+        options.add_session_config_entry(sessions.NO_QUANTISED, "1")  # it has a DequantizeLinear per consumer
         if self._model.folder is not None:
             options.add_session_config_entry(sessions.DATA_FOLDER, str(self._model.folder))
         return options
@@ -204,7 +219,6 @@ class _Runs:
 
 
 _SPINNING = "session.intra_op.allow_spinning"
-_NO_QUANTISED = "session.disable_quant_qdq"
 
 
 def _in_parts(

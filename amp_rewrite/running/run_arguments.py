@@ -15,6 +15,7 @@ from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError, OptionError
 from amp_rewrite.model import loading, serialization
 from amp_rewrite.running import sessions, witness_sessions
+from amp_rewrite.running.sequences import Steps, sequences
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
 Samples = Feeds | Iterable[Feeds]
@@ -40,10 +41,12 @@ def model(name: str, source: loading.ModelSource) -> Runnable:
     )
 
 
-def samples(value: Samples) -> Iterator[Feeds]:
-    """Yield the samples, each validated on request; raise FeedError for an invalid one, or if the iterable
-    raises.
+def samples(value: Samples, source: loading.ModelSource = b"", steps: int = 1) -> Iterator[Feeds]:
+    """Yield the samples, each validated on request, or with `steps` sequences of them for a model; raise
+    FeedError for an invalid one, or if the iterable raises, and OptionError for a model without state.
     """
+    if arguments.whole("steps", steps, least=1) > 1:
+        return sequences(loading.load(source).model, samples(value), steps, steps)
     several: Any = (value,) if isinstance(value, Mapping) else value
     # arrays and strings are iterable, but do not hold samples
     if not isinstance(several, Iterable) or isinstance(several, (str, bytes)) or hasattr(several, "dtype"):
@@ -67,6 +70,8 @@ def _draw(several: Iterable[Any]) -> Iterator[Any]:
 
 def _sample(at: int, value: object) -> Feeds:
     where = f"samples[{at}]"
+    if isinstance(value, Steps):
+        return value
     if not isinstance(value, Mapping):
         raise FeedError(f"{arguments.describe(value)} is not a sample", where=where, remedy=_ARRAYS)
     arrays = dict(value)  # an npz file reads an array at each access
@@ -124,4 +129,4 @@ def device(value: Device | str | None) -> Device:
     return target
 
 
-_OTHER_DEVICE = "install 'amp-rewrite[gpu]' on a machine with CUDA, or use the CPU"
+_OTHER_DEVICE = "pip install 'onnxruntime-gpu[cuda,cudnn]' on a machine with CUDA, or use the CPU"

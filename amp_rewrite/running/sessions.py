@@ -10,7 +10,7 @@ import mmap
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,11 +23,11 @@ from onnx import helper, parser
 
 from amp_rewrite.errors import MissingPackageError, ModelError, OptionError, RunError
 from amp_rewrite.model import loading, proto_traversal
-from amp_rewrite.numerics.half import BY_NAME, Half
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.process import interruptible, startup
 from amp_rewrite.running import webgpu
 from amp_rewrite.running.inputs import declared_inputs
+from amp_rewrite.running.sequences import Steps
 
 # Libraries of custom operators, for onnxruntime to load into the sessions of a model.
 
@@ -394,7 +394,15 @@ def open_session(
         options.add_session_config_entry(DATA_FOLDER, str(folder))
     if not optimised:
         options.graph_optimization_level = onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
-    return opened(model, device, options)
+    try:
+        return opened(model, device, options)
+    except ModelError:
+        if device is not Device.CPU:
+            raise
+        options.add_session_config_entry(NO_QUANTISED, "1")  # it fuses some that it then refuses (1.32)
+        with contextlib.suppress(ModelError):
+            return opened(model, device, options)
+        raise
 
 
 def session_options(libraries: Libraries) -> Any:
@@ -404,6 +412,8 @@ def session_options(libraries: Libraries) -> Any:
     return options
 
 
+NO_QUANTISED = "session.disable_quant_qdq"
+"""The session option against integer kernels for what stands between DequantizeLinear and QuantizeLinear."""
 DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """The session option for the folder of a model's external data."""
 
@@ -462,29 +472,13 @@ def _path(model: str | Path) -> str:
 def run_session(
     session: Any, feeds: Feeds, selection: Container[str] | None = None, *, where: str = ""
 ) -> dict[str, Any]:
-    """Return all outputs of a session by name, or only the selected ones.
+    """Return all outputs of a session by name, or only the selected ones; of a sequence, all of each step.
 
     Raises RunError, at `where`, if the run fails, and FeedError if the feeds do not fit.
     """
+    if isinstance(feeds, Steps):
+        return feeds.run(partial(run_session, session, where=where))
     return run_interruptible(prepared(session, feeds, selection, where))
 
 
 # The half type of a model, by its Casts, stored tensors and inputs.
-
-
-def half_of(model: Runnable) -> Half | None:
-    """Return the first half type in a model; None for a model without half."""
-    proto = model if isinstance(model, onnx.ModelProto) else loading.load_graph(Path(model))
-    return next((_HALVES[dtype] for dtype in _element_types(proto) if dtype in _HALVES), None)
-
-
-_HALVES = {int(half.dtype): half for half in BY_NAME.values()}
-
-
-def _element_types(proto: onnx.ModelProto) -> Iterator[int]:
-    for node in proto_traversal.every_node(proto):
-        if node.op_type == "Cast":
-            yield from (attribute.i for attribute in node.attribute if attribute.name == "to")
-    for graph in (*proto_traversal.graphs(proto.graph), *proto_traversal.in_functions(proto)):
-        yield from (tensor.data_type for tensor in graph.initializer)
-        yield from (declared.type.tensor_type.elem_type for declared in graph.input)

@@ -35,9 +35,10 @@ class Output:
     (metrics.spread); if channels are normalised separately, of the worst one, `channel`. `floor` is the error
     from rounding this output alone, relative to its spread even if faint; infinite if a value overflows half.
     `noise` is float32's own error: of the original without onnxruntime's optimisation, on the first sample.
-    None if not applicable or not measured. `by_sample` is the relative L2 error of each sample, None if it
-    lacks this output. `is_undecided` holds if the output violates a bound but float32 noise is of similar
-    size, so that no bound counts as violated, or if all outputs are vacuous. `unbounded` names the removed
+    None if not applicable or not measured. `by_sample` is the relative L2 error of each step of each sample,
+    None if it lacks this output. `is_undecided` holds if the output violates a bound but float32 noise is of
+    similar size, so that no bound counts as violated, or if all outputs are vacuous. `limit` is the bound on
+    the error, for an output that is not float on the share of different values; `unbounded` names removed
     bounds.
     """
 
@@ -45,6 +46,7 @@ class Output:
     metrics: Metrics
     broken: tuple[str, ...]
     error: float | None = None
+    limit: float | None = None
     floor: float | None = None
     noise: float | None = None
     spread: float | None = None
@@ -102,7 +104,8 @@ class Verdict:
 
     `signature` lists unexpected differences in the names, types and shapes of inputs and outputs, or the
     error that keeps the rewritten model from running, which is `failed_run` too, else empty. `how` tells the
-    devices, `samples` is the number of samples, `inputs` their source; `blame` is None unless requested.
+    devices, `samples` is the number of samples, of `steps` each, `inputs` their source; `blame` is None
+    unless requested.
     `warnings` are about outputs with a wrong declared shape in both models; these are compared all the same.
     `metrics` are user-defined. `witness` is the device of the rewritten model: on the CPU half is emulated.
     `not_judged` are comparisons on images of other ranges, on which float32 is less accurate itself.
@@ -138,6 +141,7 @@ class Verdict:
     signature: tuple[str, ...]
     how: str
     samples: int
+    steps: int = 1
     blame: Blame | None = None
     inputs: InputSource = FROM_CALLER
     unproven: tuple[str, ...] = ()
@@ -192,13 +196,9 @@ class Verdict:
             replace(output, broken=(), is_undecided=bool(output.broken) or output.is_undecided)
             for output in self.outputs
         )
-        what = first = broken.broken[0]
-        if first.startswith("error "):
-            _, number, *_, limit = first.partition(" in channel ")[0].split()
-            shortest = next(
-                text for digits in range(18) if float(text := f"{float(limit):.{digits}e}") == float(limit)
-            )
-            what = f"{float(number):.1e}, limit {shortest}"
+        what = broken.broken[0]
+        if what.startswith("error ") and broken.error is not None and broken.limit is not None:
+            what = f"{broken.error:.1e}, limit {shortest(broken.limit)}"
         question = f"inconclusive on made-up inputs ({what}): give `samples`"
         return replace(self, outputs=outputs, unproven=(*self.unproven, question), is_made_up=True)
 
@@ -214,7 +214,9 @@ class Verdict:
 
     @property
     def relative_l2_by_sample(self) -> tuple[float | None, ...]:
-        """The relative L2 error of the worst floating-point output in each sample; None if it has none."""
+        """The relative L2 error of the worst floating-point output in each step of each sample; None without
+        any.
+        """
         series = [output.by_sample for output in self.outputs if output.error is not None]
         errors = ([e for e in sample if e is not None] for sample in zip(*series, strict=True))
         return tuple(max(sample, default=None) for sample in errors)
@@ -231,6 +233,12 @@ class Verdict:
         status = {"ok": self.ok, "verified": self.ok, "not_verified": "; ".join(self.faults) or None}
         own = {"inputs": self.inputs.to_json(), "witness": self.witness.value}
         return _plain(asdict(self) | own | status)
+
+
+def shortest(number: float) -> str:
+    """Return a number with an exponent and the fewest digits that read the same."""
+    texts = (f"{number:.{digits}e}" for digits in range(18))
+    return next((text for text in texts if float(text) == number), str(number))
 
 
 def _plain(value: Any) -> Any:
@@ -261,7 +269,7 @@ def changing_outputs(before: Any, runs: Runs, judge: Judge) -> frozenset[str]:
     except AmpRewriteError:
         return frozenset()
     compared = comparison.compare(Runs(runs.feeds, runs.original, again), "")
-    return frozenset(output.name for output in judge([compared]) if output.broken)
+    return frozenset(output.name for output in judge(compared) if output.broken)
 
 
 def without_changing(verdict: Verdict, names: Collection[str]) -> Verdict:
@@ -318,7 +326,7 @@ class Undecided:
         own: dict[str, Output] = {}
         if plain is not None:  # float32 itself in place of the result
             compared = comparison.compare(Runs(runs.feeds, runs.original, plain), "")
-            own = {output.name: output for output in self._judge([compared])}
+            own = {output.name: output for output in self._judge(compared)}
         for output in far:
             beside, last = own.get(output.name), self._reasons.get(output.name)
             if beside is None or not _is_within(output, beside):

@@ -109,7 +109,7 @@ def _failed_stresses(pair: Pair, sample: Feeds, free: frozenset[str]) -> Iterato
     for variation, copy in stress.copies(sample, free):
         try:
             runs = comparison.run(pair.before, pair.after, copy, "")
-            outputs = pair.judge([comparison.compare(runs, "")])
+            outputs = pair.judge(comparison.compare(runs, ""))
             doubt = Undecided(pair.noise, pair.judge)
             doubt.look(runs, outputs)
         except (AmpRewriteError, RewrittenRunError):
@@ -141,27 +141,30 @@ def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
     doubt = Undecided(pair.noise, pair.judge)
     for at, sample in enumerate(trial.samples):
         runs = comparison.run(pair.before, pair.after, sample, blank.inputs.sample(at))
-        compared.append(comparison.compare(runs, blank.inputs.sample(at), pair.half))
+        steps = comparison.compare(runs, blank.inputs.sample(at), pair.half)
+        compared += steps
         if pair.metrics or not history:  # user-defined metrics need all samples
             history.append(runs)
-        outputs = pair.judge(compared[-1:])
+        outputs = pair.judge(steps)
         if any(output.broken for output in outputs):
             far = far or runs
             doubt.look(runs, outputs)
     if not history:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
+    count = len(history[0].steps)
     outputs = pair.judge(compared)
     is_known = any(output.broken for output in outputs) or not pair.before.get_inputs()
     silent = {} if is_known else comparison.silent(compared)
     judged = replace(
         blank,
         outputs=tuple(replace(output, is_undecided=output.name in silent) for output in outputs),
-        samples=len(compared),
+        samples=len(compared) // count,
+        steps=count,
         unproven=(
             *comparison.unproven(compared),
             *(f"{name}: proves nothing: {why}" for name, why in silent.items()),
         ),
-        metrics=tolerances.measure(pair.metrics, history),
+        metrics=tolerances.measure(pair.metrics, [step for runs in history for step in runs.steps]),
     )
     return _Judged(judged, compared, history[0], far, doubt.why)
 
@@ -180,8 +183,10 @@ def _outputs(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iterat
         if comparisons[0].is_float:
             output = _measured(output, comparisons, bounds.atol or 0.0)
         broken = tolerances.violations(worst, output.error, bounds)
+        agreement = None if bounds.agreement is None else 1.0 - bounds.agreement
         yield replace(
             output,
+            limit=bounds.error if comparisons[0].is_float else agreement,
             broken=tuple(f"{bound}{_channel(output, bound)}" for bound in broken),
             unbounded=bounds.removed(is_float=comparisons[0].is_float),
         )
@@ -234,7 +239,7 @@ def _explained(verdict: Verdict, judged: _Judged, far: Runs, pair: Pair) -> Verd
     """
 
     def is_far(runs: Runs) -> bool:
-        return any(output.broken for output in pair.judge([comparison.compare(runs, "")]))
+        return any(output.broken for output in pair.judge(comparison.compare(runs, "")))
 
     names = changing_outputs(pair.before, far, pair.judge)
     if names:
@@ -290,6 +295,7 @@ def verify(
     accumulate: Accumulation | str = Accumulation.FLOAT,
     inputs: InputSource = FROM_CALLER,
     timeout: float | None = None,
+    steps: int = 1,
     metrics: Metric | MetricFunction | Iterable[Metric | MetricFunction] = (),
     custom_ops: PathLike | Iterable[PathLike] = (),
 ) -> Verdict:
@@ -300,9 +306,12 @@ def verify(
     synthesised as by the command, which proves less than real data. With `io` "half", float32
     inputs and outputs may be half in the rewritten model. `device` is "cuda", "cpu" or "webgpu"; by default
     CUDA if it works. On WebGPU the rewritten model runs in half arithmetic, against float32 on the CPU.
-    Where half is emulated, `accumulate` says whether sums in half nodes are "float" or "half" (`emulate`).
-    `metrics` are user-defined, functions or `Metric`s with bounds; one that raises or returns no number
-    fails the verdict, with that reason. `custom_ops` are the libraries of the models' custom operators.
+    With `steps`, a sample is a sequence: each model runs that many, its state outputs go back into the inputs
+    that they pair up with by name, other inputs are those of the next samples in turn, and the worst step
+    counts. Where half is emulated, `accumulate` says whether sums in half nodes are "float" or "half"
+    (`emulate`). `metrics` are user-defined, functions or `Metric`s with bounds; one that raises or returns
+    no number fails the verdict, with that reason. `custom_ops` are the libraries of the models' custom
+    operators.
 
     The verdict fails if the rewritten model does not run, or has different inputs or outputs, and if the
     comparison proves nothing (see Verdict). Raises MissingPackageError without onnxruntime, ModelError and
@@ -328,9 +337,9 @@ def verify(
     sums = arguments.choice("accumulate", accumulate, Accumulation)
     with TimeLimit(timeout).running():
         if samples is None:
-            trials = feeds.trials(run_arguments.model("original", original), Data())
+            trials = feeds.trials(run_arguments.model("original", original), Data(steps=steps))
         else:
-            trials = (Trial(run_arguments.samples(samples), inputs),)
+            trials = (Trial(run_arguments.samples(samples, original, steps), inputs),)
         return verify_trials(
             original,
             rewritten,
@@ -380,7 +389,7 @@ def verify_trials(
                 warnings = (*filter(None, [reference.note]), *wrong.values())
                 blank = replace(blank, signature=differences, warnings=warnings)
                 noise = Float32Noise(float32, sessions.reference(where), libraries)
-                half = sessions.half_of(runnable)
+                half = emulation.half_of(runnable)
                 if (effective := bounds.of(half)) != bounds and half is not None:
                     how = f"{blank.how}; an error of at most {effective.error:g}, as of {half.name}"
                     bounds, blank = effective, replace(blank, how=how)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Container
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from amp_rewrite.errors import AmpRewriteError, ModelError, OptionError, RunErro
 from amp_rewrite.process import child_process
 from amp_rewrite.process.child_process import ChildProcess, CrashError
 from amp_rewrite.running import sessions, webgpu
+from amp_rewrite.running.sequences import Steps
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
 # A probe for half arithmetic on WebGPU: a model of two nodes whose square overflows half.
@@ -132,6 +134,8 @@ def open_session(
 
 def run_session(session: Any, feeds: Feeds, selection: Container[str] | None = None) -> dict[str, Any]:
     """Return all or the selected outputs of a session by name; raise RunError if the run fails."""
+    if isinstance(feeds, Steps):
+        return feeds.run(partial(run_session, session))
     if isinstance(session, WitnessSession):
         return session.run(feeds, selection)
     return sessions.run_session(session, feeds, selection)

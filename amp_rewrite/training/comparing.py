@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model import loading
+from amp_rewrite.model.states import Pair
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.running import run_arguments, sessions
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.training.scaled_step import ScaledStep, start_values
-from amp_rewrite.training.spec import Pair
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.errors import ModelError, SpecError
-from amp_rewrite.model import traversal
+from amp_rewrite.model import states, traversal
+from amp_rewrite.model.states import Borders, Pair
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.training import dataflow, linearity, state_pairs
@@ -16,8 +17,8 @@ from amp_rewrite.training import spec as asked_spec
 from amp_rewrite.training.dataflow import Dataflow
 from amp_rewrite.training.linear_operators import FLOATS
 from amp_rewrite.training.linearity import Linearity, Parts, Subject, analyse
-from amp_rewrite.training.spec import Asked, Pair, TrainSpec
-from amp_rewrite.training.state_pairs import Borders, listed
+from amp_rewrite.training.spec import Asked, TrainSpec
+from amp_rewrite.training.state_pairs import listed
 
 # The seed of a backward pass: the value in which every gradient is linear.
 
@@ -233,10 +234,10 @@ def find_step(model: ir.Model, request: Asked, suffix: str | None = None) -> Ste
     """
     refuse_unknown(model)
     flow, types = dataflow.of(model.graph), element_types.infer(model)
-    borders = state_pairs.borders(model.graph, types)
+    borders = states.borders(model.graph, types)
     partial_spec = request.over(asked_spec.spec_in_metadata(model.metadata_props))
     guessed: list[str] = []
-    pairs = tuple(state_pairs.by_name(borders, suffix)) if partial_spec.state is None else partial_spec.state
+    pairs = tuple(states.by_name(borders, suffix)) if partial_spec.state is None else partial_spec.state
     if suffix is not None and not pairs:
         raise SpecError(
             f"no output is called as an input with '{suffix}' behind it",

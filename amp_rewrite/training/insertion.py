@@ -11,13 +11,14 @@ import onnx_ir as ir
 
 from amp_rewrite.errors import SpecError
 from amp_rewrite.model import constants, graph_edits, traversal
+from amp_rewrite.model.states import Pair
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types, tensor
 from amp_rewrite.rewriting.cast_insertion import Placer, redirect
 from amp_rewrite.training.finding import Step
 from amp_rewrite.training.linearity import Linearity
-from amp_rewrite.training.spec import PREFIX, DynamicLossScale, FixedLossScale, LossScale, Pair
+from amp_rewrite.training.spec import PREFIX, DynamicLossScale, FixedLossScale, LossScale
 
 # New nodes in a main graph: constants, and operators with one output.
 

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from amp_rewrite.analysis.observed import Held
 from amp_rewrite.model import traversal
+from amp_rewrite.model.states import Pair
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.rewriting.report import StepPart, SummaryLine
 from amp_rewrite.text import plural
 from amp_rewrite.training import insertion, linearity
 from amp_rewrite.training.finding import Step
 from amp_rewrite.training.insertion import STATE_KEY, InsertedScale, NodeBuilder, ScaleBorders
-from amp_rewrite.training.spec import DynamicLossScale, FixedLossScale, LossScale, Pair, TrainSpec
+from amp_rewrite.training.spec import DynamicLossScale, FixedLossScale, LossScale, TrainSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import numpy as np
 from amp_rewrite import arguments
 from amp_rewrite.arguments import Texts
 from amp_rewrite.errors import OptionError, SpecError
+from amp_rewrite.model.states import Pair
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy.entries import Entry, Kind
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
@@ -24,23 +25,6 @@ from amp_rewrite.policy.options import CASTING, Options
 
 PREFIX = "amp_rewrite.train."
 """The prefix of the metadata keys for the spec of a step: loss, seed, state, grads."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A tensor of state: its input, and the output with its value after the step.
-
-    Examples:
-        >>> from amp_rewrite.training import Pair
-        >>> str(Pair("w", "w.new"))
-        'w -> w.new'
-    """
-
-    input: str
-    output: str
-
-    def __str__(self) -> str:
-        return f"{self.input} -> {self.output}"
 
 
 @dataclass(frozen=True, slots=True)

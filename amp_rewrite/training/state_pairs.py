@@ -2,46 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 
 import onnx_ir as ir
 
 from amp_rewrite.errors import SpecError
-from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.model.states import Borders, Pair
 from amp_rewrite.text import shortened
-from amp_rewrite.training.spec import Pair
-
-_SUFFIXES = (".new", "_new", "_out", ".out", ".updated", "_updated")
-_PREFIXES = ("new_", "updated_", "new.", "updated.")
-
-
-@dataclass(frozen=True, slots=True)
-class Borders:
-    """The inputs and outputs of a model by name, with the types of their values."""
-
-    inputs: Mapping[str, ir.Value]
-    outputs: Mapping[str, ir.Value]
-    types: Types
-
-    def matches(self, one: ir.Value, other: ir.Value) -> bool:
-        """Return True for values of one type, without dimensions that differ."""
-        if self.types.get(one) != self.types.get(other):
-            return False
-        if one.shape is None or other.shape is None:
-            return True
-        sizes = zip(one.shape, other.shape, strict=False)
-        return len(one.shape) == len(other.shape) and all(_may_equal(a, b) for a, b in sizes)
-
-
-def _may_equal(one: object, other: object) -> bool:
-    return one == other or not (isinstance(one, int) and isinstance(other, int))
-
-
-def borders(graph: ir.Graph, types: Types) -> Borders:
-    """Return the borders of a graph: the inputs that a caller feeds, and the outputs."""
-    inputs = {value.name or "": value for value in graph.inputs if not value.is_initializer()}
-    return Borders(inputs, {value.name or "": value for value in graph.outputs}, types)
 
 
 def check(borders: Borders, state: Sequence[Pair]) -> None:
@@ -58,20 +25,6 @@ def check(borders: Borders, state: Sequence[Pair]) -> None:
             raise SpecError(
                 f"the state {pair} has two types or shapes", remedy="pair tensors of one type and shape"
             )
-
-
-def by_name(borders: Borders, suffix: str | None = None) -> Iterator[Pair]:
-    """Yield the pairs of an input `X` and an output `X.new`, `X_new`, `X_out`, `new_X` or the like, in the
-    order of the outputs; with a suffix, only those of that suffix.
-    """
-    suffixes, prefixes = (_SUFFIXES, _PREFIXES) if suffix is None else ((suffix,), ())
-    for name, output in borders.outputs.items():
-        stems = [name.removesuffix(end) for end in suffixes if end and name.endswith(end)]
-        stems += [name.removeprefix(start) for start in prefixes if name.startswith(start)]
-        for stem in stems:
-            if stem in borders.inputs and borders.matches(borders.inputs[stem], output):
-                yield Pair(stem, name)
-                break
 
 
 def by_dataflow(borders: Borders, loss_needs: Collection[ir.Node]) -> list[Pair]:

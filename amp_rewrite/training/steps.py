@@ -312,6 +312,8 @@ def _refuse_contradictions(options: Options, scale: LossScale | None, *, skips: 
         raise OptionError(
             "`Options.io=HALF` would make master weights half", remedy="leave it out: state stays float32"
         )
+    if options.storage_only:
+        raise OptionError("`Options.storage_only` is not for master weights", remedy="leave it out")
     if options.keep_functions:
         raise OptionError(
             "`Options.keep_functions` hides the backward pass of a train step", remedy="leave it out"

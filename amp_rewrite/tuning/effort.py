@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from amp_rewrite.costs import flop_count
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.running.sequences import Steps
 
 FEWEST_RUNS = 24
 """The run budget; half the number of sites if that is more and within WORK."""
@@ -39,7 +40,7 @@ def work_of_run(model: ir.Model, types: Types, samples: Sequence[Mapping[str, An
     for graph, runs in counts.runs.items():
         shapes = (counts.shapes.of(value) for node in graph for value in node.outputs)
         work += runs * (_ELEMENT * sum(_elements(shape) for shape in shapes) + _NODE * len(graph))
-    return work * len(samples)
+    return work * sum(sample.count if isinstance(sample, Steps) else 1 for sample in samples)
 
 
 def _elements(shape: Sequence[int | None] | None) -> int:

@@ -18,7 +18,7 @@ from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.outputs import Faint, faint_limit
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.pipeline import Result
-from amp_rewrite.policy.options import Level, Options, Pins
+from amp_rewrite.policy.options import Level, Options
 from amp_rewrite.rescaling.regions import Causes, select
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running.metrics import SMALLEST
@@ -75,13 +75,14 @@ class Settings:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """A result, its verification, and its settings; `is_made_up` if it was compared on synthetic inputs, and
-    the user requested no search on these.
+    the user requested no search on these. `first` is the outcome before all repairs; None without a repair.
     """
 
     result: Result[Any]
     verification: Verification
     settings: Settings
     is_made_up: bool = False
+    first: Outcome | None = None
 
     @property
     def tuned(self) -> Tuned | None:
@@ -175,9 +176,17 @@ def repair(work: Work, options: Options, policy: ObservePolicy, prior_ranges: Se
     Ranges observed before may be passed. Raises as the steps do.
     """
     ranges = work.observe(None) if policy is ObservePolicy.ALWAYS else prior_ranges or {}
-    best = latest = _make(work, Settings(options, ranges))
-    if policy is ObservePolicy.NEVER or best.has_misfits:
-        return best
+    first = _make(work, Settings(options, ranges))
+    if policy is ObservePolicy.NEVER or first.has_misfits:
+        return first
+    best = _best(work, first)
+    is_repaired = best.settings.decisive != first.settings.decisive
+    return _judged_by_its_inputs(replace(best, first=first) if is_repaired else best)
+
+
+def _best(work: Work, first: Outcome) -> Outcome:
+    """Return the best outcome of ATTEMPTS after the first, with its result at the final path."""
+    best = latest = first
     half_flops: int | None = None
     for attempt in ATTEMPTS:
         settings = attempt.settings(work, best) if attempt.when(best) else None
@@ -197,7 +206,7 @@ def repair(work: Work, options: Options, policy: ObservePolicy, prior_ranges: Se
             best = replace(best, settings=replace(best.settings, search=settings.search))
     if latest.settings.decisive != best.settings.decisive:
         best = replace(best, result=work.rewrite(best.settings))
-    return _judged_by_its_inputs(best)
+    return best
 
 
 def _make(work: Work, settings: Settings, before: Outcome | None = None) -> Outcome:
@@ -347,7 +356,7 @@ def _with_pins(failed: Outcome, pinned: Outcome) -> Options | None:
     keep_full = tuple(dict.fromkeys((*options.pins.keep_full, *patterns)))
     if failed.has_misfits or keep_full == options.pins.keep_full:
         return None
-    return replace(options, pins=Pins(keep_full, options.pins.force_half))
+    return replace(options, pins=replace(options.pins, keep_full=keep_full))
 
 
 def _at_level(level: Level, beside: Level) -> Trial:

@@ -11,7 +11,7 @@ import math
 import pickle
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,13 +31,13 @@ from amp_rewrite.model.loading import Loaded
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
-from amp_rewrite.numerics.half import HALF_TYPES, Half
+from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types import control_flow, element_types
 from amp_rewrite.policy.options import Options
 from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process import executors
 from amp_rewrite.rewriting.cast_insertion import Placer, cast, redirect
-from amp_rewrite.running import comparison, emulation, half_accumulation, metrics, sessions
+from amp_rewrite.running import comparison, emulation, half_accumulation, metrics, sequences, sessions
 from amp_rewrite.running.emulation import KEEP_ROUNDED
 from amp_rewrite.running.metrics import Moments
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
@@ -245,7 +245,13 @@ class SwitchedModel:
 def switched(analysis: Analysis, places: Sequence[Place]) -> SwitchedModel:
     """Edit the model of an analysis in place: add a switch for each of its places, in order."""
     analysis.state.is_edited = True
-    clamped = {change.stored.value for change in analysis.plan.tensors if change.saturates}
+    half = analysis.options.half
+    limits = (("Max", -half.largest), ("Min", half.largest)), (("Max", half.smallest),)
+    clamped = {
+        change.stored.value: limits[change.lifts]
+        for change in analysis.plan.tensors
+        if change.saturates or change.lifts
+    }
     switches = Switches(analysis.graph.root, len(places))
     of_value = itertools.groupby(enumerate(places), lambda entry: entry[1].value)
     for value, group in of_value:
@@ -266,14 +272,14 @@ def _by_reader(analysis: Analysis, switches: Switches, value: ir.Value) -> dict[
 
 
 def _rounded(
-    switches: Switches, value: ir.Value, options: Options, clamped: Collection[ir.Value]
+    switches: Switches, value: ir.Value, options: Options, clamped: Mapping[ir.Value, Limits]
 ) -> ir.Value:
-    """Return the value cast to half and back; initializers that the plan saturates are clamped before.
+    """Return the value cast to half and back; what the plan saturates or lifts is clamped before.
 
     If the target accumulates in half, the value is that of half accumulation.
     """
     half = options.half
-    nodes = _clamp(switches, value, half) if value in clamped else []
+    nodes = _clamp(switches, value, clamped.get(value, ()))
     exact = value
     if options.target.accumulate is Accumulation.HALF:
         value = half_accumulation.summed(value, half.dtype, switches.opset, switches.names)
@@ -285,9 +291,13 @@ def _rounded(
     return nodes[-1].outputs[0]
 
 
-def _clamp(switches: Switches, value: ir.Value, half: Half) -> list[ir.Node]:
+Limits = Sequence[tuple[str, float]]
+"""Operators that bound a value, each with its bound."""
+
+
+def _clamp(switches: Switches, value: ir.Value, limits: Limits) -> list[ir.Node]:
     nodes: list[ir.Node] = []
-    for operator, bound in (("Max", -half.largest), ("Min", half.largest)):
+    for operator, bound in limits:
         limit = switches.stored(np.array(bound, np.float32), value)
         nodes.append(switches.node(operator, (nodes[-1].outputs[0] if nodes else value, limit), value))
     return nodes
@@ -333,18 +343,21 @@ class Target:
     """
 
     def __init__(self, references: Sequence[Mapping[str, Any]], bound: float) -> None:
-        self._wanted, self._bound = [dict(comparison.arrays(outputs)) for outputs in references], bound
+        self._wanted, self._bound = [_arrays(outputs) for outputs in references], bound
         moments: defaultdict[str, list[Moments]] = defaultdict(list)
-        for name, value in (item for outputs in self._wanted for item in outputs.items()):
-            if metrics.is_float(value):
-                moments[name].append(metrics.moments(value))
+        for step in (step for steps in self._wanted for step in steps):
+            for name, value in step.items():
+                if metrics.is_float(value):
+                    moments[name].append(metrics.moments(value))
         self._spread = {name: metrics.spread(samples) for name, samples in moments.items()}
 
     def squared(self, sample: int, outputs: Mapping[str, Any]) -> float:
         """Return the squared error of the worst output of a sample, over the square of the bound."""
-        reference, result = self._wanted[sample], dict(comparison.arrays(outputs))
         errors = [
-            self._error(name, value, result[name]) for name, value in reference.items() if name in result
+            self._error(name, value, result[name])
+            for reference, result in zip(self._wanted[sample], _arrays(outputs), strict=True)
+            for name, value in reference.items()
+            if name in result
         ]
         return (max(errors, default=0.0) / self._bound) ** 2
 
@@ -358,6 +371,11 @@ class Target:
             return math.inf
         spread = self._spread[name]
         return spread.error(metrics.differences(reference, result, (spread.axis,)), metrics.SMALLEST)[0]
+
+
+def _arrays(outputs: Mapping[str, Any]) -> list[dict[str, NDArray[Any]]]:
+    """Return the outputs of each step by name."""
+    return [dict(comparison.arrays(step)) for step in sequences.by_step(outputs)]
 
 
 class SwitchedSession:
@@ -397,7 +415,8 @@ class _Measuring:
         """Return the squared error of a sample."""
         switches = np.zeros(self.count, bool)
         switches[list(sites)] = True
-        outputs = sessions.run_session(session, {**self.samples[at], self.switches: switches})
+        sample = sequences.changed(self.samples[at], lambda step: {**step, self.switches: switches})
+        outputs = sessions.run_session(session, sample)
         return self.target.squared(at, outputs)
 
 

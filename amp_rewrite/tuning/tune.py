@@ -282,6 +282,7 @@ def tune(
     executor: Executor | None = None,
     custom_ops: PathLike | Iterable[PathLike] = (),
     device: Device | str | None = None,
+    steps: int = 1,
 ) -> Tuned:
     """Search for the plan with the least predicted time, or with `prefer` "flops" most arithmetic in half,
     that passes `verify` with these bounds and metrics on all samples; `max_error` is short for
@@ -295,7 +296,7 @@ def tune(
     Apply it with rewrite(model, replay=tuned.plan). `observed` and `imprecise_outputs` are those of
     `rewrite`; `watch` is called with every step. The workers of an `executor` (concurrent.futures) run a
     sample each, and have to see the same files. `custom_ops` are the libraries of the model's custom
-    operators. `device` is where `verify` judges.
+    operators. `device` is where `verify` judges. With `steps`, samples make sequences as in `verify`.
 
     Raises MissingPackageError without onnxruntime, ModelError and FeedError if the model does not run, or a
     sample does not fit, OptionError for invalid arguments, and WorkerError where a worker ends before its
@@ -317,11 +318,11 @@ def tune(
     if executor is not None:
         arguments.instance("executor", executor, Executor)
     judges = _Judge(judged, own, run_arguments.libraries(custom_ops), device)
-    feeds = list(run_arguments.samples(samples))
+    feeds = list(run_arguments.samples(samples, model, steps))
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     searched = feeds[:: 2 if fresh is None else 1][:MOST_SAMPLES]
-    confirmed = feeds if fresh is None else list(run_arguments.samples(fresh))
+    confirmed = feeds if fresh is None else list(run_arguments.samples(fresh, model, steps))
     analysis, twin = (
         pipeline.analyze(model, options, observed=observed, imprecise_outputs=imprecise_outputs)
         for _ in range(2)

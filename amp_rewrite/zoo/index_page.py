@@ -50,8 +50,8 @@ table {{ border-collapse: collapse; width: 100%; }}
 th, td {{ padding: .3rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #8884; }}
 th:first-child, td:first-child, th:nth-child(2), td:nth-child(2), td.why {{ text-align: left; }}
 td.why {{ white-space: normal; border-bottom: 1px solid #8884; padding-left: 2rem; }}
-.close, .unchanged {{ color: #1f6fb2; }}
-.far, .failed {{ color: #c62828; font-weight: 600; }}
+.PASS, .unchanged {{ color: #1f6fb2; }}
+.FAIL, .failed {{ color: #c62828; font-weight: 600; }}
 </style>
 </head>
 <body>

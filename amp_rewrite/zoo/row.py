@@ -11,12 +11,12 @@ from typing import Any
 class Status(enum.Enum):
     """The outcome of the rewrite of a model."""
 
-    CLOSE = "close"
+    CLOSE = "PASS"
     UNCHANGED = "unchanged"
     NOT_COMPARED = "not compared"
     UNKNOWN = "inconclusive on made-up inputs"
     INCONCLUSIVE = "inconclusive"
-    FAR = "far"
+    FAR = "FAIL"
     FAILED = "failed"
 
     @property
@@ -62,8 +62,8 @@ def numbers(report: Mapping[str, Any]) -> dict[str, Any]:
     """Extract the numbers of a row from the JSON report of a rewrite."""
     nodes, verdict = report["nodes"], report["verification"] or {}
     floats = nodes["half"] + nodes["mixed"] + nodes["full"]
-    errors = [_number(output["error"]) for output in verdict.get("outputs", ())]
-    finite = [error for error in errors if error is not None]
+    errors = [output["error"] for output in verdict.get("outputs", ()) if output["error"] is not None]
+    finite = [error for error in map(_number, errors) if error is not None]
     return {
         "half": (nodes["half"] + nodes["mixed"]) / floats if floats and report["changed"] else None,
         "casts": report["casts_added"],

@@ -17,7 +17,7 @@ from typing import Any
 
 from amp_rewrite import arguments, version
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.files import destination, staging
+from amp_rewrite.files import staging
 from amp_rewrite.files.file_identity import FileIdentity
 from amp_rewrite.model import external_data, writing
 from amp_rewrite.rewriting import records
@@ -80,8 +80,6 @@ def run(job: Job) -> Row:
     """Run a job and return its row; errors are recorded in the row, not raised."""
     began = time.monotonic()
     try:
-        for file in job.files:
-            destination.make_folder(file.parent)
         earlier = _identity(job.report)
         code, message = _ended(job)
         is_new = _identity(job.report) != earlier  # the report of an earlier run does not count
@@ -212,7 +210,6 @@ def save(job: Job, outcome: Row) -> None:
     """Record the row of a finished job, unless it failed; raise OutputError."""
     if outcome.status is Status.FAILED:
         return
-    destination.make_folder(job.record.parent)
     record = {"job": _stamp(job), "files": _stamps(job.files), "row": records.plain(outcome)}
     writing.write_json(record, job.record)
 
@@ -334,7 +331,6 @@ def _tell(on_row: OnRow | None, row: Row) -> None:
 
 
 def _write(zoo: Zoo, folder: Path) -> None:
-    destination.make_folder(folder)
     writing.write_json(zoo.to_json(), folder / "zoo.json")
     staging.write(index_page.render(zoo.rows, zoo.counts).encode(), folder / "index.html")
 

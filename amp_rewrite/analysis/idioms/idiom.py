@@ -21,7 +21,8 @@ class Idiom:
 
     `typed_as` is a value where a runtime fuses the nodes into one whose weights must have the type of that
     value: then its producer and `outer` have one colour, or `outer` are float32 as another consumer reads it
-    as float32.
+    as float32. Where it `has_one_type`, the kernels of `inner` are as exact as the operator's: they are
+    decided as it is, and have the colour of `outer`.
     """
 
     operator: Operator
@@ -30,6 +31,7 @@ class Idiom:
     result: ir.Node | None = None
     outer: tuple[ir.Node, ...] = ()
     typed_as: ir.Value | None = None
+    has_one_type: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Spelled:
 
     part: Part
     operator: Operator
+    has_one_type: bool = False
 
 
 @dataclass(frozen=True, slots=True)

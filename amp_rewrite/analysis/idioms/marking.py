@@ -10,9 +10,8 @@ import onnx_ir as ir
 from amp_rewrite.analysis.idioms import gates, norms, sums
 from amp_rewrite.analysis.idioms.idiom import Alike, Idiom, Part, Spelled
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.model import patterns
-from amp_rewrite.numerics.half import Half
-from amp_rewrite.policy.options import IOTypes, Options
+from amp_rewrite.model import patterns, states
+from amp_rewrite.policy.options import Options
 
 
 def mark(graph: UnitGraph, options: Options) -> UnitGraph:
@@ -23,26 +22,27 @@ def mark(graph: UnitGraph, options: Options) -> UnitGraph:
     """
     squares = [*sums.find_squares(graph)]
     graph = replace(graph, norms=tuple(norms.find(graph, squares)))
-    idioms = [*_find(graph, squares, options.half)]
+    idioms = [*_find(graph, squares, options)]
     return _Marking(graph, idioms, options).marked() if idioms else graph
 
 
-def _find(graph: UnitGraph, squares: Iterable[Idiom], half: Half) -> Iterator[Idiom]:
-    """Yield the idioms of a model for that half type; linear in the nodes, and the same for any order of
+def _find(graph: UnitGraph, squares: Iterable[Idiom], options: Options) -> Iterator[Idiom]:
+    """Yield the idioms of a model for these options; linear in the nodes, and the same for any order of
     independent nodes.
     """
-    yield from norms.idioms(graph.norms, graph, half)
+    yield from norms.idioms(graph.norms, graph, options)
     yield from sums.find_shares(graph, norms.SUM)
     yield from norms.find_groups(graph)
-    yield from gates.find_activations(graph, half)
-    yield from gates.find_softmaxes(graph, half)
+    yield from gates.find_activations(graph, options.half)
+    yield from gates.find_softmaxes(graph, options.half)
     yield from squares
     yield from sums.find_running_sums(graph)
 
 
 class _Marking:
     def __init__(self, graph: UnitGraph, idioms: Sequence[Idiom], options: Options) -> None:
-        self._graph, self._idioms, self._options = graph, idioms, options
+        self._graph, self._idioms = graph, idioms
+        self._halved = states.half_names(states.borders(graph.root, graph.types), options)
         self._entering, self._leaving = frozenset(graph.root.inputs), frozenset(graph.root.outputs)
         self._units: dict[ir.Node, list[int]] = {}
         nodes = {node for idiom in idioms for node in (*idiom.inner, *idiom.outer)}
@@ -57,7 +57,10 @@ class _Marking:
             if producer not in predecessors[result]:
                 predecessors[result] = [*predecessors[result], producer]
                 successors[producer] = [*successors[producer], result]
-        outer = (self._making(idiom.outer) for idiom in self._idioms)
+        outer = (
+            self._making((*(idiom.inner if idiom.has_one_type else ()), *idiom.outer))
+            for idiom in self._idioms
+        )
         return replace(
             graph,
             predecessors=predecessors,
@@ -88,7 +91,8 @@ class _Marking:
         parts: dict[int, Spelled] = {}
         for part in reversed(Part):
             for idiom in self._idioms:
-                parts.update(dict.fromkeys(self._in(idiom, part), Spelled(part, idiom.operator)))
+                spelled = Spelled(part, idiom.operator, idiom.has_one_type)
+                parts.update(dict.fromkeys(self._in(idiom, part), spelled))
         return parts
 
     def _in(self, idiom: Idiom, part: Part) -> Iterable[int]:
@@ -120,8 +124,7 @@ class _Marking:
 
     def _is_half_io(self, value: ir.Value) -> bool:
         """Return whether an input or output of the model becomes half."""
-        is_converted = self._options.io is IOTypes.HALF and value.name not in self._options.keep_io
-        return is_converted and not value.is_initializer()
+        return value.name in self._halved and not value.is_initializer()
 
 
 def _passed_on(value: ir.Value) -> tuple[ir.Value, ...]:

@@ -27,6 +27,7 @@ from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.onnx_facts.operators import REARRANGES
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.entries import Operator
+from amp_rewrite.policy.options import Options
 
 CENTRED: Operator = ("", "LayerNormalization")
 MEAN: Operator = ("", "RMSNormalization")
@@ -116,12 +117,12 @@ _NORM = either(_norm(_LEFT, dividend=_WEIGHTED), _norm(_X), _norm(_X, _VARIANCE,
 _GROUPED = op("Reshape", op("InstanceNormalization", op("Reshape", _X)))
 
 
-def _idiom(norm: Norm, opset: int, half: Half) -> Idiom:
+def _idiom(norm: Norm, opset: int, options: Options) -> Idiom:
     operator = CENTRED if norm.centring else _REDUCTIONS.get(norm.reduction.op_type, MEAN)
     outer = tuple(_weights(norm.result.outputs[0]))
-    return Idiom(
-        operator, norm.data, norm.inner, norm.result, outer, _typed_as(norm, operator, outer, opset, half)
-    )
+    is_one = norm.reduction.op_type == "ReduceL2" and not norm.centring and options.target.norms_in_float32
+    typed_as = _typed_as(norm, operator, outer, opset, options.half)
+    return Idiom(operator, norm.data, norm.inner, norm.result, outer, typed_as, is_one)
 
 
 def _typed_as(
@@ -197,7 +198,7 @@ def find_groups(graph: UnitGraph) -> Iterator[Idiom]:
             yield Idiom(GROUPS, match.values["x"], outer=(*match.but(), *weights))
 
 
-def idioms(norms: Iterable[Norm], graph: UnitGraph, half: Half) -> Iterator[Idiom]:
+def idioms(norms: Iterable[Norm], graph: UnitGraph, options: Options) -> Iterator[Idiom]:
     """Yield the norms of a model as idioms."""
     opset = element_types.default_opset(graph.root.opset_imports)
-    yield from (_idiom(norm, opset, half) for norm in norms)
+    yield from (_idiom(norm, opset, options) for norm in norms)

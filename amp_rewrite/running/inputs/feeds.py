@@ -39,6 +39,7 @@ from amp_rewrite.running.inputs.declared_inputs import (
     refuse_wrong_names,
 )
 from amp_rewrite.running.inputs.values import ImageRange
+from amp_rewrite.running.sequences import sequences
 from amp_rewrite.running.sessions import Feeds
 
 # NumPy's .npz archives: the headers are checked against a model's inputs before any array is read.
@@ -162,7 +163,8 @@ class Data:
     A path is an `.npz` (one sample: arrays by the names of the inputs), a directory of these, an ONNX
     `test_data_set_*` directory, or a directory of those. `dims` gives sizes for open dimensions, by symbol or
     as `input:axis`. Synthetic inputs use `seed`, `samples`, `images` (the range of images if the graph
-    implies none) and `ranges` (by input name). A single path need not be in a list.
+    implies none) and `ranges` (by input name). With `steps`, that many consecutive samples make a
+    sequence (running.sequences). A single path need not be in a list.
     Raises OptionError, which names the field, for invalid values.
     """
 
@@ -172,6 +174,7 @@ class Data:
     samples: int
     images: ImageRange
     ranges: Ranges
+    steps: int
 
     def __init__(
         self,
@@ -181,6 +184,7 @@ class Data:
         samples: int = 1,
         images: ImageRange | str = ImageRange.UNIT,
         ranges: Ranges | None = None,
+        steps: int = 1,
     ) -> None:
         hold = partial(object.__setattr__, self)
         hold("paths", arguments.paths("Data.paths", paths))
@@ -189,6 +193,7 @@ class Data:
         hold("samples", arguments.whole("Data.samples", samples, least=1))
         hold("images", arguments.choice("Data.images", images, ImageRange))
         hold("ranges", options.checked("Data.ranges", ranges))
+        hold("steps", arguments.whole("Data.steps", steps, least=1))
 
 
 def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
@@ -204,11 +209,19 @@ def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
 
 def _samples(model: ir.Model, path: str, data: Data, *, partial: bool = False) -> Iterator[Feeds]:
     """Yield the samples of `feeds` for a model from a path; those in files may lack inputs if `partial`."""
+    if data.steps > 1 and not partial:
+        distinct = data.steps if data.paths else min(data.steps, DISTINCT)
+        singles = replace(data, steps=1, samples=data.samples * distinct)
+        return sequences(model, _samples(model, path, singles), data.steps, distinct)
     if not data.paths:
         return synthetic.synthesise(model, data.dims, data.seed, data.samples, path, data.images, data.ranges)
     declared = inputs_of(model, path)
     inputs = {one.name: replace(one, has_default=partial or one.has_default) for one in declared}
     return (reader(inputs) for reader in _all_readers(data))
+
+
+DISTINCT = 16
+"""The most steps of a synthetic sequence with inputs of their own, which all stay in memory."""
 
 
 def _path_of(model: onnx.ModelProto | str | Path) -> str:

@@ -1,0 +1,99 @@
+"""The way back from a rescaled model: stored values, epsilons and products as in the original."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from amp_rewrite.errors import ModelError
+from amp_rewrite.model import constants, graph_edits
+from amp_rewrite.onnx_facts.operators import NORMS
+from amp_rewrite.onnx_types import schema
+from amp_rewrite.rewriting import editing
+from amp_rewrite.rewriting.plan import Rescaled
+
+
+def undo(model: ir.Model, rescaled: Rescaled) -> int:
+    """Undo the exponents of a model in float32; return the number of edits.
+
+    Raises ModelError, before any edit, where the model is no longer the one that was rescaled.
+    """
+    try:
+        edits = _Edits(model, rescaled)
+    except (LookupError, ValueError) as error:
+        problem = "the exponents in its metadata are those of another graph"
+        raise ModelError(problem, remedy="restore the model as it was rewritten") from error
+    edits.apply()
+    return len(edits.tensors) + len(edits.norms) + len(edits.products)
+
+
+def scaled(block: NDArray[Any], e: int) -> NDArray[Any]:
+    """Return stored values times 2**-e; raise ModelError where bits would be lost."""
+    result = np.asarray(np.ldexp(block, -e), block.dtype)
+    if not np.array_equal(np.ldexp(result, e), block, equal_nan=True):
+        raise ModelError(
+            "a stored value loses bits when it is scaled", remedy="rewrite without `Options.rescale`"
+        )
+    return result
+
+
+class _Edits:
+    """The edits of a model: the exponents of its `tensors` and of the data of its `norms`, and the Muls that
+    make `products`. Raises LookupError and ValueError where it lacks any.
+    """
+
+    def __init__(self, model: ir.Model, rescaled: Rescaled) -> None:
+        self._graph, self._constants = model.graph, constants.find(model)
+        nodes = {value.name: node for node in model.graph for value in node.outputs}
+        computed = {each.value: each.exponent for each in rescaled.values if each.reader is None}
+        self.tensors: dict[ir.Value, int] = {}
+        uses: dict[ir.Value, int] = {}
+        for each in rescaled.values:
+            if each.reader is not None:
+                value = nodes[each.reader].inputs[each.port]
+                if value not in self._constants or self.tensors.setdefault(value, each.exponent) != (
+                    each.exponent
+                ):
+                    raise ValueError(each)
+                uses[value] = uses.get(value, 0) + 1
+        if any(len(value.uses()) != count for value, count in uses.items()):
+            raise ValueError(uses)
+        self.norms = {node: e for node in nodes.values() if (e := computed.get(_data_of(node) or "", 0))}
+        self.products = [self._factors(nodes[name]) for name in rescaled.products]
+
+    def _factors(self, mul: ir.Node) -> tuple[ir.Node, ir.Value, ir.Value]:
+        """Return a Mul, the factor that it scales, and the power of two."""
+        one, other = mul.inputs
+        factor, power = (one, other) if other in self._constants else (other, one)
+        if factor is None or power not in self._constants:
+            raise ValueError(mul)
+        return mul, factor, power
+
+    def apply(self) -> None:
+        """Carry out the edits."""
+        for value, e in self.tensors.items():
+            constant, conversion = self._constants[value], partial(scaled, e=-e)
+            tensor = editing.converted(conversion, ir.DataType.FLOAT, constant, constant.tensor.name)
+            graph_edits.store(constant, tensor)
+        for node, e in self.norms.items():
+            epsilon = np.float32(schema.number(node, "epsilon", 0.0))
+            node.attributes["epsilon"] = ir.AttrFloat32("epsilon", float(np.ldexp(epsilon, 2 * e)))
+        for mul, factor, power in self.products:
+            product = mul.outputs[0]
+            if product.is_graph_output():
+                product.name, factor.name = factor.name, product.name
+            ir.convenience.replace_all_uses_with(product, factor, replace_graph_outputs=True)
+            graph_edits.remove([mul])
+            if not power.uses() and power.is_initializer():
+                graph_edits.unregister(power, self._graph)
+
+
+def _data_of(node: ir.Node) -> str | None:
+    """Return the name of the data of a norm with an epsilon; None for other nodes."""
+    ports, _ = NORMS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type), ((), ()))
+    value = node.inputs[ports[0]] if ports else None
+    return value.name if value is not None and schema.number(node, "epsilon", 0.0) else None

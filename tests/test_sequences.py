@@ -1,0 +1,152 @@
+"""A sequence as a sample: each model goes on from its own state."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+from amp_rewrite import Options, Pins, observe, rewrite, tune, verify
+from amp_rewrite.errors import FeedError, OptionError
+from amp_rewrite.running import sessions
+from tests import text
+from tests.commands import failure, run
+
+pytest.importorskip("onnxruntime")
+
+AVERAGE = """g (float[16] x, float[16] state) => (float[16] y, float[16] new_state)
+    <float keep = {0.999}, float take = {0.001}> {
+    [kept] a = Mul(state, keep)
+    [taken] b = Mul(x, take)
+    [sum] new_state = Add(a, b)
+    [end] y = Identity(new_state)
+}"""
+CACHE = """g (float[1,4] x, float[p,4] past) => (float[1,4] y, float[q,4] present) {
+    present = Concat<axis = 0>(past, x)
+    y = ReduceSum<keepdims = 1>(present)
+}""".replace("ReduceSum<keepdims = 1>(present)", "ReduceMax<axes = [0]>(present)")
+
+
+def sample(seed=0, **more):
+    """Inputs of a step, with a state near 1."""
+    random = np.random.default_rng(seed)
+    return {"x": random.uniform(0.5, 1.5, 16).astype(np.float32), "state": np.ones(16, np.float32), **more}
+
+
+def blind(**options):
+    """The moving average in half, whatever that does."""
+    return rewrite(text.model(AVERAGE), Options(level="unsafe-force-all", **options)).model
+
+
+@pytest.mark.parametrize("io", ["keep", "half", "state"])
+def test_errors_add_up_over_steps(io):
+    """A step is within every bound, and five hundred are not; types of states may differ."""
+    before, after = text.model(AVERAGE), blind(io=io)
+    samples = [sample(seed) for seed in range(8)]
+    assert verify(before, after, samples, io=io).error < 1e-3
+    verdict = verify(before, after, samples, io=io, steps=500)
+    assert verdict.error > 0.03
+    assert not verdict.ok
+    assert (verdict.samples, verdict.steps) == (1, 500)
+    assert verify(before, before, samples, steps=500).ok
+
+
+def by_hand(model, samples, steps):
+    """The outputs y of a chain of runs."""
+    session = sessions.open_session(model)
+    state, outputs = samples[0]["state"], []
+    for at in range(steps):
+        y, state = session.run(["y", "new_state"], {"x": samples[at % len(samples)]["x"], "state": state})
+        outputs.append(y)
+    return np.array(outputs)
+
+
+def test_each_model_feeds_its_own_state():
+    """The errors are those of two separate chains; the samples of a sequence come in turn."""
+    before, after = text.model(AVERAGE), text.model(AVERAGE.replace("0.999", "0.99"))
+    samples = [sample(seed) for seed in range(3)]
+    one, two = (by_hand(model, samples, 7) for model in (before, after))
+    verdict = verify(before, after, samples, steps=7)
+    found = next(output for output in verdict.outputs if output.name == "y").by_sample
+    wanted = np.linalg.norm(two - one, axis=1) / np.linalg.norm(one, axis=1)
+    assert found == pytest.approx(wanted, rel=1e-4)
+
+
+def test_consecutive_samples_are_a_sequence():
+    """Further samples are further sequences, and each begins with the state of its first sample."""
+    before, after = text.model(AVERAGE), blind()
+    samples = [sample(seed, state=np.full(16, 1.0 + seed, np.float32)) for seed in range(4)]
+    verdict = verify(before, after, samples, steps=2)
+    assert (verdict.samples, verdict.steps) == (2, 2)
+    apart = [verify(before, after, samples[at : at + 2], steps=2) for at in (0, 2)]
+    for which, output in enumerate(verdict.outputs):
+        assert output.by_sample == sum((one.outputs[which].by_sample for one in apart), ())
+
+
+def test_what_grows_keeps_its_last_entries():
+    """As a window over a cache: what was in it at first has left it after as many steps."""
+    model = text.model(CACHE)
+    past = np.full((3, 4), 9, np.float32)
+    samples = [{"x": np.full((1, 4), at, np.float32), "past": past} for at in range(6)]
+    seen = observe(model, samples, steps=6)
+    assert (seen.samples, seen["present"].high, seen["y"].low) == (1, 9, 3)
+    with pytest.raises(FeedError, match="past"):
+        observe(model, {"x": np.ones((1, 4), np.float32)}, steps=2)
+    with pytest.raises(FeedError, match="the state 'past' has no elements"):
+        observe(model, {"x": np.ones((1, 4), np.float32), "past": past[:0]}, steps=2)
+
+
+def test_observation_merges_all_steps():
+    """A state that grows is seen at its largest."""
+    model = text.model(AVERAGE.replace("0.999", "2.0"))
+    assert observe(model, sample())["new_state"].high == pytest.approx(2, rel=0.01)
+    assert observe(model, sample(), steps=10)["new_state"].high == pytest.approx(1024, rel=0.01)
+
+
+def test_a_search_looks_at_all_steps():
+    """The plan that it takes is within the bound after all of them."""
+    before = text.model(AVERAGE)
+    options = Options(io="keep", pins=Pins(), lists="default", device="t4")
+    samples = [sample(seed) for seed in range(2)]
+    tuned = tune(before, samples, options, max_error=1e-3, steps=300, prefer="flops")
+    result = rewrite(before, replay=tuned.plan).model
+    assert verify(before, result, samples, steps=300).error <= 1e-3
+    assert tuned.verdict.steps == 300
+
+
+def test_a_model_without_state_is_refused(tmp_path):
+    """By name, before anything is done."""
+    model = text.model("g (float[4,4] x) => (float[4,4] y) { y = MatMul(x, x) }")
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(OptionError, match="`steps` needs state"):
+        verify(model, model, steps=2)
+    said = "--steps needs state: no input and output of the model pair up by their names and types"
+    for command in (("m.onnx",), ("verify", "m.onnx", "m.onnx"), ("tune", "m.onnx")):
+        arguments = [tmp_path / part if part.endswith("onnx") else part for part in command]
+        assert said in failure(*arguments, "--steps", "3")
+    assert "--steps has no effect with --no-verify" in failure(
+        tmp_path / "m.onnx", "--no-verify", "--steps", "3"
+    )
+    assert not (tmp_path / "m_fp16.onnx").exists()
+
+
+def test_the_command(tmp_path, monkeypatch):
+    """It compares, repairs and calibrates on sequences, and says which step is worst."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(text.model(AVERAGE), "m.onnx")
+    np.savez("x.npz", **sample())
+    force = ("--level", "unsafe-force-all", "--observe", "never")
+    assert run("m.onnx", "--data", "x.npz", *force, "-o", "h.onnx", "--io", "state").exit_code == 0
+    flags = ("--data", "x.npz", *force, "-o", "h.onnx", "--io", "state", "--steps", "500")
+    done = run("m.onnx", *flags, "--json", "r.json")
+    assert done.exit_code == 1
+    assert "compared with the original on 1 given sample of 500 steps" in done.stdout
+    assert "in step 500 of 500, " in done.stdout
+    assert json.loads((tmp_path / "r.json").read_text())["verification"]["steps"] == 500
+    assert "input 'state' is too coarse in float16" in done.stdout
+    assert "--io state --keep-io state --keep-io new_state" in done.stdout
+    verified = run("verify", "m.onnx", "h.onnx", "--io", "state", "--data", "x.npz", "--steps", "500")
+    assert verified.exit_code == 1
+    seen = run("m.onnx", "--calibrate", "x.npz", "--steps", "50", "--save-observed", "o.json", "-o", "c.onnx")
+    assert seen.exit_code in (0, 1)
+    assert json.loads((tmp_path / "o.json").read_text())["samples"] == 1

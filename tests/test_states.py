@@ -1,0 +1,142 @@
+"""Inputs and outputs that are state: which pair up, and half for them alone."""
+
+import re
+
+import onnx
+import pytest
+from onnx import TensorProto
+
+from amp_rewrite import Options, rewrite, verify
+from amp_rewrite.model import loading, states
+from amp_rewrite.onnx_types import element_types
+from tests import text
+from tests.commands import failure, run
+
+CACHE = """g (float[64,64] x, float[n,64] past_0_key, float[64,64] h) =>
+    (float[64,64] logits, float[m,64] present_0_key, float[64,64] h_out) <float[64,64] w, float[64,64] v> {
+    a = MatMul(x, w)
+    b = Add(a, h)
+    h_out = Relu(b)
+    k = MatMul(h_out, v)
+    present_0_key = Concat<axis = 0>(past_0_key, k)
+    t = Transpose(present_0_key)
+    s = MatMul(h_out, t)
+    logits = MatMul(s, present_0_key)
+}"""
+
+
+def ports(model):
+    """The element types of inputs and outputs by name."""
+    graph = model.graph
+    return {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
+
+
+def halves(model):
+    """The names of the inputs and outputs in half."""
+    return {name for name, kind in ports(model).items() if kind == TensorProto.FLOAT16}
+
+
+@pytest.mark.parametrize(
+    ("given", "returned"),
+    [
+        ("h", "h_out"),
+        ("h_in", "h_out"),
+        ("in_cache0", "out_cache0"),
+        ("state", "new_state"),
+        ("state", "stateN"),
+        ("h0", "hn"),
+        ("past_key_values_3_value", "present_3_value"),
+        ("past_key_self_0", "present_key_self_0"),
+        ("x", None),
+    ],
+)
+def test_what_pairs_up(given, returned):
+    """Names of exporters, but nothing by type alone, and never another type or size."""
+    for kind, shape, pairs in (("float", 4, True), ("int64", 4, False), ("float", 5, False)):
+        body = f"g (float[4] {given}, {kind}[{shape}] z) => ({kind}[{shape}] {returned or 'y'})"
+        name = returned or "y"
+        graph = loading.load(text.unchecked(f"{body} {{ {name} = Identity(z) }}")).model
+        borders = states.borders(graph.graph, element_types.infer(graph))
+        wanted = {f"{given} -> {returned}"} if pairs and returned else set()
+        assert set(map(str, states.by_name(borders))) == wanted
+
+
+STATE = {"past_0_key", "present_0_key", "h", "h_out"}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"io": "state"}, STATE),
+        ({"io": "state", "keep_io": "h.*"}, {"past_0_key", "present_0_key"}),
+        ({"io": "half", "keep_io": "logits"}, STATE | {"x"}),
+        ({"io": "half", "keep_io": ["[hx]", "p.*"]}, {"h_out", "logits"}),
+        ({"io": "half", "keep_io": "past_0_key"}, STATE - {"past_0_key"} | {"x", "logits"}),
+    ],
+)
+def test_what_becomes_half(options, expected):
+    """The state alone, and not what `keep_io` names; a name is itself before it is an expression."""
+    result = rewrite(text.model(CACHE), Options(**options))
+    assert halves(result.model) == expected
+    assert result.report.state is None
+    assert verify(text.model(CACHE), result.model, io=options["io"]).signature == ()
+    assert len(verify(text.model(CACHE), result.model).signature) == len(expected)
+
+
+def test_the_report_counts_what_it_would_save():
+    """Exactly the Casts that --io state does without."""
+    kept, halved = (rewrite(text.model(CACHE), Options(io=io)).report for io in ("keep", "state"))
+    assert kept.casts_added - halved.casts_added == kept.state.casts > 0
+    assert [str(pair) for pair in kept.state.pairs] == ["past_0_key -> present_0_key", "h -> h_out"]
+    assert kept.to_json()["state"]["casts"] == kept.state.casts
+
+
+AVERAGE = """g (float[64,64] x, float[64,64] state) => (float[64,64] new_state)
+    <float keep = {0.999}, float take = {0.001}, float[64,64] w> {
+    m = MatMul(x, w)
+    a = Mul(state, keep)
+    b = Mul(m, take)
+    new_state = Add(a, b)
+}"""
+
+
+@pytest.mark.parametrize(("keep", "count"), [("", 1), ("state", 1), (".*state", 0)])
+def test_a_state_that_is_added_up_is_warned_of(keep, count):
+    """Its sum stays float32, and would still be rounded in every step."""
+    options = Options(io="half", keep_io=(keep,) if keep else ())
+    warnings = rewrite(text.model(AVERAGE), options).report.warnings
+    said = "the state state -> new_state is added up step by step, and half rounds it in every step"
+    assert sum(warning.startswith(said) for warning in warnings) == count
+
+
+def test_the_command_says_so(tmp_path):
+    """In one line, and not where there is no state."""
+    onnx.save(text.model(CACHE), tmp_path / "m.onnx")
+    done = run(tmp_path / "m.onnx", "--no-verify").stdout
+    (line,) = re.findall("^state .*", done, re.MULTILINE)
+    pairs = "float32 in 2 pairs of inputs and outputs, such as past_0_key -> present_0_key"
+    assert re.fullmatch(rf"state +{pairs}: --io state makes them half, without \d Casts", line)
+    flags = ("--io", "state", "--keep-io", "h.*", "-o", tmp_path / "h.onnx")
+    assert run(tmp_path / "m.onnx", *flags).exit_code == 0
+    assert halves(onnx.load(tmp_path / "h.onnx")) == {"past_0_key", "present_0_key"}
+    verified = run("verify", tmp_path / "m.onnx", tmp_path / "h.onnx", "--io", "state")
+    assert "and was tensor" not in verified.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            ("--io", "state"),
+            "--io state finds no state: no input and output pair up by their names",
+        ),
+        (("--io", "half", "--keep-io", "z.*"), "no float32 input or output is called 'z.*'; there are x, y"),
+        (("--io", "half", "--keep-io", "("), "--keep-io ( is not a valid regular expression"),
+        (("--keep-io", "x"), "--keep-io is for --io half"),
+    ],
+)
+def test_what_is_refused(tmp_path, flags, words):
+    """With one line and exit code 2."""
+    onnx.save(text.model("g (float[4,4] x) => (float[4,4] y) { y = MatMul(x, x) }"), tmp_path / "m.onnx")
+    assert words in failure(tmp_path / "m.onnx", *flags)
+    assert not (tmp_path / "m_fp16.onnx").exists()

@@ -1,0 +1,139 @@
+"""`--storage-only`: weights in half behind Casts, and all arithmetic in float32."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from amp_rewrite import Options, Pins, measure_coverage, restore, rewrite
+from tests import real_models, text
+from tests.commands import failure, run
+
+ONLY = Options(storage_only=True)
+LAYER = """g (float[2,16] x) => (float[2,16] y) <float[16,16] w, float[16] b> {
+    [product] p = MatMul (x, w)
+    [sum] y = Add (p, b) }"""
+ROUNDED = """g (float[2,16] x) => (float[2,16] y) <float16[16,16] w, float[16] b> {
+    [w__float32] w__float32 = Cast <to = 1> (w)
+    [product] p = MatMul (x, w__float32)
+    [sum] y = Add (p, b) }"""
+
+
+def test_a_weight_is_half_behind_a_cast():
+    """A bias is smaller than the Cast that it would need, and stays; no node is half."""
+    report = text.becomes(LAYER, ROUNDED, ONLY).report
+    assert (report.nodes.half, report.stored_half, report.stored_full, report.obstacle) == (0, 1, 0, None)
+    assert report.certificate.proved
+    assert rewrite(text.model(LAYER)).report.stored_full is None
+
+
+def test_nothing_but_the_form_of_weights_changes():
+    """No BatchNormalization is merged, no constant folded, no opset raised: only the rounding differs."""
+    before = """<ir_version: 8, opset_import: ["" : 11]> g (float[1,16,4,4] x) => (float[1,16,4,4] y)
+        <float[16,16,1,1] w, float[16] s, float[16] b, float[16] m, float[16] v> {
+        [scale] k = Neg (w)
+        [conv] c = Conv (x, k)
+        [norm] n = BatchNormalization (c, s, b, m, v)
+        [clip] y = Clip (n) }"""
+    result = text.rewritten(text.model(before), ONLY)
+    assert [node.name for node in result.model.graph.node] == ["w__float32", "scale", "conv", "norm", "clip"]
+    assert result.model.opset_import[0].version == 11
+
+
+@pytest.mark.parametrize(
+    ("operator", "weight", "options"),
+    [
+        pytest.param("MatMul", np.full((16, 16), 7e4), ONLY, id="overflows"),
+        pytest.param("MatMul", np.full((16, 16), 3e-6), ONLY, id="subnormal"),
+        pytest.param("Div", np.full((16, 16), 1e-9), ONLY, id="flushed divisor"),
+        pytest.param("MatMul", np.full((16, 16), 0.3), Options(storage_only=True, pins=Pins("n")), id="kept"),
+    ],
+)
+def test_what_half_does_not_hold_stays(operator, weight, options):
+    """As do the weights of nodes that are kept in float32; the report counts them."""
+    before = f"g (float[16,16] x) => (float[16,16] y) <float[16,16] w> {{ [n] y = {operator} (x, w) }}"
+    result = text.rewritten(text.model(before, {"w": weight.astype(np.float32)}), options)
+    assert result.model.graph.initializer[0].data_type == onnx.TensorProto.FLOAT
+    assert (result.report.stored_half, result.report.stored_full) == (0, 1)
+
+
+def test_float32_again():
+    """`restore` undoes the Casts, and leaves the rounding."""
+    result = rewrite(text.model(LAYER), ONLY)
+    assert measure_coverage(result.model).nodes.half == 0
+    restored = restore(result.model).model
+    assert [node.op_type for node in restored.graph.node] == ["MatMul", "Add"]
+    weight = numpy_helper.to_array(restored.graph.initializer[0])
+    assert weight.dtype == np.float32
+    assert np.array_equal(weight, weight.astype(np.float16).astype(np.float32))
+
+
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_the_command(tmp_path, half):
+    """Weights beside the model, the proof, the JSON, and a plan that gives the same again."""
+    onnx.save(text.model(LAYER), tmp_path / "m.onnx")
+    flags = ("--external-data", "always", "--no-verify")
+    asked = (
+        "--storage-only",
+        "--to",
+        half,
+        "--json",
+        tmp_path / "r.json",
+        "--save-plan",
+        tmp_path / "p.json",
+    )
+    told = run(tmp_path / "m.onnx", "-o", tmp_path / "a.onnx", *flags, *asked).output
+    assert f"storage  1 weight in {half}, behind Casts to float32" in told
+    assert "proof    proved equal but for precision" in told
+    assert json.loads((tmp_path / "r.json").read_text())["stored_half"] == 1
+    run(tmp_path / "m.onnx", "-o", tmp_path / "b.onnx", *flags, "--plan", tmp_path / "p.json")
+    one, other = (onnx.load(tmp_path / f"{name}.onnx") for name in "ab")
+    assert one.graph == other.graph
+    assert "only weights are to be half" in run("explain", tmp_path / "a.onnx").output
+
+
+def test_nothing_is_forced_beside_it(tmp_path):
+    """A pin that asks for half arithmetic contradicts the flag."""
+    onnx.save(text.model(LAYER), tmp_path / "m.onnx")
+    line = failure(tmp_path / "m.onnx", "--storage-only", "--force-half", "sum")
+    assert line == "amp-rewrite: --storage-only and --force-half contradict each other; leave out one"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [each["name"] for each in real_models.INDEX if each["runs"]])
+def test_a_real_model_differs_by_the_rounding_of_weights(name):
+    """With its weights rounded in place, the original computes the same as the result."""
+    runtime = pytest.importorskip("onnxruntime")
+    original = onnx.load(real_models.path(name))
+    result = rewrite(original, ONLY)
+    halves = {t.name for t in _tensors(result.model) if t.data_type == onnx.TensorProto.FLOAT16}
+    saved = 0
+    for tensor in _tensors(original):
+        if tensor.name in halves and tensor.data_type == onnx.TensorProto.FLOAT:
+            array = numpy_helper.to_array(tensor)
+            saved += array.nbytes // 2
+            tensor.CopyFrom(numpy_helper.from_array(array.astype(np.float16).astype(np.float32), tensor.name))
+    expected, got = (
+        runtime.InferenceSession(each.SerializeToString()).run(None, real_models.feeds(name))
+        for each in (original, result.model)
+    )
+    for one, other in zip(expected, got, strict=True):
+        if isinstance(one, np.ndarray) and one.dtype.kind == "f" and one.size:
+            finite = np.isfinite(one)
+            assert np.array_equal(one[~finite], other[~finite], equal_nan=True)
+            error = np.abs(one[finite] - other[finite]).max(initial=0)
+            assert error <= 1e-5 * np.abs(one[finite]).max(initial=0)
+    if saved > 0.48 * original.ByteSize():
+        assert result.model.ByteSize() < 0.55 * original.ByteSize()
+
+
+def _tensors(model):
+    """The stored tensors of a model, those of Constant nodes under the names of their outputs."""
+    for graph in text.graphs(model.graph):
+        yield from graph.initializer
+        for node in graph.node:
+            if node.op_type == "Constant" and node.attribute[0].HasField("t"):
+                node.attribute[0].t.name = node.output[0]
+                yield node.attribute[0].t
