@@ -1,6 +1,6 @@
 """Errors of real models under emulation, as a table: every model of a folder, rewritten at the defaults.
 
-    python benchmarks/accuracy.py FOLDER --markdown docs/accuracy.md
+    python benchmarks/accuracy.py FOLDER --markdown benchmarks/results/accuracy.md
 
 FOLDER is any folder of models with their inputs beside them (`model.npz` for `model.onnx`; model_folder.py
 says more); models without inputs are left out. Each model runs in a separate process: a runtime that crashes
@@ -32,12 +32,12 @@ by a search if that does not help, as by `amp-rewrite MODEL`. "observed" counts 
 in float32 for that reason. Where float16 cannot store an output well, the last product before it stays
 float32. {good} of {all} models are within the default tolerances; the errors of others are bold, 0 where all
 outputs are constant, which proves nothing. The error of an output is the RMS of the difference divided by
-the spread of the output, as docs/verification.md says. The
+the spread of the output. The
 floor is the error of rounding the output alone, and the noise is the difference between float32 with and
 without onnxruntime's optimisation. The last column names the node to look at: the first that produces an
 infinite value, or else the one that adds most error.
 
-Made on {date} by `python benchmarks/accuracy.py FOLDER --markdown docs/accuracy.md` with {versions}.
+Made on {date} by `python benchmarks/accuracy.py FOLDER --markdown FILE` with {versions}.
 FOLDER is a folder of models with their inputs beside them (`model.npz` for `model.onnx`), and is not part of
 this repository; `benchmarks/model_folder.py` describes it, so that you can use your own.
 
@@ -74,6 +74,7 @@ def measure(model: Model) -> dict[str, Any]:
     }
 
 
+_LONGEST = 64
 _FLAGS = ("--provider", "cpu", "--per-node", "--require-verify")
 
 
@@ -115,7 +116,11 @@ def _line(name: str, row: dict[str, Any]) -> str:
     error = f"{row['error']:.1e}" if row["ok"] else f"**{row['error']:.1e}**"
     others = " | ".join(f"{row[key]:.1e}" for key in ("floor", "noise", "relative_l2"))
     counts = f"{share} | {row['casts']} | {row['observed'] or ''}"
-    return f"| {name} | {counts} | {error} | {others} | {row['non_finite']} | {row['worst']} |"
+    return f"| {name} | {counts} | {error} | {others} | {row['non_finite']} | {_cut(row['worst'])} |"
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 :]}"
 
 
 def main() -> None:

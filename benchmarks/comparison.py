@@ -1,7 +1,7 @@
 """Our results and those of other tools on real models: what converts, is valid, loads and is close.
 
     python benchmarks/peers.py VENVS                     # once: a virtual environment for each tool
-    python benchmarks/comparison.py FOLDER --peers-venv VENVS --markdown docs/comparison-table.md
+    python benchmarks/comparison.py FOLDER --peers-venv VENVS --markdown benchmarks/results/comparison.md
 
 FOLDER is any folder of models with their inputs beside them (`model.npz` for `model.onnx`; model_folder.py
 says more). Each tool keeps inputs and outputs in float32 and is at its defaults otherwise. Conversions and

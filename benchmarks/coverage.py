@@ -1,6 +1,6 @@
 """Precision coverage of real models, as a table: every model of a folder, rewritten at the defaults.
 
-    python benchmarks/coverage.py FOLDER --markdown docs/coverage.md
+    python benchmarks/coverage.py FOLDER --markdown benchmarks/results/coverage.md
 
 FOLDER is any folder of models with their inputs beside them (`model.npz` for `model.onnx`; model_folder.py
 says more). Only the shapes of the inputs matter here: they determine the sizes of open dimensions. For a
@@ -48,7 +48,7 @@ PRODUCTS = frozenset(
 HEADING = """# Precision coverage of real models
 
 Each model is rewritten to float16 at the defaults and measured by `amp-rewrite coverage`
-([what is counted](coverage-rules.md#what-is-counted)). Open dimensions have the sizes of each model's own
+(docs/ci.md says what that counts). Open dimensions have the sizes of each model's own
 inputs, or 64 if it has none. Shares are of floats; FLOPs on integers are listed separately. The cause is the
 one that keeps most FLOPs in float32 according to `amp-rewrite explain`, with its share of all FLOPs.
 
@@ -56,7 +56,7 @@ one that keeps most FLOPs in float32 according to `amp-rewrite explain`, with it
 convolutions, recurrent cells, attention). {good} of these have at least 90 % of their floating-point FLOPs
 in half; the others are listed below the table, with all their causes of float32.
 
-Made on {date} by `python benchmarks/coverage.py FOLDER --markdown docs/coverage.md` with {versions}.
+Made on {date} by `python benchmarks/coverage.py FOLDER --markdown FILE` with {versions}.
 FOLDER is a folder of models with their inputs beside them (`model.npz` for `model.onnx`), and is not part of
 this repository; `benchmarks/model_folder.py` describes it, so that you can use your own.
 

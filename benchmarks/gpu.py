@@ -3,8 +3,8 @@
     python benchmarks/gpu.py [--seconds 10] [--peers-venv VENVS] [--json FILE] [--kernels FILE]
     python benchmarks/gpu.py --small --provider cpu     # without CUDA: does the script work?
 
-docs/gpu.md describes the table. Runs of all models of a network are interleaved in this process; each
-conversion has a separate process.
+docs/measurements.md describes the table. Runs of all models of a network are interleaved in this process;
+each conversion has a separate process.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     python benchmarks/kernels.py --webgpu --json benchmarks/results/kernels_webgpu.json
 
 The last lists those of the WebGPU provider, which is a package of its own and needs no adapter for it. The
-second extracts from such a file what decides where half can run. docs/gpu.md describes the two.
+second extracts from such a file what decides where half can run. docs/measurements.md describes the two.
 """
 
 from __future__ import annotations

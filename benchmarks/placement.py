@@ -1,6 +1,6 @@
 """What onnxruntime's CUDA provider executes of real models and of our results, as a table.
 
-    python benchmarks/placement.py FOLDER --markdown docs/placement.md
+    python benchmarks/placement.py FOLDER --markdown benchmarks/results/placement.md
     python benchmarks/placement.py FOLDER --to bfloat16        # one of the two, printed
 
 FOLDER is any folder of models. Needs onnxruntime-gpu (`pip install
@@ -51,7 +51,7 @@ names what the result has more of than the model: Casts that onnxruntime inserts
 
 {where}
 
-Made on {date} by `python benchmarks/placement.py FOLDER --markdown docs/placement.md` with {versions}.
+Made on {date} by `python benchmarks/placement.py FOLDER --markdown FILE` with {versions}.
 FOLDER is a folder of models; it is not part of this repository.
 
 ## In all

@@ -31,7 +31,7 @@ PACKAGES = ("onnx", "onnx-ir")
 HEADING = """# Predicted times of real models
 
 Predicted, not measured: a roofline of bytes and FLOPs with a launch for each kernel, as
-[prediction.md](prediction.md) describes it, for {device} and {half} at the defaults. "x float32" is how
+docs/decisions.md describes it, for {device} and {half} at the defaults. "x float32" is how
 many times as fast as float32 (without TF32) the model is predicted to be; "unpruned" is the same without the
 rule `prune`, and "everything" with all that the types allow in half, whether there are kernels or not. At
 large sizes, the small sizes of demonstrations count as large, and open dimensions; as given, only these. At

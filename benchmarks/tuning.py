@@ -1,6 +1,6 @@
 """The plans that `tune` finds for real models within an error, as a table.
 
-    python benchmarks/tuning.py FOLDER --markdown docs/tuning-table.md NAME ...
+    python benchmarks/tuning.py FOLDER --markdown benchmarks/results/tuning.md NAME ...
 
 FOLDER is any folder of models with their inputs beside them (`model.npz` for `model.onnx`; model_folder.py
 says more). Each NAME is tuned in a process of its own.

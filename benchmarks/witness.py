@@ -1,6 +1,6 @@
 """Emulation against real half arithmetic, as a table: every model of a folder that WebGPU runs.
 
-    python benchmarks/witness.py FOLDER --markdown docs/witness-table.md
+    python benchmarks/witness.py FOLDER --markdown benchmarks/results/witness.md
 
 FOLDER is any folder of models with their inputs beside them (`model.npz` for `model.onnx`; model_folder.py
 says more). Each model is rewritten at the defaults and compared with itself in float32 three times: with half
@@ -41,7 +41,7 @@ HEADING = """# Emulation against real half arithmetic
 Each model is rewritten to float16 {how} and runs on its own inputs; the error is the
 relative L2 of the worst output against float32, with the number of values that are finite only in float32
 in brackets. "emulated" rounds every half value, "sums too" rounds every product and partial sum as well, and
-"WebGPU" computes in half ([witness.md](witness.md)). The ratios are those of the predicted error to the error
+"WebGPU" computes in half. The ratios are those of the predicted error to the error
 on WebGPU: {float_near} of {all} are within a factor of two with sums in float32, {half_near} with sums in
 half. Errors below {least} are not counted, since half is almost exact there, nor are models that are as far
 off on WebGPU in float32; that error is shown where the one in half exceeds twice the prediction. "nodes" is

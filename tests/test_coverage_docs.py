@@ -15,7 +15,7 @@ from amp_rewrite.demo import network
 
 DOCS = Path(__file__).parents[1] / "docs"
 WORKFLOW = yaml.safe_load((DOCS / "coverage-workflow.yml").read_text(encoding="utf-8"))
-PAGE = (DOCS / "coverage-rules.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "ci.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture

@@ -5,9 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 import yaml
 
+import amp_rewrite
+from amp_rewrite import demo
 from amp_rewrite.cli import main
 from amp_rewrite.cli.commands import loaded
 from amp_rewrite.policy import operator_lists
@@ -17,7 +21,7 @@ pytest.importorskip("onnxruntime")
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
-SHELL = (README, PAGES["rewriting.md"], PAGES["ranges.md"])
+SHELL = (README, PAGES["rewriting.md"], PAGES["decisions.md"])
 """The pages whose shell blocks run, one after another in one folder."""
 CI_BLOCK = re.compile(r"<!-- ci: \w+ -->\n```sh\n.*?```", re.DOTALL)
 
@@ -43,7 +47,7 @@ def run(*command, folder, check=True):
     )
 
 
-@pytest.mark.parametrize("block", blocks("python", README, PAGES["python.md"], PAGES["benchmarks.md"]))
+@pytest.mark.parametrize("block", blocks("python", README, PAGES["python.md"], PAGES["measurements.md"]))
 def test_a_python_block_runs(block, tmp_path):
     """Every Python block runs as it is, with warnings as errors."""
     run(sys.executable, "-W", "error", "-c", block, folder=tmp_path)
@@ -64,6 +68,42 @@ def test_the_shell_blocks_run_in_order(tmp_path, monkeypatch):
         words = [word.strip("'") for word in line.split("  #")[0].split()]
         done = commands.run(*words[1:])
         assert done.exit_code == 0, f"{line}: {done.output}"
+
+
+MISSING = re.compile(r"needs the package|no Dask scheduler|matches no node|is no input of the model")
+"""Packages that not every machine has, and names of a reader's own model."""
+
+
+@pytest.fixture
+def files_of_a_reader(tmp_path, monkeypatch):
+    """A folder with the files that pages name."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("model", "exported", "finetuned", "whisper_encoder", "models/model"):
+        Path(name).parent.mkdir(exist_ok=True)
+        onnx.save(demo.network(), f"{name}.onnx")
+    half = amp_rewrite.rewrite(demo.network()).model
+    for name in ("model_fp16", "broken_fp16"):
+        onnx.save(half, f"{name}.onnx")
+    for name in ("inputs", "models/inputs", "samples/a", "samples/b", "images/a"):
+        Path(name).parent.mkdir(exist_ok=True)
+        np.savez(name, **demo.feeds())
+    onnx.save(demo.train_step(), "step.onnx")
+    Path("zoo.yaml").write_text("models: {one: model.onnx}")
+    Path("evaluate.py").write_text("def mean_ap(*outputs):\n    return 0.5\n")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("files_of_a_reader")
+def test_every_indented_command_runs():
+    """Each succeeds, or says what this machine lacks, in the order of the pages."""
+    lines = dict.fromkeys(
+        line for page in PAGES.values() for line in re.findall(r"^    (amp-rewrite .*)", page, re.MULTILINE)
+    )
+    assert len(lines) > 40
+    for line in lines:
+        words = [word.strip("'") for word in line.split(" # ")[0].split()]
+        done = commands.run(*words[1:])
+        assert done.exit_code == 0 or MISSING.search(done.output), f"{line}: {done.output}"
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ def test_every_script_is_listed_and_documented():
     """The table of packages has every script, and so have the page and the folder's README."""
     scripts = {path.stem for path in FOLDER.glob("*.py")}
     assert scripts == set(NEEDS)
-    for text in ((ROOT / "docs" / "pipelines.md").read_text(), (FOLDER / "README.md").read_text()):
+    for text in ((ROOT / "docs" / "python.md").read_text(), (FOLDER / "README.md").read_text()):
         assert all(f"`{name}.py`" in text for name in scripts)
 
 

@@ -79,11 +79,19 @@ def test_every_target_is_in_the_table():
     assert "<!-- targets: -->" in PAGES["targets.md"]
 
 
+def test_every_table_is_on_the_page():
+    """What the benchmarks wrote, one level below the page's own headline."""
+    text = generated_docs.on_page_markdown(PAGES["measurements.md"])
+    for path in (ROOT / "benchmarks" / "results").glob("*.md"):
+        assert f"\n#{path.read_text(encoding='utf-8').splitlines()[0]}\n" in text, path.name
+    assert "<!-- measured" not in text
+
+
 def test_every_benchmark_is_on_the_page():
     """With the command that runs it; modules that others import have none."""
     for path in (ROOT / "benchmarks").glob("*.py"):
         if "__main__" in path.read_text(encoding="utf-8"):
-            assert f"`python benchmarks/{path.name}" in PAGES["benchmarks.md"], path.name
+            assert f"`python benchmarks/{path.name}" in PAGES["measurements.md"], path.name
 
 
 def test_every_page_has_its_place():

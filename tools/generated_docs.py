@@ -1,13 +1,11 @@
-"""What the documentation site takes from the code, as Markdown: help of commands, operator lists, targets.
-
-Needs nothing that the site needs; `tools/site_pages.py` puts it into the pages.
-"""
+"""A hook of mkdocs: parts of pages that come from the code (help, lists, targets) and from benchmarks."""
 
 from __future__ import annotations
 
 import html
 import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import click
 
@@ -20,6 +18,7 @@ from amp_rewrite.policy.targets import Target
 
 _SPECIAL = re.compile(r"([\\`*_\[\]#])")
 _FLAG = re.compile(r"(?<![\w-])(--?[a-z][\w-]*)")
+_MEASURED = Path(__file__).parents[1] / "benchmarks" / "results"
 
 
 class MarkdownFormatter(click.HelpFormatter):
@@ -106,9 +105,21 @@ def _target(target: Target) -> str:
     return f"| `{target.name}` | {len(table)} | {' | '.join(counts)} |"
 
 
+def measurement(name: str) -> str:
+    """A table that a benchmark wrote, one level of headings below the page that has it."""
+    return re.sub(r"^#", "##", (_MEASURED / f"{name}.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
 MADE: dict[str, Callable[[str], str]] = {
     "help": command_help,
     "list": operator_list,
     "targets": known_targets,
+    "measured": measurement,
 }
 """What a page asks for with `<!-- NAME: ARGUMENT -->` on a line of its own."""
+_REQUEST = re.compile(rf"^<!-- ({'|'.join(MADE)}): ?([\w.-]*) ?-->$", re.MULTILINE)
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """A page with what it asks for; mkdocs calls this."""
+    return _REQUEST.sub(lambda request: MADE[request[1]](request[2]), markdown)

@@ -61,7 +61,7 @@ _FLAGS = (
     read_path(
         "--rules",
         "FILE",
-        "Rules as YAML, see docs/coverage-rules.md; a flag overrides the rule in the file.",
+        "Rules as YAML, see docs/ci.md; a flag overrides the rule in the file.",
         "file",
     ),
     _share("--min-flops", "The least share of FLOPs in half, 0 to 1."),

@@ -187,7 +187,7 @@ ONNXRUNTIME_WEBGPU = Target(
 )
 """onnxruntime's WebGPU provider, as in browsers, by the kernels that onnxruntime-ep-webgpu 0.4.0 registers.
 They accumulate in half: normal numbers lose 4.7e-3 of 1024 products and 6.5e-3 of 2048, positive ones 4.3e-3
-and 1.0e-2 (docs/witness.md).
+and 1.0e-2 (docs/targets.md).
 """
 
 TENSORRT = Target(
