@@ -227,7 +227,7 @@ def test_verify_says_how_sums_are_emulated(tmp_path):
     single, half, feeds = tmp_path / "single.onnx", tmp_path / "half.onnx", {"x": np.ones((3, 3), np.float32)}
     onnx.save(parser.parse_model(PRODUCT), single)
     amp_rewrite.rewrite(single, output=half)
-    done = CliRunner().invoke(main, ["verify", str(single), str(half), *_HALF, "--provider", "cpu"])
+    done = CliRunner().invoke(main, ["verify", str(single), str(half), *_HALF, "--provider", "cpu", "-v"])
     assert done.exit_code == 0, done.output
     assert "CPU, float32 against half emulated, sums too" in done.output
     assert verify(single, half, feeds, accumulate="half", device="cpu").how.endswith("emulated, sums too")

@@ -84,7 +84,7 @@ def test_the_command_says_so(tmp_path):
     """In the line on the form; a saved plan gives the same result."""
     onnx.save(proto(LAYER, 17), tmp_path / "m.onnx")
     asked = ("--no-verify", "--opset", "13", "--save-plan", tmp_path / "p.json")
-    assert "form     opset set from 17 to 13, as asked" in run(tmp_path / "m.onnx", *asked).output
+    assert "form     opset set from 17 to 13, as asked" in run(tmp_path / "m.onnx", "-v", *asked).output
     run(tmp_path / "m.onnx", "--no-verify", "--plan", tmp_path / "p.json", "-o", tmp_path / "n.onnx")
     one, other = (onnx.load(tmp_path / name) for name in ("m_fp16.onnx", "n.onnx"))
     assert one.SerializeToString() == other.SerializeToString()

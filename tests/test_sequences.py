@@ -140,7 +140,8 @@ def test_the_command(tmp_path, monkeypatch):
     flags = ("--data", "x.npz", *force, "-o", "h.onnx", "--io", "state", "--steps", "500")
     done = run("m.onnx", *flags, "--json", "r.json")
     assert done.exit_code == 1
-    assert "compared with the original on 1 given sample of 500 steps" in done.stdout
+    assert "made-up" not in done.stdout
+    assert "1 given sample of 500 steps" in done.stdout
     assert "in step 500 of 500, " in done.stdout
     assert json.loads((tmp_path / "r.json").read_text())["verification"]["steps"] == 500
     assert "input 'state' is too coarse in float16" in done.stdout

@@ -77,6 +77,7 @@ def test_the_command(tmp_path, half):
     flags = ("--external-data", "always", "--no-verify")
     asked = (
         "--storage-only",
+        "-v",
         "--to",
         half,
         "--json",

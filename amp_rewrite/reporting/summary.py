@@ -111,7 +111,7 @@ def _state_lines(state: FloatState | None) -> Iterator[SummaryLine]:
         yield SummaryLine("state", f"{pairs}, such as {state.pairs[0]}: {saved}")
 
 
-BRIEF = ("rescaled", "matched", "warning", "BROKEN")
+BRIEF = ("rescaled", "state", "storage", "matched", "warning", "BROKEN")
 """The lines of a summary that a command prints without --verbose."""
 
 

@@ -83,11 +83,11 @@ def largest(verdict: Verdict) -> str:
     worst = next(iter(worst_first(output for output in verdict.outputs if output.is_compared)), None)
     if worst is None:
         return ""
-    source = verdict.inputs
-    inputs = f"made-up images in {source.images.value}" if source.images else "made-up inputs"
+    source, steps = verdict.inputs, f" of {verdict.steps:,} steps" if verdict.steps > 1 else ""
+    inputs = f"made-up images in {source.images.value}" if source.images else f"made-up inputs{steps}"
     if not source.is_synthetic:
         names = some([PurePath(path).name for path in source.paths], _NAMED)
-        inputs = f"{plural(verdict.samples, 'given sample')}{f' from {names}' if names else ''}"
+        inputs = f"{plural(verdict.samples, 'given sample')}{steps}{f' from {names}' if names else ''}"
     limit = f"limit {_limit(worst)}" if worst.limit is not None else "no limit"
     is_error = worst.error is not None and not worst.metrics.non_finite
     error = f"largest error {_error(worst)}" if is_error else f"at worst {_error(worst)}"
