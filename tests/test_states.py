@@ -132,7 +132,7 @@ def test_the_command_says_so(tmp_path):
         ),
         (("--io", "half", "--keep-io", "z.*"), "no float32 input or output is called 'z.*'; there are x, y"),
         (("--io", "half", "--keep-io", "("), "--keep-io ( is not a valid regular expression"),
-        (("--keep-io", "x"), "--keep-io is for --io half"),
+        (("--keep-io", "x"), "--keep-io is for --io half or state"),
     ],
 )
 def test_what_is_refused(tmp_path, flags, words):

@@ -52,7 +52,7 @@ model.onnx --external-data 2                   | say auto, always, never, or a s
 model.onnx --external-data 0GB                 | --external-data 0GB is not a valid value
 explain model.onnx rot                         | no node is called 'rot'; did you mean root
 demo -o model.onnx                             | cannot be written
-model.onnx --keep-io x                         | --keep-io is for --io half; add --io half
+model.onnx --keep-io x                         | --keep-io is for --io half or state; add one
 model.onnx --dry-run --json model.onnx/r.json        | ; choose another place
 verfiy model.onnx model.onnx                   | no command or file 'verfiy'; did you mean verify?
 demo.onx                                       | demo.onx: there is no such file; check the path

@@ -9,7 +9,7 @@ import functools
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -124,36 +124,44 @@ def restored(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
 
 def _is_restored(old: Array, new: Array, half: Half, uses: Counter[Licence]) -> bool:
     """Return whether every element was rounded or saturated to half, and widened again; in float16 perhaps
-    all times a power of two.
+    rounded alone, all times a power of two.
     """
-    exponents = (0, _exponent_of_steps(new)) if half is FLOAT16 else (0,)
-    return any(_is_restored_at(exponent, old, new, half, uses) for exponent in exponents)
+    exact = _is_exact(new, half) | np.isnan(new)
+    if exact.all() and rounded(old, new.astype(half.numpy), uses, half) is None:
+        return True
+    return half is FLOAT16 and any(_is_rounded_at(exponent, old, new) for exponent in _exponents(new))
 
 
-def _is_restored_at(exponent: int, old: Array, new: Array, half: Half, uses: Counter[Licence]) -> bool:
+def _is_exact(array: Array, half: Half) -> Array:
+    """Return the positions of numbers that half represents."""
     with np.errstate(all="ignore"):
-        old, new = (np.ldexp(array, -exponent) if exponent else array for array in (old, new))
-        halves = new.astype(half.numpy)
-    exact = (halves.astype(np.float32).view(np.uint32) == new.view(np.uint32)) | np.isnan(new)
-    return bool(exact.all()) and rounded(old, halves, uses, half) is None
+        return array.astype(half.numpy).astype(np.float32).view(np.uint32) == array.view(np.uint32)
 
 
-def _exponent_of_steps(array: Array) -> int:
-    """Return the e for which all numbers times 2^-e are multiples of float16's smallest; 0 where the largest
-    would not be a normal number of many digits.
+def _is_rounded_at(exponent: int, old: Array, new: Array) -> bool:
+    """Return whether all numbers, times 2^-exponent, were rounded to float16's range, without its low end."""
+    with np.errstate(all="ignore"):
+        old, new = np.ldexp(old, -exponent), np.ldexp(new, -exponent)
+        is_rounded = rounding.convert(old, FLOAT16).astype(np.float32).view(np.uint32) == new.view(np.uint32)
+        mean_square = np.mean(np.square(new.astype(np.float64)))
+    return bool(is_rounded.all() and np.isfinite(new).all() and mean_square >= _LOW_END**2)
+
+
+def _exponents(array: Array) -> Iterator[int]:
+    """Yield the least e at which all numbers times 2^-e fit into float16, and the largest at which they are
+    multiples of its smallest number.
     """
     numbers = array[np.isfinite(array) & (array != 0)]
-    if not numbers.size:
-        return 0
-    fractions, exponents = np.frexp(numbers)
-    digits = np.abs(fractions * 2.0**24).astype(np.int64)
-    steps = exponents - 24 + np.log2(digits & -digits).astype(np.int64)
-    exponent = int(steps.min()) - round(np.log2(FLOAT16.smallest))
-    return exponent if _LEAST_LARGEST <= np.ldexp(np.abs(numbers).max(), -exponent) <= FLOAT16.largest else 0
+    if numbers.size:
+        fractions, exponents = np.frexp(numbers)
+        digits = np.abs(fractions * 2.0**24).astype(np.int64)
+        steps = exponents - 24 + np.log2(digits & -digits).astype(np.int64)
+        yield int(np.ceil(np.log2(np.abs(numbers).max() / FLOAT16.largest)))
+        yield int(steps.min()) - round(np.log2(FLOAT16.smallest))
 
 
-_LEAST_LARGEST = 2.0**-14
-"""The least normal number of float16."""
+_LOW_END = 2.0**-12
+"""The least root mean square of numbers that float16 holds with most of their digits."""
 
 
 def _clamp_mask(old: Array, half: Half) -> Array:

@@ -202,7 +202,7 @@ def _refuse_contradictions(flags: Mapping[str, Any], explicit: Iterable[str]) ->
             f"--level {flags['level']} decides all, whatever is observed", remedy="leave out --observed"
         )
     if flags["keep_io"] and flags["io"] == IOTypes.KEEP.value:
-        raise OptionError("--keep-io is for --io half", remedy="add --io half, or leave out --keep-io")
+        raise OptionError("--keep-io is for --io half or state", remedy="add one, or leave out --keep-io")
 
 
 def _refuse_beside_policy(policy: str | None, explicit: Iterable[str]) -> None:

@@ -14,6 +14,7 @@ from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike, Texts
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import FLOAT16, Half
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import devices, open_sizes, operator_lists, targets
 from amp_rewrite.policy.devices import H200, Device
 from amp_rewrite.policy.form import Form
@@ -316,8 +317,8 @@ class Options:
             raise_opset=not self.keep_opset and ours and self.opset is None,
             opset=self.opset,
             idioms=ours,
-            kept_nodes=(*self.pins.keep_full, *self.pins.force_half),
-            kept_operators=tuple(self.operator_lists().moved),
+            kept_nodes=(*self.pins.keep_full, *self.pins.force_half, *self.pins.only),
+            kept_operators=(*self.operator_lists().moved, *map(schema.parse, self.pins.only_op)),
         )
 
     def operator_lists(self) -> OpLists:

@@ -57,7 +57,7 @@ def _error(output: Output) -> str:
 def _limit(output: Output) -> str:
     if output.limit is None:
         return ""
-    return shortest(output.limit) if output.error is not None else f"{output.limit:.0%}"
+    return shortest(output.limit) if output.error is not None else f"{100 * output.limit:.3g}%"
 
 
 def worst_first(outputs: Iterable[Output]) -> list[Output]:

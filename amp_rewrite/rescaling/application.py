@@ -103,7 +103,8 @@ def apply(system: System, exponents: Exponents, types: Types) -> Applied:
         partial(redirect, [(uses, value) for uses, value, _ in edits.redirections]),
         *reversed(edits.undo),
     )
-    rescaled = Rescaled(values, weights, epsilons, muls, products=tuple(edits.products))
+    products, norms = tuple(edits.products), tuple(edits.norms)
+    rescaled = Rescaled(values, weights, epsilons, muls, products=products, norms=norms)
     return Applied(rescaled, edits.origins, edits.redirections, undo)
 
 
@@ -122,6 +123,7 @@ class _Edits:
         self.redirections: list[tuple[Sequence[Use], ir.Value, ir.Value]] = []
         self.undo: list[Callable[[], object]] = []
         self.products: list[str] = []
+        self.norms: list[tuple[str, int]] = []
         self.origins: dict[str, tuple[str, int]] = {}
         self._names = UniqueNames(traversal.graphs(system.model.graph))
         self._placer = Placer()
@@ -159,6 +161,7 @@ class _Edits:
         """Scale the epsilon of a norm; return whether it changes."""
         epsilon = np.float32(rows.epsilon(node))
         if e and epsilon:
+            self.norms.append((node.outputs[0].name or "", e))
             self.undo.append(
                 partial(node.attributes.__setitem__, "epsilon", ir.AttrFloat32("epsilon", float(epsilon)))
             )

@@ -142,7 +142,9 @@ def _write_rescaled(model: ir.Model, parts: Sequence[Rescaled]) -> None:
     for each in itertools.chain(*(part.values for part in parts)):
         totals[each.value, each.reader, each.port] += each.exponent
     values = tuple(Scaled(value, reader, port, e) for (value, reader, port), e in totals.items() if e)
-    rescaled = Rescaled(values, products=tuple(itertools.chain(*(part.products for part in parts))))
+    products = tuple(itertools.chain(*(part.products for part in parts)))
+    norms = tuple(itertools.chain(*(part.norms for part in parts)))
+    rescaled = Rescaled(values, products=products, norms=norms)
     model.metadata_props[RESCALED] = _compressed(records.plain(rescaled))
 
 

@@ -96,7 +96,7 @@ class Rescaled:
 
     `most` and `largest` are the largest magnitude that was observed, and its value. `regions` are the values
     that half cannot hold, those together whose exponents depend on each other. `products` are what the Muls
-    make.
+    make, and `norms` the outputs of the norms with a scaled epsilon, each with the exponent of its data.
     """
 
     values: tuple[Scaled, ...]
@@ -108,6 +108,7 @@ class Rescaled:
     most: float = 0.0
     regions: tuple[tuple[str, ...], ...] = ()
     products: tuple[str, ...] = ()
+    norms: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,7 @@ def _check_names(graph: UnitGraph, options: Options) -> None:
     keep_io, io = options.keep_io, options.io
     for one, other, is_contradiction in (
         ("`Options.storage_only`", "`Pins.force_half`", options.storage_only and options.pins.force_half),
+        ("`Options.storage_only`", "`Pins.only`", options.storage_only and options.pins.restriction),
         ("`Options.opset`", "`Options.keep_opset`", options.opset is not None and options.keep_opset),
     ):
         if is_contradiction:

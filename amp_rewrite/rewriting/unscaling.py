@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model import constants, graph_edits
-from amp_rewrite.onnx_facts.operators import NORMS
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.rewriting import editing
 from amp_rewrite.rewriting.plan import Rescaled
@@ -42,14 +41,17 @@ def scale_block(block: NDArray[Any], e: int) -> NDArray[Any]:
 
 
 class _Edits:
-    """The edits of a model: the exponents of its `tensors` and of the data of its `norms`, and the Muls that
-    make `products`. Raises LookupError and ValueError where it lacks any.
+    """The edits of a model: the exponents of its `tensors`, its `norms`, each with the exponent of its data,
+    and the Muls that make `products`. Raises LookupError and ValueError where it lacks any.
     """
 
     def __init__(self, model: ir.Model, rescaled: Rescaled) -> None:
         self._graph, self._constants = model.graph, constants.find(model)
         nodes = {value.name: node for node in model.graph for value in node.outputs}
-        computed = {each.value: each.exponent for each in rescaled.values if each.reader is None}
+        self.products = [self._factors(nodes[name]) for name in rescaled.products]
+        for mul, factor, _ in self.products:  # that of an output took its name
+            if mul.outputs[0].is_graph_output() and (producer := factor.producer()) is not None:
+                nodes[mul.outputs[0].name] = producer
         self.tensors: dict[ir.Value, int] = {}
         uses: dict[ir.Value, int] = {}
         for each in rescaled.values:
@@ -62,8 +64,9 @@ class _Edits:
                 uses[value] = uses.get(value, 0) + 1
         if any(len(value.uses()) != count for value, count in uses.items()):
             raise ValueError(uses)
-        self.norms = {node: e for node in nodes.values() if (e := computed.get(_data_of(node) or "", 0))}
-        self.products = [self._factors(nodes[name]) for name in rescaled.products]
+        self.norms = [(nodes[name], e) for name, e in rescaled.norms]
+        if not all("epsilon" in node.attributes for node, _ in self.norms):
+            raise ValueError(rescaled.norms)
 
     def _factors(self, mul: ir.Node) -> tuple[ir.Node, ir.Value, ir.Value]:
         """Return a Mul, the factor that it scales, and the power of two."""
@@ -79,7 +82,7 @@ class _Edits:
             constant, conversion = self._constants[value], partial(scale_block, e=-e)
             tensor = editing.converted(conversion, ir.DataType.FLOAT, constant, constant.tensor.name)
             graph_edits.store(constant, tensor)
-        for node, e in self.norms.items():
+        for node, e in self.norms:
             epsilon = np.float32(schema.number(node, "epsilon", 0.0))
             node.attributes["epsilon"] = ir.AttrFloat32("epsilon", float(np.ldexp(epsilon, 2 * e)))
         for mul, factor, power in self.products:
@@ -90,10 +93,3 @@ class _Edits:
             graph_edits.remove([mul])
             if not power.uses() and power.is_initializer():
                 graph_edits.unregister(power, self._graph)
-
-
-def _data_of(node: ir.Node) -> str | None:
-    """Return the name of the data of a norm with an epsilon; None for other nodes."""
-    ports, _ = NORMS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type), ((), ()))
-    value = node.inputs[ports[0]] if ports else None
-    return value.name if value is not None and schema.number(node, "epsilon", 0.0) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -76,8 +77,9 @@ class Runs:
     @property
     def steps(self) -> list[Runs]:
         """The runs of each step of a sequence; for other samples, the runs themselves."""
+        feeds = itertools.cycle(self.feeds.feeds if isinstance(self.feeds, Steps) else [self.feeds])
         pairs = zip(by_step(self.original), by_step(self.rewritten), strict=True)
-        return [Runs(self.feeds, *outputs) for outputs in pairs]
+        return [Runs(inputs, *outputs) for inputs, outputs in zip(feeds, pairs, strict=False)]
 
 
 def run(before: Any, after: Any, feeds: Feeds, sample: str) -> Runs:

@@ -115,7 +115,8 @@ def _observe(
     with light(model) as readable:
         runs = _Runs(readable, device, libraries)
         for where, feeds in samples:
-            _refuse_nan(where, feeds)
+            for inputs in feeds.feeds if isinstance(feeds, Steps) else [feeds]:
+                _refuse_nan(where, inputs)
             for step in _steps(model, feeds, device, libraries):
                 for name, extremes in runs.measure(where, step).items():
                     ranges[name] = ranges.get(name, NOTHING).join(extremes)

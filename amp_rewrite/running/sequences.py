@@ -76,8 +76,11 @@ def by_step(outputs: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def changed(feeds: Mapping[str, Any], change: Change) -> Mapping[str, Any]:
-    """Return a sample with changed inputs, in every step of a sequence."""
-    return replace(feeds, change=change) if isinstance(feeds, Steps) else change(feeds)
+    """Return a sample with changed inputs, in every step of a sequence, after a change before."""
+    if not isinstance(feeds, Steps):
+        return change(feeds)
+    before = feeds.change
+    return replace(feeds, change=change if before is None else lambda inputs: change(before(inputs)))
 
 
 def sequences(

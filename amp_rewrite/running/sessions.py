@@ -479,6 +479,3 @@ def run_session(
     if isinstance(feeds, Steps):
         return feeds.run(partial(run_session, session, where=where))
     return run_interruptible(prepared(session, feeds, selection, where))
-
-
-# The half type of a model, by its Casts, stored tensors and inputs.

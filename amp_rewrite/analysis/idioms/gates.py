@@ -52,6 +52,8 @@ _MISH: Operator = ("", "Mish")
 FUSED = frozenset((SWISH, SOFTMAX, LOGARITHM, _MISH, *_SPELL.values()))
 """The operators that these idioms spell out."""
 _GATES = FUSED - {SOFTMAX, LOGARITHM}
+_SATURATING = frozenset((*_SPELL, "Exp"))
+"""The operators with bounded outputs, or whose overflow makes a quotient 0."""
 _X = var("x")
 
 
@@ -134,13 +136,21 @@ def _activation(core: ir.Node, end: ir.Node, pattern: Pattern, half: Half) -> Id
 
 
 def find_saturated(graph: UnitGraph) -> Iterator[ir.Value]:
-    """Yield the values that are only inside of written-out activations: overflow saturates their gates."""
-    gates = {unit for unit, part in graph.spelled.items() if part.operator in _GATES}
-    for unit in gates:
-        for value in graph.units[unit].defs:
-            readers = {reader for reader, _ in graph.uses.get(value, ())}
-            if readers <= gates and not value.is_graph_output():
-                yield value
+    """Yield the values inside of written-out activations on the way to what saturates: they may overflow."""
+    gates = {graph.units[unit].node for unit, part in graph.spelled.items() if part.operator in _GATES}
+    saturated: dict[ir.Value, bool] = {}
+
+    def saturates(value: ir.Value) -> bool:
+        if value not in saturated:
+            saturated[value] = False
+            readers = {reader for reader, _ in value.uses()}
+            saturated[value] = bool(readers) and not value.is_graph_output() and all(map(leads, readers))
+        return saturated[value]
+
+    def leads(node: ir.Node) -> bool:
+        return node in gates and (node.op_type in _SATURATING or all(map(saturates, node.outputs)))
+
+    yield from (value for node in gates for value in node.outputs if saturates(value))
 
 
 # Softmaxes.

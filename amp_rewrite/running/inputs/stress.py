@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from amp_rewrite.running.sequences import Steps, changed
 from amp_rewrite.running.sessions import Feeds
 
 
@@ -32,9 +34,13 @@ weather in kelvin (278 +- 21). Of 91 real models 7 fail in one; at 1,000 times a
 
 def copies(sample: Feeds, names: Collection[str]) -> Iterator[tuple[Stress, Feeds]]:
     """Yield each stress with a copy of the sample in which the named inputs are changed."""
+    if isinstance(sample, Steps):  # only the first of a sequence has states of ours
+        names = [name for name in names if name not in {pair.input for pair in sample.states}]
     for stress in STRESSES if names else ():
-        changed = {
-            name: np.asarray(sample[name] * stress.factor + stress.offset).astype(sample[name].dtype)
-            for name in names
-        }
-        yield stress, {**sample, **changed}
+        yield stress, changed(sample, partial(_stressed, stress=stress, names=names))
+
+
+def _stressed(feeds: Feeds, stress: Stress, names: Collection[str]) -> Feeds:
+    values = ((name, np.asarray(feeds[name])) for name in names)
+    changes = {name: (value * stress.factor + stress.offset).astype(value.dtype) for name, value in values}
+    return {**feeds, **changes}
