@@ -17,7 +17,7 @@ from amp_rewrite.coverage import counts
 from amp_rewrite.model import loading
 from amp_rewrite.preparing import preparing
 from amp_rewrite.rescaling import demands
-from amp_rewrite.rewriting import annotations, plan_files
+from amp_rewrite.rewriting import annotations, plan_files, unscaling
 from tests import commands, real_models
 from tests.text import model
 
@@ -435,6 +435,41 @@ def test_restore_undoes_exponents(name, largest, io):
     assert rewrite(restored.model).report.rescaled is None
 
 
+ENDS = {
+    "an output": (RESIDUAL.replace("y = MatMul (n, w3)", "y = MatMul (s, w3)"), "y"),
+    "a norm of an input": (
+        """g (float[4,8] x) => (float[4,8] y) <float[8] scale, float[8] shift, float[8,8] w> {
+        n, m, d = LayerNormalization <epsilon = 1e-3> (x, scale, shift) y = MatMul (n, w) }""",
+        "x",
+    ),
+    "a norm of what is produced as it is": (
+        """g (float[4,8] x) => (float[4,8] y) <float[8] scale, float[8] shift, float[8,8] w> {
+        e = Exp (x) n, m, d = LayerNormalization <epsilon = 1e-3> (e, scale, shift)
+        r = Mul (e, n) y = MatMul (r, w) }""",
+        "r",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_undoing_gives_the_same_bits(name):
+    """Also where Muls stand at inputs and outputs, and where norms read what no Mul scales."""
+    text, value = ENDS[name]
+    proto = model(text)
+    prepared = preparing.prepare(loading.load(proto).model, Options().form, {})
+    before = ir.to_proto(prepared.model)
+    facts = gather(prepared, Options(), {}, {})
+    values = {
+        each.name: each for node in prepared.model.graph for each in (*node.outputs, *node.inputs) if each
+    }
+    applied = demands.meet(prepared, facts, demands.Demand({values[value]: 1e6}, {values[value]: 1e6}))
+    assert applied is not None
+    unscaling.undo(prepared.model, applied.rescaled)
+    after, inputs = ir.to_proto(prepared.model), feeds(proto)
+    assert list(bits(after, inputs)) == list(bits(before, inputs))
+    assert parts_of(after)[:2] == parts_of(before)[:2]
+
+
 def test_restore_of_another_graph_keeps_exponents(overflowing):
     """Where another tool has renamed what the metadata name, nothing is undone, and a warning says so."""
     proto, inputs, seen = overflowing
@@ -553,6 +588,15 @@ def test_only_the_region_that_fails_is_taken_back(tmp_path):
     report = command_report(tmp_path, "--io", "half")
     assert report["verification"]["ok"]
     assert report["rescaled"]["regions"] == [["c", "d", "s"]]
+
+
+@pytest.mark.parametrize("change", [np.round, np.sign, np.zeros_like])
+def test_coarse_weights_are_not_restored_ones(change):
+    """What keeps few digits of most numbers is no rounding to half, at whatever power of two."""
+    weights = np.random.default_rng(0).standard_normal((128, 128)).astype(np.float32) * 0.15
+    weights[0, 0] = 1500
+    text = "g (float[4,128] x) => (float[4,128] y) <float[128,128] w> { y = MatMul (x, w) }"
+    assert not certify(model(text, {"w": weights}), model(text, {"w": change(weights)})).proved
 
 
 # ---- the shared models

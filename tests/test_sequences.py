@@ -151,3 +151,14 @@ def test_the_command(tmp_path, monkeypatch):
     seen = run("m.onnx", "--calibrate", "x.npz", "--steps", "50", "--save-observed", "o.json", "-o", "c.onnx")
     assert seen.exit_code in (0, 1)
     assert json.loads((tmp_path / "o.json").read_text())["samples"] == 1
+
+
+def test_every_step_is_checked(tmp_path):
+    """NaN in a later step proves nothing, and is not observed."""
+    nan = sample(2)
+    nan["x"][3] = np.nan
+    steps = [sample(0), sample(1), nan]
+    verdict = verify(text.model(AVERAGE), blind(io="keep"), steps, steps=3, device="cpu")
+    assert not verdict.ok
+    with pytest.raises(FeedError, match="input 'x' holds NaN"):
+        observe(text.model(AVERAGE), steps, steps=3)

@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 
 from amp_rewrite import demo as networks
-from amp_rewrite.cli.flag_builders import PATH
+from amp_rewrite.cli.flag_builders import PATH, SectionedCommand
 from amp_rewrite.cli.rewrite_command import rewrite
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.files import staging
 from amp_rewrite.model import loading
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @click.option(
     "-o",
     "--output",

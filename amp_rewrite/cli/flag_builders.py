@@ -345,9 +345,9 @@ class SectionedCommand(click.Command):
     """A command whose options are listed in sections: the common ones by `--help`, all by `--help-all`."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the parameters, with `--help-all` where `--help` does not list all."""
+        """Return the parameters, with `--help-all`, which is listed where `--help` does not list all."""
         parameters = super().get_params(ctx)
-        return [*parameters, _help_all()] if self._has_many(parameters) else parameters
+        return [*parameters, _help_all(is_hidden=not self._has_many(parameters))]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections that have options of the command."""
@@ -374,7 +374,7 @@ ALL = "amp_rewrite.help_all"
 """The key of a context whose help lists all options."""
 
 
-def _help_all() -> click.Option:
+def _help_all(*, is_hidden: bool) -> click.Option:
     def show(ctx: click.Context, _: click.Parameter, is_requested: bool) -> None:
         if is_requested and not ctx.resilient_parsing:
             ctx.meta[ALL] = True
@@ -387,6 +387,7 @@ def _help_all() -> click.Option:
         is_eager=True,
         expose_value=False,
         callback=show,
+        hidden=is_hidden,
         help="List all options.",
     )
 

@@ -138,6 +138,8 @@ def _refuse(ctx: click.Context, models: Sequence[Found], folder: Path | None) ->
         flag = "--in-place" if ctx.params["in_place"] else "--dry-run"
         raise OptionError(f"--out-dir has no effect with {flag}", remedy="leave out one of them")
     if folder is None and not (ctx.params["in_place"] or ctx.params["dry_run"]):
+        if len(models) == 1:
+            raise OptionError(f"{models[0].model} is named twice", remedy="overwrite it with --in-place")
         first = " and ".join(str(each.model) for each in models[:2])
         remedy = "name it with --out-dir, or the result of one model with -o"
         raise OptionError(f"{first} need a folder for their results", remedy=remedy)

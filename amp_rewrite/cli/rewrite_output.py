@@ -28,6 +28,7 @@ from amp_rewrite.pipeline import Result
 from amp_rewrite.placement import tensorrt
 from amp_rewrite.placement.differences import Comparison
 from amp_rewrite.placement.placement import Placement
+from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import summary, terminal
@@ -249,12 +250,20 @@ def _story(outcome: Outcome) -> Iterator[SummaryLine]:
     yield SummaryLine("repair", f"first attempt {error:.1e}: {change}{cost}")
 
 
+def _share_of_flops(result: Any, dims: Dims) -> float | None:
+    """Return the share of FLOPs in half; None where stored numbers that sizes depend on are damaged."""
+    try:
+        return counts.measure(result, dims).flops.share
+    except ModelError:
+        return None
+
+
 def _print_conclusion(
     console: Console, job: RewriteJob, outcome: Outcome, reason: str, *, is_valid: bool
 ) -> None:
     """Print the comparison and the last lines: the verdict, sizes, FLOPs, the largest error, the speed."""
     report, verdict, result = outcome.result.report, outcome.verification, outcome.result.model
-    flops = counts.measure(result, job.options.dims.dims).flops.share
+    flops = _share_of_flops(result, job.options.dims.dims)
     in_half = [] if flops is None else [f"{sentences.share(flops)} of FLOPs in {report.half}"]
     speed = [summary.speed(report.prediction)] if report.prediction and not report.gated else []
     sizes = [summary.sizes(report)] if reason != NOTHING_CHANGED else []

@@ -12,6 +12,7 @@ from amp_rewrite.cli import exit_codes, many_models
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.flag_builders import (
     PATH,
+    SectionedCommand,
     check_groups,
     executor_flag,
     number,
@@ -30,7 +31,7 @@ from amp_rewrite.zoo.row import Row, Status
 from amp_rewrite.zoo.run import Zoo
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @click.argument("source", type=PATH)
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED)
 @click.option(

@@ -14,7 +14,7 @@ from functools import partial
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.errors import ModelError
+from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.model import concrete_shapes, traversal
 from amp_rewrite.onnx_types import element_types, schema, version_changes
 from amp_rewrite.onnx_types.element_types import Types
@@ -65,10 +65,12 @@ def _set_opset(model: ir.Model, form: Form, new: int) -> tuple[FormChange, ...]:
     domain, old = _imported(model)
     if new == old or domain not in model.opset_imports:
         return ()
+    newest = onnx.defs.onnx_opset_version()
+    if max(old, new) > newest:
+        problem = f"`Options.opset`: the installed onnx knows opsets up to {newest}, not {max(old, new)}"
+        raise OptionError(problem, remedy="ask for an older one")
     problem = ""
-    if max(old, new) > (newest := onnx.defs.onnx_opset_version()):
-        problem = f"the installed onnx knows opsets up to {newest}"
-    elif not _uniform(model, domain):
+    if not _uniform(model, domain):
         problem = "its functions import opsets of their own"
     elif node := _Raising(model, old, form).first_changed(new):
         problem = f"{node.op_type} '{pinned_as(node)}' may mean something else there"
