@@ -156,7 +156,7 @@ def test_the_command(tmp_path, monkeypatch):
 def test_every_step_is_checked(tmp_path):
     """NaN in a later step proves nothing, and is not observed."""
     nan = sample(2)
-    nan["x"][3] = np.nan
+    nan["x"][:] = np.nan
     steps = [sample(0), sample(1), nan]
     verdict = verify(text.model(AVERAGE), blind(io="keep"), steps, steps=3, device="cpu")
     assert not verdict.ok
