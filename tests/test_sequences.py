@@ -153,7 +153,7 @@ def test_the_command(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "o.json").read_text())["samples"] == 1
 
 
-def test_every_step_is_checked(tmp_path):
+def test_every_step_is_checked():
     """NaN in a later step proves nothing, and is not observed."""
     nan = sample(2)
     nan["x"][:] = np.nan
