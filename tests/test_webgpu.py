@@ -160,7 +160,9 @@ class TestWitness:
         """A square beyond half fails the verdict, which names the witness and the node."""
         half = tmp_path / "half.onnx"
         amp_rewrite.rewrite(model, FORCED, output=half)
-        result = run("verify", model, half, "--data", large, "--provider", "webgpu", "--json", tmp_path / "v")
+        result = run(
+            "verify", model, half, "--data", large, "-v", "--provider", "webgpu", "--json", tmp_path / "v"
+        )
         assert result.exit_code == 1, result.output
         assert "half on WebGPU" in result.output
         assert "square" in result.output
@@ -178,7 +180,7 @@ class TestWitness:
         """The report's line of the comparison, and its JSON."""
         path = tmp_path / "product.onnx"
         onnx.save(parser.parse_model(PRODUCT), path)
-        result = run(path, "-o", tmp_path / "o.onnx", "--provider", "webgpu", "--json", tmp_path / "r")
+        result = run(path, "-o", tmp_path / "o.onnx", "-v", "--provider", "webgpu", "--json", tmp_path / "r")
         assert result.exit_code == 0, result.output
         assert "float32 on the CPU against half on WebGPU, 3 of 3 nodes there" in result.output
         assert json.loads((tmp_path / "r").read_text())["verification"]["witness"] == "WebGPU"
