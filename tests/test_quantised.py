@@ -92,18 +92,20 @@ def test_a_scale_and_what_it_scales_move_together():
     )
 
 
+JOINED = """<ir_version: 10, opset_import: ["" : 21]>
+g (uint8[2,4] x) => (uint8[4,4] y) <float s = {0.05}, uint8 z = {0}> {
+    d = DequantizeLinear (x, s, z)
+    c = Concat <axis = 0> (d, d)
+    y = QuantizeLinear (c, s, z)
+}"""
+
+
 def test_a_region_is_not_forced():
     """onnxruntime would fuse it in half too, and refuse what it made; another runtime gets what is asked."""
-    text = """<ir_version: 10, opset_import: ["" : 21]>
-    g (uint8[2,4] x) => (uint8[4,4] y) <float s = {0.05}, uint8 z = {0}> {
-        d = DequantizeLinear (x, s, z)
-        c = Concat <axis = 0> (d, d)
-        y = QuantizeLinear (c, s, z)
-    }"""
     forced = Options(level=Level.UNSAFE_FORCE_ALL)
-    assert "c" not in in_half(text, forced)
-    assert "c" in in_half(text, Options(level=Level.UNSAFE_FORCE_ALL, target=targets.ANY))
-    agree(model(text), rewritten(model(text), forced).model)
+    assert "c" not in in_half(JOINED, forced)
+    assert "c" in in_half(JOINED, Options(level=Level.UNSAFE_FORCE_ALL, target=targets.ANY))
+    agree(model(JOINED), rewritten(model(JOINED), forced).model)
 
 
 RESIDUAL = """<ir_version: 8, opset_import: ["" : 13]>
@@ -189,13 +191,7 @@ def test_blocks_of_four_bits_are_fused():
 
 def test_a_comparison_opens_what_onnxruntime_breaks():
     """Its optimiser fuses half scales for the CPU, and refuses its own kernel: then it does without."""
-    text = """<ir_version: 10, opset_import: ["" : 21]>
-    g (uint8[2,4] x) => (uint8[4,4] y) <float s = {0.05}, uint8 z = {0}> {
-        d = DequantizeLinear (x, s, z)
-        c = Concat <axis = 0> (d, d)
-        y = QuantizeLinear (c, s, z)
-    }"""
-    result = rewritten(model(text), Options(level=Level.UNSAFE_FORCE_ALL, target=targets.ANY))
+    result = rewritten(model(JOINED), Options(level=Level.UNSAFE_FORCE_ALL, target=targets.ANY))
     with pytest.raises(Exception, match="float16"):
-        agree(model(text), result.model)
+        agree(model(JOINED), result.model)
     assert sessions.open_session(result.model).get_outputs()[0].name == "y"
