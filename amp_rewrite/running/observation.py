@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,12 +112,13 @@ def _observe(
 ) -> Observed:
     """Return the extremes of all values over the samples, even never finite ones; names are for errors."""
     ranges, count = dict[str, Extremes](), 0
+    open_session = functools.cache(lambda: sessions.open_session(model, device, libraries))
     with light(model) as readable:
         runs = _Runs(readable, device, libraries)
         for where, feeds in samples:
             for inputs in feeds.feeds if isinstance(feeds, Steps) else [feeds]:
                 _refuse_nan(where, inputs)
-            for step in _steps(model, feeds, device, libraries):
+            for step in _steps(feeds, open_session):
                 for name, extremes in runs.measure(where, step).items():
                     ranges[name] = ranges.get(name, NOTHING).join(extremes)
             count += 1
@@ -126,13 +127,13 @@ def _observe(
     return Observed(readable.fingerprint, count, ranges)
 
 
-def _steps(model: Runnable, feeds: Feeds, device: Device, libraries: Libraries) -> Iterator[Feeds]:
+def _steps(feeds: Feeds, open_session: Callable[[], Any]) -> Iterator[Feeds]:
     """Yield the inputs of each step of a sequence, with the states of a run, or those of another sample."""
     if not isinstance(feeds, Steps):
         yield feeds
         return
-    session = sessions.open_session(model, device, libraries)
-    yield from (inputs for inputs, _ in feeds.unrolled(partial(sessions.run_session, session)))
+    run = functools.partial(sessions.run_session, open_session())
+    yield from (inputs for inputs, _ in feeds.unrolled(run))
 
 
 def _refuse_nan(where: str, feeds: Feeds) -> None:
