@@ -11,7 +11,7 @@ Each stage is a call into the package that it is named for, and the condition fo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -44,7 +44,7 @@ from amp_rewrite.process import startup, worker
 from amp_rewrite.process.stopwatch import Progress, Stopwatch, count_of
 from amp_rewrite.rescaling import demands
 from amp_rewrite.rescaling.application import Applied
-from amp_rewrite.rescaling.regions import LARGEST, Causes, select
+from amp_rewrite.rescaling.regions import LARGEST, Causes, causes_outside, select
 from amp_rewrite.rewriting import (
     annotations,
     argument_checks,
@@ -372,9 +372,9 @@ def _rescale(
         blind = rules.paint(facts.graph, entries, follow=options.follow, level=options.level)
         demand = demands.find(facts, blind, painting, choice.observed).without(options.unscaled)
 
-    def rescale(unscaled: Iterable[str] = ()) -> tuple[_Choice, Applied | None]:
+    def rescale(unscaled: Collection[str] = ()) -> tuple[_Choice, Applied | None]:
         with timed.stage("rescale"):
-            applied = demands.meet(prepared, facts, demand.without(frozenset(unscaled)))
+            applied = demands.meet(prepared, facts, demand.without(unscaled))
         if applied is None:
             return choice, None
         again = choose(applied.observations(choice.observed), applied.units(facts.graph))
@@ -390,7 +390,7 @@ def _rescale(
 
     def pay(selected: Sequence[Causes]) -> bool:
         nonlocal best
-        candidate, trial = rescale(name for region in regions if region not in selected for name in region)
+        candidate, trial = rescale(causes_outside(selected, regions))
         if trial is None:
             return False
         trial.revert()
@@ -399,8 +399,7 @@ def _rescale(
         return pays
 
     selected = select(regions, pay)
-    others = [name for region in regions if region not in selected for name in region]
-    return rescale(others)[0] if selected else choice
+    return rescale(causes_outside(selected, regions))[0] if selected else choice
 
 
 def _pays(after: Priced, before: Priced, *, is_needed: bool) -> bool:

@@ -1,4 +1,4 @@
-"""Regions: the exponents that follow from what must be stored smaller, row by row in node order.
+"""Regions: the exponents that follow from what must be stored smaller or larger, row by row in node order.
 
 A row that does not hold is settled by one variable: a stored value that nothing else reads, within its
 limits; else the one that costs the fewest Muls, rather what the node produces than what it reads. Where two
@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -78,6 +78,11 @@ def select(regions: Sequence[Causes], accepts: Callable[[Sequence[Causes]], bool
         else:
             pending.extendleft(reversed(_halves(group)))
     return selected
+
+
+def causes_outside(selected: Collection[Causes], regions: Iterable[Causes]) -> tuple[str, ...]:
+    """Return the names of the values that caused the regions which are not selected."""
+    return tuple(name for region in regions if region not in selected for name in region)
 
 
 def _halves(regions: Sequence[Causes]) -> Sequence[Sequence[Causes]]:

@@ -79,8 +79,8 @@ class Retyped:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A value that is stored as v * 2**-exponent; of a stored one, its use by an input, `port`, of the node
-    that computes `reader`, where uses may differ.
+    """A value that is stored as v * 2**-exponent; of a stored one, a use of it: by the input `port` of the
+    node that computes `reader`.
     """
 
     value: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from functools import partial
 from typing import Any
 
@@ -52,18 +53,16 @@ class _Edits:
         for mul, factor, _ in self.products:  # that of an output took its name
             if mul.outputs[0].is_graph_output() and (producer := factor.producer()) is not None:
                 nodes[mul.outputs[0].name] = producer
-        self.tensors: dict[ir.Value, int] = {}
-        uses: dict[ir.Value, int] = {}
+        exponents: dict[ir.Value, list[int]] = defaultdict(list)
         for each in rescaled.values:
             if each.reader is not None:
                 value = nodes[each.reader].inputs[each.port]
-                if value not in self._constants or self.tensors.setdefault(value, each.exponent) != (
-                    each.exponent
-                ):
+                if value not in self._constants:
                     raise ValueError(each)
-                uses[value] = uses.get(value, 0) + 1
-        if any(len(value.uses()) != count for value, count in uses.items()):
-            raise ValueError(uses)
+                exponents[value].append(each.exponent)
+        if any({*es} != {es[0]} or len(es) != len(value.uses()) for value, es in exponents.items()):
+            raise ValueError(exponents)
+        self.tensors = {value: es[0] for value, es in exponents.items()}
         self.norms = [(nodes[name], e) for name, e in rescaled.norms]
         if not all("epsilon" in node.attributes for node, _ in self.norms):
             raise ValueError(rescaled.norms)

@@ -19,7 +19,7 @@ from amp_rewrite.analysis.outputs import Faint, faint_limit
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import Level, Options
-from amp_rewrite.rescaling.regions import Causes, select
+from amp_rewrite.rescaling.regions import Causes, causes_outside, select
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running.metrics import SMALLEST
 from amp_rewrite.running.verdict import Output, Tried, Verdict
@@ -255,8 +255,8 @@ def _without_rescaling(work: Work, outcome: Outcome) -> Settings:
     regions = rescaled.regions if rescaled is not None else ()
 
     def others(selected: Sequence[Causes]) -> Settings:
-        names = (name for region in regions if region not in selected for name in region)
-        options = replace(settings.options, unscaled=(*settings.options.unscaled, *names))
+        unscaled = (*settings.options.unscaled, *causes_outside(selected, regions))
+        options = replace(settings.options, rescale=bool(selected), unscaled=unscaled)
         return replace(settings, options=options)
 
     def passes(selected: Sequence[Causes]) -> bool:
