@@ -212,12 +212,12 @@ def quantised(graph: UnitGraph, options: Options, float32: Container[int]) -> Ma
         (Kind.ALLOW,) if options.level is Level.TENSOR_CORES_ONLY else (Kind.ALLOW, Kind.INFER, Kind.CLEAR)
     )
 
-    def is_float32(unit: int) -> bool:
-        *_, allowed, _, runs = graph.units[unit]
-        entry = lists.find(graph.units[unit].node.domain, graph.units[unit].node.op_type)
+    def is_float32(index: int) -> bool:
+        unit = graph.units[index]
+        entry = lists.find(unit.node.domain, unit.node.op_type)
         is_listed = entry is not None and entry.kind in kinds
-        has_half = options.half.tensor in allowed and runs
-        return not (target.fuses_half_scales and is_listed and has_half) or unit in float32
+        has_half = options.half.tensor in unit.allowed and unit.runs
+        return not (target.fuses_half_scales and is_listed and has_half) or index in float32
 
     roots = [unit for unit in sorted(reads | gives) if any(map(is_float32, around(unit)))]
     regions_of_float32 = dict.fromkeys(reach(roots, around, lambda _: True), _REGION)
