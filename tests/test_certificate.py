@@ -260,6 +260,15 @@ def test_a_bit_of_a_small_weight():
     check((before, after, "not proved"))
 
 
+@pytest.mark.parametrize("number", [1e-44, -1e-40, np.uint32(0x7F80_0001).view(np.float32), np.nan, np.inf])
+def test_other_weights_of_odd_numbers_are_refused(number):
+    """Without an error: subnormal numbers alone, a signalling NaN."""
+    before, after = model(PLAIN), model(PLAIN)
+    store("w", np.float32([[5e-45, 7e-45], [9e-45, 1e-44]]))(before)
+    store("w", np.full((2, 2), number, np.float32))(after)
+    check((before, after, "not proved"))
+
+
 def test_metadata_of_nodes_is_not_compared():
     """However long it is; the overload of a node is."""
     before, after = model(TWO), model(TWO)

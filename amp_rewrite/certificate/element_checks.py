@@ -6,6 +6,7 @@ Large tensors are checked while they are written to files, so that the proof nee
 from __future__ import annotations
 
 import functools
+import math
 import os
 import threading
 from collections import Counter
@@ -126,16 +127,12 @@ def _is_restored(old: Array, new: Array, half: Half, uses: Counter[Licence]) -> 
     """Return whether every element was rounded or saturated to half, and widened again; in float16 perhaps
     rounded alone, all times a power of two.
     """
-    exact = _is_exact(new, half) | np.isnan(new)
-    if exact.all() and rounded(old, new.astype(half.numpy), uses, half) is None:
+    with np.errstate(all="ignore"):
+        narrow = new.astype(half.numpy)
+        is_exact = (narrow.astype(np.float32).view(np.uint32) == new.view(np.uint32)) | np.isnan(new)
+    if is_exact.all() and rounded(old, narrow, uses, half) is None:
         return True
     return half is FLOAT16 and any(_is_rounded_at(exponent, old, new) for exponent in _exponents(new))
-
-
-def _is_exact(array: Array, half: Half) -> Array:
-    """Return the positions of numbers that half represents."""
-    with np.errstate(all="ignore"):
-        return array.astype(half.numpy).astype(np.float32).view(np.uint32) == array.view(np.uint32)
 
 
 def _is_rounded_at(exponent: int, old: Array, new: Array) -> bool:
@@ -156,7 +153,7 @@ def _exponents(array: Array) -> Iterator[int]:
         fractions, exponents = np.frexp(numbers)
         digits = np.abs(fractions * 2.0**24).astype(np.int64)
         steps = exponents - 24 + np.log2(digits & -digits).astype(np.int64)
-        yield int(np.ceil(np.log2(np.abs(numbers).max() / FLOAT16.largest)))
+        yield math.ceil(math.log2(float(np.abs(numbers).max()) / FLOAT16.largest))
         yield int(steps.min()) - round(np.log2(FLOAT16.smallest))
 
 
