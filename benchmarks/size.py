@@ -3,7 +3,7 @@
     python benchmarks/size.py [--gib 4] [--layout layers --layout sharded --layout huge] [--rounds 2]
         [--cached] [--folder FOLDER] [--json FILE]
 
-Each model keeps its weights in external data. A run is a separate process, `amp-rewrite --no-verify` from
+Each model keeps its weights in external data. A run is a separate process, `amp-rewrite --skip=verify` from
 start to end; its memory is the peak that Linux records, mapped pages included, plus that of the process that
 runs onnx's checker. The copy is `cp` (no reflinks) of the same files into the same folder. Both read from
 disk: the source is dropped from the page cache before, or with `--cached` read into it; neither waits until
@@ -150,7 +150,7 @@ def timed(*command: str | Path) -> Run:
 
 def command(source: Path, folder: Path) -> Run:
     """One rewrite into a folder by the command, which prints its peak memory in KiB."""
-    flags = ("-o", folder / "out.onnx", "--no-verify", "-q")
+    flags = ("-o", folder / "out.onnx", "--skip=verify", "-q")
     return timed(sys.executable, "-c", COMMAND, source, *flags)
 
 

@@ -156,7 +156,7 @@ class Trials:
 
 
 def _rewrite(source: Path, target: Path):
-    return CliRunner().invoke(amp_rewrite, [str(source), "-o", str(target), "--no-verify"])
+    return CliRunner().invoke(amp_rewrite, [str(source), "-o", str(target), "--skip=verify"])
 
 
 def _fault(done, source: Path, target: Path) -> str:

@@ -7,15 +7,13 @@ import pytest
 
 from amp_rewrite import analyze, rewrite
 from amp_rewrite.costs import flop_count
-from amp_rewrite.coverage.advice import Capability, advise, explain_shortfall
-from amp_rewrite.errors import OptionError
+from amp_rewrite.coverage.advice import advise
 from amp_rewrite.model import loading
-from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.onnx_types import shape_inference
+from amp_rewrite.policy.devices import H200
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Options
 from amp_rewrite.rewriting.decisions import Decisions
-from amp_rewrite.running import latency
 from tests import commands, text
 
 
@@ -23,7 +21,7 @@ def paddings(source, dims=None, options=None):
     """The padding advice for a model: (operator, {dimension: (size, padded)})."""
     made = analyze(text.model(source), options)
     counted = flop_count.count(made.loaded.model, made.graph.types, dims or {})
-    given = advise(counted, made.decisions(), "float16")
+    given = advise(counted, made.decisions(), "float16", H200)
     return [
         (padding.operator, {d.name: (d.size, d.padded) for d in padding.dimensions})
         for padding in given.paddings
@@ -133,7 +131,7 @@ def test_alike_products_are_one_line():
       <float[8, 10] w> { a = MatMul(x, v)  y = MatMul(a, v)  z = MatMul(u, w) }"""
     made = analyze(text.model(source))
     counted = flop_count.count(made.loaded.model, made.graph.types, {})
-    given = advise(counted, made.decisions(), "float16")
+    given = advise(counted, made.decisions(), "float16", H200)
     assert [len(found.nodes) for found in given.paddings] == [2, 1]
     flops = 2 * (2 * 16 * 12 * 12), 2 * 16 * 8 * 10
     assert [found.flop_share for found in given.paddings] == [part / sum(flops) for part in flops]
@@ -146,73 +144,16 @@ def test_a_half_model_of_anybody():
     source = "g (float16[16, 12] x, float16[12, 16] w) => (float16[16, 16] y) { y = MatMul(x, w) }"
     model = loading.load(text.model(source)).model
     counted = flop_count.count(model, shape_inference.types(model), {})
-    (found,) = advise(counted, Decisions(()), "float16").paddings
+    (found,) = advise(counted, Decisions(()), "float16", H200).paddings
     assert [d.name for d in found.dimensions] == ["inner dimension"]
-
-
-@pytest.mark.parametrize(
-    ("written", "half", "says"),
-    [
-        ("5.0", "float16", "they came with 7.0"),
-        ("6.1", "float16", "they came with 7.0"),
-        ("6.1", "bfloat16", "they came with 8.0"),
-        ("7.5", "bfloat16", "they came with 8.0"),
-        ("7.0", "float16", None),
-        ("7.5", "float16", None),
-        ("8.0", "bfloat16", None),
-        ("10.0", "bfloat16", None),
-        ("12.1", "float16", None),
-    ],
-)
-def test_what_a_device_gains(written, half, says):
-    """No gain in float16 below 7.0, and in bfloat16 below 8.0."""
-    found = explain_shortfall(Capability.parse(written), half)
-    assert says in found if says else found == ""
-
-
-@pytest.mark.parametrize("written", ["7", "7.x", "", "-7.0", "7.0.1", "sm_70", "7,0", "\u0667.\u0660"])
-def test_what_is_no_capability(written):
-    """Anything but two numbers and a point is rejected."""
-    with pytest.raises(OptionError, match=r"write it as in 7\.5"):
-        Capability.parse(written)
-
-
-class FakeNvml:
-    """NVML with one device of capability 6.1."""
-
-    def nvmlInit(self):  # noqa: N802
-        """Begins."""
-
-    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
-        """The device of that index."""
-        return index
-
-    def nvmlDeviceGetCudaComputeCapability(self, handle):  # noqa: N802
-        """Its compute capability."""
-        assert handle == 0
-        return [6, 1]
-
-
-def test_the_capability_of_this_machine(monkeypatch):
-    """With nvidia-ml-py and a device the capability is read; otherwise it is unknown."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(latency.startup, "import_module", lambda _: FakeNvml())
-    assert Capability.of_this_machine() == Capability(6, 1)
-
-    def missing(name):
-        raise ImportError(name)
-
-    monkeypatch.setattr(latency.startup, "import_module", missing)
-    assert Capability.of_this_machine() is None
 
 
 SOURCE = "g (float[16, 12] x) => (float[16, 16] y) <float[12, 16] w> { [p] y = MatMul(x, w) }"
 
 
 @pytest.fixture
-def path(tmp_path, monkeypatch):
-    """A model in a folder, on a machine without a device."""
-    monkeypatch.setattr(Capability, "of_this_machine", lambda: None)
+def path(tmp_path):
+    """A model in a folder."""
     onnx.save(text.model(SOURCE), tmp_path / "m.onnx")
     return tmp_path / "m.onnx"
 
@@ -225,35 +166,33 @@ def run(*arguments):
 
 
 def test_explain_gives_advice(path):
-    """`--advice` prints it, for a model and for its result alike, and only advises."""
+    """`--show advice` prints it, for a model and for its result alike, and only advises."""
     before = path.read_bytes()
-    lines = run("explain", path, "--advice")
+    lines = run("explain", path, "--show=advice")
     assert lines[0] == "1 node, 100% of FLOPs: MatMul 'p': inner dimension 12 -> 16"
     assert path.read_bytes() == before
-    assert run("explain", rewrite(path).model, "--advice") == lines
+    assert run("explain", rewrite(path).model, "--show=advice") == lines
 
 
 def test_a_device_that_gains_nothing(path):
     """Nothing is padded for such a device, and the exit code is still 0."""
-    (line,) = run("explain", path, "--advice", "--device-capability", "6.1")
-    assert line.startswith("compute capability 6.1 has no Tensor Cores for float16")
-    (line,) = run("explain", path, "--advice", "--device-capability", "7.5", "--to", "bfloat16")
-    assert "they came with 8.0" in line
-    brain = rewrite(path, Options(half=BFLOAT16), output=path.with_name("b.onnx")).model
-    (line,) = run("explain", brain, "--advice", "--device-capability", "7.5")
-    assert "they came with 8.0" in line
+    flags = ("--show", "advice", "--device")
+    (line,) = run("explain", path, *flags, "old,10/10,0.3")
+    assert line.startswith("device old has no Tensor Cores for float16")
+    (line,) = run("explain", path, *flags, "t4", "--to", "bfloat16")
+    assert line.startswith("device t4 has no Tensor Cores for bfloat16")
 
 
 def test_advice_in_the_reports(path, tmp_path):
     """The JSON of a rewrite, of a dry run and of explain contain the same advice."""
     names = [tmp_path / f"{i}.json" for i in range(3)]
-    run(path, "-q", "--no-verify", "--json", names[0])
+    run(path, "-q", "--skip=verify", "--json", names[0])
     run(path, "-q", "--dry-run", "--json", names[1])
-    run("explain", path, "--advice", "--json", names[2])
+    run("explain", path, "--show=advice", "--json", names[2])
     first, *others = (json.loads(name.read_text())["advice"] for name in names)
     assert others == [first, first]
     assert first["half"] == "float16"
-    assert first["capability"] is None
+    assert first["device"] == "h200"
     (padding,) = first["paddings"]
     assert padding["nodes"] == ["p"]
     assert padding["dimensions"] == [{"name": "inner dimension", "size": 12, "padded": 16}]

@@ -220,7 +220,7 @@ def test_a_file_that_is_wrong_is_refused(case, tmp_path):
         Observed.load(tmp_path / "seen.json")
     assert said in str(error.value)
     onnx.save(model(CHAIN), tmp_path / "m.onnx")
-    line = commands.failure(tmp_path / "m.onnx", "--observed", tmp_path / "seen.json")
+    line = commands.failure(tmp_path / "m.onnx", "--calibrate", tmp_path / "seen.json")
     assert line == f"amp-rewrite: {str(error.value).replace('`Observed.save`', '--save-observed')}"
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -233,7 +233,7 @@ def test_what_was_seen_of_another_model_is_not_merged_or_used(tmp_path):
     with pytest.raises(OptionError, match="is of another model than"):
         Observed.load(tmp_path / "seen.json").merge(other)
     onnx.save(model(CHAIN.replace("Relu", "Abs")), tmp_path / "m.onnx")
-    line = commands.failure(tmp_path / "m.onnx", "--observed", tmp_path / "seen.json")
+    line = commands.failure(tmp_path / "m.onnx", "--calibrate", tmp_path / "seen.json")
     said = "was observed on another model; observe the model that you rewrite"
     assert line == f"amp-rewrite: {tmp_path / 'seen.json'}: {said}"
 
@@ -254,17 +254,17 @@ def folder(tmp_path):
 def test_calibration_decides_and_is_saved(folder):
     """What the samples show stays float32; the saved file gives the same result without them."""
     path, saved, report = folder / "m.onnx", folder / "seen.json", folder / "report.json"
-    flags = ("--no-verify", "--calibrate", folder / "data", "--save-observed", saved, "--json", report)
+    flags = ("--skip=verify", "--calibrate", folder / "data", "--save-observed", saved, "--json", report)
     done = commands.run(path, "-o", folder / "a.onnx", *flags)
     assert done.exit_code == 0, done.output
     assert "seen     8 values on 3 samples: 6 beyond float16's range" in done.output
     told = json.loads(report.read_text())
     assert told["calibration"] == {"samples": 3, "values": 8, "beyond": 6, "flushed": 0}
     assert told["observed"] > 0
-    again = ("--no-verify", "--observed", saved)
+    again = ("--skip=verify", "--calibrate", saved)
     assert commands.run(path, "-o", folder / "b.onnx", *again).exit_code == 0
     assert (folder / "a.onnx").read_bytes() == (folder / "b.onnx").read_bytes()
-    said = commands.run("explain", path, "scaled", "--observed", saved).output
+    said = commands.run("explain", path, "scaled", "--calibrate", saved).output
     assert "was seen in 'c' in 3 samples" in said
 
 
@@ -274,7 +274,7 @@ def test_observations_are_merged_by_the_command(folder):
     for name, at in ((one, 0), (two, 1)):
         data = folder / "data" / f"{at}.npz"
         commands.run(folder / "m.onnx", "--dry-run", "--calibrate", data, "--save-observed", name)
-    flags = ("--observed", one, "--observed", two, "--save-observed", both)
+    flags = ("--calibrate", one, "--calibrate", two, "--save-observed", both)
     assert commands.run(folder / "m.onnx", "--dry-run", *flags).exit_code == 0
     assert Observed.load(both) == Observed.load(one).merge(Observed.load(two))
 
@@ -289,7 +289,10 @@ REFUSED = {
         ("--calibrate", "data", "--level", "unsafe-force-all"),
         "decides all, whatever is observed; leave out --calibrate",
     ),
-    "observed and forced": (("--observed", "s.json", "--level", "unsafe-force-all"), "leave out --observed"),
+    "observed and forced": (
+        ("--calibrate", "s.json", "--level", "unsafe-force-all"),
+        "leave out --calibrate",
+    ),
     "overwritten": (("--calibrate", "data", "--save-observed", "data/1.npz"), "both name"),
 }
 

@@ -286,7 +286,7 @@ def test_the_command_proves_what_it_writes(tmp_path):
     said = run("train", tmp_path / "step.onnx", "-o", tmp_path / "half.onnx", "--json", tmp_path / "r.json")
     assert "proved equal but for precision" in said.output
     assert json.loads((tmp_path / "r.json").read_text())["certificate"]["licences"]["loss scale"] == 3
-    said = run("train", tmp_path / "step.onnx", "-o", tmp_path / "b.onnx", "--no-certify")
+    said = run("train", tmp_path / "step.onnx", "-o", tmp_path / "b.onnx", "--skip=certify")
     assert "proof" not in said.output
 
 

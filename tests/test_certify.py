@@ -107,13 +107,13 @@ def wide(tmp_path):
 def test_the_main_job_proves_its_result(wide, tmp_path):
     """The report and its JSON say what was proved."""
     told = tmp_path / "r.json"
-    done = run(wide, "-o", tmp_path / "out.onnx", "--no-verify", "-v", "--json", told)
+    done = run(wide, "-o", tmp_path / "out.onnx", "--skip=verify", "-v", "--json", told)
     assert "proof    proved equal but for precision: 2 nodes, licences used: none" in done.stdout
     assert json.loads(told.read_text())["certificate"]["nodes"] == 2
 
 
 def test_what_is_not_proved_is_not_written(wide, tmp_path, monkeypatch):
-    """One line, exit code 2, and no file; --no-certify writes it, and an older file stays as it was."""
+    """One line, exit code 2, and no file; --skip certify writes it, and an older file stays as it was."""
     out = tmp_path / "out.onnx"
     out.write_bytes(b"old")
 
@@ -121,11 +121,11 @@ def test_what_is_not_proved_is_not_written(wide, tmp_path, monkeypatch):
         return Certificate(original == rewritten, 0, problem="they differ")
 
     monkeypatch.setattr(result_checks, "certify", only_itself)
-    line = failure(wide, "-o", out, "--no-verify")
+    line = failure(wide, "-o", out, "--skip=verify")
     assert "not proved equal: they differ; please report this fault" in line
-    assert "--no-certify writes it all the same" in line
+    assert "--skip certify writes it all the same" in line
     assert out.read_bytes() == b"old"
-    assert run(wide, "-o", out, "--no-verify", "--no-certify").exit_code == 0
+    assert run(wide, "-o", out, "--skip=verify", "--skip=certify").exit_code == 0
     assert certify(wide, out).proved
     with pytest.raises(CertificateError, match="not proved"):
         rewrite(wide.read_bytes(), Options(certify=True))
@@ -168,7 +168,7 @@ def test_what_cannot_be_proved_equal_to_itself_is_written(wide, tmp_path, monkey
     """A model that the certificate does not understand says nothing of its rewrite; the report says so."""
     monkeypatch.setattr(result_checks, "certify", lambda *_: Certificate(False, 0, problem="what is this"))
     out = tmp_path / "out.onnx"
-    done = run(wide, "-o", out, "--no-verify", "-v")
+    done = run(wide, "-o", out, "--skip=verify", "-v")
     assert done.exit_code == 0
     assert "proof    none: the model is not even proved equal to itself (what is this)" in done.stdout
     assert out.exists()
@@ -177,7 +177,7 @@ def test_what_cannot_be_proved_equal_to_itself_is_written(wide, tmp_path, monkey
 def test_external_data_is_proved_where_it_lies(wide, tmp_path):
     """Weights in files beside both models are read from there, of the result before it is in place."""
     onnx.save(onnx.load(wide), wide, save_as_external_data=True, location="w.bin", size_threshold=0)
-    done = run(wide, "-o", tmp_path / "out.onnx", "--no-verify", "-v")
+    done = run(wide, "-o", tmp_path / "out.onnx", "--skip=verify", "-v")
     assert "proved equal but for precision: 2 nodes" in done.stdout
     link = tmp_path / "elsewhere" / "link.onnx"
     link.parent.mkdir()

@@ -119,7 +119,7 @@ def test_the_action_rewrites_and_counts(runner, tmp_path, bound, status):
     values = {
         "inputs.model": "model.onnx",
         "inputs.output": "half.onnx",
-        "inputs.rewrite-args": "--no-verify\n--quiet",
+        "inputs.rewrite-args": "--skip verify\n--quiet",
         "inputs.coverage-args": f"--min-flops {bound}\n--max-casts 8",
         "inputs.report": "report",
     }

@@ -134,7 +134,7 @@ def test_a_dry_run_reports_what_it_would_do(model, tmp_path):
         ("--io", "half", "--keep-io", "x"),
         ("--to", "bfloat16"),
         ("--target", "any"),
-        ("--keep-functions",),
+        ("--skip=inline",),
     ],
 )
 def test_a_saved_plan_gives_the_same_bytes(model, tmp_path, flags):
@@ -210,7 +210,7 @@ def test_explain_names_what_holds_nodes_back(model):
 
 def test_explain_all_prints_float32_first(model):
     """`explain MODEL --all` has a line for every unit, those in float32 before those in half."""
-    colours = [line.split()[0] for line in run("explain", model, "--all").stdout.splitlines()]
+    colours = [line.split()[0] for line in run("explain", model, "--show=all").stdout.splitlines()]
     assert colours == ["full", "full", "half", "half"]
 
 
@@ -295,14 +295,14 @@ def test_a_file_may_be_called_like_a_command(model, monkeypatch):
 
 def test_a_model_that_was_optimised_for_a_cpu_is_warned_of(model):
     """By operators that no other device has; the warning says what would help."""
-    assert "optimised this model" not in run(model, "--no-verify").output
+    assert "optimised this model" not in run(model, "--skip=verify").output
     imports = '<ir_version: 8, opset_import: ["": 17, "com.microsoft.nchwc": 1]>'
     nodes = (
         "r = com.microsoft.nchwc.ReorderInput (x) y = com.microsoft.nchwc.ReorderOutput <channels = 8> (r)"
     )
     saved = f"{imports} g (float[1,8,4,4] x) => (float[1,8,4,4] y) {{ {nodes} }}"
     onnx.save(parser.parse_model(saved), model)
-    told = run(model, "--no-verify").output
+    told = run(model, "--skip=verify").output
     assert "warning  onnxruntime optimised this model for a CPU" in told
     assert "ORT_ENABLE_EXTENDED" in told
 
@@ -317,14 +317,14 @@ def test_weights_that_are_inputs_are_warned_of(model):
         text = f"""<ir_version: {ir_version}, opset_import: ["": 9]> g (float[2,4] x{shown}) => (float[2,4] y)
             <{square}, {square.replace("v", "w")}, {row}> {nodes}"""
         onnx.save(parser.parse_model(text), model)
-        assert ("weights are inputs as well" in run(model, "--no-verify").output) is is_told
+        assert ("weights are inputs as well" in run(model, "--skip=verify").output) is is_told
 
 
 def test_functions_that_are_kept_are_counted(model):
-    """--keep-functions warns that what it keeps stays float32; without functions there is nothing to say."""
-    assert "kept, in float32" not in run(model, "--keep-functions").output
+    """--skip inline warns that what it keeps stays float32; without functions there is nothing to say."""
+    assert "kept, in float32" not in run(model, "--skip=inline").output
     onnx.save(parser.parse_model(FUNCTIONS), model)
-    assert "warning  1 model-local function kept, in float32" in run(model, "--keep-functions").output
+    assert "warning  1 model-local function kept, in float32" in run(model, "--skip=inline").output
     assert "kept, in float32" not in run(model).output
 
 
@@ -332,7 +332,7 @@ def test_verbose_has_versions_and_the_time_of_each_stage(tmp_path):
     """Before and after the work; with --quiet it is refused."""
     path = tmp_path / "m.onnx"
     onnx.save(text.model("g (float[4,4] x) => (float[4,4] y) { y = MatMul(x, x) }"), path)
-    said = run(path, "--no-verify", "--verbose").output
+    said = run(path, "--skip=verify", "--verbose").output
     assert re.search(r"^versions +amp-rewrite \S+, Python \d[\d.]+, onnx \d", said, re.MULTILINE)
     assert re.search(
         r"^seconds +inputs \d+\.\d\d, load \d+\.\d\d, widen \d+\.\d\d, prepare \d.*; \d+\.\d\d in all$",
@@ -355,7 +355,7 @@ def test_a_dry_run_warns_as_the_rewrite_does(model):
     for flags in (("--list", "bfloat16"), ("--to", "bfloat16", "--list", "tensorflow")):
         told = [
             [line for line in run(model, *flags, more).stdout.splitlines() if line.startswith("warning")]
-            for more in ("--dry-run", "--no-verify")
+            for more in ("--dry-run", "--skip=verify")
         ]
         assert told[0] == told[1]
         assert any(line.startswith("warning  the list ") for line in told[0])

@@ -101,17 +101,22 @@ def test_a_baseline_is_written_and_then_held(model, tmp_path):
 
 
 MISTAKES = """
---min-flops 95        | amp-rewrite: --min-flops 95 is not a share; write a share from 0 to 1, as in 0.95
---min-nodes 95        | amp-rewrite: --min-nodes 95 is not a share; write a share from 0 to 1, as in 0.95
---min-flops nan       | amp-rewrite: --min-flops nan is not a share; write a share from 0 to 1, as in 0.95
---min-weights nan     | amp-rewrite: --min-weights nan is not a share; write a share from 0 to 1, as in 0.95
---min-flops 101%      | amp-rewrite: --min-flops 101% is not a share; write a share from 0 to 1, as in 0.95
---min-flops much      | amp-rewrite: --min-flops much is not a share; write a share from 0 to 1, as in 0.95
---min-flops 95%       | amp-rewrite: --min-flops 95% is a percentage; write --min-flops 0.95
---tolerance -1        | --tolerance -1 is not a share
---require MatMul      | --require MatMul is not OP=SHARE
---require MatMul=x    | --require MatMul=x is not OP=SHARE
---forbid-half Sofmax  | no operator is called Sofmax; did you mean Softmax?
+--rules min-flops=95 | amp-rewrite: rule min-flops=95: min-flops is 95; write a share from 0 to 1, as in 0.95
+--rules min-nodes=95        | rule min-nodes=95: min-nodes is 95; write a share from 0 to 1, as in 0.95
+--rules min-flops=nan       | rule min-flops=nan: min-flops is nan; write a share from 0 to 1, as in 0.95
+--rules min-weights=nan     | min-weights is nan; write a share from 0 to 1, as in 0.95
+--rules min-flops=101%      | min-flops is 101; write a share from 0 to 1, as in 0.95
+--rules min-flops=much      | min-flops is not a number; write a share from 0 to 1, as in 0.95
+--rules min-flops=95%       | amp-rewrite: rule min-flops=95%: min-flops is a percentage; write it as 0.95
+--tolerance -1              | tolerance is -1; write a share from 0 to 1
+--rules require=MatMul | rule require=MatMul is not require=NAME=NUMBER; write it as in require=MatMul=0.95
+--rules require=MatMul=x    | rule require=MatMul=x: MatMul is not a number
+--rules max-casts=x         | max-casts is not a whole number
+--rules minflops=1          | there is no rule minflops; did you mean min-flops?
+--rules min-flops=0.1 --rules min-flops=0.2 | two rules min-flops; give one
+--report x                  | --report x is not a report; write markdown=FILE, junit=FILE or github
+--report markdown=          | --report markdown= is not a report
+--rules forbid-half=Sofmax  | no operator is called Sofmax; did you mean Softmax?
 --dim n               | --dim n is not NAME=SIZE
 --dim m=3             | no open dimension 'm'; it leaves open n
 --update              | --update has nothing to write; say where with --baseline FILE
@@ -131,7 +136,7 @@ def test_a_tolerance_in_percent_is_answered_by_a_share(model, tmp_path):
     """A percentage with a space is one as well."""
     run("coverage", model, "--baseline", tmp_path / "base.json", "--update")
     line = failure("coverage", model, "--baseline", tmp_path / "base.json", "--tolerance", "0.5 %")
-    assert line == "amp-rewrite: --tolerance 0.5 % is a percentage; write --tolerance 0.005"
+    assert line == "amp-rewrite: rule tolerance=0.5 %: tolerance is a percentage; write it as 0.005"
 
 
 def test_a_baseline_of_brackets_without_end(model, tmp_path):

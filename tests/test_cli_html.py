@@ -1,4 +1,4 @@
-"""--html, --plots and --latency: what they write, and what they refuse."""
+"""--html, --plots and --show latency: what they write, and what they refuse."""
 
 import importlib.util
 import json
@@ -79,8 +79,8 @@ def test_the_json_of_a_good_verdict_has_no_blame_that_nobody_asked_for(model, tm
 
 
 def test_without_a_comparison_the_page_says_so(model, tmp_path):
-    """--no-verify leaves the decisions, and a word on why there is no verdict."""
-    result = run(model, "-o", tmp_path / "a.onnx", "--no-verify", "--html", tmp_path / "r.html")
+    """--skip verify leaves the decisions, and a word on why there is no verdict."""
+    result = run(model, "-o", tmp_path / "a.onnx", "--skip=verify", "--html", tmp_path / "r.html")
     assert result.exit_code == 0, result.output
     data = data_of(tmp_path / "r.html")
     assert data["verification"]["ok"] is None
@@ -102,7 +102,7 @@ def test_a_dry_run_and_explain_show_the_same_page(model, tmp_path):
 def test_the_coverage_of_a_plan_is_that_of_its_result(model, tmp_path):
     """What explain shows before is what the rewrite reaches after."""
     run("explain", model, "--html", tmp_path / "before.html")
-    run(model, "-o", tmp_path / "a.onnx", "--no-verify", "--html", tmp_path / "after.html")
+    run(model, "-o", tmp_path / "a.onnx", "--skip=verify", "--html", tmp_path / "after.html")
     before, after = (data_of(tmp_path / f"{name}.html")["coverage"] for name in ("before", "after"))
     assert before == after
     assert before["flops"]["share"] > 0.9
@@ -141,7 +141,7 @@ def test_plots_are_files_of_their_own(model, tmp_path):
 def test_latency_is_a_plot_too(model, tmp_path, monkeypatch):
     """Both models are timed, in the order before and after."""
     monkeypatch.setattr("amp_rewrite.running.latency.TimingBudget.__init__.__defaults__", (5, 0, 0.0))
-    result = run(model, "-o", tmp_path / "a.onnx", "--latency", "--html", tmp_path / "r.html")
+    result = run(model, "-o", tmp_path / "a.onnx", "--show=latency", "--html", tmp_path / "r.html")
     assert result.exit_code == 0, result.output
     (chart,) = [p for p in data_of(tmp_path / "r.html")["pictures"] if p["title"].startswith("Latency")]
     labels = [shape["text"] for shape in chart["shapes"] if shape["shape"] == "text"][::2]
@@ -151,12 +151,15 @@ def test_latency_is_a_plot_too(model, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--latency"], "--latency is for --html and --plots"),
-        (["--latency", "--html", "r.html", "--dry-run"], "two models"),
-        (["--latency", "--html", "r.html", "--in-place"], "two models"),
+        (["--show=latency"], "--show latency is for --html and --plots"),
+        (["--show=latency", "--html", "r.html", "--dry-run"], "two models"),
+        (["--show=latency", "--html", "r.html", "--in-place"], "two models"),
         (["--html", "."], "is a folder"),
-        (["--placement"], "--placement is for --html; add --html FILE, or use amp-rewrite placement"),
-        (["--placement", "--plots", "p"], "--placement is for --html"),
+        (
+            ["--show=placement"],
+            "--show placement is for --html; add --html FILE, or use amp-rewrite placement",
+        ),
+        (["--show=placement", "--plots", "p"], "--show placement is for --html"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_runs(model, flags, said):
@@ -181,7 +184,7 @@ def test_what_cannot_be_timed_has_no_latency(tmp_path):
     made = parser.parse_model("""<ir_version: 9, opset_import: ["": 17, "own": 1]>
         g (float[2,2] x) => (float[2,2] y) { a = MatMul (x, x) y = own.Op (a) }""")
     onnx.save(made, tmp_path / "own.onnx")
-    result = run(tmp_path / "own.onnx", "--latency", "--html", tmp_path / "r.html")
+    result = run(tmp_path / "own.onnx", "--show=latency", "--html", tmp_path / "r.html")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "r.html").exists()
 
@@ -207,18 +210,18 @@ def test_the_sizes_of_the_data_count(tmp_path, flags):
 
 @pytest.fixture
 def on_the_cpu(monkeypatch):
-    """--placement asks the CPU provider, which is everywhere."""
+    """--show placement asks the CPU provider, which is everywhere."""
     monkeypatch.setattr(html_and_plots, "_DEVICE", Device.CPU)
 
 
 @needs_runs
 @pytest.mark.usefixtures("on_the_cpu")
-@pytest.mark.parametrize("flags", ["--no-verify", "--no-verify --in-place", "--dry-run", "explain"])
+@pytest.mark.parametrize("flags", ["--skip=verify", "--skip verify --in-place", "--dry-run", "explain"])
 def test_a_placement_is_in_the_page_and_in_json(model, tmp_path, flags):
     """What is executed of the result beside what is of the original, whichever command asks."""
     page, told = tmp_path / "r.html", tmp_path / "r.json"
     command = [flags, model] if flags == "explain" else [model, *flags.split()]
-    result = run(*command, "--html", page, "--placement", "--json", told)
+    result = run(*command, "--html", page, "--show=placement", "--json", told)
     assert result.exit_code == 0, result.output
     placed, found = data_of(page)["placement"], json.loads(told.read_text())["placement"]
     assert placed["runtime"] == {key: found[key] for key in ("onnxruntime", "provider", "stubs")}
@@ -236,7 +239,7 @@ def test_a_placement_is_in_the_page_and_in_json(model, tmp_path, flags):
 @pytest.mark.usefixtures("on_the_cpu")
 def test_executed_nodes_lead_to_planned_ones(model, tmp_path):
     """Each names the nodes that it stands for, and where they are in the plan; Casts that were added, too."""
-    run(model, "-o", tmp_path / "a.onnx", "--no-verify", "--html", tmp_path / "r.html", "--placement")
+    run(model, "-o", tmp_path / "a.onnx", "--skip=verify", "--html", tmp_path / "r.html", "--show=placement")
     data = data_of(tmp_path / "r.html")
     boxes = data["boxes"]
     executed = [box for box in data["placement"]["executed"]["boxes"] if box["executed"]]
@@ -251,9 +254,9 @@ def test_executed_nodes_lead_to_planned_ones(model, tmp_path):
 @pytest.mark.usefixtures("on_the_cpu")
 def test_a_model_that_was_rewritten_before_is_placed_alone(model, tmp_path):
     """Its original is not known."""
-    run(model, "-o", tmp_path / "a.onnx", "--no-verify")
+    run(model, "-o", tmp_path / "a.onnx", "--skip=verify")
     page = tmp_path / "r.html"
-    assert run("explain", tmp_path / "a.onnx", "--html", page, "--placement").exit_code == 0
+    assert run("explain", tmp_path / "a.onnx", "--html", page, "--show=placement").exit_code == 0
     placed = data_of(page)["placement"]
     assert {row["before"] for row in placed["counts"]} == {None}
     origins = [box["executed"]["origins"] for box in placed["executed"]["boxes"] if box["executed"]]
@@ -267,7 +270,7 @@ def test_a_result_that_is_refused_is_shown_as_such(tmp_path):
     made = parser.parse_model("""<ir_version: 9, opset_import: ["": 17, "own": 1]>
         g (float[2,2] x) => (float[2,2] y) { a = MatMul (x, x) y = own.Op (a) }""")
     onnx.save(made, tmp_path / "own.onnx")
-    result = run(tmp_path / "own.onnx", "--html", tmp_path / "r.html", "--placement")
+    result = run(tmp_path / "own.onnx", "--html", tmp_path / "r.html", "--show=placement")
     assert result.exit_code == 0, result.output
     placed = data_of(tmp_path / "r.html")["placement"]
     assert "own:Op" in placed["refused"]
@@ -279,7 +282,7 @@ def test_without_the_runtime_for_it_nothing_is_done(model, monkeypatch):
     """One line before any work: for onnxruntime without CUDA, and without a GPU for want of gcc."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     html_and_plots.opening.needs_stubs.cache_clear()
-    asked = [model, "--html", model.parent / "r.html", "--placement"]
+    asked = [model, "--html", model.parent / "r.html", "--show=placement"]
     assert "onnxruntime-gpu" in failure(*asked)
     assert "onnxruntime-gpu" in failure("explain", *asked)
     monkeypatch.setattr(html_and_plots.opening, "needs_stubs", lambda _: True)
@@ -295,7 +298,7 @@ def test_without_the_runtime_for_it_nothing_is_done(model, monkeypatch):
 @pytest.mark.usefixtures("on_the_cpu")
 def test_a_time_limit_ends_a_placement(model, tmp_path):
     """The result is kept, and the page says why it has no graph."""
-    flags = ["--no-verify", "--timeout", "0.001", "--html", tmp_path / "r.html", "--placement"]
+    flags = ["--skip=verify", "--timeout", "0.001", "--html", tmp_path / "r.html", "--show=placement"]
     result = run(model, "-o", tmp_path / "a.onnx", *flags)
     assert result.exit_code == 0, result.output
     assert "longer than --timeout" in data_of(tmp_path / "r.html")["placement"]["refused"]

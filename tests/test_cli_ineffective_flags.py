@@ -38,7 +38,7 @@ VALUES = {
     "--tolerance": ["relative_l2=0.5"],
     "--per-node": [],
     "--provider": ["cpu"],
-    "--require-verify": [],
+    "--require verify": [],
     "--data": ["a.npz"],
     "--seed": ["0"],
     "--samples": ["1"],
@@ -47,21 +47,24 @@ VALUES = {
     "--dim": ["n=4"],
 }
 PAIRS = [
-    (rule, flag) for rule in INEFFECTIVE for flag in rule.flags if rule.beside in ("--no-verify", "--dry-run")
+    (rule, flag)
+    for rule in INEFFECTIVE
+    for flag in rule.flags
+    if rule.beside in ("--skip verify", "--dry-run")
 ]
 
 
 @pytest.mark.parametrize(("rule", "flag"), PAIRS, ids=lambda part: getattr(part, "beside", part))
 def test_beside_a_rewrite_that_does_less(model, rule, flag):
     """Both flags are named, and why; asking for what is the default is asking as well."""
-    said = refusal(model, rule.beside, flag, *VALUES[flag])
+    said = refusal(model, *rule.beside.split(), *flag.split(), *VALUES[flag])
     assert f"{flag} has no effect with {rule.beside}, which {rule.does}; leave out {flag}" in said
 
 
 LINES = """
---no-verify --samples 2 --seed 3 | --seed and --samples have no effect with
---no-verify --data a.npz         | leave out --data, or --no-verify, or add --observe always or
---no-verify --data a.npz --observe never | --data has no effect with --no-verify
+--skip verify --samples 2 --seed 3 | --seed and --samples have no effect with
+--skip verify --data a.npz         | leave out --data, or --skip verify, or add --observe always or
+--skip verify --data a.npz --observe never | --data has no effect with --skip verify
 --data a.npz --dim n=4           | --dim has no effect with --data, which supplies the inputs
 verify a b --data c --samples 2  | --samples has no effect with --data
 bench a --data c --seed 2        | --seed has no effect with --data
@@ -80,9 +83,9 @@ def test_what_a_line_says(model, flags, message):
 @pytest.mark.parametrize(
     "flags",
     [
-        ("--no-verify", "--dim", "n=4", "--html", "{folder}/r.html"),
+        ("--skip=verify", "--dim", "n=4", "--html", "{folder}/r.html"),
         ("--dry-run", "--dim", "n=4", "--html", "{folder}/r.html"),
-        ("--dry-run", "--no-verify", "--no-check", "--no-metadata"),
+        ("--dry-run", "--skip=verify", "--skip=check", "--skip=metadata"),
         ("--dry-run", "-o", "{folder}/out.onnx", "--tolerance", "cosine=0.9", "--per-node", "--samples", "2"),
     ],
 )
@@ -96,7 +99,7 @@ def test_inputs_to_look_at(model):
     pytest.importorskip("onnxruntime")
     looking = ("--observe", "always", "--samples", "2", "--dim", "n=4")
     assert run(model, "--dry-run", *looking).exit_code == 0
-    assert run(model, "--no-verify", *looking).exit_code == 0
+    assert run(model, "--skip=verify", *looking).exit_code == 0
 
 
 @pytest.mark.parametrize("rule", INEFFECTIVE, ids=lambda rule: f"{rule.beside} {rule.flags[0]}")

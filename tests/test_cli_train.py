@@ -35,7 +35,7 @@ def test_a_step_is_written_with_its_scale(model):
 
 def test_explain_writes_no_model(model):
     """It says what the step is, every gradient, and what stays float32."""
-    done = run("train", model, "--explain")
+    done = run("train", model, "--dry-run")
     assert done.exit_code == 0, done.output
     assert [path.name for path in model.parent.iterdir()] == ["m.onnx"]
     for line in (
@@ -71,24 +71,24 @@ def test_flags_say_what_a_step_is(model):
         (("--loss-scale", "0.5"), "--loss-scale 0.5 is not a loss scale"),
         (("--loss-scale", "nan"), "--loss-scale nan is not a loss scale"),
         (("--loss-scale", "often"), "--loss-scale often is not a loss scale"),
-        (("--loss-scale", "8", "--multiplier", "3"), "--multiplier has no effect on --loss-scale 8"),
-        (
-            ("--to", "bfloat16", "--initial-scale", "3"),
-            "has no effect on --loss-scale auto for bfloat16",
-        ),
-        (("--loss-scale", "none", "--skip-nonfinite"), "--skip-nonfinite is for a loss scale"),
-        (("--initial-scale", "0"), "--initial-scale: 0.0 is not a number from 1"),
-        (("--increment-period", "0"), "--increment-period: 0 is not an integer of at least 1"),
-        (("--multiplier", "1"), "--multiplier: 1 would never change the scale"),
-        (("--state", "w1"), "--state: 'w1' is not a pair of names"),
+        (("--loss-scale", "8,multiplier=3"), "--loss-scale 8 has no multiplier"),
+        (("--to", "bfloat16", "--loss-scale", "initial=3"), "--loss-scale auto for bfloat16 has no initial"),
+        (("--loss-scale", "none,skip-nonfinite"), "--loss-scale skip-nonfinite is for a loss scale"),
+        (("--loss-scale", "initial=0"), "--loss-scale initial=: 0 is not a number from 1"),
+        (("--loss-scale", "period=0"), "--loss-scale period=: 0 is not an integer of at least 1"),
+        (("--loss-scale", "multiplier=1"), "--loss-scale multiplier=: 1 would never change the scale"),
+        (("--loss-scale", "initial=often"), "--loss-scale initial=often is not a loss scale"),
+        (("--loss-scale", "8", "--loss-scale", "dynamic"), "--loss-scale is both 8 and dynamic"),
+        (("--state", "=w1"), "--state: '=w1' is not a pair of names"),
+        (("--state", ".x", "--state", ".y"), "--state .y: the suffix is .x"),
         (("--state", "w1=nothing"), "the state w1 -> nothing names an output 'nothing'"),
-        (("--state-suffix", ".x"), "no output is called as an input with '.x' behind it"),
+        (("--state", ".x"), "no output is called as an input with '.x' behind it"),
         (("--loss", "x"), "the loss 'x' is not an output"),
         (("--seed", "x_"), "the seed 'x_' is not a value"),
         (("--gradient", "x"), "the gradient 'x' is not a value that a node"),
         (("--io", "half"), "--io half would make master weights half"),
-        (("--keep-functions",), "--keep-functions hides the backward pass"),
-        (("--explain",), "-o has no effect with --explain"),
+        (("--skip=inline",), "--skip inline hides the backward pass"),
+        (("--dry-run",), "-o has no effect with --dry-run"),
     ],
 )
 def test_what_is_refused(model, flags, problem):
@@ -165,12 +165,12 @@ def test_an_original_that_is_not_finite_proves_nothing(model):
 
 
 def test_what_was_not_compared_says_why(model):
-    """With --no-verify."""
-    done, found = compared(model, "--no-verify")
-    assert (done.exit_code, found) == (0, {"unverified": "--no-verify was given"})
+    """With --skip verify."""
+    done, found = compared(model, "--skip=verify")
+    assert (done.exit_code, found) == (0, {"unverified": "--skip verify was given"})
 
 
-@pytest.mark.parametrize("flags", [(), ("--explain",)])
+@pytest.mark.parametrize("flags", [(), ("--dry-run",)])
 def test_sizes_that_no_machine_holds_are_refused_at_once(model, flags):
     """Before anything is rewritten."""
     step = onnx.load(model)

@@ -46,11 +46,11 @@ model.onnx --level unsafe-force-all --data large.npz
     | 1 | Mul 'square', whose inputs range from 2 to 300 & --keep-full square
 model.onnx --level unsafe-force-all --data large.npz --in-place     | 1 | --keep-full square
 model.onnx --level unsafe-force-all --data small.npz                | 0 | PASS & no --keep-full
-model.onnx --level unsafe-force-all --no-verify                     | 0 | not compared & no compared with
+model.onnx --level unsafe-force-all --skip verify                     | 0 | not compared & no compared with
 model.onnx --level unsafe-force-all --data nan.npz
     | 1 | y: proves nothing: NaN or infinities in input 'x' & no PASS & no next
 verify model.onnx model.onnx --data nan.npz                         | 1 | no PASS
-model.onnx --deny Add --deny Mul --deny Sqrt --require-verify       | 0 | PASS & largest error 0.0e+00
+model.onnx --deny Add --deny Mul --deny Sqrt --require verify       | 0 | PASS & largest error 0.0e+00
 own.onnx | 0 | not compared with the original, which does not load: onnxruntime refuses
 verify model.onnx own.onnx | 1 | not compared with the original: it does not run & no relative L2
 """
@@ -97,7 +97,7 @@ def test_verify_says_yes(model):
 
 def test_verify_says_no_and_why(model, tmp_path):
     """`verify` of a bad one ends with 1, with the bounds that broke, and the same as JSON."""
-    run(model, *FORCED, "--no-verify", "-q")
+    run(model, *FORCED, "--skip=verify", "-q")
     path = tmp_path / "verdict.json"
     pair = (model, model.with_name("model_fp16.onnx"))
     result = run("verify", *pair, *data(model, "large"), "--json", path)
@@ -121,7 +121,7 @@ def test_a_long_name_is_printed_whole(tmp_path):
 
 def test_tolerances_decide(model):
     """A bound that is moved or taken away changes the verdict."""
-    run(model, *FORCED, "--no-verify", "-q")
+    run(model, *FORCED, "--skip=verify", "-q")
     pair = (model, model.with_name("model_fp16.onnx"), *data(model, "small"))
     assert run("verify", *pair).exit_code == 0
     np.savez(model.with_name("rounded.npz"), x=np.float32([1.3, 1]))
@@ -199,7 +199,7 @@ def test_json_says_why_there_is_no_verdict(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (("--no-verify",), "--no-verify was given"),
+        (("--skip=verify",), "--skip verify was given"),
         (("--dry-run",), "--dry-run was given"),
         (("--deny", "Add", "--deny", "Mul", "--deny", "Sqrt"), "nothing changed"),
     ],
@@ -229,13 +229,13 @@ def test_json_says_what_was_verified_and_on_what(model, tmp_path):
 
 
 def test_not_compared_is_never_silent(tmp_path):
-    """With -q the line goes to standard error; with --require-verify the exit code is 1."""
+    """With -q the line goes to standard error; with --require verify the exit code is 1."""
     path = tmp_path / "own.onnx"
     onnx.save(parser.parse_model(OWN), path)
     quiet = run(path, "-q")
     assert (quiet.exit_code, quiet.stdout) == (0, "")
     assert quiet.stderr.startswith("not compared with the original, which does not load: onnxruntime refuses")
-    required = run(path, "-q", "--require-verify")
+    required = run(path, "-q", "--require=verify")
     assert required.exit_code == 1
     assert required.stderr == quiet.stderr
     assert path.with_name("own_fp16.onnx").exists()
@@ -251,7 +251,7 @@ def test_a_source_that_is_deleted_midway_is_not_compared(model, monkeypatch):
         return made
 
     monkeypatch.setattr(pipeline, "rewrite", rewrite)
-    result = run(model, "-q", "--require-verify")
+    result = run(model, "-q", "--require=verify")
     assert result.exit_code == 1
     nothing, line = result.stderr.splitlines()
     assert nothing.startswith("nothing became float16")
@@ -355,7 +355,7 @@ def test_in_place_over_external_data_is_compared(tmp_path):
     weights = np.random.default_rng(0).random((64, 64), np.float32)
     made.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
     onnx.save(made, path, save_as_external_data=True, location="model.data", size_threshold=0)
-    result = run(path, "--in-place", "--require-verify")
+    result = run(path, "--in-place", "--require=verify")
     assert result.exit_code == 0
     assert "PASS" in result.output
     assert (onnx.numpy_helper.to_array(onnx.load(path).graph.initializer[0]) == weights.astype("f2")).all()
@@ -364,7 +364,7 @@ def test_in_place_over_external_data_is_compared(tmp_path):
 def test_a_replayed_plan_is_compared_with_the_borders_that_it_has(model, tmp_path):
     """A plan that halves inputs and outputs is no broken signature when it is carried out again."""
     plan = tmp_path / "plan.json"
-    run(model, "--save-plan", plan, "--io", "half", "--allow", "Mul", "--no-verify")
+    run(model, "--save-plan", plan, "--io", "half", "--allow", "Mul", "--skip=verify")
     assert run(model, "--plan", plan, *data(model, "small")).exit_code == 0
 
 
@@ -398,7 +398,7 @@ def test_what_is_next_after_a_bad_verdict_is_said(model, tmp_path, to):
     """Pins for the original, which can be rewritten with them; and the commands that search and prove."""
     np.savez(tmp_path / "thirds.npz", **{k: v / 3 for k, v in np.load(model.with_name("small.npz")).items()})
     half, given = tmp_path / "h.onnx", ("--data", tmp_path / "thirds.npz", "--tolerance", "error=1e-6")
-    run(model, *FORCED, "--no-verify", "-o", half, "--to", to)
+    run(model, *FORCED, "--skip=verify", "-o", half, "--to", to)
     done = run("verify", model, half, *given, "--json", tmp_path / "v.json")
     assert done.exit_code == 1
     lines = done.output.splitlines()
@@ -419,7 +419,7 @@ def test_a_node_has_one_figure_for_what_it_adds(model):
 def test_the_original_comes_first(model):
     """Where the first model has half and the second none, a line has the command the other way round."""
     half = model.with_name("model_fp16.onnx")
-    run(model, *FORCED, "--no-verify", "-q")
+    run(model, *FORCED, "--skip=verify", "-q")
     lines = run("verify", half, model, *data(model, "small")).output.splitlines()
     (line,) = (line for line in lines if line.startswith("swapped? "))
     assert line.endswith(f"the original comes first (amp-rewrite verify {model} {half})")
@@ -431,7 +431,7 @@ def test_a_proof_that_fails_says_that_the_original_comes_first(tmp_path):
     """Where the first model has half and the second none, a line has the command the other way round."""
     path, half = tmp_path / "m.onnx", tmp_path / "h.onnx"
     onnx.save(network(), path)
-    run(path, "-o", half, "--no-verify", "-q")
+    run(path, "-o", half, "--skip=verify", "-q")
     done = run("certify", half, path)
     assert done.exit_code == 1
     assert f"the original comes first (amp-rewrite certify {path} {half})" in done.stdout.splitlines()[0]
@@ -448,7 +448,7 @@ ANGLE = """<ir_version: 9, opset_import: ["": 17]> g (float[8, 8] x) => (float[8
 def test_a_pin_in_half_that_is_to_blame_is_left_out(model):
     """Beside the pin that is advised it would be a contradiction."""
     half = model.with_name("model_fp16.onnx")
-    run(model, "--force-half", "square", *FORCED, "--no-verify", "-q")
+    run(model, "--force-half", "square", *FORCED, "--skip=verify", "-q")
     lines = run("verify", model, half, *data(model, "large")).output.splitlines()
     pins = next(line.partition(" with ")[2] for line in lines if line.startswith("next "))
     assert "--keep-full square" in pins

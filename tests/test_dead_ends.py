@@ -91,12 +91,12 @@ def test_what_does_not_load_is_restored_with_a_warning(folder):
 def test_a_list_that_leaves_nothing_half_is_warned_of(folder):
     """One that extends another, or leaves something half, is not; nor is a shipped one."""
     warning = "the list alone does not name 1 of the model's 2 operators, which stay float32; it extends no"
-    assert warning in run("m.onnx", "--list", "alone.yaml", "--no-verify").stdout
+    assert warning in run("m.onnx", "--list", "alone.yaml", "--skip=verify").stdout
     (folder / "extends.yaml").write_text("extends: default\ndeny:\n  MatMul: a product\n")
-    assert "the list" not in run("m.onnx", "--list", "extends.yaml", "--no-verify").stdout
+    assert "the list" not in run("m.onnx", "--list", "extends.yaml", "--skip=verify").stdout
     (folder / "some.yaml").write_text("allow:\n  MatMul: a product\n")
-    assert "the list" not in run("m.onnx", "--list", "some.yaml", "--no-verify").stdout
-    assert "the list" not in run("m.onnx", "--list", "tensorflow", "--deny", "MatMul", "--no-verify").stdout
+    assert "the list" not in run("m.onnx", "--list", "some.yaml", "--skip=verify").stdout
+    assert "the list" not in run("m.onnx", "--list", "tensorflow", "--deny", "MatMul", "--skip=verify").stdout
 
 
 @pytest.mark.usefixtures("folder")
@@ -118,18 +118,18 @@ def test_inputs_beside_one_of_several_models_are_its_data(tmp_path, monkeypatch)
     for name in ("a", "b"):
         (tmp_path / f"{name}.onnx").write_bytes(demo.network().SerializeToString())
     np.savez(tmp_path / "a.npz", image=demo.feeds()["image"])
-    done = run("a.onnx", "b.onnx", "--out-dir", "half", "-v").stdout
+    done = run("a.onnx", "b.onnx", "-o", "half", "-v").stdout
     assert "compared with the original on 1 given sample from a.npz" in done
     assert done.count("synthetic sample (seed 0") == 1
-    assert run("a.onnx", "b.onnx", "--out-dir", "half", "--seed", "3", "-v").stdout.count("(seed 3") == 2
+    assert run("a.onnx", "b.onnx", "-o", "half", "--seed", "3", "-v").stdout.count("(seed 3") == 2
     assert TensorProto.FLOAT16 in {each.data_type for each in onnx.load("half/a.onnx").graph.initializer}
 
 
 @pytest.mark.usefixtures("folder")
 def test_a_model_that_is_half_already_is_said_to_be():
     """Where nothing changed; one that has no half and stays float32 is not."""
-    assert run("m.onnx", "-o", "half.onnx", "--no-verify").exit_code == 0
-    copied = run("half.onnx", "-o", "again.onnx", "-q", "--require-half")
+    assert run("m.onnx", "-o", "half.onnx", "--skip=verify").exit_code == 0
+    copied = run("half.onnx", "-o", "again.onnx", "-q", "--require=half")
     assert (copied.exit_code, copied.stderr) == (
         0,
         "half.onnx has float16 already, and again.onnx is a copy\n",
@@ -147,12 +147,12 @@ def test_a_model_that_is_half_already_is_said_to_be():
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(("flags", "code"), [((), 0), (("--require-half",), 1)])
+@pytest.mark.parametrize(("flags", "code"), [((), 0), (("--require=half",), 1)])
 @pytest.mark.parametrize(
-    "command", ["m.onnx -o full.onnx", "tune m.onnx -o full.onnx", "models/full.onnx --out-dir ."]
+    "command", ["m.onnx -o full.onnx", "tune m.onnx -o full.onnx", "models/full.onnx -o ."]
 )
 def test_a_result_without_half_says_so(command, flags, code):
-    """In one line on standard error, with -q as well, and why; --require-half fails, and writes it too."""
+    """In one line on standard error, with -q as well, and why; --require half fails, and writes it too."""
     Path("models").mkdir()
     Path("models/full.onnx").write_bytes(Path("m.onnx").read_bytes())
     done = run(*command.split(), "-q", "--deny", "MatMul", *flags)

@@ -168,11 +168,11 @@ def test_what_is_declared_too_large_stays_float32():
 
 
 def test_the_summary_says_what_was_freed(tmp_path):
-    """With the number of units; explain has the bound; --no-free leaves the list alone."""
+    """With the number of units; explain has the bound; --skip bounds leaves the list alone."""
     onnx.save(between(EXP), tmp_path / "m.onnx")
-    plain = (tmp_path / "m.onnx", "--no-verify", "-v")
+    plain = (tmp_path / "m.onnx", "--skip=verify", "-v")
     assert "1 unit in float16 which the list denies" in run(*plain).stdout
-    assert "freed" not in run(*plain, "--no-free").stdout
+    assert "freed" not in run(*plain, "--skip=bounds").stdout
     told = run("explain", tmp_path / "m.onnx", "node").stdout
     assert "'c' is proven to be at most 0, where float16 bears 0" in told
 
@@ -241,9 +241,9 @@ def test_a_search_knows_declared_ranges(tmp_path, error, freed, tuned):
 
 
 def test_tune_leaves_the_list_alone_where_asked(tmp_path):
-    """With --no-free nothing is freed, whatever error is allowed."""
+    """With --skip bounds nothing is freed, whatever error is allowed."""
     onnx.save(between(TINY), tmp_path / "m.onnx")
-    run("tune", tmp_path / "m.onnx", "--max-error", "0.5", "--no-free", "--json", tmp_path / "r.json")
+    run("tune", tmp_path / "m.onnx", "--max-error", "0.5", "--skip=bounds", "--json", tmp_path / "r.json")
     assert json.loads((tmp_path / "r.json").read_text())["freed"] == 0
 
 

@@ -83,10 +83,12 @@ def test_the_command_says_so(once, tmp_path):
     """A line counts the units, and the next command reads their reasons in the model itself."""
     path = tmp_path / "once.onnx"
     path.write_bytes(once.SerializeToString())
-    told = CliRunner().invoke(main, [str(path), "--no-verify", "-v"])
+    told = CliRunner().invoke(main, [str(path), "--skip=verify", "-v"])
     assert told.exit_code == 0
     assert "for what an earlier rewrite of this model saw in runs" in told.output
     assert f"amp-rewrite explain {path}" in told.output
     assert "--save-plan" not in told.output
-    CliRunner().invoke(main, [str(path), "--no-verify", "--dry-run", "--json", str(tmp_path / "report.json")])
+    CliRunner().invoke(
+        main, [str(path), "--skip=verify", "--dry-run", "--json", str(tmp_path / "report.json")]
+    )
     assert json.loads((tmp_path / "report.json").read_text())["earlier"] > 0

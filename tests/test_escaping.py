@@ -238,8 +238,8 @@ def tame(result):
     [
         ("--dry-run",),
         ("explain",),
-        ("explain", "--all"),
-        ("explain", "--advice"),
+        ("explain", "--show=all"),
+        ("explain", "--show=advice"),
         ("explain", evil("r")),
         ("explain", evil("nobody")),
         ("explain", "--why-cast", evil("h")),
@@ -279,7 +279,7 @@ def test_every_command_that_runs_models_prints_text_alone(running, name):
     saved = ("--save-plan", folder / "plan.json", "--json", folder / "report.json")
     if name == "other":
         tame(run(running, "-o", folder / f"\x1b[31m{name}\n::error::.onnx", "--per-node", *saved))
-        tame(run("explain", folder / "plan.json", "--all"))
+        tame(run("explain", folder / "plan.json", "--show=all"))
         tame(run("bench", running, "--rounds", "1", "--warmup", "0", "--chart", folder / "chart.svg"))
         assert json.loads((folder / "report.json").read_text())["verification"]["outputs"][0]["name"] == evil(
             "y"
@@ -319,7 +319,7 @@ def test_a_lone_surrogate_is_refused(model):
     for row in content["units"]:
         row["node"] = "\udfff\ud800"
     plan.write_text(json.dumps(content))
-    assert "surrogates not allowed" in tame(run("explain", plan, "--all"))
+    assert "surrogates not allowed" in tame(run("explain", plan, "--show=all"))
 
 
 # ---- what stands in other files
@@ -375,7 +375,7 @@ PLACES_OF_MODELS = [
     ("{}",),
     ("--in-place", "{}"),
     ("--dry-run", "{}"),
-    ("--no-verify", "{}", "-o", "out.onnx"),
+    ("--skip=verify", "{}", "-o", "out.onnx"),
     ("--observe", "always", "{}"),
     ("explain", "{}"),
     ("bench", "{}"),

@@ -188,16 +188,16 @@ def test_a_fresh_decision_is_said_to_be_one(model, tmp_path):
     assert run("explain", model).stderr == f"note     model.onnx {said}\n"
     assert "a rewrite with these flags" in run("explain", model, "--deny", "MatMul").stderr
     same, half = tmp_path / "same.onnx", tmp_path / "half.onnx"
-    assert run(model, "-o", same, "--deny", "MatMul", "--no-verify").exit_code == 0
+    assert run(model, "-o", same, "--deny", "MatMul", "--skip=verify").exit_code == 0
     assert run("explain", same).stderr == f"note     same.onnx {said}\n"
-    assert run(model, "-o", half, "--no-verify").exit_code == 0
+    assert run(model, "-o", half, "--skip=verify").exit_code == 0
     assert run("explain", half).stderr == ""
 
 
 @pytest.mark.parametrize("kind", ["model", "rewritten", "plan"])
 def test_all(kind, request):
     """`explain WHAT --all` has a line for every unit; the first is one in float32."""
-    lines = told(request.getfixturevalue(kind), "--all")
+    lines = told(request.getfixturevalue(kind), "--show=all")
     assert len(lines) == 4
     assert lines[0].startswith("full  Exp 'exponential' (T): denied: ")
     assert lines[-1].startswith("half  MatMul 'second' (T): allowed: ")
@@ -275,7 +275,7 @@ def test_answers_as_json(rewritten, tmp_path):
         "Sqrt 'root' (T)",
         "Exp 'exponential' (T)",
     ]
-    assert len(as_json(tmp_path, rewritten, "--all")["units"]) == 4
+    assert len(as_json(tmp_path, rewritten, "--show=all")["units"]) == 4
     (cast,) = as_json(tmp_path, rewritten, "--why-cast", "r")["casts"]
     assert (cast["value"], cast["dtype"], cast["added"], cast["origin"]) == ("r", "float16", True, "unit")
     assert cast["consumers"][0][0]["unit"] == "MatMul 'second' (T)"
@@ -336,7 +336,7 @@ def test_damaged_metadata_is_a_warning(rewritten):
 
 def test_without_metadata(model):
     """Asked for none, a result carries none, and is analysed as any model."""
-    assert run(model, "--no-metadata", "--no-verify", "-q").exit_code == 0
+    assert run(model, "--skip=metadata", "--skip=verify", "-q").exit_code == 0
     path = model.with_name("model_fp16.onnx")
     assert "amp_rewrite" not in str(onnx.load(path))
     assert run("explain", path, "second").exit_code == 2
@@ -356,15 +356,18 @@ def test_metadata_of_somebody_else(tmp_path):
         (("rot",), "no node is called 'rot'; did you mean root or product?"),
         (
             ("zzzzz",),
-            "no node is called 'zzzzz'; leave NODE out to see what keeps nodes in float32, or say --all",
+            "no node is called 'zzzzz'; leave NODE out to see what keeps nodes in float32, or say --show all",
         ),
         (("--why-cast", "e"), "no Cast of 'e': its producer and its consumers have one type; there are"),
         (("--why-cast", "nothing"), "no Cast of 'nothing'; there are Casts of x, w, y, a, r"),
         (("--why-cast", "r__flat16"), "did you mean r__float16"),
-        (("root", "--all"), "NODE and --all cannot be combined; ask for one at a time"),
-        (("--advice", "--why-cast", "e"), "--why-cast and --advice cannot be combined"),
-        (("--device-capability", "7.0"), "--device-capability is for --advice; add --advice"),
-        (("--advice", "--device-capability", "x"), "x is not a compute capability; write it as in 7.5"),
+        (("root", "--show", "all"), "NODE and --show all cannot be combined; ask for one at a time"),
+        (("--show=advice", "--why-cast", "e"), "--why-cast and --show advice cannot be combined"),
+        (("--show=all,advice",), "--show all and --show advice cannot be combined"),
+        (
+            ("--show", "everything"),
+            "--show everything is not a choice; it can be all, ranges, advice, placement",
+        ),
         (("--dim", "m=3"), "the model has no open dimension 'm'"),
         (("--dim", "n"), "--dim n is not NAME=SIZE"),
     ],
@@ -379,7 +382,7 @@ def test_what_is_wrong_is_one_line(model, arguments, words):
     [
         (("--deny", "Exp"), "a plan alone has decided everything; leave the other flags out"),
         (("--dim", "n=3"), "a plan alone has decided everything; leave the other flags out"),
-        (("--advice",), "a plan alone has no shapes; ask for advice on the model, with --plan"),
+        (("--show=advice",), "a plan alone has no shapes; ask for advice on the model, with --plan"),
         (("rot",), "no node is called 'rot'; did you mean root"),
     ],
 )
@@ -421,7 +424,7 @@ def test_who_is_blamed(tmp_path, monkeypatch, operator, said):
     path = tmp_path / "model.onnx"
     onnx.save(parse_model(MODEL.replace("= MatMul (x", f"= {operator} (x")), path)
     monkeypatch.setattr("amp_rewrite.cli.explanation_sources.advise", fails)
-    result = run("explain", path, "--advice")
+    result = run("explain", path, "--show=advice")
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr
 
@@ -510,7 +513,7 @@ def test_where_a_folded_node_went(tmp_path):
     assert told(path, "exp") == [
         "exp: computed beforehand in float32: it depends on stored values alone",
     ]
-    assert told(path, "norm", "--no-fold")[0].startswith("BatchNormalization 'norm'")
+    assert told(path, "norm", "--skip=fold")[0].startswith("BatchNormalization 'norm'")
     written = tmp_path / "a.json"
     told(path, "norm", "--json", written)
     assert json.loads(written.read_text())["form"] == ["merged into the weights of 'conv', in float32"]

@@ -43,11 +43,11 @@ def test_external_data_over_itself(external):
 
 def test_the_data_file_of_a_result_is_named(external, tmp_path):
     """Who copies the result has to take it along; a result without one names none."""
-    done = run(external, "-o", tmp_path / "half.onnx", "--no-verify")
+    done = run(external, "-o", tmp_path / "half.onnx", "--skip=verify")
     assert "data     half.onnx.data: the weights" in done.stdout
-    back = run("restore", tmp_path / "half.onnx", "-o", tmp_path / "back.onnx", "--no-verify").stdout
+    back = run("restore", tmp_path / "half.onnx", "-o", tmp_path / "back.onnx", "--skip=verify").stdout
     assert "data     back.onnx.data: the weights" in back
-    whole = ("--external-data", "never", "--no-verify")
+    whole = ("--external-data", "never", "--skip=verify")
     assert "data  " not in run(external, "-o", tmp_path / "whole.onnx", *whole).stdout
 
 

@@ -64,7 +64,8 @@ def test_no_command_writes_over_its_model(model, command):
     """Whatever the flag, the model stays as it was."""
     before = model.read_bytes()
     name, flag = command
-    assert f"choose another place for {flag}" in failure(name, model, flag, model)
+    today = {"--markdown": "--report", "--junit": "--report"}.get(flag, flag)
+    assert f"choose another place for {today}" in failure(name, model, flag, model)
     assert model.read_bytes() == before
 
 
@@ -79,9 +80,9 @@ def test_a_file_in_place_of_a_folder_is_said_before_the_work(model, flag):
 def test_a_missing_folder_is_made(model, flag):
     """With its parents, once there is something in it: a run that fails leaves none of them."""
     place = model.parent / "new" / "deep" / "file"
-    failure(model, flag, place, "--keep-io", "absent", "--no-verify")
+    failure(model, flag, place, "--keep-io", "absent", "--skip=verify")
     assert [path.name for path in model.parent.iterdir()] == ["model.onnx"]
-    assert run(model, flag, place, "--no-verify").exit_code == 0
+    assert run(model, flag, place, "--skip=verify").exit_code == 0
     assert place.is_file()
     assert not list(place.parent.glob(".amp*"))
 
@@ -170,7 +171,7 @@ def test_no_other_input_is_written_over(stored, monkeypatch):
         assert f"--json and {read[0]} both name {written}" in said
     for read, written in [("rules.yaml", "rules.yaml"), ("rules.yaml", "baseline.json")]:
         said = failure("coverage", stored, "--rules", read, "--junit", written)
-        assert f"--junit and --rules both name {written}" in said
+        assert f"--report and --rules both name {written}" in said
     assert "--baseline and MODEL" in failure("coverage", stored, "--baseline", stored, "--update")
     assert content(folder) == before
 
@@ -185,7 +186,7 @@ def test_no_other_input_is_written_over(stored, monkeypatch):
         (("-o", "z.onnx", "--json", "z.onnx.00001-of-00002.data"), "the weights of --output both name"),
         (("--save-plan", "model_fp16.onnx.data"), "--save-plan and the weights of the result both name"),
         (("-o", "z.onnx", "--json", "Z.onnx"), "--output and --json both name"),
-        (("--plots", ".", "--json", "ranges.svg"), "--json and --plots both name"),
+        (("--plots", ".", "--json", "ranges.svg"), "--json and --plots FOLDER both name"),
     ],
 )
 def test_what_is_written_differs(model, monkeypatch, flags, words):
@@ -198,8 +199,8 @@ def test_what_is_written_differs(model, monkeypatch, flags, words):
 def test_weights_of_the_old_result_are_no_place_for_a_report(stored):
     """What the result that is replaced refers to is not taken for a report, and then removed."""
     out = stored.with_name("out.onnx")
-    assert run(stored, "-o", out, "--no-verify").exit_code == 0
-    said = failure(stored, "-o", out, "--json", out.with_name("out.onnx.data"), "--no-verify")
+    assert run(stored, "-o", out, "--skip=verify").exit_code == 0
+    said = failure(stored, "-o", out, "--json", out.with_name("out.onnx.data"), "--skip=verify")
     assert "--json and the weights of --output" in said
     assert onnx.load(out).graph.initializer
 
@@ -237,7 +238,7 @@ def foreign(stored, monkeypatch):
     monkeypatch.chdir(stored.parent)
     onnx.save(text.model(OTHER), "other.onnx", save_as_external_data=True, location="weights.bin")
     (stored.parent / "link.bin").symlink_to("weights.bin")
-    assert run("ext.onnx", "-o", "ours.onnx", "--no-verify").exit_code == 0
+    assert run("ext.onnx", "-o", "ours.onnx", "--skip=verify").exit_code == 0
     return stored.parent
 
 
@@ -249,7 +250,8 @@ def test_no_model_of_somebody_is_replaced(foreign, command):
     models = ["ext.onnx", "ours.onnx"] if name == "certify" else ["ext.onnx"]
     more = ["--calibrate", "none"] if flag == "--save-observed" else []
     said = failure(name, *models, flag, place, *more)
-    by = "--output" if flag == "-o" else flag
+    today = {"-o": "--output", "--markdown": "--report", "--junit": "--report", "--chart": "--plots"}
+    by = today.get(flag, flag)
     assert said.endswith(f"; choose another place for {by}, or replace it with --force")
     holds = "holds weights of other.onnx" if place.endswith(".bin") else "is a model that amp-rewrite did not"
     assert f"{place} {holds}" in said
@@ -268,22 +270,22 @@ def test_a_model_at_the_default_path_stays(command):
     assert f"{place} is a model that amp-rewrite did not write" in said
     assert Path(place).read_bytes() == before
     if command == "rewrite":
-        assert run("ext.onnx", "--to", "bfloat16", "--no-verify").exit_code == 0
-        assert run("ext.onnx", "--force", "--no-verify", "--no-metadata").exit_code == 0
-        assert run("ext.onnx", "--no-verify").exit_code == 0
+        assert run("ext.onnx", "--to", "bfloat16", "--skip=verify").exit_code == 0
+        assert run("ext.onnx", "--force", "--skip=verify", "--skip=metadata").exit_code == 0
+        assert run("ext.onnx", "--skip=verify").exit_code == 0
 
 
 @pytest.mark.usefixtures("foreign")
 def test_what_was_made_before_is_replaced():
     """An earlier result of the same command, of another model, or without metadata; and any report."""
     again = [
-        ("ext.onnx", "-o", "a.onnx", "--no-verify", "--json", "a.json", "--html", "a.html"),
-        ("ext.onnx", "-o", "a.onnx", "--no-verify", "--save-plan", "a.json", "--no-metadata"),
-        ("ext.onnx", "-o", "a.onnx", "--no-verify", "--no-metadata", "--to", "bfloat16"),
-        ("ext.onnx", "-o", "a.onnx", "--no-verify"),
-        ("other.onnx", "-o", "a.onnx", "--no-verify", "--external-data", "always"),
-        ("restore", "ours.onnx", "-o", "b.onnx", "--no-verify"),
-        ("restore", "a.onnx", "-o", "b.onnx", "--no-verify"),
+        ("ext.onnx", "-o", "a.onnx", "--skip=verify", "--json", "a.json", "--html", "a.html"),
+        ("ext.onnx", "-o", "a.onnx", "--skip=verify", "--save-plan", "a.json", "--skip=metadata"),
+        ("ext.onnx", "-o", "a.onnx", "--skip=verify", "--skip=metadata", "--to", "bfloat16"),
+        ("ext.onnx", "-o", "a.onnx", "--skip=verify"),
+        ("other.onnx", "-o", "a.onnx", "--skip=verify", "--external-data", "always"),
+        ("restore", "ours.onnx", "-o", "b.onnx", "--skip=verify"),
+        ("restore", "a.onnx", "-o", "b.onnx", "--skip=verify"),
         ("tune", "ext.onnx", "-o", "a.onnx", "--max-error", "1", "--json", "a.json"),
         ("coverage", "a.onnx", "--markdown", "a.md"),
         ("coverage", "b.onnx", "--markdown", "a.md"),
@@ -295,7 +297,7 @@ def test_what_was_made_before_is_replaced():
 
 def test_what_is_forced_is_replaced(foreign):
     """--force is for who means it; what reads the input is refused all the same."""
-    assert run("ext.onnx", "-o", "other.onnx", "--no-verify", "--force").exit_code == 0
+    assert run("ext.onnx", "-o", "other.onnx", "--skip=verify", "--force").exit_code == 0
     assert (foreign / "weights.bin").exists()
     assert "--json and MODEL" in failure("coverage", "ext.onnx", "--json", "ext.onnx", "--force")
     assert run("explain", "ours.onnx", "--json", "other.onnx", "--force").exit_code == 0

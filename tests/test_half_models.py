@@ -240,7 +240,7 @@ def test_an_allowed_operator_that_stays_float32_says_why(name, operator, why):
     options = Options(lists=load("default").override(Kind.ALLOW, [operator]), keep_opset=True)
     (matched,) = amp_rewrite.analyze(case(name), options).report().matched
     assert why in matched.why
-    told = run(case(name), "--dry-run", "--keep-opset", "--allow", operator).stdout
+    told = run(case(name), "--dry-run", "--opset=keep", "--allow", operator).stdout
     assert f"none of which is half: {matched.why}" in told
     assert "it can only be float32 here" not in run("explain", case("71_qdq")).stdout
 

@@ -105,7 +105,7 @@ def test_what_cannot_be_followed_is_not_suggested(tmp_path, flag):
     path, data, plan = tmp_path / "m.onnx", tmp_path / "m.npz", tmp_path / "p.json"
     onnx.save(centred(1e5), path)
     np.savez(data, **BEYOND)
-    run(path, "--io", "half", "--no-verify", "--save-plan", plan)
+    run(path, "--io", "half", "--skip=verify", "--save-plan", plan)
     more = {"--in-place": ["--io", "half", flag], "--plan": [flag, plan]}[flag]
     found = run(path, "--data", data, *more)
     assert found.exit_code == 1, found.output

@@ -174,7 +174,7 @@ def test_search_says_when_nothing_is_found(browser, demo_report):
 )
 def test_a_click_on_a_node_shows_its_chain_of_causes(browser, tmp_path, proto, name, last):
     """The panel has every step that `explain` prints, and a link to each cause, in float32 and in half."""
-    with Shown(browser, written(proto, tmp_path, "--no-verify")) as shown:
+    with Shown(browser, written(proto, tmp_path, "--skip=verify")) as shown:
         x, y, _ = shown.place(shown.index(name))
         shown.page.click("#canvas", position={"x": x, "y": y})
         analysis = analyze(proto)
@@ -244,7 +244,7 @@ def test_the_graph_can_be_coloured_by_range(browser, tmp_path):
 @pytest.mark.slow
 def test_a_model_with_markup_in_its_names_is_harmless(browser, tmp_path):
     """Nothing of it runs or becomes an element, and its names are read as they are."""
-    report = written(hostile(), tmp_path, "--no-check", "--no-verify")
+    report = written(hostile(), tmp_path, "--skip=check", "--skip=verify")
     with Shown(browser, report) as shown:
         shown.find("MatMul")
         assert shown.page.text_content("#details .title") == HOSTILE
@@ -300,7 +300,7 @@ def test_many_executed_nodes_are_drawn_apart(browser, tmp_path, monkeypatch):
     """The executed graph of a large model, too, and it is not laid out before it is shown."""
     pytest.importorskip("onnxruntime", reason="it opens the model")
     monkeypatch.setattr(html_and_plots, "_DEVICE", Device.CPU)
-    report = written(Transformer(1700).model(), tmp_path, "--dry-run", "--placement")
+    report = written(Transformer(1700).model(), tmp_path, "--dry-run", "--show=placement")
     with Shown(browser, report) as shown:
         layouts = "performance.getEntriesByName('layout').length"
         assert shown.page.evaluate(layouts) == 1
@@ -374,7 +374,7 @@ def test_what_holds_nodes_back_can_be_shown_in_the_graph(browser, demo_report):
 @pytest.mark.slow
 def test_a_rewritten_model_explains_itself(browser, tmp_path):
     """`explain --html` of a result draws the decisions that it carries."""
-    written(demo.network(), tmp_path, "--no-verify")
+    written(demo.network(), tmp_path, "--skip=verify")
     report = tmp_path / "again.html"
     result = CliRunner().invoke(main, ["explain", str(tmp_path / "out.onnx"), "--html", str(report)])
     assert result.exit_code == 0, result.output
@@ -392,7 +392,7 @@ def placed_report(tmp_path, monkeypatch):
     """The report on the demo with what the CPU provider executes, which has few kernels for half."""
     pytest.importorskip("onnxruntime", reason="it opens the models")
     monkeypatch.setattr(html_and_plots, "_DEVICE", Device.CPU)
-    return written(demo.network(), tmp_path, "--no-verify", "--placement")
+    return written(demo.network(), tmp_path, "--skip=verify", "--show=placement")
 
 
 def test_the_executed_graph_is_drawn_beside_the_plan(browser, placed_report):

@@ -228,7 +228,7 @@ def test_the_page_says_what_the_model_is(tmp_path):
     onnx.save(demo.network(), tmp_path / "demo.onnx")
     page = tmp_path / "page.html"
     flags = (
-        "--no-verify",
+        "--skip=verify",
         "--keep-full",
         "rms_sqrt",
         "--deny",
@@ -242,7 +242,7 @@ def test_the_page_says_what_the_model_is(tmp_path):
     data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
     facts = dict(data["card"]["facts"])
     assert (facts["producer"], facts["opset"]) == ("amp-rewrite demo", "ai.onnx 17")
-    for flag in ("--keep-full rms_sqrt", "--deny Exp --deny Erf", "--no-verify", "--output h.onnx"):
+    for flag in ("--keep-full rms_sqrt", "--deny Exp --deny Erf", "--skip verify", "--output h.onnx"):
         assert flag in facts["options"]
     assert str(tmp_path) not in facts["options"]
     assert [(port["kind"], port["name"]) for port in data["card"]["ports"]] == [

@@ -130,7 +130,7 @@ def test_the_command_compares_in_the_declared_range(tmp_path):
     kept = []
     for declared in ("x=0:1", "x=0:1000"):
         files = ("-o", tmp_path / "r.onnx", "--json", tmp_path / "r.json")
-        done = run(tmp_path / "m.onnx", *files, "--range", declared, "--no-rescale", "-v")
+        done = run(tmp_path / "m.onnx", *files, "--range", declared, "--skip=rescale", "-v")
         assert done.exit_code == 0, done.output
         assert "synthetic sample (seed 0)" in done.output
         kept.append(json.loads((tmp_path / "r.json").read_text())["nodes"]["full"])

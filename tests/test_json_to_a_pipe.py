@@ -17,12 +17,12 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     onnx.save(text.model(MODEL), "m.onnx")
     onnx.save(train_steps.step(), "step.onnx")
-    assert run("m.onnx", "h.onnx", "--no-verify").exit_code == 0
+    assert run("m.onnx", "h.onnx", "--skip=verify").exit_code == 0
     return tmp_path
 
 
 COMMANDS = {
-    "rewrite m.onnx -o r.onnx --no-verify": "nodes",
+    "rewrite m.onnx -o r.onnx --skip verify": "nodes",
     "rewrite m.onnx --dry-run": "nodes",
     "verify m.onnx h.onnx": "outputs",
     "tune m.onnx -o t.onnx --max-error 1": "nodes",
@@ -31,8 +31,8 @@ COMMANDS = {
     "certify m.onnx h.onnx": "proved",
     "bench m.onnx h.onnx --rounds 1 --seconds 0.1 --warmup 1": "models",
     "explain m.onnx": "from",
-    "restore h.onnx -o f.onnx --no-verify": "verification",
-    "train step.onnx -o s.onnx --no-verify": "training",
+    "restore h.onnx -o f.onnx --skip verify": "verification",
+    "train step.onnx -o s.onnx --skip verify": "training",
 }
 
 

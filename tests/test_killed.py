@@ -156,7 +156,7 @@ def _run(folder, flags):
     """The command in this process, which it ends."""
     os.chdir(folder)
     try:
-        main(["m.onnx", *flags, "--no-verify", "--no-check", "-q"], standalone_mode=True)
+        main(["m.onnx", *flags, "--skip=verify", "--skip=check", "-q"], standalone_mode=True)
     except SystemExit as stop:
         os._exit(stop.code or 0)
     os._exit(70)

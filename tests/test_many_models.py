@@ -13,7 +13,7 @@ from tests import text
 from tests.commands import failure, run
 
 PRODUCT = "g (float[4,4] x, float[4,4] w) => (float[4,4] y) { y = MatMul(x, w) }"
-FAST = ("--no-verify", "--no-check")
+FAST = ("--skip=verify", "--skip=check")
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def is_half(path):
 
 def test_a_folder_keeps_its_shape(folder):
     """Each result stands where its model stood; a broken model stops no other, and gives the exit code."""
-    done = run("models", "--out-dir", "half", *FAST)
+    done = run("models", "-o", "half", *FAST)
     assert done.exit_code == 2
     assert files(folder / "half") == ["a.onnx", "deep/b.onnx"]
     assert all(is_half(folder / "half" / name) for name in files(folder / "half"))
@@ -54,7 +54,7 @@ def test_a_folder_keeps_its_shape(folder):
 )
 def test_models_and_patterns(folder, given):
     """Paths and patterns, which a shell has not expanded, are the same."""
-    done = run(*given, "--out-dir", "half", *FAST)
+    done = run(*given, "-o", "half", *FAST)
     assert done.exit_code == 0, done.output
     assert files(folder / "half") == ["a.onnx", "b.onnx"]
     assert done.stdout.splitlines()[-1] == "2 of 2 models done"
@@ -62,7 +62,7 @@ def test_models_and_patterns(folder, given):
 
 def test_flags_count_for_every_model(folder):
     """As on the command line of one."""
-    run("models/a.onnx", "models/deep/b.onnx", "--out-dir", "half", "--deny", "MatMul", *FAST)
+    run("models/a.onnx", "models/deep/b.onnx", "-o", "half", "--deny", "MatMul", *FAST)
     assert not any(is_half(folder / "half" / name) for name in files(folder / "half"))
 
 
@@ -72,7 +72,7 @@ def test_flags_count_for_every_model(folder):
 def test_a_wrong_flag_is_refused_once(folder, flags):
     """Before anything is done to any model, and not once for each."""
     for done in (
-        run("models", "--out-dir", "half", *flags, *FAST),
+        run("models", "-o", "half", *flags, *FAST),
         run("zoo", "models", "-o", "half", "--", *flags),
     ):
         assert done.exit_code == 2
@@ -82,7 +82,7 @@ def test_a_wrong_flag_is_refused_once(folder, flags):
 
 def test_one_model_in_a_folder(folder):
     """With files of its own beside."""
-    assert run("models/a.onnx", "--out-dir", "half", "--json", "r.json", *FAST).exit_code == 0
+    assert run("models/a.onnx", "-o", "half/", "--json", "r.json", *FAST).exit_code == 0
     assert files(folder / "half") == ["a.onnx"]
     assert (folder / "r.json").is_file()
 
@@ -91,7 +91,7 @@ def test_results_are_no_models(folder):
     """Results in the folder itself are not rewritten when it is rewritten again."""
     (folder / "models" / "broken.onnx").unlink()
     for _ in range(2):
-        assert run("models", "--out-dir", "models/half", *FAST).exit_code == 0
+        assert run("models", "-o", "models/half", *FAST).exit_code == 0
     assert files(folder / "models" / "half") == ["a.onnx", "deep/b.onnx"]
 
 
@@ -114,17 +114,16 @@ def test_in_place_and_dry_runs_need_no_folder(folder):
         ),
         (("models",), "models: is a folder; name the model in it"),
         (("models", "--in-place"), "models: is a folder"),
-        (("models/a.onnx", "models/deep/b.onnx", "-o", "r.onnx"), "a folder for the results with --out-dir"),
-        (("nothing/*.onnx", "--out-dir", "half"), "nothing/*.onnx: matches no file"),
+        (("models/a.onnx", "models/deep/b.onnx", "-o", "r.onnx"), "a folder for the results with -o"),
+        (("nothing/*.onnx", "-o", "half"), "nothing/*.onnx: matches no file"),
         (
-            ("models/a.onnx", "empty", "--out-dir", "half"),
+            ("models/a.onnx", "empty", "-o", "half"),
             "empty: has no .onnx file; name a folder of models",
         ),
-        (("models", "--out-dir", "half", "--json", "r.json"), "--json is for one model"),
-        (("models", "--out-dir", "half", "-o", "r.onnx"), "--output is for one model"),
-        (("models/a.onnx", "--out-dir", "half", "-o", "r.onnx"), "--output is beside --out-dir"),
-        (("models/a.onnx", "--out-dir", "half", "--in-place"), "--out-dir has no effect with --in-place"),
-        (("models/a.onnx", "copy/a.onnx", "--out-dir", "half"), "would both become a.onnx"),
+        (("models", "-o", "half", "--json", "r.json"), "--json is for one model"),
+        (("models", "-o", "r.onnx"), "models: is a folder"),
+        (("models/a.onnx", "-o", "half/", "--in-place"), "--output half has no effect with --in-place"),
+        (("models/a.onnx", "copy/a.onnx", "-o", "half"), "would both become a.onnx"),
     ],
 )
 def test_what_is_refused(folder, arguments, problem):
@@ -159,9 +158,9 @@ def test_a_foreign_model_at_the_place_of_a_result(folder):
     """The remedy names the flag that was given."""
     (folder / "other").mkdir()
     onnx.save(text.model(PRODUCT.replace("MatMul", "Add")), folder / "other" / "a.onnx")
-    done = run("models/a.onnx", "--out-dir", "other", *FAST)
+    done = run("models/a.onnx", "-o", "other", *FAST)
     foreign = "other/a.onnx is a model that amp-rewrite did not write"
-    assert f"{foreign}; choose another folder with --out-dir, or replace it with --force" in done.stderr
+    assert f"{foreign}; choose another folder with -o, or replace it with --force" in done.stderr
     assert (done.exit_code, is_half(folder / "other" / "a.onnx")) == (2, False)
 
 
@@ -200,5 +199,5 @@ def test_the_exit_code_is_that_of_the_worst_model(folder, more, code):
     if code == 1:
         (folder / "models" / "broken.onnx").unlink()
     flags = ("--observe", "never", *more)
-    assert run("models", "--out-dir", "half", *flags).exit_code == code
+    assert run("models", "-o", "half", *flags).exit_code == code
     assert run("zoo", "models", "-o", "zoo", "--", *flags).exit_code == code

@@ -93,7 +93,7 @@ SAID = (
 def test_the_command_says_it(command, more):
     """In the summary, in what is printed of a plan, and in the report."""
     model, run = command
-    shown = run(model, *ASKED, "--no-verify", "--no-check", "--json", model.with_name("r.json"), *more)
+    shown = run(model, *ASKED, "--skip=verify", "--skip=check", "--json", model.with_name("r.json"), *more)
     assert set(SAID) <= set(shown.splitlines())
     report = json.loads(model.with_name("r.json").read_text())
     assert report["matched"][0] == {"by": "keep_full", "pattern": "s.*", "nodes": 1, "near": [], "why": ""}

@@ -140,7 +140,7 @@ def test_nobody_looks_when_told_not_to(path):
 def test_looking_first_needs_no_verdict(path):
     """With --observe always, the first plan uses the observation, and no comparison is needed."""
     assert "of 5 nodes in float16" in run(path, "--observe", "always", "--dry-run").output
-    result = run(path, "--observe", "always", "--no-verify", "-v")
+    result = run(path, "--observe", "always", "--skip=verify", "-v")
     assert result.exit_code == 0
     assert "observed 4 units" in result.output
 

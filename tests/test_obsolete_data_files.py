@@ -148,9 +148,9 @@ FOREIGN = {
 }
 """Files that hold more than the model reads, by their names."""
 COMMANDS = {
-    "in place": ("{model}", "--in-place", "--no-verify"),
-    "over": ("{other}", "-o", "{model}", "--force", "--no-verify"),
-    "restored over": ("restore", "{other}", "-o", "{model}", "--force", "--no-verify"),
+    "in place": ("{model}", "--in-place", "--skip=verify"),
+    "over": ("{other}", "-o", "{model}", "--force", "--skip=verify"),
+    "restored over": ("restore", "{other}", "-o", "{model}", "--force", "--skip=verify"),
     "tuned over": ("tune", "{other}", "-o", "{model}", "--force", "--max-error", "1"),
 }
 

@@ -93,7 +93,7 @@ def test_what_matches_nothing_is_refused(tmp_path, flags, words):
 def test_the_command_says_what_it_matched(tmp_path):
     """Also that nothing of it is half, and why."""
     onnx.save(text.model(MODEL), tmp_path / "m.onnx")
-    done = run(tmp_path / "m.onnx", "--only", "first", "--only-op", "Exp", "--no-verify", "-v")
+    done = run(tmp_path / "m.onnx", "--only", "first", "--only-op", "Exp", "--skip=verify", "-v")
     assert "matched  --only first: 1 node" in done.stdout
     assert "matched  --only-op Exp: 1 node, none of which is half: " in done.stdout
     assert "nodes    1 in float16, 8 in float32" in done.stdout

@@ -195,7 +195,7 @@ def test_a_metric_is_named_and_bounded(folder, words, code, line):
         (("{m}:largest", "--tolerance", "largest=2:1"), "the bounds of largest cross"),
         (("{m}:largest", "--tolerance", "largest=1:", "--tolerance", "largest=:2"), "has two bounds"),
         (("{m}:largest", "--tolerance", "smallest=1:"), "there is no tolerance smallest"),
-        (("{m}:largest", "--no-verify"), "--metric has no effect with --no-verify"),
+        (("{m}:largest", "--skip=verify"), "--metric has no effect with --skip verify"),
     ],
 )
 def test_a_metric_that_cannot_be_had_is_refused_before_anything_is_written(folder, words, line, tmp_path):

@@ -156,7 +156,7 @@ def test_the_commands_count_with_the_sizes_of_given_data(tmp_path, monkeypatch):
         run("coverage", "half.onnx", "--json", "coverage.json", *flags)
         counted = json.loads(Path("coverage.json").read_text())["flops"]
         assert counted["half"] == flops * batch
-        advice = run("explain", "m.onnx", "--advice", *flags).output
+        advice = run("explain", "m.onnx", "--show=advice", *flags).output
         assert ("open dimensions were not examined (N)" in advice) is (batch == 64)
 
 
@@ -278,12 +278,12 @@ def path(tmp_path):
 
 def test_the_summary_predicts(path, tmp_path):
     """The terminal and the JSON have the prediction, in words that say what it is."""
-    done = run(path, "--device", "a100", "--no-verify", "-v", "--json", tmp_path / "r.json")
+    done = run(path, "--device", "a100", "--skip=verify", "-v", "--json", tmp_path / "r.json")
     assert done.exit_code == 0
     line = next(line for line in done.output.splitlines() if line.startswith("speed"))
     assert "x float32 and 1.00x everything in float16 on a100 at 4x4" in line
     assert line.endswith("3 launches, 2 of them Casts (predicted, not measured)")
-    short = run(path, "--device", "a100", "--no-verify").stdout.splitlines()[-1]
+    short = run(path, "--device", "a100", "--skip=verify").stdout.splitlines()[-1]
     assert re.fullmatch(r" +about 0\.\d times as fast as float32 on an A100 \(predicted at 4x4\)", short)
     assert "--gate leaves such a model as it is" in done.output
     found = json.loads((tmp_path / "r.json").read_text())["prediction"]

@@ -110,7 +110,7 @@ def test_every_stage_has_words():
 
 def test_bytes_of_files_beside_a_result_are_counted(model, shown):
     """Those of all files together, while they are written; nothing is counted where there are none."""
-    run(model, "--external-data", "20kB", "--no-verify", "-o", model.with_name("half.onnx"))
+    run(model, "--external-data", "20kB", "--skip=verify", "-o", model.with_name("half.onnx"))
     files = list(model.parent.glob("half.onnx.*.data"))
     assert len(files) > 1
     beside = onnx.load(model.with_name("half.onnx"), load_external_data=False).graph.initializer
@@ -121,5 +121,5 @@ def test_bytes_of_files_beside_a_result_are_counted(model, shown):
     assert {total for *_, total in steps} == {sum(outside)}
     assert max(done for _, done, _ in steps) >= sum(outside) - max(outside)
     del shown[:]
-    run(model, "--no-verify")
+    run(model, "--skip=verify")
     assert [told for told in shown if not isinstance(told, str)] == []

@@ -149,7 +149,7 @@ def test_names_in_flags_are_whole(path):
     data = ("--data", path.with_name("ones.npz"), "--observe", "never", "--tolerance", "error=1e-9")
     found = commands.run(path, *data, "-v")
     assert f"tried --keep-full {long}" in found.output
-    missed = commands.run(path, "--no-verify", "--keep-full", long[:-1])
+    missed = commands.run(path, "--skip=verify", "--keep-full", long[:-1])
     assert long in missed.output.replace(f"--keep-full {long[:-1]} ", "")
 
 
@@ -196,7 +196,7 @@ def report(path, *flags):
 
 
 def test_what_made_up_inputs_fail_is_an_open_question(cancels):
-    """The half plan stays, the verdict is inconclusive, and only --require-verify makes a failure of it."""
+    """The half plan stays, the verdict is inconclusive, and only --require verify makes a failure of it."""
     code, told, output = report(cancels)
     assert (code, told["nodes"]["full"], told["verified"]) == (0, 0, False), output
     verdict = told["verification"]
@@ -206,7 +206,7 @@ def test_what_made_up_inputs_fail_is_an_open_question(cancels):
     assert question == told["not_verified"]
     assert question in output
     assert "tuning" in told  # what was found gives up too much
-    assert report(cancels, "--require-verify")[0] == 1
+    assert report(cancels, "--require=verify")[0] == 1
     last = f"largest error {error:.1e} (limit 1e-02, made-up inputs)\n"
     assert re.search(rf"^inconclusive  .*{re.escape(last)}", commands.run(cancels, "-q").stderr, re.MULTILINE)
 
@@ -315,7 +315,7 @@ def test_calibration_samples_are_compared_on(cancels):
     for name in ("c", "d"):
         np.savez(folder / f"{name}.npz", x=np.float32(np.random.default_rng(1).normal(size=(4, 16))))
     calibrate = ("--calibrate", folder / "c.npz", "--keep-full", ".*")
-    asked = ("--require-verify",)
+    asked = ("--require=verify",)
     assert "given sample from" in (output := report(cancels, *calibrate, *asked)[2])
     assert "c.npz" in output
     assert "d.npz" in report(cancels, *calibrate, *asked, "--data", folder / "d.npz")[2]

@@ -500,16 +500,16 @@ def test_the_command_says_so(overflowing, tmp_path):
     assert json.loads(told.read_text())["rescaled"]["freed"] == 4
     e = exponents_of(json.loads(told.read_text()))["s"]
     assert f"s: stored as 2^{-e}" in commands.run("explain", out, "s").output
-    why = commands.run("explain", tmp_path / "m.onnx", "s", "--observed", seen).output
+    why = commands.run("explain", tmp_path / "m.onnx", "s", "--calibrate", seen).output
     assert f"s: stored as 2^{-e} of what the original has, since 1.40e+05 was seen in 's'" in why
-    dry = commands.run("rewrite", tmp_path / "m.onnx", "--observed", seen, "--dry-run").output
+    dry = commands.run("rewrite", tmp_path / "m.onnx", "--calibrate", seen, "--dry-run").output
     assert "rescaled 's'" in dry
     assert "the same, rescaled as in the result" in page.read_text()
 
 
-@pytest.mark.parametrize(("flags", "expected"), [(("--rescale",), 4), (("--no-rescale",), None)])
+@pytest.mark.parametrize(("flags", "expected"), [(("--rescale",), 4), (("--skip=rescale",), None)])
 def test_the_flags(overflowing, tmp_path, flags, expected):
-    """--rescale observes before the first result; --no-rescale never scales."""
+    """--rescale observes before the first result; --skip rescale never scales."""
     proto, inputs, _ = overflowing
     onnx.save(proto, tmp_path / "m.onnx")
     np.savez(tmp_path / "m.npz", **inputs)
@@ -518,21 +518,6 @@ def test_the_flags(overflowing, tmp_path, flags, expected):
     assert commands.run(*asked, *flags).exit_code == 0
     rescaled = json.loads(report.read_text())["rescaled"]
     assert (rescaled and rescaled["freed"]) == expected
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--no-rescale",), "contradict"),
-        (("--observe", "never"), "contradict"),
-        (("--to", "bfloat16"), "no effect"),
-        (("--target", "onnxruntime-webgpu"), "no effect"),
-    ],
-)
-def test_flags_that_exclude_it(tmp_path, flags, message):
-    """One line says so."""
-    onnx.save(model(RESIDUAL), tmp_path / "m.onnx")
-    assert message in commands.failure(tmp_path / "m.onnx", "--rescale", *flags)
 
 
 def exponents_of(report):
@@ -565,7 +550,7 @@ def command_report(folder, *flags):
 def test_a_failed_comparison_does_without(tmp_path):
     """Where no exponent fits, as small columns count as much as large ones, the result is today's."""
     onnx.save(model(WIDE, wide_weights()), tmp_path / "m.onnx")
-    plain, asked = (command_report(tmp_path, *flags) for flags in (("--no-rescale",), ()))
+    plain, asked = (command_report(tmp_path, *flags) for flags in (("--skip=rescale",), ()))
     assert asked["nodes"] == plain["nodes"]
     assert asked["rescaled"] is None
 

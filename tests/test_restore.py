@@ -183,8 +183,8 @@ def test_a_model_without_half_is_said_to_be_one(tmp_path):
     plain = "g (float[4] x) => (float[4] y) { y = Relu (x) }"
     onnx.save(model(plain), tmp_path / "m.onnx")
     onnx.save(model(MIXED, {"w": np.eye(8, dtype=np.float16)}), tmp_path / "mixed.onnx")
-    assert "m.onnx has nothing in half" in run("restore", tmp_path / "m.onnx", "--no-verify").stdout
-    assert "nothing in half" not in run("restore", tmp_path / "mixed.onnx", "--no-verify").stdout
+    assert "m.onnx has nothing in half" in run("restore", tmp_path / "m.onnx", "--skip=verify").stdout
+    assert "nothing in half" not in run("restore", tmp_path / "mixed.onnx", "--skip=verify").stdout
 
 
 def test_a_half_model_that_overflows_is_the_one_that_is_off(tmp_path):

@@ -74,7 +74,7 @@ def no_larger_than(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
-FLAGS = ("--no-verify", "-q")
+FLAGS = ("--skip=verify", "-q")
 
 
 @pytest.mark.parametrize("kind", ["model", "large"])
@@ -134,7 +134,7 @@ def test_nodes_out_of_order(tmp_path):
 
 
 DOORS = (("-o",), ("--dry-run", "--save-plan"), ("--dry-run", "--html"), ("coverage", "--json"))
-DOORS += (("explain", "--all", "--json"), ("explain", "--advice", "--json"), ("explain", "--html"))
+DOORS += (("explain", "--show=all", "--json"), ("explain", "--show=advice", "--json"), ("explain", "--html"))
 
 
 @pytest.mark.parametrize("flags", DOORS, ids=" ".join)
@@ -228,7 +228,12 @@ main()
     "command",
     every(
         4,
-        [("{model}", "--no-verify"), ("coverage", "{model}"), ("explain", "--all", "{model}"), ("--help",)],
+        [
+            ("{model}", "--skip=verify"),
+            ("coverage", "{model}"),
+            ("explain", "--show=all", "{model}"),
+            ("--help",),
+        ],
         " ".join,
     ),
 )
@@ -254,7 +259,7 @@ def test_a_terminal_that_takes_nothing(model, command, unbuffered):
 def test_a_name_that_is_no_utf8(model):
     """onnx's checker cannot be asked, and the result is there, and not called broken."""
     target = model.with_name(os.fsdecode(b"\xff.onnx"))
-    process = start(model, "-o", target, "--no-verify", env={**os.environ, "PYTHONIOENCODING": "latin1"})
+    process = start(model, "-o", target, "--skip=verify", env={**os.environ, "PYTHONIOENCODING": "latin1"})
     said, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
     assert "it only accepts UTF-8 paths" in said

@@ -124,8 +124,8 @@ def test_a_model_without_state_is_refused(tmp_path):
     for command in (("m.onnx",), ("verify", "m.onnx", "m.onnx"), ("tune", "m.onnx")):
         arguments = [tmp_path / part if part.endswith("onnx") else part for part in command]
         assert said in failure(*arguments, "--steps", "3")
-    assert "--steps has no effect with --no-verify" in failure(
-        tmp_path / "m.onnx", "--no-verify", "--steps", "3"
+    assert "--steps has no effect with --skip verify" in failure(
+        tmp_path / "m.onnx", "--skip=verify", "--steps", "3"
     )
     assert not (tmp_path / "m_fp16.onnx").exists()
 

@@ -112,7 +112,7 @@ def test_standard_output_is_no_file(model, tmp_path, place):
     """Also where standard output is a plain file, that is not replaced under the shell that writes it."""
     (tmp_path / "link").symlink_to("/dev/stdout")
     caught = tmp_path / "caught"
-    command = [sys.executable, ROOT / "cli.py", model, "--no-verify", "-o", tmp_path / place]
+    command = [sys.executable, ROOT / "cli.py", model, "--skip=verify", "-o", tmp_path / place]
     with caught.open("wb") as out:
         done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 2

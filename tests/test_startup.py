@@ -263,8 +263,8 @@ def test_only_modules_that_are_there_wait(monkeypatch):
         (("",), {"plain,verify", "plain,zoo", "plain,own.onnx"}),
         (("ow",), {"plain,own.onnx"}),
         (("none",), {"file,none"}),
-        (("own.onnx", "--keep-f"), {"plain,--keep-full", "plain,--keep-functions"}),
-        (("coverage", "--min-"), {"plain,--min-flops", "plain,--min-nodes", "plain,--min-weights"}),
+        (("own.onnx", "--keep-f"), {"plain,--keep-full"}),
+        (("coverage", "--r"), {"plain,--rules", "plain,--report"}),
     ],
     ids=["nothing", "a model", "no name", "a flag", "another command"],
 )

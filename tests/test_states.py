@@ -112,7 +112,7 @@ def test_a_state_that_is_added_up_is_warned_of(keep, count):
 def test_the_command_says_so(tmp_path):
     """In one line, and not where there is no state."""
     onnx.save(text.model(CACHE), tmp_path / "m.onnx")
-    done = run(tmp_path / "m.onnx", "--no-verify").stdout
+    done = run(tmp_path / "m.onnx", "--skip=verify").stdout
     (line,) = re.findall("^state .*", done, re.MULTILINE)
     pairs = "float32 in 2 pairs of inputs and outputs, such as past_0_key -> present_0_key"
     assert re.fullmatch(rf"state +{pairs}: --io state makes them half, without \d Casts", line)

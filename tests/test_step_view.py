@@ -70,7 +70,7 @@ def test_the_page_has_the_part_of_each_node(page):
 def test_other_pages_have_none(tmp_path):
     """A model that is rewritten is no train step."""
     onnx.save(step(), tmp_path / "m.onnx")
-    run(tmp_path / "m.onnx", "-o", tmp_path / "h.onnx", "--html", tmp_path / "page.html", "--no-verify")
+    run(tmp_path / "m.onnx", "-o", tmp_path / "h.onnx", "--html", tmp_path / "page.html", "--skip=verify")
     assert data_of(tmp_path / "page.html")["step"] is None
 
 

@@ -74,7 +74,7 @@ def test_float32_again():
 def test_the_command(tmp_path, half):
     """Weights beside the model, the proof, the JSON, and a plan that gives the same again."""
     onnx.save(text.model(LAYER), tmp_path / "m.onnx")
-    flags = ("--external-data", "always", "--no-verify")
+    flags = ("--external-data", "always", "--skip=verify")
     asked = (
         "--storage-only",
         "-v",

@@ -49,7 +49,7 @@ def test_what_made_up_inputs_do_not_show_is_a_warning(tmp_path, original, change
     """The verdict stays good, and so does the exit code; the report has the change and its error."""
     path, report = tmp_path / "m.onnx", tmp_path / "r.json"
     onnx.save(original, path)
-    done = run(path, "--json", report, "--require-verify")
+    done = run(path, "--json", report, "--require=verify")
     verdict = json.loads(report.read_text())["verification"]
     assert (done.exit_code, verdict["verified"]) == (0, True), done.output
     failed = next(each for each in verdict["stressed"] if each["change"] == change)

@@ -83,7 +83,7 @@ from amp_rewrite.cli import main
 source = pathlib.Path(sys.argv[1])
 size.build(size.layouts(float(sys.argv[2]))["huge"], source)
 pathlib.Path("/proc/self/clear_refs").write_text("5")
-main([str(source), "--no-verify", "-q"], standalone_mode=False)
+main([str(source), "--skip=verify", "-q"], standalone_mode=False)
 print(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1])
 """
 

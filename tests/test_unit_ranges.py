@@ -97,7 +97,7 @@ def test_the_report_has_the_numbers():
 def test_of_a_large_model_a_summary_has_them_on_request_only(tmp_path, monkeypatch):
     """Where bounds would take long the command line leaves them out, unless they are asked for."""
     onnx.save(model(TWO), tmp_path / "m.onnx")
-    plain = tmp_path / "m.onnx", "--no-verify", "-v"
+    plain = tmp_path / "m.onnx", "--skip=verify", "-v"
     assert "half units" in run(*plain).stdout
     monkeypatch.setattr(bounding, "MOST_NODES", 2)
     assert "half units" not in run(*plain).stdout
@@ -120,7 +120,7 @@ def test_nothing_is_bounded_that_nobody_asked_for():
 def test_explain_says_it_of_every_half_unit(tmp_path):
     """The least known first, each with its bound; the same as JSON."""
     onnx.save(model(TWO), tmp_path / "m.onnx")
-    result = run("explain", tmp_path / "m.onnx", "--ranges", "--json", tmp_path / "r.json")
+    result = run("explain", tmp_path / "m.onnx", "--show=ranges", "--json", tmp_path / "r.json")
     lines = result.stdout.splitlines()
     assert lines[0] == "3 half units: 1 proven, 0 observed, 2 unknown to stay inside the range of float16"
     assert lines[1] == "  unknown  MatMul 'first' (T): nothing bounds 'a'"
@@ -133,9 +133,9 @@ def test_a_declared_range_reaches_the_summary(tmp_path):
     """The summary counts, and says what is assumed of an image that nobody declared."""
     image = model("g (float[1,3,8,8] x) => (float[1,3,8,8] y) <float[3,3,1,1] w> { y = Conv (x, w) }")
     onnx.save(image, tmp_path / "m.onnx")
-    plain = run(tmp_path / "m.onnx", "--no-verify", "-v")
+    plain = run(tmp_path / "m.onnx", "--skip=verify", "-v")
     assert "input 'x' is between -255 and 255 (assumed for images)" in plain.stdout
-    declared = run(tmp_path / "m.onnx", "--no-verify", "-v", "--range", "x=0:1")
+    declared = run(tmp_path / "m.onnx", "--skip=verify", "-v", "--range", "x=0:1")
     assert "assumed" not in declared.stdout
     assert "1 proven" in declared.stdout
 
@@ -143,9 +143,9 @@ def test_a_declared_range_reaches_the_summary(tmp_path):
 def test_ranges_follow_from_the_original(tmp_path):
     """A result and a plan do not say what the float32 model computes."""
     onnx.save(model(TWO), tmp_path / "m.onnx")
-    run(tmp_path / "m.onnx", "-o", tmp_path / "h.onnx", "--no-verify", "--save-plan", tmp_path / "p.json")
+    run(tmp_path / "m.onnx", "-o", tmp_path / "h.onnx", "--skip=verify", "--save-plan", tmp_path / "p.json")
     for carrier in ("h.onnx", "p.json"):
-        assert "follow from the original" in failure("explain", tmp_path / carrier, "--ranges")
+        assert "follow from the original" in failure("explain", tmp_path / carrier, "--show=ranges")
 
 
 @pytest.mark.parametrize(

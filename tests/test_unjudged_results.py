@@ -42,7 +42,7 @@ def folder(tmp_path, monkeypatch):
     np.savez("varied.npz", x=chance.standard_normal((1, 64), np.float32))
     for model, to in (("m.onnx", "old.onnx"), ("m.onnx", "half.onnx"), ("m.onnx", "many/m.onnx")):
         Path(to).parent.mkdir(exist_ok=True)
-        assert run(model, "-o", to, "--no-verify", *BESIDE).exit_code == 0
+        assert run(model, "-o", to, "--skip=verify", *BESIDE).exit_code == 0
     for report in ("r.json", "r.html", "p.json", "half.json"):
         Path(report).write_text("{}")
     return tmp_path
@@ -69,7 +69,7 @@ STAGES = {
     "rewrite, report": (REWRITE, rewrite_output, "_write_json"),
     "in place, comparison": (("m.onnx", "--in-place", *REPORTS), ComparisonFlags, "verdict"),
     "in place, nothing changed": (
-        ("half.onnx", "--in-place", "--require-verify"),
+        ("half.onnx", "--in-place", "--require=verify"),
         ComparisonFlags,
         "verdict",
     ),
@@ -80,7 +80,7 @@ STAGES = {
     "train, proof": (TRAIN, result_checks.Proof, "__call__"),
     "train, check": (TRAIN, result_checks, "validate"),
     "train, page": (TRAIN, ReportFiles, "write"),
-    "many models": (("m.onnx", "--out-dir", "many", *BESIDE), ComparisonFlags, "verdict"),
+    "many models": (("m.onnx", "-o", "many", *BESIDE), ComparisonFlags, "verdict"),
 }
 
 
@@ -182,7 +182,7 @@ def test_a_signal_to_a_process(tmp_path, command, number):
     for folder in (work, tmp_path / "temporary"):
         folder.mkdir()
     onnx.save(text.model(ENDLESS), work / "m.onnx")
-    assert run(work / "m.onnx", "-o", work / "old.onnx", "--no-verify", *BESIDE).exit_code == 0
+    assert run(work / "m.onnx", "-o", work / "old.onnx", "--skip=verify", *BESIDE).exit_code == 0
     before = content(work)
     place = () if "--in-place" in flags else ("-o", work / "old.onnx")
     ended, errors = stopped(tmp_path, number, name, work / "m.onnx", *place, *flags, *BESIDE)

@@ -14,9 +14,9 @@ m.onnx --bf16                                  | amp-rewrite: there is no flag -
 m.onnx --precision bf16
     | amp-rewrite: there is no flag --precision; write --to float16 or --to bfloat16
 m.onnx --to fp16
-    | amp-rewrite: --to 'fp16' is not one of 'float16', 'bfloat16'; did you mean float16?
+    | 'mixed_bfloat16', 'float32'; did you mean float16?
 m.onnx --to BF16
-    | amp-rewrite: --to 'BF16' is not one of 'float16', 'bfloat16'; did you mean bfloat16?
+    | 'mixed_bfloat16', 'float32'; did you mean bfloat16?
 m.onnx --tolerence error=1
     | amp-rewrite: there is no flag --tolerence; did you mean --tolerance?
 m.onnx --x
@@ -28,8 +28,8 @@ zoo models -o half --to bfloat16
 zoo . -o half -- --fp16
     | amp-rewrite: there is no flag --fp16; float16 is what amp-rewrite MODEL gives;
       --to bfloat16 asks for the other half type
-certify a b --min-flops 1
-    | amp-rewrite: there is no flag --min-flops of certify; it is a flag of coverage
+certify a b --baseline 1
+    | amp-rewrite: there is no flag --baseline of certify; it is a flag of coverage
 verify a
     | amp-rewrite: missing argument 'REWRITTEN'; see amp-rewrite verify --help
 verify a b c
@@ -60,18 +60,18 @@ model.onnx --plan plan.json --to float16       | amp-rewrite: --plan decides eve
 model.onnx --plan plan.json --target any       | amp-rewrite: --plan decides everything; leave out --target
 model.onnx --plan plan.json --list default     | amp-rewrite: --plan decides everything; leave out --list
 model.onnx --plan plan.json --allow Exp        | amp-rewrite: --plan decides everything; leave out --allow
-model.onnx --plan plan.json --infer Exp        | amp-rewrite: --plan decides everything; leave out --infer
-model.onnx --plan plan.json --clear Exp        | amp-rewrite: --plan decides everything; leave out --clear
+model.onnx --plan plan.json --infer Exp        | amp-rewrite: --plan decides everything; leave out --list
+model.onnx --plan plan.json --clear Exp        | amp-rewrite: --plan decides everything; leave out --list
 model.onnx --plan plan.json --deny Exp         | amp-rewrite: --plan decides everything; leave out --deny
 model.onnx --plan plan.json --keep-full x      | amp-rewrite: --plan decides everything; leave out --keep-full
 model.onnx --plan plan.json --force-half x
     | amp-rewrite: --plan decides everything; leave out --force-half
 model.onnx --plan plan.json --level default    | amp-rewrite: --plan decides everything; leave out --level
-model.onnx --plan plan.json --no-follow        | amp-rewrite: --plan decides everything; leave out --no-follow
+model.onnx --plan plan.json --skip follow | amp-rewrite: --plan decides everything; leave out --skip follow
 model.onnx --plan plan.json --io keep          | amp-rewrite: --plan decides everything; leave out --io
 model.onnx --plan plan.json --keep-io x        | amp-rewrite: --plan decides everything; leave out --keep-io
-model.onnx --plan plan.json --keep-functions
-    | amp-rewrite: --plan decides everything; leave out --keep-functions
+model.onnx --plan plan.json --skip inline
+    | amp-rewrite: --plan decides everything; leave out --skip inline
 explain model.onnx --plan plan.json --deny Exp --io half
     | amp-rewrite: --plan decides everything; leave out --deny and --io
 -                                              | no model is read from standard input: save it to a file first

@@ -41,7 +41,7 @@ from amp_rewrite.running.sessions import Device, Libraries
 )
 @custom_ops_flag
 @json_flag("figures")
-@written_file("--chart", "Draw the latencies, as an .svg.")
+@written_file("--plots", "Draw the latencies, as an .svg.", "plot")
 def bench(
     models: tuple[Path, ...],
     data: Data,
@@ -53,14 +53,14 @@ def bench(
     seconds: float,
     custom_ops: Libraries,
     json_: Path | None,
-    chart: Path | None,
+    plot: Path | None,
 ) -> None:
     """Time models on the same inputs, each against the first.
 
     Synthetic inputs are those of A, and all models must take them. Each round runs every model once: A B A B.
     """
-    if chart is not None:
-        pictures.refuse_other_suffix(chart)  # fails before the timing, which takes minutes
+    if plot is not None:
+        pictures.refuse_other_suffix(plot)  # fails before the timing, which takes minutes
     run_arguments.libraries(custom_ops)
     device = run_arguments.device(provider)
     if tf32 and device is not Device.CUDA:
@@ -75,5 +75,5 @@ def bench(
     terminal.print_bench(Console(), measured)
     if json_ is not None:
         writing.write_json(measured.to_json(), json_)
-    if chart is not None:
-        pictures.write(charts.latencies(measured), chart)
+    if plot is not None:
+        pictures.write(charts.latencies(measured), plot)

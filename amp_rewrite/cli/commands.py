@@ -29,8 +29,6 @@ from amp_rewrite.process import startup
 
 _DEFAULT = "rewrite"
 _GROUP_FLAGS = ("--help", "-h", "--version")
-_ALIASES = {"keep-fp32": "keep-full", "force-fp16": "force-half"}
-"""The names of flags in other tools, and ours."""
 
 
 class _DefaultGroup(click.Group):
@@ -120,13 +118,9 @@ def _print_version(context: click.Context, _: click.Parameter, requests_version:
         context.exit()
 
 
-def _normalize(word: str) -> str:
-    return _ALIASES.get(word, word)
-
-
 @click.group(
     cls=_DefaultGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _normalize},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(
     "--version",

@@ -17,17 +17,17 @@ from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.explanation_sources import DecisionSource, Explanation
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, json_flag, switch
+from amp_rewrite.cli.flag_builders import PATH, json_flag
 from amp_rewrite.cli.html_and_plots import PageMaker, Placing, ReportFiles, report_flags
 from amp_rewrite.cli.input_flags import counted_flags
 from amp_rewrite.console import Console, Styled
-from amp_rewrite.coverage.advice import Capability
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.sentences import chain, first_step
 from amp_rewrite.explaining.suggestions import NodeRemedy
 from amp_rewrite.model import writing
 from amp_rewrite.model.traversal import every_node
+from amp_rewrite.policy.devices import Device
 from amp_rewrite.reporting import summary, terminal
 from amp_rewrite.reporting.executed_graph import PlacementView
 from amp_rewrite.reporting.html_report import HtmlReport
@@ -43,24 +43,22 @@ Answer = dict[str, Any]
 
 
 def _query(
-    node: str | None, why_cast: str | None, all_: bool, ranges: bool, advice: bool, capability: str | None
+    node: str | None, why_cast: str | None, shows: Sequence[str], device: Device
 ) -> Callable[[Console, Explanation], Answer]:
     """Return the function that prints and returns the answer, by default the root causes.
 
-    Raises OptionError for two queries at once, and for a device without --advice.
+    Raises OptionError for two queries at once.
     """
     queries = {
         "NODE": None if node is None else partial(_answer_node, name=node),
         "--why-cast": None if why_cast is None else partial(_answer_cast, name=why_cast),
-        "--all": _answer_all if all_ else None,
-        "--ranges": _answer_ranges if ranges else None,
-        "--advice": partial(_answer_advice, capability_text=capability) if advice else None,
+        "--show all": _answer_all if "all" in shows else None,
+        "--show ranges": _answer_ranges if "ranges" in shows else None,
+        "--show advice": partial(_answer_advice, device=device) if "advice" in shows else None,
     }
     asked = {name: answer for name, answer in queries.items() if answer}
     if len(asked) > 1:
         raise OptionError(f"{' and '.join(asked)} cannot be combined", remedy="ask for one at a time")
-    if capability is not None and not advice:
-        raise OptionError("--device-capability is for --advice", remedy="add --advice, or leave it out")
     return next(iter(asked.values()), _answer_causes)
 
 
@@ -98,11 +96,8 @@ _NO_FLAG_TRIED = {
 }
 
 
-def _answer_advice(console: Console, explanation: Explanation, capability_text: str | None) -> Answer:
-    capability = (
-        Capability.parse(capability_text) if capability_text is not None else Capability.of_this_machine()
-    )
-    advice = explanation.advice(capability)
+def _answer_advice(console: Console, explanation: Explanation, device: Device) -> Answer:
+    advice = explanation.advice(device)
     for line in advice.lines():
         console.print(line)
     for line in explanation.assumptions if advice.paddings else ():
@@ -193,7 +188,7 @@ def _no_node(explanation: Explanation, name: str) -> OptionError:
         return OptionError(f"'{name}' has no float32 in it", remedy="name a node that has")
     nodes = {decision.node: decision for decision in explanation.decisions.all}.values()
     candidates = (each for decision in nodes for each in (decision.name, *decision.defs))
-    offer = "leave NODE out to see what keeps nodes in float32, or say --all"
+    offer = "leave NODE out to see what keeps nodes in float32, or say --show all"
     return OptionError(
         f"no node is called '{name}'", remedy=_near(name, list(filter(None, candidates)), offer)
     )
@@ -217,32 +212,17 @@ PLAN = ".json"
 @click.command(cls=WritingCommand)
 @click.argument("model", type=PATH)
 @click.argument("node", required=False)
-@switch("--all", "Print every part of the model with its reason, one line each.", "all_")
 @click.option(
     "--why-cast", metavar="VALUE", help="Print why there is a Cast of this value, or one that produces it."
-)
-@switch(
-    "--ranges",
-    "Print for every part in half whether its values are proven, or were observed, to fit into half.",
-)
-@switch("--advice", "Print what would make half faster on Tensor Cores, and its cost.")
-@click.option(
-    "--device-capability",
-    metavar="X.Y",
-    help="With --advice: the compute capability of the device; if not given, of this machine's.",
 )
 @counted_flags
 @json_flag("explanation")
 @decision_flags()
-@report_flags
+@report_flags(("all", "ranges", "advice", "placement"))
 def explain(
     model: Path,
     node: str | None,
-    all_: bool,
     why_cast: str | None,
-    ranges: bool,
-    advice: bool,
-    device_capability: str | None,
     data: Data,
     json_: Path | None,
     asked: DecisionFlags,
@@ -254,7 +234,7 @@ def explain(
     NODE is the name of a node, or of one of its outputs; its chain of causes is printed, with the flag that
     would change it.
     """
-    query = _query(node, why_cast, all_, ranges, advice, device_capability)
+    query = _query(node, why_cast, report_files.shows, asked.options.device)
     placement_view: PlacementView | None = None
     with contextlib.nullcontext() if model.suffix == PLAN else result_checks.blaming(lambda: str(model)):
         asked = _sized(model, asked, data)

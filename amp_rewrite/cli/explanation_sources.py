@@ -11,7 +11,7 @@ from amp_rewrite.bounds.unit_ranges import HalfRanges
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.costs import flop_count
 from amp_rewrite.costs.flop_count import FlopCount
-from amp_rewrite.coverage.advice import Advice, Capability, advise
+from amp_rewrite.coverage.advice import Advice, advise
 from amp_rewrite.coverage.counts import assumptions
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.explaining import causes, sentences, suggestions
@@ -23,7 +23,9 @@ from amp_rewrite.model import loading
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.policy.devices import Device
 from amp_rewrite.policy.open_sizes import Dims
+from amp_rewrite.policy.options import Options
 from amp_rewrite.preparing.form_changes import FormChange
 from amp_rewrite.rewriting import annotations, plan_files, result_checks
 from amp_rewrite.rewriting.decisions import Decisions
@@ -75,11 +77,11 @@ class Explanation:
         )
         return tuple(suggestions.of_units(units, self.causes, subject))
 
-    def advice(self, capability: Capability | None) -> Advice:
-        """Return advice on speed for a device of that capability; raise OptionError for a plan alone."""
+    def advice(self, device: Device) -> Advice:
+        """Return advice on speed for a device; raise OptionError for a plan alone."""
         if self.counted is None:
             raise OptionError("a plan alone has no shapes", remedy="ask for advice on the model, with --plan")
-        return advise(self.counted, self.decisions, self.half, capability)
+        return advise(self.counted, self.decisions, self.half, device)
 
 
 def of_plan(path: Path) -> Explanation:
@@ -143,18 +145,19 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
     )
 
 
-def advise_model(path: Path, half: str, dims: Dims) -> Advice:
-    """Return advice on an unchanged model, for this machine's device if any; raise ModelError as `load`."""
+def advise_model(path: Path, half: str, options: Options) -> Advice:
+    """Return advice on an unchanged model; raise ModelError as `load`."""
     with result_checks.blaming(lambda: str(path)):
         model = loading.load(path).model
-        flop_counts = flop_count.count(model, shape_inference.types(model), dims)
-        return advise(flop_counts, Decisions(()), half, Capability.of_this_machine())
+        flop_counts = flop_count.count(model, shape_inference.types(model), options.dims.dims)
+        return advise(flop_counts, Decisions(()), half, options.device)
 
 
 def advise_planned(analysis: Analysis) -> Advice:
-    """Return advice on the decisions of an analysis, for this machine's device if any."""
-    flop_counts = flop_count.count(analysis.loaded.model, analysis.graph.types, analysis.options.dims.dims)
-    return advise(flop_counts, analysis.decisions(), analysis.options.half.name, Capability.of_this_machine())
+    """Return advice on the decisions of an analysis."""
+    options = analysis.options
+    flop_counts = flop_count.count(analysis.loaded.model, analysis.graph.types, options.dims.dims)
+    return advise(flop_counts, analysis.decisions(), options.half.name, options.device)
 
 
 def _half(types: Types) -> str:

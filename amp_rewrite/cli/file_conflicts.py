@@ -1,6 +1,6 @@
 """Checks before any work: files that cannot be written or conflict, and flags without effect beside others.
 
-With `--dry-run` every flag of the real run is accepted, except `--require-verify`.
+With `--dry-run` every flag of the real run is accepted, except `--require verify`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import click
 import onnx
 
 from amp_rewrite.certificate.certifying import certify
-from amp_rewrite.cli.flag_builders import STANDARD_OUTPUT, WRITTEN, SectionedCommand, written
+from amp_rewrite.cli.flag_builders import FOLDER, STANDARD_OUTPUT, SectionedCommand, WrittenFile, written
 from amp_rewrite.console import write_escaped
 from amp_rewrite.coverage import coverage_rules as coverage_rules
 from amp_rewrite.errors import AmpRewriteError, OptionError
@@ -35,6 +35,7 @@ from amp_rewrite.training import insertion
 _RESULT = "the result"
 _OUTPUT = "--output"
 _MODEL = "MODEL"
+_PLOTS = "--plots FOLDER"
 
 
 class WritingCommand(SectionedCommand):
@@ -48,7 +49,7 @@ class WritingCommand(SectionedCommand):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        if any(param.type is WRITTEN for param in self.params):
+        if any(isinstance(param.type, WrittenFile) for param in self.params):
             help_ = "Replace models, and weights of models, that amp-rewrite did not write."
             self.params.append(click.Option(["--force"], is_flag=True, help=help_))
 
@@ -59,7 +60,7 @@ class WritingCommand(SectionedCommand):
             return self._invoke_piped(ctx)
         outputs = list(_output_files(self.params, ctx.params))
         for file in outputs:
-            if file.path.parent.is_dir() or file.by != "--plots":  # --plots names its folder in its errors
+            if file.path.parent.is_dir() or file.by != _PLOTS:  # which names its folder in its errors
                 destination.resolve(file.path)
         if outputs:
             _refuse_conflicts(outputs, list(_input_files(self.params, ctx.params)))
@@ -116,7 +117,7 @@ def _refuse_conflicts(outputs: Sequence[_File], inputs: Sequence[_File]) -> None
 def _refuse_foreign(outputs: Iterable[_File], source: Path | None) -> None:
     """Raise OptionError for an output that would replace a model or weights, unless an earlier result."""
     for file in outputs:
-        if file.by == "--plots" or not file.path.is_file() or _is_text(file.path):
+        if file.by == _PLOTS or not file.path.is_file() or _is_text(file.path):
             continue
         model = external_data.model_at(file.path)
         if model is None:
@@ -188,13 +189,13 @@ def _conflict(file: _File, other: str) -> OptionError:
 def _other_place(file: _File) -> str:
     """Return a remedy that names the flag for another output path."""
     if file.by in (_OUTPUT, _RESULT) and _is_one_of_many():
-        return "another folder with --out-dir"
+        return "another folder with -o"
     return "another place with -o" if file.by == _RESULT else f"another place for {file.by}"
 
 
 def _is_one_of_many() -> bool:
-    """Whether --out-dir names the places of the results."""
-    return bool(written(click.get_current_context(), ["out_dir"]))
+    """Whether --output names the folder of the results."""
+    return bool(click.get_current_context().meta.get(FOLDER))
 
 
 def _input_files(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[_File]:
@@ -211,10 +212,10 @@ def _output_files(params: Sequence[click.Parameter], values: Mapping[str, Any]) 
     """Yield the outputs of the command, including default names and every possible plot."""
     yield from _flag_files(params, values, written=True)
     if values.get("update"):
-        yield from (_File("--baseline", path) for path in _baseline(values["baseline"], values["file"]))
+        yield from (_File("--baseline", path) for path in _baseline(values["baseline"], values["rules"]))
     if values.get("plots"):
         places = (values["plots"] / f"{name}.svg" for name in PICTURES)
-        yield from (_File("--plots", place) for place in places)
+        yield from (_File(_PLOTS, place) for place in places)
     if _has_default_name(values):
         model = values["model"]
         names = [output_paths.default(model, to) for to in _halves(values)] or [restore.default(model)]
@@ -223,14 +224,14 @@ def _output_files(params: Sequence[click.Parameter], values: Mapping[str, Any]) 
 
 def _halves(values: Mapping[str, Any]) -> Iterable[half.Half]:
     """Return the half types that the result may have: all, where a plan or a policy decides."""
-    if "to" not in values or values.get("plan") or values.get("policy"):
+    if "to" not in values or values.get("plan") or values["to"] not in half.BY_NAME:
         return half.BY_NAME.values() if "to" in values else ()
     return (half.named(values["to"]),)
 
 
 def _has_default_name(values: Mapping[str, Any]) -> bool:
     """Whether the command is a rewrite whose result is named after its existing model."""
-    has_place = any(values.get(name) for name in ("output", "in_place", "dry_run", "explain"))
+    has_place = any(values.get(name) for name in ("output", "in_place", "dry_run"))
     if "output" not in values or has_place:
         return False
     model: Path = values["model"]
@@ -243,11 +244,12 @@ def _flag_files(
     for param in params:
         value = values.get(param.name or "")
         is_updated = param.name == "baseline" and values.get("update")
-        if (param.type is WRITTEN) != written or param.name == "plots" or is_updated:
+        if isinstance(param.type, WrittenFile) != written or param.name == "plots" or is_updated:
             continue
         is_argument = isinstance(param, click.Argument)
         by = (param.name or "").upper() if is_argument else max(param.opts, key=len)
-        for path in value if isinstance(value, tuple) else (value,):
+        for each in value if isinstance(value, tuple) else (value,):
+            path = getattr(each, "path", each)
             if isinstance(path, Path):
                 yield _File(by, path, is_model=is_argument)
 
@@ -257,7 +259,7 @@ def _behind(file: _File) -> Iterable[_File]:
     if file.path.is_dir():
         return [_File(file.by, path) for pattern in ("*", "*/*") for path in file.path.glob(pattern)]
     if file.by == "--rules":
-        return [_File(file.by, path) for path in _baseline(None, file.path)]
+        return [_File(file.by, path) for path in _baseline(None, (file.path,))]
     return _weights(file) if file.is_model else ()
 
 
@@ -266,13 +268,13 @@ def _weights(model: _File) -> Iterable[_File]:
     return (_File(f"the weights of {model.by}", path) for path in external_data.referenced_by(model.path))
 
 
-def _baseline(path: Path | None, rules: Path | None) -> Iterator[Path]:
-    """Yield the baseline that a flag names, or else that of the rule file."""
+def _baseline(path: Path | None, rules: Iterable[Path]) -> Iterator[Path]:
+    """Yield the baseline that a flag names, or else that of the rules."""
     if path:
         yield path
-    elif rules:
+    else:
         with contextlib.suppress(AmpRewriteError):  # reading the rules raises it again
-            baseline = coverage_rules.load(rules).baseline
+            baseline = coverage_rules.read(rules).baseline
             yield from (baseline,) if baseline else ()
 
 
@@ -299,26 +301,26 @@ class Ineffective:
 
 
 _OBSERVE = "--observe always"
+_LATENCY = "--show latency"
+_NO_VERIFY = "--skip verify"
 
 INEFFECTIVE = (
     Ineffective(
-        "--no-verify",
+        _NO_VERIFY,
         "compares nothing",
-        ("--tolerance", "--metric", "--provider", "--per-node", "--require-verify"),
+        ("--tolerance", "--metric", "--provider", "--per-node", "--require verify"),
     ),
+    Ineffective(_NO_VERIFY, "runs no model", ("--data", "--seed", "--samples"), (_OBSERVE, _LATENCY)),
+    Ineffective(_NO_VERIFY, "runs no model", ("--custom-ops",), (_OBSERVE, "--calibrate", _LATENCY)),
+    Ineffective(_NO_VERIFY, "runs no model", ("--steps",), (_OBSERVE, "--calibrate")),
     Ineffective(
-        "--no-verify",
+        _NO_VERIFY,
         "runs no model",
-        ("--data", "--seed", "--samples"),
-        (_OBSERVE, "--latency"),
+        ("--timeout",),
+        (_OBSERVE, "--calibrate", _LATENCY, "--show placement"),
     ),
-    Ineffective("--no-verify", "runs no model", ("--custom-ops",), (_OBSERVE, "--calibrate", "--latency")),
-    Ineffective("--no-verify", "runs no model", ("--steps",), (_OBSERVE, "--calibrate")),
-    Ineffective(
-        "--no-verify", "runs no model", ("--timeout",), (_OBSERVE, "--calibrate", "--latency", "--placement")
-    ),
-    Ineffective("--no-verify", "runs no model", ("--dim",), (_OBSERVE, "--latency", "--html", "--plots")),
-    Ineffective("--dry-run", "compares nothing", ("--require-verify",)),
+    Ineffective(_NO_VERIFY, "runs no model", ("--dim",), (_OBSERVE, _LATENCY, "--html", "--plots")),
+    Ineffective("--dry-run", "compares nothing", ("--require verify",)),
     Ineffective("--quiet", "prints errors only", ("--verbose",)),
     Ineffective("--data", "supplies the inputs", ("--dim", "--seed", "--samples")),
     Ineffective("--update", "compares nothing", ("--tolerance",)),
@@ -327,8 +329,11 @@ INEFFECTIVE = (
 
 def refuse_ineffective_flags(context: click.Context) -> None:
     """Raise OptionError for a flag of the command that has no effect beside another one (INEFFECTIVE)."""
-    flags = written(context, context.params)
-    values = (f"{flag} {context.params[name]}" for name, flag in flags.items())
-    explicit = frozenset((*flags.values(), *values))
+    explicit: set[str] = set()
+    for name, flag in written(context, context.params).items():
+        value = context.params[name]
+        explicit.update(
+            (flag, *(f"{flag} {each}" for each in (value if isinstance(value, tuple) else (value,))))
+        )
     for rule in INEFFECTIVE:
-        rule.refuse(explicit)
+        rule.refuse(frozenset(explicit))

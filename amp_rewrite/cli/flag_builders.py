@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from amp_rewrite.cli import earlier_flags
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.options import DECLARED, Beside, ExternalData
 from amp_rewrite.process import executors
@@ -35,22 +37,34 @@ PATH = _ReadPath(path_type=Path)
 """The type of arguments and flags that name a file or folder to read."""
 
 
-class _WrittenFile(click.Path):
+class WrittenFile(click.Path):
+    """The type of a file to write; with `takes_folder` also of a folder, which ends in a slash or exists."""
+
+    def __init__(self, *, takes_folder: bool = False) -> None:
+        super().__init__(path_type=Path)
+        self._takes_folder = takes_folder
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path; raise OptionError for a folder, an empty text, or `-` where it is not for JSON."""
         if str(value) == str(STANDARD_OUTPUT) and param is not None and param.name == "json_":
             return STANDARD_OUTPUT
-        problem = _NOT_A_FILE.get(str(value)) or ("is a folder's name" if str(value).endswith("/") else "")
+        is_folder = str(value).endswith("/")
+        if self._takes_folder and ctx is not None and (is_folder or os.path.isdir(value)):  # noqa: PTH112
+            ctx.meta[FOLDER] = True
+            return super().convert(value, param, ctx)
+        problem = _NOT_A_FILE.get(str(value)) or ("is a folder's name" if is_folder else "")
         if problem:
             by = max(param.opts, key=len) if param is not None else "the output"
             raise OptionError(f"{by} {value}".strip() + f" {problem}", remedy="name a file")
         return super().convert(value, param, ctx)
 
 
+FOLDER = "amp_rewrite.folder"
+"""The key of a context whose output is a folder."""
 STANDARD_OUTPUT = Path("-")
 _NOT_A_FILE = {"": "is empty", "-": "is not a file: only --json writes to standard output"}
 
-WRITTEN = _WrittenFile(path_type=Path)
+WRITTEN = WrittenFile()
 """The type of flags that name a file to write."""
 
 
@@ -71,6 +85,19 @@ def choice(
     kind = (_ChoiceOrFigures if figures else click.Choice)(list(values), case_sensitive=False)
     metavar = f"[{'|'.join(values)}|{figures}]" if figures else None
     return click.option(name, type=kind, metavar=metavar, default=default, show_default=True, help=help_)
+
+
+def words(name: str, meanings: Mapping[str, str], help_: str) -> Flag:
+    """Build a flag that takes words, joined by commas or repeated; its help ends in their meanings."""
+
+    def read(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+        chosen = tuple(dict.fromkeys(word.strip().lower() for text in texts for word in text.split(",")))
+        if unknown := next((word for word in chosen if word not in meanings), None):
+            raise OptionError(f"{name} {unknown} is not a choice", remedy=f"it can be {', '.join(meanings)}")
+        return chosen
+
+    about = "; ".join(f"{word}: {meaning}" for word, meaning in meanings.items())
+    return repeatable(name, f"[{'|'.join(meanings)}]", f"{help_} {about}.", callback=read)
 
 
 class _ChoiceOrFigures(click.Choice[str]):
@@ -245,9 +272,16 @@ external_data_flag: Any = click.option(
     help=_DECLARED.about,
 )
 
-require_half_flag = switch(
-    "--require-half", "Exit with code 1 also if nothing in the result is half; it is written all the same."
-)
+_REQUIREMENTS = {
+    "half": "also if nothing in it is half",
+    "verify": "also if it could not be compared, or on synthetic inputs alone and is too far off there",
+}
+
+
+def require_flag(*values: str) -> Flag:
+    """Build the flag `--require`, which takes these values."""
+    meanings = {value: _REQUIREMENTS[value] for value in values}
+    return words("--require", meanings, "Exit with code 1, after writing the result:")
 
 
 verbose_flag: Any = click.option(
@@ -264,14 +298,18 @@ def json_flag(what: str) -> Flag:
     return written_file("--json", f"Write the {what} as JSON; - is standard output.", "json_")
 
 
-def output_flag(default: str) -> Flag:
-    """Build the flag `--output FILE`; `default` is the default name that its help states."""
+def output_flag(default: str, *, takes_folder: bool = False) -> Flag:
+    """Build the flag `--output FILE`; `default` is the default name that its help states.
+
+    With `takes_folder` it may be a folder, as FOLDER in the context's `meta` then says.
+    """
+    more = " In a folder, or of several models, each keeps its name and its place." if takes_folder else ""
     return click.option(
         "-o",
         "--output",
-        type=WRITTEN,
-        metavar="FILE",
-        help=f"Where to write; {default} beside the model if not given.",
+        type=WrittenFile(takes_folder=takes_folder),
+        metavar="FILE|FOLDER" if takes_folder else "FILE",
+        help=f"Where to write; {default} beside the model if not given.{more}",
     )
 
 
@@ -279,40 +317,26 @@ def output_flag(default: str) -> Flag:
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Common": ("output", "to", "io", "keep_io", "keep_full", "target", "data", "tolerance", "json_", "html"),
-    "What to print": ("all_", "why_cast", "ranges", "advice", "device_capability", "against", "run"),
+    "What to print": ("why_cast", "against", "run"),
     "The measurement": ("rounds", "warmup", "seconds", "tf32"),
     "Files": (
-        *("output", "out_dir", "in_place", "dry_run", "external_data", "json_", "html", "plots", "placement"),
-        *("latency", "markdown_", "junit_", "github", "chart", "save_plan", "save_observed", "force"),
+        *("output", "in_place", "dry_run", "external_data", "json_", "html", "plots", "show"),
+        *("reports", "save_plan", "save_observed", "force"),
     ),
     "What becomes half": (
-        *("to", "policy", "target", "list_", "allow", "infer", "clear", "deny", "keep_full", "force_half"),
+        *("to", "target", "list_", "allow", "deny", "keep_full", "force_half"),
         *("only", "only_op", "storage_only"),
-        *("level", "no_follow", "io", "keep_io", "plan", "device", "gate"),
+        *("level", "io", "keep_io", "plan", "device", "gate", "opset"),
     ),
-    "Value ranges": (
-        *("range", "no_free", "observe", "observed", "calibrate", "executor", "rescale", "no_rescale"),
-    ),
-    "Changes to the graph": ("keep_functions", "no_fold", "keep_opset", "opset", "no_metadata"),
-    "The train step": (
-        "loss",
-        "seed_value",
-        "state",
-        "state_suffix",
-        "gradient",
-        "implementation",
-        "explain",
-    ),
-    "The loss scale": (*("loss_scale", "initial_scale", "increment_period", "multiplier", "skip_nonfinite"),),
-    "The search": ("max_error", "prefer", "budget"),
+    "Value ranges": (*("range", "observe", "calibrate", "executor"),),
+    "The train step": ("loss", "seed_value", "state", "gradient", "loss_scale", "implementation"),
+    "The search": ("prefer", "budget"),
     "Inputs": ("data", "dim", "seed", "samples"),
     "The comparison": (
         *(
-            "no_verify",
-            "require_verify",
-            "require_half",
+            "skip",
+            "require",
             "provider",
-            "accumulate",
             "custom_ops",
             "steps",
             "tolerance",
@@ -320,20 +344,15 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         ),
         *("per_node", "timeout"),
     ),
-    "Rules": (
-        *("file", "min_flops", "min_nodes", "min_weights", "require", "forbid_half", "max_casts"),
-        *("baseline", "update"),
-    ),
-    "Checks": ("no_check", "no_certify", "compiler"),
+    "Rules": (*("rules", "baseline", "update"),),
+    "Checks": ("compiler",),
 }
 """The options of each section by argument name, in order; the last section takes all others."""
 
 _RARE = frozenset(
     (
-        *("external_data", "plots", "placement", "latency", "save_plan", "save_observed", "plan"),
-        *("policy", "list_", "infer", "clear", "only", "only_op", "no_follow", "level", "gate", "opset"),
-        *("no_free", "observe", "observed", "executor", "no_rescale"),
-        *("keep_functions", "no_fold", "keep_opset", "no_metadata", "no_check", "no_certify"),
+        *("external_data", "plots", "show", "save_plan", "save_observed", "plan"),
+        *("list_", "only", "only_op", "level", "gate", "opset", "observe", "executor"),
         *("seed", "samples", "custom_ops", "metric", "per_node"),
     )
 )
@@ -343,6 +362,11 @@ _OTHERS = "Options"
 
 class SectionedCommand(click.Command):
     """A command whose options are listed in sections: the common ones by `--help`, all by `--help-all`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, with flags of earlier versions in the words of today."""
+        own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        return super().parse_args(ctx, list(earlier_flags.translate(args, own)))
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the parameters, with `--help-all`, which is listed where `--help` does not list all."""

@@ -1,4 +1,4 @@
-"""The flags `--html`, `--plots` and `--placement`, and the page behind all three."""
+"""The flags `--html`, `--plots` and `--show`, and the page behind all three."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from amp_rewrite import pipeline
 from amp_rewrite.cli import explanation_sources
 from amp_rewrite.cli.explanation_sources import Explanation
 from amp_rewrite.cli.fields_as_flags import in_flags
-from amp_rewrite.cli.flag_builders import given_flags, grouped, read_path, switch, written_file
+from amp_rewrite.cli.flag_builders import Flag, given_flags, grouped, read_path, words, written_file
 from amp_rewrite.costs.flop_count import FlopCount
 from amp_rewrite.coverage import counts
 from amp_rewrite.errors import AmpRewriteError, OptionError
@@ -81,20 +81,33 @@ html_flag: Any = written_file(
     "--html", "Write an HTML report: the graph, why each node has its precision, coverage, errors."
 )
 
-_FLAGS = (
-    html_flag,
-    read_path("--plots", "FOLDER", "Write the report's plots as SVG."),
-    switch("--placement", "With --html: show what onnxruntime's CUDA provider executes of the result."),
-)
+_FLAGS = (html_flag, read_path("--plots", "FOLDER", "Write the report's plots as SVG."))
+_SHOWN = {
+    "all": "every part of the model with its reason, one line each",
+    "ranges": "for every part in half whether its values are proven, or were observed, to fit into half",
+    "advice": "what would make half faster on Tensor Cores, and its cost",
+    "placement": "in the HTML report, what onnxruntime's CUDA provider executes of the result",
+    "latency": "in the HTML report and plots, times of both models, as bench takes them",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ReportFiles:
-    """The paths of the report and the plots, None if not requested; `placement` adds it to the report."""
+    """The paths of the report and the plots, None if not requested; `shows` are the values of `--show`."""
 
     html: Path | None
     plots: Path | None
-    placement: bool
+    shows: tuple[str, ...] = ()
+
+    @property
+    def placement(self) -> bool:
+        """Whether the report shows the placement of the result."""
+        return "placement" in self.shows
+
+    @property
+    def latency(self) -> bool:
+        """Whether the report and the plots show measured times."""
+        return "latency" in self.shows
 
     @property
     def asked(self) -> bool:
@@ -114,17 +127,24 @@ def _report_options(flags: Mapping[str, Any]) -> ReportFiles:
     folder = flags["plots"]
     if folder is not None and folder.exists() and not folder.is_dir():
         raise OptionError(f"--plots {folder} is a file", remedy="name a folder")
-    if flags["placement"]:
-        if flags["html"] is None:
-            raise OptionError(
-                "--placement is for --html", remedy="add --html FILE, or use amp-rewrite placement"
-            )
+    files = ReportFiles(flags["html"], folder, flags["show"])
+    if files.placement:
+        if files.html is None:
+            problem = "--show placement is for --html"
+            raise OptionError(problem, remedy="add --html FILE, or use amp-rewrite placement")
         refuse_without_runtime()
-    return ReportFiles(flags["html"], folder, flags["placement"])
+    if files.latency and not files.asked:
+        problem = "--show latency is for --html and --plots"
+        raise OptionError(problem, remedy="add one, or use amp-rewrite bench")
+    return files
 
 
-report_flags = grouped(_FLAGS, "report_files", _report_options)
-"""A decorator that adds these flags to a command and passes them as `ReportFiles` in `report_files`."""
+def report_flags(shows: Sequence[str]) -> Flag:
+    """Return a decorator that adds these flags to a command and passes them as `ReportFiles`, in
+    `report_files`; `shows` are the values that `--show` takes.
+    """
+    show = words("--show", {word: _SHOWN[word] for word in shows}, "Show more:")
+    return grouped((*_FLAGS, show), "report_files", _report_options)
 
 
 class PageMaker:

@@ -37,6 +37,10 @@ _FLAGS = (
 )
 
 
+RANGES = ".json"
+"""The suffix of observed ranges, which `--calibrate` takes as well."""
+
+
 def _data(flags: Mapping[str, Any]) -> Data:
     paths = tuple(flags["data"]) or _default_paths()
     return Data(paths, dims(flags["dim"]), flags["seed"], flags["samples"])
@@ -48,7 +52,8 @@ def _default_paths() -> tuple[Path, ...]:
     if context is None or written(context, ("data", "dim", "seed", "samples")):
         return ()
     model = context.params.get("model") or context.params.get("original")
-    return tuple(context.params.get("calibrate") or ()) or (_beside(model) if isinstance(model, Path) else ())
+    calibrating = (path for path in context.params.get("calibrate") or () if path.suffix != RANGES)
+    return tuple(calibrating) or (_beside(model) if isinstance(model, Path) else ())
 
 
 def _beside(model: Path) -> tuple[Path, ...]:

@@ -13,7 +13,7 @@ import click
 
 from amp_rewrite.cli.exit_codes import BAD_INPUT, FAILED, errors_as_one_line
 from amp_rewrite.cli.file_conflicts import WritingCommand, is_result_of
-from amp_rewrite.cli.flag_builders import PATH, check_groups, written
+from amp_rewrite.cli.flag_builders import FOLDER, PATH, check_groups, written
 from amp_rewrite.console import Console
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.zoo import model_entries
@@ -21,7 +21,7 @@ from amp_rewrite.zoo import model_entries
 models_argument: Any = click.argument("model", nargs=-1, required=True, type=PATH, metavar="MODEL...")
 """One or more models, as `model`: a tuple of paths."""
 
-OF_ONE = ("output", "save_plan", "json_", "html", "plots", "save_observed")
+OF_ONE = ("save_plan", "json_", "html", "plots", "save_observed")
 """Flags that name a file of one model."""
 
 
@@ -59,23 +59,21 @@ def _at(path: Path, results: Path | None) -> Iterator[Found]:
 class ManyModelsCommand(WritingCommand):
     """A command on one model, which runs once for each where several are named.
 
-    The results of several go to the folder `out_dir`. One that fails does not stop the others; the exit code
-    is the highest of all.
+    The results of several go to the folder that `--output` names. One that fails does not stop the others;
+    the exit code is the highest of all.
     """
 
     def invoke(self, ctx: click.Context) -> None:
         """Run the command for each model; raise OptionError for flags that name a file of one."""
-        folder: Path | None = ctx.params.pop("out_dir")
         paths: tuple[Path, ...] = ctx.params["model"]
-        if folder is None and _ends_in_output(ctx, paths):
+        if _ends_in_output(ctx, paths):
             paths, ctx.params["output"] = paths[:1], paths[1]
-        if folder is None and (directory := next(filter(_is_folder, paths), None)):
-            remedy = "name the model in it, or a folder for the results with --out-dir"
-            raise ModelError("is a folder", where=directory, remedy=remedy)
-        if len(paths) == 1 and folder is None and not _is_pattern(paths[0]):
+        is_single = len(paths) == 1 and not _is_pattern(paths[0]) and not _is_folder(paths[0])
+        if is_single and not ctx.meta.get(FOLDER):
             ctx.params["model"] = paths[0]
             super().invoke(ctx)
             return
+        folder = _folder(ctx, paths)
         models = find(paths, folder)
         _refuse(ctx, models, folder)
         check_groups(ctx)
@@ -98,6 +96,24 @@ class ManyModelsCommand(WritingCommand):
         finally:
             ctx.params = params
         return 0
+
+
+def _folder(ctx: click.Context, paths: Sequence[Path]) -> Path | None:
+    """Return the folder for the results of several models, None without one.
+
+    Raises ModelError for a folder of models, and OptionError for several, whose result is one file.
+    """
+    folder: Path | None = ctx.params["output"]
+    is_file = folder is not None and not ctx.meta.get(FOLDER) and folder.suffix == ".onnx"
+    directory = next(filter(_is_folder, paths), None) if folder is None or is_file else None
+    if directory is not None:
+        remedy = "name the model in it, or a folder for the results with -o FOLDER"
+        raise ModelError("is a folder", where=directory, remedy=remedy)
+    if is_file:
+        problem = f"--output {folder} is for one model"
+        raise OptionError(problem, remedy="name a folder for the results with -o")
+    ctx.meta[FOLDER] = folder is not None
+    return folder
 
 
 def _ends_in_output(ctx: click.Context, paths: Sequence[Path]) -> bool:
@@ -123,25 +139,18 @@ def _is_pattern(path: Path) -> bool:
 
 
 def _refuse(ctx: click.Context, models: Sequence[Found], folder: Path | None) -> None:
-    flags = written(ctx, OF_ONE)
-    if len(models) == 1 and folder is not None:
-        flags = {name: flag for name, flag in flags.items() if name == "output"}
+    flags = written(ctx, OF_ONE) if len(models) > 1 or folder is None else {}
     if flags:
         remedy = "leave it out, or use amp-rewrite zoo, which writes reports of every model"
-        if "output" in flags and folder is None:
-            remedy = "name a folder for the results with --out-dir"
-        if len(models) == 1:
-            remedy = "leave out one of them"
-        beside = "beside --out-dir" if len(models) == 1 else "for one model"
-        raise OptionError(f"{next(iter(flags.values()))} is {beside}", remedy=remedy)
+        raise OptionError(f"{next(iter(flags.values()))} is for one model", remedy=remedy)
     if folder is not None and (ctx.params["in_place"] or ctx.params["dry_run"]):
         flag = "--in-place" if ctx.params["in_place"] else "--dry-run"
-        raise OptionError(f"--out-dir has no effect with {flag}", remedy="leave out one of them")
+        raise OptionError(f"--output {folder} has no effect with {flag}", remedy="leave out one of them")
     if folder is None and not (ctx.params["in_place"] or ctx.params["dry_run"]):
         if len(models) == 1:
             raise OptionError(f"{models[0].model} is named twice", remedy="overwrite it with --in-place")
         first = " and ".join(str(each.model) for each in models[:2])
-        remedy = "name it with --out-dir, or the result of one model with -o"
+        remedy = "name it with -o FOLDER, or the result of one model with -o"
         raise OptionError(f"{first} need a folder for their results", remedy=remedy)
     _refuse_one_place(models)
 

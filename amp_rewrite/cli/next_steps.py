@@ -8,10 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
-
 from amp_rewrite.cli.fields_as_flags import as_argument
-from amp_rewrite.cli.flag_builders import SECTIONS, written
 from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import Level
@@ -21,11 +18,6 @@ from amp_rewrite.tuning.repair import Outcome
 from amp_rewrite.tuning.search import Prefer
 from amp_rewrite.tuning.tune import Tuned
 
-_DECIDING = frozenset(
-    name
-    for title in ("What becomes half", "Value ranges", "Changes to the graph")
-    for name in SECTIONS[title]
-)
 _WIDEST = 0.1
 """The relative error above which no tolerance is suggested: such an output is simply wrong."""
 
@@ -50,9 +42,8 @@ def _explain(job: RewriteJob, result: Result[Any]) -> str:
 
     It reads the result if that carries its reasons, the model where the defaults decided, and else a plan.
     """
-    report, context = result.report, click.get_current_context(silent=True)
-    observed = bool(report.observed or report.faint or report.sensitive)
-    decided = observed or bool(context and written(context, _DECIDING))
+    report = result.report
+    decided = job.is_decided or bool(report.observed or report.faint or report.sensitive)
     if decided and not (report.changed and job.options.metadata):
         return "--save-plan FILE   # amp-rewrite explain FILE then says why nodes stay float32"
     subject = Path(result.model) if decided else job.model
@@ -104,11 +95,8 @@ def looser(tuned: Tuned) -> str:
 
 
 def _raised(bound: str, subject: str) -> str:
-    """Return a sentence on the error bound that the subject meets, with the flag of this command."""
-    context = click.get_current_context(silent=True)
-    is_search = context is not None and context.params.get("max_error") is not None
-    flag = "--max-error " if is_search else "--tolerance error="
-    return f"{subject} is within {flag}{bound}"
+    """Return a sentence on the error bound that the subject meets."""
+    return f"{subject} is within --tolerance error={bound}"
 
 
 def _above(error: float) -> str:

@@ -10,6 +10,7 @@ import click
 from amp_rewrite.certificate.certifying import certify
 from amp_rewrite.cli import exit_codes, rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags, refuse_failed
+from amp_rewrite.cli.decision_flags import skip_flag
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import (
     PATH,
@@ -18,7 +19,6 @@ from amp_rewrite.cli.flag_builders import (
     json_flag,
     output_flag,
     quiet_flag,
-    switch,
     verbose_flag,
 )
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
@@ -45,7 +45,7 @@ from amp_rewrite.text import plural
     "--io", ["keep", "float"], "Whether half inputs and outputs keep their type, or become float32.", "keep"
 )
 @external_data_flag
-@switch("--no-verify", "Do not compare the result with the model.")
+@skip_flag({"verify": "the result is not compared with the model"})
 @json_flag("report")
 @quiet_flag
 @verbose_flag
@@ -57,7 +57,7 @@ def restore(
     output: Path | None,
     io: str,
     external_data: ExternalData,
-    no_verify: bool,
+    skip: tuple[str, ...],
     json_: Path | None,
     quiet: bool,
     verbose: bool,
@@ -76,7 +76,7 @@ def restore(
         tell(progress, "restore")
         restoration = restored(model, output=output, io=io, external_data=external_data)
         verdict = None
-        if not no_verify:
+        if not skip:
             tell(progress, "verify")
             verdict = _compared(comparing, restoration, model, data, io, limit, progress)
         is_proved = isinstance(verdict, Verdict) and verdict.is_far and _is_proved(model, restoration)

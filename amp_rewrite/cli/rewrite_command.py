@@ -9,20 +9,16 @@ import click
 
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.flag_builders import (
-    PATH,
     choice,
     executor_flag,
     grouped,
     opened,
-    read_path,
-    repeatable,
     switch,
     written_file,
 )
-from amp_rewrite.cli.html_and_plots import ReportFiles
 from amp_rewrite.cli.many_models import ManyModelsCommand, models_argument
 from amp_rewrite.cli.progress import tell
-from amp_rewrite.cli.rewrite_job import RewriteJob, job_flags
+from amp_rewrite.cli.rewrite_job import VERIFY, RewriteJob, job_flags
 from amp_rewrite.cli.rewrite_output import carry_out
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
@@ -34,26 +30,15 @@ from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.tuning.repair import ObservePolicy
 
 _FLAGS = (
-    repeatable(
-        "--calibrate",
-        "PATH",
-        "Run the float32 model on these samples first, and keep in float32 what leaves half's "
-        "range on them: .npz files, directories of them, or ONNX test_data_set_* directories.",
-        type=PATH,
-    ),
-    written_file(
-        "--save-observed",
-        "Write the ranges that --calibrate saw, merged with --observed, as JSON for --observed.",
-    ),
+    written_file("--save-observed", "Write the ranges that --calibrate saw, as JSON for --calibrate."),
     executor_flag("What runs the samples of --calibrate"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationFlags:
-    """The calibration samples, the file to save the observed ranges to, and the executor that runs them."""
+    """The file to save the observed ranges to, and the executor that runs the samples of a calibration."""
 
-    paths: tuple[Path, ...]
     save: Path | None
     executor: str | None
 
@@ -64,23 +49,23 @@ class CalibrationFlags:
         """
         self._refuse_ineffective(job)
         observations = job.seen
-        if self.paths:
+        if job.samples:
             tell(job.progress, "calibrate")
             with opened(self.executor) as executor, job.limit.running():
-                observations = job.observe_on(Data(self.paths, steps=job.data.steps), executor)
+                observations = job.observe_on(Data(job.samples, steps=job.data.steps), executor)
         if self.save is not None and observations is not None:
             observations.save(self.save)
         return observations
 
     def _refuse_ineffective(self, job: RewriteJob) -> None:
-        if self.save is not None and not self.paths and job.seen is None:
+        if self.save is not None and not job.samples and job.seen is None:
             raise OptionError(
-                "--save-observed has nothing to save: it takes what --calibrate sees, or --observed holds",
+                "--save-observed has nothing to save: it takes what --calibrate sees",
                 remedy=f"add --calibrate {_samples()}",
             )
-        if self.executor is not None and not self.paths:
+        if self.executor is not None and not job.samples:
             raise OptionError("--executor is for --calibrate", remedy="add --calibrate PATH")
-        if self.paths and (decider := _decider(job)):
+        if job.samples and (decider := _decider(job)):
             raise OptionError(f"{decider} decides all, whatever is observed", remedy="leave out --calibrate")
 
 
@@ -101,19 +86,13 @@ def _samples() -> str:
 calibration_flags = grouped(
     _FLAGS,
     "calibration",
-    lambda flags: CalibrationFlags(tuple(flags["calibrate"]), flags["save_observed"], flags["executor"]),
+    lambda flags: CalibrationFlags(flags["save_observed"], flags["executor"]),
 )
 """A decorator that adds these flags to a command and passes them as `CalibrationFlags` in `calibration`."""
 
 
 @click.command(cls=ManyModelsCommand)
 @models_argument
-@read_path(
-    "--out-dir",
-    "FOLDER",
-    "The folder for the results of several models. Each result keeps the name of its model, and its "
-    "place in the folder that was given.",
-)
 @switch("--in-place", "Overwrite the model itself.")
 @switch("--dry-run", "Print the plan, and write no model.")
 @click.option(
@@ -125,37 +104,31 @@ calibration_flags = grouped(
 @choice(
     "--observe",
     [policy.value for policy in ObservePolicy],
-    "When to run the float32 model to observe all values; those near half's limits stay float32. "
-    "With never, a failed comparison is not followed by a second attempt.",
+    "When to run the float32 model to observe all values; those near half's limits stay float32, or are "
+    "rescaled. With never, a failed comparison is not followed by a second attempt.",
     ObservePolicy.ON_FAILURE.value,
 )
-@switch("--rescale", "Observe all values first, and rescale those that leave float16's range.")
-@switch("--no-verify", "Do not compare the result with the model.")
-@switch(
-    "--require-verify",
-    "Exit with code 1 also if the result could not be compared with the model, or on synthetic inputs alone "
-    "and is too far off there.",
-)
 @calibration_flags
-@job_flags("Write the plan as JSON, for --plan.", "check", "certify", "metadata", "external_data")
-@switch("--latency", "Time both models, as bench does, for --html and --plots.")
+@job_flags(
+    "Write the plan as JSON, for --plan.",
+    *("check", "certify", "metadata", "external_data"),
+    steps={VERIFY: "the result is not compared with the model"},
+    takes_samples=True,
+    shows=("placement", "latency"),
+)
 def rewrite(
     job: RewriteJob,
     in_place: bool,
     dry_run: bool,
     compiler: str | None,
     observe: str,
-    rescale: bool,
-    no_verify: bool,
-    require_verify: bool,
     calibration: CalibrationFlags,
-    latency: bool,
 ) -> None:
     """Rewrite MODEL to mixed precision, and compare the two.
 
     A second path is the result: amp-rewrite model.onnx half.onnx. Several models, a folder of them, or a
-    pattern need --out-dir: amp-rewrite models/*.onnx --out-dir half. Each is rewritten on its own, and one
-    that fails does not stop the others.
+    pattern need a folder: amp-rewrite models/*.onnx -o half. Each is rewritten on its own, and one that fails
+    does not stop the others.
 
     Exit code 1 when the result is not valid, or when the comparison fails or is inconclusive, except for
     errors on synthetic inputs; the result is still written. Exit code 2 for bad input. For several models,
@@ -164,22 +137,21 @@ def rewrite(
     """
     if job.is_verbose:
         terminal.print_lines(Console(quiet=job.is_quiet), summary.versions())
-    if rescale:
-        _refuse_rescale(job, ObservePolicy(observe))
-    policy = _policy(job, ObservePolicy.ALWAYS if rescale else ObservePolicy(observe))
+    policy = _policy(job, ObservePolicy(observe))
     if compiler is not None:
         _refuse_check(dry_run=dry_run)
-    if latency:
-        _refuse_latency(job.files.page, has_result=not (in_place or dry_run))
+    latency = job.files.page.latency
+    if latency and (in_place or dry_run):
+        problem = "--show latency takes two models to time"
+        raise OptionError(problem, remedy="write the result to another file with -o")
     job = replace(
         job,
-        is_compared=not (no_verify or dry_run),
-        required=require_verify,
+        is_compared=job.is_compared and not dry_run,
         compiles=compiler is not None,
         in_place=in_place,
         files=replace(job.files, observed=calibration.save),
     )
-    with job.running(calibration.paths) as running_job:
+    with job.running(job.samples) as running_job:
         observed_job = replace(running_job, seen=calibration.seen(running_job))
         show = carry_out(observed_job, policy, is_dry=dry_run, latency=latency)
     show()
@@ -190,18 +162,8 @@ def _policy(job: RewriteJob, observe: ObservePolicy) -> ObservePolicy:
     decider = _decider(job)
     if decider and observe is ObservePolicy.ALWAYS:
         problem = f"{decider} decides all, whatever is observed"
-        raise OptionError(problem, remedy="leave out --observe or --rescale")
+        raise OptionError(problem, remedy="leave out --observe")
     return ObservePolicy.NEVER if decider else observe
-
-
-def _refuse_rescale(job: RewriteJob, observe: ObservePolicy) -> None:
-    """Raise OptionError for --rescale where another flag excludes it."""
-    if not job.options.rescale or observe is ObservePolicy.NEVER:
-        other = "--observe never" if job.options.rescale else "--no-rescale"
-        raise OptionError(f"--rescale and {other} contradict each other", remedy="leave out one")
-    if not job.options.rescales:
-        problem = "--rescale has no effect: it is for float16, where sums are in float32, and not for --level"
-        raise OptionError(problem, remedy="leave it out")
 
 
 def _refuse_check(*, dry_run: bool) -> None:
@@ -210,12 +172,3 @@ def _refuse_check(*, dry_run: bool) -> None:
     if dry_run:
         problem = "--check compiles the result, which --dry-run does not make"
         raise OptionError(problem, remedy="leave out one")
-
-
-def _refuse_latency(page: ReportFiles, *, has_result: bool) -> None:
-    if not has_result:
-        raise OptionError(
-            "--latency takes two models to time", remedy="write the result to another file with -o"
-        )
-    if not page.asked:
-        raise OptionError("--latency is for --html and --plots", remedy="add one, or use amp-rewrite bench")

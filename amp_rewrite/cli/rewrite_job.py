@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from amp_rewrite.cli.flag_builders import (
     json_flag,
     output_flag,
     quiet_flag,
-    require_half_flag,
+    require_flag,
     verbose_flag,
     written_file,
 )
@@ -151,10 +151,11 @@ class JobFiles:
 class RewriteJob:
     """The specification of a rewrite: model, options and output, the inputs of a comparison, and its files.
 
-    `seen` holds the ranges observed earlier. With `is_compared` the result is compared with the model, with
-    `required` even an unchanged one. With `needs_half` one without half fails, and with `compiles` one that
-    TensorRT does not compile. `given` collects the extremes of the samples in files, `timed` the stages, and
-    `engines` what TensorRT makes.
+    `seen` holds the ranges observed earlier, and `samples` are to be observed first. With `is_decided` a flag
+    has a say in the decisions. With `is_compared` the result is compared with the model, with `required` even
+    an unchanged one. With `needs_half` one without half fails, and with `compiles` one that TensorRT does not
+    compile. `given` collects the extremes of the samples in files, `timed` the stages, and `engines` what
+    TensorRT makes.
     """
 
     model: Path
@@ -168,9 +169,11 @@ class RewriteJob:
     files: JobFiles
     output: Path | None
     needs_half: bool
+    required: bool
     is_quiet: bool
+    is_decided: bool = False
     is_compared: bool = True
-    required: bool = False
+    samples: tuple[Path, ...] = ()
     compiles: bool = False
     in_place: bool = False
     is_verbose: bool = False
@@ -404,26 +407,32 @@ def _beside_a_plan(options: Options) -> Options:
     return Options(**{name: getattr(options, name) for name in names})
 
 
-def job_flags(save_plan: str, *result: str, takes_plan: bool = True) -> Flag:
+VERIFY = "verify"
+"""The value of `--skip` and `--require` for the comparison of the result with the model."""
+_REQUIRED = ("half", VERIFY)
+
+
+def job_flags(save_plan: str, *result: str, shows: Sequence[str] = ("placement",), **settings: Any) -> Flag:
     """Return a decorator that adds the flags of a rewrite to a command and passes it a RewriteJob in `job`.
 
-    `save_plan` is the help of that flag; the others are the arguments of `decision_flags`.
+    `save_plan` is the help of that flag, and `shows` are the values of `--show`; the others are the arguments
+    of `decision_flags`.
     """
     files = (
-        output_flag("MODEL_fp16.onnx (or _bf16)"),
+        output_flag("MODEL_fp16.onnx (or _bf16)", takes_folder=settings.get("takes_samples", False)),
         written_file("--save-plan", save_plan),
         json_flag("report"),
-        require_half_flag,
+        require_flag(*(_REQUIRED if VERIFY in settings.get("steps", ()) else _REQUIRED[:1])),
         quiet_flag,
         verbose_flag,
     )
     groups = (
         grouped(files, "own", dict),
-        decision_flags(*result, takes_plan=takes_plan),
+        decision_flags(*result, **settings),
         input_flags,
         comparison_flags,
         timeout_flag,
-        report_flags,
+        report_flags(shows),
     )
 
     def decorate(command: Command) -> Command:
@@ -450,7 +459,11 @@ def job_flags(save_plan: str, *result: str, takes_plan: bool = True) -> Flag:
                 limit=limit,
                 files=JobFiles(own["json_"], own["save_plan"], report_files),
                 output=own["output"],
-                needs_half=own["require_half"],
+                needs_half="half" in own["require"],
+                required=VERIFY in own["require"],
+                is_compared=VERIFY not in asked.skipped,
+                samples=asked.samples,
+                is_decided=asked.decided or asked.replay is not None,
                 is_quiet=own["quiet"],
                 is_verbose=own["verbose"],
             )

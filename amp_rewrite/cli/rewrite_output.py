@@ -132,7 +132,7 @@ def not_verified(job: RewriteJob, verdict: Verification) -> str:
         return "; ".join(verdict.faults)
     if verdict is not None:
         return in_flags(verdict)
-    return "--no-verify was given" if not job.is_compared else NOTHING_CHANGED
+    return "--skip verify was given" if not job.is_compared else NOTHING_CHANGED
 
 
 def _latencies(job: RewriteJob, result: Result[Any]) -> Bench | None:
@@ -178,7 +178,7 @@ def _settled(job: RewriteJob, outcome: Outcome, placement: Comparison | None) ->
 
 def _advise(job: RewriteJob, outcome: Outcome) -> Advice:
     result = outcome.result
-    return explanation_sources.advise_model(result.model, result.report.half, job.options.dims.dims)
+    return explanation_sources.advise_model(result.model, result.report.half, job.options)
 
 
 def refuse_unjudged(limit: TimeLimit, verdict: Verification, result: Path) -> None:

@@ -20,12 +20,11 @@ from amp_rewrite.cli.flag_builders import (
     choice,
     grouped,
     json_flag,
-    number,
     output_flag,
     quiet_flag,
     repeatable,
+    require_flag,
     switch,
-    written,
 )
 from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, html_flag
 from amp_rewrite.cli.input_flags import counted_flags, timeout_flag
@@ -49,103 +48,104 @@ from amp_rewrite.training.spec import Asked, DynamicLossScale, Implementation, L
 
 @dataclass(frozen=True, slots=True)
 class ScaleFlags:
-    """The flags of the loss scale; with auto, the scale depends on the half type."""
+    """The parts of `--loss-scale`: a word or a number, the settings of a dynamic one by their names in
+    DynamicLossScale, and whether the state is kept where gradients are not finite.
+    """
 
     text: str
-    dynamic: DynamicLossScale
-    told: tuple[str, ...]
+    settings: Mapping[str, Any]
     skip_nonfinite: bool
 
     def settled(self, half: Half | None) -> LossScale | None:
-        """Return the loss scale for a half type, or None; raise OptionError for ineffective flags."""
+        """Return the loss scale for a half type, or None; raise OptionError for parts without effect."""
         loss_scale = self._asked(half)
-        if self.told and not isinstance(loss_scale, DynamicLossScale):
-            flags = " and ".join(self.told)
+        if self.settings and not isinstance(loss_scale, DynamicLossScale):
+            of_half = "" if half is FLOAT16 else f" for {half.name if half else FLOAT32}"
             raise OptionError(
-                f"{flags} {'has' if len(self.told) == 1 else 'have'} no effect on --loss-scale {self.text}"
-                f"{'' if half is FLOAT16 else f' for {half.name if half else FLOAT32}'}",
+                f"--loss-scale {self.text}{of_half} has no {' nor '.join(self.settings)}",
                 remedy="say --loss-scale dynamic, or leave them out",
             )
         if self.skip_nonfinite and loss_scale is None:
-            raise OptionError("--skip-nonfinite is for a loss scale", remedy="say --loss-scale 1, or more")
+            problem = "--loss-scale skip-nonfinite is for a loss scale"
+            raise OptionError(problem, remedy="say --loss-scale 1, or more")
         return loss_scale
 
     def _asked(self, half: Half | None) -> LossScale | None:
-        text = self.text.lower()
-        if text == "none" or (text == spec.AUTO and half is None):
+        if self.text == "none" or (self.text == spec.AUTO and half is None):
             return None
-        if text in (spec.AUTO, spec.DYNAMIC):
-            parsed = spec.parse_scale(text, half or FLOAT16)
-            return self.dynamic if isinstance(parsed, DynamicLossScale) else parsed
+        if self.text in (spec.AUTO, spec.DYNAMIC):
+            parsed = spec.parse_scale(self.text, half or FLOAT16)
+            return self._dynamic() if isinstance(parsed, DynamicLossScale) else parsed
         try:
-            return spec.parse_scale(float(text))
+            return spec.parse_scale(float(self.text))
         except (ValueError, OptionError) as error:
-            raise OptionError(
-                f"--loss-scale {self.text} is not a loss scale",
-                remedy="say auto, dynamic, none, or a number from 1 up",
-            ) from error
+            raise _no_scale(self.text) from error
+
+    def _dynamic(self) -> DynamicLossScale:
+        try:
+            return DynamicLossScale(**self.settings)
+        except OptionError as error:
+            setting = error.where.rpartition(".")[2]
+            name = next(name for name, field in _SETTINGS.items() if field == setting)
+            raise OptionError(f"--loss-scale {name}=: {error.problem}", remedy=error.remedy) from error
+
+
+_SETTINGS = {"initial": "initial_scale", "period": "increment_period", "multiplier": "multiplier"}
+_SKIP_NONFINITE = "skip-nonfinite"
+
+
+def _no_scale(text: str) -> OptionError:
+    remedy = f"say auto, dynamic, none, or a number from 1 up; {', '.join(f'{n}=N' for n in _SETTINGS)}"
+    return OptionError(f"--loss-scale {text} is not a loss scale", remedy=f"{remedy}, or {_SKIP_NONFINITE}")
 
 
 def _scale(flags: Mapping[str, Any]) -> ScaleFlags:
-    explicit = written(click.get_current_context(), ("initial_scale", "increment_period", "multiplier"))
-    try:
-        dynamic = DynamicLossScale(flags["initial_scale"], flags["increment_period"], flags["multiplier"])
-    except OptionError as error:
-        flag = f"--{error.where.rpartition('.')[2].replace('_', '-')}"
-        raise OptionError(f"{flag}: {error.problem}", remedy=error.remedy) from error
-    return ScaleFlags(flags["loss_scale"], dynamic, tuple(explicit.values()), flags["skip_nonfinite"])
+    parts = [part.strip().lower() for text in flags["loss_scale"] for part in text.split(",")]
+    settings: dict[str, Any] = {}
+    for part in (part for part in parts if "=" in part):
+        name, _, number = part.partition("=")
+        try:
+            settings[_SETTINGS[name]] = int(number) if number.isdecimal() else float(number)
+        except (KeyError, ValueError) as error:
+            raise _no_scale(part) from error
+    words = [part for part in parts if "=" not in part and part != _SKIP_NONFINITE]
+    if len(words) > 1:
+        raise OptionError(f"--loss-scale is both {words[0]} and {words[1]}", remedy="give it once")
+    return ScaleFlags(words[0] if words else spec.AUTO, settings, _SKIP_NONFINITE in parts)
 
 
-def _spec(flags: Mapping[str, Any]) -> Asked:
+def _spec(flags: Mapping[str, Any]) -> tuple[Asked, str | None]:
+    """Return what is known of the step, and the suffix that pairs state."""
+    state, suffixes = ([text for text in flags["state"] if ("=" in text) is pairs] for pairs in (True, False))
+    if len(suffixes) > 1:
+        problem = f"--state {suffixes[1]}: the suffix is {suffixes[0]}"
+        raise OptionError(problem, remedy="give one suffix, or pairs as in --state w=w.new")
     try:
-        state = spec.pairs("--state", flags["state"]) if flags["state"] else None
+        pairs = spec.pairs("--state", state) if state else None
     except OptionError as error:
         raise OptionError(f"--state: {error.problem}", remedy="write it as in --state w=w.new") from error
-    return Asked(flags["loss"], flags["seed_value"], state, tuple(flags["gradient"]) or None)
+    asked = Asked(flags["loss"], flags["seed_value"], pairs, tuple(flags["gradient"]) or None)
+    return asked, next(iter(suffixes), None)
 
 
 _START = DynamicLossScale()
 
 scale_flags = grouped(
     (
-        click.option(
+        repeatable(
             "--loss-scale",
-            default=spec.AUTO,
-            show_default=True,
-            metavar="auto|dynamic|none|NUMBER",
-            help="dynamic: adapted in every step; a number: fixed; auto: dynamic for float16, none for "
-            "bfloat16.",
-        ),
-        number(
-            "--initial-scale",
-            float,
-            "What a dynamic scale starts from.",
-            _START.initial_scale,
-            metavar="NUMBER",
-        ),
-        number(
-            "--increment-period",
-            int,
-            "After how many steps with finite gradients a dynamic scale grows.",
-            _START.increment_period,
-            metavar="STEPS",
-        ),
-        number(
-            "--multiplier",
-            float,
-            "What a dynamic scale grows by, and shrinks by where gradients are not finite.",
-            _START.multiplier,
-            metavar="NUMBER",
-        ),
-        switch(
-            "--skip-nonfinite",
-            "With a fixed scale: keep the state where gradients are not finite, as a dynamic one does.",
+            "PART",
+            "auto (the default): dynamic for float16, none for bfloat16; dynamic: adapted in every step; "
+            f"none; a number: fixed. Of a dynamic one, initial=N ({_START.initial_scale:g}); period=N, the "
+            f"steps with finite gradients until it grows ({_START.increment_period}); multiplier=N, by which "
+            f"it grows, and shrinks where gradients are not finite ({_START.multiplier:g}). Of a fixed one, "
+            f"{_SKIP_NONFINITE}: keep the state where gradients are not finite. Commas may join parts.",
         ),
     ),
     "scaling",
     _scale,
 )
-"""A decorator that adds these flags to a command and passes them as `ScaleFlags` in `scaling`."""
+"""A decorator that adds the flag to a command and passes it as `ScaleFlags` in `scaling`."""
 
 spec_flags = grouped(
     (
@@ -153,24 +153,23 @@ spec_flags = grouped(
         click.option(
             "--seed", "seed_value", metavar="NAME", help="The value that every gradient is linear in."
         ),
-        repeatable("--state", "IN=OUT", "An input, and the output that is its new value."),
+        repeatable(
+            "--state",
+            "IN=OUT|SUFFIX",
+            "An input, and the output that is its new value; or the suffix of all such outputs, as in .new.",
+        ),
         repeatable("--gradient", "NAME", "A value that is a gradient."),
     ),
     "said",
     _spec,
 )
-"""A decorator that adds these flags to a command and passes them as `Asked` in `said`."""
+"""A decorator that adds these flags to a command and passes them, as `Asked` and a suffix, in `said`."""
 
 
 @click.command(cls=WritingCommand)
 @click.argument("model", type=PATH)
 @output_flag("MODEL_fp16.onnx (or _bf16)")
 @spec_flags
-@click.option(
-    "--state-suffix",
-    metavar="TEXT",
-    help="The suffix of the output with an input's new value, such as .new.",
-)
 @scale_flags
 @choice(
     "--implementation",
@@ -178,28 +177,28 @@ spec_flags = grouped(
     "What becomes half: what the operator lists and rules decide, or every layer that they do not deny.",
     Implementation.GRAPH_REWRITE.value,
 )
-@switch("--explain", "Say what the step is and what stays float32; write no model.")
-@switch("--no-certify", "Write the result even if it is not proved to be the step.")
+@switch("--dry-run", "Say what the step is and what stays float32; write no model.")
 @counted_flags
-@switch("--no-verify", "Do not compare three steps of the result with three of the model.")
-@switch("--require-verify", "Exit with code 1 also if the two could not be compared.")
+@require_flag("verify")
 @timeout_flag
 @json_flag("report")
 @quiet_flag
-@decision_flags("external_data", takes_plan=False)
+@decision_flags(
+    "external_data",
+    "certify",
+    takes_plan=False,
+    steps={"verify": "three steps of the result are not compared with three of the model"},
+)
 @html_flag
 def train(
     model: Path,
     output: Path | None,
-    said: Asked,
-    state_suffix: str | None,
+    said: tuple[Asked, str | None],
     scaling: ScaleFlags,
     implementation: str,
-    explain: bool,
-    no_certify: bool,
+    dry_run: bool,
     data: Data,
-    no_verify: bool,
-    require_verify: bool,
+    require: tuple[str, ...],
     limit: TimeLimit,
     json_: Path | None,
     quiet: bool,
@@ -215,17 +214,17 @@ def train(
     Three steps of both are compared, with their states fed back: on what --data has of states and batches,
     and on made-up inputs for what it lacks. Exit code 1 when the result is not valid, or learns otherwise.
     """
-    _refuse_contradictions(explain=explain, output=output, html=html)
+    _refuse_contradictions(dry_run=dry_run, output=output, html=html)
     console, to = Console(quiet=quiet), asked.policy or asked.options.half
     loss_scale = scaling.settled(asked.policy.compute if asked.policy else asked.options.half)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
         comparing.refuse_huge(model)
         sizes = feeds.given_sizes(model, data)
         pages, compared = PageMaker(sizes.dims), None
-        spec = steps.complete_spec(model, said, state_suffix)
-        options = replace(asked.options, certify=not no_certify, dims=sizes)
+        spec = steps.complete_spec(model, *said)
+        options = replace(asked.options, dims=sizes)
         job = steps.job(to, loss_scale, implementation, spec, options, skip_nonfinite=scaling.skip_nonfinite)
-        if explain:
+        if dry_run:
             analysis = pipeline.analyze(
                 model, job.options, observed=asked.seen, transform=job.first, progress=progress
             )
@@ -242,8 +241,8 @@ def train(
                 progress=progress,
             )
             report, written = result.report, result.model
-            advise = partial(explanation_sources.advise_model, Path(written), report.half, sizes.dims)
-            if not no_verify:
+            advise = partial(explanation_sources.advise_model, Path(written), report.half, options)
+            if "verify" not in asked.skipped:
                 tell(progress, "verify")
                 half = job.options.half
                 compared = attempted(
@@ -256,34 +255,33 @@ def train(
         writing.write_json({"model": str(model), **report.to_json(), **extras}, json_)
     if written is not None and html is not None:
         page = pages.of_step(model, report, step, _sentence(compared), Path(written))
-        ReportFiles(html, None, placement=False).write(page)
+        ReportFiles(html, None).write(page)
     written = staging.current().commit(written)
     if written is not None:
-        advise = partial(explanation_sources.advise_model, Path(written), report.half, sizes.dims)
+        advise = partial(explanation_sources.advise_model, Path(written), report.half, options)
         terminal.print_summary(console, report, str(written))
         terminal.print_lines(console, rewrite_output.data_lines(Path(written)))
     terminal.print_lines(console, scaled_step.lines(step))
     _print_compared(console, compared)
     policy = asked.policy or Policy(f"mixed_{asked.options.half.name}")
     terminal.print_device_check(console, policy, advise)
-    if explain:
+    if dry_run:
         terminal.print_lines(console, scaled_step.details(step))
     verdict_ok = compared.ok if isinstance(compared, StepComparison) else None
-    exit_codes.end_rewrite(valid=report.ok, verdict_ok=verdict_ok, required=require_verify and not explain)
+    exit_codes.end_rewrite(valid=report.ok, verdict_ok=verdict_ok, required=bool(require) and not dry_run)
 
 
-def _refuse_contradictions(*, explain: bool, output: Path | None, html: Path | None) -> None:
-    if explain and (output or html):
+def _refuse_contradictions(*, dry_run: bool, output: Path | None, html: Path | None) -> None:
+    if dry_run and (output or html):
         flag = "-o" if output else "--html"
-        raise OptionError(
-            f"{flag} has no effect with --explain, which writes no model", remedy="leave out one"
-        )
+        problem = f"{flag} has no effect with --dry-run, which writes no model"
+        raise OptionError(problem, remedy="leave out one")
 
 
 def _sentence(compared: StepComparison | AmpRewriteError | None) -> str:
     if isinstance(compared, StepComparison):
         return f"{compared.verdict}: {comparing.describe(compared)}"
-    return in_flags(compared) if compared else "--no-verify was given"
+    return in_flags(compared) if compared else "--skip verify was given"
 
 
 def _comparison_json(compared: StepComparison | AmpRewriteError | None) -> dict[str, Any]:

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import click
 
-from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, choice, executor_flag, number, opened, quantity
+from amp_rewrite.cli.flag_builders import PATH, choice, executor_flag, opened, quantity
 from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, job_flags
 from amp_rewrite.cli.rewrite_output import carry_out
 from amp_rewrite.errors import OptionError
@@ -33,12 +32,6 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
 
 @click.command(cls=WritingCommand)
 @click.argument("model", type=PATH)
-@number(
-    "--max-error",
-    float,
-    "The largest error of any output, as in --tolerance error=BOUND; 0.01 if not given, 0.08 in bfloat16.",
-    metavar="BOUND",
-)
 @choice(
     "--prefer",
     [prefer.value for prefer in Prefer],
@@ -54,12 +47,11 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
 )
 @executor_flag("What runs the samples of the search")
 @job_flags("Write the plan as JSON, for amp-rewrite MODEL --plan FILE.", "external_data", takes_plan=False)
-def tune(
-    job: RewriteJob, max_error: float | None, prefer: str, budget: float | None, executor: str | None
-) -> None:
+def tune(job: RewriteJob, prefer: str, budget: float | None, executor: str | None) -> None:
     """Find the fastest plan for MODEL that stays within an error.
 
-    The plan is applied, and the result compared. If the default plan is good enough, it is used; otherwise a
+    The error of any output is bounded by --tolerance error=BOUND: 0.01 if not given, 0.08 in bfloat16. The
+    plan is applied, and the result compared. If the default plan is good enough, it is used; otherwise a
     search runs the model in float32 with half emulated, on the given inputs. Exit code 1 when no plan within
     the error was found; the closest one is still written.
     """
@@ -68,20 +60,8 @@ def tune(
             f"--level {job.options.level.value} decides all, and leaves nothing to tune",
             remedy="leave out --level",
         )
-    job = replace(job, required=True, comparing=_within(job.comparing, max_error))
+    job = replace(job, required=True)
     with job.running() as running_job, opened(executor) as workers:
         tuning = Tuning(budget, Prefer(prefer), float("inf"), workers, is_requested=True)
         show = carry_out(replace(running_job, tuning=tuning), ObservePolicy.ON_FAILURE)
     show()
-
-
-def _within(comparing: ComparisonFlags, max_error: float | None) -> ComparisonFlags:
-    """Add --max-error to the bounds of the comparison."""
-    if max_error is None:
-        return comparing
-    bounds, texts = comparing.judging.bounds, click.get_current_context().params["tolerance"]
-    if any(text.partition("=")[0] in ("error", "relative_l2") for text in texts):
-        raise OptionError("--max-error and --tolerance both bound the error", remedy="leave out one of them")
-    if not 0 < max_error < float("inf"):
-        raise OptionError(f"--max-error {max_error:g} is no error above zero", remedy="give 0.001, say")
-    return replace(comparing, judging=replace(comparing.judging, bounds=replace(bounds, error=max_error)))

@@ -17,6 +17,7 @@ from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import loading, writing
+from amp_rewrite.policy import targets
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process.interruptible import TimeLimit
@@ -37,10 +38,11 @@ from amp_rewrite.running.inputs.feeds import Data
     "keep",
 )
 @choice(
-    "--accumulate",
-    [sums.value for sums in Accumulation],
-    "How sums inside half nodes are emulated: in float32, or in half, as in browsers.",
-    Accumulation.FLOAT.value,
+    "--target",
+    targets.BY_NAME,
+    "The runtime that will run REWRITTEN: sums inside half nodes are emulated in float32, or in half, as in "
+    "browsers.",
+    targets.ONNXRUNTIME_CUDA.name,
 )
 @json_flag("verdict")
 @verbose_flag
@@ -51,7 +53,7 @@ def verify(
     comparing: ComparisonFlags,
     limit: TimeLimit,
     io: str,
-    accumulate: str,
+    target: str,
     json_: Path | None,
     verbose: bool,
 ) -> None:
@@ -63,7 +65,7 @@ def verify(
     """
     comparing.refuse_missing()
     data = replace(data, steps=comparing.steps)
-    comparing = replace(comparing, accumulate=_sums(accumulate, comparing))
+    comparing = replace(comparing, accumulate=_sums(target, comparing))
     for path in (original, rewritten):
         loading.load(path)  # for our error messages rather than onnxruntime's
     with shown_progress() as progress, limit.running():
@@ -84,12 +86,12 @@ def verify(
     exit_codes.fail_unless(verdict.ok)
 
 
-def _sums(mode: str, comparing: ComparisonFlags) -> Accumulation:
+def _sums(target: str, comparing: ComparisonFlags) -> Accumulation:
     """Return the accumulator type to emulate; raise OptionError for a provider with real half arithmetic."""
-    sums = Accumulation(mode)
+    sums = targets.BY_NAME[target].accumulate
     if sums is Accumulation.HALF and (comparing.provider or "cpu") != "cpu":
         raise OptionError(
-            f"--accumulate half has no effect with --provider {comparing.provider}, which emulates nothing",
+            f"--target {target} has no effect with --provider {comparing.provider}, which emulates nothing",
             remedy="leave out one of the two",
         )
     return sums

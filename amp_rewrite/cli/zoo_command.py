@@ -111,7 +111,7 @@ def _of_all(context: click.Context) -> tuple[object, ...]:
     return tuple(value for name, value in context.params.items() if name not in ("model", "data"))
 
 
-_NAMED_HERE = (*many_models.OF_ONE, "out_dir", "in_place", "dry_run")
+_NAMED_HERE = (*many_models.OF_ONE, "output", "in_place", "dry_run")
 """The flags that name outputs of the command, suppress them or redirect them."""
 
 

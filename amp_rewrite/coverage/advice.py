@@ -9,7 +9,6 @@ Recurrent Layers User's Guide). Keras logs the first check for `mixed_float16`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Container, Hashable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,16 +18,15 @@ import onnx_ir as ir
 from amp_rewrite.costs.flop_count import FlopCount
 from amp_rewrite.coverage import counts
 from amp_rewrite.coverage.counts import Precision, some
-from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.sentences import share
 from amp_rewrite.model import concrete_shapes
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.onnx_facts.operators import RECURRENT
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
+from amp_rewrite.policy.devices import Device
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.rewriting.decisions import Decisions
-from amp_rewrite.running import latency
 from amp_rewrite.text import plural
 
 STEP = 8
@@ -40,36 +38,6 @@ prime, so that sizes computed from it differ from those computed from a size of 
 """
 
 _SHOWN = 3
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Capability:
-    """A compute capability in NVIDIA's numbering: 7.5 is (7, 5)."""
-
-    major: int
-    minor: int
-
-    def __str__(self) -> str:
-        return f"{self.major}.{self.minor}"
-
-    @classmethod
-    def parse(cls, text: str) -> Capability:
-        """Parse a compute capability such as 7.5; OptionError for anything else."""
-        match = re.fullmatch(r"(\d{1,2})\.(\d)", text, re.ASCII)
-        if match is None:
-            raise OptionError(f"{text} is not a compute capability", remedy="write it as in 7.5")
-        return cls(int(match[1]), int(match[2]))
-
-    @classmethod
-    def of_this_machine(cls) -> Capability | None:
-        """Return the compute capability of the first visible CUDA device; None where NVML cannot tell."""
-        return latency.query(lambda nvml, handle: cls(*nvml.nvmlDeviceGetCudaComputeCapability(handle)))
-
-
-TENSOR_CORES_FROM = {"float16": Capability(7, 0), "bfloat16": Capability(8, 0)}
-"""The first capability with Tensor Cores for a half type (CUDA C++ Programming Guide, "Warp Matrix
-Functions": Volta, and Ampere for bfloat16). The GeForce GTX 16 series, 7.5, has none either.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +67,20 @@ class Padding:
 class Advice:
     """Advice on a model, none of which is carried out.
 
-    `half` is the half type, `capability` the compute capability of the target device, None where none was
-    given and no device is present. `shortfall` says why the device gains no speed from half; empty where it
-    does. `paddings` are the products that padding would speed up, those with most FLOPs first; `open_dims`
-    names the dimensions that were not examined because they are open.
+    `half` is the half type, `device` the name of the target device. `shortfall` says why the device gains no
+    speed from half; empty where it does. `paddings` are the products that padding would speed up, those with
+    most FLOPs first; `open_dims` names the dimensions that were not examined because they are open.
     """
 
     half: str
-    capability: Capability | None
+    device: str
     shortfall: str
     paddings: tuple[Padding, ...]
     open_dims: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return the advice as plain data."""
-        return {**asdict(self), "capability": None if self.capability is None else str(self.capability)}
+        return asdict(self)
 
     def lines(self) -> Iterator[str]:
         """Yield the reason why the device gains no speed; else the products that padding would speed up."""
@@ -141,12 +108,7 @@ class Advice:
         In a train step the batch is among them: it is the inner dimension of the products that give
         gradients.
         """
-        since = TENSOR_CORES_FROM[self.half]
-        if self.capability is None:
-            yield f"no CUDA device here; {self.half} gains speed from compute capability {since} on"
-        else:
-            gain = f"compute capability {self.capability} has Tensor Cores for {self.half}"
-            yield self.shortfall or gain
+        yield self.shortfall or f"device {self.device} has Tensor Cores for {self.half}"
         if self.paddings:
             dimensions = [dimension for padding in self.paddings for dimension in padding.dimensions]
             sizes = list(dict.fromkeys(f"{each.size:,} -> {each.padded:,}" for each in dimensions))
@@ -157,32 +119,21 @@ class Advice:
             yield f"open dimensions ({some(self.open_dims)}), the batch as well, are best as multiples of 8"
 
 
-def advise(
-    flop_count: FlopCount, decisions: Decisions, half: str, capability: Capability | None = None
-) -> Advice:
+def advise(flop_count: FlopCount, decisions: Decisions, half: str, device: Device) -> Advice:
     """Return advice on the nodes of a model that run in half, or will after the decisions are applied.
 
     No padding is advised for a device that gains no speed from half.
     """
     nodes: set[Hashable] = {decision.node for decision in decisions.all if decision.is_half}
-    shortfall = "" if capability is None else explain_shortfall(capability, half)
+    lacks = f"device {device.name} has no Tensor Cores for {half}"
+    gains = "products gain no speed from it, but use less memory"
+    shortfall = "" if device.is_fast(half) else f"{lacks}: {gains}"
     return Advice(
         half=half,
-        capability=capability,
+        device=device.name,
         shortfall=shortfall,
         paddings=() if shortfall else _find_paddings(flop_count, nodes.union(_half_nodes(flop_count))),
         open_dims=flop_count.shapes.assumed,
-    )
-
-
-def explain_shortfall(capability: Capability, half: str) -> str:
-    """Return the reason why products in a half type gain no speed on a device; empty where they do."""
-    since = TENSOR_CORES_FROM[half]
-    if capability >= since:
-        return ""
-    return (
-        f"compute capability {capability} has no Tensor Cores for {half} (they came with {since}): products "
-        f"gain no speed from it, but use less memory"
     )
 
 

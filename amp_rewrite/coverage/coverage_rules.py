@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -288,6 +288,81 @@ class RuleFile:
     tolerance: float | None = None
     dims: Dims = field(default_factory=dict[str, int])
 
+    def over(self, other: RuleFile) -> RuleFile:
+        """Return these rules where there are any, else the other's; those of operators accumulate."""
+        others = asdict(other)
+        return RuleFile(**{name: _over(value, others[name]) for name, value in asdict(self).items()})
+
+    def rules(self, baseline: Baseline | None) -> CoverageRules:
+        """Return the rules, with a baseline that was read."""
+        return CoverageRules(
+            self.min_flops,
+            self.min_nodes,
+            self.min_weights,
+            self.require,
+            self.forbid_half,
+            self.max_casts,
+            baseline,
+            TOLERANCE if self.tolerance is None else self.tolerance,
+            self.if_present,
+        )
+
+
+def _over(value: Any, fallback: Any) -> Any:
+    if isinstance(fallback, dict):
+        return {**fallback, **value}
+    if isinstance(fallback, tuple):
+        return tuple(dict.fromkeys((*fallback, *value)))
+    return fallback if value is None or value is False else value
+
+
+def read(sources: Iterable[Path]) -> RuleFile:
+    """Return the rules in files, and those written as NAME=VALUE (`min-flops=0.9`), which override.
+
+    Raises ListError, which names file and line, and OptionError for a rule that is given twice.
+    """
+    rules, single = RuleFile(), RuleFile()
+    for source in sources:
+        if (rule := _rule(source)) is None:
+            rules = load(source).over(rules)
+            continue
+        name, value = rule
+        if _conflicts(getattr(single, name), value):
+            raise OptionError(f"two rules {name.replace('_', '-')}", remedy="give one")
+        single = replace(RuleFile(), **{name: value}).over(single)
+    return single.over(rules)
+
+
+def _conflicts(earlier: Any, value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(earlier.get(key, number) != number for key, number in value.items())
+    return not (isinstance(value, tuple) or earlier is None or earlier is False or earlier == value)
+
+
+def _rule(source: Path) -> tuple[str, Any] | None:
+    """Return the field and the value of a rule that is written as NAME=VALUE; None for a file."""
+    name, equals, text = str(source).partition("=")
+    if name not in _READERS:
+        if equals and not source.exists():
+            raise OptionError(f"there is no rule {name}", remedy=yaml_fields.near(name, _READERS))
+        return None
+    key, value = _node(name), _node(text if equals else "true")
+    if name in _OF_NAMES:
+        of_name, _, number = text.rpartition("=")
+        if not of_name:
+            remedy = f"write it as in {_OF_NAMES[name]}"
+            raise OptionError(f"rule {source} is not {name}=NAME=NUMBER", remedy=remedy)
+        value = yaml.MappingNode("", [(_node(of_name), _node(number))])
+    return name.replace("-", "_"), _READERS[name](Field(Path(f"rule {source}"), key, name, value))
+
+
+def _node(text: str) -> yaml.ScalarNode:
+    return yaml.ScalarNode("tag:yaml.org,2002:str", text)
+
+
+_OF_NAMES = {"require": "require=MatMul=0.95", "dims": "dims=batch=4"}
+"""The rules with a name and a number, and an example of each."""
+
 
 def load(path: Path) -> RuleFile:
     """Return the rules of a file. Raises ListError, which names file and line."""
@@ -299,10 +374,13 @@ def load(path: Path) -> RuleFile:
 
 
 def _share(field: Field) -> float:
+    text = _scalar(field).strip()
     try:
-        number = float(_scalar(field))
+        number = float(text.removesuffix("%"))
     except ValueError:
         raise field.error(f"{field.name} is not a number", SHARE) from None
+    if text.endswith("%") and 0 <= number <= 100:
+        raise field.error(f"{field.name} is a percentage", f"write it as {number / 100:.12g}")
     if not 0 <= number <= 1:
         raise field.error(f"{field.name} is {number:g}", SHARE)
     return number

@@ -343,8 +343,7 @@ CASTING = "casting"
 @dataclass(frozen=True, slots=True)
 class DeclaredFlag:
     """A flag of the command line: a choice with `values`, or other texts like the `metavar` as well; a text
-    with a `metavar`, which may be repeated if it `repeats`; else a switch, which with `--no-` turns the field
-    off.
+    with a `metavar`, which may be repeated if it `repeats`; else a switch.
     """
 
     name: str
@@ -364,11 +363,15 @@ class DeclaredFlag:
 class Declared:
     """A field of Options: the check that converts a name and an argument to its value, the flags that decide
     it, and whether a saved plan has it: what it has not is about the result.
+
+    A field with a `step`, and what `skipping` it means, is decided by `--skip`.
     """
 
     check: Callable[[str, Any], Any]
     flags: tuple[DeclaredFlag, ...] = ()
     in_plan: bool = True
+    step: str = ""
+    skipping: str = ""
 
 
 def _choice(kind: type[Any], choices: Mapping[str, Any], flag: str, about: str) -> Declared:
@@ -380,8 +383,12 @@ def _values(kind: type[enum.Enum]) -> Mapping[str, Any]:
     return {str(member.value): member for member in kind}
 
 
-def _switch(flag: str, about: str, *, in_plan: bool = True) -> Declared:
-    return Declared(arguments.flag, (DeclaredFlag(flag, about),), in_plan)
+def _switch(flag: str, about: str) -> Declared:
+    return Declared(arguments.flag, (DeclaredFlag(flag, about),))
+
+
+def _step(name: str, skipping: str, *, in_plan: bool = True) -> Declared:
+    return Declared(arguments.flag, in_plan=in_plan, step=name, skipping=skipping)
 
 
 _NODES = "Node names, or regular expressions that match a whole name."
@@ -391,10 +398,17 @@ _KINDS = {
     "clear": "it does no arithmetic, and takes the type of its neighbours",
     "deny": "it stays float32, and so do nodes that its results make doubtful",
 }
-_LIST = "Operator lists: a shipped one (default, bfloat16, tensorflow) or a YAML file."
+_LIST = (
+    "Operator lists: a shipped one (default, bfloat16, tensorflow), a YAML file, or an operator to put on a "
+    f"list: infer=OP ({_KINDS['infer']}), clear=OP ({_KINDS['clear']}), allow=OP, deny=OP."
+)
 _RANGE = "The smallest and the largest value of an input, from which bounds of all other values follow."
 _DEVICE = "The device for which times are predicted; others by dense TFLOPS in two types, and TB/s."
 _FIGURES = "NAME,HALF/SINGLE,TB/S"
+_OPSET = (
+    "The opset of the result: every node must mean the same. If not given: raised where that gives more half "
+    "kernels, and with keep not even then."
+)
 _STORAGE = (
     "Store weights in files beside the result: if the model does so, or they exceed 2 GiB (auto); "
     "always, in one file; never; or in files of at most SIZE, such as 2GB."
@@ -406,11 +420,9 @@ DECLARED: Mapping[str, Declared] = {
     "lists": Declared(
         _lists,
         (
-            DeclaredFlag("--list", _LIST, "NAME|FILE", repeats=False),
-            *(
-                DeclaredFlag(f"--{kind}", f"Put an operator on the {kind} list: {effect}.", "OP")
-                for kind, effect in _KINDS.items()
-            ),
+            DeclaredFlag("--list", _LIST, "NAME|FILE|KIND=OP"),
+            DeclaredFlag("--allow", f"Put an operator on the allow list: {_KINDS['allow']}.", "OP"),
+            DeclaredFlag("--deny", f"Put an operator on the deny list: {_KINDS['deny']}.", "OP"),
         ),
     ),
     "pins": Declared(
@@ -430,33 +442,18 @@ DECLARED: Mapping[str, Declared] = {
         "(tensor-cores-only); the default, with the infer list treated as denied (treat-infer-as-deny); or "
         "everything that the types allow, whatever that does to accuracy (unsafe-force-all).",
     ),
-    "follow": _switch(
-        "--no-follow", "Keep the nodes before the first and after the last matrix product in float32."
-    ),
+    "follow": _step("follow", "float32 before the first and after the last matrix product"),
     "io": _choice(IOTypes, _values(IOTypes), "--io", "The type of the model's float32 inputs and outputs."),
     "keep_io": Declared(
         arguments.texts,
         (DeclaredFlag("--keep-io", "With --io: these (names, or RE2) stay float32.", "REGEX"),),
     ),
-    "keep_functions": _switch(
-        "--keep-functions", "Do not inline model-local functions; their calls stay float32."
-    ),
-    "fold": _switch(
-        "--no-fold", "Do not fold constants, nor merge BatchNormalizations into weights, before deciding."
-    ),
-    "keep_opset": _switch("--keep-opset", "Do not raise the opset to one with more half kernels."),
-    "opset": Declared(
-        _opset,
-        (
-            DeclaredFlag(
-                "--opset", "The opset of the result: every node must mean the same.", "N", repeats=False
-            ),
-        ),
-    ),
-    "check": _switch("--no-check", "Do not run onnx's checker on the result.", in_plan=False),
-    "metadata": _switch(
-        "--no-metadata", "Do not store the decisions in the metadata of the result.", in_plan=False
-    ),
+    "keep_functions": _step("inline", "model-local functions stay, in float32"),
+    "fold": _step("fold", "constants and BatchNormalizations are not folded into weights"),
+    "keep_opset": Declared(arguments.flag),
+    "opset": Declared(_opset, (DeclaredFlag("--opset", _OPSET, "N|keep", repeats=False),)),
+    "check": _step("check", "onnx's checker does not run", in_plan=False),
+    "metadata": _step("metadata", "the result does not carry the decisions", in_plan=False),
     "external_data": Declared(
         _external_data,
         (DeclaredFlag("--external-data", _STORAGE, "auto|always|never|SIZE", repeats=False),),
@@ -464,26 +461,15 @@ DECLARED: Mapping[str, Declared] = {
     ),
     "device": Declared(devices.named, (DeclaredFlag("--device", _DEVICE, _FIGURES, tuple(devices.BY_NAME)),)),
     "gate": _switch("--gate", "Leave the model unchanged if half is predicted to be no faster."),
-    "free": _switch(
-        "--no-free",
-        "Keep denied operators in float32 even where bounds prove that their values fit into half.",
-    ),
-    "rescale": _switch(
-        "--no-rescale",
-        "Keep values that were observed to leave float16's range in float32, instead of storing them times "
-        "powers of two, which norms and weights undo.",
-    ),
+    "free": _step("bounds", "denied operators stay float32 even where bounds prove that they fit"),
+    "rescale": _step("rescale", "values that leave float16's range stay float32, not times powers of two"),
     "unscaled": Declared(arguments.texts),
     "storage_only": _switch(
         "--storage-only",
         "Store weights in half, each with a Cast to float32, and leave all arithmetic in float32.",
     ),
     "keep_softmax": Declared(arguments.flag),
-    "certify": _switch(
-        "--no-certify",
-        "Write the result even without the proof that it differs from the model only in precision.",
-        in_plan=False,
-    ),
+    "certify": _step("certify", "the result is written without the proof of it", in_plan=False),
     "dims": Declared(open_sizes.given),
     "ranges": Declared(checked, (DeclaredFlag("--range", _RANGE, "NAME=LO:HI"),)),
 }

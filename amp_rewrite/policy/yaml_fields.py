@@ -62,8 +62,8 @@ class Field:
 
     @property
     def line(self) -> int:
-        """The line of the key, from 1."""
-        return self.key.start_mark.line + 1
+        """The line of the key, from 1; 0 for a field that is in no file."""
+        return self.key.start_mark.line + 1 if self.key.start_mark else 0
 
     def error(self, problem: str, remedy: str = "") -> ListError:
         """Return an error about this field, with its place."""
