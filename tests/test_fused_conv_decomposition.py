@@ -55,6 +55,13 @@ def test_each_activation_computes_what_it_did(activation, more, opset):
     agree(proto, made)
 
 
+def test_a_clip_at_an_old_opset_is_written_for_half():
+    """It comes out of a FusedConv as Max and Min, as a Clip of the model itself does."""
+    made = rewrite(model(text("Clip", ", activation_params = [0.5, 0.75]", opset=9))).model
+    operators = [node.op_type for node in made.graph.node if node.op_type != "Constant"]
+    assert operators == ["Cast", "Conv", "Max", "Min", "Cast"]
+
+
 def test_what_is_not_known_stays_whole():
     """A node with an unknown activation is not decomposed."""
     made = rewrite(model(text("Softplus"))).model

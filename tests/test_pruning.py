@@ -51,6 +51,37 @@ def test_a_product_of_float32_state_does_not_pay_two_casts(state):
     assert len(analysis.plan.casts) == 2
 
 
+BRANCHES = """g (float[2, 64, 256] s, bool c) => (float[n, m, 256] y)
+  <float[256, 256] w, int64 zero = {0}, int64 one = {1}, int64[1] axis = {0}> {
+  h = Gather(s, zero)
+  k = Gather(s, one)
+  a, b = If(c) <
+    then_branch = t () => (th, tk) { th = Unsqueeze(h, axis)  tk = Unsqueeze(k, axis) },
+    else_branch = e () => (eh, ek) { eh = Identity(h)  ek = Identity(k) }>
+  p = MatMul(a, w)
+  q = MatMul(b, w)
+  y = Add(p, q)
+}"""
+"""What an If returns has no rank, as in recurrent cells that PyTorch scripted."""
+
+
+ANONYMOUS = """g (float[?, 64] s, bool c) => (float[?, ?, ?] y)
+  <float[64, 64] w, float[64, 64] v, int64[1] axis = {0}> {
+  i = If(c) <
+    then_branch = t () => (float[?, ?, ?] tu) { p = MatMul(s, w)  tr = Relu(p)  tu = Unsqueeze(tr, axis) },
+    else_branch = e () => (float[?, ?, ?] eu) { q = MatMul(s, v)  er = Relu(q)  eu = Unsqueeze(er, axis) }>
+  y = Identity(i)
+}"""
+"""Its results have three dimensions without a name, and as many elements as before the Unsqueeze."""
+
+
+@pytest.mark.parametrize("written", [shaped(BRANCHES), text.model(ANONYMOUS)], ids=["branches", "anonymous"])
+def test_what_an_if_returns_is_as_large_as_in_its_branches(written):
+    """One Cast of the state before it, and one of the output, are cheaper than two within or behind it."""
+    casts = analyze(written).plan.casts
+    assert sorted(cast.value.name for cast in casts) == ["s", "y"]
+
+
 def test_it_says_so(state):
     """`explain` has the nodes, the Casts and the price, and groups what is pruned."""
     analysis = analyze(state)

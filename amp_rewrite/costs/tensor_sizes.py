@@ -8,8 +8,10 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.model import constants
+from amp_rewrite.model import constants, traversal
 from amp_rewrite.model.node_inference import Shape
+from amp_rewrite.onnx_facts.operators import REARRANGES
+from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.policy.open_sizes import DEFAULT
 
 UNKNOWN = 1 << 20
@@ -23,7 +25,7 @@ class Sizes:
     """The sizes of a model's values; an open dimension of an input has the size set for it, else DEFAULT.
 
     A value without a shape, or with a dimension that no input has, counts as the largest value that its node
-    reads: such a dimension follows from others.
+    reads, or that its bodies yield for it: such a dimension follows from others.
     """
 
     def __init__(self, graph: UnitGraph) -> None:
@@ -32,10 +34,9 @@ class Sizes:
         self._elements: dict[ir.Value, int] = {}
         inputs = (value for inner in graph.nodes for value in inner.inputs)
         self._open = {str(dim) for value in inputs for dim in graph.shape(value) or ()}
-        for nodes in graph.nodes.values():
-            for node in nodes:
-                if any(self._is_vague(value) for value in node.outputs):
-                    self._guess(node)
+        for node in traversal.nodes_inner_first(graph.root):
+            if any(self._is_vague(value) for value in node.outputs):
+                self._guess(node)
 
     def shape(self, value: ir.Value | None) -> Shape | None:
         """Return the shape of a value; None where its rank is unknown."""
@@ -62,14 +63,32 @@ class Sizes:
         shape = self._known(value)
         if shape is None:
             return self.shape(value) is None
+        is_rearranged = _is_rearranged(value)
         return not shape.is_static() and any(
-            not isinstance(dim, int) and str(dim) not in self._open for dim in shape
+            not isinstance(dim, int) and (str(dim) not in self._open or (is_rearranged and dim.value is None))
+            for dim in shape
         )
 
     def _guess(self, node: ir.Node) -> None:
-        input_sizes = [self.elements(value) for value in node.inputs if value is not None]
-        vague = [value for value in node.outputs if self._is_vague(value)]
-        self._elements.update(dict.fromkeys(vague, max(input_sizes, default=UNKNOWN)))
+        results = {
+            port: [body.outputs[at] for body, at in binding.leaves]
+            for binding in control_flow.bindings(node) or ()
+            for port in binding.outputs
+        }
+        read = [value for value in node.inputs if value is not None]
+        for port, value in enumerate(node.outputs):
+            if self._is_vague(value):
+                sources = (*read, *results.get(port, ()))
+                self._elements[value] = self.largest(sources) if sources else UNKNOWN
+
+
+def _is_rearranged(value: ir.Value) -> bool:
+    """Return whether a value has all elements of another, and no more."""
+    node = value.producer()
+    return node is not None and not node.domain and node.op_type in _REARRANGE
+
+
+_REARRANGE = REARRANGES - {"Expand", "Tile"}
 
 
 def _sized(shape: ir.Shape | None, value: ir.Value) -> Shape | None:
