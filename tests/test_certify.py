@@ -41,7 +41,7 @@ def test_the_command_proves_a_result(tmp_path):
     )
     proved = run("certify", original, result, "--json", tmp_path / "proof.json")
     assert proved.exit_code == 0
-    line = "proved equal but for precision: 2 nodes, licences used: none; the proof says nothing of loading"
+    line = "proved equal but for precision; the proof says nothing of loading"
     assert proved.stdout.strip() == line
     assert '"proved": true' in (tmp_path / "proof.json").read_text()
 
@@ -108,7 +108,7 @@ def test_the_main_job_proves_its_result(wide, tmp_path):
     """The report and its JSON say what was proved."""
     told = tmp_path / "r.json"
     done = run(wide, "-o", tmp_path / "out.onnx", "--skip=verify", "-v", "--json", told)
-    assert "proof    proved equal but for precision: 2 nodes, licences used: none" in done.stdout
+    assert "proof    proved equal but for precision\n" in done.stdout
     assert json.loads(told.read_text())["certificate"]["nodes"] == 2
 
 
@@ -178,7 +178,7 @@ def test_external_data_is_proved_where_it_lies(wide, tmp_path):
     """Weights in files beside both models are read from there, of the result before it is in place."""
     onnx.save(onnx.load(wide), wide, save_as_external_data=True, location="w.bin", size_threshold=0)
     done = run(wide, "-o", tmp_path / "out.onnx", "--skip=verify", "-v")
-    assert "proved equal but for precision: 2 nodes" in done.stdout
+    assert "proof    proved equal but for precision" in done.stdout
     link = tmp_path / "elsewhere" / "link.onnx"
     link.parent.mkdir()
     link.symlink_to(wide)

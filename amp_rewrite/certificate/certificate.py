@@ -102,8 +102,7 @@ class Certificate:
         """The same line without the caveat on loading, for a result that is checked in other ways too."""
         if self.proved:
             used = ", ".join(f"{licence.value} {count:,}" for licence, count in self.licences.items())
-            noun = "node" if self.nodes == 1 else "nodes"
-            return f"proved equal but for precision: {self.nodes:,} {noun}, licences used: {used or 'none'}"
+            return f"proved equal but for precision{used and f', and for: {used}'}"
         place = self.place
         if place is None:
             return f"not proved equal: {self.problem}"

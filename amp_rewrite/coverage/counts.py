@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -238,7 +238,7 @@ class Coverage:
         >>> from amp_rewrite.demo import network
         >>> coverage = measure_coverage(rewrite(network()).model)
         >>> coverage.nodes, len(coverage.casts)
-        (Counts(half=44, full=6, mixed=0, other=5), 4)
+        (Counts(half=44, full=6, mixed=0, other=1), 4)
         >>> f"{coverage.flops.share:.1%}"
         '99.9%'
     """
@@ -347,7 +347,8 @@ def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
         model.graph.sort()  # onnxruntime's float16 converter appends its Casts at the end
         warning = inlining.inline(model)
         estimate = flop_count.count(model, shape_inference.types(model), sizes)
-        nodes = tuple(_nodes(estimate))
+        casts = dict(_casts(estimate))
+        nodes = tuple(_nodes(estimate, casts))
         weights = tuple(_weights(model, estimate.types))
         return Coverage(
             nodes=add((node.precision, 1) for node in nodes),
@@ -355,7 +356,7 @@ def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
             weights=add((weight.precision, weight.size) for weight in weights),
             rows=_by_operator(nodes),
             node_list=nodes,
-            casts=tuple(_casts(estimate)),
+            casts=tuple(casts.values()),
             weight_list=weights,
             dims=dict(sizes),
             assumed=estimate.shapes.assumed,
@@ -363,10 +364,11 @@ def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
         )
 
 
-def _nodes(flop_count: FlopCount) -> Iterator[NodeCoverage]:
+def _nodes(flop_count: FlopCount, casts: Container[ir.Node]) -> Iterator[NodeCoverage]:
+    """Yield the counts of all nodes but the Casts between half and float32."""
     version = element_types.versions(flop_count.model.graph.opset_imports)
     for graph in traversal.graphs(flop_count.model.graph):
-        for node in graph:
+        for node in (node for node in graph if node not in casts):
             yield NodeCoverage(
                 name=pinned_as(node),
                 operator=schema.written(node.domain, node.op_type),
@@ -376,14 +378,14 @@ def _nodes(flop_count: FlopCount) -> Iterator[NodeCoverage]:
             )
 
 
-def _casts(flop_count: FlopCount) -> Iterator[CastTraffic]:
+def _casts(flop_count: FlopCount) -> Iterator[tuple[ir.Node, CastTraffic]]:
     for graph in traversal.graphs(flop_count.model.graph):
         for node in graph:
             if (node.domain, node.op_type) in CASTS:
                 yield from _cast(node, flop_count, flop_count.runs.get(graph, 1))
 
 
-def _cast(node: ir.Node, flop_count: FlopCount, runs: int) -> Iterator[CastTraffic]:
+def _cast(node: ir.Node, flop_count: FlopCount, runs: int) -> Iterator[tuple[ir.Node, CastTraffic]]:
     before, after = (_dtype(value, flop_count.types) for value in (node.inputs[0], node.outputs[0]))
     ends = {of_type(before), of_type(after)}
     if before is None or after is None or ends != {Precision.HALF, Precision.FULL}:
@@ -391,7 +393,8 @@ def _cast(node: ir.Node, flop_count: FlopCount, runs: int) -> Iterator[CastTraff
     shape = flop_count.shapes.of(node.inputs[0])
     size = int(before.itemsize + after.itemsize)
     traffic = None if shape is None else runs * math.prod(shape) * size
-    yield CastTraffic(pinned_as(node), element_type_name(before), element_type_name(after), traffic)
+    types = element_type_name(before), element_type_name(after)
+    yield node, CastTraffic(pinned_as(node), *types, traffic)
 
 
 def _dtype(value: ir.Value | None, types: Types) -> ir.DataType | None:
