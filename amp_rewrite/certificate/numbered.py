@@ -14,8 +14,18 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoP
 
 from amp_rewrite.certificate import tensors
 from amp_rewrite.certificate.tensors import Folder
-from amp_rewrite.certificate.value_kinds import SEQUENCE, Kind, find_schema, of_tensor, of_type
+from amp_rewrite.certificate.value_kinds import (
+    CAST,
+    FLOAT,
+    SEQUENCE,
+    Kind,
+    find_schema,
+    of_tensor,
+    of_type,
+    rules,
+)
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
+from amp_rewrite.onnx_facts.declared_types import DeclaredTypes, OpTypes
 
 MISSING = 0
 """The number of an omitted optional value."""
@@ -105,10 +115,12 @@ class Numbered:
     operand of a Cast between floats, for others the value itself. `visible` has the values of the model's
     graph by name, and `initial` its initializers by name, including defaults of inputs. `results` has the
     value in a function for each output of a call, `scopes` all graphs and functions with their scopes.
+    `op_types` are declared for custom operators.
     """
 
     proto: ModelProto
     folder: Folder | None
+    op_types: OpTypes
     makers: list[Node | None] = field(default_factory=lambda: [None])
     roots: list[int] = field(default_factory=lambda: [MISSING])
     kinds: list[Kind] = field(default_factory=lambda: [None])
@@ -148,6 +160,31 @@ class Numbered:
         while number in self.results:
             number = self.results[number]
         return number
+
+    def element(self, number: int) -> int:
+        """Return the element type of a value that is not looked through; UNDEFINED where nothing tells."""
+        while number != MISSING and (node := self.makers[number]) is not None:
+            reads, declared = self.read(node), self.op_types.get(node.operator)
+            if node.operator == CAST:
+                target = attributes_of(node).get("to")
+                return TensorProto.UNDEFINED if target is None else target.attribute.i
+            if declared is not None:
+                port = ~(number - node.first)
+                if port in declared.ports:
+                    return declared.ports[port]
+                number = next((v for i, v in enumerate(reads) if self.is_variable(declared, i, v)), MISSING)
+                continue
+            rule = rules(*node.operator, node.version, node.count)[number - node.first]
+            is_carried = rule is not None and rule[0] == "as" and rule[1] < len(reads)
+            number = reads[rule[1]] if rule is not None and is_carried else MISSING
+        if isinstance(tensor := self.stored.get(number), TensorProto):
+            return tensor.data_type
+        declarations = (each for each in self.proto.graph.input if self.inputs.get(each.name) == number)
+        return next((each.type.tensor_type.elem_type for each in declarations), TensorProto.UNDEFINED)
+
+    def is_variable(self, declared: DeclaredTypes, port: int, value: int) -> bool:
+        """Return whether an input of a custom operator may have any of the types that are declared for it."""
+        return port not in declared.ports and value != MISSING and self.kinds[value] in (FLOAT, None)
 
     def describe(self, number: int) -> str:
         """Return a description of a value."""

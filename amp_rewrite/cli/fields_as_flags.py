@@ -24,6 +24,7 @@ FLAGS = {
     "Options.half": "--to",
     "Options.lists": "--list",
     "Options.keep_opset": "--keep-opset",
+    "Options.op_types": "--op-type",
     "Options.opset": "--opset",
     "Options.keep_functions": "--keep-functions",
     "Options.keep_io": "--keep-io",

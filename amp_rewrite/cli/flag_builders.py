@@ -15,6 +15,8 @@ import click
 from click.core import ParameterSource
 
 from amp_rewrite.errors import OptionError
+from amp_rewrite.onnx_facts import declared_types
+from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.options import DECLARED, Beside, ExternalData
 from amp_rewrite.process import executors
 
@@ -115,6 +117,18 @@ def assignments(
         if values.setdefault(name, value) != value:
             raise OptionError(f"{flag} gives {name} two {what}", remedy="give it once")
     return values
+
+
+def op_types(texts: Iterable[str]) -> dict[str, str]:
+    """Parse the values of --op-type; raise OptionError as `assignments`, and for an invalid declaration."""
+
+    def parse(operator: str, types: str) -> str:
+        try:
+            return operator_lists.declaration(operator, types)[1]
+        except ValueError as error:
+            raise OptionError(f"--op-type {operator}={types}: {error}") from error
+
+    return assignments("--op-type", texts, "DOMAIN:OP=TYPES", parse, "declarations", declared_types.EXAMPLE)
 
 
 def quantity(text: str, units: Mapping[str, float]) -> float:
@@ -287,7 +301,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "What becomes half": (
         *("to", "policy", "target", "list_", "allow", "infer", "clear", "deny", "keep_full", "force_half"),
-        *("only", "only_op", "storage_only"),
+        *("only", "only_op", "op_type", "storage_only"),
         *("level", "no_follow", "io", "keep_io", "plan", "device", "gate"),
     ),
     "Value ranges": (
@@ -332,7 +346,7 @@ _RARE = frozenset(
     (
         *("external_data", "plots", "placement", "latency", "save_plan", "save_observed", "plan"),
         *("policy", "list_", "infer", "clear", "only", "only_op", "no_follow", "level", "gate", "opset"),
-        *("no_free", "observe", "observed", "executor", "no_rescale"),
+        *("op_type", "no_free", "observe", "observed", "executor", "no_rescale"),
         *("keep_functions", "no_fold", "keep_opset", "no_metadata", "no_check", "no_certify"),
         *("seed", "samples", "custom_ops", "metric", "per_node"),
     )

@@ -187,9 +187,9 @@ def explain_shortfall(capability: Capability, half: str) -> str:
 
 
 def _half_nodes(flop_count: FlopCount) -> Iterator[ir.Node]:
-    version = element_types.versions(flop_count.model.graph.opset_imports)
+    layouts = element_types.Layouts(flop_count.model)
     for node in every_node(flop_count.model.graph):
-        precision = counts.of_node(node, flop_count.types, version(node.domain))
+        precision = counts.of_node(node, flop_count.types, layouts)
         if precision in (Precision.HALF, Precision.MIXED):
             yield node
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis.port_groups import OPAQUE
 from amp_rewrite.analysis.units import Unit, UnitGraph
 from amp_rewrite.colouring import classification
 from amp_rewrite.colouring import pin_patterns as naming
@@ -85,7 +86,7 @@ def with_effects(
         index = units[0].index
         entry = painting.entries[index]
         pin = node_patterns.pinned_as(units[0].node)
-        would = _newer_opset(index, graph, half) or "no flag changes what a schema does not say"
+        would = _beyond_schema(index, graph, half) or "no flag changes what a schema does not say"
         if half.tensor in units[0].allowed and Authority.PIN.outranks(entry.authority) and pin:
             would = f"--force-half {shlex.quote(pin)} would"
         yield replace(one, why=f"{in_words(entry.evidence)} ({authority_in_words(entry)}); {would}")
@@ -99,11 +100,17 @@ def _of(unit: Unit) -> tuple[str, str]:
     return unit.node.domain, classification.listed_as(unit.node)
 
 
-def _newer_opset(index: int, graph: UnitGraph, half: Half) -> str:
-    """Return advice on the opset whose schema lets this float32 unit be half; empty where none does."""
+def _beyond_schema(index: int, graph: UnitGraph, half: Half) -> str:
+    """Return advice on the opset whose schema lets this float32 unit be half, or on the declaration of a custom
+    operator's types; empty where neither helps.
+    """
     unit, imported = graph.units[index], graph.root.opset_imports
+    domain, name = unit.node.domain, unit.node.op_type
+    if unit.var is OPAQUE and name not in schema.known_operators(domain):
+        operator = shlex.quote(f"{schema.written(domain, name)}={half.name}")
+        return f"if its kernels take {half.name}, --op-type {operator} says so"
     opset = imported.get("", imported.get("ai.onnx"))
-    if unit.node.domain or opset is None:
+    if domain or opset is None:
         return ""
     newer = range(opset + 1, NEWEST + 1)
     first = next((version for version in newer if half.tensor in _allowed(unit, version)), None)
@@ -195,7 +202,7 @@ class _Trials:
         """Return the suggestion for a cause (for one of the target nodes, if any), or why there is none."""
         newer = ""
         if cause.first.entry.authority is Authority.SCHEMA:
-            newer = _newer_opset(cause.roots[0], self._subject.graph, self._subject.options.half)
+            newer = _beyond_schema(cause.roots[0], self._subject.graph, self._subject.options.half)
         if hopeless := newer or _without_trying(cause):
             return Suggestion(why=hopeless)
         nodes = set(targets) or {self._subject.graph.units[unit].node for unit in cause.held}

@@ -158,6 +158,15 @@ def _pair(name: str, value: Any) -> tuple[float, float]:
     return low, high
 
 
+def _op_types(name: str, value: object) -> Mapping[str, str]:
+    example = '{"autoware:Op": "float16,IN1:float32"}'
+    declared = arguments.mapping(name, {} if value is None else value, example)
+    try:
+        return dict(operator_lists.declaration(*item) for item in declared.items())
+    except (ValueError, TypeError) as error:
+        raise arguments.refused(name, str(error), f"write it as in {example}") from error
+
+
 _AS_IT_WAS = ExternalData()
 _NO_PINS = Pins()
 
@@ -206,7 +215,10 @@ class Options:
     proves that the result is the model but for precision, or writes none, `metadata` stores the decisions in
     the metadata of the result. `external_data` is the storage of weights of a result that is a file. With
     `storage_only`, weights that half holds are stored in it, each with a Cast, and all arithmetic stays
-    float32.
+    float32. `op_types` declares the types that the kernels of custom operators take, which no schema has:
+    `{"autoware:Op": "float16"}` says that all float inputs and outputs of a node are float32, or all float16.
+    A port with a type of its own follows (`float16,IN1:float32,OUT0:int64`). Such an operator is allowed
+    unless a list has it.
 
     `half`, `target`, `device`, `level`, `io` and `external_data` may be given by name or value (`"bfloat16"`,
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
@@ -249,6 +261,7 @@ class Options:
     unscaled: tuple[str, ...]
     storage_only: bool
     opset: int | None
+    op_types: Mapping[str, str]
 
     def __init__(  # the arguments accept more types than the fields: type checkers read both
         self,
@@ -277,6 +290,7 @@ class Options:
         unscaled: Texts = (),
         storage_only: bool = False,
         opset: int | None = None,
+        op_types: Mapping[str, str] | None = None,
     ) -> None:
         arguments_by_name = locals()
         for name, declared in DECLARED.items():
@@ -329,7 +343,7 @@ class Options:
             >>> Options(half="bfloat16").operator_lists().name
             'bfloat16'
         """
-        return self.lists or load(SHIPPED_FOR[self.half.name])
+        return (self.lists or load(SHIPPED_FOR[self.half.name])).declaring(self.op_types)
 
 
 SHIPPED_FOR = {"float16": "default", "bfloat16": "bfloat16"}
@@ -394,6 +408,10 @@ _KINDS = {
 _LIST = "Operator lists: a shipped one (default, bfloat16, tensorflow) or a YAML file."
 _RANGE = "The smallest and the largest value of an input, from which bounds of all other values follow."
 _DEVICE = "The device for which times are predicted; others by dense TFLOPS in two types, and TB/s."
+_OP_TYPES = (
+    "The types that the kernels of a custom operator take, such as autoware:Op=float16 or "
+    "autoware:Op=half,IN1:float32."
+)
 _FIGURES = "NAME,HALF/SINGLE,TB/S"
 _STORAGE = (
     "Store weights in files beside the result: if the model does so, or they exceed 2 GiB (auto); "
@@ -485,6 +503,7 @@ DECLARED: Mapping[str, Declared] = {
         in_plan=False,
     ),
     "dims": Declared(open_sizes.given),
+    "op_types": Declared(_op_types, (DeclaredFlag("--op-type", _OP_TYPES, "DOMAIN:OP=TYPES"),)),
     "ranges": Declared(checked, (DeclaredFlag("--range", _RANGE, "NAME=LO:HI"),)),
 }
 """Every field of Options, declared once, in the order of the checks; the command's flags derive from it."""

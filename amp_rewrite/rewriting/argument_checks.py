@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+
+import onnx_ir as ir
 
 from amp_rewrite import arguments
 from amp_rewrite.analysis.observed import Extremes
 from amp_rewrite.errors import ModelError, OptionError
+from amp_rewrite.onnx_facts import declared_types
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.yaml_fields import near
 from amp_rewrite.rewriting.plan_files import SavedPlan
 
 
@@ -57,6 +63,30 @@ def _refuse_overruled(options: object) -> None:
 
 def _is_valid_path(path: object) -> bool:
     return arguments.is_path(path) and bool(os.fspath(path)) and not arguments.flaw_of(path)
+
+
+def check_op_types(model: ir.Model, op_types: Mapping[str, str]) -> None:
+    """Raise OptionError for declared types of an operator that the model lacks, or of a port that none of its
+    nodes has.
+    """
+    ports: dict[tuple[str, str], set[int]] = {}
+    functions = {(domain, name) for domain, name, _ in model.functions}
+    for node in (node for graph in (model.graph, *model.functions.values()) for node in graph.all_nodes()):
+        names = {*range(len(node.inputs)), *(~i for i in range(len(node.outputs)))}
+        ports.setdefault((node.domain, node.op_type), set()).update(names)
+    for operator, types in op_types.items():
+        key, written = schema.parse(operator), f"`Options.op_types` {operator}={types}"
+        if key in functions:
+            raise OptionError(f"{written}: it is a function, which has nodes with types")
+        if key not in ports:
+            custom = (key for key in ports if key[1] not in schema.known_operators(key[0]))
+            remedy = near(operator, (schema.written(*key) for key in custom))
+            raise OptionError(f"{written}: the model has no such operator", remedy=remedy)
+        for port in declared_types.parse(types).ports.keys() - ports[key]:
+            name = f"IN{port}" if port >= 0 else f"OUT{~port}"
+            raise OptionError(
+                f"{written}: it has no {name} here", remedy="they are counted from IN0 and OUT0"
+            )
 
 
 def check_output(source: object, output: object, *, in_place: object) -> None:
