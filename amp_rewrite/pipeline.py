@@ -231,7 +231,7 @@ def rewrite(
                 removed = tidy.run(graph.root, graph.nodes, graph.types)
             with timed.stage("annotate"):
                 warnings = _annotate(analysis, casts)
-        op_types = options.operator_lists().op_types
+        op_types = analysis.options.operator_lists().op_types
         proof = result_checks.Proof(source, op_types, timed) if options.certify else None
         with writing.transaction(target) as staged:
             with timed.stage("write"):
@@ -278,6 +278,7 @@ def _decide(
     if isinstance(observed, Observed):
         observed.refuse_other(plan_files.fingerprint(model.graph))
     argument_checks.check_op_types(model, options.op_types)
+    options = replace(options, op_types={**element_types.declared_in(model), **options.op_types})
     annotations.declare_types(model, options.operator_lists().op_types)
     pins = before = annotations.read_evidence_of_runs(model)
     with timed.stage("widen"):

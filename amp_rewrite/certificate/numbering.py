@@ -28,6 +28,7 @@ from amp_rewrite.certificate.numbered import (
     kinds_leaving_bodies,
     repeating_node,
 )
+from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import (
     CAST,
     CAST_LIKE,
@@ -38,15 +39,23 @@ from amp_rewrite.certificate.value_kinds import (
     is_operator,
 )
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
+from amp_rewrite.onnx_facts.declared_types import NONE_DECLARED, OpTypes
 
 
-def number(model: Numbered, functions: Functions, *, believed: bool = True) -> Numbered:
-    """Number the values of a model, which has none yet, with calls of these functions inlined.
+def number(
+    model: ModelProto,
+    folder: Folder | None,
+    functions: Functions,
+    op_types: OpTypes = NONE_DECLARED,
+    *,
+    believed: bool = True,
+) -> Numbered:
+    """Number the values of a model, with calls of these functions inlined, under declared types.
 
     Unless it is `believed`, its declarations are ignored, except those of inputs. Raises ModelError for a
     value that is not defined, defined twice, or depends on itself.
     """
-    return _Numbering(model, functions, believed).run()
+    return _Numbering(Numbered(model, folder, op_types), functions, believed).run()
 
 
 def imports(entries: Iterable[Any]) -> dict[str, int]:

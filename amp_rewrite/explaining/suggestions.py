@@ -101,12 +101,12 @@ def _of(unit: Unit) -> tuple[str, str]:
 
 
 def _beyond_schema(index: int, graph: UnitGraph, half: Half) -> str:
-    """Return advice on the opset whose schema lets this float32 unit be half, or on the declaration of a custom
-    operator's types; empty where neither helps.
+    """Return advice on the opset whose schema lets this float32 unit be half, or on the declaration of a
+    custom operator's types; empty where neither helps.
     """
     unit, imported = graph.units[index], graph.root.opset_imports
     domain, name = unit.node.domain, unit.node.op_type
-    if unit.var is OPAQUE and name not in schema.known_operators(domain):
+    if unit.var is OPAQUE and not schema.is_known(domain, name):
         operator = shlex.quote(f"{schema.written(domain, name)}={half.name}")
         return f"if its kernels take {half.name}, --op-type {operator} says so"
     opset = imported.get("", imported.get("ai.onnx"))

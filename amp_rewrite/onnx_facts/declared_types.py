@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from onnx import TensorProto
 
@@ -64,6 +65,7 @@ Operator = tuple[str, str]
 """Domain and name; ONNX's default domain is the empty text."""
 
 OpTypes = Mapping[Operator, DeclaredTypes]
+NONE_DECLARED: OpTypes = MappingProxyType({})
 
 
 def by_operator(texts: Mapping[str, str]) -> dict[Operator, DeclaredTypes]:
@@ -76,16 +78,13 @@ def _operator(written: str) -> Operator:
     return "" if domain == "ai.onnx" else domain, name
 
 
-def recorded(metadata: Mapping[str, str]) -> dict[Operator, DeclaredTypes]:
-    """Return the declarations in the metadata of a model; none where they are damaged."""
-    return by_operator(texts(metadata)) if KEY in metadata else {}
-
-
-def texts(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return the same as they were written."""
+def recorded(metadata: Mapping[str, str], has_schema: Callable[[str, str], bool]) -> dict[str, str]:
+    """Return the declarations in the metadata of a model, by operator; none where they are damaged, nor for
+    an operator that has a schema.
+    """
     try:
         content = dict[str, str](json.loads(metadata.get(KEY, "{}")))
-        by_operator(content)
+        operators = {written: key for written in content for key in by_operator({written: content[written]})}
     except (ValueError, TypeError, AttributeError, RecursionError):
         return {}
-    return content
+    return {written: content[written] for written, key in operators.items() if not has_schema(*key)}

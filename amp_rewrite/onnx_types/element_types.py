@@ -92,6 +92,11 @@ def parse(text: str) -> Type | None:
     return wrap(element) if wrap and element is not None else None
 
 
+def declared_in(model: ir.Model) -> dict[str, str]:
+    """Return the types that a model records of its custom operators (onnx_facts.declared_types)."""
+    return declared_types.recorded(model.metadata_props, schema.is_known)
+
+
 TypeOf = Callable[[ir.Value], Type | None]
 
 DECLARED = schema.TypeVar("T")
@@ -104,7 +109,7 @@ class Layouts:
     def __init__(self, model: ir.Model) -> None:
         self._functions = frozenset(model.functions)
         self._version = versions(dict(model.graph.opset_imports))
-        self._declared = declared_types.recorded(model.metadata_props)
+        self._declared = declared_types.by_operator(declared_in(model))
 
     def of(self, node: ir.Node, type_of: TypeOf) -> schema.Layout | None:
         """Return the groups of a node; None if its operator is unknown, or a function of the model."""

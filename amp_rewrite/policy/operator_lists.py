@@ -170,7 +170,13 @@ class OpLists:
         )
 
     def declaring(self, op_types: Mapping[str, str]) -> OpLists:
-        """Return these lists with types of custom operators, which are allowed unless they are on a list."""
+        """Return these lists with types of custom operators, which are allowed unless they are on a list.
+
+        Examples:
+            >>> from amp_rewrite import load_lists
+            >>> load_lists("default").declaring({"autoware:Op": "float16"}).find("autoware", "Op").kind.value
+            'allow'
+        """
         declared = {**self.op_types, **op_types}
         evidence = Evidence(Authority.LIST, Reason.LISTED, subject=self.name, text=_DECLARED)
         allowed = dict.fromkeys(declared_types.by_operator(declared), Entry(Kind.ALLOW, evidence))
@@ -273,6 +279,16 @@ def _types(section: Field) -> Iterator[tuple[str, str]]:
             raise field.error(str(error)) from error
 
 
+def declarations(name: str, value: object) -> Mapping[str, str]:
+    """Return the types declared for custom operators by an argument; none for None. Raises OptionError."""
+    example = '{"autoware:Op": "float16,IN1:float32"}'
+    declared = arguments.mapping(name, {} if value is None else value, example)
+    try:
+        return dict(declaration(*item) for item in declared.items())
+    except (ValueError, AttributeError) as error:
+        raise arguments.refused(name, str(error), f"write it as in {example}") from error
+
+
 def declaration(operator: str, types: str) -> tuple[str, str]:
     """Return a custom operator as lists name it, and its declared types; ValueError for another operator, or
     types that cannot be.
@@ -280,7 +296,7 @@ def declaration(operator: str, types: str) -> tuple[str, str]:
     key = split(operator)
     if key is None:
         raise ValueError(f"{operator} is no operator: write it as domain:Operator")
-    if key[1] in schema.known_operators(key[0]):
+    if schema.is_known(*key):
         raise ValueError(f"{operator} has a schema, which says its types: only custom operators take others")
     declared_types.parse(types)
     return schema.written(*key), types

@@ -158,15 +158,6 @@ def _pair(name: str, value: Any) -> tuple[float, float]:
     return low, high
 
 
-def _op_types(name: str, value: object) -> Mapping[str, str]:
-    example = '{"autoware:Op": "float16,IN1:float32"}'
-    declared = arguments.mapping(name, {} if value is None else value, example)
-    try:
-        return dict(operator_lists.declaration(*item) for item in declared.items())
-    except (ValueError, TypeError) as error:
-        raise arguments.refused(name, str(error), f"write it as in {example}") from error
-
-
 _AS_IT_WAS = ExternalData()
 _NO_PINS = Pins()
 
@@ -215,10 +206,9 @@ class Options:
     proves that the result is the model but for precision, or writes none, `metadata` stores the decisions in
     the metadata of the result. `external_data` is the storage of weights of a result that is a file. With
     `storage_only`, weights that half holds are stored in it, each with a Cast, and all arithmetic stays
-    float32. `op_types` declares the types that the kernels of custom operators take, which no schema has:
-    `{"autoware:Op": "float16"}` says that all float inputs and outputs of a node are float32, or all float16.
-    A port with a type of its own follows (`float16,IN1:float32,OUT0:int64`). Such an operator is allowed
-    unless a list has it.
+    float32. `op_types` declares the types that kernels of custom operators take, as
+    `{"autoware:Op": "float16,IN1:float32"}`: all float inputs and outputs of a node are float32, or all are
+    float16, but for the second input. Such an operator is allowed, unless it is on a list.
 
     `half`, `target`, `device`, `level`, `io` and `external_data` may be given by name or value (`"bfloat16"`,
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
@@ -503,7 +493,9 @@ DECLARED: Mapping[str, Declared] = {
         in_plan=False,
     ),
     "dims": Declared(open_sizes.given),
-    "op_types": Declared(_op_types, (DeclaredFlag("--op-type", _OP_TYPES, "DOMAIN:OP=TYPES"),)),
+    "op_types": Declared(
+        operator_lists.declarations, (DeclaredFlag("--op-type", _OP_TYPES, "DOMAIN:OP=TYPES"),)
+    ),
     "ranges": Declared(checked, (DeclaredFlag("--range", _RANGE, "NAME=LO:HI"),)),
 }
 """Every field of Options, declared once, in the order of the checks; the command's flags derive from it."""

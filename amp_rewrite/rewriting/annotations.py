@@ -159,10 +159,9 @@ def read_rescaled(model: ir.Model) -> Rescaled:
 
 
 def declare_types(model: ir.Model, op_types: Mapping[str, str]) -> None:
-    """Record the declared types of operators in the metadata of a model, over those recorded before."""
+    """Record the declared types of operators in the metadata of a model."""
     if op_types:
-        record = {**declared_types.texts(model.metadata_props), **op_types}
-        model.metadata_props[declared_types.KEY] = json.dumps(record)
+        model.metadata_props[declared_types.KEY] = json.dumps(dict(op_types))
 
 
 def mark_restored(model: ir.Model) -> None:

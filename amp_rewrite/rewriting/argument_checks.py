@@ -79,7 +79,7 @@ def check_op_types(model: ir.Model, op_types: Mapping[str, str]) -> None:
         if key in functions:
             raise OptionError(f"{written}: it is a function, which has nodes with types")
         if key not in ports:
-            custom = (key for key in ports if key[1] not in schema.known_operators(key[0]))
+            custom = (key for key in ports if not schema.is_known(*key))
             remedy = near(operator, (schema.written(*key) for key in custom))
             raise OptionError(f"{written}: the model has no such operator", remedy=remedy)
         for port in declared_types.parse(types).ports.keys() - ports[key]:
