@@ -13,7 +13,7 @@ from amp_rewrite.certificate.numbering import functions_of, inlined_size
 from amp_rewrite.certificate.proving import Proving, equal_inputs, interface_problem
 from amp_rewrite.certificate.tensors import Folder, Source, read_model
 from amp_rewrite.certificate.value_kinds import is_operator
-from amp_rewrite.errors import EXPORT_AGAIN, ModelError, OptionError
+from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.onnx_facts import declared_types
 from amp_rewrite.onnx_facts.declared_types import OpTypes
 from amp_rewrite.process import startup
@@ -41,7 +41,8 @@ def certify(original: Source, rewritten: Source, *, op_types: Mapping[str, str] 
     with startup.paused():
         models = read_model(original), read_model(rewritten)
         metadata = {each.key: each.value for each in models[1][0].metadata_props}
-        declared = _declared({**declared_types.recorded(metadata, is_operator), **(op_types or {})})
+        texts = {**declared_types.recorded(metadata, is_operator), **(op_types or {})}
+        declared = declared_types.by_operator(texts)
         before = _numbered(*models[0], declared)
         after = _numbered(*models[1], declared, believed=False)
         try:
@@ -60,13 +61,6 @@ def certify(original: Source, rewritten: Source, *, op_types: Mapping[str, str] 
         return proving.run()
 
 
-def _declared(op_types: Mapping[str, str]) -> OpTypes:
-    try:
-        return declared_types.by_operator(op_types)
-    except (ValueError, AttributeError) as error:
-        raise OptionError(str(error), where="op_types") from error
-
-
 def _numbered(
     model: ModelProto, folder: Folder | None, where: str, declared: OpTypes, *, believed: bool = True
 ) -> Numbered:
@@ -76,7 +70,7 @@ def _numbered(
         if functions and inlined_size(model, functions) > _MOST_NODES:
             problem = f"would have more than {_MOST_NODES:,} nodes with its functions taken apart"
             raise ModelError(problem, remedy="give a smaller model")
-        return numbering.number(model, folder, functions, declared, believed=believed)
+        return numbering.number(Numbered(model, folder, declared), functions, believed=believed)
     except ModelError as error:
         raise ModelError(error.problem, where=error.where or where, remedy=error.remedy) from error
     except RecursionError as error:

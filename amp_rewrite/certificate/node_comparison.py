@@ -166,28 +166,21 @@ def refuse_undeclared_types(proof: Proof, a: Node, b: Node) -> None:
     """Raise DifferentError for a custom operator that reads a float in a type that it did not read, unless
     that is declared for all its floats.
     """
-    declared = proof.rewritten.op_types.get(a.operator)
-    if declared is None and not value_kinds.is_custom(a.operator[0]):
+    custom, floats = proof.rewritten.op_types.get(a.operator), value_kinds.FLOATS
+    if custom is None and not value_kinds.is_custom(a.operator[0]):
         return
-    before, after = (
-        [model.element(number) for number in model.read(node)]
-        for model, node in ((proof.original, a), (proof.rewritten, b))
-    )
-    changes = [
-        port
-        for port, (old, new) in enumerate(zip(before, after, strict=False))
-        if old != new and {old, new} <= value_kinds.FLOATS
-    ]
+    reads = proof.original.read(a), proof.rewritten.read(b)
+    before, after = map(proof.original.element, reads[0]), [*map(proof.rewritten.element, reads[1])]
+    pairs = enumerate(zip(before, after, strict=False))
+    changes = [port for port, pair in pairs if pair[0] != pair[1] and floats.issuperset(pair)]
     if not changes:
         return
-    name = TensorProto.DataType.Name(after[changes[0]]).lower()
-    if declared is None:
-        raise DifferentError(f"it reads {name} in another type, and none are declared for the operator")
-    reads = enumerate(proof.rewritten.read(b))
-    floats = {after[port] for port, value in reads if proof.rewritten.is_variable(declared, port, value)}
-    floats -= {TensorProto.UNDEFINED}
-    if len(floats) > 1 or not floats <= declared.floats or not declared.ports.keys().isdisjoint(changes):
-        raise DifferentError(f"it reads {name} at input {changes[0]}, and other types are declared for it")
+    change = f"it reads {TensorProto.DataType.Name(after[changes[0]]).lower()} at input {changes[0]}"
+    if custom is None:
+        raise DifferentError(f"{change}, and no types are declared for the operator")
+    types = {after[port] for port in proof.rewritten.variable_ports(b, reads[1])} - {TensorProto.UNDEFINED}
+    if len(types) > 1 or not types <= custom.floats or not custom.ports.keys().isdisjoint(changes):
+        raise DifferentError(f"{change}, and other types are declared for the operator")
     proof.uses[Licence.DECLARED] += 1
 
 

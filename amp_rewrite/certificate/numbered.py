@@ -120,7 +120,7 @@ class Numbered:
 
     proto: ModelProto
     folder: Folder | None
-    op_types: OpTypes
+    op_types: OpTypes = field(default_factory=dict[tuple[str, str], DeclaredTypes])
     makers: list[Node | None] = field(default_factory=lambda: [None])
     roots: list[int] = field(default_factory=lambda: [MISSING])
     kinds: list[Kind] = field(default_factory=lambda: [None])
@@ -163,28 +163,26 @@ class Numbered:
 
     def element(self, number: int) -> int:
         """Return the element type of a value that is not looked through; UNDEFINED where nothing tells."""
-        while number != MISSING and (node := self.makers[number]) is not None:
-            reads, declared = self.read(node), self.op_types.get(node.operator)
+        while (node := self.makers[number]) is not None:
+            port, reads, custom = number - node.first, self.read(node), self.op_types.get(node.operator)
             if node.operator == CAST:
                 target = attributes_of(node).get("to")
                 return TensorProto.UNDEFINED if target is None else target.attribute.i
-            if declared is not None:
-                port = ~(number - node.first)
-                if port in declared.ports:
-                    return declared.ports[port]
-                number = next((v for i, v in enumerate(reads) if self.is_variable(declared, i, v)), MISSING)
-                continue
-            rule = rules(*node.operator, node.version, node.count)[number - node.first]
-            is_carried = rule is not None and rule[0] == "as" and rule[1] < len(reads)
-            number = reads[rule[1]] if rule is not None and is_carried else MISSING
+            if custom is not None and ~port in custom.ports:
+                return custom.ports[~port]
+            rule = rules(*node.operator, node.version, node.count)[port]
+            like = [rule[1]] if rule is not None and rule[0] == "as" else self.variable_ports(node, reads)
+            number = next((reads[i] for i in like if i < len(reads)), MISSING)
         if isinstance(tensor := self.stored.get(number), TensorProto):
             return tensor.data_type
-        declarations = (each for each in self.proto.graph.input if self.inputs.get(each.name) == number)
-        return next((each.type.tensor_type.elem_type for each in declarations), TensorProto.UNDEFINED)
+        inputs = (info for info in self.proto.graph.input if self.inputs.get(info.name) == number)
+        return next((info.type.tensor_type.elem_type for info in inputs), TensorProto.UNDEFINED)
 
-    def is_variable(self, declared: DeclaredTypes, port: int, value: int) -> bool:
-        """Return whether an input of a custom operator may have any of the types that are declared for it."""
-        return port not in declared.ports and value != MISSING and self.kinds[value] in (FLOAT, None)
+    def variable_ports(self, node: Node, reads: Sequence[int]) -> Sequence[int]:
+        """Return the inputs of a node for whose operator one type of several is declared."""
+        custom = self.op_types.get(node.operator)
+        floats = [i for i, v in enumerate(reads) if v != MISSING and self.kinds[v] in (FLOAT, None)]
+        return [] if custom is None else [i for i in floats if i not in custom.ports]
 
     def describe(self, number: int) -> str:
         """Return a description of a value."""

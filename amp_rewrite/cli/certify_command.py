@@ -10,7 +10,7 @@ import click
 from amp_rewrite.certificate.certifying import certify as proved
 from amp_rewrite.cli import comparison_flags, exit_codes
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, json_flag, op_types, repeatable
+from amp_rewrite.cli.flag_builders import OP_TYPE, PATH, json_flag, op_types, repeatable
 from amp_rewrite.console import Console
 from amp_rewrite.model import writing
 from amp_rewrite.reporting import terminal
@@ -21,7 +21,7 @@ from amp_rewrite.rewriting.report import SummaryLine
 @click.command(cls=WritingCommand)
 @click.argument("original", type=PATH)
 @click.argument("rewritten", type=PATH)
-@repeatable("--op-type", "DOMAIN:OP=TYPES", "Types that are declared for a custom operator, as in a rewrite.")
+@repeatable("--op-type", OP_TYPE, "Types that are declared for a custom operator, as in a rewrite.")
 @json_flag("certificate")
 def certify(original: Path, rewritten: Path, op_type: tuple[str, ...], json_: Path | None) -> None:
     """Prove that REWRITTEN and ORIGINAL differ only in precision.

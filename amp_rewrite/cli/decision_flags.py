@@ -153,10 +153,6 @@ def _ranges(flags: Mapping[str, Any], flag: DeclaredFlag) -> dict[str, tuple[flo
     return assignments(flag.name, flags[flag.argument], flag.metavar, _ends, "ranges", "pixels=0:255")
 
 
-def _op_types(flags: Mapping[str, Any], flag: DeclaredFlag) -> dict[str, str]:
-    return op_types(flags[flag.argument])
-
-
 def _opset(flags: Mapping[str, Any], flag: DeclaredFlag) -> int | None:
     texts = flags[flag.argument]
     if len(texts) > 1 or not all(map(str.isdecimal, texts)):
@@ -182,7 +178,7 @@ _READ: Mapping[str, Callable[..., Any]] = {
     "lists": _lists,
     "pins": _pins,
     "ranges": _ranges,
-    "op_types": _op_types,
+    "op_types": lambda flags, flag: op_types(flags[flag.argument]),
     "opset": _opset,
 }
 """The readers of fields that no single flag has as they are."""

@@ -15,8 +15,6 @@ import click
 from click.core import ParameterSource
 
 from amp_rewrite.errors import OptionError
-from amp_rewrite.onnx_facts import declared_types
-from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.options import DECLARED, Beside, ExternalData
 from amp_rewrite.process import executors
 
@@ -120,15 +118,13 @@ def assignments(
 
 
 def op_types(texts: Iterable[str]) -> dict[str, str]:
-    """Parse the values of --op-type; raise OptionError as `assignments`, and for an invalid declaration."""
+    """Parse the texts OPERATOR=TYPES of --op-type; raises as `assignments`."""
+    return assignments(
+        "--op-type", texts, OP_TYPE, lambda _, types: types, "declarations", "autoware:Op=float16"
+    )
 
-    def parse(operator: str, types: str) -> str:
-        try:
-            return operator_lists.declaration(operator, types)[1]
-        except ValueError as error:
-            raise OptionError(f"--op-type {operator}={types}: {error}") from error
 
-    return assignments("--op-type", texts, "DOMAIN:OP=TYPES", parse, "declarations", declared_types.EXAMPLE)
+OP_TYPE = "DOMAIN:OP=TYPES"
 
 
 def quantity(text: str, units: Mapping[str, float]) -> float:

@@ -11,14 +11,14 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from onnx import TensorProto
 
+from amp_rewrite.errors import OptionError
+from amp_rewrite.numerics.half import BY_NAME
+
 KEY = "amp_rewrite.op_types"
 """The metadata key of a model under which the declarations for its operators are stored, as JSON."""
-
-EXAMPLE = "autoware:Op=float16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,62 +29,57 @@ class DeclaredTypes:
     ports: Mapping[int, int]
 
 
-@functools.cache
+@functools.lru_cache(256)
 def parse(text: str) -> DeclaredTypes:
     """Return the declaration that a text makes; ValueError for any other text."""
-    floats, ports = {int(TensorProto.FLOAT)}, dict[int, int]()
-    is_of_all = False
-    for part in text.split(","):
-        match = _PART.fullmatch(part.strip())
+    floats, ports = set[int](), dict[int, int]()
+    for part in map(str.strip, text.split(",")):
+        match = _PART.fullmatch(part)
         side, position, name = match.groups() if match else (None, "", "")
-        if name not in (_FLOATS if side is None else _ELEMENTS):
-            raise ValueError(f"'{part.strip()}' is neither a type nor a port with its type: {_EXAMPLES}")
+        if name not in (_FLOATS if side is None else _OF_PORTS):
+            raise ValueError(f"'{part}' is neither a type nor a port with its type: {_EXAMPLES}")
         if side is None:
-            floats.update(_FLOATS[name])
-            is_of_all = True
+            floats |= {_FLOAT, *_FLOATS[name]}
         else:
-            ports[int(position) if side == "IN" else ~int(position)] = _ELEMENTS[name]
-    if not is_of_all:
+            ports[int(position) if side == "IN" else ~int(position)] = _OF_PORTS[name]
+    if not floats:
         raise ValueError("the type of the other ports is missing: add float16, or float32")
     return DeclaredTypes(frozenset(floats), ports)
 
 
 _PART = re.compile(r"(?:(IN|OUT)(\d{1,6}):)?(\w+)")
 _EXAMPLES = "float16, bfloat16, half, float32, IN1:float32, OUT0:int64"
-_LONG = {"float32": int(TensorProto.FLOAT), "float64": int(TensorProto.DOUBLE)}
-_HALVES = {name.lower(): int(TensorProto.DataType.Value(name)) for name in ("FLOAT16", "BFLOAT16")}
+_FLOAT, _DOUBLE = int(TensorProto.FLOAT), int(TensorProto.DOUBLE)
+_HALVES = {name: int(half.dtype) for name, half in BY_NAME.items()}
 _FLOATS = {"float32": [], "half": [*_HALVES.values()], **{name: [half] for name, half in _HALVES.items()}}
-_ELEMENTS = _LONG | {
+_OF_PORTS = {"float32": _FLOAT, "float64": _DOUBLE} | {
     name.lower(): number
     for name, number in TensorProto.DataType.items()
-    if name.lower() not in (*_HALVES, "undefined", "float", "double")
+    if number not in (TensorProto.UNDEFINED, _FLOAT, _DOUBLE, *_HALVES.values())
 }
 
 
-Operator = tuple[str, str]
-"""Domain and name; ONNX's default domain is the empty text."""
-
-OpTypes = Mapping[Operator, DeclaredTypes]
-NONE_DECLARED: OpTypes = MappingProxyType({})
+OpTypes = Mapping[tuple[str, str], DeclaredTypes]
+"""Declarations by domain and name of their operators; ONNX's default domain is the empty text."""
 
 
-def by_operator(texts: Mapping[str, str]) -> dict[Operator, DeclaredTypes]:
-    """Return declarations by domain and name of their operators; ValueError for an invalid one."""
-    return {_operator(written): parse(text) for written, text in texts.items()}
-
-
-def _operator(written: str) -> Operator:
-    domain, _, name = written.rpartition(":")
-    return "" if domain == "ai.onnx" else domain, name
+def by_operator(texts: Mapping[str, str]) -> OpTypes:
+    """Return declarations by their operators; OptionError for an invalid one."""
+    declared: dict[tuple[str, str], DeclaredTypes] = {}
+    for written, text in texts.items():
+        domain, _, name = str(written).rpartition(":")
+        try:
+            declared["" if domain == "ai.onnx" else domain, name] = parse(str(text))
+        except ValueError as error:
+            raise OptionError(str(error), where=f"`Options.op_types` {written}={text}") from error
+    return declared
 
 
 def recorded(metadata: Mapping[str, str], has_schema: Callable[[str, str], bool]) -> dict[str, str]:
-    """Return the declarations in the metadata of a model, by operator; none where they are damaged, nor for
-    an operator that has a schema.
-    """
+    """Return the declarations in the metadata of a model; none if one is damaged or of a known operator."""
     try:
-        content = dict[str, str](json.loads(metadata.get(KEY, "{}")))
-        operators = {written: key for written in content for key in by_operator({written: content[written]})}
-    except (ValueError, TypeError, AttributeError, RecursionError):
+        texts = dict[str, str](json.loads(metadata.get(KEY, "{}")))
+        is_sound = not any(has_schema(*operator) for operator in by_operator(texts))
+    except (ValueError, TypeError, RecursionError, OptionError):
         return {}
-    return {written: content[written] for written, key in operators.items() if not has_schema(*key)}
+    return texts if is_sound else {}

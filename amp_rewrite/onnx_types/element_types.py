@@ -13,7 +13,6 @@ import onnx_ir as ir
 from amp_rewrite.errors import ModelError
 from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_facts import declared_types
-from amp_rewrite.onnx_facts.declared_types import DeclaredTypes
 from amp_rewrite.onnx_types import control_flow, schema
 
 Type = ir.TypeProtocol
@@ -113,13 +112,12 @@ class Layouts:
 
     def of(self, node: ir.Node, type_of: TypeOf) -> schema.Layout | None:
         """Return the groups of a node; None if its operator is unknown, or a function of the model."""
-        domain, operator = node.domain, node.op_type
         if self._functions and node.op_identifier() in self._functions:
             return None
-        layout = self.declared(node, type_of) if self._declared else None
-        return layout or schema.layout(
-            domain, operator, self._version(domain), len(node.inputs), len(node.outputs)
-        )
+        if self._declared and (layout := self.declared(node, type_of)):
+            return layout
+        domain, inputs, outputs = node.domain, len(node.inputs), len(node.outputs)
+        return schema.layout(domain, node.op_type, self._version(domain), inputs, outputs)
 
     def declared(self, node: ir.Node, type_of: TypeOf) -> schema.Layout | None:
         """Return the groups of a node by declared types; None without a declaration.
@@ -129,31 +127,22 @@ class Layouts:
         declared = self._declared.get((node.domain, node.op_type))
         if declared is None:
             return None
-        ports = dict(enumerate(node.inputs)) | {~i: value for i, value in enumerate(node.outputs)}
-        return tuple(_declared_groups(declared, ports, type_of))
+        floats, alone = list[int](), list[schema.Group]()
+        for port, value in (*enumerate(node.inputs), *((~i, value) for i, value in enumerate(node.outputs))):
+            kind = None if value is None else type_of(value)
+            if port in declared.ports:
+                text = _schema_text(declared.ports[port])
+                alone.append(_group(schema.TypeVar(text, port), [port], [text]))
+            elif kind is None or (isinstance(kind, ir.TensorType) and kind.dtype in _ROUNDABLE):
+                floats.append(port)
+            else:
+                alone.append(_group(schema.TypeVar("?", port), [port], []))
+        return (*alone, _group(DECLARED, floats, map(_schema_text, declared.floats)))
 
 
-def _declared_groups(
-    declared: DeclaredTypes, ports: Mapping[int, ir.Value | None], type_of: TypeOf
-) -> Iterator[schema.Group]:
-    floats, alone = list[int](), dict[int, frozenset[str]]()
-    for port, value in ports.items():
-        kind = None if value is None else type_of(value)
-        if port in declared.ports:
-            alone[port] = frozenset([_schema_text(declared.ports[port])])
-        elif kind is None or (isinstance(kind, ir.TensorType) and kind.dtype in _ROUNDABLE):
-            floats.append(port)
-        else:
-            alone[port] = frozenset()
-    for port, allowed in alone.items():
-        var = schema.TypeVar(next(iter(allowed), "?"), port)
-        yield schema.Group(var, *_sides([port]), allowed)
-    yield schema.Group(DECLARED, *_sides(floats), frozenset(map(_schema_text, declared.floats)))
-
-
-def _sides(ports: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    ports = tuple(ports)
-    return tuple(i for i in ports if i >= 0), tuple(~i for i in ports if i < 0)
+def _group(var: schema.TypeVar, ports: Sequence[int], allowed: Iterable[str]) -> schema.Group:
+    sides = tuple(i for i in ports if i >= 0), tuple(~i for i in ports if i < 0)
+    return schema.Group(var, *sides, frozenset(allowed))
 
 
 def _schema_text(dtype: int) -> str:

@@ -30,7 +30,7 @@ from typing import Any
 import yaml
 
 from amp_rewrite import arguments
-from amp_rewrite.errors import ListError
+from amp_rewrite.errors import ListError, OptionError
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.onnx_facts import declared_types
 from amp_rewrite.onnx_types import schema
@@ -271,35 +271,29 @@ def _load_file(path: Path, trail: tuple[Path, ...]) -> OpLists:
 
 def _types(section: Field) -> Iterator[tuple[str, str]]:
     if not isinstance(section.value, yaml.MappingNode):
-        raise section.error("the types are not a mapping", f"write each as {declared_types.EXAMPLE}")
+        raise section.error("the types are not a mapping", "write each operator as domain:Operator: float16")
     for field in fields(section.file, section.value):
         try:
-            yield declaration(field.name, text(field))
-        except ValueError as error:
-            raise field.error(str(error)) from error
+            yield _declaration(field.name, text(field))
+        except OptionError as error:
+            raise field.error(error.problem) from error
 
 
 def declarations(name: str, value: object) -> Mapping[str, str]:
     """Return the types declared for custom operators by an argument; none for None. Raises OptionError."""
     example = '{"autoware:Op": "float16,IN1:float32"}'
     declared = arguments.mapping(name, {} if value is None else value, example)
-    try:
-        return dict(declaration(*item) for item in declared.items())
-    except (ValueError, AttributeError) as error:
-        raise arguments.refused(name, str(error), f"write it as in {example}") from error
+    return dict(_declaration(*item) for item in declared.items())
 
 
-def declaration(operator: str, types: str) -> tuple[str, str]:
-    """Return a custom operator as lists name it, and its declared types; ValueError for another operator, or
-    types that cannot be.
-    """
-    key = split(operator)
+def _declaration(operator: str, types: Any) -> tuple[str, str]:
+    key, where = split(operator), f"`Options.op_types` {operator}={types}"
     if key is None:
-        raise ValueError(f"{operator} is no operator: write it as domain:Operator")
+        raise OptionError("is for no operator: write it as domain:Operator", where=where)
     if schema.is_known(*key):
-        raise ValueError(f"{operator} has a schema, which says its types: only custom operators take others")
-    declared_types.parse(types)
-    return schema.written(*key), types
+        raise OptionError(f"{operator} has a schema, and only custom operators have none", where=where)
+    declared_types.by_operator({operator: types})
+    return schema.written(*key), str(types)
 
 
 def _half(field: Field) -> str:

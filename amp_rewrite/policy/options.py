@@ -398,10 +398,8 @@ _KINDS = {
 _LIST = "Operator lists: a shipped one (default, bfloat16, tensorflow) or a YAML file."
 _RANGE = "The smallest and the largest value of an input, from which bounds of all other values follow."
 _DEVICE = "The device for which times are predicted; others by dense TFLOPS in two types, and TB/s."
-_OP_TYPES = (
-    "The types that the kernels of a custom operator take, such as autoware:Op=float16 or "
-    "autoware:Op=half,IN1:float32."
-)
+_OP_TYPE = "DOMAIN:OP=TYPES"
+_OP_TYPES = "Types that the kernels of a custom operator take: autoware:Op=float16, or half,IN1:float32."
 _FIGURES = "NAME,HALF/SINGLE,TB/S"
 _STORAGE = (
     "Store weights in files beside the result: if the model does so, or they exceed 2 GiB (auto); "
@@ -493,9 +491,7 @@ DECLARED: Mapping[str, Declared] = {
         in_plan=False,
     ),
     "dims": Declared(open_sizes.given),
-    "op_types": Declared(
-        operator_lists.declarations, (DeclaredFlag("--op-type", _OP_TYPES, "DOMAIN:OP=TYPES"),)
-    ),
+    "op_types": Declared(operator_lists.declarations, (DeclaredFlag("--op-type", _OP_TYPES, _OP_TYPE),)),
     "ranges": Declared(checked, (DeclaredFlag("--range", _RANGE, "NAME=LO:HI"),)),
 }
 """Every field of Options, declared once, in the order of the checks; the command's flags derive from it."""

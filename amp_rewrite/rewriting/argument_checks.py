@@ -66,27 +66,21 @@ def _is_valid_path(path: object) -> bool:
 
 
 def check_op_types(model: ir.Model, op_types: Mapping[str, str]) -> None:
-    """Raise OptionError for declared types of an operator that the model lacks, or of a port that none of its
-    nodes has.
-    """
-    ports: dict[tuple[str, str], set[int]] = {}
+    """Raise OptionError for declared types of a custom operator, or a port of one, that the model lacks."""
+    ports: dict[str, set[int]] = {}
     functions = {(domain, name) for domain, name, _ in model.functions}
     for node in (node for graph in (model.graph, *model.functions.values()) for node in graph.all_nodes()):
-        names = {*range(len(node.inputs)), *(~i for i in range(len(node.outputs)))}
-        ports.setdefault((node.domain, node.op_type), set()).update(names)
+        if not schema.is_known(node.domain, node.op_type) and (node.domain, node.op_type) not in functions:
+            both = {*range(len(node.inputs)), *(~i for i in range(len(node.outputs)))}
+            ports.setdefault(schema.written(node.domain, node.op_type), set()).update(both)
     for operator, types in op_types.items():
-        key, written = schema.parse(operator), f"`Options.op_types` {operator}={types}"
-        if key in functions:
-            raise OptionError(f"{written}: it is a function, which has nodes with types")
-        if key not in ports:
-            custom = (key for key in ports if not schema.is_known(*key))
-            remedy = near(operator, (schema.written(*key) for key in custom))
-            raise OptionError(f"{written}: the model has no such operator", remedy=remedy)
-        for port in declared_types.parse(types).ports.keys() - ports[key]:
+        where = f"`Options.op_types` {operator}={types}"
+        if operator not in ports:
+            remedy = near(operator, ports) if ports else ""
+            raise OptionError("the model has no such custom operator", where=where, remedy=remedy)
+        for port in declared_types.parse(types).ports.keys() - ports[operator]:
             name = f"IN{port}" if port >= 0 else f"OUT{~port}"
-            raise OptionError(
-                f"{written}: it has no {name} here", remedy="they are counted from IN0 and OUT0"
-            )
+            raise OptionError(f"there is no {name}; they are counted from IN0 and OUT0", where=where)
 
 
 def check_output(source: object, output: object, *, in_place: object) -> None:
