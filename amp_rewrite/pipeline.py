@@ -231,8 +231,7 @@ def rewrite(
                 removed = tidy.run(graph.root, graph.nodes, graph.types)
             with timed.stage("annotate"):
                 warnings = _annotate(analysis, casts)
-        op_types = analysis.options.operator_lists().op_types
-        proof = result_checks.Proof(source, op_types, timed) if options.certify else None
+        proof = result_checks.Proof(source, analysis.options.op_types, timed) if options.certify else None
         with writing.transaction(target) as staged:
             with timed.stage("write"):
                 result = writing.write_result(
@@ -277,9 +276,8 @@ def _decide(
     model = loaded.model
     if isinstance(observed, Observed):
         observed.refuse_other(plan_files.fingerprint(model.graph))
-    argument_checks.check_op_types(model, options.op_types)
-    options = replace(options, op_types={**element_types.declared_in(model), **options.op_types})
-    annotations.declare_types(model, options.operator_lists().op_types)
+    options = replace(options, op_types=argument_checks.check_op_types(model, options))
+    annotations.declare_types(model, options.op_types)
     pins = before = annotations.read_evidence_of_runs(model)
     with timed.stage("widen"):
         if widened_model.has_half(model):

@@ -137,7 +137,15 @@ def test_lists_declare_types(tmp_path):
     path = tmp_path / "ours.yaml"
     for entry, expected in (("", HALF), ("deny: {own:Op: it overflows}\n", SINGLE)):
         path.write_text(f"extends: default\n{entry}types:\n  own:Op: float16\n  other:Op: half\n")
-        assert ports(rewrite(text.unchecked(BODY), Options(lists=path)).model) == expected
+        source, plan = tmp_path / "m.onnx", tmp_path / "p.json"
+        onnx.save(text.unchecked(BODY), source)
+        for flags in (("--list", path, "--save-plan", plan), ("--plan", plan)):
+            assert run(source, "--no-verify", *flags).exit_code == 0
+            result = onnx.load(tmp_path / "m_fp16.onnx")
+            assert ports(result) == expected
+        assert (
+            next(each.value for each in result.metadata_props if each.key == KEY) == '{"own:Op": "float16"}'
+        )
     for wrong, problem in (
         ("own:Op: float17", "'float17' is neither a type nor a port with its type"),
         ("MatMul: float16", "MatMul has a schema"),

@@ -142,7 +142,7 @@ def dump(
         ],
         "rescaled": plan.rescaled and records.plain(plan.rescaled),
         "storage_only": options.storage_only,
-        "op_types": dict(options.operator_lists().op_types),
+        "op_types": dict(options.op_types),
     }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
