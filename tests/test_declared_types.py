@@ -124,12 +124,20 @@ def test_a_result_knows_its_types():
         assert rewrite(half, Options(half="bfloat16")).report.nodes.half
 
 
-def test_an_unknown_input_stays_as_it_is():
-    """What nothing tells the type of may be integers: the node stays float32."""
-    body = BODY.replace("[op]", "u = own.Other (x) [op]").replace("(a, s, at)", "(a, s, u)")
-    assert ports(rewrite(text.unchecked(body), Options(op_types={"own:Op": "float16"})).model) == (
-        SINGLE.replace("int64", "-")
-    )
+@pytest.mark.parametrize(
+    ("declared", "inputs", "expected"),
+    [
+        ("float16", "(a, s, u)", "float float - -> Cast - -"),  # integers, perhaps
+        ("float16,IN0:float32", "(a)", "float -> Cast - -"),
+        ("float16,IN2:float32", "(a, , s)", "- - float -> - - Cast"),
+        ("float16", "(at)", "int64 -> Cast - -"),
+    ],
+)
+def test_a_node_that_no_input_makes_half_is_float32(declared, inputs, expected):
+    """So is one with an input of unknown type; omitted inputs have none."""
+    body = BODY.replace("[op]", "u = own.Other (x) [op]").replace("(a, s, at)", inputs)
+    body = body.replace("(b, w)", "(b, w) e = Identity (a)")
+    assert ports(rewrite(text.unchecked(body), Options(op_types={"own:Op": declared})).model) == expected
 
 
 def test_lists_declare_types(tmp_path):
@@ -221,7 +229,8 @@ def test_the_commands_take_declarations(tmp_path):
     assert "licences used: declared types 2" in run("certify", model, half, *CASE).stdout
     told = run("explain", model, "plugin_half", *CASE).stdout
     assert "allowed: its types are declared" in told
-    told = run("explain", model, "plugin_half").stdout
-    assert "if its kernels take float16, --op-type autoware:SparseVoxelPlugin=float16 says so" in told
+    for flags, kind in (((), "float16"), ((*CASE, "--to", "bfloat16"), "bfloat16")):
+        told = run("explain", model, "plugin_half", *flags).stdout
+        assert f"if its kernels take {kind}, --op-type autoware:SparseVoxelPlugin={kind} says so" in told
     found = amp_rewrite.measure_coverage(half)
     assert (found.nodes.half, found.nodes.full) == (8, 0)

@@ -20,6 +20,7 @@ from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.explaining.causes import Change, RootCause, Suggestion
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.onnx_types.element_types import DECLARED
 from amp_rewrite.policy import node_patterns
 from amp_rewrite.policy.evidence import OF_FINDINGS, Authority
 from amp_rewrite.policy.operator_lists import Kind
@@ -106,7 +107,8 @@ def _beyond_schema(index: int, graph: UnitGraph, half: Half) -> str:
     """
     unit, imported = graph.units[index], graph.root.opset_imports
     domain, name = unit.node.domain, unit.node.op_type
-    if unit.var is OPAQUE and not schema.is_known(domain, name):
+    is_other = unit.var is DECLARED and unit.allowed and half.tensor not in unit.allowed
+    if (is_other or unit.var is OPAQUE) and not schema.is_known(domain, name):
         operator = shlex.quote(f"{schema.written(domain, name)}={half.name}")
         return f"if its kernels take {half.name}, --op-type {operator} says so"
     opset = imported.get("", imported.get("ai.onnx"))

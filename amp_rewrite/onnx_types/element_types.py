@@ -122,7 +122,8 @@ class Layouts:
     def declared(self, node: ir.Node, type_of: TypeOf) -> schema.Layout | None:
         """Return the groups of a node by declared types; None without a declaration.
 
-        Float ports, and those of unknown type, form one group; all others have groups of their own.
+        Float ports, and those of unknown type, form one group, which is float32 if it has no inputs: these
+        tell a kernel its type. All others have groups of their own.
         """
         declared = self._declared.get((node.domain, node.op_type))
         if declared is None:
@@ -137,7 +138,9 @@ class Layouts:
                 floats.append(port)
             else:
                 alone.append(_group(schema.TypeVar("?", port), [port], []))
-        return (*alone, _group(DECLARED, floats, map(_schema_text, declared.floats)))
+        is_told = any(port >= 0 and node.inputs[port] is not None for port in floats)
+        types = declared.floats if is_told else (ir.DataType.FLOAT,)
+        return (*alone, _group(DECLARED, floats, map(_schema_text, types)))
 
 
 def _group(var: schema.TypeVar, ports: Sequence[int], allowed: Iterable[str]) -> schema.Group:
