@@ -140,6 +140,15 @@ def test_a_node_that_no_input_makes_half_is_float32(declared, inputs, expected):
     assert ports(rewrite(text.unchecked(body), Options(op_types={"own:Op": declared})).model) == expected
 
 
+@pytest.mark.parametrize("reader", ["Gather (c, kept)", "Where (m, c, c) m = Equal (kept, at)"])
+def test_integers_are_told_by_their_readers(reader):
+    """An output of unknown type is no float where a reader takes none, or has integers beside it."""
+    body = BODY.replace("Gather (c, kept)", reader)
+    result = rewrite(text.unchecked(body), Options(op_types={"own:Op": "float16"}))
+    assert ports(result.model) == HALF
+    assert result.report.certificate.proved
+
+
 def test_lists_declare_types(tmp_path):
     """As the option does; a kind in the list takes precedence; errors name the line."""
     path = tmp_path / "ours.yaml"

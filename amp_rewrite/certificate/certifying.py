@@ -70,7 +70,11 @@ def _numbered(
         if functions and inlined_size(model, functions) > _MOST_NODES:
             problem = f"would have more than {_MOST_NODES:,} nodes with its functions taken apart"
             raise ModelError(problem, remedy="give a smaller model")
-        return numbering.number(Numbered(model, folder, declared), functions, believed=believed)
+        result = numbering.number(Numbered(model, folder, declared), functions, believed=believed)
+        assumed = result.unknown_outputs() if believed else None
+        if not assumed:
+            return result
+        return numbering.number(Numbered(model, folder, declared, assumed), functions)
     except ModelError as error:
         raise ModelError(error.problem, where=error.where or where, remedy=error.remedy) from error
     except RecursionError as error:

@@ -178,7 +178,7 @@ def refuse_undeclared_types(proof: Proof, a: Node, b: Node) -> None:
     change = f"it reads {TensorProto.DataType.Name(after[changes[0]]).lower()} at input {changes[0]}"
     if custom is None:
         raise DifferentError(f"{change}, and no types are declared for the operator")
-    types = {after[port] for port in proof.rewritten.variable_ports(b, reads[1])} - {TensorProto.UNDEFINED}
+    types = floats.intersection(after[port] for port in proof.rewritten.variable_ports(b, reads[1]))
     if len(types) > 1 or not types <= custom.floats or not custom.ports.keys().isdisjoint(changes):
         raise DifferentError(f"{change}, and other types are declared for the operator")
     proof.uses[Licence.DECLARED] += 1

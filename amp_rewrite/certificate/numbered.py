@@ -115,12 +115,13 @@ class Numbered:
     operand of a Cast between floats, for others the value itself. `visible` has the values of the model's
     graph by name, and `initial` its initializers by name, including defaults of inputs. `results` has the
     value in a function for each output of a call, `scopes` all graphs and functions with their scopes.
-    `op_types` are declared for custom operators.
+    `op_types` are declared for custom operators, and `assumed` names outputs of them that count as floats.
     """
 
     proto: ModelProto
     folder: Folder | None
     op_types: OpTypes = field(default_factory=dict[tuple[str, str], DeclaredTypes])
+    assumed: frozenset[str] = frozenset()
     makers: list[Node | None] = field(default_factory=lambda: [None])
     roots: list[int] = field(default_factory=lambda: [MISSING])
     kinds: list[Kind] = field(default_factory=lambda: [None])
@@ -177,6 +178,12 @@ class Numbered:
             return tensor.data_type
         inputs = (info for info in self.proto.graph.input if self.inputs.get(info.name) == number)
         return next((info.type.tensor_type.elem_type for info in inputs), TensorProto.UNDEFINED)
+
+    def unknown_outputs(self) -> frozenset[str]:
+        """Return the outputs of custom operators with declared types that nothing else tells the kind of."""
+        values = zip(self.names, self.makers, self.kinds, strict=True) if self.op_types else ()
+        makers = ((name, node) for name, node, kind in values if kind is None and node is not None)
+        return frozenset(name for name, node in makers if node.operator in self.op_types)
 
     def variable_ports(self, node: Node, reads: Sequence[int]) -> Sequence[int]:
         """Return the inputs of a node for whose operator one type of several is declared."""

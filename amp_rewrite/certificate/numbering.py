@@ -179,7 +179,8 @@ class _Numbering:
             elif model.kinds[number] is None:
                 kind = _declared_kind(node.scope, model.names[number])
                 if kind is None and (custom := model.op_types.get(node.operator)) is not None:
-                    kind = custom.ports.get(~(number - node.first), FLOAT if self._believed else None)
+                    assumed = FLOAT if model.names[number] in model.assumed else None
+                    kind = custom.ports.get(~(number - node.first), assumed)
                 model.kinds[number] = kind
 
     def _typed(self, rule: tuple[str, int | None, Kind], node: Node) -> Kind:
