@@ -35,6 +35,7 @@ from amp_rewrite.explaining import causes, sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
 from amp_rewrite.model import inlining, loading, output_paths, serialization, states, writing
 from amp_rewrite.numerics.half import HALF_TYPES
+from amp_rewrite.onnx_facts import declared_types
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.preparing import preparing
@@ -230,7 +231,7 @@ def rewrite(
                 removed = tidy.run(graph.root, graph.nodes, graph.types)
             with timed.stage("annotate"):
                 warnings = _annotate(analysis, casts)
-        proof = result_checks.Proof(source, timed=timed) if options.certify else None
+        proof = result_checks.Proof(source, analysis.options.op_types, timed) if options.certify else None
         with writing.transaction(target) as staged:
             with timed.stage("write"):
                 result = writing.write_result(
@@ -275,6 +276,8 @@ def _decide(
     model = loaded.model
     if isinstance(observed, Observed):
         observed.refuse_other(plan_files.fingerprint(model.graph))
+    options = replace(options, op_types=argument_checks.check_op_types(model, options))
+    annotations.declare_types(model, options.op_types)
     pins = before = annotations.read_evidence_of_runs(model)
     with timed.stage("widen"):
         if widened_model.has_half(model):
@@ -459,6 +462,7 @@ def _annotate(analysis: Analysis, casts: Sequence[ir.Node]) -> tuple[str, ...]:
     model = analysis.loaded.model
     if not analysis.options.metadata:
         annotations.remove(model)
+        annotations.forget(model, declared_types.KEY)
         return ()
     return annotations.update(model, analysis.graph, analysis.painting, analysis.plan, casts)
 

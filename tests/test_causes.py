@@ -199,7 +199,12 @@ def test_a_newer_opset_that_would_help_is_named():
 @pytest.mark.parametrize(
     ("source", "options", "words"),
     [
-        ("g (float[4] x) => (float[4] y) { y = Unknown(x) }", Options(), "it can only be float32 here"),
+        ("g (float[4] x) => (float[4] y) { y = Unknown(x) }", Options(), "--op-type Unknown=float16 says so"),
+        (
+            "g (float[4, 4] x) => (float[4, 4] y) { y = com.microsoft.CDist (x, x) }",
+            Options(),
+            "it can only be float32 here",
+        ),
         (
             CHAINS,
             Options(pins=Pins(keep_full=("p|o",))),

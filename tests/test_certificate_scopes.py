@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from amp_rewrite.certificate import numbering
+from amp_rewrite.certificate.numbered import Numbered
 from amp_rewrite.certificate.shapes import Ranks
 from tests.certificate_rows import check, rows
 
@@ -249,7 +250,7 @@ def test_ranks_are_those_that_onnx_infers():
     for proto in map(onnx.load, sorted(MODELS.glob("*/*.onnx"))):
         inferred = inferred_ranks(proto)
         del proto.graph.value_info[:]
-        numbered = numbering.number(proto, None, numbering.functions_of(proto))
+        numbered = numbering.number(Numbered(proto, None), numbering.functions_of(proto))
         ranks, makers = Ranks(numbered), numbered.makers
         inside = [at for at, node in enumerate(makers) if node is not None and node.scope.outer is None]
         for name, rank in ((numbered.names[at], ranks.of(at)) for at in inside):

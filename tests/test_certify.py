@@ -117,7 +117,7 @@ def test_what_is_not_proved_is_not_written(wide, tmp_path, monkeypatch):
     out = tmp_path / "out.onnx"
     out.write_bytes(b"old")
 
-    def only_itself(original, rewritten):
+    def only_itself(original, rewritten, **_):
         return Certificate(original == rewritten, 0, problem="they differ")
 
     monkeypatch.setattr(result_checks, "certify", only_itself)
@@ -166,7 +166,9 @@ def test_a_model_in_memory_is_proved_with_its_weights_in_files(wide, tmp_path):
 
 def test_what_cannot_be_proved_equal_to_itself_is_written(wide, tmp_path, monkeypatch):
     """A model that the certificate does not understand says nothing of its rewrite; the report says so."""
-    monkeypatch.setattr(result_checks, "certify", lambda *_: Certificate(False, 0, problem="what is this"))
+    monkeypatch.setattr(
+        result_checks, "certify", lambda *_, **__: Certificate(False, 0, problem="what is this")
+    )
     out = tmp_path / "out.onnx"
     done = run(wide, "-o", out, "--skip=verify", "-v")
     assert done.exit_code == 0

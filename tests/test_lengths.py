@@ -5,6 +5,7 @@ from onnx import parser
 
 from amp_rewrite import certify
 from amp_rewrite.certificate import numbering
+from amp_rewrite.certificate.numbered import Numbered
 from amp_rewrite.certificate.shapes import Ranks
 
 NETWORK = """<ir_version: 7, opset_import: ["" : {opset}]> g (float[n, c, h, w] x, int64[k] any) => (y)
@@ -31,7 +32,8 @@ OTHERS = {
 def rank(sizes):
     """What is known of the axes of the value that the network reshapes."""
     opset = 9 if "starts" in sizes else 11  # where a Slice still says it in attributes
-    made = numbering.number(parser.parse_model(NETWORK.format(opset=opset, sizes=sizes)), None, {})
+    proto = parser.parse_model(NETWORK.format(opset=opset, sizes=sizes))
+    made = numbering.number(Numbered(proto, None), {})
     return Ranks(made).of(made.names.index("r"))
 
 
@@ -61,7 +63,7 @@ def test_a_long_chain_of_shapes_is_followed_without_recursion():
     steps = " ".join(f"s{at} = Shape (r{at}) r{at + 1} = Reshape (r{at}, s{at})" for at in range(3_000))
     text = f"""<ir_version: 7, opset_import: ["" : 11]> g (float[n, c] x, int64[2] t) => (y)
         {{ r0 = Relu (x) {steps} y = Relu (r3000) }}"""
-    made = numbering.number(parser.parse_model(text), None, {})
+    made = numbering.number(Numbered(parser.parse_model(text), None), {})
     assert Ranks(made).of(made.names.index("r3000")) == 2
 
 

@@ -44,7 +44,8 @@ def test_pins_say_how_many_nodes_they_name():
 
 
 UNKNOWN = (
-    "the operator, or a part of it, is unknown here (schema); no flag changes what a schema does not say"
+    "the operator, or a part of it, is unknown here (schema); "
+    "if its kernels take float16, --op-type com.acme:Norm=float16 says so"
 )
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import onnx_ir as ir
 
 from amp_rewrite.onnx_types import element_types, schema
+from amp_rewrite.onnx_types.element_types import Layouts, Types
 from amp_rewrite.onnx_types.schema import TypeVar
 from amp_rewrite.policy.kernel_table import Support
 from amp_rewrite.policy.targets import Target
 
 OPAQUE = TypeVar("?")
 """The type variable of an operator without a schema: all its float32 ports."""
+
+FUNCTION = TypeVar("function")
+"""The same for the call of a function that stays."""
 
 
 class PortGroup(NamedTuple):
@@ -40,8 +44,9 @@ class _Layout(NamedTuple):
 class PortGroups:
     """The port groups of the nodes of a model, looked up once for nodes of the same operator and ports."""
 
-    def __init__(self, model: ir.Model, float32: Container[ir.Value], target: Target, half: str) -> None:
-        self._float32, self._target, self._half = float32, target, half
+    def __init__(self, model: ir.Model, types: Types, target: Target, half: str) -> None:
+        self._types, self._target, self._half = types, target, half
+        self._layouts = Layouts(model)
         self._functions = frozenset(model.functions)
         self._version = element_types.versions(model.graph.opset_imports)
         self._layout = functools.cache(self._find_layout)
@@ -54,7 +59,12 @@ class PortGroups:
         """
         inputs, outputs = len(node.inputs), len(node.outputs)
         if self._functions and node.op_identifier() in self._functions:
-            return _opaque(inputs, outputs)
+            return _opaque(inputs, outputs, FUNCTION)
+        if declared := self._layouts.declared(node, self._types.get):
+            return tuple(
+                PortGroup(each.var, each.inputs, each.outputs, each.allowed, runs=True, typed=each.inputs)
+                for each in declared
+            )
         groups, shared_variables = self._layout(node.domain, node.op_type, inputs, outputs)
         for names in shared_variables:
             groups = self._join(node, groups, names)
@@ -112,11 +122,11 @@ class PortGroups:
         return (one, *(group for group in groups if group not in parts))
 
     def _is_float32(self, node: ir.Node, group: PortGroup) -> bool:
-        values = (node.inputs[i] for i in group.inputs)
-        return all(value is None or value in self._float32 for value in values)
+        kinds = (self._types.get(value) for i in group.inputs if (value := node.inputs[i]) is not None)
+        return all(kind is not None and kind.dtype is ir.DataType.FLOAT for kind in kinds)
 
 
 @functools.cache
-def _opaque(inputs: int, outputs: int) -> tuple[PortGroup, ...]:
+def _opaque(inputs: int, outputs: int, var: TypeVar = OPAQUE) -> tuple[PortGroup, ...]:
     ports = tuple(range(inputs)), tuple(range(outputs))
-    return (PortGroup(OPAQUE, *ports, allowed=frozenset(), runs=True, typed=()),)
+    return (PortGroup(var, *ports, allowed=frozenset(), runs=True, typed=()),)

@@ -35,7 +35,7 @@ class _Builder:
         self._float32 = {value for value, type_ in types.items() if type_.dtype == ir.DataType.FLOAT}
         wrapped = {value for value, type_ in types.items() if type(type_) is not ir.TensorType}
         self._wrapped = wrapped & self._float32
-        self._groups = PortGroups(model, self._float32, target, half.name)
+        self._groups = PortGroups(model, types, target, half.name)
         self._nodes: dict[ir.Graph, Sequence[ir.Node]] = {}
         self._units: list[Unit] = []
         self._by_operator: dict[str, list[int]] = {}

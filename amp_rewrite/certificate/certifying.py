@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from onnx import ModelProto
 
 from amp_rewrite.certificate import loss_scale, numbering
@@ -10,18 +12,23 @@ from amp_rewrite.certificate.numbered import MISSING, Numbered
 from amp_rewrite.certificate.numbering import functions_of, inlined_size
 from amp_rewrite.certificate.proving import Proving, equal_inputs, interface_problem
 from amp_rewrite.certificate.tensors import Folder, Source, read_model
+from amp_rewrite.certificate.value_kinds import is_operator
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
+from amp_rewrite.onnx_facts import declared_types
+from amp_rewrite.onnx_facts.declared_types import OpTypes
 from amp_rewrite.process import startup
 
 _MOST_NODES = 1 << 20
 """The most nodes that a model may have once its functions are inlined."""
 
 
-def certify(original: Source, rewritten: Source) -> Certificate:
+def certify(original: Source, rewritten: Source, *, op_types: Mapping[str, str] | None = None) -> Certificate:
     """Return the proof that `rewritten` equals `original` up to precision, or the first difference.
 
     Both are paths, bytes, or ModelProtos. They may differ only in Casts between float32, float16 and
-    bfloat16, in constants rounded to half, and as Licence permits. Raises ModelError for an invalid model.
+    bfloat16, in constants rounded to half, and as Licence permits. `op_types` declares the types of custom
+    operators (Options), beside what a result records in its metadata: without that, they read the same types
+    in both. Raises ModelError for an invalid model, and OptionError for an invalid declaration.
 
     Examples:
         >>> from amp_rewrite import certify, rewrite
@@ -32,8 +39,12 @@ def certify(original: Source, rewritten: Source) -> Certificate:
         'element 0 was -0.16635707020759583, and is 0.07106806337833405'
     """
     with startup.paused():
-        before = _numbered(*read_model(original))
-        after = _numbered(*read_model(rewritten), believed=False)
+        models = read_model(original), read_model(rewritten)
+        metadata = {each.key: each.value for each in models[1][0].metadata_props}
+        texts = {**declared_types.recorded(metadata, is_operator), **(op_types or {})}
+        declared = declared_types.by_operator(texts)
+        before = _numbered(*models[0], declared)
+        after = _numbered(*models[1], declared, believed=False)
         try:
             plain, uses = loss_scale.take_out(before, after)
             problem = interface_problem(before, plain)
@@ -50,14 +61,20 @@ def certify(original: Source, rewritten: Source) -> Certificate:
         return proving.run()
 
 
-def _numbered(model: ModelProto, folder: Folder | None, where: str, *, believed: bool = True) -> Numbered:
+def _numbered(
+    model: ModelProto, folder: Folder | None, where: str, declared: OpTypes, *, believed: bool = True
+) -> Numbered:
     """Number the values of a model; errors name its source, `where`."""
     try:
         functions = functions_of(model)
         if functions and inlined_size(model, functions) > _MOST_NODES:
             problem = f"would have more than {_MOST_NODES:,} nodes with its functions taken apart"
             raise ModelError(problem, remedy="give a smaller model")
-        return numbering.number(model, folder, functions, believed=believed)
+        result = numbering.number(Numbered(model, folder, declared), functions, believed=believed)
+        assumed = result.unknown_outputs() if believed else None
+        if not assumed:
+            return result
+        return numbering.number(Numbered(model, folder, declared, assumed), functions)
     except ModelError as error:
         raise ModelError(error.problem, where=error.where or where, remedy=error.remedy) from error
     except RecursionError as error:

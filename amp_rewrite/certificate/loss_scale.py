@@ -249,7 +249,7 @@ def refuse_other_update(model: Numbered, declared: Declared) -> None:
     outputs = dict(model.outputs)
     names = [declared.state[name] for name in ("scale", "good_steps")]
     ends = [(each[1], number_of(outputs, each[1])) for each in names]
-    rule = numbering.number(_rule(declared, model), None, {})
+    rule = numbering.number(Numbered(_rule(declared, model), None), {})
     proving = Proving(rule, replace(model, outputs=ends))
     begins = [number_of(model.inputs, each[0]) for each in names]
     for left, right in zip(rule.inputs.values(), (*begins, flag_of(model, declared)), strict=True):

@@ -10,7 +10,7 @@ from onnx import AttributeProto, TensorProto, defs, helper
 from onnx.defs import OpSchema
 
 from amp_rewrite.certificate import rescaling, stored_tensors, value_kinds
-from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.numbered import (
     MISSING,
     Node,
@@ -150,22 +150,38 @@ def _element(model: Numbered, node: Node) -> int:
     target_type = attributes_of(node).get("to")
     if target_type is not None and target_type.attribute.i in _AS_FLOAT32:
         return TensorProto.FLOAT
-    name, scope = node.proto.input[0], node.scope
-    number = scope.find(name)
-    if number is None or scope.bound is not None:
+    if node.scope.bound is not None:
         return TensorProto.UNDEFINED  # a function's input stands for the value before the Casts of its call
-    tensor, maker = model.stored.get(number), model.makers[number]
-    if isinstance(tensor, TensorProto):
-        return tensor.data_type
-    if maker is not None:
-        target = attributes_of(maker).get("to") if maker.operator == ("", "Cast") else None
-        return TensorProto.UNDEFINED if target is None else target.attribute.i
-    declared = (info.type.tensor_type.elem_type for info in model.proto.graph.input if info.name == name)
-    return next(declared, TensorProto.UNDEFINED)
+    return model.element(model.read(node)[0])
 
 
 _AS_FLOAT32 = (TensorProto.FLOAT, TensorProto.INT32, TensorProto.UINT32)
 """Types of the width of float32, and of neither half type."""
+
+
+# ---- custom operators: no schema says that they compute the same in another type
+
+
+def refuse_undeclared_types(proof: Proof, a: Node, b: Node) -> None:
+    """Raise DifferentError for a custom operator that reads a float in a type that it did not read, unless
+    that is declared for all its floats.
+    """
+    custom, floats = proof.rewritten.op_types.get(a.operator), value_kinds.FLOATS
+    if custom is None and not value_kinds.is_custom(a.operator[0]):
+        return
+    reads = proof.original.read(a), proof.rewritten.read(b)
+    before, after = map(proof.original.element, reads[0]), [*map(proof.rewritten.element, reads[1])]
+    pairs = enumerate(zip(before, after, strict=False))
+    changes = [port for port, pair in pairs if pair[0] != pair[1] and floats.issuperset(pair)]
+    if not changes:
+        return
+    change = f"it reads {TensorProto.DataType.Name(after[changes[0]]).lower()} at input {changes[0]}"
+    if custom is None:
+        raise DifferentError(f"{change}, and no types are declared for the operator")
+    types = floats.intersection(after[port] for port in proof.rewritten.variable_ports(b, reads[1]))
+    if len(types) > 1 or not types <= custom.floats or not custom.ports.keys().isdisjoint(changes):
+        raise DifferentError(f"{change}, and other types are declared for the operator")
+    proof.uses[Licence.DECLARED] += 1
 
 
 # ---- versions of operators

@@ -14,8 +14,18 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoP
 
 from amp_rewrite.certificate import tensors
 from amp_rewrite.certificate.tensors import Folder
-from amp_rewrite.certificate.value_kinds import SEQUENCE, Kind, find_schema, of_tensor, of_type
+from amp_rewrite.certificate.value_kinds import (
+    CAST,
+    FLOAT,
+    SEQUENCE,
+    Kind,
+    find_schema,
+    of_tensor,
+    of_type,
+    rules,
+)
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
+from amp_rewrite.onnx_facts.declared_types import DeclaredTypes, OpTypes
 
 MISSING = 0
 """The number of an omitted optional value."""
@@ -105,10 +115,13 @@ class Numbered:
     operand of a Cast between floats, for others the value itself. `visible` has the values of the model's
     graph by name, and `initial` its initializers by name, including defaults of inputs. `results` has the
     value in a function for each output of a call, `scopes` all graphs and functions with their scopes.
+    `op_types` are declared for custom operators, and `assumed` names outputs of them that count as floats.
     """
 
     proto: ModelProto
     folder: Folder | None
+    op_types: OpTypes = field(default_factory=dict[tuple[str, str], DeclaredTypes])
+    assumed: frozenset[str] = frozenset()
     makers: list[Node | None] = field(default_factory=lambda: [None])
     roots: list[int] = field(default_factory=lambda: [MISSING])
     kinds: list[Kind] = field(default_factory=lambda: [None])
@@ -148,6 +161,35 @@ class Numbered:
         while number in self.results:
             number = self.results[number]
         return number
+
+    def element(self, number: int) -> int:
+        """Return the element type of a value that is not looked through; UNDEFINED where nothing tells."""
+        while (node := self.makers[number]) is not None:
+            port, reads, custom = number - node.first, self.read(node), self.op_types.get(node.operator)
+            if node.operator == CAST:
+                target = attributes_of(node).get("to")
+                return TensorProto.UNDEFINED if target is None else target.attribute.i
+            if custom is not None and ~port in custom.ports:
+                return custom.ports[~port]
+            rule = rules(*node.operator, node.version, node.count)[port]
+            like = [rule[1]] if rule is not None and rule[0] == "as" else self.variable_ports(node, reads)
+            number = next((reads[i] for i in like if i < len(reads)), MISSING)
+        if isinstance(tensor := self.stored.get(number), TensorProto):
+            return tensor.data_type
+        inputs = (info for info in self.proto.graph.input if self.inputs.get(info.name) == number)
+        return next((info.type.tensor_type.elem_type for info in inputs), TensorProto.UNDEFINED)
+
+    def unknown_outputs(self) -> frozenset[str]:
+        """Return the outputs of custom operators with declared types that nothing else tells the kind of."""
+        values = zip(self.names, self.makers, self.kinds, strict=True) if self.op_types else ()
+        makers = ((name, node) for name, node, kind in values if kind is None and node is not None)
+        return frozenset(name for name, node in makers if node.operator in self.op_types)
+
+    def variable_ports(self, node: Node, reads: Sequence[int]) -> Sequence[int]:
+        """Return the inputs of a node for whose operator one type of several is declared."""
+        custom = self.op_types.get(node.operator)
+        floats = [i for i, v in enumerate(reads) if v != MISSING and self.kinds[v] in (FLOAT, None)]
+        return [] if custom is None else [i for i in floats if i not in custom.ports]
 
     def describe(self, number: int) -> str:
         """Return a description of a value."""

@@ -28,7 +28,6 @@ from amp_rewrite.certificate.numbered import (
     kinds_leaving_bodies,
     repeating_node,
 )
-from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import (
     CAST,
     CAST_LIKE,
@@ -41,15 +40,13 @@ from amp_rewrite.certificate.value_kinds import (
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 
 
-def number(
-    model: ModelProto, folder: Folder | None, functions: Functions, *, believed: bool = True
-) -> Numbered:
-    """Number the values of a model, with calls of these functions inlined.
+def number(model: Numbered, functions: Functions, *, believed: bool = True) -> Numbered:
+    """Number the values of a model, which has none yet, with calls of these functions inlined.
 
     Unless it is `believed`, its declarations are ignored, except those of inputs. Raises ModelError for a
     value that is not defined, defined twice, or depends on itself.
     """
-    return _Numbering(Numbered(model, folder), functions, believed).run()
+    return _Numbering(model, functions, believed).run()
 
 
 def imports(entries: Iterable[Any]) -> dict[str, int]:
@@ -180,7 +177,11 @@ class _Numbering:
             if rule is not None and rule[0] == "typed":
                 model.kinds[number] = self._typed(rule[1], node)
             elif model.kinds[number] is None:
-                model.kinds[number] = _declared_kind(node.scope, model.names[number])
+                kind = _declared_kind(node.scope, model.names[number])
+                if kind is None and (custom := model.op_types.get(node.operator)) is not None:
+                    assumed = FLOAT if model.names[number] in model.assumed else None
+                    kind = custom.ports.get(~(number - node.first), assumed)
+                model.kinds[number] = kind
 
     def _typed(self, rule: tuple[str, int | None, Kind], node: Node) -> Kind:
         name, like, default = rule

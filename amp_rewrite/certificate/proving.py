@@ -13,7 +13,11 @@ from amp_rewrite.certificate import exchanges, rescaling, stored_tensors, value_
 from amp_rewrite.certificate.certificate import Certificate, DifferentError, Licence, Place
 from amp_rewrite.certificate.exchanges import follow_unknown_cast
 from amp_rewrite.certificate.folding import Folded, SmallValues
-from amp_rewrite.certificate.node_comparison import differing_attribute, means_same
+from amp_rewrite.certificate.node_comparison import (
+    differing_attribute,
+    means_same,
+    refuse_undeclared_types,
+)
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, attributes_of, is_plain_cast
 from amp_rewrite.certificate.numbering import canonical_domain
 from amp_rewrite.certificate.proof import Pair, Proof
@@ -158,6 +162,8 @@ class Proving(Proof):
             self._as_in_model(b)
         if a.operator[0] or a.operator[1] in _ONE_TO_ONE:
             self._one_to_one(a, b)
+        if a.operator[0] or a.operator in self.original.op_types:
+            refuse_undeclared_types(self, a, b)
 
     def _fewer_outputs(self, a: Node, b: Node) -> None:
         """Raise DifferentError unless a node differs only in omitting optional outputs of the other."""

@@ -10,7 +10,7 @@ import click
 from amp_rewrite.certificate.certifying import certify as proved
 from amp_rewrite.cli import comparison_flags, exit_codes
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, json_flag
+from amp_rewrite.cli.flag_builders import OP_TYPE, PATH, json_flag, op_types, repeatable
 from amp_rewrite.console import Console
 from amp_rewrite.model import writing
 from amp_rewrite.reporting import terminal
@@ -21,15 +21,16 @@ from amp_rewrite.rewriting.report import SummaryLine
 @click.command(cls=WritingCommand)
 @click.argument("original", type=PATH)
 @click.argument("rewritten", type=PATH)
+@repeatable("--op-type", OP_TYPE, "Types that are declared for a custom operator, as in a rewrite.")
 @json_flag("certificate")
-def certify(original: Path, rewritten: Path, json_: Path | None) -> None:
+def certify(original: Path, rewritten: Path, op_type: tuple[str, ...], json_: Path | None) -> None:
     """Prove that REWRITTEN and ORIGINAL differ only in precision.
 
     Nothing is run. Allowed are Casts between float32, float16 and bfloat16, stored values rounded to half,
     and a fixed list of other changes, each of which is proved on its own. Exit code 1 when there is no proof:
     the line names the first place where the two differ.
     """
-    certificate = proved(original, rewritten)
+    certificate = proved(original, rewritten, op_types=op_types(op_type))
     if not certificate.proved:
         terminal.print_lines(Console(), comparison_flags.swapped("certify", original, rewritten))
     Console().print(str(certificate))

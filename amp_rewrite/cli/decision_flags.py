@@ -20,6 +20,7 @@ from amp_rewrite.cli.flag_builders import (
     choice,
     external_data_flag,
     grouped,
+    op_types,
     read_path,
     repeatable,
     switch,
@@ -114,7 +115,7 @@ def _resolved(flags: Mapping[str, Any], result: Mapping[str, Any], skipped: tupl
     steps = [f"--skip {step}" for step in dict.fromkeys(skipped) if step in _STEPS]
     samples = tuple(path for path in flags["calibrate"] if not holds_ranges(path))
     observed = tuple(path for path in flags["calibrate"] if holds_ranges(path))
-    decides = {name for name in flags if name != "calibrate" or observed}
+    decides = [name for name in flags if name != "calibrate" or observed]
     explicit = [*written(click.get_current_context(), decides).values(), *steps]
     _refuse_contradictions(flags, explicit, observed)
     if flags.get("plan"):
@@ -241,6 +242,7 @@ _READ: Mapping[str, Callable[..., Any]] = {
     "lists": _lists,
     "pins": _pins,
     "ranges": _ranges,
+    "op_types": lambda flags, flag: op_types(flags[flag.argument]),
     "opset": _opset,
 }
 """The readers of fields that no single flag has as they are."""

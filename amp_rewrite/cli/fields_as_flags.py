@@ -25,6 +25,7 @@ FLAGS = {
     "Options.half": "--to",
     "Options.lists": "--list",
     "Options.keep_opset": "--opset keep",
+    "Options.op_types": "--op-type",
     "Options.opset": "--opset",
     "Options.keep_functions": "--skip inline",
     "Options.keep_io": "--keep-io",

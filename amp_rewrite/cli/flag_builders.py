@@ -144,6 +144,16 @@ def assignments(
     return values
 
 
+def op_types(texts: Iterable[str]) -> dict[str, str]:
+    """Parse the texts OPERATOR=TYPES of --op-type; raises as `assignments`."""
+    return assignments(
+        "--op-type", texts, OP_TYPE, lambda _, types: types, "declarations", "autoware:Op=float16"
+    )
+
+
+OP_TYPE = "DOMAIN:OP=TYPES"
+
+
 def quantity(text: str, units: Mapping[str, float]) -> float:
     """Return a number with a unit, such as 2gb, in the base unit; 0 for any other text."""
     match = _QUANTITY.fullmatch(text)
@@ -325,7 +335,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "What becomes half": (
         *("to", "target", "list_", "allow", "deny", "keep_full", "force_half"),
-        *("only", "only_op", "storage_only"),
+        *("only", "only_op", "op_type", "storage_only"),
         *("level", "io", "keep_io", "plan", "device", "gate", "opset"),
     ),
     "Value ranges": (*("range", "observe", "calibrate", "executor"),),
@@ -352,7 +362,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 _RARE = frozenset(
     (
         *("external_data", "plots", "show", "save_plan", "save_observed", "plan"),
-        *("list_", "only", "only_op", "level", "gate", "opset", "observe", "executor"),
+        *("list_", "op_type", "only", "only_op", "level", "gate", "opset", "observe", "executor"),
         *("seed", "samples", "custom_ops", "metric", "per_node"),
     )
 )

@@ -92,7 +92,7 @@ def _list_entry(
     if options.storage_only:
         return _STORAGE_ONLY
     if not allowed:
-        return Entry(Kind.FIXED, _UNKNOWN)
+        return Entry(Kind.FIXED, Evidence(Authority.SCHEMA, Reason.UNKNOWN_OPERATOR, half=half.name))
     if (domain, op_type) == ("", "Cast"):
         return Entry(Kind.FIXED, Evidence(Authority.LIST, Reason.CAST, subject=lists.name))
     entry = _entry(lists, domain, op_type)
@@ -118,7 +118,6 @@ def _no_kernel(options: Options) -> Evidence:
     return Evidence(Authority.TARGET, Reason.NO_KERNEL, subject=target.name, half=half.name)
 
 
-_UNKNOWN = Evidence(Authority.SCHEMA, Reason.UNKNOWN_OPERATOR)
 _STORAGE_ONLY = Entry(
     Kind.FIXED, Evidence(Authority.LEVEL, Reason.LEVEL, text="only weights are to be half, and no arithmetic")
 )

@@ -138,9 +138,9 @@ def advise(flop_count: FlopCount, decisions: Decisions, half: str, device: Devic
 
 
 def _half_nodes(flop_count: FlopCount) -> Iterator[ir.Node]:
-    version = element_types.versions(flop_count.model.graph.opset_imports)
+    layouts = element_types.Layouts(flop_count.model)
     for node in every_node(flop_count.model.graph):
-        precision = counts.of_node(node, flop_count.types, version(node.domain))
+        precision = counts.of_node(node, flop_count.types, layouts)
         if precision in (Precision.HALF, Precision.MIXED):
             yield node
 

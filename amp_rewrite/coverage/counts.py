@@ -14,9 +14,10 @@ from amp_rewrite import arguments
 from amp_rewrite.costs import flop_count
 from amp_rewrite.costs.flop_count import FlopCount
 from amp_rewrite.model import constants, inlining, loading, serialization, traversal
-from amp_rewrite.onnx_types import element_types, schema, shape_inference
+from amp_rewrite.onnx_types import schema, shape_inference
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
-from amp_rewrite.onnx_types.element_types import Types, element_type_name
+from amp_rewrite.onnx_types.element_types import Layouts, Types, element_type_name
+from amp_rewrite.onnx_types.schema import Layout
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.open_sizes import DEFAULT, Dims
 from amp_rewrite.process import startup
@@ -85,8 +86,8 @@ def of_type(dtype: ir.DataType | None) -> Precision:
     return Precision.FULL if dtype in FULLS else Precision.OTHER
 
 
-def of_node(node: ir.Node, types: Types, version: int) -> Precision:
-    """Return the precision of a node; `version` is the opset version of its domain in the model.
+def of_node(node: ir.Node, types: Types, layouts: Layouts) -> Precision:
+    """Return the precision of a node, by the port groups of its model.
 
     HALF when all its floats are half, FULL when none is, else MIXED. Conversions (Cast, QuantizeLinear and
     the like), quantised arithmetic, Constants and shape queries are OTHER. A port whose type the schema fixes
@@ -96,7 +97,8 @@ def of_node(node: ir.Node, types: Types, version: int) -> Precision:
     key = (node.domain, node.op_type)
     if key in _NO_ARITHMETIC or node.op_type.startswith("QLinear"):
         return Precision.OTHER
-    precisions = _of(types, _variable(node, version)) or _of(types, (*node.inputs, *node.outputs))
+    variable = _variable(node, layouts.of(node, types.get))
+    precisions = _of(types, variable) or _of(types, (*node.inputs, *node.outputs))
     if not precisions:
         return Precision.OTHER
     return precisions.pop() if len(precisions) == 1 else Precision.MIXED
@@ -115,10 +117,9 @@ def _has_elements(value: ir.Value) -> bool:
     return bool(value.name) and (tensor is None or tensor.size > 0)
 
 
-def _variable(node: ir.Node, version: int) -> Iterator[ir.Value | None]:
+def _variable(node: ir.Node, layout: Layout | None) -> Iterator[ir.Value | None]:
     """Return the values at ports with a type variable; at all ports without a schema."""
     inputs, outputs = node.inputs, node.outputs
-    layout = schema.layout(node.domain, node.op_type, version, len(inputs), len(outputs))
     if layout is None:
         yield from (*inputs, *outputs)
         return
@@ -366,13 +367,13 @@ def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
 
 def _nodes(flop_count: FlopCount, casts: Container[ir.Node]) -> Iterator[NodeCoverage]:
     """Yield the counts of all nodes but the Casts between half and float32."""
-    version = element_types.versions(flop_count.model.graph.opset_imports)
+    layouts = Layouts(flop_count.model)
     for graph in traversal.graphs(flop_count.model.graph):
         for node in (node for node in graph if node not in casts):
             yield NodeCoverage(
                 name=pinned_as(node),
                 operator=schema.written(node.domain, node.op_type),
-                precision=of_node(node, flop_count.types, version(node.domain)),
+                precision=of_node(node, flop_count.types, layouts),
                 flops=flop_count.flops.get(node),
                 runs=flop_count.runs.get(graph, 1),
             )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis.port_groups import OPAQUE
 from amp_rewrite.analysis.units import Unit, UnitGraph
 from amp_rewrite.colouring import classification
 from amp_rewrite.colouring import pin_patterns as naming
@@ -19,6 +20,7 @@ from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.explaining.causes import Change, RootCause, Suggestion
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.onnx_types.element_types import DECLARED
 from amp_rewrite.policy import node_patterns
 from amp_rewrite.policy.evidence import OF_FINDINGS, Authority
 from amp_rewrite.policy.operator_lists import Kind
@@ -85,7 +87,7 @@ def with_effects(
         index = units[0].index
         entry = painting.entries[index]
         pin = node_patterns.pinned_as(units[0].node)
-        would = _newer_opset(index, graph, half) or "no flag changes what a schema does not say"
+        would = _beyond_schema(index, graph, half) or "no flag changes what a schema does not say"
         if half.tensor in units[0].allowed and Authority.PIN.outranks(entry.authority) and pin:
             would = f"--force-half {shlex.quote(pin)} would"
         yield replace(one, why=f"{in_words(entry.evidence)} ({authority_in_words(entry)}); {would}")
@@ -99,11 +101,18 @@ def _of(unit: Unit) -> tuple[str, str]:
     return unit.node.domain, classification.listed_as(unit.node)
 
 
-def _newer_opset(index: int, graph: UnitGraph, half: Half) -> str:
-    """Return advice on the opset whose schema lets this float32 unit be half; empty where none does."""
+def _beyond_schema(index: int, graph: UnitGraph, half: Half) -> str:
+    """Return advice on the opset whose schema lets this float32 unit be half, or on the declaration of a
+    custom operator's types; empty where neither helps.
+    """
     unit, imported = graph.units[index], graph.root.opset_imports
+    domain, name = unit.node.domain, unit.node.op_type
+    is_other = unit.var is DECLARED and unit.allowed and half.tensor not in unit.allowed
+    if (is_other or unit.var is OPAQUE) and not schema.is_known(domain, name):
+        operator = shlex.quote(f"{schema.written(domain, name)}={half.name}")
+        return f"if its kernels take {half.name}, --op-type {operator} says so"
     opset = imported.get("", imported.get("ai.onnx"))
-    if unit.node.domain or opset is None:
+    if domain or opset is None:
         return ""
     newer = range(opset + 1, NEWEST + 1)
     first = next((version for version in newer if half.tensor in _allowed(unit, version)), None)
@@ -195,7 +204,7 @@ class _Trials:
         """Return the suggestion for a cause (for one of the target nodes, if any), or why there is none."""
         newer = ""
         if cause.first.entry.authority is Authority.SCHEMA:
-            newer = _newer_opset(cause.roots[0], self._subject.graph, self._subject.options.half)
+            newer = _beyond_schema(cause.roots[0], self._subject.graph, self._subject.options.half)
         if hopeless := newer or _without_trying(cause):
             return Suggestion(why=hopeless)
         nodes = set(targets) or {self._subject.graph.units[unit].node for unit in cause.held}

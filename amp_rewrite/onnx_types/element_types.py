@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from amp_rewrite.errors import ModelError
 from amp_rewrite.numerics.half import HALF_TYPES
+from amp_rewrite.onnx_facts import declared_types
 from amp_rewrite.onnx_types import control_flow, schema
 
 Type = ir.TypeProtocol
@@ -33,7 +34,8 @@ def infer(model: ir.Model, declared: Mapping[str, Type] | None = None) -> Types:
     """
     inference = _Inference(model, declared or {})
     inference.graph(model.graph)
-    return inference.types
+    assumed = inference.assumed()
+    return infer(model, {**(declared or {}), **assumed}) if assumed else inference.types
 
 
 def complete(model: ir.Model, types: Types) -> bool:
@@ -89,13 +91,77 @@ def parse(text: str) -> Type | None:
     return wrap(element) if wrap and element is not None else None
 
 
+def declared_in(model: ir.Model) -> dict[str, str]:
+    """Return the types that a model records of its custom operators (onnx_facts.declared_types)."""
+    return declared_types.recorded(model.metadata_props, schema.is_known)
+
+
+TypeOf = Callable[[ir.Value], Type | None]
+
+DECLARED = schema.TypeVar("T")
+"""The type variable of all float ports of a custom operator whose types are declared."""
+
+
+class Layouts:
+    """The port groups of a model's nodes, by the schemas of their operators or declared types."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._functions = frozenset(model.functions)
+        self._version = versions(dict(model.graph.opset_imports))
+        self._declared = declared_types.by_operator(declared_in(model))
+
+    def of(self, node: ir.Node, type_of: TypeOf) -> schema.Layout | None:
+        """Return the groups of a node; None if its operator is unknown, or a function of the model."""
+        if self._functions and node.op_identifier() in self._functions:
+            return None
+        if self._declared and (layout := self.declared(node, type_of)):
+            return layout
+        domain, inputs, outputs = node.domain, len(node.inputs), len(node.outputs)
+        return schema.layout(domain, node.op_type, self._version(domain), inputs, outputs)
+
+    def declared(self, node: ir.Node, type_of: TypeOf) -> schema.Layout | None:
+        """Return the groups of a node by declared types; None without a declaration.
+
+        Float ports, and those of unknown type, form one group, which is float32 if it has no inputs: these
+        tell a kernel its type. All others have groups of their own.
+        """
+        declared = self._declared.get((node.domain, node.op_type))
+        if declared is None:
+            return None
+        floats, alone = list[int](), list[schema.Group]()
+        for port, value in (*enumerate(node.inputs), *((~i, value) for i, value in enumerate(node.outputs))):
+            kind = None if value is None else type_of(value)
+            if port in declared.ports:
+                text = _schema_text(declared.ports[port])
+                alone.append(_group(schema.TypeVar(text, port), [port], [text]))
+            elif kind is None or (isinstance(kind, ir.TensorType) and kind.dtype in _ROUNDABLE):
+                floats.append(port)
+            else:
+                alone.append(_group(schema.TypeVar("?", port), [port], []))
+        is_told = any(port >= 0 and node.inputs[port] is not None for port in floats)
+        types = declared.floats if is_told else (ir.DataType.FLOAT,)
+        return (*alone, _group(DECLARED, floats, map(_schema_text, types)))
+
+
+def _group(var: schema.TypeVar, ports: Sequence[int], allowed: Iterable[str]) -> schema.Group:
+    sides = tuple(i for i in ports if i >= 0), tuple(~i for i in ports if i < 0)
+    return schema.Group(var, *sides, frozenset(allowed))
+
+
+def _schema_text(dtype: int) -> str:
+    return f"tensor({ir.DataType(dtype).name.lower()})"
+
+
+_FLOAT32 = _schema_text(ir.DataType.FLOAT)
+_ROUNDABLE = HALF_TYPES | {ir.DataType.FLOAT}
+
+
 class _Inference:
     """Forward inference of node outputs from node inputs, in the order of nodes; bodies with their node."""
 
     def __init__(self, model: ir.Model, declared: Mapping[str, Type]) -> None:
         self.types: Types = {}
-        self._functions = frozenset(model.functions)
-        self._version = versions(dict(model.graph.opset_imports))
+        self._layouts, self._assumed = Layouts(model), dict[ir.Value, Type]()
         self._declared = declared
 
     def graph(self, graph: ir.Graph) -> None:
@@ -137,12 +203,12 @@ class _Inference:
 
     def _groups(self, node: ir.Node) -> None:
         inputs, outputs, types = node.inputs, node.outputs, self.types
-        version = self._version(node.domain)
-        layout = schema.layout(node.domain, node.op_type, version, len(inputs), len(outputs))
-        if self._functions and node.op_identifier() in self._functions:
-            layout = None
+        layout = self._layouts.of(node, self._type_of)
         for group in layout or ():
             group_type = self._bound(node, group)
+            if group.var is DECLARED:
+                self._declared_group(node, group, group_type or tensor(ir.DataType.FLOAT))
+                continue
             for i in group.outputs:
                 self._set(outputs[i], group_type or self._declaration(outputs[i]))
             for i in group.inputs if group_type is not None else ():
@@ -151,6 +217,28 @@ class _Inference:
                     self._set(value, group_type)  # all ports of a group have the same type
         for value in outputs if layout is None else ():
             self._set(value, self._declaration(value))
+
+    def _type_of(self, value: ir.Value) -> Type | None:
+        return self.types.get(value) or self._declaration(value)
+
+    def _declared_group(self, node: ir.Node, group: schema.Group, group_type: Type) -> None:
+        """Set the types of outputs that the model declares; others are assumed if nothing else tells."""
+        for output in (node.outputs[i] for i in group.outputs):
+            known = self._declaration(output) is not None
+            (self.types if known else self._assumed)[output] = group_type
+
+    def assumed(self) -> dict[str, Type]:
+        """Return the types, by name, of outputs of custom operators whose readers could be of these types."""
+        return {
+            value.name: kind
+            for value, kind in self._assumed.items()
+            if value.name and value not in self.types and self._may_be_float(value)
+        }
+
+    def _may_be_float(self, value: ir.Value) -> bool:
+        uses = ((port, self._layouts.of(node, self._type_of) or ()) for node, port in value.uses())
+        groups = (group for port, layout in uses for group in layout if port in group.inputs)
+        return all(_FLOAT32 in group.allowed for group in groups)
 
     def _bound(self, node: ir.Node, group: schema.Group) -> Type | None:
         inputs, types = node.inputs, self.types
@@ -276,16 +364,16 @@ def _of_declarations(types: Types) -> Iterator[str]:
 
 
 def _of_nodes(model: ir.Model, types: Types) -> Iterator[str]:
-    version = versions(model.graph.opset_imports)
+    layouts = Layouts(model)
     for node in model.graph.all_nodes():
-        for values in _alike(node, version(node.domain)):
+        for values in _alike(node, layouts.of(node, types.get)):
             kinds = (types.get(value, value.type) for value in values if value is not None)
             if conflict := _conflict(kinds):
                 name = node.name or next((value.name for value in node.outputs if value.name), "")
                 yield f"{node.op_type} '{name}' has {' and '.join(conflict)} where its schema has one type"
 
 
-def _alike(node: ir.Node, version: int) -> Iterator[list[ir.Value | None]]:
+def _alike(node: ir.Node, layout: schema.Layout | None) -> Iterator[list[ir.Value | None]]:
     """Yield the values at ports of a node, and of its bodies, that must have the same type."""
     bindings = control_flow.bindings(node) if control_flow.may_have_bodies(node) else None
     for binding in bindings or ():
@@ -293,7 +381,6 @@ def _alike(node: ir.Node, version: int) -> Iterator[list[ir.Value | None]]:
             outer = [value for i in binding.inputs for value in node.inputs[i : i + 1]]
             inner = [body.inputs[i] for body, i in binding.enters]
             yield [*outer, *inner, *(body.outputs[i] for body, i in binding.leaves)]
-    layout = schema.layout(node.domain, node.op_type, version, len(node.inputs), len(node.outputs))
     for group in layout or () if bindings is None else ():
         yield [node.inputs[i] for i in group.inputs]
 

@@ -307,3 +307,8 @@ def known_operators(domain: str) -> frozenset[str]:
     own = (s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain)
     contrib_names = (name for contrib_domain, name in contrib_schemas.records() if contrib_domain == domain)
     return frozenset((*own, *contrib_names))
+
+
+def is_known(domain: str, operator: str) -> bool:
+    """Return whether an operator has a schema, at any version."""
+    return operator in known_operators(domain)

@@ -11,6 +11,8 @@
     clear: ...
     deny: ...
     fixed: ...
+    types:
+      com.example:Product: float16      # the types of a custom operator (onnx_facts.declared_types)
 
 No operator may be on two lists of a file. One that is named here leaves its list in the base.
 """
@@ -19,15 +21,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import yaml
+
 from amp_rewrite import arguments
-from amp_rewrite.errors import ListError
+from amp_rewrite.errors import ListError, OptionError
 from amp_rewrite.numerics import half as halves
+from amp_rewrite.onnx_facts import declared_types
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import entries
 from amp_rewrite.policy.entries import Entry, Kind, Operator
@@ -106,7 +111,7 @@ class OpLists:
 
     `half` names the half type that they are for; empty where they name none. `files` are those that they
     were read from. `moved` holds the entries that overrides have replaced, None for
-    an operator that was on no list.
+    an operator that was on no list. `op_types` are the declared types of custom operators (Options).
 
     Examples:
         >>> from amp_rewrite import Options, load_lists, rewrite
@@ -122,6 +127,7 @@ class OpLists:
     files: tuple[Path, ...] = ()
     moved: Mapping[Operator, Entry | None] = dataclasses.field(default_factory=dict[Operator, "Entry | None"])
     half: str = ""
+    op_types: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
 
     def __repr__(self) -> str:
         """Return a line: the name, how many operators are listed, and how many of them were moved."""
@@ -129,7 +135,8 @@ class OpLists:
 
     def __reduce__(self) -> tuple[type[OpLists], tuple[Any, ...]]:
         entries, overrides = dict(self.entries), dict(self.moved)  # the views of them cannot be pickled
-        return OpLists, (self.name, self.description, entries, self.files, overrides, self.half)
+        types = dict(self.op_types)
+        return OpLists, (self.name, self.description, entries, self.files, overrides, self.half, types)
 
     def find(self, domain: str, op_type: str) -> Entry | None:
         """Return the entry of an operator; None when it is on no list.
@@ -161,6 +168,20 @@ class OpLists:
             entries=MappingProxyType({**self.entries, **overrides}),
             moved=MappingProxyType(before),
         )
+
+    def declaring(self, op_types: Mapping[str, str]) -> OpLists:
+        """Return these lists with types of custom operators, which are allowed unless they are on a list.
+
+        Examples:
+            >>> from amp_rewrite import load_lists
+            >>> load_lists("default").declaring({"autoware:Op": "float16"}).find("autoware", "Op").kind.value
+            'allow'
+        """
+        declared = {**self.op_types, **op_types}
+        evidence = Evidence(Authority.LIST, Reason.LISTED, subject=self.name, text=_DECLARED)
+        allowed = dict.fromkeys(declared_types.by_operator(declared), Entry(Kind.ALLOW, evidence))
+        entries = MappingProxyType({**allowed, **self.entries})
+        return replace(self, entries=entries, op_types=MappingProxyType(declared)) if declared else self
 
     @property
     def stands_alone(self) -> bool:
@@ -199,6 +220,7 @@ class OpLists:
 
 
 _ASKED = Evidence(Authority.OVERRIDE, Reason.ASKED)
+_DECLARED = "its types are declared, and the list does not say otherwise"
 
 
 def load(name_or_path: str | Path) -> OpLists:
@@ -228,7 +250,7 @@ def _load_shipped(path: Path) -> OpLists:
 # ---- one file
 
 
-_TOP_KEYS = ("name", "description", "half", "extends", *(kind.value for kind in Kind))
+_TOP_KEYS = ("name", "description", "half", "extends", *(kind.value for kind in Kind), "types")
 
 
 def _load_file(path: Path, trail: tuple[Path, ...]) -> OpLists:
@@ -243,7 +265,35 @@ def _load_file(path: Path, trail: tuple[Path, ...]) -> OpLists:
         entries=MappingProxyType({**base.entries, **entries.read(top.values(), name, _operator)}),
         files=(path, *base.files),
         half=_half(top["half"]) if "half" in top else base.half,
+        op_types={**base.op_types, **dict(_types(top["types"]) if "types" in top else ())},
     )
+
+
+def _types(section: Field) -> Iterator[tuple[str, str]]:
+    if not isinstance(section.value, yaml.MappingNode):
+        raise section.error("the types are not a mapping", "write each operator as domain:Operator: float16")
+    for field in fields(section.file, section.value):
+        try:
+            yield _declaration(field.name, text(field))
+        except OptionError as error:
+            raise field.error(error.problem) from error
+
+
+def declarations(name: str, value: object) -> Mapping[str, str]:
+    """Return the types declared for custom operators by an argument; none for None. Raises OptionError."""
+    example = '{"autoware:Op": "float16,IN1:float32"}'
+    declared = arguments.mapping(name, {} if value is None else value, example)
+    return dict(_declaration(*item) for item in declared.items())
+
+
+def _declaration(operator: str, types: Any) -> tuple[str, str]:
+    key, where = split(operator), f"`Options.op_types` {operator}={types}"
+    if key is None:
+        raise OptionError("is for no operator: write it as domain:Operator", where=where)
+    if schema.is_known(*key):
+        raise OptionError(f"{operator} has a schema, and only custom operators have none", where=where)
+    declared_types.by_operator({operator: types})
+    return schema.written(*key), str(types)
 
 
 def _half(field: Field) -> str:

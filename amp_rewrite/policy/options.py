@@ -206,7 +206,9 @@ class Options:
     proves that the result is the model but for precision, or writes none, `metadata` stores the decisions in
     the metadata of the result. `external_data` is the storage of weights of a result that is a file. With
     `storage_only`, weights that half holds are stored in it, each with a Cast, and all arithmetic stays
-    float32.
+    float32. `op_types` declares the types that kernels of custom operators take, as
+    `{"autoware:Op": "float16,IN1:float32"}`: all float inputs and outputs of a node are float32, or all are
+    float16, but for the second input. Such an operator is allowed, unless it is on a list.
 
     `half`, `target`, `device`, `level`, `io` and `external_data` may be given by name or value (`"bfloat16"`,
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
@@ -249,6 +251,7 @@ class Options:
     unscaled: tuple[str, ...]
     storage_only: bool
     opset: int | None
+    op_types: Mapping[str, str]
 
     def __init__(  # the arguments accept more types than the fields: type checkers read both
         self,
@@ -277,6 +280,7 @@ class Options:
         unscaled: Texts = (),
         storage_only: bool = False,
         opset: int | None = None,
+        op_types: Mapping[str, str] | None = None,
     ) -> None:
         arguments_by_name = locals()
         for name, declared in DECLARED.items():
@@ -329,7 +333,7 @@ class Options:
             >>> Options(half="bfloat16").operator_lists().name
             'bfloat16'
         """
-        return self.lists or load(SHIPPED_FOR[self.half.name])
+        return (self.lists or load(SHIPPED_FOR[self.half.name])).declaring(self.op_types)
 
 
 SHIPPED_FOR = {"float16": "default", "bfloat16": "bfloat16"}
@@ -404,6 +408,8 @@ _LIST = (
 )
 _RANGE = "The smallest and the largest value of an input, from which bounds of all other values follow."
 _DEVICE = "The device for which times are predicted; others by dense TFLOPS in two types, and TB/s."
+_OP_TYPE = "DOMAIN:OP=TYPES"
+_OP_TYPES = "Types that the kernels of a custom operator take: autoware:Op=float16, or half,IN1:float32."
 _FIGURES = "NAME,HALF/SINGLE,TB/S"
 _OPSET = (
     "The opset of the result: every node must mean the same. If not given: raised where that gives more half "
@@ -471,6 +477,7 @@ DECLARED: Mapping[str, Declared] = {
     "keep_softmax": Declared(arguments.flag),
     "certify": _step("certify", "the result is written without the proof of it", in_plan=False),
     "dims": Declared(open_sizes.given),
+    "op_types": Declared(operator_lists.declarations, (DeclaredFlag("--op-type", _OP_TYPES, _OP_TYPE),)),
     "ranges": Declared(checked, (DeclaredFlag("--range", _RANGE, "NAME=LO:HI"),)),
 }
 """Every field of Options, declared once, in the order of the checks; the command's flags derive from it."""

@@ -31,6 +31,7 @@ from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model.traversal import every_node
+from amp_rewrite.onnx_facts import declared_types
 from amp_rewrite.policy.entries import Entry, Kind
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.rewriting import cast_sites, decisions, records
@@ -157,14 +158,20 @@ def read_rescaled(model: ir.Model) -> Rescaled:
         raise ModelError(f"the exponents in its metadata are damaged ({error})"[:200]) from error
 
 
+def declare_types(model: ir.Model, op_types: Mapping[str, str]) -> None:
+    """Record the declared types of operators in the metadata of a model."""
+    if op_types:
+        model.metadata_props[declared_types.KEY] = json.dumps(dict(op_types))
+
+
 def mark_restored(model: ir.Model) -> None:
     """Mark a model as restored to float32 by this version."""
     model.metadata_props[RESTORED] = version.installed()
 
 
-def forget_rescaled(model: ir.Model) -> None:
-    """Remove the exponents from the metadata of a model that stores its values as they are again."""
-    model.metadata_props.pop(RESCALED, None)
+def forget(model: ir.Model, key: str) -> None:
+    """Remove one of our records from the metadata of a model of which it does not hold, or is not wanted."""
+    model.metadata_props.pop(key, None)
 
 
 def write(model: ir.Model, decided: Decisions) -> None:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+
+import onnx_ir as ir
 
 from amp_rewrite import arguments
 from amp_rewrite.analysis.observed import Extremes
 from amp_rewrite.errors import ModelError, OptionError
+from amp_rewrite.onnx_facts import declared_types
+from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.yaml_fields import near
 from amp_rewrite.rewriting.plan_files import SavedPlan
 
 
@@ -57,6 +63,29 @@ def _refuse_overruled(options: object) -> None:
 
 def _is_valid_path(path: object) -> bool:
     return arguments.is_path(path) and bool(os.fspath(path)) and not arguments.flaw_of(path)
+
+
+def check_op_types(model: ir.Model, options: Options) -> Mapping[str, str]:
+    """Return the types that its metadata, lists and options declare for the custom operators of a model.
+
+    Raises OptionError for an operator in `Options.op_types`, or a port of one, that the model lacks.
+    """
+    ports: dict[str, set[int]] = {}
+    functions = {(domain, name) for domain, name, _ in model.functions}
+    for node in (node for graph in (model.graph, *model.functions.values()) for node in graph.all_nodes()):
+        if not schema.is_known(node.domain, node.op_type) and (node.domain, node.op_type) not in functions:
+            both = {*range(len(node.inputs)), *(~i for i in range(len(node.outputs)))}
+            ports.setdefault(schema.written(node.domain, node.op_type), set()).update(both)
+    for operator, types in options.op_types.items():
+        where = f"`Options.op_types` {operator}={types}"
+        if operator not in ports:
+            remedy = near(operator, ports) if ports else ""
+            raise OptionError("the model has no such custom operator", where=where, remedy=remedy)
+        for port in declared_types.parse(types).ports.keys() - ports[operator]:
+            name = f"IN{port}" if port >= 0 else f"OUT{~port}"
+            raise OptionError(f"there is no {name}; they are counted from IN0 and OUT0", where=where)
+    declared = {**element_types.declared_in(model), **options.operator_lists().op_types}
+    return {operator: declared[operator] for operator in ports if operator in declared}
 
 
 def check_output(source: object, output: object, *, in_place: object) -> None:

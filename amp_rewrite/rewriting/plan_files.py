@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,7 @@ class _PlanRecord:
     stored: tuple[_StoredRecord, ...]
     rescaled: Rescaled | None = None
     storage_only: bool = False
+    op_types: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def dump(
@@ -141,6 +142,7 @@ def dump(
         ],
         "rescaled": plan.rescaled and records.plain(plan.rescaled),
         "storage_only": options.storage_only,
+        "op_types": dict(options.op_types),
     }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
@@ -216,6 +218,7 @@ class SavedPlan:
     assumptions: tuple[str, ...]
     rescaled: Rescaled | None
     storage_only: bool
+    op_types: Mapping[str, str]
 
     def over(self, options: Options) -> Options:
         """Return the options with all that the plan decides taken from it."""
@@ -231,6 +234,7 @@ class SavedPlan:
             opset=self.form.opset,
             gate=False,
             storage_only=self.storage_only,
+            op_types=self.op_types,
         )
 
     def entries(self, graph: UnitGraph) -> tuple[Entry, ...]:
@@ -366,4 +370,5 @@ def _saved(content: _PlanRecord, where: str) -> SavedPlan:
         assumptions=content.assumptions,
         rescaled=content.rescaled,
         storage_only=content.storage_only,
+        op_types=content.op_types,
     )

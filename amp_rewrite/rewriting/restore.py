@@ -127,7 +127,7 @@ def _unscale(model: ir.Model) -> tuple[int, str]:
         edits = unscaling.undo(model, annotations.read_rescaled(model))
     except ModelError as error:
         return 0, f"values stay stored times powers of two: {error.problem}"
-    annotations.forget_rescaled(model)
+    annotations.forget(model, annotations.RESCALED)
     return edits, ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -144,11 +144,12 @@ class Proof:
 
     `certificate` is that of the result, once it is proved. CertificateError is raised for a result that is
     not proved. Of a model that is not even proved equal to itself, as one in memory with tensors in the files
-    of several folders, `certificate` says so. The proof is a stage of `timed`; `written` has the tensors that
-    were proved while they were written.
+    of several folders, `certificate` says so. `op_types` are the declared ones. The proof is a stage of
+    `timed`; `written` has the tensors that were proved while they were written.
     """
 
     source: ModelSource
+    op_types: Mapping[str, str] = field(default_factory=dict[str, str])
     timed: Stopwatch = field(default_factory=Stopwatch)
     certificate: Certificate | None = None
     written: WrittenTensors = field(default_factory=WrittenTensors)
@@ -174,17 +175,16 @@ class Proof:
             source, result = InFolder(source, folder), InFolder(result, folder)
         elif isinstance(result, Path):
             result = JustWritten(result, self.written)
-        certificate = _certified(source, result)
-        return certificate, certificate if certificate.proved else _certified(source, source)
+        certificate = self._certified(source, result)
+        return certificate, certificate if certificate.proved else self._certified(source, source)
+
+    def _certified(self, source: Any, result: Any) -> Certificate:
+        try:
+            return certify(source, result, op_types=self.op_types)
+        except ModelError as error:
+            return Certificate(False, 0, problem=error.problem)
+        except Exception as error:  # a fault in the prover proves nothing; its traceback must stay visible
+            return Certificate(False, 0, problem=f"the proof failed ({type(error).__name__}: {error})")
 
 
 _REPORT = "please report this fault of amp-rewrite; `Options.certify=False` writes it all the same"
-
-
-def _certified(source: Any, result: Any) -> Certificate:
-    try:
-        return certify(source, result)
-    except ModelError as error:
-        return Certificate(False, 0, problem=error.problem)
-    except Exception as error:  # a fault in the prover proves nothing, and its traceback must stay visible
-        return Certificate(False, 0, problem=f"the proof failed ({type(error).__name__}: {error})")

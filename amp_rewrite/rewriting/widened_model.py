@@ -116,6 +116,7 @@ class _Widener:
         self._root, self._halves, self._kept_io = model.graph, halves, kept_io
         self._types: Types = element_types.infer(model)
         self._version = element_types.versions(model.graph.opset_imports)
+        self._layouts = element_types.Layouts(model)
         self._lists_weights = model.ir_version < constants.CONSTANT_INPUTS_BELOW
         self._names, self._placer = UniqueNames(graphs(model.graph)), Placer()
         self._redirections: list[Redirection] = []
@@ -146,8 +147,7 @@ class _Widener:
         """Return whether an operator has a schema that accepts its types with float32 in place of half."""
         if node.op_type == "BitCast":
             return not any(self._is_half(value) for value in (*node.inputs, *node.outputs))
-        inputs, outputs, version = len(node.inputs), len(node.outputs), self._version(node.domain)
-        return schema.layout(node.domain, node.op_type, version, inputs, outputs) is not None
+        return self._layouts.of(node, self._types.get) is not None
 
     def _is_half(self, value: ir.Value | None) -> bool:
         kind = None if value is None else self._types.get(value)
