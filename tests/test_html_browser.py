@@ -40,7 +40,7 @@ def browser():
         opened.close()
 
 
-def written(proto, folder, *flags):
+def written(proto, folder, *flags, exit_code=0):
     """The report that the command line writes of a model, with or without a run."""
     onnx.save(proto, folder / "model.onnx")
     command = [
@@ -51,7 +51,7 @@ def written(proto, folder, *flags):
         str(folder / "report.html"),
     ]
     result = CliRunner().invoke(main, [*command, *flags])
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == exit_code, result.output
     return folder / "report.html"
 
 
@@ -211,6 +211,23 @@ def test_the_overview_has_the_verdict_and_the_numbers(browser, demo_report):
         assert shown.page.locator("#overview svg").count() == 3
         for heading in ("Summary", "Coverage", "Verification", "Nodes that add most error"):
             assert heading in text
+
+
+def test_a_failure_opens_at_the_node_to_look_at(browser, tmp_path):
+    """It is selected and in sight, its panel open, its way to the output drawn."""
+    pytest.importorskip("onnxruntime", reason="the comparison runs models")
+    flags = ("--level", "unsafe-force-all", "--tolerance", "error=1e-6")
+    with Shown(browser, written(demo.network(), tmp_path, *flags, exit_code=1)) as shown:
+        assert shown.page.text_content("#details .title") == "score_softmax"
+        assert "Compared with the original" in shown.details()
+        shown.page.wait_for_timeout(600)
+        x, y, scale = shown.place(shown.index("score_softmax"))
+        size = shown.page.evaluate("[canvas.clientWidth, canvas.clientHeight]")
+        assert (x, y) == pytest.approx([length / 2 for length in size], abs=2)
+        assert scale >= 0.9
+        path = shown.page.evaluate("ampReport.path.map((i) => ampReport.data.boxes[i].name)")
+        assert (path[:2], path[-1]) == (["score_softmax", "context_matmul"], "probabilities")
+        assert shown.complaints == []
 
 
 def hostile():

@@ -137,6 +137,7 @@ def test_errors_stand_at_the_boxes_that_make_the_values():
         verdict_text.cells(output) for output in evidence.verdict.outputs
     ]
     assert data["verification"]["ok"] is True
+    assert data["suspect"] is None
     assert set(shown.pictures) == {"errors", "ranges"}
 
 
@@ -285,5 +286,6 @@ def test_a_verdict_that_fails_says_what_is_next(tmp_path):
     assert said.exit_code == 1
     shown = (tmp_path / "p.html").read_text()
     data = json.loads(re.search(r'id="data">(.*?)</script>', shown, re.DOTALL)[1])
+    assert f"look at Softmax '{data['boxes'][data['suspect']]['name']}'" in said.stdout
     assert data["verification"]["next"]
     assert all(line in said.stdout for line in data["verification"]["next"])

@@ -91,6 +91,7 @@ def plain(report: HtmlReport) -> dict[str, Any]:
         "causes": [records.plain(cause.text) | {"boxes": cause.boxes} for cause in view.causes],
         "reasons": [_plain_reason(reason) for reason in view.reasons],
         "errors": list(map(_plain_error, report.errors)),
+        "suspect": report.suspect,
         "pictures": list(map(pictures.plain, report.pictures.values())),
         "placement": _plain_placement(report.placement) if report.placement else None,
         "step": step and {"lines": _lines(step.lines), "parts": [part and part.value for part in step.parts]},

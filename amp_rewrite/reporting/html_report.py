@@ -164,6 +164,13 @@ class HtmlReport:
         return tuple(_box_errors(self.decided.graph.boxes, blame.nodes)) if blame else ()
 
     @property
+    def suspect(self) -> int | None:
+        """The box of the node to look at after a comparison that does not pass; None where there is none."""
+        verdict = self.evidence.verdict
+        worst = verdict.blame.worst if verdict and verdict.blame and not verdict.ok else None
+        return next((at.box for at in self.errors if at.error == worst), None)
+
+    @property
     def pictures(self) -> dict[str, Picture]:
         """The charts, by their file names (PICTURES)."""
         evidence = self.evidence

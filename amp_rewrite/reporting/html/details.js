@@ -103,6 +103,23 @@ const Details = (() => {
     return [...chain];
   }
 
+  /** The shortest way from a box to an output of the model; out of a body it leads to the body's node. */
+  function pathOf({ boxes, wires, frames }, index) {
+    const consumers = d3.rollup(wires, (all) => all.map(([, target]) => target), ([source]) => source);
+    const before = new Map([[index, null]]);
+    for (const at of before.keys()) {
+      const { graph } = boxes[at];
+      const next = consumers.get(at) || (graph ? [frames[graph].owner] : []);
+      if (!next.length && boxes[at].operator === "output") {
+        const path = [];
+        for (let back = at; back !== null; back = before.get(back)) path.unshift(back);
+        return path;
+      }
+      for (const one of next) if (!before.has(one)) before.set(one, at);
+    }
+    return [];
+  }
+
   function step(data, unit, depth, go) {
     const { box, unit: unitName, colour, rule, kind, reason, range } = data.reasons[unit];
     const link = !depth ? null : box === null ? name(unitName) : boxLink(data, box, go);
@@ -239,5 +256,5 @@ const Details = (() => {
     return [el("h3", {}, "Inside"), el("p", {}, boxLink(data, frame.owner, go), " ", name(frame.title))];
   }
 
-  return { show, chainOf, boxLink };
+  return { show, chainOf, pathOf, boxLink };
 })();

@@ -58,6 +58,7 @@ const Drawing = (() => {
     const pen = { context, k, seen, look, colours: look.colours };
     scene.frames.slice(1).forEach((frame) => drawFrame(pen, frame));
     if (k >= SHOWS.wires) drawWires(pen, scene);
+    drawPath(pen, scene);
     drawChain(pen, scene);
     scene.boxes.forEach((box, i) => isSeen(seen, box) && drawBox(pen, box, i));
     scene.blocks.forEach((block) => drawHeading(pen, block));
@@ -232,8 +233,7 @@ const Drawing = (() => {
     context.lineWidth = Math.max(2, 1.6 / k);
     context.beginPath();
     for (const wire of look.wiresAt.get(selected) || []) {
-      if (wires[wire].points) curve.context(context)(wires[wire].points);
-      else leap(context, boxes[wires[wire].source], boxes[wires[wire].target]);
+      drawWire(context, wires[wire], boxes);
     }
     context.stroke();
     drawBodies(context, k, boxes[selected], frames);
@@ -241,6 +241,25 @@ const Drawing = (() => {
     context.lineWidth = Math.max(3, 2.5 / k);
     outline(context, boxes[selected], Math.max(3, 3 / k));
     context.stroke();
+  }
+
+  function drawWire(context, { source, target, points }, boxes) {
+    if (points) curve.context(context)(points);
+    else leap(context, boxes[source], boxes[target]);
+  }
+
+  /** The way from the selected box to an output of the model: a broad band along its wires. */
+  function drawPath({ context, k, look, colours }, { boxes, wires }) {
+    context.strokeStyle = colours.select;
+    context.lineWidth = Math.max(7, 4 / k);
+    context.globalAlpha = 0.2;
+    context.beginPath();
+    for (const [source, target] of d3.pairs(look.path)) {
+      const wire = look.wiresAt.get(source)?.find((at) => wires[at].target === target);
+      if (wire !== undefined) drawWire(context, wires[wire], boxes);
+    }
+    context.stroke();
+    context.globalAlpha = 1;
   }
 
   /** The chain of causes of the selected box: lines below the boxes, and a ring around each. */

@@ -81,7 +81,8 @@
   }
 
   function show(index) {
-    view.set({ selected: index, chain: index === null ? [] : chainOf(index) });
+    const [chain, path] = index === null ? [[], []] : [chainOf(index), Details.pathOf(shown, index)];
+    view.set({ selected: index, chain, path });
     byId("details").hidden = index === null;
     if (index !== null) Details.show(byId("details"), shown, index, select, shown === data ? goExecuted : goPlanned);
   }
@@ -176,9 +177,13 @@
     get scene() {
       return sceneOf(shown);
     },
+    get path() {
+      return view.path();
+    },
     locate: view.locate,
     drawing,
     scale: view.scale,
   };
+  if (data.suspect !== null) select(data.suspect);
   document.body.dataset.ready = "true";
 })();

@@ -13,6 +13,7 @@ const View = (() => {
     const look = {
       selected: null,
       chain: [],
+      path: [],
       found: null,
       weigh: null,
       colours: null,
@@ -93,7 +94,7 @@ const View = (() => {
     /** Shows another scene, as a whole. */
     function use(another) {
       scene = another;
-      Object.assign(look, { selected: null, chain: [], found: null, wiresAt: wiresAt(scene) });
+      Object.assign(look, { selected: null, chain: [], path: [], found: null, wiresAt: wiresAt(scene) });
       selection.interrupt().call(zoom.transform, fit());
     }
 
@@ -128,6 +129,7 @@ const View = (() => {
       reveal,
       set,
       use,
+      path: () => look.path,
       scale: () => transform.k,
       fit: () => go(fit()),
       zoomBy: (factor) => zoom.scaleBy(selection.transition().duration(200), factor),
