@@ -299,7 +299,10 @@ def test_five_thousand_nodes_are_drawn_apart(browser, tmp_path):
     proto = Transformer(6000).model()
     report = written(proto, tmp_path, "--dry-run")
     with Shown(browser, report) as shown:
-        boxes = shown.page.evaluate("ampReport.scene.boxes.map(({x, y, w, h}) => [x, y, w, h])")
+        assert shown.page.evaluate("ampReport.scene.items.length") < 10  # equal layers are one box
+        shown.page.click("#fold")
+        shown.page.wait_for_timeout(600)
+        boxes = shown.page.evaluate("ampReport.scene.items.map(({x, y, w, h}) => [x, y, w, h])")
         assert len(boxes) > 5000
         assert overlaps(np.array(boxes)) == 0
         inside = """() => { const c = document.getElementById("canvas");
@@ -309,6 +312,36 @@ def test_five_thousand_nodes_are_drawn_apart(browser, tmp_path):
         name = proto.graph.node[-1].name
         shown.find(name)
         assert name in shown.details()
+        assert shown.complaints == []
+
+
+def test_repeated_layers_are_one_box_until_they_are_opened(browser, tmp_path):
+    """A click opens them into a box each, and that into its nodes; search opens one layer, a button all."""
+    proto = Transformer(200).model()
+    with Shown(browser, written(proto, tmp_path, "--no-verify")) as shown:
+        texts = "ampReport.scene.items.filter((i) => i.layers).map((i) => i.operator)"
+        count = len(shown.page.evaluate("ampReport.data.layers[0]")) - 1
+        assert shown.page.evaluate(texts) == [f"{count} layers of 50 nodes"]
+
+        def click(item):
+            x, y, _ = shown.place(item)
+            shown.page.click("#canvas", position={"x": x, "y": y})
+            shown.page.wait_for_timeout(600)
+
+        start, other, *_ = shown.page.evaluate("ampReport.data.layers[0]")
+        click(start)
+        assert shown.page.evaluate(texts) == [f"layer {i + 1} of {count}" for i in range(count)]
+        click(other)
+        assert shown.page.evaluate(texts) == [f"layer {i + 1} of {count}" for i in range(count) if i != 1]
+        click(other)
+        assert "Why" in shown.details()
+        shown.page.click("#fold")
+        assert shown.page.evaluate("ampReport.scene.items.length") < 10
+        shown.find(proto.graph.node[-1].name)
+        assert shown.page.evaluate(texts) == [f"{count - 1} layers of 50 nodes"]
+        shown.page.click("#fold")
+        shown.page.click("#fold")
+        assert shown.page.evaluate(texts) == []
         assert shown.complaints == []
 
 
@@ -323,7 +356,8 @@ def test_many_executed_nodes_are_drawn_apart(browser, tmp_path, monkeypatch):
         assert shown.page.evaluate(layouts) == 1
         shown.page.check("#executed")
         assert shown.page.evaluate(layouts) == 2
-        boxes = shown.page.evaluate("ampReport.scene.boxes.map(({x, y, w, h}) => [x, y, w, h])")
+        shown.page.click("#fold")
+        boxes = shown.page.evaluate("ampReport.scene.items.map(({x, y, w, h}) => [x, y, w, h])")
         assert len(boxes) > 1000
         assert overlaps(np.array(boxes)) == 0
         assert shown.complaints == []
@@ -343,7 +377,7 @@ def test_real_models_open_without_a_complaint(browser, tmp_path, name):
     result = CliRunner().invoke(main, ["explain", str(SHARED / name / "model.onnx"), "--html", str(report)])
     assert result.exit_code == 0, result.output
     with Shown(browser, report) as shown:
-        boxes = shown.page.evaluate("ampReport.scene.boxes.map(({x, y, w, h}) => [x, y, w, h])")
+        boxes = shown.page.evaluate("ampReport.scene.items.map(({x, y, w, h}) => [x, y, w, h])")
         assert overlaps(np.array(boxes)) == 0
         assert shown.complaints == []
 
@@ -416,7 +450,7 @@ def test_the_executed_graph_is_drawn_beside_the_plan(browser, placed_report):
     """A switch shows it: drawn apart, in the colours of its precision, with its own search."""
     with Shown(browser, placed_report) as shown:
         shown.page.check("#executed")
-        boxes = shown.page.evaluate("ampReport.scene.boxes.map(({x, y, w, h}) => [x, y, w, h])")
+        boxes = shown.page.evaluate("ampReport.scene.items.map(({x, y, w, h}) => [x, y, w, h])")
         assert overlaps(np.array(boxes)) == 0
         drawn = shown.page.evaluate("ampReport.data.boxes.map(({operator, shade}) => [operator, shade])")
         assert ["com.microsoft:FusedMatMul", "full"] in drawn

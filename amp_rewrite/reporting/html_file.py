@@ -118,6 +118,7 @@ def _plain_graph(graph: DrawnGraph) -> dict[str, Any]:
         "frames": records.plain(graph.frames),
         "boxes": records.plain(graph.boxes),
         "wires": [[wire.source, wire.target] for wire in graph.wires],
+        "layers": graph.layers,
     }
 
 

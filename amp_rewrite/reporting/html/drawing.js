@@ -60,7 +60,7 @@ const Drawing = (() => {
     if (k >= SHOWS.wires) drawWires(pen, scene);
     drawPath(pen, scene);
     drawChain(pen, scene);
-    scene.boxes.forEach((box, i) => isSeen(seen, box) && drawBox(pen, box, i));
+    scene.items.forEach((item) => isSeen(seen, item) && drawBox(pen, item));
     scene.blocks.forEach((block) => drawHeading(pen, block));
     drawSelection(pen, scene);
   }
@@ -125,28 +125,63 @@ const Drawing = (() => {
     context.bezierCurveTo(source.x, y0 + 60, target.x, y1 - 60, target.x, y1);
   }
 
-  function drawBox(pen, box, index) {
+  function drawBox(pen, box) {
     const { context, k, look, colours } = pen;
-    context.globalAlpha = look.found && !look.found.has(index) ? 0.22 : 1;
+    const isFound = !look.found || d3.range(box.from, box.to).some((index) => look.found.has(index));
+    context.globalAlpha = isFound ? 1 : 0.22;
+    if (box.layers) drawStack(pen, box);
     outline(context, box, 0);
-    const fill = look.weigh ? weighed(pen, index) : colours[box.shade] || colours.half;
+    const fill = colour(box, look.weigh, colours);
     context.fillStyle = fill;
     context.fill();
-    if (box.shade === "border") drawEdge(pen);
+    if (box.shade === "border" || box.layers) drawEdge(pen);
+    if (box.layers) drawShares(pen, box);
     if (box.shade === "mixed" && !look.weigh) drawOtherHalf(pen, box);
     if (k >= SHOWS.kind) drawKinds(pen, box);
     if (k >= SHOWS.operator) drawWords(pen, box, inkOn(pen, box, fill));
     context.globalAlpha = 1;
   }
 
-  /** The colour of a box by its weight: from 0 to 1, or the name of a colour; boxes without one are pale. */
-  function weighed({ look, colours }, index) {
-    return weight(look.weigh(index), colours);
+  /** The colour of a box: by its weight if there are weights, else by its shade. */
+  function colour(box, weigh, colours) {
+    if (box.layers) return colours.paper;
+    return weigh ? weight(weigh(box.from), colours) : colours[box.shade] || colours.half;
   }
 
+  /** The colour of a weight: from 0 to 1, or the name of a colour; boxes without one are pale. */
   function weight(found, colours) {
     if (found === null) return colours.frame;
     return typeof found === "string" ? colours[found] : colours.scale(found);
+  }
+
+  /** The outlines of further sheets behind folded layers. */
+  function drawStack({ context, k, colours }, box) {
+    for (const shift of [8, 4]) {
+      outline(context, { ...box, x: box.x + shift, y: box.y - shift }, 0);
+      context.fillStyle = colours.paper;
+      context.fill();
+      drawEdge({ context, k, colours });
+    }
+  }
+
+  const PRECISIONS = { half: ["half"], mixed: ["half", "full"], full: ["full"] };
+
+  /** A bar with the share of each colour among the boxes of folded layers. */
+  function drawShares({ context, look, colours }, box) {
+    const all = box.shades.flatMap((shade, i) =>
+      look.weigh ? (look.weigh(box.from + i) ?? []) : PRECISIONS[shade] || [],
+    );
+    const shares = d3.rollups(
+      d3.sort(all, (a, b) => d3.descending(a, b)),
+      (same) => same.length / all.length,
+      (each) => (typeof each === "number" ? Math.round(each * 8) / 8 : each),
+    );
+    let x = box.x - box.w / 2 + 12;
+    for (const [each, share] of shares) {
+      context.fillStyle = weight(each, colours);
+      context.fillRect(x, box.y + box.h / 2 - 15, share * (box.w - 24), 7);
+      x += share * (box.w - 24);
+    }
   }
 
   /** A text colour that is readable on a box. */
@@ -202,14 +237,15 @@ const Drawing = (() => {
     const small = box.h < 30;
     const named = k >= SHOWS.name && !small && box.name;
     const room = box.w - 30;
+    const middle = box.layers ? box.y - 10 : box.y;
     context.font = `600 ${small ? 11 : 13}px ${FONT}`;
     const words = box.shade === "cast" && !box.executed ? box.name.replace(/^.* to /s, "Cast to ") : box.operator;
     const label = box.shade === "border" ? box.name : words;
     const keep = label.includes(":") ? "end" : "start"; // the operator matters more than its domain
-    write(context, label, box.x, box.y + (named ? -3 : 4), room, "center", ink, keep);
+    write(context, label, box.x, middle + (named ? -3 : 4), room, "center", ink, keep);
     if (!named) return;
     context.font = `10.5px ${FONT}`;
-    write(context, box.name, box.x, box.y + 12, room, "center", ink, "end");
+    write(context, box.name, box.x, middle + 12, room, "center", ink, "end");
   }
 
   /** Text, truncated at its end or beginning if it is too wide. */
@@ -255,7 +291,8 @@ const Drawing = (() => {
     context.globalAlpha = 0.2;
     context.beginPath();
     for (const [source, target] of d3.pairs(look.path)) {
-      const wire = look.wiresAt.get(source)?.find((at) => wires[at].target === target);
+      const to = boxes[target].from;
+      const wire = look.wiresAt.get(boxes[source].from)?.find((at) => wires[at].target === to);
       if (wire !== undefined) drawWire(context, wires[wire], boxes);
     }
     context.stroke();
@@ -291,5 +328,5 @@ const Drawing = (() => {
     }
   }
 
-  return { draw, palette, weight };
+  return { draw, palette, colour };
 })();

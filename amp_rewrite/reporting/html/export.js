@@ -17,7 +17,7 @@ const Export = (() => {
       svg("rect", { x: box[0], y: box[1], width: box[2], height: box[3], fill: colours.paper }),
       ...scene.frames.slice(1).map((frame) => framed(frame, colours)),
       ...scene.wires.map((wire) => wired(wire, scene.boxes, colours)),
-      ...scene.boxes.map((one, index) => boxed(one, colourOf(index), colours)),
+      ...scene.items.map((item) => boxed(item, colourOf(item), colours)),
     );
     return new XMLSerializer().serializeToString(root);
   }
@@ -51,7 +51,7 @@ const Export = (() => {
       "g",
       {},
       svg("title", {}, `${box.operator} ${box.name}`),
-      svg("rect", { ...place, rx: round, fill, stroke: box.shade === "border" ? colours.wire : null }),
+      svg("rect", { ...place, rx: round, fill, stroke: box.shade === "border" || box.layers ? colours.wire : null }),
       svg("text", { x: box.x, y: box.y + 4, "font-size": 12, "text-anchor": "middle", fill: ink }, cut(title)),
     );
   }

@@ -17,6 +17,8 @@
   byId("verdict").textContent = data.verification.said;
   byId("verdict").className = `verdict ${stateOf(data.verification.ok)}`;
   const executed = Execution.graphOf(data);
+  // the layers that are not folded, and the sequences of layers
+  for (const graph of [data, executed]) if (graph) graph.open = new Set();
   const hasRanges = data.reasons.some(({ range }) => range);
   const [goPlanned, goExecuted] = [data, executed].map((graph) => (index) => {
     use(graph);
@@ -57,8 +59,22 @@
     search.use(graph);
   }
 
-  /** Selects a box and brings it into view; null selects nothing. */
+  /** Lays the graph out again with other layers folded. */
+  function refold(change) {
+    change();
+    scenes.delete(shown);
+    view.use(sceneOf(shown), true);
+  }
+
+  /** The first box of the layer of a box that is folded; undefined for others. */
+  function layerOf(index) {
+    return sceneOf(shown).boxes[index].layers?.findLast((start) => start <= index);
+  }
+
+  /** Opens the layer of a box if it is folded, selects the box and brings it into view; null selects nothing. */
   function select(index) {
+    const layer = index === null ? undefined : layerOf(index);
+    if (layer !== undefined) refold(() => shown.open.add(layer));
     show(index);
     if (index !== null) view.focus(index);
   }
@@ -76,8 +92,25 @@
   /** Handles a click in the graph; a click outside all boxes also ends highlighting. */
   function pick(index) {
     if (index === null) view.set({ found: null });
+    else if (layerOf(index) !== undefined) return unfold(sceneOf(shown).boxes[index]);
     show(index);
     if (index !== null) view.reveal(index);
+  }
+
+  /** Opens folded layers: into one box for each layer, and that into its boxes. */
+  function unfold({ layers, from, to }) {
+    const isOne = layers.indexOf(to) - layers.indexOf(from) === 1;
+    refold(() => shown.open.add(isOne ? from : layers));
+    view.focus(from);
+  }
+
+  /** Folds all layers, or opens all where all are folded. */
+  function foldAll() {
+    show(null);
+    const all = shown.layers.flatMap((starts) => starts.slice(0, -1));
+    const isFolded = !shown.open.size;
+    refold(() => (shown.open = new Set(isFolded ? all : [])));
+    view.fit();
   }
 
   function show(index) {
@@ -92,7 +125,7 @@
     const tip = byId("tip");
     tip.hidden = index === null;
     if (tip.hidden) return;
-    const box = shown.boxes[index];
+    const box = sceneOf(shown).boxes[index];
     tip.replaceChildren(Dom.el("b", {}, box.operator), " ", Dom.name(box.name));
     tip.style.transform = `translate(${place[0] + 14}px, ${place[1] + 16}px)`;
   }
@@ -131,16 +164,19 @@
   /** The graph that is shown as SVG, in the colours that it has. */
   function drawing() {
     const colours = Drawing.palette();
+    const weigh = weights();
+    return Export.text(sceneOf(shown), colours, (item) => Drawing.colour(item, weigh, colours));
+  }
+
+  /** The weights of boxes in this mode; null where their shades colour them. */
+  function weights() {
     const weighs = { error: errors, range: ranges, step: () => Step.colours(data) };
-    const weigh = weighs[document.body.dataset.mode]?.() ?? null;
-    const plain = (index) => colours[shown.boxes[index].shade] || colours.half;
-    return Export.text(sceneOf(shown), colours, weigh ? (index) => Drawing.weight(weigh(index), colours) : plain);
+    return weighs[document.body.dataset.mode]?.() ?? null;
   }
 
   function setMode(mode) {
     document.body.dataset.mode = mode;
-    const weighs = { error: errors, range: ranges, step: () => Step.colours(data) };
-    view.set({ weigh: weighs[mode]?.() ?? null });
+    view.set({ weigh: weights() });
   }
 
   byId("graphs").hidden = !executed;
@@ -153,6 +189,8 @@
   document.querySelectorAll("input[name=mode]").forEach((input) => {
     input.addEventListener("change", () => setMode(input.value));
   });
+  byId("fold").hidden = ![data, executed].some((graph) => graph?.layers.length);
+  byId("fold").addEventListener("click", foldAll);
   byId("fit").addEventListener("click", view.fit);
   byId("save").addEventListener("click", () => Export.save(drawing(), `${file}.svg`));
   byId("in").addEventListener("click", () => view.zoomBy(1.6));

@@ -57,8 +57,7 @@ const View = (() => {
     function at(event) {
       const [x, y] = transform.invert(d3.pointer(event, canvas));
       const hit = (box) => Math.abs(x - box.x) <= box.w / 2 && Math.abs(y - box.y) <= box.h / 2;
-      const index = scene.boxes.findIndex(hit);
-      return index < 0 ? null : index;
+      return scene.items.find(hit)?.from ?? null;
     }
 
     function go(target) {
@@ -91,10 +90,12 @@ const View = (() => {
         focus(index);
     }
 
-    /** Shows another scene, as a whole. */
-    function use(another) {
+    /** Shows another scene, as a whole or, if it is of the same graph, where this one was. */
+    function use(another, isSame = false) {
       scene = another;
-      Object.assign(look, { selected: null, chain: [], path: [], found: null, wiresAt: wiresAt(scene) });
+      look.wiresAt = wiresAt(scene);
+      if (isSame) return redraw();
+      Object.assign(look, { selected: null, chain: [], path: [], found: null });
       selection.interrupt().call(zoom.transform, fit());
     }
 
