@@ -90,6 +90,11 @@ class Shown:
         """Where a box is drawn: its place on the canvas, and how large things are."""
         return self.page.evaluate("i => [...ampReport.locate(i), ampReport.scale()]", index)
 
+    def fit(self):
+        """Shows the whole graph."""
+        self.page.click("#fit")
+        self.page.wait_for_timeout(600)  # the journey takes 350 ms
+
     def colour(self, index):
         """The colour of a box near its lower right corner, where no words are, as red, green and blue."""
         x, y, scale = self.place(index)
@@ -128,9 +133,32 @@ def test_it_opens_without_a_complaint_and_asks_for_nothing(browser, demo_report)
 def test_nodes_are_drawn_in_the_colour_of_their_precision(browser, demo_report, scheme):
     """Half, float32 and Casts can be told apart, in the palette of the scheme."""
     with Shown(browser, demo_report, scheme) as shown:
+        shown.fit()
         for name, colour in (("stem_conv1", "half"), ("rms_sqrt", "full"), ("refine_keep", "other")):
             assert shown.colour(shown.index(name)) == shown.palette(colour), name
         assert len({shown.palette(name) for name in ("half", "full", "other", "cast", "paper")}) == 5
+
+
+def test_texts_are_readable_when_it_opens(browser, demo_report, tmp_path):
+    """A small graph is in sight as a whole; of others the beginning, names at least 10 pixels high."""
+    with Shown(browser, written(model(DOWNSTREAM), tmp_path, "--no-verify")) as shown:
+        size = shown.page.evaluate("[canvas.clientWidth, canvas.clientHeight]")
+        places = [shown.place(i) for i in range(shown.page.evaluate("ampReport.data.boxes.length"))]
+        assert all(0 < x < size[0] and 0 < y < size[1] for x, y, _ in places)
+    with Shown(browser, demo_report) as shown:
+        x, y, scale = shown.place(shown.index("image"))
+        assert x > 0
+        assert y > 66  # below the bar
+        assert 12 * scale > 10
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"), [("attention", "attention"), ("layers.11/attention", "lay…ention"), ("", "")]
+)
+def test_long_names_are_cut_in_the_middle(browser, demo_report, text, cut):
+    """More is left of the end than of the beginning."""
+    with Shown(browser, demo_report) as shown:
+        assert shown.page.evaluate("text => Dom.cut(text, 10)", text) == cut
 
 
 def test_a_cast_stands_out(browser, demo_report):
@@ -175,6 +203,7 @@ def test_search_says_when_nothing_is_found(browser, demo_report):
 def test_a_click_on_a_node_shows_its_chain_of_causes(browser, tmp_path, proto, name, last):
     """The panel has every step that `explain` prints, and a link to each cause, in float32 and in half."""
     with Shown(browser, written(proto, tmp_path, "--no-verify")) as shown:
+        shown.fit()
         x, y, _ = shown.place(shown.index(name))
         shown.page.click("#canvas", position={"x": x, "y": y})
         analysis = analyze(proto)
@@ -191,13 +220,13 @@ def test_a_click_on_a_node_shows_its_chain_of_causes(browser, tmp_path, proto, n
 def test_the_error_of_a_node_stands_beside_its_decision(browser, demo_report):
     """What the comparison found of a node is in its panel, and boxes can be coloured by it."""
     with Shown(browser, demo_report) as shown:
+        shown.fit()
         before = shown.colour(shown.index("score_softmax"))
         shown.find("score_softmax")
         assert "relative error" in shown.details()
         shown.page.click("#details .close")
         shown.page.check("#by-error")
-        shown.page.click("#fit")
-        shown.page.wait_for_timeout(600)
+        shown.fit()
         assert shown.colour(shown.index("score_softmax")) != before
 
 
@@ -250,8 +279,7 @@ def test_the_graph_can_be_coloured_by_range(browser, tmp_path):
     report = written(demo.network(), tmp_path, "--range", "image=0:1")
     with Shown(browser, report) as shown:
         shown.page.click("#by-range")
-        shown.page.click("#fit")
-        shown.page.wait_for_timeout(500)
+        shown.fit()
         assert shown.complaints == []  # reading pixels below makes the browser complain
         assert shown.colour(shown.index("stem_conv3")) == shown.palette("known-proven")
         assert shown.colour(shown.index("refine_matmul")) == shown.palette("known-unknown")
@@ -301,7 +329,7 @@ def test_five_thousand_nodes_are_drawn_apart(browser, tmp_path):
     with Shown(browser, report) as shown:
         assert shown.page.evaluate("ampReport.scene.items.length") < 10  # equal layers are one box
         shown.page.click("#fold")
-        shown.page.wait_for_timeout(600)
+        shown.fit()
         boxes = shown.page.evaluate("ampReport.scene.items.map(({x, y, w, h}) => [x, y, w, h])")
         assert len(boxes) > 5000
         assert overlaps(np.array(boxes)) == 0
@@ -454,6 +482,7 @@ def test_the_executed_graph_is_drawn_beside_the_plan(browser, placed_report):
         assert overlaps(np.array(boxes)) == 0
         drawn = shown.page.evaluate("ampReport.data.boxes.map(({operator, shade}) => [operator, shade])")
         assert ["com.microsoft:FusedMatMul", "full"] in drawn
+        shown.fit()
         assert shown.colour(drawn.index(["com.microsoft:FusedMatMul", "full"])) == shown.palette("full")
         assert shown.page.is_disabled("#by-error")
         shown.find("FusedMatMul")

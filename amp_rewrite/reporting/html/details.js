@@ -3,6 +3,7 @@
 /* The panel with the details of one box. */
 const Details = (() => {
   const { el, name } = Dom;
+  const LONGEST = 64; // characters of a name in a link
   const SHOWN = 8; // links of a chain that are shown at first
   const SHADES = {
     half: (half) => half,
@@ -56,13 +57,9 @@ const Details = (() => {
 
   function originList(data, all, cross) {
     const items = all.map(({ operator, name: called, box }) =>
-      el("li", {}, box === null ? [el("span", {}, operator, " "), name(called)] : crossLink(data.other, box, cross)),
+      el("li", {}, box === null ? [el("span", {}, operator, " "), name(called)] : boxLink(data.other, box, cross)),
     );
     return el("ul", { class: "links" }, ...items);
-  }
-
-  function crossLink(other, index, cross) {
-    return boxLink(other, index, cross);
   }
 
   /** The executed node that a planned one became. */
@@ -71,7 +68,7 @@ const Details = (() => {
     if (executedAs === undefined || shade === "border") return [];
     const gone = "onnxruntime executes no such node: it is folded, or removed.";
     if (executedAs === null) return [el("h3", {}, "Executed as"), el("p", {}, gone)];
-    return [el("h3", {}, "Executed as"), el("p", {}, crossLink(data.other, executedAs, cross))];
+    return [el("h3", {}, "Executed as"), el("p", {}, boxLink(data.other, executedAs, cross))];
   }
 
   function decided(data, index, go) {
@@ -142,13 +139,8 @@ const Details = (() => {
 
   function boxLink(data, index, go) {
     const { operator, name: called } = data.boxes[index];
-    return el(
-      "button",
-      { type: "button", class: "link", onclick: () => go(index) },
-      operator,
-      " ",
-      name(called),
-    );
+    const button = { type: "button", class: "link", title: called, onclick: () => go(index) };
+    return el("button", button, operator, " ", name(Dom.cut(called, LONGEST)));
   }
 
   /** The boxes on both sides of a Cast. */

@@ -38,5 +38,11 @@ const Dom = (() => {
     return el("bdi", { class: "name" }, ...parts.flatMap((part, i) => (i ? [el("wbr"), part] : [part])));
   }
 
-  return { el, svg, name };
+  /** A text of at most so many characters, cut in the middle: the end of a name tells more than its beginning. */
+  function cut(text, most) {
+    const head = Math.floor((most - 1) / 3);
+    return text.length <= most ? text : `${text.slice(0, head)}…${text.slice(head + 1 - most)}`;
+  }
+
+  return { el, svg, name, cut };
 })();

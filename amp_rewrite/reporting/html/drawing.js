@@ -5,39 +5,13 @@ const Drawing = (() => {
   const SHOWS = { wires: 0.05, operator: 0.42, name: 0.7, kind: 0.42 }; // the least scale, in screen pixels per unit
   const FAR = 0.3; // below this scale, wires between blocks are faint
   const HEADING = { least: 12, most: 30 }; // pixels
-  const NAMES = [
-    "half",
-    "full",
-    "other",
-    "border",
-    "cast",
-    "ink",
-    "muted",
-    "wire",
-    "paper",
-    "frame",
-    "select",
-    "error-low",
-    "error-high",
-    "known-proven",
-    "known-observed",
-    "known-unknown",
-    "part-forward",
-    "part-loss",
-    "part-enters",
-    "part-backward",
-    "part-leaves",
-    "part-optimiser",
-    "part-scale",
-  ];
-  const KINDS = ["allow", "infer", "clear", "deny", "fixed", "fused", "inserted", "cpu"];
   const FONT = "ui-sans-serif, system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
 
   /** The colours of the active colour scheme, from the style sheet. */
   function palette() {
     const style = getComputedStyle(document.documentElement);
-    const all = [...NAMES, ...KINDS.map((kind) => `kind-${kind}`)];
-    const colours = Object.fromEntries(all.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+    const names = [...document.styleSheets[0].cssRules[0].style].filter((name) => name.startsWith("--"));
+    const colours = Object.fromEntries(names.map((name) => [name.slice(2), style.getPropertyValue(name).trim()]));
     return { ...colours, scale: d3.interpolateLab(colours["error-low"], colours["error-high"]) };
   }
 
@@ -238,27 +212,21 @@ const Drawing = (() => {
     const named = k >= SHOWS.name && !small && box.name;
     const room = box.w - 30;
     const middle = box.layers ? box.y - 10 : box.y;
-    context.font = `600 ${small ? 11 : 13}px ${FONT}`;
+    context.font = `600 ${small ? 12 : 13}px ${FONT}`;
     const words = box.shade === "cast" && !box.executed ? box.name.replace(/^.* to /s, "Cast to ") : box.operator;
     const label = box.shade === "border" ? box.name : words;
-    const keep = label.includes(":") ? "end" : "start"; // the operator matters more than its domain
-    write(context, label, box.x, middle + (named ? -3 : 4), room, "center", ink, keep);
+    write(context, label, box.x, middle + (named ? -3 : 4), room, "center", ink);
     if (!named) return;
-    context.font = `10.5px ${FONT}`;
-    write(context, box.name, box.x, middle + 12, room, "center", ink, "end");
+    context.font = `12px ${FONT}`;
+    write(context, box.name, box.x, middle + 12, room, "center", ink);
   }
 
-  /** Text, truncated at its end or beginning if it is too wide. */
-  function write(context, text, x, y, room, align, colour, keep = "start") {
+  /** Text, cut in the middle if it is too wide. */
+  function write(context, text, x, y, room, align, colour) {
+    const fits = Math.max(4, Math.floor((text.length * room) / (context.measureText(text).width || 1)));
     context.textAlign = align;
     context.fillStyle = colour;
-    context.fillText(shortened(context, text, room, keep), x, y);
-  }
-
-  function shortened(context, text, room, keep) {
-    if (text.length < 4 || context.measureText(text).width <= room) return text;
-    const fits = Math.max(3, Math.floor((text.length * room) / context.measureText(text).width) - 1);
-    return keep === "end" ? `…${text.slice(-fits)}` : `${text.slice(0, fits)}…`;
+    context.fillText(Dom.cut(text, fits), x, y);
   }
 
   /** The selected box, its wires, and lines to its bodies. */

@@ -5,7 +5,7 @@ const Export = (() => {
   const { svg } = Dom;
   const FONT = "ui-sans-serif, system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
   const MARGIN = 40;
-  const LONGEST = 24; // characters of a title in a box
+  const LONGEST = 26; // characters of a title in a box
 
   /** The text of the file; `colourOf` gives the colour of a box. */
   function text(scene, colours, colourOf) {
@@ -52,12 +52,8 @@ const Export = (() => {
       {},
       svg("title", {}, `${box.operator} ${box.name}`),
       svg("rect", { ...place, rx: round, fill, stroke: box.shade === "border" || box.layers ? colours.wire : null }),
-      svg("text", { x: box.x, y: box.y + 4, "font-size": 12, "text-anchor": "middle", fill: ink }, cut(title)),
+      svg("text", { x: box.x, y: box.y + 4, "font-size": 12, "text-anchor": "middle", fill: ink }, Dom.cut(title, LONGEST)),
     );
-  }
-
-  function cut(title) {
-    return title.length > LONGEST ? `${title.slice(0, LONGEST - 1)}…` : title;
   }
 
   /** Offers a text as a file to save. */

@@ -8,7 +8,7 @@
  */
 const Layout = (() => {
   const BLOCK = { least: 16, most: 40 }; // boxes; 64 take dagre twice as long and look no better
-  const SIZES = { cast: [128, 24], border: [156, 26], node: [156, 38], fold: [230, 60] };
+  const SIZES = { cast: [128, 24], border: [180, 26], node: [180, 40], fold: [230, 60] };
   const COLUMNS = 60; // at most
   const GAP = { rank: 26, node: 16, block: 46, column: 70, frame: 150, head: 34 };
 

@@ -110,7 +110,7 @@
     const all = shown.layers.flatMap((starts) => starts.slice(0, -1));
     const isFolded = !shown.open.size;
     refold(() => (shown.open = new Set(isFolded ? all : [])));
-    view.fit();
+    view.home();
   }
 
   function show(index) {

@@ -2,7 +2,7 @@
 
 /* The canvas: the visible part of the graph, and the selection. */
 const View = (() => {
-  const ZOOM = { out: 0.01, in: 3, focus: 0.9 };
+  const ZOOM = { out: 0.01, in: 3, readable: 0.85, focus: 0.9 };
   const EDGE = { top: 66, bottom: 62 }; // pixels, under the bar and the legend
 
   /**
@@ -73,6 +73,14 @@ const View = (() => {
       return d3.zoomIdentity.translate(left - k * x, top - k * y).scale(k);
     }
 
+    /** The whole if its names are readable, else its beginning. */
+    function home() {
+      const [whole, k, { x, y }] = [fit(), ZOOM.readable, scene.bounds];
+      if (whole.k >= k) return whole;
+      const left = Math.min(canvas.clientWidth / 2 - k * (scene.items[0]?.x ?? 0), -k * x);
+      return d3.zoomIdentity.translate(left, EDGE.top - k * y).scale(k);
+    }
+
     function focus(index) {
       const box = scene.boxes[index];
       const k = Math.max(transform.k, ZOOM.focus);
@@ -90,13 +98,13 @@ const View = (() => {
         focus(index);
     }
 
-    /** Shows another scene, as a whole or, if it is of the same graph, where this one was. */
+    /** Shows another scene from its beginning or, if it is of the same graph, where this one was. */
     function use(another, isSame = false) {
       scene = another;
       look.wiresAt = wiresAt(scene);
       if (isSame) return redraw();
       Object.assign(look, { selected: null, chain: [], path: [], found: null });
-      selection.interrupt().call(zoom.transform, fit());
+      selection.interrupt().call(zoom.transform, home());
     }
 
     function set(change) {
@@ -119,7 +127,7 @@ const View = (() => {
       new ResizeObserver(resize).observe(canvas);
       resize();
       selection.call(zoom).on("dblclick.zoom", null);
-      selection.call(zoom.transform, fit());
+      selection.call(zoom.transform, home());
       drawNow();
     }
 
@@ -133,6 +141,7 @@ const View = (() => {
       path: () => look.path,
       scale: () => transform.k,
       fit: () => go(fit()),
+      home: () => go(home()),
       zoomBy: (factor) => zoom.scaleBy(selection.transition().duration(200), factor),
     };
   }
