@@ -107,9 +107,7 @@ class Shown:
 
     def palette(self, name):
         """A colour of the style sheet as red, green and blue."""
-        read = "name => getComputedStyle(document.documentElement).getPropertyValue(name).trim()"
-        text = self.page.evaluate(read, f"--{name}")
-        return tuple(int(text[i : i + 2], 16) for i in (1, 3, 5))
+        return tuple(map(int, self.page.evaluate(f"Drawing.palette()['{name}']")[4:-1].split(",")))
 
     def find(self, text):
         """Searches, takes the first result, and waits until it has come into view."""
@@ -228,6 +226,30 @@ def test_the_error_of_a_node_stands_beside_its_decision(browser, demo_report):
         shown.page.check("#by-error")
         shown.fit()
         assert shown.colour(shown.index("score_softmax")) != before
+
+
+def test_the_graph_can_be_coloured_by_magnitude(browser, tmp_path):
+    """Darker towards the largest number of half, lost ones apart; in the box and in the panel."""
+    pytest.importorskip("onnxruntime", reason="it observes values")
+    proto = model("""g (float[2, 2] x) => (float[2, 2] y, float[2, 2] z, float[2, 2] u) {
+        million = Constant <value = float {1e6}> () trillion = Constant <value = float {1e12}> ()
+        [large] y = Mul (x, million) [small] z = Div (x, trillion) [usual] u = Relu (x) }""")
+    np.savez(tmp_path / "x.npz", x=np.ones((2, 2), np.float32))
+    report = written(proto, tmp_path, "--no-rescale", "--calibrate", str(tmp_path / "x.npz"))
+    with Shown(browser, report) as shown:
+        shown.page.click("#by-magnitude")
+        assert shown.complaints == []
+        assert shown.page.is_visible(".legend.magnitude")
+        assert not shown.page.is_visible(".legend.precision")
+        colours = {"large": "magnitude-infinite", "small": "magnitude-zero", "usual": "magnitude-3"}
+        for name, colour in colours.items():
+            assert shown.page.evaluate(f"Magnitudes.colours(ampReport.data)({shown.index(name)})") == colour
+            assert shown.colour(shown.index(name)) == shown.palette(colour)
+        marks = shown.page.evaluate(f"Magnitudes.marks(ampReport.data)({shown.index('large')})")
+        assert marks["text"] == "1e+6"
+        assert marks["ends"][1] < marks["places"][1] < 1
+        shown.find("large")
+        assert "Largest magnitude observed" in shown.details()
 
 
 def test_the_overview_has_the_verdict_and_the_numbers(browser, demo_report):

@@ -139,6 +139,12 @@ def test_errors_stand_at_the_boxes_that_make_the_values():
     assert data["verification"]["ok"] is True
     assert data["suspect"] is None
     assert set(shown.pictures) == {"errors", "ranges"}
+    for box, pair in zip(data["boxes"], data["magnitudes"], strict=True):
+        most = max(
+            (evidence.observed[v["name"]].most for v in box["outputs"] if v["name"] in evidence.observed),
+            default=None,
+        )
+        assert pair == (None if most is None else pytest.approx([most, most], rel=0.01))
 
 
 def test_without_a_run_the_page_says_so():

@@ -10,6 +10,7 @@ import base64
 import functools
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,7 +28,7 @@ from amp_rewrite.running.verdict import Output
 _FOLDER = Path(__file__).parent / "html"
 _VENDORED = ("d3", "dagre")
 _OURS = (
-    *("dom", "layout", "drawing", "view", "step", "histogram", "details"),
+    *("dom", "layout", "drawing", "view", "step", "magnitudes", "details"),
     *("search", "pictures", "execution", "export", "overview", "main"),
 )
 """The scripts; each uses only those before it."""
@@ -83,6 +84,7 @@ def plain(report: HtmlReport) -> dict[str, Any]:
     return {
         "title": report.title,
         "half": view.half.name,
+        "limits": [math.log2(limit) for limit in (view.half.smallest, view.half.largest)],
         "summary": _lines(report.summary_lines()),
         "coverage": {**report.coverage.summary(), "assumptions": list(report.coverage.assumptions)},
         "card": records.plain(view.card),
@@ -92,6 +94,7 @@ def plain(report: HtmlReport) -> dict[str, Any]:
         "reasons": [_plain_reason(reason) for reason in view.reasons],
         "errors": list(map(_plain_error, report.errors)),
         "suspect": report.suspect,
+        "magnitudes": [pair and [float(f"{each:.2e}") for each in pair] for pair in report.magnitudes],
         "pictures": list(map(pictures.plain, report.pictures.values())),
         "placement": _plain_placement(report.placement) if report.placement else None,
         "step": step and {"lines": _lines(step.lines), "parts": [part and part.value for part in step.parts]},

@@ -20,7 +20,7 @@ const Details = (() => {
    */
   function show(panel, data, index, go, cross) {
     const box = data.boxes[index];
-    const planned = [decided, casts, execution, arithmetic, attributes, compared];
+    const planned = [decided, casts, execution, arithmetic, attributes, compared, observed];
     const sections = [...(box.executed === undefined ? planned : [origins]), values, bodies, placed];
     panel.replaceChildren(
       el("button", { class: "close", type: "button", "aria-label": "Close", onclick: () => go(null) }, "×"),
@@ -187,6 +187,14 @@ const Details = (() => {
     ];
   }
 
+  /** The largest observed magnitude of the outputs. */
+  function observed(data, index) {
+    if (!data.magnitudes[index]) return [];
+    const [before, after] = data.magnitudes[index].map(d3.format(",.3~g"));
+    const rows = [["in the original", before], ...(before === after ? [] : [["as stored, rescaled", after]])];
+    return [el("h3", {}, "Largest magnitude observed"), table(rows)];
+  }
+
   function measured(found, isOneOfSeveral) {
     const rows = [
       ["relative error", found.error],
@@ -221,7 +229,7 @@ const Details = (() => {
     return el(
       "li",
       {},
-      ...[name(value.name), el("span", { class: "type" }, value.type), stored, after, Histogram.of(value, data.half)].filter(
+      ...[name(value.name), el("span", { class: "type" }, value.type), stored, after, Magnitudes.histogram(value, data.limits)].filter(
         Boolean,
       ),
     );

@@ -9,9 +9,14 @@ const Drawing = (() => {
 
   /** The colours of the active colour scheme, from the style sheet. */
   function palette() {
-    const style = getComputedStyle(document.documentElement);
+    const probe = document.body.appendChild(Dom.el("i"));
     const names = [...document.styleSheets[0].cssRules[0].style].filter((name) => name.startsWith("--"));
-    const colours = Object.fromEntries(names.map((name) => [name.slice(2), style.getPropertyValue(name).trim()]));
+    const colourOf = (name) => {
+      probe.style.color = `var(${name})`;
+      return getComputedStyle(probe).color;
+    };
+    const colours = Object.fromEntries(names.map((name) => [name.slice(2), colourOf(name)]));
+    probe.remove();
     return { ...colours, scale: d3.interpolateLab(colours["error-low"], colours["error-high"]) };
   }
 
@@ -207,18 +212,43 @@ const Drawing = (() => {
     });
   }
 
-  function drawWords({ context, k }, box, ink) {
+  /** The scale of magnitudes at the foot of a box: the limits, and hollow the magnitude before, filled after. */
+  function drawGauge(context, box, { places, ends }, ink) {
+    const [left, width, y] = [box.x - box.w / 2 + 14, box.w - 24, box.y + box.h / 2 - 4];
+    context.strokeStyle = context.fillStyle = ink;
+    context.lineWidth = 0.8;
+    context.beginPath();
+    context.moveTo(left, y);
+    context.lineTo(left + width, y);
+    for (const end of ends) {
+      context.moveTo(left + end * width, y - 3);
+      context.lineTo(left + end * width, y + 3);
+    }
+    context.stroke();
+    places.forEach((place, i) => {
+      context.beginPath();
+      context.arc(left + place * width, y, 2.6, 0, 2 * Math.PI);
+      if (i) context.fill();
+      else context.stroke();
+    });
+  }
+
+  function drawWords({ context, k, look }, box, ink) {
     const small = box.h < 30;
-    const named = k >= SHOWS.name && !small && box.name;
+    const mark = look.marks?.(box.from);
+    if (mark && !small && !box.layers) drawGauge(context, box, mark, ink);
+    const note = (!box.layers && mark?.text) || box.name;
+    const named = k >= SHOWS.name && !small && note;
     const room = box.w - 30;
     const middle = box.layers ? box.y - 10 : box.y;
     context.font = `600 ${small ? 12 : 13}px ${FONT}`;
     const words = box.shade === "cast" && !box.executed ? box.name.replace(/^.* to /s, "Cast to ") : box.operator;
     const label = box.shade === "border" ? box.name : words;
-    write(context, label, box.x, middle + (named ? -3 : 4), room, "center", ink);
+    const lift = mark && named ? 4 : 0; // above the gauge
+    write(context, label, box.x, middle - lift + (named ? -3 : 4), room, "center", ink);
     if (!named) return;
     context.font = `12px ${FONT}`;
-    write(context, box.name, box.x, middle + 12, room, "center", ink);
+    write(context, note, box.x, middle - lift + 12, room, "center", ink);
   }
 
   /** Text, cut in the middle if it is too wide. */

@@ -8,7 +8,7 @@
  */
 const Layout = (() => {
   const BLOCK = { least: 16, most: 40 }; // boxes; 64 take dagre twice as long and look no better
-  const SIZES = { cast: [128, 24], border: [180, 26], node: [180, 40], fold: [230, 60] };
+  const SIZES = { cast: [146, 24], border: [180, 26], node: [180, 40], fold: [230, 60] };
   const COLUMNS = 60; // at most
   const GAP = { rank: 26, node: 16, block: 46, column: 70, frame: 150, head: 34 };
 
@@ -25,15 +25,11 @@ const Layout = (() => {
     );
     const memo = new Map();
     const frames = network.frames.map((frame, index) => {
-      const [start, end] = [d3.bisector((item) => item.graph).left, d3.bisector((item) => item.graph).right].map(
-        (bisect) => bisect(items, index),
-      );
-      const ends = (inside.get(index) || []).map((wire) => ({
-        wire,
-        source: boxes[wire.source].at,
-        target: boxes[wire.target].at,
-      }));
-      const blocks = cut([start, end], ends).map((block) => laidOut(block, items, memo));
+      const contents = items.filter(({ graph }) => graph === index);
+      const start = contents[0]?.at ?? 0;
+      const at = (box) => boxes[box].at;
+      const ends = inside.get(index)?.map((wire) => ({ wire, source: at(wire.source), target: at(wire.target) }));
+      const blocks = cut([start, start + contents.length], ends).map((block) => laidOut(block, items, memo));
       return { ...frame, blocks, ...newspaper(blocks, aspect, GAP.block, GAP.column) };
     });
     newspaper(frames, aspect, GAP.frame, GAP.frame);
@@ -92,7 +88,7 @@ const Layout = (() => {
   }
 
   /** Blocks of about equal numbers of items, cut where the fewest wires cross. */
-  function cut([start, end], wires) {
+  function cut([start, end], wires = []) {
     const size = Math.min(BLOCK.most, Math.max(BLOCK.least, Math.ceil((end - start) / 4)));
     const crossing = new Int32Array(end - start + 2);
     for (const { source, target } of wires) {

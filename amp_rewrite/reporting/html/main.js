@@ -31,6 +31,7 @@
   let shown = data;
   const view = View.open(canvas, sceneOf(data), pick, hover);
   const search = Search.open(byId("search"), byId("results"), data, (found) => view.set({ found }), select);
+  data.limits.forEach((power, i) => (byId(`limit-${i}`).textContent = i ? d3.format(".5~g")(2 ** power) : `2^${power}`));
   document.querySelectorAll(".half-type").forEach((place) => (place.textContent = data.half));
 
   /** The positions of a graph, which is laid out when it is first shown. */
@@ -43,6 +44,14 @@
     return scenes.get(graph);
   }
 
+  /** Enables the modes that the graph has data for. */
+  function enable() {
+    byId("by-error").disabled = !shown.errors.length;
+    byId("by-range").disabled = shown !== data || !hasRanges;
+    byId("by-magnitude").disabled = !shown.magnitudes.some(Boolean);
+    byId("by-step").disabled = shown !== data;
+  }
+
   /** Shows one of the two graphs. */
   function use(graph) {
     if (graph === shown) return;
@@ -50,9 +59,7 @@
     show(null);
     document.querySelector(`input[name=graph][value=${graph === data ? "planned" : "executed"}]`).checked = true;
     document.body.dataset.graph = graph === data ? "planned" : "executed";
-    byId("by-error").disabled = !graph.errors.length;
-    byId("by-range").disabled = graph !== data || !hasRanges;
-    byId("by-step").disabled = graph !== data;
+    enable();
     if (document.querySelector("input[name=mode]:checked").disabled)
       document.querySelector("input[name=mode][value=precision]").click();
     view.use(sceneOf(graph));
@@ -170,13 +177,15 @@
 
   /** The weights of boxes in this mode; null where their shades colour them. */
   function weights() {
-    const weighs = { error: errors, range: ranges, step: () => Step.colours(data) };
+    const [step, magnitude] = [Step, Magnitudes].map((each) => () => each.colours(data));
+    const weighs = { error: errors, range: ranges, magnitude, step };
     return weighs[document.body.dataset.mode]?.() ?? null;
   }
 
   function setMode(mode) {
     document.body.dataset.mode = mode;
-    view.set({ weigh: weights() });
+    for (const legend of document.querySelectorAll(".legend")) legend.hidden = !legend.classList.contains(mode);
+    view.set({ weigh: weights(), marks: mode === "magnitude" ? Magnitudes.marks(data) : null });
   }
 
   byId("graphs").hidden = !executed;
@@ -184,8 +193,7 @@
   document.querySelectorAll("input[name=graph]").forEach((input) => {
     input.addEventListener("change", () => use(input.value === "planned" ? data : executed));
   });
-  byId("by-error").disabled = !data.errors.length;
-  byId("by-range").disabled = !hasRanges;
+  enable();
   document.querySelectorAll("input[name=mode]").forEach((input) => {
     input.addEventListener("change", () => setMode(input.value));
   });
@@ -222,6 +230,7 @@
     drawing,
     scale: view.scale,
   };
+  setMode("precision");
   if (data.suspect !== null) select(data.suspect);
   document.body.dataset.ready = "true";
 })();

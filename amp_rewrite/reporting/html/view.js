@@ -16,6 +16,7 @@ const View = (() => {
       path: [],
       found: null,
       weigh: null,
+      marks: null,
       colours: null,
       wiresAt: wiresAt(scene),
     };
