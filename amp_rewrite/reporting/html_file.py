@@ -36,11 +36,11 @@ _OURS = (
 
 def render(report: HtmlReport) -> bytes:
     """Return the whole file in UTF-8; equal reports give equal bytes."""
-    style, script = _text("page.css"), "\n".join(_text(f"{name}.js") for name in _OURS)
+    style, script = page_style(), "\n".join(_text(f"{name}.js") for name in _OURS)
     libraries = "\n".join(_text(f"vendor/{name}.min.js") for name in _VENDORED)
     vendored = re.sub(r"^//# sourceMappingURL=.*$", "", libraries, flags=re.MULTILINE)
     parts = {
-        "policy": _policy(style, vendored, script),
+        "policy": policy(style, vendored, script),
         "style": style,
         "data": embedded(plain(report)),
         "licences": "\n".join(_text(f"vendor/{name}.LICENSE") for name in _VENDORED),
@@ -60,8 +60,14 @@ def embedded(data: Any) -> str:
 _UNSAFE = re.compile("[<>&]")
 
 
-def _policy(style: str, *scripts: str) -> str:
-    allowed = " ".join(map(_hash, scripts))
+def page_style() -> str:
+    """Return the style sheet of all pages."""
+    return _text("page.css")
+
+
+def policy(style: str, *scripts: str) -> str:
+    """Return the content security policy of a page with this style and these scripts, and nothing to load."""
+    allowed = " ".join(map(_hash, scripts)) or "'none'"
     nothing = "default-src 'none'; base-uri 'none'; form-action 'none'"
     return f"{nothing}; script-src {allowed}; style-src {_hash(style)}"
 
