@@ -36,19 +36,19 @@ _OURS = (
 
 def render(report: HtmlReport) -> bytes:
     """Return the whole file in UTF-8; equal reports give equal bytes."""
-    style, script = page_style(), "\n".join(_text(f"{name}.js") for name in _OURS)
-    libraries = "\n".join(_text(f"vendor/{name}.min.js") for name in _VENDORED)
+    style, script = asset("page.css"), "\n".join(asset(f"{name}.js") for name in _OURS)
+    libraries = "\n".join(asset(f"vendor/{name}.min.js") for name in _VENDORED)
     vendored = re.sub(r"^//# sourceMappingURL=.*$", "", libraries, flags=re.MULTILINE)
     parts = {
         "policy": policy(style, vendored, script),
         "style": style,
         "data": embedded(plain(report)),
-        "licences": "\n".join(_text(f"vendor/{name}.LICENSE") for name in _VENDORED),
+        "licences": "\n".join(asset(f"vendor/{name}.LICENSE") for name in _VENDORED),
         "vendored": vendored,
         "script": script,
     }
     # the substituted text is not scanned for placeholders again
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _text("page.html")).encode()
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], asset("page.html")).encode()
 
 
 def embedded(data: Any) -> str:
@@ -58,11 +58,6 @@ def embedded(data: Any) -> str:
 
 
 _UNSAFE = re.compile("[<>&]")
-
-
-def page_style() -> str:
-    """Return the style sheet of all pages."""
-    return _text("page.css")
 
 
 def policy(style: str, *scripts: str) -> str:
@@ -77,7 +72,8 @@ def _hash(content: str) -> str:
 
 
 @functools.cache
-def _text(name: str) -> str:
+def asset(name: str) -> str:
+    """Return a file of the page, such as the style sheet `page.css`."""
     return (_FOLDER / name).read_text(encoding="utf-8")
 
 

@@ -64,7 +64,7 @@ the speed-up that which is predicted for a GPU, and the sizes are those of the r
 
 def render(rows: Sequence[Row], counts: Mapping[str, int]) -> str:
     """Render the page; all text from models is escaped."""
-    style = html_file.page_style()
+    style = html_file.asset("page.css")
     pills = (
         f'<span class="verdict {_colour(Status(name))}">{count} {name}</span>'
         for name, count in counts.items()

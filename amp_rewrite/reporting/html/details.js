@@ -2,7 +2,7 @@
 
 /* The panel with the details of one box. */
 const Details = (() => {
-  const { el, name } = Dom;
+  const { el, name, table } = Dom;
   const LONGEST = 64; // characters of a name in a link
   const SHOWN = 8; // links of a chain that are shown at first
   const SHADES = {
@@ -80,17 +80,10 @@ const Details = (() => {
   /** The chain of causes of a unit. */
   function why(data, unit, isOneOfSeveral, go) {
     const chain = chainOf(data, unit);
-    const list = el("ol", { class: "chain" });
-    const fill = (links) => list.replaceChildren(...links.map((link, i) => step(data, link, i, go)));
-    fill(chain.slice(0, SHOWN));
-    const rest = chain.length - SHOWN;
-    const more = el("button", { type: "button", class: "more" }, `${rest} more, down to the first cause`);
-    more.addEventListener("click", () => {
-      fill(chain);
-      more.remove();
-    });
+    const steps = chain.map((link, i) => step(data, link, i, go));
+    const rest = `${chain.length - SHOWN} more, down to the first cause`;
     const title = isOneOfSeveral ? el("p", { class: "unit" }, name(data.reasons[unit].unit)) : null;
-    return el("div", {}, ...[title, list, rest > 0 ? more : null].filter(Boolean));
+    return el("div", {}, title, ...Dom.firstOf(el("ol", { class: "chain" }), steps, SHOWN, rest));
   }
 
   /** A unit, its cause, the cause of that one, and so on; an edited plan may contain a cycle. */
@@ -125,11 +118,8 @@ const Details = (() => {
       { class: "rule" },
       `${colour === "half" ? data.half : "float32"} by rule ${rule} · kind ${kind}`,
     );
-    return el(
-      "li",
-      { class: colour },
-      ...[link, facts, el("span", { class: "reason" }, name(reason)), depth ? null : known(range)].filter(Boolean),
-    );
+    const why = el("span", { class: "reason" }, name(reason));
+    return el("li", { class: colour }, link, facts, why, depth ? null : known(range));
   }
 
   /** What is known of the values of a half unit. */
@@ -163,9 +153,8 @@ const Details = (() => {
 
   function links(title, boxes, data, go) {
     if (!boxes.length) return [];
-    const items = boxes.slice(0, 40).map((box) => el("li", {}, boxLink(data, box, go)));
-    if (boxes.length > 40) items.push(el("li", {}, `and ${boxes.length - 40} more`));
-    return [el("h3", {}, title), el("ul", { class: "links" }, ...items)];
+    const items = boxes.map((box) => el("li", {}, boxLink(data, box, go)));
+    return [el("h3", {}, title), ...Dom.firstOf(el("ul", { class: "links" }), items, 40, `${boxes.length - 40} more`)];
   }
 
   function arithmetic(data, index) {
@@ -204,12 +193,7 @@ const Details = (() => {
     if (found.non_finite) rows.push(["infinite or NaN", found.non_finite.toLocaleString("en")]);
     if (found.reads) rows.push(["input range", found.reads]);
     const title = isOneOfSeveral ? el("p", { class: "unit" }, name(found.value)) : null;
-    return el("div", {}, ...[title, table(rows)].filter(Boolean));
-  }
-
-  function table(rows) {
-    const lines = rows.flatMap(([term, value]) => [el("dt", {}, term), el("dd", {}, value)]);
-    return el("dl", { class: "facts" }, ...lines);
+    return el("div", {}, title, table(rows));
   }
 
   function values(data, index) {
@@ -226,13 +210,8 @@ const Details = (() => {
     const after = value.half ? el("span", { class: "chip half" }, data.half) : null;
     const known = value.range ? `constant, ${value.range}` : "constant";
     const stored = value.stored ? el("span", { class: "stored" }, known) : null;
-    return el(
-      "li",
-      {},
-      ...[name(value.name), el("span", { class: "type" }, value.type), stored, after, Magnitudes.histogram(value, data.limits)].filter(
-        Boolean,
-      ),
-    );
+    const type = el("span", { class: "type" }, value.type);
+    return el("li", {}, name(value.name), type, stored, after, Magnitudes.histogram(value, data.limits));
   }
 
   function bodies(data, index, go) {

@@ -22,30 +22,25 @@ const Magnitudes = (() => {
     return svg("svg", { ...frame, viewBox: `0 0 ${width} ${HEIGHT}` }, ...bars);
   }
 
-  /** The place on a logarithmic scale from 0 to 1 that extends 8 powers of two beyond the limits. */
-  function place(size, [least, most]) {
-    return d3.scaleLinear([least - 8, most + 8], [0, 1]).clamp(true)(size ? Math.log2(size) : least - 8);
-  }
-
   /** A function that gives the colour of a box as stored: darker towards the largest, or lost. */
   function colours({ magnitudes, limits: [least, most] }) {
     const shades = d3.scaleQuantize([least, most], d3.range(5).map((i) => `magnitude-${i}`));
     return (index) => {
       if (!magnitudes[index]) return null;
-      const [, after] = magnitudes[index];
-      if (after && Math.log2(after) < least) return "magnitude-zero";
-      return Math.log2(after) > most ? "magnitude-infinite" : shades(Math.log2(after));
+      const power = Math.log2(magnitudes[index][1]); // of 0, which half has, -Infinity
+      if (power > most) return "magnitude-infinite";
+      return power < least && Number.isFinite(power) ? "magnitude-zero" : shades(power);
     };
   }
 
-  /** A function that gives the text of a box, before and after, and their places beside those of the limits. */
+  /** A function that gives the text of a box, before and after, and their places on a scale around the limits. */
   function marks({ magnitudes, limits }) {
+    const place = d3.scaleLinear([limits[0] - 8, limits[1] + 8], [0, 1]).clamp(true);
     return (index) => {
       if (!magnitudes[index]) return null;
-      const [before, after] = magnitudes[index].map(d3.format(".3~g"));
-      const places = magnitudes[index].map((size) => place(size, limits));
-      const ends = limits.map((power) => place(2 ** power, limits));
-      return { text: before === after ? before : `${before} → ${after}`, places, ends };
+      const places = magnitudes[index].map((size) => place(Math.log2(size)));
+      const texts = new Set(magnitudes[index].map(d3.format(".3~g")));
+      return { text: [...texts].join(" → "), places, ends: limits.map((power) => place(power)) };
     };
   }
 

@@ -32,6 +32,7 @@
   const view = View.open(canvas, sceneOf(data), pick, hover);
   const search = Search.open(byId("search"), byId("results"), data, (found) => view.set({ found }), select);
   data.limits.forEach((power, i) => (byId(`limit-${i}`).textContent = i ? d3.format(".5~g")(2 ** power) : `2^${power}`));
+  for (const place of document.querySelectorAll("[data-colour]")) Dom.fill(place, { colour: place.dataset.colour }, []);
   document.querySelectorAll(".half-type").forEach((place) => (place.textContent = data.half));
 
   /** The positions of a graph, which is laid out when it is first shown. */
@@ -115,8 +116,7 @@
   function foldAll() {
     show(null);
     const all = shown.layers.flatMap((starts) => starts.slice(0, -1));
-    const isFolded = !shown.open.size;
-    refold(() => (shown.open = new Set(isFolded ? all : [])));
+    refold(() => (shown.open = new Set(shown.open.size ? [] : all)));
     view.home();
   }
 

@@ -3,6 +3,7 @@
 /* The canvas: the visible part of the graph, and the selection. */
 const View = (() => {
   const ZOOM = { out: 0.01, in: 3, readable: 0.85, focus: 0.9 };
+  const NOTHING = { selected: null, chain: [], path: [], found: null };
   const EDGE = { top: 66, bottom: 62 }; // pixels, under the bar and the legend
 
   /**
@@ -11,10 +12,7 @@ const View = (() => {
    */
   function open(canvas, scene, onselect, onhover) {
     const look = {
-      selected: null,
-      chain: [],
-      path: [],
-      found: null,
+      ...NOTHING,
       weigh: null,
       marks: null,
       colours: null,
@@ -104,7 +102,7 @@ const View = (() => {
       scene = another;
       look.wiresAt = wiresAt(scene);
       if (isSame) return redraw();
-      Object.assign(look, { selected: null, chain: [], path: [], found: null });
+      Object.assign(look, NOTHING);
       selection.interrupt().call(zoom.transform, home());
     }
 
