@@ -45,7 +45,7 @@ const View = (() => {
       const ratio = window.devicePixelRatio || 1;
       canvas.width = Math.round(canvas.clientWidth * ratio);
       canvas.height = Math.round(canvas.clientHeight * ratio);
-      redraw();
+      drawNow(); // the canvas is empty now, and would be for a frame
     }
 
     /** The centre of a box on the canvas, in CSS pixels. */
@@ -123,11 +123,10 @@ const View = (() => {
       window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
         set({ colours: Drawing.palette() });
       });
-      new ResizeObserver(resize).observe(canvas);
-      resize();
       selection.call(zoom).on("dblclick.zoom", null);
       selection.call(zoom.transform, home());
-      drawNow();
+      resize();
+      new ResizeObserver(resize).observe(canvas);
     }
 
     start();
