@@ -48,7 +48,7 @@ def test_one_line_for_an_operator_and_a_reason():
     ((roots, held, remedy),) = causes(CHAINS)
     assert roots == ("Exp 'e1'", "Exp 'e2'")
     assert held == ["e1", "e2", "s", "q"]
-    assert (remedy.flags, remedy.frees) == (("--infer Exp",), 4)
+    assert (remedy.flags, remedy.frees) == (("--list infer=Exp",), 4)
 
 
 def test_nothing_is_held_back():
@@ -86,7 +86,7 @@ def test_words():
     assert words.weight == "4 nodes"
     assert words.origin == "downstream of Exp 'e1' and 1 more"
     assert words.reason.startswith("denied: overflows above 11.09")
-    assert words.suggestion == "to allow: --infer Exp (frees 4 nodes; not compared)"
+    assert words.suggestion == "to allow: --list infer=Exp (frees 4 nodes; not compared)"
 
 
 def test_a_flag_that_frees_a_part_says_how_much():
@@ -94,7 +94,7 @@ def test_a_flag_that_frees_a_part_says_how_much():
     source = CHAINS.replace("MatMul(f, w)", "Sigmoid(f)")
     (cause,) = analyze(text.model(source.replace("Sqrt(b)", "MatMul(b, w)"))).causes()
     assert cause.suggestion == Suggestion((Change("infer", "Exp"),), 3)
-    assert of_cause(cause).suggestion == "to allow: --infer Exp (frees 3 nodes; not compared)"
+    assert of_cause(cause).suggestion == "to allow: --list infer=Exp (frees 3 nodes; not compared)"
 
 
 def test_plain_data():
@@ -102,7 +102,7 @@ def test_plain_data():
     (cause,) = analyze(text.model(CHAINS)).causes()
     found = cause.to_json()
     assert (found["nodes"], found["node_share"], found["flop_share"]) == (4, 4 / 6, None)
-    assert (found["flags"], found["frees"], found["source"]) == (["--infer Exp"], 4, "default")
+    assert (found["flags"], found["frees"], found["source"]) == (["--list infer=Exp"], 4, "default")
     assert found["held"] == ["Exp 'e1'", "Exp 'e2'", "Sqrt 's'", "Add 'q'"]
 
 
@@ -189,10 +189,7 @@ def test_a_newer_opset_that_would_help_is_named():
     source = "g (float[1, 4, 8, 8] x, float[4, 4, 1, 1] w) => (float[1, 4, 8, 8] y) { y = Conv (x, w) }"
     options = Options(half="bfloat16", keep_opset=True)
     (cause,) = analyze(parse_model(f"{text.HEADER} {source}"), options).causes()
-    suggestion = (
-        "nothing at opset 17: the schema has bfloat16 from 22 on; "
-        "raise the opset first (onnx.version_converter)"
-    )
+    suggestion = "nothing at opset 17: the schema has bfloat16 from 22 on, which --opset 22 sets"
     assert of_cause(cause).suggestion == suggestion
 
 
@@ -214,12 +211,12 @@ def test_a_newer_opset_that_would_help_is_named():
         (
             SQUARES,
             moved(Kind.DENY, "Mul"),
-            "--infer 'Mul(x,x)' --infer Mul in place of --deny Mul (frees 2 nodes; not compared)",
+            "--list infer='Mul(x,x)' --list infer=Mul in place of --deny Mul (frees 2 nodes; not compared)",
         ),
         (
             LOOSE,
             moved(Kind.INFER, "Tanh"),
-            "to allow: --allow Tanh in place of --infer Tanh (frees 2 nodes; not compared)",
+            "to allow: --allow Tanh in place of --list infer=Tanh (frees 2 nodes; not compared)",
         ),
         ("g (float[4] x) => (float[4] y) { y = Neg(x) }", Options(), "nothing to gain"),
         (
@@ -392,6 +389,12 @@ def counted(model, options):
     return found
 
 
+def moved_by(flag, value):
+    """The kind and the operator of --deny Exp, or of --list infer=Exp."""
+    kind, _, operator = value.partition("=") if flag == "--list" else (flag[2:], "", value)
+    return Kind(kind), operator
+
+
 def flagged(options, remedy):
     """Options with flags as the command line takes them, and without those that are to be left out."""
     pins, moves = options.pins, {}
@@ -402,13 +405,15 @@ def flagged(options, remedy):
         if name == "--keep-full":
             pins = replace(pins, keep_full=tuple(p for p in pins.keep_full if p != value))
         else:
-            assert moves.pop(value) is Kind(name[2:])
+            kind, operator = moved_by(name, value)
+            assert moves.pop(operator) is kind
     for name, value in map(shlex.split, remedy.flags):
         if name == "--force-half":
             pins = replace(pins, force_half=(*pins.force_half, value))
         else:
-            assert value not in moves
-            moves[value] = Kind(name[2:])
+            kind, operator = moved_by(name, value)
+            assert operator not in moves
+            moves[operator] = kind
     found = operator_lists.load(options.lists.name if options.lists else SHIPPED_FOR[options.half.name])
     for operator, kind in moves.items():
         found = found.override(kind, [operator])

@@ -102,7 +102,8 @@ def test_who_decides(model: tuple[Any, ...], options: dict[str, Any], said: str)
 @pytest.mark.parametrize("kind", [Kind.ALLOW, Kind.INFER, Kind.CLEAR, Kind.DENY])
 def test_the_users_lists_beat_ranges_and_target(kind: Kind) -> None:
     """What a flag says of an operator holds against a range and against the target's kernels."""
-    expected = f"{kind.name} --{kind.value}"
+    flag = f"--{kind.value}" if kind in (Kind.ALLOW, Kind.DENY) else f"--list {kind.value}"
+    expected = f"{kind.name} {flag}"
     assert _said(ADD_HUGE, lists=_asked(kind, "Add")) == {"add.T": expected}
     assert _said(TAN, lists=_asked(kind, "Tan")) == {"tan.T": expected}
 
@@ -429,7 +430,7 @@ def test_a_square_is_what_the_lists_say_of_squares() -> None:
     assert _said(body) == {"square.T": "DENY default", "product.T": "INFER default"}
     assert _said(body, half=BFLOAT16, lists=operator_lists.load("bfloat16"))["square.T"] == "INFER bfloat16"
     assert _said(body, lists=operator_lists.load("tensorflow"))["square.T"] == "INFER tensorflow"
-    assert _said(body, lists=_asked(Kind.INFER, "Mul"))["square.T"] == "INFER --infer"
+    assert _said(body, lists=_asked(Kind.INFER, "Mul"))["square.T"] == "INFER --list infer"
 
 
 BRANCHES = """

@@ -205,7 +205,7 @@ def test_explain_names_what_holds_nodes_back(model):
     first, reason, remedy, *_ = run("explain", model).output.splitlines()
     assert first == "2 nodes, 11% of FLOPs: downstream of Exp 'exponential'"
     assert reason.startswith("  denied: overflows above 11.09")
-    assert remedy == "  to allow: --infer Exp (frees 2 nodes, 11% of FLOPs; not compared)"
+    assert remedy == "  to allow: --list infer=Exp (frees 2 nodes, 11% of FLOPs; not compared)"
 
 
 def test_explain_all_prints_float32_first(model):

@@ -157,7 +157,7 @@ def test_lists_declare_types(tmp_path):
         source, plan = tmp_path / "m.onnx", tmp_path / "p.json"
         onnx.save(text.unchecked(BODY), source)
         for flags in (("--list", path, "--save-plan", plan), ("--plan", plan)):
-            assert run(source, "--no-verify", *flags).exit_code == 0
+            assert run(source, "--skip=verify", *flags).exit_code == 0
             result = onnx.load(tmp_path / "m_fp16.onnx")
             assert ports(result) == expected
         assert (

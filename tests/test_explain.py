@@ -74,7 +74,7 @@ SIZED = "open dimensions count as 64 (n); --dim NAME=SIZE sets them"
 
 def test_a_model_is_analysed(model):
     """The causes with their share of the arithmetic, a flag that was tried, and what the count rests on."""
-    remedy = "  to allow: --infer Exp (frees 2 nodes, 11% of FLOPs; not compared)"
+    remedy = "  to allow: --list infer=Exp (frees 2 nodes, 11% of FLOPs; not compared)"
     assert told(model) == [*CAUSE, remedy, SIZED]
     assert told(model, "--dim", "n=1000") == [*CAUSE, remedy]
 
@@ -143,7 +143,7 @@ def test_a_chain(kind, request):
 
 AFTER_CHAIN = {
     "model": [
-        "  to allow: --infer Exp (frees 2 nodes, 11% of FLOPs; not compared)",
+        "  to allow: --list infer=Exp (frees 2 nodes, 11% of FLOPs; not compared)",
         "  this node in float16 (not compared): --force-half root",
         SIZED,
     ],
@@ -263,7 +263,11 @@ def test_causes_as_json(model, tmp_path):
     rest = {"assumptions": [SIZED], "about_flags": []}
     assert found == {"model": str(model), "from": "analysis", **rest}
     assert cause["held"] == ["Exp 'exponential'", "Sqrt 'root'"]
-    assert (cause["roots"], cause["flags"], cause["frees"]) == (["Exp 'exponential'"], ["--infer Exp"], 2)
+    assert (cause["roots"], cause["flags"], cause["frees"]) == (
+        ["Exp 'exponential'"],
+        ["--list infer=Exp"],
+        2,
+    )
     assert cause["flop_share"] == cause["frees_flop_share"] == pytest.approx(8 / 72)
 
 

@@ -1,5 +1,7 @@
 """The drawn graph of a model: boxes in node order, and wires between them."""
 
+import itertools
+
 import onnx_ir as ir
 import pytest
 
@@ -7,6 +9,7 @@ from amp_rewrite.costs import flop_count
 from amp_rewrite.demo import network as demo_network
 from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.pipeline import analyze, rewrite
+from amp_rewrite.policy.options import Options, Pins
 from amp_rewrite.reporting import drawn_graph
 from amp_rewrite.reporting.drawn_graph import PlannedChanges, Shade
 from amp_rewrite.rewriting import annotations
@@ -162,6 +165,45 @@ def test_what_the_page_counts_on(text):
     assert sorted(u for box in found.boxes for u in box.units) == list(range(len(analysis.graph.units)))
     inside = [w for w in found.wires if graphs[w.source] == graphs[w.target]]
     assert all(wire.source < wire.target for wire in inside)
+
+
+@pytest.mark.parametrize(
+    ("operators", "layers"),
+    [
+        (["Relu"] * 13, [(0, 1, 13)]),
+        (["Relu"] * 12, []),  # too few
+        ([*"ab", *("Exp Sqrt Relu Neg".split() * 4), "Abs"], [(2, 4, 4)]),
+        ("Exp Sqrt Relu Neg".split() * 4 + ["Abs"] * 13, [(0, 4, 4), (16, 1, 13)]),
+        ((["Exp"] * 3 + ["Sqrt"]) * 6, [(0, 4, 6)]),  # the shortest period, not twice that
+    ],
+    ids=["one operator", "too few", "between others", "two sequences", "shortest"],
+)
+def test_layers_that_repeat(operators, layers):
+    """As the first node, the size and the number of layers; inputs and outputs are outside."""
+    names = {"a": "Sin", "b": "Cos"}
+    lines = [f"v{i + 1} = {names.get(operator, operator)} (v{i})" for i, operator in enumerate(operators)]
+    found = drawn(f"g (float[4] v0) => (float[4] v{len(lines)}) {{ {' '.join(lines)} }}")
+    nodes = [i for i, box in enumerate(found.boxes) if box.shade not in (Shade.BORDER, Shade.CAST)]
+    place = {box: i for i, box in enumerate(nodes)} | {nodes[-1] + 1: len(nodes)}
+    assert [(place[row[0]], place[row[1]] - place[row[0]], len(row) - 1) for row in found.layers] == layers
+    assert all(
+        place[end] - place[start] == layer[1]
+        for row, layer in zip(found.layers, layers, strict=True)
+        for start, end in itertools.pairwise(row)
+    )
+
+
+def test_a_layer_of_another_precision_is_a_layer():
+    """Casts around a node do not keep its layer from being equal to the others."""
+    body = " ".join(f"a{i} = MatMul (e{i}, w) s{i} = Sin (a{i}) e{i + 1} = Tanh (s{i})" for i in range(8))
+    proto = model(f"g (float[4, 4] e0, float[4, 4] w) => (float[4, 4] e8) {{ {body} }}")
+    for node in proto.graph.node:
+        node.name = node.output[0]
+    found = of_analysis(analyze(proto, Options(pins=Pins(keep_full=("s2",)))))
+    (row,) = found.layers
+    assert len(row) == 9
+    sizes = [end - start for start, end in itertools.pairwise(row)]
+    assert (min(sizes), max(sizes)) == (3, 5)
 
 
 def test_a_rewritten_model_is_drawn_as_it_was_planned():

@@ -235,8 +235,8 @@ def test_that_the_original_does_not_load_is_said_first(tmp_path):
             "autoware:SparseVoxelPlugin",
             "if its kernels take float16, --op-type autoware:",
         ),
-        ("71_qdq", "QuantizeLinear", "the schema has float16 from 19 on; raise the opset first"),
-        ("71_qdq", "DequantizeLinear", "the schema has float16 from 19 on; raise the opset first"),
+        ("71_qdq", "QuantizeLinear", "the schema has float16 from 19 on, which --opset 19 sets"),
+        ("71_qdq", "DequantizeLinear", "the schema has float16 from 19 on, which --opset 19 sets"),
     ],
 )
 def test_an_allowed_operator_that_stays_float32_says_why(name, operator, why):

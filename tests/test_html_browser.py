@@ -16,6 +16,8 @@ from amp_rewrite.cli import html_and_plots, main
 from amp_rewrite.explaining.sentences import chain
 from amp_rewrite.pipeline import analyze
 from amp_rewrite.running.sessions import Device
+from amp_rewrite.zoo import index_page
+from amp_rewrite.zoo.row import Row, Status
 from benchmarks.graphs import Transformer
 from tests.sampling import every
 from tests.text import DOWNSTREAM, model
@@ -40,7 +42,7 @@ def browser():
         opened.close()
 
 
-def written(proto, folder, *flags):
+def written(proto, folder, *flags, exit_code=0):
     """The report that the command line writes of a model, with or without a run."""
     onnx.save(proto, folder / "model.onnx")
     command = [
@@ -51,7 +53,7 @@ def written(proto, folder, *flags):
         str(folder / "report.html"),
     ]
     result = CliRunner().invoke(main, [*command, *flags])
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == exit_code, result.output
     return folder / "report.html"
 
 
@@ -90,6 +92,11 @@ class Shown:
         """Where a box is drawn: its place on the canvas, and how large things are."""
         return self.page.evaluate("i => [...ampReport.locate(i), ampReport.scale()]", index)
 
+    def fit(self):
+        """Shows the whole graph."""
+        self.page.click("#fit")
+        self.page.wait_for_timeout(600)  # the journey takes 350 ms
+
     def colour(self, index):
         """The colour of a box near its lower right corner, where no words are, as red, green and blue."""
         x, y, scale = self.place(index)
@@ -102,9 +109,7 @@ class Shown:
 
     def palette(self, name):
         """A colour of the style sheet as red, green and blue."""
-        read = "name => getComputedStyle(document.documentElement).getPropertyValue(name).trim()"
-        text = self.page.evaluate(read, f"--{name}")
-        return tuple(int(text[i : i + 2], 16) for i in (1, 3, 5))
+        return tuple(map(int, self.page.evaluate(f"Drawing.palette()['{name}']")[4:-1].split(",")))
 
     def find(self, text):
         """Searches, takes the first result, and waits until it has come into view."""
@@ -128,9 +133,32 @@ def test_it_opens_without_a_complaint_and_asks_for_nothing(browser, demo_report)
 def test_nodes_are_drawn_in_the_colour_of_their_precision(browser, demo_report, scheme):
     """Half, float32 and Casts can be told apart, in the palette of the scheme."""
     with Shown(browser, demo_report, scheme) as shown:
+        shown.fit()
         for name, colour in (("stem_conv1", "half"), ("rms_sqrt", "full"), ("refine_keep", "other")):
             assert shown.colour(shown.index(name)) == shown.palette(colour), name
         assert len({shown.palette(name) for name in ("half", "full", "other", "cast", "paper")}) == 5
+
+
+def test_texts_are_readable_when_it_opens(browser, demo_report, tmp_path):
+    """A small graph is in sight as a whole; of others the beginning, names at least 10 pixels high."""
+    with Shown(browser, written(model(DOWNSTREAM), tmp_path, "--skip=verify")) as shown:
+        size = shown.page.evaluate("[canvas.clientWidth, canvas.clientHeight]")
+        places = [shown.place(i) for i in range(shown.page.evaluate("ampReport.data.boxes.length"))]
+        assert all(0 < x < size[0] and 0 < y < size[1] for x, y, _ in places)
+    with Shown(browser, demo_report) as shown:
+        x, y, scale = shown.place(shown.index("image"))
+        assert x > 0
+        assert y > 66  # below the bar
+        assert 12 * scale > 10
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"), [("attention", "attention"), ("layers.11/attention", "lay…ention"), ("", "")]
+)
+def test_long_names_are_cut_in_the_middle(browser, demo_report, text, cut):
+    """More is left of the end than of the beginning."""
+    with Shown(browser, demo_report) as shown:
+        assert shown.page.evaluate("text => Dom.cut(text, 10)", text) == cut
 
 
 def test_a_cast_stands_out(browser, demo_report):
@@ -175,6 +203,7 @@ def test_search_says_when_nothing_is_found(browser, demo_report):
 def test_a_click_on_a_node_shows_its_chain_of_causes(browser, tmp_path, proto, name, last):
     """The panel has every step that `explain` prints, and a link to each cause, in float32 and in half."""
     with Shown(browser, written(proto, tmp_path, "--skip=verify")) as shown:
+        shown.fit()
         x, y, _ = shown.place(shown.index(name))
         shown.page.click("#canvas", position={"x": x, "y": y})
         analysis = analyze(proto)
@@ -191,14 +220,38 @@ def test_a_click_on_a_node_shows_its_chain_of_causes(browser, tmp_path, proto, n
 def test_the_error_of_a_node_stands_beside_its_decision(browser, demo_report):
     """What the comparison found of a node is in its panel, and boxes can be coloured by it."""
     with Shown(browser, demo_report) as shown:
+        shown.fit()
         before = shown.colour(shown.index("score_softmax"))
         shown.find("score_softmax")
         assert "relative error" in shown.details()
         shown.page.click("#details .close")
         shown.page.check("#by-error")
-        shown.page.click("#fit")
-        shown.page.wait_for_timeout(600)
+        shown.fit()
         assert shown.colour(shown.index("score_softmax")) != before
+
+
+def test_the_graph_can_be_coloured_by_magnitude(browser, tmp_path):
+    """Darker towards the largest number of half, lost ones apart; in the box and in the panel."""
+    pytest.importorskip("onnxruntime", reason="it observes values")
+    proto = model("""g (float[2, 2] x) => (float[2, 2] y, float[2, 2] z, float[2, 2] u) {
+        million = Constant <value = float {1e6}> () trillion = Constant <value = float {1e12}> ()
+        [large] y = Mul (x, million) [small] z = Div (x, trillion) [usual] u = Relu (x) }""")
+    np.savez(tmp_path / "x.npz", x=np.ones((2, 2), np.float32))
+    report = written(proto, tmp_path, "--no-rescale", "--calibrate", str(tmp_path / "x.npz"))
+    with Shown(browser, report) as shown:
+        shown.page.click("#by-magnitude")
+        assert shown.complaints == []
+        assert shown.page.is_visible(".legend.magnitude")
+        assert not shown.page.is_visible(".legend.precision")
+        colours = {"large": "magnitude-infinite", "small": "magnitude-zero", "usual": "magnitude-3"}
+        for name, colour in colours.items():
+            assert shown.page.evaluate(f"Magnitudes.colours(ampReport.data)({shown.index(name)})") == colour
+            assert shown.colour(shown.index(name)) == shown.palette(colour)
+        marks = shown.page.evaluate(f"Magnitudes.marks(ampReport.data)({shown.index('large')})")
+        assert marks["text"] == "1e+6"
+        assert marks["ends"][1] < marks["places"][1] < 1
+        shown.find("large")
+        assert "Largest magnitude observed" in shown.details()
 
 
 def test_the_overview_has_the_verdict_and_the_numbers(browser, demo_report):
@@ -211,6 +264,23 @@ def test_the_overview_has_the_verdict_and_the_numbers(browser, demo_report):
         assert shown.page.locator("#overview svg").count() == 3
         for heading in ("Summary", "Coverage", "Verification", "Nodes that add most error"):
             assert heading in text
+
+
+def test_a_failure_opens_at_the_node_to_look_at(browser, tmp_path):
+    """It is selected and in sight, its panel open, its way to the output drawn."""
+    pytest.importorskip("onnxruntime", reason="the comparison runs models")
+    flags = ("--level", "unsafe-force-all", "--tolerance", "error=1e-6")
+    with Shown(browser, written(demo.network(), tmp_path, *flags, exit_code=1)) as shown:
+        assert shown.page.text_content("#details .title") == "score_softmax"
+        assert "Compared with the original" in shown.details()
+        shown.page.wait_for_timeout(600)
+        x, y, scale = shown.place(shown.index("score_softmax"))
+        size = shown.page.evaluate("[canvas.clientWidth, canvas.clientHeight]")
+        assert (x, y) == pytest.approx([length / 2 for length in size], abs=2)
+        assert scale >= 0.9
+        path = shown.page.evaluate("ampReport.path.map((i) => ampReport.data.boxes[i].name)")
+        assert (path[:2], path[-1]) == (["score_softmax", "context_matmul"], "probabilities")
+        assert shown.complaints == []
 
 
 def hostile():
@@ -233,8 +303,7 @@ def test_the_graph_can_be_coloured_by_range(browser, tmp_path):
     report = written(demo.network(), tmp_path, "--range", "image=0:1")
     with Shown(browser, report) as shown:
         shown.page.click("#by-range")
-        shown.page.click("#fit")
-        shown.page.wait_for_timeout(500)
+        shown.fit()
         assert shown.complaints == []  # reading pixels below makes the browser complain
         assert shown.colour(shown.index("stem_conv3")) == shown.palette("known-proven")
         assert shown.colour(shown.index("refine_matmul")) == shown.palette("known-unknown")
@@ -282,7 +351,10 @@ def test_five_thousand_nodes_are_drawn_apart(browser, tmp_path):
     proto = Transformer(6000).model()
     report = written(proto, tmp_path, "--dry-run")
     with Shown(browser, report) as shown:
-        boxes = shown.page.evaluate("ampReport.scene.boxes.map(({x, y, w, h}) => [x, y, w, h])")
+        assert shown.page.evaluate("ampReport.scene.items.length") < 10  # equal layers are one box
+        shown.page.click("#fold")
+        shown.fit()
+        boxes = shown.page.evaluate("ampReport.scene.items.map(({x, y, w, h}) => [x, y, w, h])")
         assert len(boxes) > 5000
         assert overlaps(np.array(boxes)) == 0
         inside = """() => { const c = document.getElementById("canvas");
@@ -292,6 +364,36 @@ def test_five_thousand_nodes_are_drawn_apart(browser, tmp_path):
         name = proto.graph.node[-1].name
         shown.find(name)
         assert name in shown.details()
+        assert shown.complaints == []
+
+
+def test_repeated_layers_are_one_box_until_they_are_opened(browser, tmp_path):
+    """A click opens them into a box each, and that into its nodes; search opens one layer, a button all."""
+    proto = Transformer(200).model()
+    with Shown(browser, written(proto, tmp_path, "--skip=verify")) as shown:
+        texts = "ampReport.scene.items.filter((i) => i.layers).map((i) => i.operator)"
+        count = len(shown.page.evaluate("ampReport.data.layers[0]")) - 1
+        assert shown.page.evaluate(texts) == [f"{count} layers of 50 nodes"]
+
+        def click(item):
+            x, y, _ = shown.place(item)
+            shown.page.click("#canvas", position={"x": x, "y": y})
+            shown.page.wait_for_timeout(600)
+
+        start, other, *_ = shown.page.evaluate("ampReport.data.layers[0]")
+        click(start)
+        assert shown.page.evaluate(texts) == [f"layer {i + 1} of {count}" for i in range(count)]
+        click(other)
+        assert shown.page.evaluate(texts) == [f"layer {i + 1} of {count}" for i in range(count) if i != 1]
+        click(other)
+        assert "Why" in shown.details()
+        shown.page.click("#fold")
+        assert shown.page.evaluate("ampReport.scene.items.length") < 10
+        shown.find(proto.graph.node[-1].name)
+        assert shown.page.evaluate(texts) == [f"{count - 1} layers of 50 nodes"]
+        shown.page.click("#fold")
+        shown.page.click("#fold")
+        assert shown.page.evaluate(texts) == []
         assert shown.complaints == []
 
 
@@ -306,7 +408,8 @@ def test_many_executed_nodes_are_drawn_apart(browser, tmp_path, monkeypatch):
         assert shown.page.evaluate(layouts) == 1
         shown.page.check("#executed")
         assert shown.page.evaluate(layouts) == 2
-        boxes = shown.page.evaluate("ampReport.scene.boxes.map(({x, y, w, h}) => [x, y, w, h])")
+        shown.page.click("#fold")
+        boxes = shown.page.evaluate("ampReport.scene.items.map(({x, y, w, h}) => [x, y, w, h])")
         assert len(boxes) > 1000
         assert overlaps(np.array(boxes)) == 0
         assert shown.complaints == []
@@ -326,7 +429,7 @@ def test_real_models_open_without_a_complaint(browser, tmp_path, name):
     result = CliRunner().invoke(main, ["explain", str(SHARED / name / "model.onnx"), "--html", str(report)])
     assert result.exit_code == 0, result.output
     with Shown(browser, report) as shown:
-        boxes = shown.page.evaluate("ampReport.scene.boxes.map(({x, y, w, h}) => [x, y, w, h])")
+        boxes = shown.page.evaluate("ampReport.scene.items.map(({x, y, w, h}) => [x, y, w, h])")
         assert overlaps(np.array(boxes)) == 0
         assert shown.complaints == []
 
@@ -399,10 +502,11 @@ def test_the_executed_graph_is_drawn_beside_the_plan(browser, placed_report):
     """A switch shows it: drawn apart, in the colours of its precision, with its own search."""
     with Shown(browser, placed_report) as shown:
         shown.page.check("#executed")
-        boxes = shown.page.evaluate("ampReport.scene.boxes.map(({x, y, w, h}) => [x, y, w, h])")
+        boxes = shown.page.evaluate("ampReport.scene.items.map(({x, y, w, h}) => [x, y, w, h])")
         assert overlaps(np.array(boxes)) == 0
         drawn = shown.page.evaluate("ampReport.data.boxes.map(({operator, shade}) => [operator, shade])")
         assert ["com.microsoft:FusedMatMul", "full"] in drawn
+        shown.fit()
         assert shown.colour(drawn.index(["com.microsoft:FusedMatMul", "full"])) == shown.palette("full")
         assert shown.page.is_disabled("#by-error")
         shown.find("FusedMatMul")
@@ -449,6 +553,26 @@ def test_without_a_placement_there_is_nothing_to_switch(browser, demo_report):
     with Shown(browser, demo_report) as shown:
         assert not shown.page.is_visible("#graphs")
         assert shown.page.locator("#placement").count() == 0
+
+
+def test_the_page_of_many_models_looks_like_a_report(browser, demo_report, tmp_path):
+    """The same colours and letters, a bar for the share of half, and nothing to load or run."""
+    rows = [Row("good", "good.onnx", Status.CLOSE, half=0.75), Row("far", "far.onnx", Status.FAR, "why")]
+    page, shown = tmp_path / "index.html", browser.new_page(color_scheme="dark")
+    page.write_text(index_page.render(rows, {"PASS": 1, "FAIL": 1}), encoding="utf-8")
+    complaints = []
+    shown.on("console", lambda message: complaints.append(message.text))
+    styles = "e => { const {color, fontFamily} = getComputedStyle(e); return [color, fontFamily]; }"
+    shown.goto(page.as_uri())
+    found = [shown.eval_on_selector(each, styles) for each in ("body", "h1", ".verdict.good")]
+    assert shown.eval_on_selector("td.bad", styles)[0] != shown.eval_on_selector("td.good", styles)[0]
+    whole, half = (each.bounding_box()["width"] for each in shown.query_selector_all(".models rect"))
+    assert half == pytest.approx(0.75 * whole, rel=0.02)
+    assert complaints == []
+    shown.close()
+    with Shown(browser, demo_report, "dark") as report:
+        alike = [report.page.eval_on_selector(each, styles) for each in ("body", "h1", ".verdict.good")]
+    assert found == alike
 
 
 def test_the_graph_can_be_saved_as_svg(browser, demo_report):

@@ -137,7 +137,14 @@ def test_errors_stand_at_the_boxes_that_make_the_values():
         verdict_text.cells(output) for output in evidence.verdict.outputs
     ]
     assert data["verification"]["ok"] is True
+    assert data["suspect"] is None
     assert set(shown.pictures) == {"errors", "ranges"}
+    for box, pair in zip(data["boxes"], data["magnitudes"], strict=True):
+        most = max(
+            (evidence.observed[v["name"]].most for v in box["outputs"] if v["name"] in evidence.observed),
+            default=None,
+        )
+        assert pair == (None if most is None else pytest.approx([most, most], rel=0.01))
 
 
 def test_without_a_run_the_page_says_so():
@@ -285,5 +292,6 @@ def test_a_verdict_that_fails_says_what_is_next(tmp_path):
     assert said.exit_code == 1
     shown = (tmp_path / "p.html").read_text()
     data = json.loads(re.search(r'id="data">(.*?)</script>', shown, re.DOTALL)[1])
+    assert f"look at Softmax '{data['boxes'][data['suspect']]['name']}'" in said.stdout
     assert data["verification"]["next"]
     assert all(line in said.stdout for line in data["verification"]["next"])

@@ -80,7 +80,10 @@ def test_an_opset_that_onnx_does_not_know_is_refused(tmp_path):
             ("--opset", "13", "--opset", "17"),
             "--opset 13 17 is not one number; write --opset 17, or --opset keep",
         ),
-        (("--opset", "13", "--opset=keep"), "--opset 13 keep is not one number; write --opset 17"),
+        (
+            ("--opset", "13", "--opset=keep"),
+            "--opset 13 keep is not one number; write --opset 17, or --opset keep",
+        ),
     ],
 )
 def test_what_is_no_opset_is_refused(flags, problem, tmp_path):

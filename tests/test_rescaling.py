@@ -502,14 +502,22 @@ def test_the_command_says_so(overflowing, tmp_path):
     assert f"s: stored as 2^{-e}" in commands.run("explain", out, "s").output
     why = commands.run("explain", tmp_path / "m.onnx", "s", "--calibrate", seen).output
     assert f"s: stored as 2^{-e} of what the original has, since 1.40e+05 was seen in 's'" in why
-    dry = commands.run("rewrite", tmp_path / "m.onnx", "--calibrate", seen, "--dry-run").output
-    assert "rescaled 's'" in dry
+    planned = tmp_path / "planned.html"
+    asked = ("--calibrate", seen, "--dry-run", "--html", planned)
+    assert "rescaled 's'" in commands.run("rewrite", tmp_path / "m.onnx", *asked).output
+    assert '"magnitudes":[[' in planned.read_text()
     assert "the same, rescaled as in the result" in page.read_text()
+    data = json.loads(page.read_text().partition('id="data">')[2].partition("</script>")[0])
+    (at,) = (i for i, box in enumerate(data["boxes"]) if [value["name"] for value in box["outputs"]] == ["s"])
+    before, after = data["magnitudes"][at]
+    assert before == pytest.approx(1.4e5, rel=0.01)
+    assert after == pytest.approx(before / 2**e, rel=0.01)
+    assert after < 2 ** data["limits"][1] < before
 
 
-@pytest.mark.parametrize(("flags", "expected"), [(("--rescale",), 4), (("--skip=rescale",), None)])
+@pytest.mark.parametrize(("flags", "expected"), [(("--observe", "always"), 4), (("--skip=rescale",), None)])
 def test_the_flags(overflowing, tmp_path, flags, expected):
-    """--rescale observes before the first result; --skip rescale never scales."""
+    """--observe always does so before the first result; --skip rescale never scales."""
     proto, inputs, _ = overflowing
     onnx.save(proto, tmp_path / "m.onnx")
     np.savez(tmp_path / "m.npz", **inputs)

@@ -186,7 +186,12 @@ class PageMaker:
         report = analysis.report()
         report = replace(report, warnings=tuple(map(in_flags, report.warnings)))
         with tempfile.TemporaryDirectory() as scratch:
-            return self.page(model, report, Evidence(), _carried_out(model, analysis, Path(scratch)))
+            return self.page(
+                model,
+                report,
+                Evidence(observed=analysis.observed),
+                _carried_out(model, analysis, Path(scratch)),
+            )
 
     def of_rewritten(self, model: Path, explanation: Explanation) -> HtmlReport:
         """Return the page on a rewritten model, from the decisions that it carries."""

@@ -106,6 +106,7 @@ NOTHING_CHANGED = "nothing changed"
 def evidence(job: RewriteJob, outcome: Outcome, *, timed: bool) -> Evidence:
     """Collect the verdict with its blame, observed magnitudes, and if `timed` latencies."""
     measurements = Evidence(
+        observed=job.seen or {},
         bench=_latencies(job, outcome.result) if timed else None,
         search=_search(outcome.tuned),
         notes=tuple(outcome_lines(outcome, job.options.io)),

@@ -11,7 +11,7 @@ from typing import Any
 from amp_rewrite.colouring.painting import Rule
 from amp_rewrite.policy.evidence import OF_FINDINGS, Authority
 from amp_rewrite.policy.operator_lists import Kind
-from amp_rewrite.policy.reasons import authority_in_words, in_words
+from amp_rewrite.policy.reasons import authority_in_words, flag_of, in_words
 from amp_rewrite.rewriting.decisions import Decision, Decisions
 
 
@@ -28,7 +28,7 @@ class Change:
     @property
     def flag(self) -> str:
         """The same on the command line, quoted for a shell."""
-        return f"--{self.option.replace('_', '-')} {shlex.quote(self.subject)}"
+        return flag_of(self.option, shlex.quote(self.subject))
 
 
 @dataclass(frozen=True, slots=True)

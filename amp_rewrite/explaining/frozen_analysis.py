@@ -132,7 +132,7 @@ class Analysis:
 
     `findings` pin single units to float32, and `predicted` are warnings about predicted times. `replayed` is
     True where a saved plan decided. `loaded`, `graph` and `plan` refer to the model itself, which `rewrite`
-    edits.
+    edits. `observed` are the values observed before the decisions.
 
     Examples:
         >>> from amp_rewrite import analyze
@@ -156,7 +156,7 @@ class Analysis:
     state: ModelState
     predicted: tuple[str, ...]
     facts: Facts
-    _seen: Seen
+    observed: Seen
     _prices: Prices | None
     _report: Report
 
@@ -195,7 +195,7 @@ class Analysis:
             bounds = self.state.proven or bounding.bound_model(model, self.facts, options)
             proven = bounding.with_clamped_masks(model, self.facts, options, bounds)
             halves = filter(self.painting.is_half, range(len(self.graph.units)))
-            self.state.ranges = unit_ranges.find(self.facts, halves, proven, self._seen, options.half)
+            self.state.ranges = unit_ranges.find(self.facts, halves, proven, self.observed, options.half)
         return self.state.ranges
 
     def decisions(self) -> decisions.Decisions:

@@ -117,7 +117,7 @@ def _beyond_schema(index: int, graph: UnitGraph, half: Half) -> str:
     newer = range(opset + 1, NEWEST + 1)
     first = next((version for version in newer if half.tensor in _allowed(unit, version)), None)
     diagnosis = f"nothing at opset {opset}: the schema has {half.name} from {first} on"
-    return "" if first is None else f"{diagnosis}; raise the opset first (onnx.version_converter)"
+    return "" if first is None else f"{diagnosis}, which --opset {first} sets"
 
 
 NEWEST = 24

@@ -25,14 +25,12 @@ def decompose(model: ir.Model, target: Target, half: Half) -> None:
 
     The Conv takes the node's name, and the last part its output. A node with an unknown activation stays.
     """
-    fused_convs = [node for node in every_node(model.graph) if (node.domain, node.op_type) == _FUSED]
-    if not fused_convs:
-        return
     versions = element_types.versions(model.graph.opset_imports)
     signature = schema.find(*_FUSED, versions(_FUSED[0]))
     support = signature and target.support(*_FUSED, signature, half.name)
     if support is None or support.has("T", half.name):
         return
+    fused_convs = [node for node in every_node(model.graph) if (node.domain, node.op_type) == _FUSED]
     names = UniqueNames(graphs(model.graph))
     for node in fused_convs:
         if schema.text(node, "activation") in _ACTIVATIONS:

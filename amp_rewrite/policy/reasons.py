@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from amp_rewrite.policy.entries import Entry
+from amp_rewrite.policy.entries import Entry, Kind
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 
@@ -44,12 +44,19 @@ class _Number:
         return "a number" if self._number is None else format(self._number, spec)
 
 
+def flag_of(option: str, subject: str = "") -> str:
+    """Return the flag for a subject: of a pin by its field, or of a kind by its value."""
+    is_listed = option in (Kind.INFER.value, Kind.CLEAR.value)
+    name, separator = (f"list {option}", "=") if is_listed else (option.replace("_", "-"), " ")
+    return f"--{name}{separator}{subject}" if subject else f"--{name}"
+
+
 def authority_in_words(entry: Entry) -> str:
     """Return the name of the list, the flag of the override, else the authority."""
     if entry.authority is Authority.LIST:
         return entry.evidence.subject
     is_listed = entry.authority is Authority.OVERRIDE and entry.evidence.reason is Reason.ASKED
-    return f"--{entry.kind.value}" if is_listed else entry.authority.value
+    return flag_of(entry.kind.value) if is_listed else entry.authority.value
 
 
 _WORDS: Mapping[Reason, str] = {

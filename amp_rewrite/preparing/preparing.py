@@ -90,9 +90,12 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     """Prepare `model` in place, preserving its semantics; `held` maps names of values to evidence."""
     warnings = _settle_functions(model, form) + _overridable(model)
     changes: list[FormChange] = []
-    warnings += _of_blocks(node.domain for node in traversal.every_node(model.graph))
-    fused_conv_decomposition.decompose(model, form.target, form.half)
-    operators = {node.op_type for node in traversal.every_node(model.graph)}
+    nodes = traversal.nodes(model.graph).values()
+    operators = {node.op_type for inner in nodes for node in inner}
+    warnings += _of_blocks(node.domain for inner in nodes for node in inner)
+    if "FusedConv" in operators:
+        fused_conv_decomposition.decompose(model, form.target, form.half)
+        operators = {node.op_type for node in traversal.every_node(model.graph)}
     if "CastLike" in operators:
         _settle_casts(model)
     changes += opset_raising.raise_opset(model, form)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from amp_rewrite.analysis.units import UnitGraph, Use, value_of
 from amp_rewrite.costs.flop_count import Flops
@@ -97,12 +99,14 @@ class DrawnGraph:
     """Frames, boxes and wires; boxes are in node order, and those of a frame are contiguous.
 
     `constants` counts the Constant nodes, which are not drawn but listed among the inputs of their consumers.
+    `layers` has a row for each sequence of repeated layers: the first box of each, and the one past the last.
     """
 
     frames: tuple[Frame, ...]
     boxes: tuple[Box, ...]
     wires: tuple[Wire, ...]
     constants: int
+    layers: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,11 +227,13 @@ class _Drawer:
     def drawn(self) -> DrawnGraph:
         nodes = [node for graph in self._graphs for node in graph]
         owners = {body: self._at.get(id(node)) for node in nodes for body in control_flow.bodies(node)}
+        boxes, wires = tuple(map(self._box, self._items)), tuple(dict.fromkeys(self._wires()))
         return DrawnGraph(
             frames=tuple(Frame(title, owners.get(graph)) for graph, title in self._graphs.items()),
-            boxes=tuple(map(self._box, self._items)),
-            wires=tuple(dict.fromkeys(self._wires())),
+            boxes=boxes,
+            wires=wires,
             constants=sum(map(_is_constant, nodes)),
+            layers=tuple(_repeated_layers(boxes, wires)),
         )
 
     @property
@@ -327,6 +333,69 @@ _SHADES: Mapping[frozenset[bool], Shade] = {
     frozenset((False,)): Shade.FULL,
     frozenset((True, False)): Shade.MIXED,
 }
+
+
+# Repeated layers: sequences of nodes with the same operators as the nodes before them.
+
+_MOST = 1024
+"""The most nodes of a layer."""
+_SAVED = 12
+"""The least number of nodes that repeat a first layer."""
+
+
+def _repeated_layers(boxes: Sequence[Box], wires: Sequence[Wire]) -> Iterator[tuple[int, ...]]:
+    """Yield the starts of repeated layers, and their end. Borders and Casts do not count, as precisions may
+    differ from layer to layer; between two layers, those before the first input belong to the former.
+    """
+    nodes = [i for i, box in enumerate(boxes) if box.shade is not Shade.BORDER and box.operator != "Cast"]
+    numbers: dict[tuple[int, str], int] = {}
+    keys = ((boxes[i].graph, boxes[i].operator) for i in nodes)
+    codes = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+    last_use = {wire.source: wire.target for wire in wires}
+    crossing = np.bincount([source + 1 for source in last_use], minlength=len(boxes) + 2)
+    crossing = np.cumsum(
+        crossing - np.bincount([end + 1 for end in last_use.values()], minlength=len(crossing))
+    )
+
+    def end(at: int) -> int:
+        """Return the box that ends a layer before this node."""
+        last = nodes[at - 1]
+        if at == len(nodes) or boxes[nodes[at]].graph != boxes[last].graph:
+            return last + 1
+        return next((i for i in range(last + 1, nodes[at]) if not boxes[i].inputs), nodes[at])
+
+    for first, size, count, slack in _repeats(codes, 0, len(codes)):
+
+        def starts(at: int, size: int = size, count: int = count) -> tuple[int, ...]:
+            return nodes[at], *(end(at + size * (i + 1)) for i in range(count))
+
+        def rank(at: int, size: int = size) -> tuple[int, int]:
+            """Prefer the cut that the fewest values cross, then the one between scopes of names."""
+            ends = zip(boxes[nodes[at]].name, boxes[nodes[at + size - 1]].name, strict=False)
+            prefix = itertools.takewhile(lambda letters: letters[0] == letters[1], ends)
+            return int(crossing[list(starts(at))].sum()), -sum(1 for _ in prefix)
+
+        yield starts(min(range(first, first + slack + 1), key=rank))
+
+
+def _repeats(codes: NDArray[np.int64], low: int, high: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield, in order, the longest repeats in a range as their first position, the size of a layer, the
+    number of layers, and the number of positions by which all may be shifted.
+    """
+    best = (_SAVED - 1, low, 1, 0)
+    for size in range(1, min((high - low) // 2, _MOST) + 1):
+        differs = np.flatnonzero(codes[low : high - size] != codes[low + size : high])
+        edges = np.concatenate(([-1], differs, [high - low - size]))
+        lengths = np.diff(edges) - 1
+        at = int(lengths.argmax())
+        saved = int(lengths[at]) // size * size
+        if saved > best[0]:
+            best = (saved, low + int(edges[at]) + 1, size, int(lengths[at]) - saved)
+    saved, first, size, slack = best
+    if saved >= _SAVED:
+        yield from _repeats(codes, low, first)
+        yield first, size, saved // size + 1, slack
+        yield from _repeats(codes, first + saved + size + slack, high)
 
 
 # Types, attributes and stored values as text.

@@ -10,6 +10,7 @@ import base64
 import functools
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,7 +28,7 @@ from amp_rewrite.running.verdict import Output
 _FOLDER = Path(__file__).parent / "html"
 _VENDORED = ("d3", "dagre")
 _OURS = (
-    *("dom", "layout", "drawing", "view", "step", "histogram", "details"),
+    *("dom", "layout", "drawing", "view", "step", "magnitudes", "details"),
     *("search", "pictures", "execution", "export", "overview", "main"),
 )
 """The scripts; each uses only those before it."""
@@ -35,19 +36,19 @@ _OURS = (
 
 def render(report: HtmlReport) -> bytes:
     """Return the whole file in UTF-8; equal reports give equal bytes."""
-    style, script = _text("page.css"), "\n".join(_text(f"{name}.js") for name in _OURS)
-    libraries = "\n".join(_text(f"vendor/{name}.min.js") for name in _VENDORED)
+    style, script = asset("page.css"), "\n".join(asset(f"{name}.js") for name in _OURS)
+    libraries = "\n".join(asset(f"vendor/{name}.min.js") for name in _VENDORED)
     vendored = re.sub(r"^//# sourceMappingURL=.*$", "", libraries, flags=re.MULTILINE)
     parts = {
-        "policy": _policy(style, vendored, script),
+        "policy": policy(style, vendored, script),
         "style": style,
         "data": embedded(plain(report)),
-        "licences": "\n".join(_text(f"vendor/{name}.LICENSE") for name in _VENDORED),
+        "licences": "\n".join(asset(f"vendor/{name}.LICENSE") for name in _VENDORED),
         "vendored": vendored,
         "script": script,
     }
     # the substituted text is not scanned for placeholders again
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _text("page.html")).encode()
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], asset("page.html")).encode()
 
 
 def embedded(data: Any) -> str:
@@ -59,8 +60,9 @@ def embedded(data: Any) -> str:
 _UNSAFE = re.compile("[<>&]")
 
 
-def _policy(style: str, *scripts: str) -> str:
-    allowed = " ".join(map(_hash, scripts))
+def policy(style: str, *scripts: str) -> str:
+    """Return the content security policy of a page with this style and these scripts, and nothing to load."""
+    allowed = " ".join(map(_hash, scripts)) or "'none'"
     nothing = "default-src 'none'; base-uri 'none'; form-action 'none'"
     return f"{nothing}; script-src {allowed}; style-src {_hash(style)}"
 
@@ -70,7 +72,8 @@ def _hash(content: str) -> str:
 
 
 @functools.cache
-def _text(name: str) -> str:
+def asset(name: str) -> str:
+    """Return a file of the page, such as the style sheet `page.css`."""
     return (_FOLDER / name).read_text(encoding="utf-8")
 
 
@@ -83,6 +86,7 @@ def plain(report: HtmlReport) -> dict[str, Any]:
     return {
         "title": report.title,
         "half": view.half.name,
+        "limits": [math.log2(limit) for limit in (view.half.smallest, view.half.largest)],
         "summary": _lines(report.summary_lines()),
         "coverage": {**report.coverage.summary(), "assumptions": list(report.coverage.assumptions)},
         "card": records.plain(view.card),
@@ -91,6 +95,8 @@ def plain(report: HtmlReport) -> dict[str, Any]:
         "causes": [records.plain(cause.text) | {"boxes": cause.boxes} for cause in view.causes],
         "reasons": [_plain_reason(reason) for reason in view.reasons],
         "errors": list(map(_plain_error, report.errors)),
+        "suspect": report.suspect,
+        "magnitudes": [pair and [float(f"{each:.2e}") for each in pair] for pair in report.magnitudes],
         "pictures": list(map(pictures.plain, report.pictures.values())),
         "placement": _plain_placement(report.placement) if report.placement else None,
         "step": step and {"lines": _lines(step.lines), "parts": [part and part.value for part in step.parts]},
@@ -117,6 +123,7 @@ def _plain_graph(graph: DrawnGraph) -> dict[str, Any]:
         "frames": records.plain(graph.frames),
         "boxes": records.plain(graph.boxes),
         "wires": [[wire.source, wire.target] for wire in graph.wires],
+        "layers": graph.layers,
     }
 
 

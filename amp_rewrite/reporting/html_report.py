@@ -164,6 +164,32 @@ class HtmlReport:
         return tuple(_box_errors(self.decided.graph.boxes, blame.nodes)) if blame else ()
 
     @property
+    def suspect(self) -> int | None:
+        """The box of the node to look at after a comparison that does not pass; None where there is none."""
+        verdict = self.evidence.verdict
+        worst = verdict.blame.worst if verdict and verdict.blame and not verdict.ok else None
+        return next((at.box for at in self.errors if at.error == worst), None)
+
+    @property
+    def magnitudes(self) -> tuple[tuple[float, float] | None, ...]:
+        """The largest observed magnitude of each box's outputs in the original, and as stored in the result;
+        None where none was observed.
+        """
+        finite = {name: seen.most for name, seen in self.evidence.observed.items() if not seen.is_empty}
+
+        def of_box(box: Box) -> tuple[float, float] | None:
+            names = [value.name for value in box.outputs if value.name in finite]
+            name = max(names, key=finite.__getitem__, default="")
+            return (finite[name], math.ldexp(finite[name], -self._exponents.get(name, 0))) if name else None
+
+        return tuple(map(of_box, self.decided.graph.boxes))
+
+    @property
+    def _exponents(self) -> Mapping[str, int]:
+        rescaled = self.report.rescaled if self.report else None
+        return sentences.exponents(rescaled.values if rescaled else ())
+
+    @property
     def pictures(self) -> dict[str, Picture]:
         """The charts, by their file names (PICTURES)."""
         evidence = self.evidence
@@ -172,9 +198,7 @@ class HtmlReport:
         if points := list(self._errors()):
             charts_by_name["errors"] = charts.errors(points)
         if self.decided.stored or observed:
-            values = self.report.rescaled.values if self.report and self.report.rescaled else ()
-            exponents = sentences.exponents(values)
-            after = charts.binades_of_values(evidence.observed, exponents) if exponents else {}
+            after = charts.binades_of_values(evidence.observed, self._exponents) if self._exponents else {}
             charts_by_name["ranges"] = charts.ranges(self.decided.stored, observed, self.decided.half, after)
         if points := list(self._sensitivities()):
             charts_by_name["sensitivity"] = charts.errors(points, "Error that rounding at each node adds")

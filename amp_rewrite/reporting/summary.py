@@ -15,6 +15,7 @@ from amp_rewrite.explaining import frozen_analysis, sentences
 from amp_rewrite.explaining.sentences import size
 from amp_rewrite.policy import devices
 from amp_rewrite.policy.options import DECLARED, IOTypes
+from amp_rewrite.policy.reasons import flag_of
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan import FloatState
 from amp_rewrite.rewriting.report import NodeCounts, Report, SummaryLine
@@ -153,7 +154,7 @@ def observed_lines(observed: Observed | None) -> Iterator[SummaryLine]:
 def match_lines(matches: Iterable[Matched]) -> Iterator[SummaryLine]:
     """Yield the number of nodes that each pattern or operator flag matched."""
     for matched in matches:
-        flag = f"--{matched.by.replace('_', '-')} {matched.pattern}"
+        flag = flag_of(matched.by, matched.pattern)
         near = f"; did you mean {' or '.join(matched.near)}?" if matched.near else ""
         if matched.nodes:
             why = f", none of which is half: {matched.why}" if matched.why else ""

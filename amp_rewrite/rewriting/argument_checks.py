@@ -70,6 +70,9 @@ def check_op_types(model: ir.Model, options: Options) -> Mapping[str, str]:
 
     Raises OptionError for an operator in `Options.op_types`, or a port of one, that the model lacks.
     """
+    declared = {**element_types.declared_in(model), **options.operator_lists().op_types}
+    if not declared:
+        return declared
     ports: dict[str, set[int]] = {}
     functions = {(domain, name) for domain, name, _ in model.functions}
     for node in (node for graph in (model.graph, *model.functions.values()) for node in graph.all_nodes()):
@@ -84,7 +87,6 @@ def check_op_types(model: ir.Model, options: Options) -> Mapping[str, str]:
         for port in declared_types.parse(types).ports.keys() - ports[operator]:
             name = f"IN{port}" if port >= 0 else f"OUT{~port}"
             raise OptionError(f"there is no {name}; they are counted from IN0 and OUT0", where=where)
-    declared = {**element_types.declared_in(model), **options.operator_lists().op_types}
     return {operator: declared[operator] for operator in ports if operator in declared}
 
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 from amp_rewrite import version
+from amp_rewrite.reporting import html_file
 from amp_rewrite.text import plural, visible
-from amp_rewrite.zoo.row import Row
+from amp_rewrite.zoo.row import Row, Status
 
 # The columns of a zoo, in a terminal and on its page.
 
@@ -39,32 +40,23 @@ _PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>amp-rewrite: {count}</title>
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }}
-.wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; width: 100%; }}
-th, td {{ padding: .3rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #8884; }}
-th:first-child, td:first-child, th:nth-child(2), td:nth-child(2), td.why {{ text-align: left; }}
-td.why {{ white-space: normal; border-bottom: 1px solid #8884; padding-left: 2rem; }}
-.PASS, .unchanged {{ color: #1f6fb2; }}
-.FAIL, .failed {{ color: #c62828; font-weight: 600; }}
-</style>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{count} · amp-rewrite</title>
+<style>{style}</style>
 </head>
-<body>
+<body class="many">
+<p class="brand">amp-rewrite {version}</p>
 <h1>{count}</h1>
-<p>{summary}. Made by amp-rewrite {version}.</p>
-<div class="wide"><table>
+<p>{summary}</p>
+<section><table class="counts models">
 <thead><tr>{header}</tr></thead>
 <tbody>
 {rows}
 </tbody>
-</table></div>
-<p>The error is the largest of any output (RMS of the difference over the scale of the output), the speed-up
-that which is predicted for a GPU, and the sizes are those of the result and of the original.</p>
+</table></section>
+<p class="note">The error is the largest of any output (RMS of the difference over the scale of the output),
+the speed-up that which is predicted for a GPU, and the sizes are those of the result and of the original.</p>
 </body>
 </html>
 """
@@ -72,9 +64,16 @@ that which is predicted for a GPU, and the sizes are those of the result and of 
 
 def render(rows: Sequence[Row], counts: Mapping[str, int]) -> str:
     """Render the page; all text from models is escaped."""
+    style = html_file.asset("page.css")
+    pills = (
+        f'<span class="verdict {_colour(Status(name))}">{count} {name}</span>'
+        for name, count in counts.items()
+    )
     return _PAGE.format(
+        style=style,
+        policy=html_file.policy(style),
         count=plural(len(rows), "model"),
-        summary=", ".join(f"{count} {name}" for name, count in counts.items()),
+        summary=" ".join(pills),
         version=_text(version.installed()),
         header="".join(f"<th>{name}</th>" for name in (*HEADER, "files")),
         rows="\n".join(map(_row, rows)),
@@ -82,16 +81,29 @@ def render(rows: Sequence[Row], counts: Mapping[str, int]) -> str:
 
 
 def _row(row: Row) -> str:
-    name, status, *numbers = map(_text, cells(row))
+    name, status, half, *numbers = map(_text, cells(row))
+    bar = "" if row.half is None else _BAR.format(row.half * 100)
     first = _link(row.page or row.report, name) if row.page or row.report else name
     links = {"report": row.report, "model": row.result}
     files = " ".join(_link(path, kind) for kind, path in links.items() if path)
     others = "".join(f"<td>{number}</td>" for number in (*numbers, files))
-    colour = row.status.value.replace(" ", "-")
-    line = f'<tr><td>{first}</td><td class="{colour}">{status}</td>{others}</tr>'
+    coloured = f'<td class="{_colour(row.status)}">{status}</td><td>{half}{bar}</td>'
+    line = f"<tr><td>{first}</td>{coloured}{others}</tr>"
     if not row.why:
         return line
     return f'{line}\n<tr><td class="why" colspan="{len(HEADER) + 1}">{_text(row.why)}</td></tr>'
+
+
+_BAR = """
+<svg viewBox="0 0 100 10" aria-hidden="true"><rect class="fill full" width="100" height="10"/>
+<rect class="fill half" width="{:.0f}" height="10"/></svg>"""
+"""The share of half."""
+
+
+def _colour(status: Status) -> str:
+    if not status.is_good:
+        return "bad"
+    return "good" if status in (Status.CLOSE, Status.UNCHANGED) else "none"
 
 
 def _link(path: str, text: str) -> str:

@@ -299,7 +299,7 @@ def rewrite_zoo(
         >>> from amp_rewrite.demo import network
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     onnx.save(network(), f'{folder}/demo.onnx')
-        ...     zoo = rewrite_zoo(folder, f'{folder}/half', ['--no-verify'])
+        ...     zoo = rewrite_zoo(folder, f'{folder}/half', ['--skip=verify'])
         >>> [(row.name, row.status.value) for row in zoo.rows]
         [('demo', 'not compared')]
     """

@@ -2,7 +2,8 @@
 
 /* The panel with the details of one box. */
 const Details = (() => {
-  const { el, name } = Dom;
+  const { el, name, table } = Dom;
+  const LONGEST = 64; // characters of a name in a link
   const SHOWN = 8; // links of a chain that are shown at first
   const SHADES = {
     half: (half) => half,
@@ -19,7 +20,7 @@ const Details = (() => {
    */
   function show(panel, data, index, go, cross) {
     const box = data.boxes[index];
-    const planned = [decided, casts, execution, arithmetic, attributes, compared];
+    const planned = [decided, casts, execution, arithmetic, attributes, compared, observed];
     const sections = [...(box.executed === undefined ? planned : [origins]), values, bodies, placed];
     panel.replaceChildren(
       el("button", { class: "close", type: "button", "aria-label": "Close", onclick: () => go(null) }, "×"),
@@ -56,13 +57,9 @@ const Details = (() => {
 
   function originList(data, all, cross) {
     const items = all.map(({ operator, name: called, box }) =>
-      el("li", {}, box === null ? [el("span", {}, operator, " "), name(called)] : crossLink(data.other, box, cross)),
+      el("li", {}, box === null ? [el("span", {}, operator, " "), name(called)] : boxLink(data.other, box, cross)),
     );
     return el("ul", { class: "links" }, ...items);
-  }
-
-  function crossLink(other, index, cross) {
-    return boxLink(other, index, cross);
   }
 
   /** The executed node that a planned one became. */
@@ -71,7 +68,7 @@ const Details = (() => {
     if (executedAs === undefined || shade === "border") return [];
     const gone = "onnxruntime executes no such node: it is folded, or removed.";
     if (executedAs === null) return [el("h3", {}, "Executed as"), el("p", {}, gone)];
-    return [el("h3", {}, "Executed as"), el("p", {}, crossLink(data.other, executedAs, cross))];
+    return [el("h3", {}, "Executed as"), el("p", {}, boxLink(data.other, executedAs, cross))];
   }
 
   function decided(data, index, go) {
@@ -83,17 +80,10 @@ const Details = (() => {
   /** The chain of causes of a unit. */
   function why(data, unit, isOneOfSeveral, go) {
     const chain = chainOf(data, unit);
-    const list = el("ol", { class: "chain" });
-    const fill = (links) => list.replaceChildren(...links.map((link, i) => step(data, link, i, go)));
-    fill(chain.slice(0, SHOWN));
-    const rest = chain.length - SHOWN;
-    const more = el("button", { type: "button", class: "more" }, `${rest} more, down to the first cause`);
-    more.addEventListener("click", () => {
-      fill(chain);
-      more.remove();
-    });
+    const steps = chain.map((link, i) => step(data, link, i, go));
+    const rest = `${chain.length - SHOWN} more, down to the first cause`;
     const title = isOneOfSeveral ? el("p", { class: "unit" }, name(data.reasons[unit].unit)) : null;
-    return el("div", {}, ...[title, list, rest > 0 ? more : null].filter(Boolean));
+    return el("div", {}, title, ...Dom.firstOf(el("ol", { class: "chain" }), steps, SHOWN, rest));
   }
 
   /** A unit, its cause, the cause of that one, and so on; an edited plan may contain a cycle. */
@@ -101,6 +91,23 @@ const Details = (() => {
     const chain = new Set();
     for (let at = unit; at !== null && !chain.has(at); at = data.reasons[at]?.cause ?? null) chain.add(at);
     return [...chain];
+  }
+
+  /** The shortest way from a box to an output of the model; out of a body it leads to the body's node. */
+  function pathOf({ boxes, wires, frames }, index) {
+    const consumers = d3.rollup(wires, (all) => all.map(([, target]) => target), ([source]) => source);
+    const before = new Map([[index, null]]);
+    for (const at of before.keys()) {
+      const { graph } = boxes[at];
+      const next = consumers.get(at) || (graph ? [frames[graph].owner] : []);
+      if (!next.length && boxes[at].operator === "output") {
+        const path = [];
+        for (let back = at; back !== null; back = before.get(back)) path.unshift(back);
+        return path;
+      }
+      for (const one of next) if (!before.has(one)) before.set(one, at);
+    }
+    return [];
   }
 
   function step(data, unit, depth, go) {
@@ -111,11 +118,8 @@ const Details = (() => {
       { class: "rule" },
       `${colour === "half" ? data.half : "float32"} by rule ${rule} · kind ${kind}`,
     );
-    return el(
-      "li",
-      { class: colour },
-      ...[link, facts, el("span", { class: "reason" }, name(reason)), depth ? null : known(range)].filter(Boolean),
-    );
+    const why = el("span", { class: "reason" }, name(reason));
+    return el("li", { class: colour }, link, facts, why, depth ? null : known(range));
   }
 
   /** What is known of the values of a half unit. */
@@ -125,13 +129,8 @@ const Details = (() => {
 
   function boxLink(data, index, go) {
     const { operator, name: called } = data.boxes[index];
-    return el(
-      "button",
-      { type: "button", class: "link", onclick: () => go(index) },
-      operator,
-      " ",
-      name(called),
-    );
+    const button = { type: "button", class: "link", title: called, onclick: () => go(index) };
+    return el("button", button, operator, " ", name(Dom.cut(called, LONGEST)));
   }
 
   /** The boxes on both sides of a Cast. */
@@ -154,9 +153,8 @@ const Details = (() => {
 
   function links(title, boxes, data, go) {
     if (!boxes.length) return [];
-    const items = boxes.slice(0, 40).map((box) => el("li", {}, boxLink(data, box, go)));
-    if (boxes.length > 40) items.push(el("li", {}, `and ${boxes.length - 40} more`));
-    return [el("h3", {}, title), el("ul", { class: "links" }, ...items)];
+    const items = boxes.map((box) => el("li", {}, boxLink(data, box, go)));
+    return [el("h3", {}, title), ...Dom.firstOf(el("ul", { class: "links" }), items, 40, `${boxes.length - 40} more`)];
   }
 
   function arithmetic(data, index) {
@@ -178,6 +176,14 @@ const Details = (() => {
     ];
   }
 
+  /** The largest observed magnitude of the outputs. */
+  function observed(data, index) {
+    if (!data.magnitudes[index]) return [];
+    const [before, after] = data.magnitudes[index].map(d3.format(",.3~g"));
+    const rows = [["in the original", before], ...(before === after ? [] : [["as stored, rescaled", after]])];
+    return [el("h3", {}, "Largest magnitude observed"), table(rows)];
+  }
+
   function measured(found, isOneOfSeveral) {
     const rows = [
       ["relative error", found.error],
@@ -187,12 +193,7 @@ const Details = (() => {
     if (found.non_finite) rows.push(["infinite or NaN", found.non_finite.toLocaleString("en")]);
     if (found.reads) rows.push(["input range", found.reads]);
     const title = isOneOfSeveral ? el("p", { class: "unit" }, name(found.value)) : null;
-    return el("div", {}, ...[title, table(rows)].filter(Boolean));
-  }
-
-  function table(rows) {
-    const lines = rows.flatMap(([term, value]) => [el("dt", {}, term), el("dd", {}, value)]);
-    return el("dl", { class: "facts" }, ...lines);
+    return el("div", {}, title, table(rows));
   }
 
   function values(data, index) {
@@ -209,13 +210,8 @@ const Details = (() => {
     const after = value.half ? el("span", { class: "chip half" }, data.half) : null;
     const known = value.range ? `constant, ${value.range}` : "constant";
     const stored = value.stored ? el("span", { class: "stored" }, known) : null;
-    return el(
-      "li",
-      {},
-      ...[name(value.name), el("span", { class: "type" }, value.type), stored, after, Histogram.of(value, data.half)].filter(
-        Boolean,
-      ),
-    );
+    const type = el("span", { class: "type" }, value.type);
+    return el("li", {}, name(value.name), type, stored, after, Magnitudes.histogram(value, data.limits));
   }
 
   function bodies(data, index, go) {
@@ -239,5 +235,5 @@ const Details = (() => {
     return [el("h3", {}, "Inside"), el("p", {}, boxLink(data, frame.owner, go), " ", name(frame.title))];
   }
 
-  return { show, chainOf, boxLink };
+  return { show, chainOf, pathOf, boxLink };
 })();

@@ -5,39 +5,18 @@ const Drawing = (() => {
   const SHOWS = { wires: 0.05, operator: 0.42, name: 0.7, kind: 0.42 }; // the least scale, in screen pixels per unit
   const FAR = 0.3; // below this scale, wires between blocks are faint
   const HEADING = { least: 12, most: 30 }; // pixels
-  const NAMES = [
-    "half",
-    "full",
-    "other",
-    "border",
-    "cast",
-    "ink",
-    "muted",
-    "wire",
-    "paper",
-    "frame",
-    "select",
-    "error-low",
-    "error-high",
-    "known-proven",
-    "known-observed",
-    "known-unknown",
-    "part-forward",
-    "part-loss",
-    "part-enters",
-    "part-backward",
-    "part-leaves",
-    "part-optimiser",
-    "part-scale",
-  ];
-  const KINDS = ["allow", "infer", "clear", "deny", "fixed", "fused", "inserted", "cpu"];
   const FONT = "ui-sans-serif, system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
 
   /** The colours of the active colour scheme, from the style sheet. */
   function palette() {
-    const style = getComputedStyle(document.documentElement);
-    const all = [...NAMES, ...KINDS.map((kind) => `kind-${kind}`)];
-    const colours = Object.fromEntries(all.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+    const probe = document.body.appendChild(Dom.el("i"));
+    const names = [...document.styleSheets[0].cssRules[0].style].filter((name) => name.startsWith("--"));
+    const colourOf = (name) => {
+      probe.style.color = `var(${name})`;
+      return getComputedStyle(probe).color;
+    };
+    const colours = Object.fromEntries(names.map((name) => [name.slice(2), colourOf(name)]));
+    probe.remove();
     return { ...colours, scale: d3.interpolateLab(colours["error-low"], colours["error-high"]) };
   }
 
@@ -58,8 +37,9 @@ const Drawing = (() => {
     const pen = { context, k, seen, look, colours: look.colours };
     scene.frames.slice(1).forEach((frame) => drawFrame(pen, frame));
     if (k >= SHOWS.wires) drawWires(pen, scene);
+    drawPath(pen, scene);
     drawChain(pen, scene);
-    scene.boxes.forEach((box, i) => isSeen(seen, box) && drawBox(pen, box, i));
+    scene.items.forEach((item) => isSeen(seen, item) && drawBox(pen, item));
     scene.blocks.forEach((block) => drawHeading(pen, block));
     drawSelection(pen, scene);
   }
@@ -124,28 +104,63 @@ const Drawing = (() => {
     context.bezierCurveTo(source.x, y0 + 60, target.x, y1 - 60, target.x, y1);
   }
 
-  function drawBox(pen, box, index) {
+  function drawBox(pen, box) {
     const { context, k, look, colours } = pen;
-    context.globalAlpha = look.found && !look.found.has(index) ? 0.22 : 1;
+    const isFound = !look.found || d3.range(box.from, box.to).some((index) => look.found.has(index));
+    context.globalAlpha = isFound ? 1 : 0.22;
+    if (box.layers) drawStack(pen, box);
     outline(context, box, 0);
-    const fill = look.weigh ? weighed(pen, index) : colours[box.shade] || colours.half;
+    const fill = colour(box, look.weigh, colours);
     context.fillStyle = fill;
     context.fill();
-    if (box.shade === "border") drawEdge(pen);
+    if (box.shade === "border" || box.layers) drawEdge(pen);
+    if (box.layers) drawShares(pen, box);
     if (box.shade === "mixed" && !look.weigh) drawOtherHalf(pen, box);
     if (k >= SHOWS.kind) drawKinds(pen, box);
     if (k >= SHOWS.operator) drawWords(pen, box, inkOn(pen, box, fill));
     context.globalAlpha = 1;
   }
 
-  /** The colour of a box by its weight: from 0 to 1, or the name of a colour; boxes without one are pale. */
-  function weighed({ look, colours }, index) {
-    return weight(look.weigh(index), colours);
+  /** The colour of a box: by its weight if there are weights, else by its shade. */
+  function colour(box, weigh, colours) {
+    if (box.layers) return colours.paper;
+    return weigh ? weight(weigh(box.from), colours) : colours[box.shade] || colours.half;
   }
 
+  /** The colour of a weight: from 0 to 1, or the name of a colour; boxes without one are pale. */
   function weight(found, colours) {
     if (found === null) return colours.frame;
     return typeof found === "string" ? colours[found] : colours.scale(found);
+  }
+
+  /** The outlines of further sheets behind folded layers. */
+  function drawStack({ context, k, colours }, box) {
+    for (const shift of [8, 4]) {
+      outline(context, { ...box, x: box.x + shift, y: box.y - shift }, 0);
+      context.fillStyle = colours.paper;
+      context.fill();
+      drawEdge({ context, k, colours });
+    }
+  }
+
+  const PRECISIONS = { half: ["half"], mixed: ["half", "full"], full: ["full"] };
+
+  /** A bar with the share of each colour among the boxes of folded layers. */
+  function drawShares({ context, look, colours }, box) {
+    const all = box.shades.flatMap((shade, i) =>
+      look.weigh ? (look.weigh(box.from + i) ?? []) : PRECISIONS[shade] || [],
+    );
+    const shares = d3.rollups(
+      d3.sort(all, (a, b) => d3.descending(a, b)),
+      (same) => same.length / all.length,
+      (each) => (typeof each === "number" ? Math.round(each * 8) / 8 : each),
+    );
+    let x = box.x - box.w / 2 + 12;
+    for (const [each, share] of shares) {
+      context.fillStyle = weight(each, colours);
+      context.fillRect(x, box.y + box.h / 2 - 15, share * (box.w - 24), 7);
+      x += share * (box.w - 24);
+    }
   }
 
   /** A text colour that is readable on a box. */
@@ -197,31 +212,51 @@ const Drawing = (() => {
     });
   }
 
-  function drawWords({ context, k }, box, ink) {
+  /** The scale of magnitudes at the foot of a box: the limits, and hollow the magnitude before, filled after. */
+  function drawGauge(context, box, { places, ends }, ink) {
+    const [left, width, y] = [box.x - box.w / 2 + 14, box.w - 24, box.y + box.h / 2 - 4];
+    context.strokeStyle = context.fillStyle = ink;
+    context.lineWidth = 0.8;
+    context.beginPath();
+    context.moveTo(left, y);
+    context.lineTo(left + width, y);
+    for (const end of ends) {
+      context.moveTo(left + end * width, y - 3);
+      context.lineTo(left + end * width, y + 3);
+    }
+    context.stroke();
+    places.forEach((place, i) => {
+      context.beginPath();
+      context.arc(left + place * width, y, 2.6, 0, 2 * Math.PI);
+      if (i) context.fill();
+      else context.stroke();
+    });
+  }
+
+  function drawWords({ context, k, look }, box, ink) {
     const small = box.h < 30;
-    const named = k >= SHOWS.name && !small && box.name;
+    const mark = look.marks?.(box.from);
+    if (mark && !small && !box.layers) drawGauge(context, box, mark, ink);
+    const note = (!box.layers && mark?.text) || box.name;
+    const named = k >= SHOWS.name && !small && note;
     const room = box.w - 30;
-    context.font = `600 ${small ? 11 : 13}px ${FONT}`;
+    const middle = box.layers ? box.y - 10 : box.y;
+    context.font = `600 ${small ? 12 : 13}px ${FONT}`;
     const words = box.shade === "cast" && !box.executed ? box.name.replace(/^.* to /s, "Cast to ") : box.operator;
     const label = box.shade === "border" ? box.name : words;
-    const keep = label.includes(":") ? "end" : "start"; // the operator matters more than its domain
-    write(context, label, box.x, box.y + (named ? -3 : 4), room, "center", ink, keep);
+    const lift = mark && named ? 4 : 0; // above the gauge
+    write(context, label, box.x, middle - lift + (named ? -3 : 4), room, "center", ink);
     if (!named) return;
-    context.font = `10.5px ${FONT}`;
-    write(context, box.name, box.x, box.y + 12, room, "center", ink, "end");
+    context.font = `12px ${FONT}`;
+    write(context, note, box.x, middle - lift + 12, room, "center", ink);
   }
 
-  /** Text, truncated at its end or beginning if it is too wide. */
-  function write(context, text, x, y, room, align, colour, keep = "start") {
+  /** Text, cut in the middle if it is too wide. */
+  function write(context, text, x, y, room, align, colour) {
+    const fits = Math.max(4, Math.floor((text.length * room) / (context.measureText(text).width || 1)));
     context.textAlign = align;
     context.fillStyle = colour;
-    context.fillText(shortened(context, text, room, keep), x, y);
-  }
-
-  function shortened(context, text, room, keep) {
-    if (text.length < 4 || context.measureText(text).width <= room) return text;
-    const fits = Math.max(3, Math.floor((text.length * room) / context.measureText(text).width) - 1);
-    return keep === "end" ? `…${text.slice(-fits)}` : `${text.slice(0, fits)}…`;
+    context.fillText(Dom.cut(text, fits), x, y);
   }
 
   /** The selected box, its wires, and lines to its bodies. */
@@ -232,8 +267,7 @@ const Drawing = (() => {
     context.lineWidth = Math.max(2, 1.6 / k);
     context.beginPath();
     for (const wire of look.wiresAt.get(selected) || []) {
-      if (wires[wire].points) curve.context(context)(wires[wire].points);
-      else leap(context, boxes[wires[wire].source], boxes[wires[wire].target]);
+      drawWire(context, wires[wire], boxes);
     }
     context.stroke();
     drawBodies(context, k, boxes[selected], frames);
@@ -241,6 +275,26 @@ const Drawing = (() => {
     context.lineWidth = Math.max(3, 2.5 / k);
     outline(context, boxes[selected], Math.max(3, 3 / k));
     context.stroke();
+  }
+
+  function drawWire(context, { source, target, points }, boxes) {
+    if (points) curve.context(context)(points);
+    else leap(context, boxes[source], boxes[target]);
+  }
+
+  /** The way from the selected box to an output of the model: a broad band along its wires. */
+  function drawPath({ context, k, look, colours }, { boxes, wires }) {
+    context.strokeStyle = colours.select;
+    context.lineWidth = Math.max(7, 4 / k);
+    context.globalAlpha = 0.2;
+    context.beginPath();
+    for (const [source, target] of d3.pairs(look.path)) {
+      const to = boxes[target].from;
+      const wire = look.wiresAt.get(boxes[source].from)?.find((at) => wires[at].target === to);
+      if (wire !== undefined) drawWire(context, wires[wire], boxes);
+    }
+    context.stroke();
+    context.globalAlpha = 1;
   }
 
   /** The chain of causes of the selected box: lines below the boxes, and a ring around each. */
@@ -272,5 +326,5 @@ const Drawing = (() => {
     }
   }
 
-  return { draw, palette, weight };
+  return { draw, palette, colour };
 })();

@@ -26,7 +26,7 @@ const Execution = (() => {
       for (const origin of box.executed?.origins || [])
         if (origin.box !== null) data.boxes[origin.box].executedAs ??= index;
     });
-    const executed = { ...data, ...graph, reasons: [], errors: [], other: data };
+    const executed = { ...data, ...graph, reasons: [], errors: [], magnitudes: [], other: data };
     data.other = executed;
     return executed;
   }

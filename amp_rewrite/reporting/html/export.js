@@ -5,7 +5,7 @@ const Export = (() => {
   const { svg } = Dom;
   const FONT = "ui-sans-serif, system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
   const MARGIN = 40;
-  const LONGEST = 24; // characters of a title in a box
+  const LONGEST = 26; // characters of a title in a box
 
   /** The text of the file; `colourOf` gives the colour of a box. */
   function text(scene, colours, colourOf) {
@@ -17,7 +17,7 @@ const Export = (() => {
       svg("rect", { x: box[0], y: box[1], width: box[2], height: box[3], fill: colours.paper }),
       ...scene.frames.slice(1).map((frame) => framed(frame, colours)),
       ...scene.wires.map((wire) => wired(wire, scene.boxes, colours)),
-      ...scene.boxes.map((one, index) => boxed(one, colourOf(index), colours)),
+      ...scene.items.map((item) => boxed(item, colourOf(item), colours)),
     );
     return new XMLSerializer().serializeToString(root);
   }
@@ -51,13 +51,9 @@ const Export = (() => {
       "g",
       {},
       svg("title", {}, `${box.operator} ${box.name}`),
-      svg("rect", { ...place, rx: round, fill, stroke: box.shade === "border" ? colours.wire : null }),
-      svg("text", { x: box.x, y: box.y + 4, "font-size": 12, "text-anchor": "middle", fill: ink }, cut(title)),
+      svg("rect", { ...place, rx: round, fill, stroke: box.shade === "border" || box.layers ? colours.wire : null }),
+      svg("text", { x: box.x, y: box.y + 4, "font-size": 12, "text-anchor": "middle", fill: ink }, Dom.cut(title, LONGEST)),
     );
-  }
-
-  function cut(title) {
-    return title.length > LONGEST ? `${title.slice(0, LONGEST - 1)}…` : title;
   }
 
   /** Offers a text as a file to save. */

@@ -8,53 +8,86 @@
  */
 const Layout = (() => {
   const BLOCK = { least: 16, most: 40 }; // boxes; 64 take dagre twice as long and look no better
-  const SIZES = { cast: [128, 24], border: [156, 26], node: [156, 38] };
+  const SIZES = { cast: [146, 24], border: [180, 26], node: [180, 40], fold: [230, 60] };
   const COLUMNS = 60; // at most
   const GAP = { rank: 26, node: 16, block: 46, column: 70, frame: 150, head: 34 };
 
-  /** Boxes with x, y (their centres), w and h; blocks and frames as rectangles; the points of wires within blocks. */
+  /**
+   * Items, which are boxes or stand for folded layers, with x, y (their centres), w and h; the item of each box;
+   * blocks and frames as rectangles; the points of wires within blocks.
+   */
   function place(network, aspect) {
-    const boxes = network.boxes.map(sized);
-    const wires = network.wires.map(([source, target]) => ({ source, target, points: null }));
-    const inside = wiresInside(network.boxes, wires);
+    const items = folded(network);
+    const boxes = items.flatMap((item) => Array(item.to - item.from).fill(item));
+    const wires = joined(network.wires, boxes);
+    const inside = d3.group(wires, ({ source, target }) =>
+      boxes[source].graph === boxes[target].graph ? boxes[source].graph : null,
+    );
     const memo = new Map();
     const frames = network.frames.map((frame, index) => {
-      const blocks = cut(range(network.boxes, index), inside[index]).map((block) =>
-        laidOut(block, boxes, memo),
-      );
+      const contents = items.filter(({ graph }) => graph === index);
+      const start = contents[0]?.at ?? 0;
+      const at = (box) => boxes[box].at;
+      const ends = inside.get(index)?.map((wire) => ({ wire, source: at(wire.source), target: at(wire.target) }));
+      const blocks = cut([start, start + contents.length], ends).map((block) => laidOut(block, items, memo));
       return { ...frame, blocks, ...newspaper(blocks, aspect, GAP.block, GAP.column) };
     });
     newspaper(frames, aspect, GAP.frame, GAP.frame);
-    for (const frame of frames) settle(frame, boxes);
+    for (const frame of frames) settle(frame, items);
     const blocks = frames.flatMap((frame) => frame.blocks);
-    return { boxes, wires, frames, blocks, bounds: bounds(frames) };
+    return { items, boxes, wires, frames, blocks, bounds: bounds(frames) };
   }
 
-  function sized(box) {
-    const [w, h] = SIZES[box.shade] || SIZES.node;
-    return { ...box, x: 0, y: 0, w, h };
-  }
-
-  function wiresInside(boxes, wires) {
-    const inside = new Map();
-    for (const wire of wires) {
-      const graph = boxes[wire.source].graph;
-      if (graph !== boxes[wire.target].graph) continue;
-      if (!inside.has(graph)) inside.set(graph, []);
-      inside.get(graph).push(wire);
+  /** The items in order: layers in a row are one, or one each if their sequence is open; an open layer is its boxes. */
+  function folded({ boxes, layers, open }) {
+    const items = [];
+    const add = (item) => {
+      const [w, h] = SIZES[item.shade] || SIZES.node;
+      items.push({ ...item, at: items.length, x: 0, y: 0, w, h });
+    };
+    let at = 0;
+    const addBoxes = (end) => {
+      for (; at < end; at++) add({ ...boxes[at], from: at, to: at + 1 });
+    };
+    for (const starts of layers) {
+      addBoxes(starts[0]);
+      for (const [from, to] of d3.pairs(starts)) {
+        const last = items.at(-1);
+        if (open.has(from)) addBoxes(to);
+        else if (last?.layers === starts && !open.has(starts)) last.to = to;
+        else add({ shade: "fold", graph: boxes[from].graph, kinds: [], bodies: [], layers: starts, from, to });
+        at = to;
+      }
     }
-    return Object.fromEntries(inside);
+    addBoxes(boxes.length);
+    for (const item of items) if (item.layers) label(item, boxes);
+    return items;
   }
 
-  /** The boxes of one graph, which are contiguous: the first index, and one past the last. */
-  function range(boxes, graph) {
-    const start = boxes.findIndex((box) => box.graph === graph);
-    let end = start;
-    while (start >= 0 && end < boxes.length && boxes[end].graph === graph) end++;
-    return start < 0 ? [0, 0] : [start, end];
+  /** Sets the texts of folded layers: their number and size, and their scopes or operators. */
+  function label(item, boxes) {
+    const starts = item.layers.filter((start) => start >= item.from && start <= item.to);
+    const count = starts.length - 1;
+    const isNode = ({ shade }) => !(shade in SIZES);
+    const inside = d3.pairs(starts).map(([from, to]) => boxes.slice(from, to));
+    const size = inside[0].filter(isNode).length;
+    const place = `layer ${item.layers.indexOf(item.from) + 1} of ${item.layers.length - 1}`;
+    const [first, last] = [inside[0], inside.at(-1)].map(scope);
+    const operators = [...new Set(inside[0].filter(isNode).map(({ operator }) => operator))].join(", ");
+    item.shades = inside.flat().map(({ shade }) => shade);
+    item.operator = count === 1 ? place : size === 1 ? `${count} × ${operators}` : `${count} layers of ${size} nodes`;
+    item.name = first === last ? first || operators : `${first} to ${last}`;
   }
 
-  /** Blocks of about equal numbers of boxes, cut where the fewest wires cross. */
+  /** The wires between items, by the first boxes of these. */
+  function joined(all, boxes) {
+    const wires = new Map();
+    for (const [source, target] of all.map((ends) => ends.map((end) => boxes[end].from)))
+      if (source !== target) wires.set(source * boxes.length + target, { source, target, points: null });
+    return [...wires.values()];
+  }
+
+  /** Blocks of about equal numbers of items, cut where the fewest wires cross. */
   function cut([start, end], wires = []) {
     const size = Math.min(BLOCK.most, Math.max(BLOCK.least, Math.ceil((end - start) / 4)));
     const crossing = new Int32Array(end - start + 2);
@@ -84,14 +117,14 @@ const Layout = (() => {
     );
   }
 
-  function laidOut(block, boxes, memo) {
+  function laidOut(block, items, memo) {
     const shape = {
-      sizes: boxes.slice(block.from, block.to).map((box) => [box.w, box.h]),
+      sizes: items.slice(block.from, block.to).map((item) => [item.w, item.h]),
       edges: block.wires.map((wire) => [wire.source - block.from, wire.target - block.from]),
     };
     const key = JSON.stringify(shape);
     if (!memo.has(key)) memo.set(key, layered(shape));
-    return { ...block, ...memo.get(key), title: scope(boxes.slice(block.from, block.to)) };
+    return { ...block, ...memo.get(key), title: scope(items.slice(block.from, block.to)) };
   }
 
   function layered({ sizes, edges }) {
@@ -161,15 +194,15 @@ const Layout = (() => {
   }
 
   /** Converts positions in blocks to positions in the picture. */
-  function settle(frame, boxes) {
+  function settle(frame, items) {
     for (const block of frame.blocks) {
       block.x += frame.x;
       block.y += frame.y;
       block.spots.forEach((spot, i) => {
-        const box = boxes[block.from + i];
-        [box.x, box.y] = [block.x + spot.x, block.y + spot.y];
+        const item = items[block.from + i];
+        [item.x, item.y] = [block.x + spot.x, block.y + spot.y];
       });
-      block.wires.forEach((wire, i) => {
+      block.wires.forEach(({ wire }, i) => {
         wire.points = block.paths[i].map((point) => [block.x + point.x, block.y + point.y]);
       });
     }

@@ -17,6 +17,8 @@
   byId("verdict").textContent = data.verification.said;
   byId("verdict").className = `verdict ${stateOf(data.verification.ok)}`;
   const executed = Execution.graphOf(data);
+  // the layers that are not folded, and the sequences of layers
+  for (const graph of [data, executed]) if (graph) graph.open = new Set();
   const hasRanges = data.reasons.some(({ range }) => range);
   const [goPlanned, goExecuted] = [data, executed].map((graph) => (index) => {
     use(graph);
@@ -29,6 +31,8 @@
   let shown = data;
   const view = View.open(canvas, sceneOf(data), pick, hover);
   const search = Search.open(byId("search"), byId("results"), data, (found) => view.set({ found }), select);
+  data.limits.forEach((power, i) => (byId(`limit-${i}`).textContent = i ? d3.format(".5~g")(2 ** power) : `2^${power}`));
+  for (const place of document.querySelectorAll("[data-colour]")) Dom.fill(place, { colour: place.dataset.colour }, []);
   document.querySelectorAll(".half-type").forEach((place) => (place.textContent = data.half));
 
   /** The positions of a graph, which is laid out when it is first shown. */
@@ -41,6 +45,14 @@
     return scenes.get(graph);
   }
 
+  /** Enables the modes that the graph has data for. */
+  function enable() {
+    byId("by-error").disabled = !shown.errors.length;
+    byId("by-range").disabled = shown !== data || !hasRanges;
+    byId("by-magnitude").disabled = !shown.magnitudes.some(Boolean);
+    byId("by-step").disabled = shown !== data;
+  }
+
   /** Shows one of the two graphs. */
   function use(graph) {
     if (graph === shown) return;
@@ -48,17 +60,29 @@
     show(null);
     document.querySelector(`input[name=graph][value=${graph === data ? "planned" : "executed"}]`).checked = true;
     document.body.dataset.graph = graph === data ? "planned" : "executed";
-    byId("by-error").disabled = !graph.errors.length;
-    byId("by-range").disabled = graph !== data || !hasRanges;
-    byId("by-step").disabled = graph !== data;
+    enable();
     if (document.querySelector("input[name=mode]:checked").disabled)
       document.querySelector("input[name=mode][value=precision]").click();
     view.use(sceneOf(graph));
     search.use(graph);
   }
 
-  /** Selects a box and brings it into view; null selects nothing. */
+  /** Lays the graph out again with other layers folded. */
+  function refold(change) {
+    change();
+    scenes.delete(shown);
+    view.use(sceneOf(shown), true);
+  }
+
+  /** The first box of the layer of a box that is folded; undefined for others. */
+  function layerOf(index) {
+    return sceneOf(shown).boxes[index].layers?.findLast((start) => start <= index);
+  }
+
+  /** Opens the layer of a box if it is folded, selects the box and brings it into view; null selects nothing. */
   function select(index) {
+    const layer = index === null ? undefined : layerOf(index);
+    if (layer !== undefined) refold(() => shown.open.add(layer));
     show(index);
     if (index !== null) view.focus(index);
   }
@@ -76,12 +100,29 @@
   /** Handles a click in the graph; a click outside all boxes also ends highlighting. */
   function pick(index) {
     if (index === null) view.set({ found: null });
+    else if (layerOf(index) !== undefined) return unfold(sceneOf(shown).boxes[index]);
     show(index);
     if (index !== null) view.reveal(index);
   }
 
+  /** Opens folded layers: into one box for each layer, and that into its boxes. */
+  function unfold({ layers, from, to }) {
+    const isOne = layers.indexOf(to) - layers.indexOf(from) === 1;
+    refold(() => shown.open.add(isOne ? from : layers));
+    view.focus(from);
+  }
+
+  /** Folds all layers, or opens all where all are folded. */
+  function foldAll() {
+    show(null);
+    const all = shown.layers.flatMap((starts) => starts.slice(0, -1));
+    refold(() => (shown.open = new Set(shown.open.size ? [] : all)));
+    view.home();
+  }
+
   function show(index) {
-    view.set({ selected: index, chain: index === null ? [] : chainOf(index) });
+    const [chain, path] = index === null ? [[], []] : [chainOf(index), Details.pathOf(shown, index)];
+    view.set({ selected: index, chain, path });
     byId("details").hidden = index === null;
     if (index !== null) Details.show(byId("details"), shown, index, select, shown === data ? goExecuted : goPlanned);
   }
@@ -91,7 +132,7 @@
     const tip = byId("tip");
     tip.hidden = index === null;
     if (tip.hidden) return;
-    const box = shown.boxes[index];
+    const box = sceneOf(shown).boxes[index];
     tip.replaceChildren(Dom.el("b", {}, box.operator), " ", Dom.name(box.name));
     tip.style.transform = `translate(${place[0] + 14}px, ${place[1] + 16}px)`;
   }
@@ -130,16 +171,21 @@
   /** The graph that is shown as SVG, in the colours that it has. */
   function drawing() {
     const colours = Drawing.palette();
-    const weighs = { error: errors, range: ranges, step: () => Step.colours(data) };
-    const weigh = weighs[document.body.dataset.mode]?.() ?? null;
-    const plain = (index) => colours[shown.boxes[index].shade] || colours.half;
-    return Export.text(sceneOf(shown), colours, weigh ? (index) => Drawing.weight(weigh(index), colours) : plain);
+    const weigh = weights();
+    return Export.text(sceneOf(shown), colours, (item) => Drawing.colour(item, weigh, colours));
+  }
+
+  /** The weights of boxes in this mode; null where their shades colour them. */
+  function weights() {
+    const [step, magnitude] = [Step, Magnitudes].map((each) => () => each.colours(data));
+    const weighs = { error: errors, range: ranges, magnitude, step };
+    return weighs[document.body.dataset.mode]?.() ?? null;
   }
 
   function setMode(mode) {
     document.body.dataset.mode = mode;
-    const weighs = { error: errors, range: ranges, step: () => Step.colours(data) };
-    view.set({ weigh: weighs[mode]?.() ?? null });
+    for (const legend of document.querySelectorAll(".legend")) legend.hidden = !legend.classList.contains(mode);
+    view.set({ weigh: weights(), marks: mode === "magnitude" ? Magnitudes.marks(data) : null });
   }
 
   byId("graphs").hidden = !executed;
@@ -147,11 +193,12 @@
   document.querySelectorAll("input[name=graph]").forEach((input) => {
     input.addEventListener("change", () => use(input.value === "planned" ? data : executed));
   });
-  byId("by-error").disabled = !data.errors.length;
-  byId("by-range").disabled = !hasRanges;
+  enable();
   document.querySelectorAll("input[name=mode]").forEach((input) => {
     input.addEventListener("change", () => setMode(input.value));
   });
+  byId("fold").hidden = ![data, executed].some((graph) => graph?.layers.length);
+  byId("fold").addEventListener("click", foldAll);
   byId("fit").addEventListener("click", view.fit);
   byId("save").addEventListener("click", () => Export.save(drawing(), `${file}.svg`));
   byId("in").addEventListener("click", () => view.zoomBy(1.6));
@@ -176,9 +223,14 @@
     get scene() {
       return sceneOf(shown);
     },
+    get path() {
+      return view.path();
+    },
     locate: view.locate,
     drawing,
     scale: view.scale,
   };
+  setMode("precision");
+  if (data.suspect !== null) select(data.suspect);
   document.body.dataset.ready = "true";
 })();

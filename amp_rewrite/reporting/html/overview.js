@@ -33,20 +33,18 @@ const Overview = (() => {
 
   /** Where the model comes from, what it takes and gives, and what was asked for. */
   function model({ card, half }) {
-    const rows = card.facts.flatMap(([term, text]) => [el("dt", {}, term), el("dd", {}, name(text))]);
+    const facts = Dom.table(card.facts.map(([term, text]) => [term, name(text)]));
     const ports = card.ports.map((port) =>
       el(
         "li",
         {},
-        ...[
-          el("span", { class: "stored" }, port.kind),
-          name(port.name),
-          el("span", { class: "type" }, port.type),
-          port.half ? el("span", { class: "chip half" }, half) : null,
-        ].filter(Boolean),
+        el("span", { class: "stored" }, port.kind),
+        name(port.name),
+        el("span", { class: "type" }, port.type),
+        port.half ? el("span", { class: "chip half" }, half) : null,
       ),
     );
-    return section("Model", el("dl", { class: "facts" }, ...rows), el("ul", { class: "ports" }, ...ports));
+    return section("Model", facts, el("ul", { class: "ports" }, ...ports));
   }
 
   function verification({ verification: found }) {
@@ -173,14 +171,8 @@ const Overview = (() => {
   /** The causes of float32, the largest first; a click highlights their nodes in the graph. */
   function causes({ causes: all }, go, mark) {
     if (!all.length) return [];
-    const list = el("div", {}, ...all.slice(0, CAUSES).map((cause) => causeOf(cause, mark)));
-    const more = el("button", { type: "button", class: "more" }, `all ${all.length} causes`);
-    more.hidden = all.length <= CAUSES;
-    more.addEventListener("click", () => {
-      list.append(...all.slice(CAUSES).map((cause) => causeOf(cause, mark)));
-      more.remove();
-    });
-    return section("Why float32", list, more);
+    const items = all.map((cause) => causeOf(cause, mark));
+    return section("Why float32", ...Dom.firstOf(el("div"), items, CAUSES, `all ${all.length} causes`));
   }
 
   function causeOf({ weight, origin, reason, suggestion, boxes }, mark) {

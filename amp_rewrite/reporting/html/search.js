@@ -3,7 +3,7 @@
 /* Finds boxes by operator, by name, and by their inputs and outputs. */
 const Search = (() => {
   const { el, name } = Dom;
-  const SHOWN = 60;
+  const [SHOWN, LONGEST] = [60, 64]; // results, and characters of a name
 
   /** Connects the field and the list of results; `onfound` gets the set of matches or null, `go` the choice. */
   function open(field, list, data, onfound, go) {
@@ -33,14 +33,8 @@ const Search = (() => {
       const box = data.boxes[index];
       const chosen = () => choose(position);
       const chip = el("span", { class: `dot ${box.shade}` });
-      return el(
-        "li",
-        { role: "option", onmousedown: chosen },
-        chip,
-        el("b", {}, box.operator),
-        " ",
-        name(box.name),
-      );
+      const item = { role: "option", title: box.name, onmousedown: chosen };
+      return el("li", item, chip, el("b", {}, box.operator), " ", name(Dom.cut(box.name, LONGEST)));
     }
 
     function mark() {

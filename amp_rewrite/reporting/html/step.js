@@ -15,19 +15,18 @@ const Step = (() => {
 
   /** The section on the step; `mark` highlights boxes. */
   function section({ step }, mark) {
-    const rows = step.lines.flatMap(([term, text]) => [el("dt", {}, term), el("dd", {}, text)]);
     const parts = Object.keys(PARTS)
       .map((part) => [part, boxesOf(step, part)])
       .filter(([, boxes]) => boxes.length);
     return [
-      el("dl", { class: "facts" }, ...rows),
+      Dom.table(step.lines),
       el("ul", { class: "parts" }, ...parts.map(([part, boxes]) => line(part, boxes, mark))),
     ];
   }
 
   function line(part, boxes, mark) {
     const link = el("button", { type: "button", class: "link", onclick: () => mark(boxes) }, PARTS[part]);
-    const dot = el("i", { class: `dot part-${part}` });
+    const dot = el("i", { class: "dot", colour: `part-${part}` });
     return el("li", {}, dot, link, el("span", { class: "number" }, boxes.length.toLocaleString("en")));
   }
 
@@ -43,7 +42,7 @@ const Step = (() => {
   /** What the panel of a box says. */
   function chip({ step }, index) {
     const part = step?.parts[index];
-    return part ? [el("p", {}, el("span", { class: `chip part-${part}` }, PARTS[part]))] : [];
+    return part ? [el("p", {}, el("span", { class: `chip part-${part}`, colour: `part-${part}` }, PARTS[part]))] : [];
   }
 
   return { section, colours, chip };

@@ -2,7 +2,8 @@
 
 /* The canvas: the visible part of the graph, and the selection. */
 const View = (() => {
-  const ZOOM = { out: 0.01, in: 3, focus: 0.9 };
+  const ZOOM = { out: 0.01, in: 3, readable: 0.85, focus: 0.9 };
+  const NOTHING = { selected: null, chain: [], path: [], found: null };
   const EDGE = { top: 66, bottom: 62 }; // pixels, under the bar and the legend
 
   /**
@@ -11,10 +12,9 @@ const View = (() => {
    */
   function open(canvas, scene, onselect, onhover) {
     const look = {
-      selected: null,
-      chain: [],
-      found: null,
+      ...NOTHING,
       weigh: null,
+      marks: null,
       colours: null,
       wiresAt: wiresAt(scene),
     };
@@ -45,7 +45,7 @@ const View = (() => {
       const ratio = window.devicePixelRatio || 1;
       canvas.width = Math.round(canvas.clientWidth * ratio);
       canvas.height = Math.round(canvas.clientHeight * ratio);
-      redraw();
+      drawNow(); // the canvas is empty now, and would be for a frame
     }
 
     /** The centre of a box on the canvas, in CSS pixels. */
@@ -56,8 +56,7 @@ const View = (() => {
     function at(event) {
       const [x, y] = transform.invert(d3.pointer(event, canvas));
       const hit = (box) => Math.abs(x - box.x) <= box.w / 2 && Math.abs(y - box.y) <= box.h / 2;
-      const index = scene.boxes.findIndex(hit);
-      return index < 0 ? null : index;
+      return scene.items.find(hit)?.from ?? null;
     }
 
     function go(target) {
@@ -71,6 +70,14 @@ const View = (() => {
       const k = Math.min(width / w, height / h, 1.2);
       const [left, top] = [(width - k * w) / 2, EDGE.top + (height - k * h) / 2];
       return d3.zoomIdentity.translate(left - k * x, top - k * y).scale(k);
+    }
+
+    /** The whole if its names are readable, else its beginning. */
+    function home() {
+      const [whole, k, { x, y }] = [fit(), ZOOM.readable, scene.bounds];
+      if (whole.k >= k) return whole;
+      const left = Math.min(canvas.clientWidth / 2 - k * (scene.items[0]?.x ?? 0), -k * x);
+      return d3.zoomIdentity.translate(left, EDGE.top - k * y).scale(k);
     }
 
     function focus(index) {
@@ -90,11 +97,13 @@ const View = (() => {
         focus(index);
     }
 
-    /** Shows another scene, as a whole. */
-    function use(another) {
+    /** Shows another scene from its beginning or, if it is of the same graph, where this one was. */
+    function use(another, isSame = false) {
       scene = another;
-      Object.assign(look, { selected: null, chain: [], found: null, wiresAt: wiresAt(scene) });
-      selection.interrupt().call(zoom.transform, fit());
+      look.wiresAt = wiresAt(scene);
+      if (isSame) return redraw();
+      Object.assign(look, NOTHING);
+      selection.interrupt().call(zoom.transform, home());
     }
 
     function set(change) {
@@ -114,11 +123,10 @@ const View = (() => {
       window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
         set({ colours: Drawing.palette() });
       });
-      new ResizeObserver(resize).observe(canvas);
-      resize();
       selection.call(zoom).on("dblclick.zoom", null);
-      selection.call(zoom.transform, fit());
-      drawNow();
+      selection.call(zoom.transform, home());
+      resize();
+      new ResizeObserver(resize).observe(canvas);
     }
 
     start();
@@ -128,8 +136,10 @@ const View = (() => {
       reveal,
       set,
       use,
+      path: () => look.path,
       scale: () => transform.k,
       fit: () => go(fit()),
+      home: () => go(home()),
       zoomBy: (factor) => zoom.scaleBy(selection.transition().duration(200), factor),
     };
   }
