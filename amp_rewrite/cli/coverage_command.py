@@ -67,7 +67,7 @@ class CoverageFlags:
 def _parse_flags(flags: Mapping[str, Any]) -> CoverageFlags:
     """Return the rules of all flags; sizes of --dim override those of the rules."""
     tolerance = [] if flags["tolerance"] is None else [Path(f"tolerance={flags['tolerance']}")]
-    rules = coverage_rules.read((*flags["rules"], *tolerance))
+    rules = coverage_rules.collect((*flags["rules"], *tolerance))
     baseline: Path | None = flags["baseline"] or rules.baseline
     if flags["update"] and baseline is None:
         raise OptionError("--update has nothing to write", remedy="say where with --baseline FILE")

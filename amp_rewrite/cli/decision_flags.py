@@ -290,12 +290,12 @@ def decision_flags(
 
     def build(flags: Mapping[str, Any]) -> DecisionFlags:
         deciding = {name: value for name, value in flags.items() if name not in (*names, "skip")}
-        chosen = _fields({name: flags[name] for name in names}) | _of_steps(flags["skip"], result)
-        asked = _resolved(deciding, chosen, flags["skip"])
-        if asked.samples and not takes_samples:
-            problem = f"--calibrate {asked.samples[0]}: this command runs no samples first"
+        of_result = _fields({name: flags[name] for name in names}) | _of_steps(flags["skip"], result)
+        decisions = _resolved(deciding, of_result, flags["skip"])
+        if decisions.samples and not takes_samples:
+            problem = f"--calibrate {decisions.samples[0]}: this command runs no samples first"
             raise OptionError(problem, remedy="give ranges that amp-rewrite MODEL --save-observed wrote")
-        return asked
+        return decisions
 
     about = _SAMPLES if takes_samples else _OBSERVED
     flags = (

@@ -90,14 +90,14 @@ def choice(
 def words(name: str, meanings: Mapping[str, str], help_: str) -> Flag:
     """Build a flag that takes words, joined by commas or repeated; its help ends in their meanings."""
 
-    def read(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-        chosen = tuple(dict.fromkeys(word.strip().lower() for text in texts for word in text.split(",")))
-        if unknown := next((word for word in chosen if word not in meanings), None):
+    def parse(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+        values = tuple(dict.fromkeys(word.strip().lower() for text in texts for word in text.split(",")))
+        if unknown := next((word for word in values if word not in meanings), None):
             raise OptionError(f"{name} {unknown} is not a choice", remedy=f"it can be {', '.join(meanings)}")
-        return chosen
+        return values
 
     about = "; ".join(f"{word}: {meaning}" for word, meaning in meanings.items())
-    return repeatable(name, f"[{'|'.join(meanings)}]", f"{help_} {about}.", callback=read)
+    return repeatable(name, f"[{'|'.join(meanings)}]", f"{help_} {about}.", callback=parse)
 
 
 class _ChoiceOrFigures(click.Choice[str]):

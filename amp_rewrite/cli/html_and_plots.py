@@ -101,17 +101,17 @@ class ReportFiles:
 
     @property
     def placement(self) -> bool:
-        """Whether the report shows the placement of the result."""
+        """True if the report shows the placement of the result."""
         return "placement" in self.shows
 
     @property
     def latency(self) -> bool:
-        """Whether the report and the plots show measured times."""
+        """True if the report and the plots show measured times."""
         return "latency" in self.shows
 
     @property
     def asked(self) -> bool:
-        """Whether a report or plots were requested."""
+        """True if a report or plots were requested."""
         return self.html is not None or self.plots is not None
 
     def write(self, page: HtmlReport) -> None:

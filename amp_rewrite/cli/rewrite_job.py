@@ -256,7 +256,7 @@ class RewriteJob:
 
     @property
     def trusts_synthetic(self) -> bool:
-        """Whether the user requested a search, even on synthetic inputs."""
+        """True if the user requested a search, even on synthetic inputs."""
         return self.tuning.is_requested
 
     def observe(self, before: Verification) -> Seen:

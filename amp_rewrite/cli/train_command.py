@@ -124,8 +124,8 @@ def _spec(flags: Mapping[str, Any]) -> tuple[Asked, str | None]:
         pairs = spec.pairs("--state", state) if state else None
     except OptionError as error:
         raise OptionError(f"--state: {error.problem}", remedy="write it as in --state w=w.new") from error
-    asked = Asked(flags["loss"], flags["seed_value"], pairs, tuple(flags["gradient"]) or None)
-    return asked, next(iter(suffixes), None)
+    step = Asked(flags["loss"], flags["seed_value"], pairs, tuple(flags["gradient"]) or None)
+    return step, next(iter(suffixes), None)
 
 
 _START = DynamicLossScale()

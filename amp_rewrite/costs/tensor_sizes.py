@@ -75,10 +75,10 @@ class Sizes:
             for binding in control_flow.bindings(node) or ()
             for port in binding.outputs
         }
-        read = [value for value in node.inputs if value is not None]
+        inputs = [value for value in node.inputs if value is not None]
         for port, value in enumerate(node.outputs):
             if self._is_vague(value):
-                sources = (*read, *results.get(port, ()))
+                sources = (*inputs, *results.get(port, ()))
                 self._elements[value] = self.largest(sources) if sources else UNKNOWN
 
 

@@ -316,7 +316,7 @@ def _over(value: Any, fallback: Any) -> Any:
     return fallback if value is None or value is False else value
 
 
-def read(sources: Iterable[Path]) -> RuleFile:
+def collect(sources: Iterable[Path]) -> RuleFile:
     """Return the rules in files, and those written as NAME=VALUE (`min-flops=0.9`), which override.
 
     Raises ListError, which names file and line, and OptionError for a rule that is given twice.

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from amp_rewrite.errors import OptionError
-from amp_rewrite.numerics.half import BY_NAME
 
 KEY = "amp_rewrite.op_types"
 """The metadata key of a model under which the declarations for its operators are stored, as JSON."""
@@ -50,7 +49,7 @@ def parse(text: str) -> DeclaredTypes:
 _PART = re.compile(r"(?:(IN|OUT)(\d{1,6}):)?(\w+)")
 _EXAMPLES = "float16, bfloat16, half, float32, IN1:float32, OUT0:int64"
 _FLOAT, _DOUBLE = int(TensorProto.FLOAT), int(TensorProto.DOUBLE)
-_HALVES = {name: int(half.dtype) for name, half in BY_NAME.items()}
+_HALVES = {"float16": int(TensorProto.FLOAT16), "bfloat16": int(TensorProto.BFLOAT16)}
 _FLOATS = {"float32": [], "half": [*_HALVES.values()], **{name: [half] for name, half in _HALVES.items()}}
 _OF_PORTS = {"float32": _FLOAT, "float64": _DOUBLE} | {
     name.lower(): number
@@ -66,12 +65,12 @@ OpTypes = Mapping[tuple[str, str], DeclaredTypes]
 def by_operator(texts: Mapping[str, str]) -> OpTypes:
     """Return declarations by their operators; OptionError for an invalid one."""
     declared: dict[tuple[str, str], DeclaredTypes] = {}
-    for written, text in texts.items():
-        domain, _, name = str(written).rpartition(":")
+    for operator, text in texts.items():
+        domain, _, name = str(operator).rpartition(":")
         try:
             declared["" if domain == "ai.onnx" else domain, name] = parse(str(text))
         except ValueError as error:
-            raise OptionError(str(error), where=f"`Options.op_types` {written}={text}") from error
+            raise OptionError(str(error), where=f"`Options.op_types` {operator}={text}") from error
     return declared
 
 

@@ -224,8 +224,8 @@ class _Inference:
     def _declared_group(self, node: ir.Node, group: schema.Group, group_type: Type) -> None:
         """Set the types of outputs that the model declares; others are assumed if nothing else tells."""
         for output in (node.outputs[i] for i in group.outputs):
-            known = self._declaration(output) is not None
-            (self.types if known else self._assumed)[output] = group_type
+            has_type = self._declaration(output) is not None
+            (self.types if has_type else self._assumed)[output] = group_type
 
     def assumed(self) -> dict[str, Type]:
         """Return the types, by name, of outputs of custom operators whose readers could be of these types."""

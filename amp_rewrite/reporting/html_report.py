@@ -175,7 +175,7 @@ class HtmlReport:
         """The largest observed magnitude of each box's outputs in the original, and as stored in the result;
         None where none was observed.
         """
-        finite = {name: seen.most for name, seen in self.evidence.observed.items() if not seen.is_empty}
+        finite = {name: each.most for name, each in self.evidence.observed.items() if not each.is_empty}
 
         def of_box(box: Box) -> tuple[float, float] | None:
             names = [value.name for value in box.outputs if value.name in finite]

@@ -173,7 +173,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether the models were compared, and the comparison passed."""
+        """True if the models were compared, and the comparison passed."""
         return not self.faults
 
     @property

@@ -250,7 +250,7 @@ class Zoo:
 
     @property
     def ok(self) -> bool:
-        """Whether every model has a result without a known fault."""
+        """True if every model has a result without a known fault."""
         return all(row.status.is_good for row in self.rows)
 
     @property
