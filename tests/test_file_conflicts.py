@@ -232,6 +232,29 @@ FOREIGN = [
 ]
 
 
+OF_ANOTHER_KIND = [
+    ("rewrite", "-o", b"notes", "is not a model"),
+    ("rewrite", "-o", b"PK\x03\x04\xff", "is not a model"),
+    ("restore", "-o", b"notes", "is not a model"),
+    ("rewrite", "--json", b"PK\x03\x04\xff", "is not a report"),
+    ("rewrite", "--json", b"an earlier report", ""),
+    ("rewrite", "-o", b"", ""),
+]
+
+
+@pytest.mark.parametrize(("name", "flag", "stands", "problem"), OF_ANOTHER_KIND)
+def test_no_file_of_another_kind_is_replaced(model, name, flag, stands, problem):
+    """Notes and samples stay, but for --force; a report takes the place of a report."""
+    place = model.with_name("there")
+    place.write_bytes(stands)
+    command = (name, model, "--skip=verify", flag, place)
+    if problem:
+        assert f"there {problem}; choose another place" in failure(*command)
+        assert place.read_bytes() == stands
+    assert run(*command, "--force").exit_code == 0
+    assert place.read_bytes() != stands
+
+
 @pytest.fixture
 def foreign(stored, monkeypatch):
     """A folder with a model, another one with its weights in weights.bin, a result of ours, and a link."""

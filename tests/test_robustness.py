@@ -84,7 +84,7 @@ def test_a_disk_that_is_full(kind, request):
     target = source.with_name("out.onnx")
     target.write_bytes(b"old")
     before = content(source.parent)
-    said = refusal(source, "-o", target, *FLAGS, preexec_fn=lambda: no_larger_than(MEBIBYTE))
+    said = refusal(source, "-o", target, "--force", *FLAGS, preexec_fn=lambda: no_larger_than(MEBIBYTE))
     assert os.strerror(errno.EFBIG) in said
     assert content(source.parent) == before
 

@@ -152,6 +152,7 @@ def coverage(
     _write(reports, measured)
     if asked.update is not None:
         coverage_rules.save_baseline(measured[0].coverage, asked.update)
+        Console(stderr=True, quiet=quiet).print(f"wrote the baseline {asked.update}")
     if asked.rules.baseline is not None:
         _warn_of_another(measured[0], asked.rules.baseline)
     for one in measured:

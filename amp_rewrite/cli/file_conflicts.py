@@ -115,22 +115,30 @@ def _refuse_conflicts(outputs: Sequence[_File], inputs: Sequence[_File]) -> None
 
 
 def _refuse_foreign(outputs: Iterable[_File], source: Path | None) -> None:
-    """Raise OptionError for an output that would replace a model or weights, unless an earlier result."""
+    """Raise OptionError for an output that would replace what no such command wrote: models and weights, but
+    for an earlier result, or a file of another kind.
+    """
     for file in outputs:
-        if file.by == _PLOTS or not file.path.is_file() or _is_text(file.path):
+        if file.by == _PLOTS or not file.path.is_file() or not file.path.stat().st_size:
             continue
-        model = external_data.model_at(file.path)
-        if model is None:
-            places = {file.path.absolute(), file.path.resolve()}
-            readers = (external_data.reader_in(place.parent, place, place.name) for place in places)
-            reader = next(filter(None, readers), None)
-            problem = f"holds weights of {reader.name}" if reader else ""
-        else:
-            is_earlier = file.by in (_OUTPUT, _RESULT) and _is_earlier(model, file.path, source)
-            problem = "" if is_earlier else "is a model that amp-rewrite did not write"
-        if problem:
+        if problem := _foreign(file, source):
             remedy = f"choose {_other_place(file)}, or replace it with --force"
             raise OptionError(f"{file.path} {problem}", remedy=remedy)
+
+
+def _foreign(file: _File, source: Path | None) -> str:
+    """Return the reason why an existing file is not one of ours; empty if it may be."""
+    is_result = file.by in (_OUTPUT, _RESULT)
+    if _is_text(file.path):
+        return "is not a model" if is_result else ""
+    if (model := external_data.model_at(file.path)) is not None:
+        is_earlier = is_result and _is_earlier(model, file.path, source)
+        return "" if is_earlier else "is a model that amp-rewrite did not write"
+    places = {file.path.absolute(), file.path.resolve()}
+    readers = (external_data.reader_in(place.parent, place, place.name) for place in places)
+    if reader := next(filter(None, readers), None):
+        return f"holds weights of {reader.name}"
+    return "is not a model" if is_result else "is not a report"
 
 
 def _is_text(path: Path) -> bool:

@@ -25,8 +25,8 @@ _FLAGS = (
     repeatable(
         "--data",
         "PATH",
-        "Inputs: an .npz file, a directory of them, or an ONNX test_data_set_* directory. If not given: what "
-        "--calibrate has, else MODEL.npz beside MODEL.onnx, else synthetic ones.",
+        "Inputs: an .npz file, a directory of them, or an ONNX test_data_set_* directory. If not given: "
+        "those of --calibrate, MODEL.npz beside MODEL.onnx, or synthetic ones.",
         type=PATH,
     ),
     repeatable(
