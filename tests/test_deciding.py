@@ -171,8 +171,8 @@ def test_the_summary_says_what_was_freed(tmp_path):
     """With the number of units; explain has the bound; --skip bounds leaves the list alone."""
     onnx.save(between(EXP), tmp_path / "m.onnx")
     plain = (tmp_path / "m.onnx", "--skip=verify", "-v")
-    assert "1 unit in float16 which the list denies" in run(*plain).stdout
-    assert "freed" not in run(*plain, "--skip=bounds").stdout
+    assert "1 part in float16 which the list denies" in run(*plain).stdout
+    assert "which bounds prove to fit" not in run(*plain, "--skip=bounds").stdout
     told = run("explain", tmp_path / "m.onnx", "node").stdout
     assert "'c' is proven to be at most 0, where float16 bears 0" in told
 

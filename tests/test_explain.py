@@ -211,7 +211,7 @@ def test_why_a_cast_stands(kind, request):
         "Cast of 'r' to float16, added by the rewrite",
         "  the value is produced by",
         *["  " + line for line in CHAIN[1:]],
-        "  the result is used by 1 unit",
+        "  the result is used by 1 part",
         f"    half by rule allow: MatMul 'second' (T): {PRODUCT}",
     ]
     assert told(what, "--why-cast", "r__float16") == told(what, "--why-cast", "r")
@@ -447,7 +447,7 @@ def test_who_reads_what_a_cast_of_the_model_makes(tmp_path):
     onnx.save(text.model(RECAST), path)
     for what in (path, rewrite(path).model):
         given = told(what, "--why-cast", "given")
-        assert "  the result is used by 1 unit" in given
+        assert "  the result is used by 1 part" in given
         assert any("Exp 'e' (T)" in line for line in given)
         assert not any("MatMul" in line for line in given)
         assert given[-1] == "  the result is cast again: see --why-cast f"

@@ -124,7 +124,7 @@ def test_a_failed_verdict_is_mended(path):
     result = run(path, "--json", path.with_name("report.json"), "-v")
     assert result.exit_code == 0, result.output
     assert re.search(r"^repair +first attempt \S+: put 4 nodes back to float32$", result.output, re.MULTILINE)
-    assert "observed 4 units in float32 because a run showed values too large" in result.output
+    assert "observed 4 parts in float32 because a run showed values too large" in result.output
     assert f"explain {path.with_name('model_fp16.onnx')}" in result.output
     report = json.loads(path.with_name("report.json").read_text())
     assert (report["observed"], report["nodes"]["half"], report["verification"]["ok"]) == (4, 1, True)
@@ -142,7 +142,7 @@ def test_looking_first_needs_no_verdict(path):
     assert "of 5 nodes in float16" in run(path, "--observe", "always", "--dry-run").output
     result = run(path, "--observe", "always", "--skip=verify", "-v")
     assert result.exit_code == 0
-    assert "observed 4 units" in result.output
+    assert "observed 4 parts" in result.output
 
 
 def test_in_place_is_mended_too(path):

@@ -509,7 +509,7 @@ def test_the_page_shows_the_search(files):
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "Sub centre" in (plots / "sensitivity.svg").read_text()
-    assert "units in half" in (plots / "search.svg").read_text()
+    assert "parts in half" in (plots / "search.svg").read_text()
     assert "Plans of the search" in page.read_text()
 
 

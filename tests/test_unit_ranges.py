@@ -98,9 +98,9 @@ def test_of_a_large_model_a_summary_has_them_on_request_only(tmp_path, monkeypat
     """Where bounds would take long the command line leaves them out, unless they are asked for."""
     onnx.save(model(TWO), tmp_path / "m.onnx")
     plain = tmp_path / "m.onnx", "--skip=verify", "-v"
-    assert "half units" in run(*plain).stdout
+    assert "half parts" in run(*plain).stdout
     monkeypatch.setattr(bounding, "MOST_NODES", 2)
-    assert "half units" not in run(*plain).stdout
+    assert "half parts" not in run(*plain).stdout
     run(*plain, "--json", tmp_path / "m.json")
     assert json.loads((tmp_path / "m.json").read_text())["ranges"]["half_units"] == 3
 
@@ -122,7 +122,7 @@ def test_explain_says_it_of_every_half_unit(tmp_path):
     onnx.save(model(TWO), tmp_path / "m.onnx")
     result = run("explain", tmp_path / "m.onnx", "--show=ranges", "--json", tmp_path / "r.json")
     lines = result.stdout.splitlines()
-    assert lines[0] == "3 half units: 1 proven, 0 observed, 2 unknown to stay inside the range of float16"
+    assert lines[0] == "3 half parts: 1 proven, 0 observed, 2 unknown to stay inside the range of float16"
     assert lines[1] == "  unknown  MatMul 'first' (T): nothing bounds 'a'"
     assert lines[3].startswith("  proven  MatMul 'last' (T): 'y' is at most ")
     units = json.loads((tmp_path / "r.json").read_text())["ranges"]["units"]

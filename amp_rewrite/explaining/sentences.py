@@ -237,7 +237,7 @@ def counts(range_counts: RangeCounts, half: str) -> str:
         (range_counts.unknown, "unknown"),
     )
     clauses = ", ".join(f"{number:,} {word}" for number, word in parts)
-    return f"{plural(range_counts.half_units, 'half unit')}: {clauses} to stay inside the range of {half}"
+    return f"{plural(range_counts.half_units, 'half part')}: {clauses} to stay inside the range of {half}"
 
 
 def inputs(range_counts: RangeCounts) -> Iterator[str]:

@@ -272,7 +272,7 @@ def searched(search: Search) -> Picture:
 
 def _plan_dot(plan: Plan, place: tuple[float, float], target: float) -> Dot:
     tone = Tone.HALF if plan.error <= target else Tone.GREY
-    title = f"error {plan.error:.1e}, {plan.seconds * 1e3:.3g} ms, {plural(plan.half, 'unit')} in half"
+    title = f"error {plan.error:.1e}, {plan.seconds * 1e3:.3g} ms, {plural(plan.half, 'part')} in half"
     return Dot(*place, 2.6, tone, title)
 
 

@@ -65,7 +65,7 @@ def range_lines(report: Report) -> Iterator[SummaryLine]:
         yield from (SummaryLine("assumed", text) for text in sentences.assumed(report.ranges))
     if report.freed:
         proven = "which the list denies, and which bounds prove to fit"
-        yield SummaryLine("freed", f"{plural(report.freed, 'unit')} in {report.half} {proven}")
+        yield SummaryLine("proven", f"{plural(report.freed, 'part')} in {report.half} {proven}")
 
 
 def _weight_lines(report: Report) -> Iterator[SummaryLine]:
@@ -96,7 +96,7 @@ def _run_lines(report: Report) -> Iterator[SummaryLine]:
         (report.earlier, "earlier", "for what an earlier rewrite of this model saw in runs"),
     ):
         if count:
-            yield SummaryLine(name, f"{plural(count, 'unit')} in float32 {why}")
+            yield SummaryLine(name, f"{plural(count, 'part')} in float32 {why}")
     for output, cost in report.faint.items():
         end = f"the last products before '{output}' stay float32"
         rounding = f"rounding that output alone to {report.half} makes a relative error of {cost:.1e}"

@@ -291,7 +291,7 @@ def print_cast(console: Console, story: CastExplanation) -> None:
     if story.is_output:
         console.print("  the result is an output of the model, whose type is fixed by the options")
     if story.consumers:
-        console.print(f"  the result is used by {plural(len(story.consumers), 'unit')}")
+        console.print(f"  the result is used by {plural(len(story.consumers), 'part')}")
     for steps in story.consumers[:READERS]:
         _print_ends(console, steps)
     if len(story.consumers) > READERS:
@@ -299,7 +299,7 @@ def print_cast(console: Console, story: CastExplanation) -> None:
     if story.again:
         console.print(f"  the result is cast again: see --why-cast {shlex.quote(story.again)}")
     if not story.consumers and not story.is_output and not story.again:
-        console.print("  no float32 or half unit uses the result")
+        console.print("  no float32 or half part of a node uses the result")
 
 
 _ORIGINS = {

@@ -14,7 +14,7 @@ from amp_rewrite.running.tolerances import Measured, Tolerances
 from amp_rewrite.running.verdict import FailedStress, NotJudged, Output, Tried, Verdict, distance, shortest
 from amp_rewrite.text import plural
 
-COLUMNS = ("output", "error", "floor", "noise", "relative L2", "max abs", "cosine", "agree", "verdict")
+COLUMNS = ("output", "error", "rounding", "noise", "relative L2", "max abs", "cosine", "agree", "verdict")
 
 
 def describe(verdict: Verdict) -> str:

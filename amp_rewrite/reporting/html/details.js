@@ -116,7 +116,7 @@ const Details = (() => {
     const facts = el(
       "span",
       { class: "rule" },
-      `${colour === "half" ? data.half : "float32"} by rule ${rule} · kind ${kind}`,
+      `${colour === "half" ? data.half : "float32"} by rule ${rule} · list ${kind}`,
     );
     const why = el("span", { class: "reason" }, name(reason));
     return el("li", { class: colour }, link, facts, why, depth ? null : known(range));
