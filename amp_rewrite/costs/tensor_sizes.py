@@ -75,11 +75,13 @@ class Sizes:
             for binding in control_flow.bindings(node) or ()
             for port in binding.outputs
         }
-        inputs = [value for value in node.inputs if value is not None]
-        for port, value in enumerate(node.outputs):
-            if self._is_vague(value):
-                sources = (*inputs, *results.get(port, ()))
-                self._elements[value] = self.largest(sources) if sources else UNKNOWN
+        vague = [(port, value) for port, value in enumerate(node.outputs) if self._is_vague(value)]
+        read_sizes = [self.elements(value) for value in node.inputs if value is not None] if vague else []
+        largest = max(read_sizes, default=-1)
+        for port, value in vague:
+            yielded_sizes = map(self.elements, results.get(port, ()))
+            elements = max(largest, *yielded_sizes, -1)
+            self._elements[value] = UNKNOWN if elements < 0 else elements
 
 
 def _is_rearranged(value: ir.Value) -> bool:
