@@ -78,7 +78,8 @@ class ManyModelsCommand(WritingCommand):
         _refuse(ctx, models, folder)
         check_groups(ctx)
         codes = [self._one(ctx, dict(ctx.params), each, folder) for each in models]
-        _tell(Console(quiet=ctx.params["quiet"]), models, codes)
+        if len(models) > 1:
+            _tell(Console(quiet=ctx.params["quiet"]), models, codes)
         ctx.exit(max(codes))
 
     def _one(self, ctx: click.Context, params: dict[str, Any], entry: Found, folder: Path | None) -> int:
