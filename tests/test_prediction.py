@@ -172,7 +172,7 @@ def test_the_report_warns():
     report = rewrite(text.model(SMALL)).report
     assert report.changed
     (warning,) = report.warnings
-    told = "predicted speed 0.33x float32 on h200 at 4x4: 2 Casts are launches"
+    told = "predicted speed 0.33x float32 on h200 at 4x4: 2 Casts cost more time than half saves"
     assert warning == f"{told}; `Options.gate` leaves such a model as it is"
     assert rewrite(text.model(LARGE)).report.warnings == ()
 

@@ -496,7 +496,7 @@ def test_the_command_says_so(overflowing, tmp_path):
     assert made.exit_code == 0, made.output
     line = next(line for line in made.output.splitlines() if line.startswith("rescaled"))
     assert "'s'" in line
-    assert "1 weight, 1 epsilon, 0 Muls; 4 nodes float16 instead of float32" in line
+    assert "1 weight, 1 epsilon; 4 nodes float16 instead of float32" in line
     assert json.loads(told.read_text())["rescaled"]["freed"] == 4
     e = exponents_of(json.loads(told.read_text()))["s"]
     assert f"s: stored as 2^{-e}" in commands.run("explain", out, "s").output

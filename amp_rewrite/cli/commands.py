@@ -134,7 +134,8 @@ def main() -> None:
     """Rewrite ONNX models from float32 to mixed precision.
 
     A first argument that is not a command means rewrite: amp-rewrite model.onnx writes model_fp16.onnx beside
-    it. The options of a command: amp-rewrite COMMAND --help. Without a model: amp-rewrite demo.
+    it. The common options of a command: amp-rewrite COMMAND --help; all: --help-all. Without a model:
+    amp-rewrite demo.
     """
 
 

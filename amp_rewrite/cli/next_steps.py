@@ -43,7 +43,7 @@ def _explain(job: RewriteJob, result: Result[Any]) -> str:
     It reads the result if that carries its reasons, the model where the defaults decided, and else a plan.
     """
     report = result.report
-    decided = job.is_decided or bool(report.observed or report.faint or report.sensitive)
+    decided = job.is_decided or bool(report.observed or report.faint or report.sensitive or report.rescaled)
     if decided and not (report.changed and job.options.metadata):
         return "--save-plan FILE   # amp-rewrite explain FILE then says why nodes stay float32"
     subject = Path(result.model) if decided else job.model

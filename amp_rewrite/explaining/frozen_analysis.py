@@ -107,9 +107,10 @@ def size_notes(prediction: Prediction) -> Iterator[str]:
 
 
 def _why(prediction: Prediction) -> str:
-    """Return the likely reason for the slowdown: the launches of Casts."""
+    """Return the likely reason for the slowdown: the Casts."""
     count = prediction.result.casts
-    return f": {plural(count, 'Cast')} {'is a launch' if count == 1 else 'are launches'}" if count else ""
+    cost = f"{plural(count, 'Cast')} {'costs' if count == 1 else 'cost'} more time than half saves"
+    return f": {cost}" if count else ""
 
 
 @dataclass(slots=True)

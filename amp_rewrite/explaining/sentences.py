@@ -209,11 +209,8 @@ def of_rescaled(rescaled: Rescaled, half: str) -> str:
     e, parts = exponents(rescaled.values).get(rescaled.largest, 0), len(rescaled.regions)
     others = "others" if parts <= 1 else f"others in {parts} parts of the model"
     values = f"'{rescaled.largest}', of which {rescaled.most:.2e} was seen, and {others}, {stored_as(e)}"
-    counts = (
-        plural(rescaled.weights, "weight"),
-        plural(rescaled.epsilons, "epsilon"),
-        plural(rescaled.muls, "Mul"),
-    )
+    changes = ((rescaled.weights, "weight"), (rescaled.epsilons, "epsilon"), (rescaled.muls, "Mul"))
+    counts = (plural(count, noun) for count, noun in changes if count)
     return f"{values}: {', '.join(counts)}; {plural(rescaled.freed, 'node')} {half} instead of float32"
 
 
