@@ -114,6 +114,7 @@ MISTAKES = """
 --rules max-casts=x         | max-casts is not a whole number
 --rules minflops=1          | there is no rule minflops; did you mean min-flops?
 --rules min-flops=0.1 --rules min-flops=0.2 | two rules min-flops; give one
+--report markdown=a.txt --report junit=a.txt | --report markdown and --report junit both name a.txt
 --report x                  | --report x is not a report; write markdown=FILE, junit=FILE or github
 --report markdown=          | --report markdown= is not a report
 --rules forbid-half=Sofmax  | no operator is called Sofmax; did you mean Softmax?
@@ -196,3 +197,14 @@ def test_a_baseline_of_another_model_is_warned_of(model, tmp_path):
     (line,) = run("coverage", model, "--baseline", base).stderr.splitlines()
     assert line.startswith(f"warning  {base} counts operators that {model} lacks (Erf, Exp, Tanh): it may be")
     assert run("coverage", other, "--baseline", base).stderr == ""
+
+
+def test_a_rule_of_a_flag_is_that_of_a_file(model, tmp_path, monkeypatch):
+    """A baseline is where the command runs, and a truth value overrides that of the file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    assert run("coverage", model, "--rules", "baseline=sub/b.json", "--update").exit_code == 0
+    assert (tmp_path / "sub" / "b.json").is_file()
+    (tmp_path / "r.yaml").write_text("require: {LSTM: 0.5}\nif-present: true\n")
+    assert run("coverage", model, "--rules", "r.yaml").exit_code == 0
+    assert run("coverage", model, "--rules", "r.yaml", "--rules", "if-present=false").exit_code == 1

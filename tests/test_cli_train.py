@@ -78,6 +78,7 @@ def test_flags_say_what_a_step_is(model):
         (("--loss-scale", "period=0"), "--loss-scale period=: 0 is not an integer of at least 1"),
         (("--loss-scale", "multiplier=1"), "--loss-scale multiplier=: 1 would never change the scale"),
         (("--loss-scale", "initial=often"), "--loss-scale initial=often is not a loss scale"),
+        (("--loss-scale", "initial=8,initial=9"), "--loss-scale gives initial twice"),
         (("--loss-scale", "8", "--loss-scale", "dynamic"), "--loss-scale is both 8 and dynamic"),
         (("--state", "=w1"), "--state: '=w1' is not a pair of names"),
         (("--state", ".x", "--state", ".y"), "--state .y: the suffix is .x"),

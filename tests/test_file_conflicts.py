@@ -64,7 +64,7 @@ def test_no_command_writes_over_its_model(model, command):
     """Whatever the flag, the model stays as it was."""
     before = model.read_bytes()
     name, flag = command
-    today = {"--markdown": "--report", "--junit": "--report"}.get(flag, flag)
+    today = {"--markdown": "--report markdown", "--junit": "--report junit"}.get(flag, flag)
     assert f"choose another place for {today}" in failure(name, model, flag, model)
     assert model.read_bytes() == before
 
@@ -171,7 +171,7 @@ def test_no_other_input_is_written_over(stored, monkeypatch):
         assert f"--json and {read[0]} both name {written}" in said
     for read, written in [("rules.yaml", "rules.yaml"), ("rules.yaml", "baseline.json")]:
         said = failure("coverage", stored, "--rules", read, "--junit", written)
-        assert f"--report and --rules both name {written}" in said
+        assert f"--report junit and --rules both name {written}" in said
     assert "--baseline and MODEL" in failure("coverage", stored, "--baseline", stored, "--update")
     assert content(folder) == before
 
@@ -273,7 +273,12 @@ def test_no_model_of_somebody_is_replaced(foreign, command):
     models = ["ext.onnx", "ours.onnx"] if name == "certify" else ["ext.onnx"]
     more = ["--calibrate", "none"] if flag == "--save-observed" else []
     said = failure(name, *models, flag, place, *more)
-    today = {"-o": "--output", "--markdown": "--report", "--junit": "--report", "--chart": "--plots"}
+    today = {
+        "-o": "--output",
+        "--markdown": "--report markdown",
+        "--junit": "--report junit",
+        "--chart": "--plots",
+    }
     by = today.get(flag, flag)
     assert said.endswith(f"; choose another place for {by}, or replace it with --force")
     holds = "holds weights of other.onnx" if place.endswith(".bin") else "is a model that amp-rewrite did not"

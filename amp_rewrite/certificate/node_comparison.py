@@ -167,7 +167,7 @@ def refuse_undeclared_types(proof: Proof, a: Node, b: Node) -> None:
     that is declared for all its floats.
     """
     custom, floats = proof.rewritten.op_types.get(a.operator), value_kinds.FLOATS
-    if custom is None and not value_kinds.is_custom(a.operator[0]):
+    if custom is None and value_kinds.is_operator(*a.operator):
         return
     reads = proof.original.read(a), proof.rewritten.read(b)
     before, after = map(proof.original.element, reads[0]), [*map(proof.rewritten.element, reads[1])]

@@ -66,12 +66,6 @@ def is_operator(domain: str, operator: str) -> bool:
     return newest is not None or operator in _contrib_schemas().get(domain, {})
 
 
-@functools.cache
-def is_custom(domain: str) -> bool:
-    """Return whether a domain has no operator of onnx's or onnxruntime's."""
-    return domain not in {*_contrib_schemas(), *(schema.domain for schema in defs.get_all_schemas())}
-
-
 def _of_record(record: Mapping[str, Any]) -> Signature:
     inputs, outputs = ([(row[0], bool(row[2])) for row in record[side]] for side in ("inputs", "outputs"))
     return Signature(inputs, outputs, record["types"])

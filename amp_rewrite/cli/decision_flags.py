@@ -199,7 +199,7 @@ def _move(text: str) -> tuple[Kind, str] | None:
     return (_KINDS[kind], operator) if kind in _KINDS and operator else None
 
 
-_KINDS = {kind.value: kind for kind in Kind}
+_KINDS = {kind.value: kind for kind in Kind if kind is not Kind.FIXED}
 _SHORT = (Kind.ALLOW, Kind.DENY)
 """The kinds with a flag of their own."""
 

@@ -70,7 +70,7 @@ def translate(args: Sequence[str], own: Container[str]) -> Iterator[str]:
         flag, value = _TODAY.get(name, ("", ""))
         if arg == "--":
             yield from (arg, *rest)
-        elif name in own or flag not in own:
+        elif name in own or flag not in own or (separator and "{}" not in value):
             yield arg
         elif "{}" in value:
             text = text if separator else next(rest, "")

@@ -259,7 +259,7 @@ def _flag_files(
         for each in value if isinstance(value, tuple) else (value,):
             path = getattr(each, "path", each)
             if isinstance(path, Path):
-                yield _File(by, path, is_model=is_argument)
+                yield _File(f"{by} {getattr(each, 'format', '')}".rstrip(), path, is_model=is_argument)
 
 
 def _behind(file: _File) -> Iterable[_File]:
@@ -327,7 +327,6 @@ INEFFECTIVE = (
         ("--timeout",),
         (_OBSERVE, "--calibrate", _LATENCY, "--show placement"),
     ),
-    Ineffective(_NO_VERIFY, "runs no model", ("--dim",), (_OBSERVE, _LATENCY, "--html", "--plots")),
     Ineffective("--dry-run", "compares nothing", ("--require verify",)),
     Ineffective("--quiet", "prints errors only", ("--verbose",)),
     Ineffective("--data", "supplies the inputs", ("--dim", "--seed", "--samples")),

@@ -222,8 +222,9 @@ _PLAIN = (str, int, float, Path)
 
 def written(context: click.Context, names: Iterable[str]) -> dict[str, str]:
     """Return the flags written on the command line, even with their default values, by argument name."""
+    flags = {parameter.name: max(parameter.opts, key=len) for parameter in context.command.params}
     return {
-        name: f"--{name.rstrip('_').replace('_', '-')}"
+        name: flags.get(name, name)
         for name in names
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }

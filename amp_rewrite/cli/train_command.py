@@ -104,6 +104,8 @@ def _scale(flags: Mapping[str, Any]) -> ScaleFlags:
     settings: dict[str, Any] = {}
     for part in (part for part in parts if "=" in part):
         name, _, number = part.partition("=")
+        if _SETTINGS.get(name) in settings:
+            raise OptionError(f"--loss-scale gives {name} twice", remedy="give it once")
         try:
             settings[_SETTINGS[name]] = int(number) if number.isdecimal() else float(number)
         except (KeyError, ValueError) as error:

@@ -281,7 +281,7 @@ class RuleFile:
     min_nodes: float | None = None
     min_weights: float | None = None
     require: Mapping[str, float] = field(default_factory=dict[str, float])
-    if_present: bool = False
+    if_present: bool | None = None
     forbid_half: tuple[str, ...] = ()
     max_casts: int | None = None
     baseline: Path | None = None
@@ -304,7 +304,7 @@ class RuleFile:
             self.max_casts,
             baseline,
             TOLERANCE if self.tolerance is None else self.tolerance,
-            self.if_present,
+            bool(self.if_present),
         )
 
 
@@ -313,7 +313,7 @@ def _over(value: Any, fallback: Any) -> Any:
         return {**fallback, **value}
     if isinstance(fallback, tuple):
         return tuple(dict.fromkeys((*fallback, *value)))
-    return fallback if value is None or value is False else value
+    return fallback if value is None else value
 
 
 def collect(sources: Iterable[Path]) -> RuleFile:
@@ -336,7 +336,7 @@ def collect(sources: Iterable[Path]) -> RuleFile:
 def _conflicts(earlier: Any, value: Any) -> bool:
     if isinstance(value, dict):
         return any(earlier.get(key, number) != number for key, number in value.items())
-    return not (isinstance(value, tuple) or earlier is None or earlier is False or earlier == value)
+    return not (isinstance(value, tuple) or earlier is None or earlier == value)
 
 
 def _rule(source: Path) -> tuple[str, Any] | None:
@@ -429,7 +429,8 @@ def _names(field: Field) -> tuple[str, ...]:
 
 
 def _path(field: Field) -> Path:
-    return field.file.parent / yaml_fields.text(field)
+    folder = field.file.parent if field.line else Path()
+    return folder / yaml_fields.text(field)
 
 
 _READERS: Mapping[str, Callable[[Field], Any]] = {
