@@ -269,6 +269,15 @@ def test_other_weights_of_odd_numbers_are_refused(number):
     check((before, after, "not proved"))
 
 
+@pytest.mark.parametrize("operator", ["com.microsoft.NoSuch", "other.Op"])
+def test_an_unknown_operator_reads_what_it_read(operator):
+    """Whether or not its domain has others: no schema says that it computes the same in half."""
+    text = f"(float[2] x) => (float[2] y) {{ h = Neg(x) u = {operator}(h) y = Neg(u) }}"
+    change = "h = Neg(x) -> c = Cast<to = 10>(x) h = Neg(c); y = Neg(u) -> d = Cast<to = 1>(u) y = Neg(d)"
+    assert not certify(model(text), changed(text, change)).proved
+    assert certify(model(text), model(text)).proved
+
+
 def test_metadata_of_nodes_is_not_compared():
     """However long it is; the overload of a node is."""
     before, after = model(TWO), model(TWO)
