@@ -27,7 +27,7 @@ from amp_rewrite.cli.flag_builders import (
     words,
     written,
 )
-from amp_rewrite.cli.input_flags import RANGES
+from amp_rewrite.cli.input_flags import holds_ranges
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.numerics import half as halves
@@ -134,11 +134,6 @@ def _resolved(flags: Mapping[str, Any], result: Mapping[str, Any], skipped: tupl
         samples=samples,
         skipped=skipped,
     )
-
-
-def holds_ranges(path: Path) -> bool:
-    """Return whether a value of `--calibrate` names observed ranges, not samples."""
-    return path.suffix == RANGES
 
 
 def _of_steps(skipped: Container[str], fields: Iterable[str]) -> dict[str, Any]:

@@ -50,7 +50,9 @@ class WritingCommand(SectionedCommand):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         if any(isinstance(param.type, WrittenFile) for param in self.params):
-            help_ = "Replace models, and weights of models, that amp-rewrite did not write."
+            help_ = (
+                "Replace what amp-rewrite did not write: models, their weights, and files of another kind."
+            )
             self.params.append(click.Option(["--force"], is_flag=True, help=help_))
 
     def invoke(self, ctx: click.Context) -> Any:

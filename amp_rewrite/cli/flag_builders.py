@@ -339,7 +339,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         *("only", "only_op", "op_type", "storage_only"),
         *("level", "io", "keep_io", "plan", "device", "gate", "opset"),
     ),
-    "Value ranges": (*("range", "observe", "calibrate", "executor"),),
+    "Value ranges": ("range", "observe", "calibrate", "executor"),
     "The train step": ("loss", "seed_value", "state", "gradient", "loss_scale", "implementation"),
     "The search": ("prefer", "budget"),
     "Inputs": ("data", "dim", "seed", "samples"),
@@ -355,7 +355,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         ),
         *("per_node", "timeout"),
     ),
-    "Rules": (*("rules", "baseline", "update"),),
+    "Rules": ("rules", "baseline", "update"),
     "Checks": ("compiler",),
 }
 """The options of each section by argument name, in order; the last section takes all others."""

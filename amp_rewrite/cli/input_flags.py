@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shlex
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
@@ -37,8 +38,9 @@ _FLAGS = (
 )
 
 
-RANGES = ".json"
-"""The suffix of observed ranges, which `--calibrate` takes as well."""
+def holds_ranges(path: Path) -> bool:
+    """Return whether a value of `--calibrate` names observed ranges, not samples."""
+    return path.suffix == ".json"
 
 
 def _data(flags: Mapping[str, Any]) -> Data:
@@ -52,8 +54,8 @@ def _default_paths() -> tuple[Path, ...]:
     if context is None or written(context, ("data", "dim", "seed", "samples")):
         return ()
     model = context.params.get("model") or context.params.get("original")
-    calibrating = (path for path in context.params.get("calibrate") or () if path.suffix != RANGES)
-    return tuple(calibrating) or (_beside(model) if isinstance(model, Path) else ())
+    samples = itertools.filterfalse(holds_ranges, context.params.get("calibrate") or ())
+    return tuple(samples) or (_beside(model) if isinstance(model, Path) else ())
 
 
 def _beside(model: Path) -> tuple[Path, ...]:
