@@ -14,7 +14,6 @@ from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.numbered import (
     MISSING,
     Node,
-    Numbered,
     attribute_content,
     attributes_of,
     has_graphs,
@@ -39,7 +38,7 @@ def differing_attribute(proof: Proof, a: Node, b: Node) -> str | None:
 
     An attribute for the type of an output may differ if the output is known to be a float in both.
     """
-    if a.operator == BIT_CAST and not read_same_bits(proof, a, b):
+    if a.operator == BIT_CAST and not _read_same_bits(proof, a, b):
         return "to"
     if a.scope.bound is None is b.scope.bound and _state_the_same(a.proto, b.proto):
         if a.operator in NORMS:
@@ -131,57 +130,48 @@ def _is_type(proof: Proof, a: Node, b: Node, name: str) -> bool:
     return True
 
 
-# ---- BitCast: float16 and bfloat16 are one kind with different bits
+# ---- operators that compute something else of another float type: BitCast, and custom ones without a schema
 
 
 BIT_CAST = ("", "BitCast")
-
-
-def read_same_bits(proof: Proof, a: Node, b: Node) -> bool:
-    """Return whether the inputs of both have one known element type, if they are floats."""
-    if proof.original.kinds[a.inputs[0]] != value_kinds.FLOAT:
-        return True
-    before, after = _element(proof.original, a), _element(proof.rewritten, b)
-    return before == after != TensorProto.UNDEFINED
-
-
-def _element(model: Numbered, node: Node) -> int:
-    """Return the float type whose bits a BitCast reads; UNDEFINED if it is unknown."""
-    target_type = attributes_of(node).get("to")
-    if target_type is not None and target_type.attribute.i in _AS_FLOAT32:
-        return TensorProto.FLOAT
-    if node.scope.bound is not None:
-        return TensorProto.UNDEFINED  # a function's input stands for the value before the Casts of its call
-    return model.element(model.read(node)[0])
-
 
 _AS_FLOAT32 = (TensorProto.FLOAT, TensorProto.INT32, TensorProto.UINT32)
 """Types of the width of float32, and of neither half type."""
 
 
-# ---- custom operators: no schema says that they compute the same in another type
+def _read_same_bits(proof: Proof, a: Node, b: Node) -> bool:
+    """Return whether two BitCasts read one type, if they read floats; the width of float32 tells as well."""
+    if proof.original.kinds[a.inputs[0]] != value_kinds.FLOAT:
+        return True
+    targets = [attributes_of(node).get("to") for node in (a, b)]
+    if all(target is not None and target.attribute.i in _AS_FLOAT32 for target in targets):
+        return True
+    return proof.has_same_type(proof.original.read(a)[0], proof.rewritten.read(b)[0])
 
 
 def refuse_undeclared_types(proof: Proof, a: Node, b: Node) -> None:
-    """Raise DifferentError for a custom operator that reads a float in a type that it did not read, unless
-    that is declared for all its floats.
+    """Raise DifferentError for a custom operator that reads a type that it did not read, unless that is
+    declared for all its floats.
     """
-    custom, floats = proof.rewritten.op_types.get(a.operator), value_kinds.FLOATS
+    custom = proof.rewritten.op_types.get(a.operator)
     if custom is None and value_kinds.is_operator(*a.operator):
         return
-    reads = proof.original.read(a), proof.rewritten.read(b)
-    before, after = map(proof.original.element, reads[0]), [*map(proof.rewritten.element, reads[1])]
-    pairs = enumerate(zip(before, after, strict=False))
-    changes = [port for port, pair in pairs if pair[0] != pair[1] and floats.issuperset(pair)]
+    pairs = enumerate(zip(proof.original.read(a), proof.rewritten.read(b), strict=False))
+    changes = [port for port, pair in pairs if not proof.has_same_type(*pair)]
     if not changes:
         return
-    change = f"it reads {TensorProto.DataType.Name(after[changes[0]]).lower()} at input {changes[0]}"
+    types = [proof.types_after.of(number) for number in proof.rewritten.read(b)]
+    change = f"it reads {_type_name(types[changes[0]])} at input {changes[0]}"
     if custom is None:
         raise DifferentError(f"{change}, and no types are declared for the operator")
-    types = floats.intersection(after[port] for port in proof.rewritten.variable_ports(b, reads[1]))
-    if len(types) > 1 or not types <= custom.floats or not custom.ports.keys().isdisjoint(changes):
+    variable = {types[port] for port in proof.rewritten.variable_ports(b)}
+    if len(variable) > 1 or not variable <= custom.floats or not custom.ports.keys().isdisjoint(changes):
         raise DifferentError(f"{change}, and other types are declared for the operator")
     proof.uses[Licence.DECLARED] += 1
+
+
+def _type_name(element: int) -> str:
+    return TensorProto.DataType.Name(element).lower() if element > 0 else "an unknown type"
 
 
 # ---- versions of operators

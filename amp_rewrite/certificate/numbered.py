@@ -15,14 +15,12 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoP
 from amp_rewrite.certificate import tensors
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import (
-    CAST,
     FLOAT,
     SEQUENCE,
     Kind,
     find_schema,
     of_tensor,
     of_type,
-    rules,
 )
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.onnx_facts.declared_types import DeclaredTypes, OpTypes
@@ -115,6 +113,7 @@ class Numbered:
     operand of a Cast between floats, for others the value itself. `visible` has the values of the model's
     graph by name, and `initial` its initializers by name, including defaults of inputs. `results` has the
     value in a function for each output of a call, `scopes` all graphs and functions with their scopes.
+    `passed` has the operand of a node of control flow for each input of its bodies that takes it.
     `op_types` are declared for custom operators, and `assumed` names outputs of them that count as floats.
     """
 
@@ -133,6 +132,7 @@ class Numbered:
     initial: Mapping[str, Any] = field(default_factory=dict[str, Any])
     calls: int = 0
     results: dict[int, int] = field(default_factory=dict[int, int])
+    passed: dict[int, int] = field(default_factory=dict[int, int])
     scopes: list[tuple[Any, Scope]] = field(default_factory=list[tuple[Any, Scope]])
 
     def add(self, name: str, maker: Node | None = None, kind: Kind = None) -> int:
@@ -154,30 +154,14 @@ class Numbered:
 
     def read(self, node: Node) -> list[int]:
         """Return the operands of a node, including results of the Casts that `inputs` looks through."""
-        values = [self._result(node.scope.find(name) or MISSING) for name in node.proto.input]
+        values = [self.computed(node.scope.find(name) or MISSING) for name in node.proto.input]
         return values[: len(node.inputs)]
 
-    def _result(self, number: int) -> int:
+    def computed(self, number: int) -> int:
+        """Return the value in a function that a value is, if it is a result of a call; else the value."""
         while number in self.results:
             number = self.results[number]
         return number
-
-    def element(self, number: int) -> int:
-        """Return the element type of a value that is not looked through; UNDEFINED where nothing tells."""
-        while (node := self.makers[number]) is not None:
-            port, reads, custom = number - node.first, self.read(node), self.op_types.get(node.operator)
-            if node.operator == CAST:
-                target = attributes_of(node).get("to")
-                return TensorProto.UNDEFINED if target is None else target.attribute.i
-            if custom is not None and ~port in custom.ports:
-                return custom.ports[~port]
-            rule = rules(*node.operator, node.version, node.count)[port]
-            like = [rule[1]] if rule is not None and rule[0] == "as" else self.variable_ports(node, reads)
-            number = next((reads[i] for i in like if i < len(reads)), MISSING)
-        if isinstance(tensor := self.stored.get(number), TensorProto):
-            return tensor.data_type
-        inputs = (info for info in self.proto.graph.input if self.inputs.get(info.name) == number)
-        return next((info.type.tensor_type.elem_type for info in inputs), TensorProto.UNDEFINED)
 
     def unknown_outputs(self) -> frozenset[str]:
         """Return the outputs of custom operators with declared types that nothing else tells the kind of."""
@@ -185,9 +169,9 @@ class Numbered:
         makers = ((name, node) for name, node, kind in values if kind is None and node is not None)
         return frozenset(name for name, node in makers if node.operator in self.op_types)
 
-    def variable_ports(self, node: Node, reads: Sequence[int]) -> Sequence[int]:
+    def variable_ports(self, node: Node) -> Sequence[int]:
         """Return the inputs of a node for whose operator one type of several is declared."""
-        custom = self.op_types.get(node.operator)
+        custom, reads = self.op_types.get(node.operator), self.read(node)
         floats = [i for i, v in enumerate(reads) if v != MISSING and self.kinds[v] in (FLOAT, None)]
         return [] if custom is None else [i for i in floats if i not in custom.ports]
 
@@ -324,25 +308,35 @@ WITH_BODIES = frozenset(("", operator) for operator in ("If", "Loop", "Scan", "S
 _FIRST_SCAN_WITHOUT_BATCH = 9
 
 
+def entering_bodies(node: Node, operands: Sequence[int]) -> Sequence[int]:
+    """Return the operands of a node that its bodies take, whole or in parts."""
+    if node.operator not in WITH_BODIES or node.operator == ("", "If"):
+        return ()
+    has_batch = node.operator == ("", "Scan") and node.version < _FIRST_SCAN_WITHOUT_BATCH
+    return operands[has_batch:]
+
+
 def kinds_entering_bodies(node: Node, kinds: Sequence[Kind]) -> Sequence[Kind]:
-    """Return the kinds of a node's body inputs, from those of its own."""
+    """Return the kinds of a node's body inputs, from those of the operands that enter its bodies."""
     if node.operator == ("", "Loop"):
         return (int(TensorProto.INT64), int(TensorProto.BOOL), *kinds[2:])
-    if node.operator == ("", "Scan"):
-        return kinds if node.version >= _FIRST_SCAN_WITHOUT_BATCH else kinds[1:]
     if node.operator == ("", "SequenceMap"):
         return [kind[1] if isinstance(kind, tuple) and kind[0] == SEQUENCE else kind for kind in kinds]
-    return ()
+    return kinds
 
 
-def kinds_leaving_bodies(node: Node, leaving: Sequence[Sequence[Kind]]) -> Sequence[Kind]:
-    """Return the kinds of a node's outputs, from those of its bodies."""
-    first = next(iter(leaving), ())
-    if node.operator == ("", "Loop"):
-        return first[1:]
-    if node.operator == ("", "SequenceMap"):
-        return [(SEQUENCE, kind) for kind in first]
-    return first if node.operator in WITH_BODIES else ()
+def leaving_bodies(node: Node) -> Iterator[Sequence[int]]:
+    """Yield, for each body of a node of control flow, the values that its outputs are, or are made of."""
+    if node.operator in WITH_BODIES:
+        has_condition = node.operator == ("", "Loop")
+        yield from (body.outputs[has_condition:] for body in node.bodies or ())
+
+
+def kinds_leaving_bodies(node: Node, kinds: Sequence[Kind]) -> Sequence[Kind]:
+    """Return the kinds of a node's outputs, from those of the values that leave its first body."""
+    first = next(leaving_bodies(node), ())
+    is_map = node.operator == ("", "SequenceMap")
+    return [(SEQUENCE, kinds[value]) if is_map else kinds[value] for value in first]
 
 
 def repeating_node(node: Node | None) -> Node | None:

@@ -22,6 +22,7 @@ from amp_rewrite.certificate.numbered import (
     attributes_of,
     bound_attributes,
     constant_value,
+    entering_bodies,
     graphs_of,
     is_plain_cast,
     kinds_entering_bodies,
@@ -231,17 +232,14 @@ class _Numbering:
         if node is None or not bodies:
             return
         node.bodies = sorted(bodies, key=lambda body: str(body.attribute))
-        kinds = kinds_leaving_bodies(
-            node, [[self._made.kinds[value] for value in body.outputs] for body in bodies]
-        )
-        for port, kind in enumerate(kinds[: node.count]):
+        for port, kind in enumerate(kinds_leaving_bodies(node, self._made.kinds)[: node.count]):
             self._made.kinds[node.first + port] = kind
 
     def _body(self, name: str, graph: GraphProto, scope: Scope, node: Node | None) -> Step:
         inner, model = Scope({}, scope, scope.versions, scope.bound, repeating_node(node)), self._made
-        input_kinds = (
-            [] if node is None else kinds_entering_bodies(node, [model.kinds[v] for v in node.inputs])
-        )
+        operands = () if node is None else entering_bodies(node, model.read(node))
+        kinds = [model.kinds[value] for value in operands]
+        input_kinds = kinds if node is None else kinds_entering_bodies(node, kinds)
         numbers, initializers = list[int](), tensors.initial(graph)
         inputs = [info for info in graph.input if info.name not in initializers]  # the node passes only these
         if len({info.name for info in inputs}) < len(inputs):
@@ -252,6 +250,7 @@ class _Numbering:
                 kind = value_kinds.of_type(info.type)
             numbers.append(model.add(info.name, None, kind))
             inner.names[info.name] = numbers[-1]
+        model.passed.update(zip(numbers, operands, strict=False))
         yield self._graph(graph, inner)
         names = tuple(info.name for info in (*graph.input, *graph.output))
         return Body(name, numbers, [self._find(info.name, inner) for info in graph.output], names)

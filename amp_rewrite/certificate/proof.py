@@ -12,6 +12,7 @@ from onnx import TensorProto
 from amp_rewrite.certificate import rescaling, stored_tensors, tensors
 from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.element_checks import Array
+from amp_rewrite.certificate.exact_types import ExactTypes
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
 from amp_rewrite.certificate.shapes import Ranks
 from amp_rewrite.certificate.stored_tensors import Comparison, Held
@@ -40,6 +41,8 @@ class Proof:
         self.changes = rescaling.Changes()
         self._half: int | None = None
         self._by_name: dict[str, int] | None = None
+        self.same_types: set[tuple[int, int]] = set()
+        self.types, self.types_after = ExactTypes(original), ExactTypes(rewritten)
         self.ranks, self.ranks_after = Ranks(original), Ranks(rewritten, believed=False)
         self._masks = Masks(original)
 
@@ -48,6 +51,18 @@ class Proof:
         kinds = self.original.kinds[left], self.rewritten.kinds[right]
         if kinds[0] != kinds[1] and None not in kinds:
             raise DifferentError("the two are of different types", (left, right, ""))
+
+    def has_same_type(self, left: int, right: int) -> bool:
+        """Return whether two values have one element type. Where a value of the result decides, it must prove
+        equal to one of the original with that type: `same_types` has what remains to be proved.
+        """
+        before, after = self.types.of(left), self.types_after.of(right)
+        if before < 0 < after:
+            before = self.types.declared(left) or self.types.declared(-before) or before
+        if after < 0 and before:
+            self.same_types.add((before, after))
+            return True
+        return before == after and (before != 0 or left == right == MISSING)
 
     def named(self, name: str) -> int:
         """Return a value of the original by its name; MISSING if there is none."""

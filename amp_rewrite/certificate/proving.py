@@ -60,6 +60,7 @@ class Proving(Proof):
             while self._stack:
                 at = self._stack.pop()
                 self._step(*at)
+            self._compare_types()
             self._small.compare()
             self._folded.prove()
             self.uses[Licence.RESCALED] = rescaling.prove(b, self.changes)
@@ -67,6 +68,16 @@ class Proving(Proof):
         except DifferentError as difference:
             return self._failed(self._small.first() or difference, at)
         return Certificate(True, self._compared, self._uses())
+
+    def _compare_types(self) -> None:
+        """Raise DifferentError for a type that a value of the result decides, and no equal one does."""
+        types, partners = self.types, dict[int, set[int]]()
+        for left, right in self._seen if self.same_types else ():
+            partners.setdefault(right, set()).add(left)
+        for before, after in self.same_types:
+            equal = partners.get(self.rewritten.roots[-after], set[int]())
+            if not any(before in (-left, types.of(left), types.declared(left)) for left in equal):
+                raise DifferentError("it may have another type for a custom operator", (-before, -after, ""))
 
     def _declared(self) -> Iterator[Declared]:
         """Yield the result's declarations of values that are compared, or that replace a node."""

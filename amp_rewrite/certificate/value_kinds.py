@@ -194,15 +194,20 @@ _ELEMENTS = {name.lower(): number for name, number in TensorProto.DataType.items
 
 
 def stated(attribute: AttributeProto, operator: tuple[str, str]) -> Kind:
-    """Return the kind that an attribute in TYPED gives, by the number or the name of a type, or a tensor of
-    it; None for anything else.
+    """Return the kind that an attribute in TYPED gives; None for anything but a type."""
+    kind = of_element(stated_element(attribute))
+    return (SEQUENCE, kind) if operator[1] == "SequenceEmpty" else kind
+
+
+def stated_element(attribute: AttributeProto) -> int:
+    """Return the element type that an attribute in TYPED gives, by its number or name, or by a tensor of it;
+    0 for anything else.
     """
     if attribute.type == AttributeProto.TENSOR:
-        return of_element(attribute.t.data_type)
+        return attribute.t.data_type
     if attribute.type == AttributeProto.STRING:
-        return of_element(by_name(attribute.s.decode(errors="replace")))
-    kind = of_element(attribute.i) if attribute.type == AttributeProto.INT else None
-    return (SEQUENCE, kind) if operator[1] == "SequenceEmpty" else kind
+        return by_name(attribute.s.decode(errors="replace"))
+    return attribute.i if attribute.type == AttributeProto.INT else 0
 
 
 def by_name(name: str) -> int:
