@@ -108,6 +108,28 @@ def test_a_result_of_other_types_is_not_proved(operator, declared, changes, prob
         assert found.licences.get(Licence.DECLARED, 0) == (found.proved and declared != "float32")
 
 
+BEHIND = """<ir_version: 8, opset_import: ["": 17, "own": 1]>
+g (float[2] x, int64 i, int64[1] n, float[2] z) => (float[2] y) { %s y = own.B (t) }"""
+
+
+@pytest.mark.parametrize(
+    "producer",
+    [
+        "t = own.A (x)",
+        "t = ConstantOfShape <value = float[1] {0.5}> (n)",
+        "q = SequenceConstruct (x, x) t = SequenceAt (q, i)",
+        "q = own.A (x) t = Relu (q)",
+    ],
+)
+def test_what_no_type_is_stated_for_keeps_it(producer):
+    """A Cast in front of a custom operator is not proved, whatever makes its operand; the model itself is."""
+    original = BEHIND % producer
+    result = original.replace("y = own.B (t)", "h = Cast <to = 10> (t) b = own.B (h) y = Cast <to = 1> (b)")
+    assert certify(text.unchecked(original), text.unchecked(original)).proved
+    refused = certify(text.unchecked(original), text.unchecked(result))
+    assert "it reads float16 at input 0, and no types are declared" in refused.problem
+
+
 def test_a_result_knows_its_types():
     """It is proved, restored without Casts, and rewritten again to the other half type by its own record."""
     source = text.unchecked(BODY)
