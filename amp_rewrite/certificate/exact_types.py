@@ -15,7 +15,8 @@ class ExactTypes:
 
     def __init__(self, model: Numbered) -> None:
         self._model = model
-        self._inputs = {number: name for name, number in model.inputs.items()}
+        infos = (info for info in model.proto.graph.input if info.name in model.inputs)
+        self._inputs = {model.inputs[info.name]: info.type for info in infos}
         self._elements = {MISSING: int(TensorProto.UNDEFINED)}
 
     def of(self, number: int) -> int:
@@ -51,8 +52,7 @@ class ExactTypes:
             element, sources = self._of_output(node, number - node.first)
             sources = [source for source in sources if source != MISSING]
         elif number in self._inputs:
-            inputs = {info.name: info for info in model.proto.graph.input}
-            element = inputs[self._inputs[number]].type.tensor_type.elem_type
+            element = self._inputs[number].tensor_type.elem_type
         elif number in model.stored:
             tensor = model.stored[number]
             element = (tensor if isinstance(tensor, TensorProto) else tensor.values).data_type
@@ -78,7 +78,7 @@ class ExactTypes:
 
 
 def _ports_alike(node: Node, port: int) -> Sequence[int]:
-    """Return the inputs of a node that have the same type as one of them, this one first."""
+    """Return the inputs of a node that have the same type as one of them."""
     signature = find_signature(*node.operator, node.version)
     if signature is None:
         return [port]

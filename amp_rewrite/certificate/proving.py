@@ -77,7 +77,8 @@ class Proving(Proof):
         for before, after in self.same_types:
             equal = partners.get(self.rewritten.roots[-after], set[int]())
             if not any(before in (-left, types.of(left), types.declared(left)) for left in equal):
-                raise DifferentError("it may have another type for a custom operator", (-before, -after, ""))
+                place = (max(-before, MISSING), -after, "")  # a type is no value of the original
+                raise DifferentError("it may have another type for a custom operator", place)
 
     def _declared(self) -> Iterator[Declared]:
         """Yield the result's declarations of values that are compared, or that replace a node."""
