@@ -22,7 +22,7 @@ from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.preparing import value_shapes
 from amp_rewrite.reporting import summary
 from amp_rewrite.rewriting import plan_files
-from tests import text
+from tests import real_models, text
 from tests.commands import failure, run
 
 SMALL = "g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w> { y = MatMul(x, w) }"
@@ -111,6 +111,14 @@ def test_sizes_that_are_given_count_as_if_the_model_had_them(dims):
     assert (found.open_size, found.sizes_from) == (None, "given by name")
     assert replace(found, sizes_from="") == written
     assert f" at {written.sizes} (sizes given by name), " in frozen_analysis.summary(found)
+
+
+def test_a_larger_batch_takes_no_less_time():
+    """Sizes that nothing names follow from the elements of what is read, not from a fixed number."""
+    path = real_models.path("bert_tiny_qa.legacy")
+    runs = [analyze(path, Options(dims={"batch": batch, "seq": 384})) for batch in (1, 2, 8, 64)]
+    times = [run.report().prediction.float32.seconds for run in runs]
+    assert times == sorted(times) and times[0] < times[-1]
 
 
 def test_what_is_not_given_counts_as_64():

@@ -53,6 +53,10 @@ class Answers(OnSamples):
         answer = self.answers[level or " ".join(options.pins.keep_full)]
         return answer if isinstance(answer, Verdict) else verdict(answer)
 
+    def observe(self, before):
+        """Nothing is to run but comparisons."""
+        pytest.fail("ObservePolicy.NEVER observes")
+
 
 def tried(failed, answers, options=None):
     """What is tried after a failed verdict."""
@@ -89,6 +93,11 @@ def test_what_the_user_asked_for_stays():
         (INFER, False),
         (CORES, False),
     ]  # a pin that says the opposite is refused
+
+
+def test_what_is_tried_observes_as_the_user_asked():
+    """The level that passes thanks to a run alone is no hint where runs decide nothing."""
+    assert tried(verdict(0.1), {"": 0.1}, Options(level=Level.UNSAFE_FORCE_ALL)) == [("default", False)]
 
 
 def test_only_what_helps_is_a_hint():

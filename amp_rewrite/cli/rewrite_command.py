@@ -137,7 +137,8 @@ def rewrite(
     """
     if job.is_verbose:
         terminal.print_lines(Console(quiet=job.is_quiet), summary.versions())
-    policy = _policy(job, ObservePolicy(observe))
+    policy = ObservePolicy(observe)
+    _refuse_observing(job, policy)
     if compiler is not None:
         _refuse_check(dry_run=dry_run)
     latency = job.files.page.latency
@@ -157,13 +158,11 @@ def rewrite(
     show()
 
 
-def _policy(job: RewriteJob, observe: ObservePolicy) -> ObservePolicy:
-    """Return the observation policy; raise OptionError where observing cannot change the decisions."""
-    decider = _decider(job)
-    if decider and observe is ObservePolicy.ALWAYS:
+def _refuse_observing(job: RewriteJob, policy: ObservePolicy) -> None:
+    """Raise OptionError where observing at once cannot change the decisions."""
+    if policy is ObservePolicy.ALWAYS and (decider := _decider(job)):
         problem = f"{decider} decides all, whatever is observed"
         raise OptionError(problem, remedy="leave out --observe")
-    return ObservePolicy.NEVER if decider else observe
 
 
 def _refuse_check(*, dry_run: bool) -> None:

@@ -198,6 +198,7 @@ class RewriteJob:
     def run(self, policy: ObservePolicy) -> Outcome:
         """Rewrite, compare and repair; raise as `pipeline.rewrite`, and with ALWAYS as `observe`."""
         self._stage("inputs", self._refuse_bad_data)
+        policy = ObservePolicy.NEVER if self.replay else policy
         outcome = repair.repair(self, self.options, policy, self._known)
         outcome = _in_flags(self.blame(outcome))
         if not self.in_place:

@@ -25,7 +25,7 @@ class Sizes:
     """The sizes of a model's values; an open dimension of an input has the size set for it, else DEFAULT.
 
     A value without a shape, or with a dimension that no input has, counts as the largest value that its node
-    reads, or that its bodies yield for it: such a dimension follows from others.
+    reads, or that its bodies yield for it: such a dimension follows from others, and takes what these leave.
     """
 
     def __init__(self, graph: UnitGraph) -> None:
@@ -61,13 +61,28 @@ class Sizes:
 
     def _is_vague(self, value: ir.Value) -> bool:
         shape = self._known(value)
-        if shape is None:
-            return self.shape(value) is None
+        return self.shape(value) is None if shape is None else bool(self._unnamed_axes(shape, value))
+
+    def _unnamed_axes(self, shape: ir.Shape, value: ir.Value) -> list[int]:
+        """Return the axes of a value whose sizes no input has."""
+        if shape.is_static():
+            return []
         is_rearranged = _is_rearranged(value)
-        return not shape.is_static() and any(
-            not isinstance(dim, int) and (str(dim) not in self._open or (is_rearranged and dim.value is None))
-            for dim in shape
-        )
+        return [
+            axis
+            for axis, dim in enumerate(shape)
+            if not isinstance(dim, int) and (str(dim) not in self._open or (is_rearranged and dim.value is None))
+        ]
+
+    def _fitted(self, shape: ir.Shape, value: ir.Value) -> Shape:
+        """Return the shape of a vague value, with about as many elements as it counts for."""
+        sizes, unnamed = list(_sized(shape, value) or ()), self._unnamed_axes(shape, value)
+        named = math.prod(size for axis, size in enumerate(sizes) if axis not in unnamed)
+        left = self._elements[value] // max(1, named)
+        for axis in unnamed:
+            sizes[axis] = max(1, left if axis == unnamed[-1] else min(left, DEFAULT))
+            left //= sizes[axis]
+        return tuple(sizes)
 
     def _guess(self, node: ir.Node) -> None:
         results = {
@@ -82,6 +97,8 @@ class Sizes:
             yielded_sizes = map(self.elements, results.get(port, ()))
             elements = max(largest, *yielded_sizes, -1)
             self._elements[value] = UNKNOWN if elements < 0 else elements
+            if (shape := self._known(value)) is not None:
+                self._shapes[value] = self._fitted(shape, value)
 
 
 def _is_rearranged(value: ir.Value) -> bool:

@@ -171,13 +171,13 @@ class Attempt:
 
 
 def repair(work: Work, options: Options, policy: ObservePolicy, prior_ranges: Seen | None = None) -> Outcome:
-    """Rewrite and compare a model; repair the result by ATTEMPTS where the policy lets runs decide.
+    """Rewrite and compare a model; repair the result by ATTEMPTS where policy and level let runs decide.
 
     Ranges observed before may be passed. Raises as the steps do.
     """
     ranges = work.observe(None) if policy is ObservePolicy.ALWAYS else prior_ranges or {}
     first = _make(work, Settings(options, ranges))
-    if policy is ObservePolicy.NEVER or first.has_misfits:
+    if policy is ObservePolicy.NEVER or options.level is Level.UNSAFE_FORCE_ALL or first.has_misfits:
         return first
     best = _best(work, first)
     is_repaired = best.settings.decisive != first.settings.decisive
@@ -395,7 +395,7 @@ def with_trials(outcome: Outcome, work: Work | None, policy: ObservePolicy) -> O
     pinned = outcome
     for trial in TRIALS:
         options = trial(outcome, pinned)
-        other = _compared(work, outcome, options, policy) if options is not None else None
+        other = _compared(work, options, policy) if options is not None else None
         if other is not None:
             trials.append(_trial_summary(outcome.settings.options, other))
         if trials and trials[-1].ok:
@@ -407,12 +407,11 @@ def with_trials(outcome: Outcome, work: Work | None, policy: ObservePolicy) -> O
     return replace(outcome, verification=replace(verdict, tried=tuple(trials)))
 
 
-def _compared(work: Work, failed: Outcome, options: Options, policy: ObservePolicy) -> Outcome | None:
+def _compared(work: Work, options: Options, policy: ObservePolicy) -> Outcome | None:
     """Return the outcome with other options; None if these are refused, or nothing runs."""
-    is_forced = failed.settings.options.level is Level.UNSAFE_FORCE_ALL is not options.level
     try:
         with work.elsewhere() as other:
-            outcome = repair(other, options, ObservePolicy.ON_FAILURE if is_forced else policy)
+            outcome = repair(other, options, policy)
             return other.blame(outcome) if isinstance(outcome.verification, Verdict) else None
     except AmpRewriteError:  # it contradicts a pin, or the time limit is reached
         return None
