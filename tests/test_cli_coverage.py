@@ -121,7 +121,7 @@ MISTAKES = """
 --dim n               | --dim n is not NAME=SIZE
 --dim m=3             | no open dimension 'm'; it leaves open n
 --update              | --update has nothing to write; say where with --baseline FILE
---baseline none.json  | there is no such baseline; write it with --update
+--baseline none.json  | there is no such baseline; write it with amp-rewrite coverage --update
 --rules none.yaml     | cannot be read
 """
 
@@ -188,15 +188,49 @@ def test_assert_coverage_tells_each_broken_rule_with_its_nodes(model, tmp_path):
         assert_coverage(model, baseline=tmp_path / "none.json")
 
 
-def test_a_baseline_of_another_model_is_warned_of(model, tmp_path):
-    """Once, with operators that the model lacks: on these, every rule holds."""
-    base = tmp_path / "base.json"
-    other = tmp_path / "other.onnx"
+def test_a_baseline_of_another_model_is_broken(model, tmp_path):
+    """In every report, by each operator that the model lacks, as `require` is; if-present accepts that."""
+    base, other = tmp_path / "base.json", tmp_path / "other.onnx"
     onnx.save(text.model("g (float[4] x) => (float[4] y) { a = Exp (x) b = Erf (a) y = Tanh (b) }"), other)
     assert run("coverage", other, "--baseline", base, "--update").exit_code == 0
-    (line,) = run("coverage", model, "--baseline", base).stderr.splitlines()
-    assert line.startswith(f"warning  {base} counts operators that {model} lacks (Erf, Exp, Tanh): it may be")
-    assert run("coverage", other, "--baseline", base).stderr == ""
+    result = run("coverage", model, "--baseline", base, "--report", "github")
+    assert result.exit_code == 1
+    for operator in ("Exp", "Erf", "Tanh"):
+        line = f"baseline {operator}: the model has no {operator} node, that of {base} has; if-present"
+        assert f"BROKEN   {line}" in result.output
+        assert f"coverage%3A baseline {operator}::" in result.output
+    assert run("coverage", model, "--baseline", base, "--rules", "if-present").exit_code == 0
+    assert run("coverage", other, "--baseline", base).exit_code == 0
+
+
+def test_a_baseline_that_the_rules_name_is_written_again(model, tmp_path):
+    """--update takes the place from the rules, whether the file exists or not."""
+    (tmp_path / "rules.yaml").write_text("baseline: base.json\nmin-flops: 0.5\n")
+    for _ in range(2):
+        result = run("coverage", model, "--rules", tmp_path / "rules.yaml", "--update")
+        assert result.exit_code == 0, result.output
+        assert (tmp_path / "base.json").is_file()
+    assert run("coverage", model, "--rules", tmp_path / "rules.yaml").exit_code == 0
+
+
+def test_a_broken_model_does_not_stop_the_others(tmp_path):
+    """The others are counted and reported, the broken one in every report, and the exit code is 2."""
+    onnx.save(text.model(SOURCE), tmp_path / "b.onnx")
+    (tmp_path / "a_broken.onnx").write_bytes(b"no model")
+    reports = {name: tmp_path / name for name in ("all.json", "page.md", "cases.xml")}
+    result = run(
+        "coverage", tmp_path, "--rules", "min-nodes=0.1", "--json", reports["all.json"],
+        "--report", f"markdown={reports['page.md']}", "--report", f"junit={reports['cases.xml']}",
+        "--report", "github",
+    )  # fmt: skip
+    assert result.exit_code == 2
+    assert "BROKEN   readable: " in result.output
+    assert "kept     min-nodes 0.1" in result.output
+    assert "::error file=" in result.output
+    content = json.loads(reports["all.json"].read_text())
+    assert [each["ok"] for each in content["models"]] == [False, True]
+    assert "**readable**" in reports["page.md"].read_text()
+    assert 'failures="1"' in reports["cases.xml"].read_text()
 
 
 def test_a_rule_of_a_flag_is_that_of_a_file(model, tmp_path, monkeypatch):

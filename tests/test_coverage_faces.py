@@ -72,7 +72,7 @@ def test_the_terminal_shows_numbers_and_what_breaks_a_rule(coverage):
 def test_all_faces_have_the_same_numbers(coverage):
     """All outputs have the same numbers."""
     checks = check(coverage, RULES)
-    page = markdown(coverage, checks, "m.onnx")
+    page = markdown(MeasuredModel("m.onnx", coverage, checks))
     suite = ET.fromstring(junit([MeasuredModel("m.onnx", coverage, checks)]))
     numbers = {p.get("name"): p.get("value") for p in suite.iter("property")}
     assert "| FLOPs | 66.6 % | 512 | 256 | 0 | 0 |" in page
@@ -80,7 +80,7 @@ def test_all_faces_have_the_same_numbers(coverage):
     assert float(numbers["flops.share"]) == coverage.flops.share
     assert (numbers["casts.count"], numbers["casts.bytes"]) == ("1", "192")
     assert coverage.to_json()["flops"]["half"] == 512
-    assert list(commands(coverage, checks, "m.onnx"))[-1] == (
+    assert list(commands(MeasuredModel("m.onnx", coverage, checks)))[-1] == (
         "::notice file=m.onnx,title=coverage::"
         "in half: 50.0 %25 of nodes, 66.6 %25 of FLOPs, 50.0 %25 of weights; "
         "Casts: 1 between half and float32, 192 B a run"
@@ -101,7 +101,7 @@ def test_junit_has_a_case_for_each_rule(coverage):
 
 def test_annotations_are_one_line_a_broken_rule(coverage):
     """The nodes are on separate lines, with escaped line breaks."""
-    first, second, _ = commands(coverage, check(coverage, RULES), "dir/m,1.onnx")
+    first, second, _ = commands(MeasuredModel("dir/m,1.onnx", coverage, check(coverage, RULES)))
     assert first == (
         "::error file=dir/m%2C1.onnx,title=coverage%3A min-flops 0.9::66.6 %25 of FLOPs in half%0Asecond"
     )
@@ -115,10 +115,10 @@ def test_names_from_a_model_are_only_names(evil):
     assert not re.search(r"[\x00\x1b]", shown)
     assert not re.search(r"(?m)^::", shown)
     assert "mine:Odd" in evil.assumptions[0]
-    for line in commands(evil, checks, "m.onnx"):
+    for line in commands(MeasuredModel("m.onnx", evil, checks)):
         assert not re.search(r"[\n\r\x00\x1b]", line)
         assert re.match(r"::(error|warning|notice) file=m\.onnx,title=", line)
-    page = markdown(evil, checks, "<b>|m")
+    page = markdown(MeasuredModel("<b>|m", evil, checks))
     assert "<script>" not in page
     assert "<b>" not in page
     failures = ET.fromstring(junit([MeasuredModel(EVIL, evil, checks)])).iter("failure")

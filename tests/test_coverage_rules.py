@@ -184,12 +184,12 @@ def test_what_is_no_baseline_is_refused(content, tmp_path):
     with pytest.raises(OptionError) as caught:
         coverage_rules.load_baseline(path)
     assert str(path) in str(caught.value)
-    assert "`coverage_rules.save_baseline`" in str(caught.value)
+    assert "amp-rewrite coverage --update" in str(caught.value)
 
 
 def test_a_missing_baseline_says_how_to_make_one(tmp_path):
     """The first run of a CI."""
-    with pytest.raises(OptionError, match=r"no such baseline; write it with `coverage_rules.save_baseline`"):
+    with pytest.raises(OptionError, match=r"no such baseline; write it with amp-rewrite coverage --update"):
         coverage_rules.load_baseline(tmp_path / "none.json")
 
 

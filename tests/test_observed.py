@@ -123,7 +123,8 @@ def test_a_failed_verdict_is_mended(path):
     """On failure the values are observed, and the second result passes."""
     result = run(path, "--json", path.with_name("report.json"), "-v")
     assert result.exit_code == 0, result.output
-    assert re.search(r"^repair +first attempt \S+: put 4 nodes back to float32$", result.output, re.MULTILINE)
+    story = r"^repair +first attempt: FAIL with [^;]+; put 4 nodes back to float32$"
+    assert re.search(story, result.output, re.MULTILINE)
     assert "observed 4 parts in float32 because a run showed values too large" in result.output
     assert f"explain {path.with_name('model_fp16.onnx')}" in result.output
     report = json.loads(path.with_name("report.json").read_text())

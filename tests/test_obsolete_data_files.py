@@ -64,11 +64,6 @@ def shared(out):
     out.with_name("copy.onnx").write_bytes(out.read_bytes())
 
 
-def listed(out):
-    """A file that is not a model may be a list of files."""
-    out.with_name("files.txt").write_text("out.onnx\nout.onnx.data\n")
-
-
 def linked(out):
     """A link stands in the place of the data."""
     out.with_name("out.onnx.data").rename(out.with_name("elsewhere"))
@@ -82,7 +77,6 @@ def hard_linked(out):
 
 READERS = {
     shared: "copy.onnx refers to it",
-    listed: "files.txt refers to it",
     linked: "it is not a regular file",
     hard_linked: "a hard link leads to it",
 }
@@ -97,8 +91,9 @@ def test_data_that_somebody_may_read_stays(out, prepare):
         assert onnx.load(copy).graph.initializer
 
 
-def test_a_model_that_only_speaks_of_the_data_does_not_keep_it(out):
-    """In a model, only tensors refer to files; a longer name with the same end is another file."""
+def test_what_only_speaks_of_the_data_does_not_keep_it(out):
+    """Only tensors of models refer to files, no log; a longer name with the same end is another file."""
+    out.with_name("build.log").write_text("wrote out.onnx.data\n")
     proto = text.model(GRAPH)
     proto.doc_string = "out.onnx.data"
     onnx.save(proto, out.with_name("other.onnx"))

@@ -409,7 +409,8 @@ def test_the_main_job_repairs_itself(wide):
     assert re.search(rf"speed +{speed.replace(' times', 'x')} float32", done.output)
     assert f"search   within 1.0e-02, predicted {speed} as fast as float32; 1." in done.output
     story = (
-        r"^repair +first attempt 4\S+: put 3 nodes back to float32, predicted 1\.\d -> 1\.\d times as fast$"
+        r"^repair +first attempt: FAIL with largest error 4\S+ \(limit 1e-02\); "
+        r"put 3 nodes back to float32, predicted 1\.\d -> 1\.\d times as fast$"
     )
     assert re.search(story, done.output, re.MULTILINE)
     assert "--keep-full squash: 1 node" in done.output

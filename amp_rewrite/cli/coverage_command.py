@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 
 from amp_rewrite.cli import exit_codes, input_flags, many_models
+from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import (
     PATH,
@@ -23,12 +25,13 @@ from amp_rewrite.cli.flag_builders import (
 from amp_rewrite.cli.many_models import models_argument
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.coverage import coverage_rules as coverage_rules
-from amp_rewrite.coverage.counts import measure, some
-from amp_rewrite.coverage.coverage_rules import TOLERANCE, Baseline, CoverageRules, check
+from amp_rewrite.coverage.counts import measure
+from amp_rewrite.coverage.coverage_rules import TOLERANCE, CoverageRules, check
 from amp_rewrite.coverage.faces import MeasuredModel, commands, junit, markdown, print_checks, print_coverage
-from amp_rewrite.errors import OptionError
+from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.files import staging
 from amp_rewrite.model import writing
+from amp_rewrite.reporting.terminal import print_hints
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 
@@ -92,9 +95,7 @@ class Report:
 
 _GITHUB = "github"
 _RENDERED: Mapping[str, Callable[[Sequence[MeasuredModel]], bytes]] = {
-    "markdown": lambda measured: "\n".join(
-        markdown(one.coverage, one.checks, one.title) for one in measured
-    ).encode(),
+    "markdown": lambda measured: "\n".join(map(markdown, measured)).encode(),
     "junit": junit,
 }
 
@@ -139,27 +140,33 @@ def coverage(
     """Count how much of MODEL is half: nodes, FLOPs, weights, Casts.
 
     Any ONNX model will do. Several models, folders of them and patterns are counted one by one; a baseline is
-    for a single model. Exit code 1 when a rule is broken; the files are still written.
+    for a single model. Exit code 1 when a rule is broken, and 2 when one of several models cannot be read;
+    the files are still written.
     """
     entries = many_models.find(model)
     if len(entries) > 1 and (asked.update or asked.rules.baseline):
         raise OptionError("--baseline is for one model", remedy="leave it out, or name one model")
-    measured = [_measured(each.model, asked) for each in entries]
+    measured = [_measured(each.model, asked, is_single=len(entries) == 1) for each in entries]
     ok = all(one.ok for one in measured)
     if json_ is not None:
         all_ = [one.to_json() for one in measured]
         writing.write_json(all_[0] if len(all_) == 1 else {"models": all_, "ok": ok}, json_)
     _write(reports, measured)
-    if asked.update is not None:
+    if asked.update is not None and measured[0].coverage is not None:
         coverage_rules.save_baseline(measured[0].coverage, asked.update)
         Console(stderr=True, quiet=quiet).print(f"wrote the baseline {asked.update}")
-    if asked.rules.baseline is not None:
-        _warn_of_another(measured[0], asked.rules.baseline)
     for one in measured:
         _print(one, quiet=quiet, titled=len(measured) > 1)
-        for line in commands(one.coverage, one.checks, one.title) if Report(_GITHUB) in reports else ():
+        for line in commands(one) if Report(_GITHUB) in reports else ():
             Console().command(line)
-    exit_codes.fail_unless(ok)
+    broken = (f"amp-rewrite explain {as_argument(Path(one.title))}" for one in measured if _is_explained(one))
+    print_hints(Console(quiet=quiet), (f"{line}   # what decided each node" for line in islice(broken, 1)))
+    exit_codes.end_many(is_complete=all(one.coverage is not None for one in measured), is_ok=ok)
+
+
+def _is_explained(one: MeasuredModel) -> bool:
+    """Return whether nodes break a rule, which `explain` can say more of."""
+    return one.coverage is not None and any(rule.nodes for rule in one.checks)
 
 
 def _write(reports: Sequence[Report], measured: Sequence[MeasuredModel]) -> None:
@@ -169,25 +176,22 @@ def _write(reports: Sequence[Report], measured: Sequence[MeasuredModel]) -> None
             staging.write(_RENDERED[report.format](measured), report.path)
 
 
-def _measured(model: Path, criteria: CoverageFlags) -> MeasuredModel:
-    measurement = measure(model, feeds.given_sizes(model, criteria.sized).dims)
-    return MeasuredModel(str(model), measurement, check(measurement, criteria.rules))
-
-
-def _warn_of_another(one: MeasuredModel, baseline: Baseline) -> None:
-    """Warn on standard error that a baseline seems to be of another model."""
-    if lacking := coverage_rules.lacking(one.coverage, baseline):
-        mismatch = f"{baseline.where} counts operators that {one.title} lacks ({some(lacking)})"
-        Console(stderr=True).print(
-            f"warning  {mismatch}: it may be of another model; --update writes a new one"
-        )
+def _measured(model: Path, criteria: CoverageFlags, *, is_single: bool) -> MeasuredModel:
+    """Measure and check a model; raise the error of a single one that cannot be read."""
+    try:
+        measurement = measure(model, feeds.given_sizes(model, criteria.sized).dims)
+        return MeasuredModel(str(model), measurement, check(measurement, criteria.rules))
+    except AmpRewriteError as error:
+        if is_single:
+            raise
+        return MeasuredModel.unreadable(str(model), in_flags(error))
 
 
 def _print(one: MeasuredModel, *, quiet: bool, titled: bool) -> None:
     console = Console()
     if titled and not (quiet and one.ok):
         console.print(Styled(one.title, "bold"))
-    if not quiet:
+    if not quiet and one.coverage is not None:
         print_coverage(console, one.coverage)
         console.print()
     print_checks(console, [rule for rule in one.checks if not (quiet and rule.ok)])

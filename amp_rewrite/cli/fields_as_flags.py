@@ -42,7 +42,6 @@ FLAGS = {
     "loss": "--loss",
     "output": "-o",
     "plan_files.dump": "--save-plan",
-    "coverage_rules.save_baseline": "--update",
     "samples": "--data",
     "steps": "--steps",
     "skip_nonfinite": "--loss-scale skip-nonfinite",

@@ -212,7 +212,8 @@ def _input_files(params: Sequence[click.Parameter], values: Mapping[str, Any]) -
     """Yield the inputs of the command: files that its arguments name, and files that those refer to."""
     for file in _flag_files(params, values, written=False):
         yield file
-        yield from _behind(file)
+        if not (file.by == "--rules" and values.get("update")):  # whose baseline is written then
+            yield from _behind(file)
     for name in values.get("list_", ()):
         with contextlib.suppress(AmpRewriteError):  # reading the list raises it again
             yield from (_File("--list", path) for path in operator_lists.load(name).files)

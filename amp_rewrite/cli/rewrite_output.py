@@ -31,7 +31,7 @@ from amp_rewrite.placement.placement import Placement
 from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.reporting import summary, terminal
+from amp_rewrite.reporting import summary, terminal, verdict_text
 from amp_rewrite.reporting.charts import Plan, Search
 from amp_rewrite.reporting.html_report import Evidence, HtmlReport
 from amp_rewrite.reporting.terminal import Subject
@@ -238,7 +238,7 @@ def _rewrite_lines(job: RewriteJob, outcome: Outcome) -> Iterator[SummaryLine]:
 
 
 def _story(outcome: Outcome) -> Iterator[SummaryLine]:
-    """Yield the line on a repair: the error of the first attempt, and what a better one cost."""
+    """Yield the line on a repair: the verdict on the first attempt, and what a better one cost."""
     first, after = outcome.first, outcome.result.report
     if first is None or not isinstance(first.verification, Verdict):
         return
@@ -247,8 +247,9 @@ def _story(outcome: Outcome) -> Iterator[SummaryLine]:
     change = f"put {plural(back, 'node')} back to float32" if back > 0 else "chose other nodes for float32"
     speeds = [f"{each.speedup:.1f}" for each in (before.prediction, after.prediction) if each is not None]
     cost = f", predicted {' -> '.join(speeds)} times as fast" if len(set(speeds)) > 1 else ""
-    error = first.verification.error
-    yield SummaryLine("repair", f"first attempt {error:.1e}: {change}{cost}")
+    verdict = verdict_text.conclusion(first.verification)
+    error = verdict_text.largest(first.verification, is_brief=True)
+    yield SummaryLine("repair", f"first attempt: {verdict} with {error}; {change}{cost}")
 
 
 def _share_of_flops(result: Any, dims: Dims) -> float | None:
@@ -265,7 +266,8 @@ def _print_conclusion(
     """Print the comparison and the last lines: the verdict, sizes, FLOPs, the largest error, the speed."""
     report, verdict, result = outcome.result.report, outcome.verification, outcome.result.model
     flops = _share_of_flops(result, job.options.dims.dims)
-    in_half = [] if flops is None else [f"{sentences.share(flops)} of FLOPs in {report.half}"]
+    has_half = flops is not None and report.obstacle is None
+    in_half = [f"{sentences.share(flops)} of FLOPs in {report.half}"] if has_half else []
     speed = [summary.speed(report.prediction)] if report.prediction and not report.gated else []
     sizes = [summary.sizes(report)] if reason != NOTHING_CHANGED else []
     subject = Subject(str(result), (*sizes, *in_half), speed)

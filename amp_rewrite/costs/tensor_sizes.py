@@ -71,7 +71,8 @@ class Sizes:
         return [
             axis
             for axis, dim in enumerate(shape)
-            if not isinstance(dim, int) and (str(dim) not in self._open or (is_rearranged and dim.value is None))
+            if not isinstance(dim, int)
+            and (str(dim) not in self._open or (is_rearranged and dim.value is None))
         ]
 
     def _fitted(self, shape: ir.Shape, value: ir.Value) -> Shape:

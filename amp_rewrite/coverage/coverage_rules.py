@@ -66,8 +66,9 @@ class Baseline:
 class CoverageRules:
     """Rules for a coverage; None or empty is no rule. Shares are of floats, from 0 to 1.
 
-    `require` sets the least share in half for an operator's nodes, fused ones included, and is broken where
-    there are none, unless `if_present`; `forbid_half` names operators that must have no node in half.
+    `require` sets the least share in half for an operator's nodes, fused ones included. It is broken where
+    there are none, and so is a baseline with that operator, unless `if_present`. `forbid_half` names
+    operators that must have no node in half.
     """
 
     min_flops: float | None = None
@@ -141,7 +142,7 @@ def _results(coverage: Coverage, rules: CoverageRules) -> Iterator[RuleResult]:
     if rules.max_casts is not None:
         yield _casts(coverage, rules.max_casts)
     if rules.baseline is not None:
-        yield from _against(coverage, rules.baseline, rules.tolerance)
+        yield from _against(coverage, rules.baseline, rules)
 
 
 _UNITS = {"flops": "FLOPs", "nodes": "nodes", "weights": "weight bytes"}
@@ -187,11 +188,16 @@ def _required(coverage: Coverage, operator: str, bound: float, rules: CoverageRu
     rule, share = f"require {operator}={bound:g}", add((node.precision, 1) for node in nodes).share
     if share is None:
         finding = f"no {operator} node has floats" if nodes else f"the model has no {operator} node"
-        return _result(rule, rules.if_present, finding if rules.if_present else f"{finding}; {_ABSENT}", ())
+        return _absent(rule, finding, rules)
     return _share_of_nodes(nodes, names, share, rule, bound)
 
 
-_ABSENT = "if-present accepts that"
+def _absent(rule: str, finding: str, rules: CoverageRules) -> RuleResult:
+    """Return the result of a rule on an operator that the model lacks."""
+    return _result(rule, rules.if_present, finding if rules.if_present else f"{finding}; {_ACCEPTED}", ())
+
+
+_ACCEPTED = "if-present accepts that"
 
 
 def _share_of_nodes(
@@ -215,21 +221,24 @@ def _casts(coverage: Coverage, bound: int) -> RuleResult:
     return _result(f"max-casts {bound}", len(casts) <= bound, finding, [cast.name for cast in casts])
 
 
-def _against(coverage: Coverage, baseline: Baseline, tolerance: float) -> Iterator[RuleResult]:
+def _against(coverage: Coverage, baseline: Baseline, rules: CoverageRules) -> Iterator[RuleResult]:
     if dict(baseline.dims) != dict(coverage.dims):
         raise OptionError(
             f"counted with other dimensions ({_dims(baseline.dims)}) than now ({_dims(coverage.dims)})",
             where=baseline.where,
-            remedy="give the same `dims`, or write a new one with `coverage_rules.save_baseline`",
+            remedy="give the same `dims`, or write a new one with amp-rewrite coverage --update",
         )
     for what, before in baseline.shares.items():
         note = f", {percent(before)} before"
-        yield _share_of(coverage, what, f"baseline {what}", before - tolerance, note)
+        yield _share_of(coverage, what, f"baseline {what}", before - rules.tolerance, note)
     for operator, before in baseline.operators.items():
-        note, bound = f", {percent(before)} before", before - tolerance
-        nodes, row = [n for n in coverage.node_list if n.operator == operator], coverage.row(operator)
-        share = row.nodes.share if row else None
-        yield _share_of_nodes(nodes, operator, share, f"baseline {operator}", bound, note)
+        rule, row = f"baseline {operator}", coverage.row(operator)
+        if row is None:
+            yield _absent(rule, f"the model has no {operator} node, that of {baseline.where} has", rules)
+            continue
+        note, bound = f", {percent(before)} before", before - rules.tolerance
+        nodes = [node for node in coverage.node_list if node.operator == operator]
+        yield _share_of_nodes(nodes, operator, row.nodes.share, rule, bound, note)
 
 
 def _result(rule: str, ok: bool, finding: str, nodes: Sequence[str]) -> RuleResult:
@@ -449,7 +458,7 @@ _READERS: Mapping[str, Callable[[Field], Any]] = {
 
 # Baselines: the coverage in a committed file that later ones are compared with.
 
-_UPDATE = "write it with `coverage_rules.save_baseline`"
+_UPDATE = "write it with amp-rewrite coverage --update"
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)] | None
 
 
@@ -486,11 +495,6 @@ def load_baseline(path: Path) -> Baseline:
 
 def _without_null(counts: Mapping[str, _CountsRecord]) -> dict[str, float]:
     return {name: row.share for name, row in counts.items() if row.share is not None}
-
-
-def lacking(coverage: Coverage, baseline: Baseline) -> tuple[str, ...]:
-    """Return the operators of a baseline that a model lacks and that are not compared."""
-    return tuple(name for name in baseline.operators if coverage.row(name) is None)
 
 
 def save_baseline(coverage: Coverage, path: Path) -> None:

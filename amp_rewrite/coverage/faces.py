@@ -19,11 +19,18 @@ from amp_rewrite.text import brief, plural, visible
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModel:
-    """The `title` of a model, its coverage, and the result of every rule."""
+    """The `title` of a model, its coverage, and the result of every rule; without a coverage, why it cannot
+    be read.
+    """
 
     title: str
-    coverage: Coverage
+    coverage: Coverage | None
     checks: Sequence[RuleResult]
+
+    @classmethod
+    def unreadable(cls, title: str, why: str) -> MeasuredModel:
+        """Return a model that cannot be read."""
+        return cls(title, None, [RuleResult("readable", False, why)])
 
     @property
     def ok(self) -> bool:
@@ -32,8 +39,8 @@ class MeasuredModel:
 
     def to_json(self) -> dict[str, Any]:
         """Return the same as plain data."""
-        rules = {"rules": records.plain(self.checks), "ok": self.ok}
-        return {"model": self.title, **self.coverage.to_json(), **rules}
+        numbers = {} if self.coverage is None else self.coverage.to_json()
+        return {"model": self.title, **numbers, "rules": records.plain(self.checks), "ok": self.ok}
 
 
 Writer = Callable[[int], str]
@@ -119,18 +126,20 @@ def nodes(check: RuleResult, limit: int = SHOWN) -> list[str]:
     return [*labels, f"and {more:,} more"] if more > 0 else labels
 
 
-def markdown(coverage: Coverage, checks: Sequence[RuleResult], title: str) -> str:
+def markdown(model: MeasuredModel) -> str:
     """Return the page: rules, totals, operators, Casts and assumptions."""
-    return "\n".join(_lines(coverage, checks, title)) + "\n"
+    return "\n".join(_lines(model)) + "\n"
 
 
-def _lines(coverage: Coverage, checks: Sequence[RuleResult], title: str) -> Iterator[str]:
-    yield f"## Precision coverage of {_text(title)}"
+def _lines(model: MeasuredModel) -> Iterator[str]:
+    yield f"## Precision coverage of {_text(model.title)}"
     yield ""
-    for check in checks:
+    for check in model.checks:
         yield f"- {'✅' if check.ok else '❌'} **{_text(check.rule)}**: {_text(check.found)}"
         yield from (f"  - {_text(name)}" for name in nodes(check))
-    yield from [""] if checks else []
+    yield from [""] if model.checks else []
+    if (coverage := model.coverage) is None:
+        return
     yield from _table(HEADER, totals(coverage))
     yield ""
     yield f"Casts: {casts(coverage)}."
@@ -200,7 +209,9 @@ def _case(suite: ET.Element, check: RuleResult, title: str) -> None:
         failure.text = "\n".join(map(visible, (check.found, *check.nodes)))
 
 
-def _numbers(coverage: Coverage) -> dict[str, str]:
+def _numbers(coverage: Coverage | None) -> dict[str, str]:
+    if coverage is None:
+        return {}
     totals_by_kind = {"nodes": coverage.nodes, "flops": coverage.flops, "weights": coverage.weights}
     metrics = {
         f"{what}.{kind}": str(amount)
@@ -215,11 +226,14 @@ def _numbers(coverage: Coverage) -> dict[str, str]:
 # `actions/toolkit` uses (packages/core/src/command.ts).
 
 
-def commands(coverage: Coverage, checks: Sequence[RuleResult], path: str) -> Iterator[str]:
+def commands(model: MeasuredModel) -> Iterator[str]:
     """Yield a line for each broken rule, one for the assumptions, and one with the totals."""
-    for check in checks:
+    path = model.title
+    for check in model.checks:
         if not check.ok:
             yield _command("error", path, f"coverage: {check.rule}", check.found, *nodes(check))
+    if (coverage := model.coverage) is None:
+        return
     if coverage.assumptions:
         yield _command("warning", path, "coverage: assumed", *coverage.assumptions)
     shares = ", ".join(f"{share} of {name}" for name, share, *_ in totals(coverage))

@@ -73,8 +73,10 @@ def of_job(prices: Priced, options: Options) -> tuple[str, ...]:
 
 
 def warnings(prediction: Prediction | None, *, gated: bool) -> tuple[str, ...]:
-    """Return the warning that half is predicted not to pay, if it is."""
+    """Return the warning that half is predicted not to pay, if it is: none for less than the speed shows."""
     if prediction is None or not prediction.is_slower:
+        return ()
+    if rounded_speed(prediction) == "1.0" and prediction.fast_half and not gated:
         return ()
     remedy = _GATED if gated else _REMEDY
     if not prediction.fast_half:
@@ -85,6 +87,11 @@ def warnings(prediction: Prediction | None, *, gated: bool) -> tuple[str, ...]:
 
 _GATED = "the model stays as it is (`Options.gate`)"
 _REMEDY = "`Options.gate` leaves such a model as it is"
+
+
+def rounded_speed(prediction: Prediction) -> str:
+    """Return the predicted speedup to one decimal place."""
+    return f"{prediction.speedup:.1f}"
 
 
 def at_sizes(prediction: Prediction) -> str:

@@ -294,7 +294,7 @@ def find(target: Path, in_use: frozenset[Path]) -> ObsoleteFiles:
     """Return the files that a new model at `target` makes obsolete, except those `in_use` by others.
 
     Considers only files beside the target that a tensor of the old model refers to. Removable are those that
-    have the name of a data file of ours, contain only tensors of the old model, and have no other user in
+    have the name of a data file of ours, contain only tensors of the old model, and have no other model in
     their folder or the one above, and no link in these or the sibling folders.
     """
     extents = {file: each for file, each in _extents(target).items() if file.parent == target.parent}
@@ -309,9 +309,12 @@ def referenced_by(path: Path) -> frozenset[Path]:
     return frozenset(_extents(path))
 
 
-def reader_in(folder: Path, file: Path, name: str) -> Path | None:
-    """Return a model in a folder that refers to a data file by this name, if any; raises OSError."""
-    for other in sorted(folder.iterdir()):
+def reader_in(folder: Path, file: Path, name: str, but: Path | None = None) -> Path | None:
+    """Return a model in a folder, other than `but`, that refers to a data file by this name, if any.
+
+    Raises OSError.
+    """
+    for other in (each for each in sorted(folder.iterdir()) if each != but):
         mentions = other.is_file() and _mentions(other, os.fsencode(name)) and not is_same(other, file)
         if mentions and any(is_same(data, file) for data in referenced_by(other)):
             return other
@@ -399,9 +402,8 @@ def _use(file: Path, target: Path) -> str:
         return "a hard link leads to it"
     if link := next(_links_to(file), None):
         return f"{link} leads to it"
-    others = (f for f in sorted(file.parent.iterdir()) if f not in (file, target) and f.is_file())
-    user = next((other for other in others if _refers(other, file)), None)
-    user = user or reader_in(file.parent.parent, file, file.name)
+    folders = (file.parent, file.parent.parent)
+    user = next(filter(None, (reader_in(folder, file, file.name, but=target) for folder in folders)), None)
     return f"{os.path.relpath(user, file.parent)} refers to it" if user else ""
 
 
@@ -433,13 +435,6 @@ def _links_to(file: Path) -> Iterator[str]:
         with contextlib.suppress(PermissionError), os.scandir(place) as entries:
             links = [entry.path for entry in entries if entry.is_symlink()]
             yield from (os.path.relpath(each, folder) for each in links if os.path.realpath(each) in goals)
-
-
-def _refers(other: Path, file: Path) -> bool:
-    """Return whether a file is a model with data in another, or not a model but contains its name."""
-    if not _mentions(other, os.fsencode(file.name)):
-        return False
-    return model_at(other) is None or file in referenced_by(other)
 
 
 def _mentions(other: Path, name: bytes) -> bool:

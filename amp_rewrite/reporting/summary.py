@@ -127,8 +127,10 @@ def sizes(report: Report) -> str:
 
 def speed(prediction: Prediction) -> str:
     """Return the predicted speed relative to float32 in a sentence."""
-    times, device = f"{prediction.speedup:.1f}", prediction.device
+    times, device = frozen_analysis.rounded_speed(prediction), prediction.device
     speed = "about as fast as float32" if times == "1.0" else f"about {times} times as fast as float32"
+    if prediction.is_slower and times != "1.0":
+        speed = f"{prediction.half} does not pay: {speed}"
     if device in devices.BY_NAME:
         device = f"{'a' if device == devices.T4.name else 'an'} {device.upper()}"
     at = f"predicted at {prediction.sizes}" if prediction.sizes else "predicted"

@@ -78,8 +78,10 @@ def conclusion(verdict: Verdict) -> str:
     return "FAIL" if verdict.signature or verdict.is_far else "inconclusive"
 
 
-def largest(verdict: Verdict) -> str:
-    """Return the largest error with its limit and the kind of inputs; empty if nothing was compared."""
+def largest(verdict: Verdict, *, is_brief: bool = False) -> str:
+    """Return the largest error with its limit and, unless brief, the kind of inputs; empty if nothing was
+    compared.
+    """
     worst = next(iter(worst_first(output for output in verdict.outputs if output.is_compared)), None)
     if worst is None:
         return ""
@@ -91,7 +93,7 @@ def largest(verdict: Verdict) -> str:
     limit = f"limit {_limit(worst)}" if worst.limit is not None else "no limit"
     is_error = worst.error is not None and not worst.metrics.non_finite
     error = f"largest error {_error(worst)}" if is_error else f"at worst {_error(worst)}"
-    return f"{error} ({limit}, {inputs})"
+    return f"{error} ({limit})" if is_brief else f"{error} ({limit}, {inputs})"
 
 
 def _samples(verdict: Verdict) -> str:
