@@ -121,7 +121,7 @@ MISTAKES = """
 --dim n               | --dim n is not NAME=SIZE
 --dim m=3             | no open dimension 'm'; it leaves open n
 --update              | --update has nothing to write; say where with --baseline FILE
---baseline none.json  | there is no such baseline; write it with amp-rewrite coverage --update
+--baseline none.json  | there is no such baseline; write it with --update
 --rules none.yaml     | cannot be read
 """
 

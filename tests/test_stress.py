@@ -54,6 +54,7 @@ def test_what_made_up_inputs_do_not_show_is_a_warning(tmp_path, original, change
     assert (done.exit_code, verdict["verified"]) == (0, True), done.output
     failed = next(each for each in verdict["stressed"] if each["change"] == change)
     assert failed["loses_values"] or failed["error"] > 0.01
+    assert [f"warning  {each}" in done.output for each in verdict["warnings"]] == [True]
     (line,) = [line for line in done.output.splitlines() if "compare on yours" in line]
     assert line.startswith("warning  if your inputs can be ")
     assert f"{change} (" in line

@@ -21,6 +21,7 @@ from amp_rewrite.zoo import run as job
 from amp_rewrite.zoo.row import Status
 from tests.commands import failure, run
 from tests.test_executors import dask, end_worker
+from tests.test_stress import LOUD
 from tests.text import model
 
 pytest.importorskip("onnxruntime")
@@ -124,14 +125,14 @@ def test_a_process_that_dies_fails_alone(models, tmp_path, monkeypatch):
         ("deep/er/two", Status.CLOSE),
         ("one", Status.FAILED),
     ]
-    assert zoo.rows[1].why == "was ended by SIGKILL"
+    assert zoo.rows[1].why == "was ended by SIGKILL; one.onnx is of an earlier run"
     assert not zoo.ok
     assert zoo.has_failed
     monkeypatch.setattr(
         job, "_START", dying.replace("os.kill(", "print('slow', file=sys.stderr); os.kill(") + "1"
     )
     again = amp_rewrite.rewrite_zoo(models, tmp_path / "out")
-    assert again.rows[1].why == "was ended by SIGKILL, after: slow"
+    assert again.rows[1].why == "was ended by SIGKILL, after: slow; one.onnx is of an earlier run"
     assert again.rows[1].result == ""
     assert (tmp_path / "out" / "models" / "one.onnx").read_bytes() == b"old"
     monkeypatch.setattr(job, "_START", "import sys; sys.exit(7)")
@@ -303,6 +304,7 @@ def test_bad_input_is_one_line(models, tmp_path):
     out = tmp_path / "out"
     (tmp_path / "empty").mkdir()
     assert "has no model" in failure("zoo", tmp_path / "empty", "-o", out)
+    assert "is in the folder of the results; choose another" in failure("zoo", models, "-o", models)
     assert "there is no such folder or manifest" in failure("zoo", tmp_path / "none", "-o", out)
     assert "--output" in failure("zoo", models, "-o", out, "--", "-o", "x.onnx")
     assert "names no executor" in failure("zoo", models, "-o", out, "--executor", "here")
@@ -326,6 +328,25 @@ def test_names_are_text_on_the_page(tmp_path):
     assert "<b onclick" not in page
     assert html.escape(name) in page
     assert "%2520%23.json" in page
+
+
+@pytest.mark.slow
+def test_a_row_has_what_the_command_says(tmp_path):
+    """The warning of a comparison that passes, and the reason of a model that is unchanged."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    onnx.save(LOUD, folder / "loud.onnx")
+    write(folder / "exact.onnx", PLAIN.replace("float[", "double["))
+    write(folder / "half.onnx", PLAIN.replace("float[", "float16["))
+    write(folder / "range.onnx", "g (float[8] x) => (float[8] y) { a = Exp (x) b = Exp (a) y = Log (b) }")
+    done = run("zoo", folder, "-o", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    rows = {each["name"]: each for each in json.loads((tmp_path / "out" / "zoo.json").read_text())["models"]}
+    assert rows["loud"]["status"] == "PASS"
+    assert "100 times as loud" in rows["loud"]["why"]
+    unchanged = {name: each["why"] for name, each in rows.items() if each["status"] == "unchanged"}
+    assert "Exp" in unchanged.pop("range")
+    assert unchanged == {"exact": "", "half": "it has float16 already"}
 
 
 @pytest.mark.slow

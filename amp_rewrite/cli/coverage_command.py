@@ -71,15 +71,16 @@ def _parse_flags(flags: Mapping[str, Any]) -> CoverageFlags:
     """Return the rules of all flags; sizes of --dim override those of the rules."""
     tolerance = [] if flags["tolerance"] is None else [Path(f"tolerance={flags['tolerance']}")]
     rules = coverage_rules.collect((*flags["rules"], *tolerance))
-    baseline: Path | None = flags["baseline"] or rules.baseline
+    baseline: Path | None = flags["baseline"] or rules.get("baseline")
     if flags["update"] and baseline is None:
         raise OptionError("--update has nothing to write", remedy="say where with --baseline FILE")
     if tolerance and baseline is None:
         raise OptionError("--tolerance is for --baseline", remedy="add --baseline FILE, or leave it out")
     is_compared = baseline is not None and not flags["update"]
-    sized = Data(tuple(flags["data"]), {**rules.dims, **input_flags.dims(flags["dim"])})
+    sized = Data(tuple(flags["data"]), {**rules.get("dims", {}), **input_flags.dims(flags["dim"])})
+    shares = coverage_rules.load_baseline(baseline) if baseline and is_compared else None
     return CoverageFlags(
-        rules.rules(coverage_rules.load_baseline(baseline) if baseline and is_compared else None),
+        coverage_rules.rules_of(rules, shares),
         sized,
         baseline if flags["update"] else None,
     )

@@ -42,6 +42,7 @@ FLAGS = {
     "loss": "--loss",
     "output": "-o",
     "plan_files.dump": "--save-plan",
+    "coverage_rules.save_baseline": "--update",
     "samples": "--data",
     "steps": "--steps",
     "skip_nonfinite": "--loss-scale skip-nonfinite",

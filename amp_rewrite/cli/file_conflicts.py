@@ -285,7 +285,7 @@ def _baseline(path: Path | None, rules: Iterable[Path]) -> Iterator[Path]:
         yield path
     else:
         with contextlib.suppress(AmpRewriteError):  # reading the rules raises it again
-            baseline = coverage_rules.collect(rules).baseline
+            baseline = coverage_rules.collect(rules).get("baseline")
             yield from (baseline,) if baseline else ()
 
 

@@ -82,7 +82,7 @@ def restore(
         is_proved = isinstance(verdict, Verdict) and verdict.is_far and _is_proved(model, restoration)
     rewrite_output.refuse_unjudged(limit, verdict, restoration.model)
     if json_ is not None:
-        verification = verdict.to_json() if isinstance(verdict, Verdict) else None
+        verification = verdict_text.to_json(verdict) if isinstance(verdict, Verdict) else None
         writing.write_json({**restoration.to_json(), "verification": verification}, json_)
     restoration = replace(restoration, model=staging.current().commit(restoration.model))
     console = Console(quiet=quiet)

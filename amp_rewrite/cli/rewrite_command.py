@@ -130,9 +130,9 @@ def rewrite(
     pattern need a folder: amp-rewrite models/*.onnx -o half. Each is rewritten on its own, and one that fails
     does not stop the others.
 
-    Exit code 1 when the result is not valid, or when the comparison fails or is inconclusive, except for
-    errors on synthetic inputs; the result is still written. Exit code 2 for bad input. For several models,
-    the exit code is the highest. A model that is half already stays as it is, and is copied only with
+    Exit code 1 when the result is not valid, or the verdict is FAIL or inconclusive, but for "inconclusive
+    on made-up inputs"; the result is still written. Exit code 2 for bad input. For several models, the exit
+    code is the highest. A model that is half already stays as it is, and is copied only with
     --output.
     """
     if job.is_verbose:

@@ -165,14 +165,9 @@ def _settled(job: RewriteJob, outcome: Outcome, placement: Comparison | None) ->
         advice = _advise(job, outcome)
         tuned = {"tuning": outcome.tuned.to_json()} if outcome.tuned else {}
         engine = {"engine": job.engines[0].to_json()} if job.engines else {}
-        reason = not_verified(job, verdict)
-        _write_json(
-            job.files.report,
-            report,
-            verdict,
-            reason,
-            {**_json_extras(advice, placement, job.seen), **tuned, **engine},
-        )
+        flops = {"flops_in_half": _share_of_flops(outcome.result.model, job.options.dims.dims)}
+        extras = {**flops, **_json_extras(advice, placement, job.seen), **tuned, **engine}
+        _write_json(job.files.report, report, verdict, not_verified(job, verdict), extras)
     model = staging.current().commit(outcome.result.model)
     return replace(outcome, result=replace(outcome.result, model=model))
 
@@ -334,7 +329,7 @@ def _json_extras(
 def _write_json(
     path: Path, report: Report, judged: Verification, reason: str, extras: Mapping[str, object]
 ) -> None:
-    verdict = judged.to_json() if isinstance(judged, Verdict) else None
+    verdict = verdict_text.to_json(judged) if isinstance(judged, Verdict) else None
     if isinstance(judged, AmpRewriteError):
         verdict = {"not_compared": in_flags(judged)}
     verified = {"verified": not reason, "not_verified": reason or None}

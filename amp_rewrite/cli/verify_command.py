@@ -21,7 +21,7 @@ from amp_rewrite.policy import targets
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.reporting import terminal
+from amp_rewrite.reporting import terminal, verdict_text
 from amp_rewrite.running.inputs.feeds import Data
 
 
@@ -81,7 +81,7 @@ def verify(
         mended = f"amp-rewrite restore {as_argument(rewritten)}   # a float32 model of it, which may run"
         terminal.print_hints(Console(), [mended])
     if json_ is not None:
-        writing.write_json(verdict.to_json(), json_)
+        writing.write_json(verdict_text.to_json(verdict), json_)
     refuse_failed(verdict)
     exit_codes.fail_unless(verdict.ok)
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -226,7 +226,7 @@ def _against(coverage: Coverage, baseline: Baseline, rules: CoverageRules) -> It
         raise OptionError(
             f"counted with other dimensions ({_dims(baseline.dims)}) than now ({_dims(coverage.dims)})",
             where=baseline.where,
-            remedy="give the same `dims`, or write a new one with amp-rewrite coverage --update",
+            remedy="give the same `dims`, or write a new one with `coverage_rules.save_baseline`",
         )
     for what, before in baseline.shares.items():
         note = f", {percent(before)} before"
@@ -282,39 +282,19 @@ def _refuse_unknown(coverage: Coverage, operators: Sequence[str]) -> None:
             raise OptionError(f"no operator is called {operator}", remedy=offer)
 
 
-@dataclass(frozen=True, slots=True)
-class RuleFile:
-    """The content of a rule file; None or empty where a key is absent. `baseline` is a path."""
+Settings = dict[str, Any]
+"""Fields of CoverageRules by name, where `baseline` is a path, and `dims`; absent ones are not set."""
 
-    min_flops: float | None = None
-    min_nodes: float | None = None
-    min_weights: float | None = None
-    require: Mapping[str, float] = field(default_factory=dict[str, float])
-    if_present: bool | None = None
-    forbid_half: tuple[str, ...] = ()
-    max_casts: int | None = None
-    baseline: Path | None = None
-    tolerance: float | None = None
-    dims: Dims = field(default_factory=dict[str, int])
 
-    def over(self, other: RuleFile) -> RuleFile:
-        """Return these rules where there are any, else the other's; those of operators accumulate."""
-        others = asdict(other)
-        return RuleFile(**{name: _over(value, others[name]) for name, value in asdict(self).items()})
+def rules_of(settings: Settings, baseline: Baseline | None) -> CoverageRules:
+    """Return the rules of settings, with a baseline that was read."""
+    rules = {name: value for name, value in settings.items() if name not in ("baseline", "dims")}
+    return CoverageRules(**rules, baseline=baseline)
 
-    def rules(self, baseline: Baseline | None) -> CoverageRules:
-        """Return the rules, with a baseline that was read."""
-        return CoverageRules(
-            self.min_flops,
-            self.min_nodes,
-            self.min_weights,
-            self.require,
-            self.forbid_half,
-            self.max_casts,
-            baseline,
-            TOLERANCE if self.tolerance is None else self.tolerance,
-            bool(self.if_present),
-        )
+
+def _merge(settings: Settings, others: Settings) -> Settings:
+    """Return these settings where there are any, else the others; those of operators accumulate."""
+    return {**others, **{name: _over(value, others.get(name)) for name, value in settings.items()}}
 
 
 def _over(value: Any, fallback: Any) -> Any:
@@ -322,30 +302,30 @@ def _over(value: Any, fallback: Any) -> Any:
         return {**fallback, **value}
     if isinstance(fallback, tuple):
         return tuple(dict.fromkeys((*fallback, *value)))
-    return fallback if value is None else value
+    return value
 
 
-def collect(sources: Iterable[Path]) -> RuleFile:
+def collect(sources: Iterable[Path]) -> Settings:
     """Return the rules in files, and those written as NAME=VALUE (`min-flops=0.9`), which override.
 
     Raises ListError, which names file and line, and OptionError for a rule that is given twice.
     """
-    rules, single = RuleFile(), RuleFile()
+    rules, single = Settings(), Settings()
     for source in sources:
         if (rule := _rule(source)) is None:
-            rules = load(source).over(rules)
+            rules = _merge(load(source), rules)
             continue
         name, value = rule
-        if _conflicts(getattr(single, name), value):
+        if name in single and _conflicts(single[name], value):
             raise OptionError(f"two rules {name.replace('_', '-')}", remedy="give one")
-        single = replace(RuleFile(), **{name: value}).over(single)
-    return single.over(rules)
+        single = _merge({name: value}, single)
+    return _merge(single, rules)
 
 
 def _conflicts(earlier: Any, value: Any) -> bool:
     if isinstance(value, dict):
         return any(earlier.get(key, number) != number for key, number in value.items())
-    return not (isinstance(value, tuple) or earlier is None or earlier == value)
+    return not (isinstance(value, tuple) or earlier == value)
 
 
 def _rule(source: Path) -> tuple[str, Any] | None:
@@ -373,13 +353,11 @@ _OF_NAMES = {"require": "require=MatMul=0.95", "dims": "dims=batch=4"}
 """The rules with a name and a number, and an example of each."""
 
 
-def load(path: Path) -> RuleFile:
+def load(path: Path) -> Settings:
     """Return the rules of a file. Raises ListError, which names file and line."""
     top = yaml_fields.parse(path, tuple(_READERS), trusted=False)
-    values = {
-        f.name.replace("-", "_"): _READERS[f.name](f) for f in yaml_fields.fields(path, top, tuple(_READERS))
-    }
-    return RuleFile(**values)
+    fields = yaml_fields.fields(path, top, tuple(_READERS))
+    return {field.name.replace("-", "_"): _READERS[field.name](field) for field in fields}
 
 
 def _share(field: Field) -> float:
@@ -458,7 +436,7 @@ _READERS: Mapping[str, Callable[[Field], Any]] = {
 
 # Baselines: the coverage in a committed file that later ones are compared with.
 
-_UPDATE = "write it with amp-rewrite coverage --update"
+_UPDATE = "write it with `coverage_rules.save_baseline`"
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)] | None
 
 

@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
+from typing import Any
 
 from amp_rewrite.coverage.counts import some
 from amp_rewrite.running.comparison import HalvedPort
@@ -139,6 +140,11 @@ def results(verdict: Verdict) -> Iterator[str]:
     yield from map(_own_metric, verdict.metrics)
     if verdict.steps > 1 and verdict.relative_l2_by_sample:
         yield _worst_step(verdict.steps, verdict.relative_l2_by_sample)
+
+
+def to_json(verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict as plain data, with its warnings in words."""
+    return {**verdict.to_json(), "warnings": list(warnings(verdict))}
 
 
 def warnings(verdict: Verdict) -> Iterator[str]:

@@ -33,7 +33,8 @@ class Entry:
 def find(source: Path, results: Path) -> list[Entry]:
     """Return the models of a folder, recursively but without the folder of results, or those of a manifest.
 
-    Raises ModelError without any model, and ListError for an invalid manifest.
+    Raises ModelError without any model, or for a folder inside that of the results, and ListError for an
+    invalid manifest.
     """
     if not source.exists():
         raise ModelError("there is no such folder or manifest", where=source, remedy="check the path")
@@ -41,6 +42,8 @@ def find(source: Path, results: Path) -> list[Entry]:
         remedy = "give the folder that it is in, or rewrite it alone: amp-rewrite MODEL"
         raise ModelError("is a model, not a folder of models or a manifest", where=source, remedy=remedy)
     if source.is_dir():
+        if source.resolve().is_relative_to(results.resolve()):
+            raise ModelError("is in the folder of the results", where=source, remedy=_ELSEWHERE)
         models = models_in(source, results)
         entries = [Entry(model.relative_to(source).with_suffix("").as_posix(), model) for model in models]
     else:
@@ -117,4 +120,7 @@ def refuse_overwriting(entries: Sequence[Entry], results: Path) -> None:
     for entry in entries:
         if own in entry.model.resolve().parents:
             problem = "lies in the folder of the results"
-            raise ModelError(problem, where=entry.model, remedy="choose another folder with -o")
+            raise ModelError(problem, where=entry.model, remedy=_ELSEWHERE)
+
+
+_ELSEWHERE = "choose another folder with -o"

@@ -29,9 +29,9 @@ class Status(enum.Enum):
 class Row:
     """A model, by its name and path; its result, its report as JSON and its page, relative to the folder.
 
-    `why` is the problem in one line, or the reason for no comparison. `error` is the largest of any output,
-    `half` the share of nodes in half, `speedup` the predicted one, and `sizes` the bytes of both models; None
-    if unknown.
+    `why` is the problem in one line, the warnings of a comparison that passes, or the reason for none.
+    `error` is the largest of any output, `half` the share of nodes in half, `speedup` the predicted one, and
+    `sizes` the bytes of both models; None if unknown.
     """
 
     name: str
@@ -87,8 +87,16 @@ def status_of(report: Mapping[str, Any]) -> tuple[Status, str]:
     if "outputs" in verdict:
         doubt = Status.UNKNOWN if verdict["is_made_up"] else Status.INCONCLUSIVE
         bad = doubt if why == "; ".join(verdict["unproven"]) else Status.FAR
-        return (bad if why else Status.CLOSE), why
+        return (bad, why) if why else (Status.CLOSE, "; ".join(verdict["warnings"]))
     if report["changed"]:
         return Status.NOT_COMPARED, why
-    gated = f"{report['half']} is predicted to be no faster"
-    return Status.UNCHANGED, gated if report["gated"] else ""
+    return Status.UNCHANGED, _unchanged(report)
+
+
+def _unchanged(report: Mapping[str, Any]) -> str:
+    """Return the reason why a model is unchanged; empty where it has no float32."""
+    if report["gated"]:
+        return f"{report['half']} is predicted to be no faster"
+    obstacle = report["obstacle"] or {"already": False, "why": ""}
+    already = [f"it has {report['half']} already"] if obstacle["already"] else []
+    return "; ".join(filter(None, (*already, obstacle["why"])))

@@ -136,7 +136,8 @@ _HAS_REPORT = (0, 1)
 
 
 def _failed(job: Job, why: str) -> Row:
-    return Row(job.entry.name, str(job.entry.model), Status.FAILED, why)
+    stale = f"; {job.result.name} is of an earlier run" if job.result.is_file() else ""
+    return Row(job.entry.name, str(job.entry.model), Status.FAILED, f"{why}{stale}")
 
 
 def _why(code: int, message: str) -> str:
