@@ -202,7 +202,7 @@ def test_the_gate_leaves_the_model_as_it_is(asked):
     assert not result.report.changed
     assert result.report.prediction.is_slower
     assert result.report.nodes.half == 0
-    assert "the model stays as it is" in result.report.warnings[0]
+    assert "nothing becomes half" in result.report.warnings[0]
 
 
 def test_what_did_not_change_has_no_other_form():

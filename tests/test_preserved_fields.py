@@ -211,7 +211,9 @@ def test_before_opset_6_nothing_changes(io):
     )
     result = rewrite(proto, Options(level=Level.UNSAFE_FORCE_ALL, io=io))
     assert result.model == proto
-    assert text.complaints(result) == ("float16 needs opset 6, and the model has 5: nothing can change",)
+    assert text.complaints(result) == (
+        "float16 needs opset 6, and the model has 5: nothing can change; `Options.opset` sets a newer one",
+    )
 
 
 def test_no_import_for_casts_where_nodes_have_none():

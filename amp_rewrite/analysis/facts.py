@@ -53,7 +53,9 @@ class Facts:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the model for the user."""
-        return (f"{in_words(self.old_opset)}: nothing can change",) if self.old_opset else ()
+        if self.old_opset is None:
+            return ()
+        return (f"{in_words(self.old_opset)}: nothing can change; `Options.opset` sets a newer one",)
 
 
 def gather(

@@ -32,7 +32,7 @@ def certify(original: Path, rewritten: Path, op_type: tuple[str, ...], json_: Pa
     """
     certificate = proved(original, rewritten, op_types=op_types(op_type))
     if not certificate.proved:
-        terminal.print_lines(Console(), comparison_flags.swapped("certify", original, rewritten))
+        terminal.print_lines(Console(), comparison_flags.doubts("certify", original, rewritten))
     Console().print(str(certificate))
     if certificate.proved:
         terminal.print_lines(Console(), _not_valid(original, rewritten, certificate.nodes))

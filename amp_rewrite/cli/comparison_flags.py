@@ -257,10 +257,15 @@ comparison_flags = grouped(
 """A decorator that adds these flags to a command and passes them as `ComparisonFlags` in `comparing`."""
 
 
-def swapped(command: str, original: Path, rewritten: Path) -> Iterator[SummaryLine]:
-    """Yield a hint that the two models seem to be in the wrong order: the first has half, the second none."""
+def doubts(command: str, original: Path, rewritten: Path) -> Iterator[SummaryLine]:
+    """Yield a hint that the two may be the wrong models: neither has half, or only the first, which suggests
+    the wrong order.
+    """
     half = emulation.half_of(original)
-    if half is None or emulation.half_of(rewritten) is not None:
+    if emulation.half_of(rewritten) is not None:
+        return
+    if half is None:
+        yield SummaryLine("note", f"nothing in {rewritten} is half, nor in {original}")
         return
     line = f"amp-rewrite {command} {as_argument(rewritten)} {as_argument(original)}"
     hint = f"{original} has {half.name} and {rewritten} has none: the original comes first ({line})"

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from amp_rewrite.cli import exit_codes, next_steps
-from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags, refuse_failed, swapped
+from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags, doubts, refuse_failed
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, choice, json_flag, verbose_flag
@@ -73,7 +73,7 @@ def verify(
         verdict = comparing.verdict(original, rewritten, data, IOTypes(io), progress)
         tell(progress, "blame")
         verdict = comparing.with_blame(verdict, original, rewritten, data, by_effect=True)
-    terminal.print_lines(Console(), swapped("verify", original, rewritten))
+    terminal.print_lines(Console(stderr=True), doubts("verify", original, rewritten))
     subject = terminal.Subject(str(rewritten))
     terminal.print_verdict(Console(), verdict, subject, is_verbose=verbose, per_node=comparing.per_node)
     terminal.print_hints(Console(), next_steps.of_comparison(verdict))

@@ -85,7 +85,7 @@ def warnings(prediction: Prediction | None, *, gated: bool) -> tuple[str, ...]:
     return (f"{speed}{_why(prediction)}; {remedy}",)
 
 
-_GATED = "the model stays as it is (`Options.gate`)"
+_GATED = "nothing becomes half (`Options.gate`)"
 _REMEDY = "`Options.gate` leaves such a model as it is"
 
 

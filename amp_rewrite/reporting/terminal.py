@@ -316,7 +316,8 @@ _ORIGINS = {
 def print_bench(console: Console, bench: Bench) -> None:
     """Print the device, the models, and the table."""
     rounds = plural(bench.rounds, "round")
-    console.print(f"on {bench.device.value}, onnxruntime {bench.onnxruntime}, {rounds}")
+    in_float32 = ", half computed in float32: no measure of a GPU" if bench.device is Device.CPU else ""
+    console.print(f"on {bench.device.value}, onnxruntime {bench.onnxruntime}, {rounds}{in_float32}")
     labels = letters(len(bench.latencies))
     for letter, latency in zip(labels, bench.latencies, strict=True):
         console.print(f"  {letter}  {bench.title(latency)}")

@@ -97,6 +97,7 @@ def _unchanged(report: Mapping[str, Any]) -> str:
     """Return the reason why a model is unchanged; empty where it has no float32."""
     if report["gated"]:
         return f"{report['half']} is predicted to be no faster"
-    obstacle = report["obstacle"] or {"already": False, "why": ""}
+    if (obstacle := report["obstacle"]) is None:
+        return ""
     already = [f"it has {report['half']} already"] if obstacle["already"] else []
-    return "; ".join(filter(None, (*already, obstacle["why"])))
+    return "; ".join([*already, obstacle["why"]] if obstacle["why"] else already)
