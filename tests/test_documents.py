@@ -1,5 +1,6 @@
 """The blocks of the README and of the pages of the site, run as they are."""
 
+import json
 import re
 import subprocess
 import sys
@@ -90,6 +91,24 @@ def files_of_a_reader(tmp_path, monkeypatch):
     onnx.save(demo.train_step(), "step.onnx")
     Path("zoo.yaml").write_text("models: {one: model.onnx}")
     Path("evaluate.py").write_text("def mean_ap(*outputs):\n    return 0.5\n")
+
+
+def test_the_keys_of_the_json_report_are_there(tmp_path):
+    """Every key in the table is one of a report, at the top or below the key of its row."""
+    report = tmp_path / "r.json"
+    assert commands.run("demo", "-o", tmp_path).exit_code == 0
+    assert commands.run(tmp_path / "demo.onnx", "--json", report).exit_code == 0
+    content = json.loads(report.read_text())
+    table = PAGES["rewriting.md"].partition("| key | |")[2].partition("\n\n")[0]
+    rows = [line.strip("|").split(" | ", 1) for line in table.splitlines() if "`" in line]
+    assert len(rows) > 8
+    for keys, words in rows:
+        names = re.findall(r"`(\w+)`", keys)
+        assert set(names) <= set(content)
+        inner = content[names[0]]
+        if isinstance(inner, dict) and names[0] not in ("nodes", "advice"):
+            below = json.dumps(inner)
+            assert all(f'"{name}": ' in below for name in re.findall(r"`(\w+)`", words)), words
 
 
 @pytest.mark.slow
