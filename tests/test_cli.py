@@ -189,9 +189,9 @@ def test_flags_decide(model, flags, half):
 def test_explain_a_node_prints_the_chain_of_causes(model):
     """`explain MODEL NODE` goes from the node back to the operator that is denied."""
     lines = run("explain", model, "root").output.splitlines()
-    assert lines[0] == "Sqrt 'root' (T)"
-    assert lines[1].startswith("  full by rule deny: Sqrt 'root' (T): downstream of Exp")
-    assert lines[2].startswith("    full by rule deny: Exp 'exponential' (T): denied: ")
+    assert lines[0] == "Sqrt 'root'"
+    assert lines[1].startswith("  float32: Sqrt 'root': downstream of Exp")
+    assert lines[2].startswith("    float32: Exp 'exponential': denied: ")
     assert "11.09" in lines[2]
 
 
@@ -211,7 +211,7 @@ def test_explain_names_what_holds_nodes_back(model):
 def test_explain_all_prints_float32_first(model):
     """`explain MODEL --all` has a line for every unit, those in float32 before those in half."""
     colours = [line.split()[0] for line in run("explain", model, "--show=all").stdout.splitlines()]
-    assert colours == ["full", "full", "half", "half"]
+    assert colours == ["float32", "float32", "half", "half"]
 
 
 @pytest.mark.parametrize(

@@ -123,10 +123,10 @@ def test_explain_says_it_of_every_half_unit(tmp_path):
     result = run("explain", tmp_path / "m.onnx", "--show=ranges", "--json", tmp_path / "r.json")
     lines = result.stdout.splitlines()
     assert lines[0] == "3 half parts: 1 proven, 0 observed, 2 unknown to stay inside the range of float16"
-    assert lines[1] == "  unknown  MatMul 'first' (T): nothing bounds 'a'"
-    assert lines[3].startswith("  proven  MatMul 'last' (T): 'y' is at most ")
+    assert lines[1] == "  unknown  MatMul 'first': nothing bounds 'a'"
+    assert lines[3].startswith("  proven  MatMul 'last': 'y' is at most ")
     units = json.loads((tmp_path / "r.json").read_text())["ranges"]["units"]
-    assert units[0] == {"unit": "MatMul 'first' (T)", "knowledge": "unknown", "value": "a", "bound": None}
+    assert units[0] == {"unit": "MatMul 'first'", "knowledge": "unknown", "value": "a", "bound": None}
 
 
 def test_a_declared_range_reaches_the_summary(tmp_path):

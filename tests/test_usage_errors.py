@@ -20,14 +20,20 @@ m.onnx --to BF16
 m.onnx --tolerence error=1
     | amp-rewrite: there is no flag --tolerence; did you mean --tolerance?
 m.onnx --x
-    | amp-rewrite: there is no flag --x; see amp-rewrite rewrite --help
+    | amp-rewrite: there is no flag --x; see amp-rewrite rewrite --help-all
 m.onnx --samples 0
-    | amp-rewrite: --samples 0 is not in the range x>=1; see amp-rewrite rewrite --help
+    | amp-rewrite: --samples 0 is not 1 or more; see amp-rewrite rewrite --help-all
 zoo models -o half --to bfloat16
     | amp-rewrite: there is no flag --to of zoo; flags of amp-rewrite MODEL go after two dashes: -- --to
 zoo . -o half -- --fp16
     | amp-rewrite: there is no flag --fp16; float16 is what amp-rewrite MODEL gives;
       --to bfloat16 asks for the other half type
+zoo . -o half --no-verify
+    | there is no flag --no-verify of zoo; flags of amp-rewrite MODEL go after two dashes: -- --skip verify
+m.onnx --min-flops 0.9
+    | there is no flag --min-flops; --rules min-flops=... is a flag of coverage
+m.onnx --skip-verify                           | there is no flag --skip-verify; did you mean --skip verify?
+m.onnx --tolerance eror=1                      | there is no tolerance eror; did you mean error?
 certify a b --baseline 1
     | amp-rewrite: there is no flag --baseline of certify; it is a flag of coverage
 verify a
@@ -94,7 +100,7 @@ def test_a_mistake_is_one_line(tmp_path, monkeypatch, arguments, message):
 def test_a_mistake_of_two_lines_is_one_line():
     """What is printed of an argument is escaped."""
     line = failure("m.onnx", "--a\nb")
-    assert line == "amp-rewrite: there is no flag --a\\nb; see amp-rewrite rewrite --help"
+    assert line == "amp-rewrite: there is no flag --a\\nb; see amp-rewrite rewrite --help-all"
 
 
 def test_a_word_that_no_file_can_be_called():

@@ -58,6 +58,11 @@ _TODAY: Mapping[str, tuple[str, str]] = {
 """For each flag the one of today, and its value, in which {} is the value of the earlier flag."""
 
 
+def of_today(flag: str) -> str:
+    """Return the flag of today, with its value, for one of an earlier version; any other as it is."""
+    return " ".join(_TODAY.get(flag, (flag,))).replace(_SAME, "...").rstrip()
+
+
 _VALUES = {"--accumulate": {"float": "any", "half": "onnxruntime-webgpu"}}
 """The values that have another name today."""
 

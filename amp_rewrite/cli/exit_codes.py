@@ -24,6 +24,7 @@ from typing import Any
 import click
 from click.exceptions import NoSuchOption
 
+from amp_rewrite.cli import earlier_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.errors import TRACEBACK, AmpRewriteError
 from amp_rewrite.process import startup
@@ -154,15 +155,26 @@ def usage_line(error: click.UsageError) -> str:
 
 
 def _unknown_flag(flag: str, context: click.Context | None) -> str:
-    name, others = flag.lstrip("-"), list(_commands_with(flag, context))
+    name, today = flag.lstrip("-"), earlier_flags.of_today(flag)
+    others = list(_commands_with(today.partition(" ")[0], context))
     remedy = _MEANT.get(name.lower()) if "--to" in _flags(context) else None
-    if near := _nearest(flag, _flags(context)):
+    if near := _spelt_apart(flag, context) or _nearest(flag, _flags(context)):
         remedy = f"did you mean {near}?"
     elif "rewrite" in others and _passes_flags_on(context):
-        remedy = f"flags of amp-rewrite MODEL go after two dashes: -- {flag}"
+        remedy = f"flags of amp-rewrite MODEL go after two dashes: -- {today}"
     elif others:
-        remedy = f"it is a flag of {', '.join(others)}"
+        subject = "it" if today == flag else today
+        remedy = f"{subject} is a flag of {', '.join(others)}"
     return f"there is no flag {flag}{_of(context)}; {remedy or _see_help(context)}"
+
+
+def _spelt_apart(flag: str, context: click.Context | None) -> str | None:
+    """Return a flag and one of its words that a dash joins, as in --skip-verify; None for any other."""
+    for param in context.command.params if context is not None else ():
+        words = (param.metavar or "").strip("[]").split("|")
+        if word := next((word for word in words if flag == f"{param.opts[-1]}-{word}"), None):
+            return f"{param.opts[-1]} {word}"
+    return None
 
 
 def _of(context: click.Context | None) -> str:
@@ -215,11 +227,18 @@ _QUOTED = re.compile("^'([^']*)'")
 def _plain(message: str) -> str:
     """Restyle a click message as one of ours: flag first, lower case, no full stop."""
     text = " ".join(message.split()).removesuffix(".")
+    text = re.sub(r"is not in the range x>(=?)(\S+)$", _below, text)
     text = re.sub(r"^Invalid value for (?:'-\w' / )?'([^']+)': ", r"\1 ", text)
     return text if text.startswith("-") else text[:1].lower() + text[1:]
+
+
+def _below(bound: re.Match[str]) -> str:
+    return f"is not {bound[2]} or more" if bound[1] else f"is not above {bound[2]}"
 
 
 def _see_help(context: click.Context | None) -> str:
     if context is None or isinstance(context.command, click.Group):
         return "see amp-rewrite --help"
-    return f"see amp-rewrite {context.command.name} --help"
+    in_full = (param for param in context.command.get_params(context) if "--help-all" in param.opts)
+    is_long = any(isinstance(param, click.Option) and not param.hidden for param in in_full)
+    return f"see amp-rewrite {context.command.name} {'--help-all' if is_long else '--help'}"

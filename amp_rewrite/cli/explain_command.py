@@ -72,7 +72,7 @@ def _answer_ranges(console: Console, explanation: Explanation) -> Answer:
     intervals = explanation.ranges()
     terminal.print_ranges(console, explanation.decisions, intervals, explanation.half)
     units = [
-        {"unit": str(explanation.decisions.all[unit]), **each.to_json()}
+        {"unit": explanation.decisions.label(unit), **each.to_json()}
         for unit, each in intervals.units.items()
     ]
     return {"ranges": {**intervals.counts.to_json(), "units": units}}

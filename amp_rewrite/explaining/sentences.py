@@ -41,9 +41,9 @@ def first_step(decisions: Decisions, index: int) -> Step:
     """Return the first step of a unit's chain of causes: its reason, and the unit that caused it."""
     decision = decisions.all[index]
     paint, entry = decision.paint, decision.entry
-    cause = str(decisions.all[paint.cause]) if paint.cause is not None else ""
+    cause = decisions.label(paint.cause) if paint.cause is not None else ""
     return Step(
-        unit=str(decision),
+        unit=decisions.label(index),
         colour=paint.colour,
         rule=paint.rule,
         kind=entry.kind,

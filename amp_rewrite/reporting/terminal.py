@@ -223,7 +223,7 @@ def print_ranges(console: Console, decisions: Decisions, half_ranges: HalfRanges
     order = list(reversed(Knowledge))
     for unit, values in sorted(half_ranges.units.items(), key=lambda item: order.index(item[1].knowledge)):
         word = Styled(values.knowledge.value, _KNOWN_IN[values.knowledge])
-        console.print("  ", word, f"  {decisions.all[unit]}: {sentences.of_unit(values)}")
+        console.print("  ", word, f"  {decisions.label(unit)}: {sentences.of_unit(values)}")
 
 
 _KNOWN_IN = {Knowledge.PROVEN: "green", Knowledge.OBSERVED: "cyan", Knowledge.UNKNOWN: "yellow"}
@@ -270,11 +270,11 @@ def _print_ends(console: Console, steps: Sequence[Step]) -> None:
 
 
 def _line(step: Step, depth: int) -> tuple[Part, ...]:
-    return "  " * depth, _coloured(step), f" by rule {step.rule.value}: {step.unit}: {step.reason}"
+    return "  " * depth, _coloured(step), f": {step.unit}: {step.reason}"
 
 
 def _coloured(step: Step) -> Styled:
-    return Styled(step.colour.value, "green" if step.colour is Colour.HALF else "yellow")
+    return Styled("half", "green") if step.colour is Colour.HALF else Styled("float32", "yellow")
 
 
 READERS = 5

@@ -32,10 +32,6 @@ class Decision:
     paint: Paint
     entry: Entry
 
-    def __str__(self) -> str:
-        """Return the unit's label: operator, node (or its first output, if it has no name), type variable."""
-        return f"{self.place} ({self.variable})"
-
     @property
     def place(self) -> str:
         """The node's label: operator, and its name or that of its first output."""
@@ -62,6 +58,15 @@ class Decisions:
 
     all: tuple[Decision, ...]
     cast_sites: tuple[CastSite, ...] = ()
+
+    def label(self, unit: int) -> str:
+        """Return the label of a unit: its node's, and the type variable where the node has several units."""
+        decision, beside = (
+            self.all[unit],
+            (*self.all[max(unit - 1, 0) : unit], *self.all[unit + 1 : unit + 2]),
+        )
+        has_others = any(other.node == decision.node for other in beside)
+        return f"{decision.place} ({decision.variable})" if has_others else decision.place
 
     def why(self, unit: int) -> tuple[int, ...]:
         """Return the chain of causes from a unit to its root, as Painting.why does.

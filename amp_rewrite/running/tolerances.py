@@ -14,7 +14,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.running.comparison import Runs
 from amp_rewrite.running.metrics import Metrics
-from amp_rewrite.text import shortened
+from amp_rewrite.text import nearest, shortened
 
 # Violated bounds in words.
 
@@ -298,7 +298,8 @@ def _parse(text: str, names: Sequence[str]) -> tuple[str, Any]:
         number = re.split("[=:]", text)[-1]
         example = f"error={number}" if _NUMBER.fullmatch(number) else "error=0.001"
         remedy = f"write NAME=BOUND, as in {example}, with one of the names {', '.join(names)}"
-        raise OptionError(f"there is no tolerance {name}", remedy=remedy)
+        near = nearest(name, names)
+        raise OptionError(f"there is no tolerance {name}", remedy=f"did you mean {near}?" if near else remedy)
     if bound == "none":
         return name, None
     try:
