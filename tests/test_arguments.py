@@ -483,9 +483,12 @@ class TestRunning:
             assert isinstance(model, str) or line.startswith(f"{place}: ")
         assert named in refusal(amp_rewrite.observe, model, demo.feeds())
 
-    def test_a_program_of_pytorch_has_a_model(self):
+    def test_what_has_a_model_is_not_one(self):
         """Its attribute `model` is what is wanted, in every function that takes a model."""
+        result = amp_rewrite.rewrite(MODEL)
+        assert "Result is not a model; give the model in it" in refusal(amp_rewrite.restore, result)
+        assert "such as its `model`" in refusal(amp_rewrite.certify, MODEL, result)
         program = ONNXProgram()
         for call in (amp_rewrite.rewrite, amp_rewrite.analyze, amp_rewrite.emulate, amp_rewrite.restore):
-            assert "ONNXProgram is not a model; give the model in it: program.model" in refusal(call, program)
+            assert "ONNXProgram is not a model; give the model in it, its `model`" in refusal(call, program)
         assert "give the model in it" in refusal(amp_rewrite.verify, program, MODEL, demo.feeds())

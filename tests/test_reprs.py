@@ -30,6 +30,10 @@ def test_a_result_and_an_analysis_are_a_line(result, tmp_path):
 def test_lists_are_a_line():
     """The name, and counts; options, which hold lists, are short as well."""
     lists = amp_rewrite.load_lists("default").override("deny", "Conv")
+    restored = amp_rewrite.restore(amp_rewrite.rewrite(network()).model)
+    assert re.fullmatch(r"Restored\(ModelProto: [\d,]+ -> [\d,]+ bytes\)", repr(restored))
+    coverage = amp_rewrite.measure_coverage(network())
+    assert repr(coverage) == "Coverage(0.0% of nodes, 0.0% of FLOPs, 0.0% of weights in half, 0 Casts)"
     assert re.fullmatch(r"OpLists\(default: \d{3} operators, 1 moved\)", repr(lists))
     assert " at 0x" not in repr(amp_rewrite.Options(lists=lists))
 

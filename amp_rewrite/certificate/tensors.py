@@ -272,7 +272,9 @@ def read_model(source: Any) -> tuple[ModelProto, Folder | None, str]:
         return _in_file(source.path, source.tensors)
     if isinstance(source, (str, os.PathLike)):
         return _in_file(Path(source))
-    raise ModelError(f"{type(source).__name__} is not a model", remedy="give a path, bytes, or a ModelProto")
+    inner = ", such as its `model`" if hasattr(source, "model") else ""
+    remedy = f"give a path, bytes, or a ModelProto{inner}"
+    raise ModelError(f"{type(source).__name__} is not a model", remedy=remedy)
 
 
 def _in_file(path: Path, written: WrittenTensors | None = None) -> tuple[ModelProto, Folder, str]:

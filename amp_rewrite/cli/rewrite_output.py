@@ -260,9 +260,8 @@ def _print_conclusion(
 ) -> None:
     """Print the comparison and the last lines: the verdict, sizes, FLOPs, the largest error, the speed."""
     report, verdict, result = outcome.result.report, outcome.verification, outcome.result.model
-    flops = _share_of_flops(result, job.options.dims.dims)
-    has_half = flops is not None and report.obstacle is None
-    in_half = [f"{sentences.share(flops)} of FLOPs in {report.half}"] if has_half else []
+    flops = None if report.obstacle is not None else _share_of_flops(result, job.options.dims.dims)
+    in_half = [] if flops is None else [f"{sentences.share(flops)} of FLOPs in {report.half}"]
     speed = [summary.speed(report.prediction)] if report.prediction and not report.gated else []
     sizes = [summary.sizes(report)] if reason != NOTHING_CHANGED else []
     subject = Subject(str(result), (*sizes, *in_half), speed)

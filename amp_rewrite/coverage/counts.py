@@ -225,7 +225,7 @@ class OperatorCoverage:
     unknown: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Coverage:
     """The part of a model that runs in half.
 
@@ -254,6 +254,12 @@ class Coverage:
     dims: Dims
     assumed: tuple[str, ...]
     assumptions: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """Return the shares of nodes, FLOPs and weights in half, and the number of Casts, in one line."""
+        totals = {"nodes": self.nodes, "FLOPs": self.flops, "weights": self.weights}
+        shares = (f"{count.share:.1%} of {name}" for name, count in totals.items() if count.share is not None)
+        return f"Coverage({', '.join(shares)} in half, {plural(len(self.casts), 'Cast')})"
 
     @property
     def cast_bytes(self) -> int:

@@ -227,11 +227,11 @@ def load(source: ModelSource) -> Loaded:
 
 
 def what_to_give(source: object) -> str:
-    """Return the remedy for an object that is no model, such as PyTorch's ONNXProgram or a module."""
-    if type(source).__name__ == "ONNXProgram":
-        return "give the model in it: program.model"
+    """Return the remedy for an object that is no model, such as a Result or a PyTorch module."""
     if hasattr(source, "named_parameters"):  # a torch.nn.Module
         return "export it first: torch.onnx.export(module, inputs, dynamo=True).model"
+    if hasattr(source, "model"):
+        return "give the model in it, its `model`"
     return "give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph"
 
 

@@ -17,9 +17,10 @@ from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.process import worker
 from amp_rewrite.rewriting import annotations, argument_checks, result_checks, unscaling, widened_model
 from amp_rewrite.rewriting.widened_model import Edited
+from amp_rewrite.text import brief
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Restored:
     """A model in float32, of the same kind as the argument (for a path, the result's path), and the edits.
 
@@ -41,6 +42,11 @@ class Restored:
     size_after: int
     broken: tuple[str, ...]
     warnings: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """Return one line on the kind of `model` and the sizes."""
+        model = str(self.model) if isinstance(self.model, Path) else type(self.model).__name__
+        return brief(f"Restored({model}: {self.size_before:,} -> {self.size_after:,} bytes)")
 
     @property
     def ok(self) -> bool:

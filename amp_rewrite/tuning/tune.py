@@ -30,7 +30,7 @@ from amp_rewrite.running.sessions import Device, Feeds, Libraries
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.running.verification import verify
-from amp_rewrite.text import plural
+from amp_rewrite.text import brief, plural
 from amp_rewrite.tuning import effort
 from amp_rewrite.tuning import switches as sites
 from amp_rewrite.tuning.search import Found, Point, Prefer, Search, Watch, widest
@@ -39,7 +39,7 @@ from amp_rewrite.tuning.switches import Site, opened, switched
 # The outcome of a search for a plan.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Tuned:
     """A plan, with its verdict and the evidence of the search.
 
@@ -72,6 +72,10 @@ class Tuned:
     half: int
     speedup: float
     bound: str = "error"
+
+    def __repr__(self) -> str:
+        """Return one line: the verdict, and the nodes in float32."""
+        return brief(f"Tuned({self.verdict!r}, {plural(len(self.kept), 'node')} kept in float32)")
 
     @property
     def is_met(self) -> bool:
