@@ -135,6 +135,14 @@ def test_what_is_refused(folder, arguments, problem):
     assert files(folder) == before
 
 
+def test_a_place_for_the_result_beside_in_place(folder):
+    """It is no model, and nothing is overwritten."""
+    before = files(folder)
+    line = failure("models/a.onnx", "none.onnx", "--in-place", *FAST)
+    assert "none.onnx: there is no such file; check the path; a place for the result goes without" in line
+    assert files(folder) == before
+
+
 def test_the_second_path_is_the_result(folder):
     """As other converters take it, also over a result of the same model; another model is replaced with
     --force alone.

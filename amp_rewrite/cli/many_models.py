@@ -153,6 +153,10 @@ def _refuse(ctx: click.Context, models: Sequence[Found], folder: Path | None) ->
         first = " and ".join(str(each.model) for each in models[:2])
         remedy = "name it with -o FOLDER, or the result of one model with -o"
         raise OptionError(f"{first} need a folder for their results", remedy=remedy)
+    missing = next((each.model for each in models if not os.path.lexists(each.model)), None)
+    if missing is not None and ctx.params["in_place"]:  # before any other is overwritten
+        remedy = "check the path; a place for the result goes without --in-place"
+        raise ModelError("there is no such file", where=missing, remedy=remedy)
     _refuse_one_place(models)
 
 
