@@ -402,10 +402,10 @@ def test_what_is_next_after_a_bad_verdict_is_said(model, tmp_path, to):
     done = run("verify", model, half, *given, "--json", tmp_path / "v.json")
     assert done.exit_code == 1
     lines = done.output.splitlines()
-    assert lines[-3].startswith("next  rewrite the original with --keep-full ")
-    assert lines[-2].strip().startswith("amp-rewrite tune searches ")
-    assert lines[-1].strip().startswith("amp-rewrite certify says ")
-    pins = shlex.split(lines[-3].partition(" with ")[2])
+    assert lines[-3].startswith(f"next  amp-rewrite {model} --keep-full ")
+    assert lines[-2].strip().startswith(f"amp-rewrite tune {model}   # searches ")
+    assert lines[-1].strip().startswith(f"amp-rewrite certify {model} {half}   # says ")
+    pins = shlex.split(lines[-3].partition(str(model))[2])
     assert run(model, *pins, "--to", to, "-o", tmp_path / "again.onnx").exit_code in (0, 1)
 
 
@@ -452,7 +452,7 @@ def test_a_pin_in_half_that_is_to_blame_is_left_out(model):
     half = model.with_name("model_fp16.onnx")
     run(model, "--force-half", "square", *FORCED, "--skip=verify", "-q")
     lines = run("verify", model, half, *data(model, "large")).output.splitlines()
-    pins = next(line.partition(" with ")[2] for line in lines if line.startswith("next "))
+    pins = next(line.partition(str(model))[2] for line in lines if line.startswith("next "))
     assert "--keep-full square" in pins
     assert "--force-half" not in pins
     assert run(model, *shlex.split(pins)).exit_code == 0

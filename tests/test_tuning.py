@@ -567,7 +567,7 @@ def test_a_target_that_no_plan_meets_is_a_failure(files, monkeypatch):
     done = run("m.onnx", "-o", "r.onnx", *flags)
     assert done.exit_code == 1, done.output
     assert "0 in float16" not in done.output
-    assert "amp-rewrite tune with a longer --budget searches for a plan that passes" in done.output
+    assert "amp-rewrite tune m.onnx --budget SECONDS   # searches for a plan that passes" in done.output
 
 
 def test_where_there_is_nothing_to_search_no_longer_search_is_offered(tmp_path):
@@ -586,8 +586,10 @@ def test_where_there_is_nothing_to_search_no_longer_search_is_offered(tmp_path):
     )
     assert done.exit_code == 1, done.output
     assert "search   nothing but inputs and outputs is half (" in done.output
-    assert "a longer --budget" not in done.output
-    assert "in which only inputs and outputs are half, is within --tolerance error=" in done.output
+    assert "--budget" not in done.output
+    assert re.search(
+        "--tolerance error=.* # this result, in which only inputs and outputs are half,", done.output
+    )
 
 
 def test_nothing_is_tuned_where_a_plan_decides(files):

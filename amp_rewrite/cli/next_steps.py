@@ -32,7 +32,7 @@ def after(job: RewriteJob, outcome: Outcome, *, is_bad: bool) -> Iterator[str]:
         if bound := looser(tuned):
             yield _raised(bound, "the default plan")
         if job.tuning.prefer is Prefer.TIME and outcome.result.report.gated:
-            yield "amp-rewrite tune --prefer flops puts in half what the error allows, whatever the time"
+            yield f"{_tune(job)} --prefer flops   # half what the error allows, whatever the time"
     elif outcome.result.report.nodes.full:
         yield _explain(job, outcome.result)
 
@@ -72,20 +72,27 @@ def _further(job: RewriteJob, tuned: Tuned | None, verdict: Verdict) -> str:
     forced = "--force-half" if job.options.pins.force_half else ""
     if job.options.level is Level.UNSAFE_FORCE_ALL:
         forced = f"--level {job.options.level.value}"
-    how = f" without {forced}" if forced else " with a longer --budget" if tuned is not None else ""
+    flags = " --budget SECONDS" if tuned is not None and not forced else ""
     if verdict.misfits:
         ports = " ".join(f"--keep-io {shlex.quote(port.name)}" for port in verdict.misfits)
-        how = f" with --io {job.options.io.value} {ports}"
-    return f"amp-rewrite tune{how} searches for a plan that passes"
+        flags = f" --io {job.options.io.value} {ports}"
+    without = f", without {forced}" if forced else ""
+    return f"{_tune(job)}{flags}   # searches for a plan that passes{without}"
 
 
-def of_comparison(verdict: Verdict) -> Iterator[str]:
+def _tune(job: RewriteJob) -> str:
+    return f"amp-rewrite tune {as_argument(job.model)}"
+
+
+def of_comparison(verdict: Verdict, original: Path, rewritten: Path) -> Iterator[str]:
     """Yield advice on a result of any tool that `verify` compared."""
+    model, result = as_argument(original), as_argument(rewritten)
     for hint in verdict_text.hints(verdict):
-        yield f"rewrite the original with {hint}" if hint.startswith("--keep") else hint
+        half_io = "--io half " if hint.startswith("--keep-io") else ""
+        yield f"amp-rewrite {model} {half_io}{hint}" if hint.startswith("--keep") else hint
     if verdict.is_far:
-        yield "amp-rewrite tune searches for what to keep in float32"
-        yield "amp-rewrite certify says whether the two differ in more than precision"
+        yield f"amp-rewrite tune {model}   # searches for what to keep in float32"
+        yield f"amp-rewrite certify {model} {result}   # says whether they differ in more than precision"
 
 
 def looser(tuned: Tuned) -> str:
@@ -95,8 +102,8 @@ def looser(tuned: Tuned) -> str:
 
 
 def _raised(bound: str, subject: str) -> str:
-    """Return a sentence on the error bound that the subject meets."""
-    return f"{subject} is within --tolerance error={bound}"
+    """Return the error bound that the subject meets."""
+    return f"--tolerance error={bound}   # {subject} is within that"
 
 
 def _above(error: float) -> str:

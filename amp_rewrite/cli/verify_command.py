@@ -76,7 +76,7 @@ def verify(
     terminal.print_lines(Console(stderr=True), doubts("verify", original, rewritten))
     subject = terminal.Subject(str(rewritten))
     terminal.print_verdict(Console(), verdict, subject, is_verbose=verbose, per_node=comparing.per_node)
-    terminal.print_hints(Console(), next_steps.of_comparison(verdict))
+    terminal.print_hints(Console(), next_steps.of_comparison(verdict, original, rewritten))
     if verdict.failed_run:
         mended = f"amp-rewrite restore {as_argument(rewritten)}   # a float32 model of it, which may run"
         terminal.print_hints(Console(), [mended])
