@@ -14,8 +14,8 @@ from amp_rewrite import arguments
 from amp_rewrite.costs import flop_count
 from amp_rewrite.costs.flop_count import FlopCount
 from amp_rewrite.model import constants, inlining, loading, serialization, traversal
+from amp_rewrite.onnx_facts.operators import CASTS, has_arithmetic
 from amp_rewrite.onnx_types import schema, shape_inference
-from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.onnx_types.element_types import Layouts, Types, element_type_name
 from amp_rewrite.onnx_types.schema import Layout
 from amp_rewrite.policy.node_patterns import pinned_as
@@ -94,8 +94,7 @@ def of_node(node: ir.Node, types: Types, layouts: Layouts) -> Precision:
     to float32, such as the scales of a Resize, counts only where the node has no other floats; an empty
     stored tensor, such as the `roi` of a Resize, and an omitted output do not count.
     """
-    key = (node.domain, node.op_type)
-    if key in _NO_ARITHMETIC or node.op_type.startswith("QLinear"):
+    if not has_arithmetic(node.domain, node.op_type):
         return Precision.OTHER
     variable = _variable(node, layouts.of(node, types.get))
     precisions = _of(types, variable) or _of(types, (*node.inputs, *node.outputs))
@@ -105,16 +104,8 @@ def of_node(node: ir.Node, types: Types, layouts: Layouts) -> Precision:
 
 
 def _of(types: Types, values: Iterable[ir.Value | None]) -> set[Precision]:
-    kinds = (types.get(value) for value in values if value is not None and _has_elements(value))
+    kinds = (types.get(value) for value in values if value is not None and constants.has_elements(value))
     return {of_type(kind.dtype) for kind in kinds if kind is not None} - {Precision.OTHER}
-
-
-def _has_elements(value: ir.Value) -> bool:
-    """Return whether a value exists and, if it is stored, has any elements."""
-    producer = value.producer()
-    constant = None if producer is None else constants.constant(producer)
-    tensor = value.const_value if constant is None else constant
-    return bool(value.name) and (tensor is None or tensor.size > 0)
 
 
 def _variable(node: ir.Node, layout: Layout | None) -> Iterator[ir.Value | None]:
@@ -124,22 +115,9 @@ def _variable(node: ir.Node, layout: Layout | None) -> Iterator[ir.Value | None]
         yield from (*inputs, *outputs)
         return
     for group in layout:
-        if not group.var.name.startswith("tensor("):
+        if not group.var.is_fixed:
             yield from (inputs[i] for i in group.inputs)
             yield from (outputs[i] for i in group.outputs)
-
-
-CASTS = frozenset({("", "Cast"), ("", "CastLike")})
-"""Operators that change the element type and nothing else."""
-
-_NO_ARITHMETIC = CASTS | {
-    *(("", name) for name in "BitCast Constant DequantizeLinear DynamicQuantizeLinear".split()),
-    *(("", name) for name in "ConvInteger MatMulInteger QuantizeLinear Shape Size".split()),
-    *((CONTRIB, name) for name in "DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul".split()),
-    *((CONTRIB, name) for name in "MatMulInteger16 MatMulIntegerToFloat MulInteger QAttention".split()),
-    *((CONTRIB, name) for name in "QGemm QuantizeLinear".split()),
-}
-"""Conversions, quantised arithmetic, Constants, and shape queries."""
 
 
 @dataclass(frozen=True, slots=True)

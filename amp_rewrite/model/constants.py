@@ -121,6 +121,12 @@ def stored_as(value: ir.Value | None) -> ir.TensorProtocol | None:
     return constant(node) if node is not None else None
 
 
+def has_elements(value: ir.Value) -> bool:
+    """Return whether a value exists and, if it is stored, has any elements."""
+    tensor = stored_as(value)
+    return bool(value.name) and (tensor is None or tensor.size > 0)
+
+
 # Stored tensors are processed in blocks by several threads, in bounded memory.
 
 THREADS = min(4, os.cpu_count() or 1)

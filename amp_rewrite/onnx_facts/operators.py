@@ -1,7 +1,8 @@
 """Facts about ONNX's operators that no schema states: the inputs that an operator moves, scales or averages,
 the limits of its outputs, and the digits of its inputs that it needs.
 
-All concern the default domain; the source is the operator's description, unless another is named.
+All concern the default domain, unless they name one; the source is the operator's description, unless
+another is named.
 """
 
 from __future__ import annotations
@@ -156,3 +157,27 @@ KEEPING_ZERO = REARRANGES | {"Neg"}
 
 LARGEST_ZERO = 1 << 24
 """The largest number of elements of a constant that is read to see whether it is zero."""
+
+CASTS = frozenset({("", "Cast"), ("", "CastLike")})
+"""Operators that change the element type and nothing else, with their domains."""
+
+_NO_ARITHMETIC = CASTS | {
+    *(("", name) for name in "BitCast Constant DequantizeLinear DynamicQuantizeLinear".split()),
+    *(("", name) for name in "ConvInteger MatMulInteger QuantizeLinear Shape Size".split()),
+    *(
+        ("com.microsoft", name)
+        for name in "DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul".split()
+    ),
+    *(
+        ("com.microsoft", name)
+        for name in "MatMulInteger16 MatMulIntegerToFloat MulInteger QAttention".split()
+    ),
+    *(("com.microsoft", name) for name in "QGemm QuantizeLinear".split()),
+}
+
+
+def has_arithmetic(domain: str, op_type: str) -> bool:
+    """Return whether an operator computes with floats: no conversion, quantised arithmetic, Constant, or
+    shape query does.
+    """
+    return (domain, op_type) not in _NO_ARITHMETIC and not op_type.startswith("QLinear")

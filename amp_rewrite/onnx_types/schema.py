@@ -160,6 +160,11 @@ class TypeVar:
     def __str__(self) -> str:
         return self.name if self.index is None else f"{self.name}[{self.index}]"
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the schema fixes the type of the port."""
+        return self.name.startswith("tensor(")
+
 
 @dataclass(frozen=True, slots=True)
 class Formal:

@@ -167,7 +167,7 @@ class HtmlReport:
     def suspect(self) -> int | None:
         """The box of the node to look at after a comparison that does not pass; None where there is none."""
         verdict = self.evidence.verdict
-        worst = verdict.blame.worst if verdict and verdict.blame and not verdict.ok else None
+        worst = verdict.blame.worst if verdict is not None and verdict.blame and not verdict.ok else None
         return next((at.box for at in self.errors if at.error == worst), None)
 
     @property

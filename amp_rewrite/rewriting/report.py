@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.analysis.units import Unit, UnitGraph
 from amp_rewrite.bounds.unit_ranges import RangeCounts
 from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.costs.model_costs import Prediction
+from amp_rewrite.model import constants
+from amp_rewrite.onnx_facts.operators import has_arithmetic
 from amp_rewrite.preparing.form_changes import FormChange
 from amp_rewrite.rewriting import records
 from amp_rewrite.rewriting.plan import FloatState, Plan, Rescaled, Storage
@@ -113,7 +114,7 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Return the same as plain data."""
         own = {
-            "certificate": self.certificate and self.certificate.to_json(),
+            "certificate": None if self.certificate is None else self.certificate.to_json(),
             "ranges": self.ranges and self.ranges.to_json(),
             "prediction": self.prediction and self.prediction.to_json(),
             "seconds": dict(self.seconds),
@@ -140,10 +141,25 @@ def extents(graph: UnitGraph, painting: Painting) -> dict[ir.Node, Extent]:
 
 
 def count_nodes(graph: UnitGraph, painting: Painting) -> NodeCounts:
-    """Return the nodes of a model by colour."""
-    totals = Counter(extents(graph, painting).values())
+    """Return the nodes of a model by colour, as `coverage.counts` counts those of the result: without Casts
+    and others that do no arithmetic, without empty stored tensors, and without ports that the schema fixes to
+    float32 beside others.
+    """
+    free = {unit.node for unit in graph.units if not unit.var.is_fixed}
+    halves: dict[ir.Node, set[bool]] = {}
+    for unit in graph.units:
+        node = unit.node
+        is_extra = unit.var.is_fixed and node in free
+        if has_arithmetic(node.domain, node.op_type) and not is_extra and _has_elements(unit):
+            halves.setdefault(node, set()).add(painting.is_half(unit.index))
+    half, full = (sum(each == {value} for each in halves.values()) for value in (True, False))
     total = sum(map(len, graph.nodes.values()))
-    return NodeCounts(totals[Extent.ALL], totals[Extent.SOME], totals[Extent.NONE], total - totals.total())
+    return NodeCounts(half, len(halves) - half - full, full, total - len(halves))
+
+
+def _has_elements(unit: Unit) -> bool:
+    inputs = (use.holder.inputs[use.port] for use in unit.uses if isinstance(use.holder, ir.Node))
+    return any(value is not None and constants.has_elements(value) for value in (*unit.defs, *inputs))
 
 
 def of_plan(plan: Plan, nodes: NodeCounts) -> Report:

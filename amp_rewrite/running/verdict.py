@@ -164,6 +164,10 @@ class Verdict:
         size = f"{plural(len(self.outputs), 'output')} on {plural(self.samples, 'sample')}"
         return brief(f"Verdict({summary}; {size}; {self.how})")
 
+    def __bool__(self) -> bool:
+        """Return `ok`, so that `if verify(...)` means what it reads."""
+        return self.ok
+
     @property
     def faults(self) -> tuple[str, ...]:
         """All reasons for a failure, one sentence each."""
@@ -204,8 +208,9 @@ class Verdict:
 
     @property
     def error(self) -> float:
-        """The error of the worst floating-point output; 0 without any."""
-        return max((output.error for output in self.outputs if output.error is not None), default=0.0)
+        """The error of the worst floating-point output; 0 without any, infinite where nothing was compared."""
+        nothing = math.inf if self.signature else 0.0
+        return max((output.error for output in self.outputs if output.error is not None), default=nothing)
 
     @property
     def noise(self) -> float | None:
