@@ -57,7 +57,8 @@ def bench(
 ) -> None:
     """Time models on the same inputs, each against the first.
 
-    Synthetic inputs are those of A, and all models must take them. Each round runs every model once: A B A B.
+    Synthetic inputs are those of A, and all models must take them. Each round runs every model once, every
+    second one in reverse: A B B A.
     """
     if plot is not None:
         pictures.refuse_other_suffix(plot)  # fails before the timing, which takes minutes

@@ -423,7 +423,10 @@ def _cycling(model: TimedModel, device: Device, samples: Sequence[Feeds], option
 def interleave(
     runs: Sequence[PreparedRun], budget: TimingBudget, clock: Clock = time.perf_counter
 ) -> list[Round]:
-    """Call all of `runs` in turn, round by round (A B A B), after a warm-up; return the seconds of each."""
+    """Call all of `runs` in turn, round by round, after a warm-up; return the seconds of each.
+
+    Every second round is in reverse (A B B A), as what runs second may find caches warm.
+    """
 
     def seconds(run: PreparedRun) -> float:
         start = clock()
@@ -433,7 +436,8 @@ def interleave(
     def repeat(most: int, fewest: int, limit: float) -> list[Round]:
         end, rounds = clock() + limit, list[Round]()
         while len(rounds) < most and (len(rounds) < fewest or clock() < end):
-            rounds.append(tuple(map(seconds, runs)))
+            way = 1 if len(rounds) % 2 == 0 else -1
+            rounds.append(tuple([seconds(run) for run in runs[::way]][::way]))
         return rounds
 
     repeat(budget.warmup, 1, budget.seconds / 4)
