@@ -8,7 +8,7 @@ half, `measure_coverage` measures the part of any model that is half, `measure_p
 that onnxruntime executes on a provider, and `AmpPass` is the rewrite as a pass of onnx-ir. `restore` widens a
 half model to float32, and `rewrite_zoo` rewrites and compares many models. `Options` and `Pins` configure a
 rewrite, `load_lists` loads operator lists (`OpLists`), `Tolerances` and user-defined `Metric`s judge a
-comparison. Errors that a caller can fix are `errors.AmpRewriteError`.
+comparison, and `load_plan` reads a saved plan. Errors that a caller can fix are `errors.AmpRewriteError`.
 
 The names of this package are imported on first access (PEP 562), so that the command starts quickly.
 """
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from amp_rewrite.policy.operator_lists import load as load_lists
     from amp_rewrite.policy.options import Options, Pins
     from amp_rewrite.rewriting.observations import Observed
+    from amp_rewrite.rewriting.plan_files import load as load_plan
     from amp_rewrite.rewriting.restore import Restored, restore
     from amp_rewrite.running.emulation import emulate
     from amp_rewrite.running.observation import observe
@@ -62,6 +63,7 @@ __all__ = [
     "certify",
     "emulate",
     "load_lists",
+    "load_plan",
     "measure_coverage",
     "measure_placement",
     "observe",
@@ -92,6 +94,7 @@ _PLACES = {
     "certify": "certificate.certifying:certify",
     "emulate": "running.emulation:emulate",
     "load_lists": "policy.operator_lists:load",
+    "load_plan": "rewriting.plan_files:load",
     "measure_coverage": "coverage.counts:measure",
     "measure_placement": "placement.placing:place",
     "observe": "running.observation:observe",

@@ -220,7 +220,7 @@ REWRITE = [
     ),
     (
         {"replay": "plan.json"},
-        "replay: 'plan.json' is not of type SavedPlan; read a saved plan with amp_rewrite.rewriting.plan_",
+        "replay: 'plan.json' is not of type SavedPlan; read a saved plan with amp_rewrite.load_plan",
     ),
     ({"replay": {}}, "replay: dict is not of type SavedPlan"),
     ({"progress": True}, "progress: True is not callable"),
@@ -487,8 +487,10 @@ class TestRunning:
         """Its attribute `model` is what is wanted, in every function that takes a model."""
         result = amp_rewrite.rewrite(MODEL)
         assert "Result is not a model; give the model in it" in refusal(amp_rewrite.restore, result)
-        assert "such as its `model`" in refusal(amp_rewrite.certify, MODEL, result)
+        assert "such as its attribute model" in refusal(amp_rewrite.certify, MODEL, result)
         program = ONNXProgram()
         for call in (amp_rewrite.rewrite, amp_rewrite.analyze, amp_rewrite.emulate, amp_rewrite.restore):
-            assert "ONNXProgram is not a model; give the model in it, its `model`" in refusal(call, program)
+            assert "ONNXProgram is not a model; give the model in it, its attribute model" in refusal(
+                call, program
+            )
         assert "give the model in it" in refusal(amp_rewrite.verify, program, MODEL, demo.feeds())

@@ -84,7 +84,11 @@ def test_every_flag_stands_for_a_field_that_is_there():
         for name in dir(module)
     }
     known |= {f"OpLists.override({kind.value})" for kind in Kind}
-    known |= {f"Observed.{name}" for name in dir(amp_rewrite.Observed)}
+    known |= {
+        f"{kind.__name__}.{name}"
+        for kind in (amp_rewrite.Observed, amp_rewrite.Analysis)
+        for name in dir(kind)
+    }
     assert [name for name in FLAGS if name.split("=")[0] not in known] == []
 
 

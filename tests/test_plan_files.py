@@ -245,7 +245,7 @@ def test_what_is_no_plan(model, tmp_path, damage):
     refused(model, tmp_path / "nope.json")
     refused(model, tmp_path)
     line = refused(model, tmp_path / "plan.json")
-    assert "`plan_files.dump`" in line or damage.startswith(b"\xff")
+    assert "`Analysis.save_plan`" in line or damage.startswith(b"\xff")
 
 
 PARTS = "format model half target io keep_io keep_functions form units casts stored assumptions".split()

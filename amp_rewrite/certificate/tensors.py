@@ -272,7 +272,7 @@ def read_model(source: Any) -> tuple[ModelProto, Folder | None, str]:
         return _in_file(source.path, source.tensors)
     if isinstance(source, (str, os.PathLike)):
         return _in_file(Path(source))
-    inner = ", such as its `model`" if hasattr(source, "model") else ""
+    inner = ", such as its attribute model" if hasattr(source, "model") else ""
     remedy = f"give a path, bytes, or a ModelProto{inner}"
     raise ModelError(f"{type(source).__name__} is not a model", remedy=remedy)
 

@@ -41,7 +41,7 @@ FLAGS = {
     "in_place=True": "--in-place",
     "loss": "--loss",
     "output": "-o",
-    "plan_files.dump": "--save-plan",
+    "Analysis.save_plan": "--save-plan",
     "coverage_rules.save_baseline": "--update",
     "samples": "--data",
     "steps": "--steps",

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from amp_rewrite import arguments
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.observed import Held, Seen
 from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.arguments import PathLike
 from amp_rewrite.bounds import bounding, unit_ranges
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.bounds.unit_ranges import HalfRanges
@@ -20,12 +22,13 @@ from amp_rewrite.costs.model_costs import Prediction, Prices, RunTime
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import causes, suggestions
 from amp_rewrite.explaining.causes import RootCause
+from amp_rewrite.files import staging
 from amp_rewrite.model.loading import Loaded
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.policy.targets import ONNXRUNTIME_WEBGPU
 from amp_rewrite.preparing.preparing import Prepared
-from amp_rewrite.rewriting import decisions, report
+from amp_rewrite.rewriting import decisions, plan_files, report
 from amp_rewrite.rewriting.plan import Plan, float_state, state_warnings
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.rewriting.result_checks import IOType, io_types
@@ -240,6 +243,22 @@ class Analysis:
             return tuple(suggestions.untried(root_causes))
         again = suggestions.Subject(self.graph, self.painting, self.options, self.painted, flops or {})
         return tuple(suggestions.tried(root_causes, again))
+
+    def save_plan(self, path: PathLike) -> None:
+        """Write the decisions as JSON, for `load_plan` and `rewrite(..., replay=plan)`; raise OutputError.
+
+        Examples:
+            >>> import tempfile
+            >>> from amp_rewrite import analyze, load_plan, rewrite
+            >>> from amp_rewrite.demo import network
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     analyze(network()).save_plan(f'{folder}/plan.json')
+            ...     plan = load_plan(f'{folder}/plan.json')
+            >>> rewrite(network(), replay=plan).report.nodes.half
+            44
+        """
+        text = plan_files.dump(self.graph, self.painting, self.plan, self.options)
+        staging.write(text.encode(), arguments.path("path", path))
 
     def painted(self, options: Options, unpruned: Collection[int] = ()) -> Painting:
         """Return the painting of the same model under other lists, pins, level and `follow`; `unpruned` units

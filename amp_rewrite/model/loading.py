@@ -231,7 +231,7 @@ def what_to_give(source: object) -> str:
     if hasattr(source, "named_parameters"):  # a torch.nn.Module
         return "export it first: torch.onnx.export(module, inputs, dynamo=True).model"
     if hasattr(source, "model"):
-        return "give the model in it, its `model`"
+        return "give the model in it, its attribute model"
     return "give a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph"
 
 

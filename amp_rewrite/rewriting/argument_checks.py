@@ -28,7 +28,7 @@ def check_types(
     if options is not None:
         arguments.instance("options", options, Options, "write Options(...)")
     if replay is not None:
-        remedy = "read a saved plan with amp_rewrite.rewriting.plan_files.load"
+        remedy = "read a saved plan with amp_rewrite.load_plan"
         arguments.instance("replay", replay, SavedPlan, remedy)
         _refuse_overruled(options)
     if observed is not None:

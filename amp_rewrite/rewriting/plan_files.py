@@ -245,7 +245,7 @@ class SavedPlan:
             raise PlanError(
                 "this plan was made for another model",
                 where=self.where,
-                remedy="make a new one with `plan_files.dump`",
+                remedy="make a new one with `Analysis.save_plan`",
             )
         return tuple(row.entry for row in rows)
 
@@ -319,7 +319,19 @@ def _cast_site(row: _CastRecord) -> CastSite:
 
 
 def load(path: str | Path) -> SavedPlan:
-    """Read a saved plan; PlanError when it is missing, damaged, or of another format."""
+    """Read a plan that `Analysis.save_plan` or --save-plan saved, for `rewrite(..., replay=plan)`.
+
+    Raises PlanError when it is missing, damaged, or of another format.
+
+    Examples:
+        >>> import tempfile
+        >>> from amp_rewrite import analyze, load_plan
+        >>> from amp_rewrite.demo import network
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     analyze(network()).save_plan(f'{folder}/plan.json')
+        ...     load_plan(f'{folder}/plan.json').half.name
+        'float16'
+    """
     file = arguments.path("path", path)
     try:
         text = reading.read(file)
@@ -336,7 +348,7 @@ def parse(text: bytes | str, where: str | Path) -> SavedPlan:
         raise PlanError(f"is not a valid plan ({error})", where=where, remedy=_AGAIN) from error
 
 
-_AGAIN = "make it again with `plan_files.dump`"
+_AGAIN = "make it again with `Analysis.save_plan`"
 
 
 def _saved(content: _PlanRecord, where: str) -> SavedPlan:

@@ -296,7 +296,9 @@ def tune(
     The search emulates half on the CPU, for every other sample, up to MOST_SAMPLES; all stay in memory. Its
     plans are confirmed on all of them, or only on the samples in `fresh`. The number of runs depends on the
     model alone, so that the same samples give the same plan; with a `budget` in seconds instead, at least
-    half of it for the search itself, it returns the best plan by then. No plan is worse than the default one.
+    half of it for the search itself, it returns the best plan by then. No plan is worse than the default one;
+    where none passes, `is_met` is False and the nearest is returned.
+
     Apply it with rewrite(model, replay=tuned.plan). `observed` and `imprecise_outputs` are those of
     `rewrite`; `watch` is called with every step. The workers of an `executor` (concurrent.futures) run a
     sample each, and have to see the same files. `custom_ops` are the libraries of the model's custom
