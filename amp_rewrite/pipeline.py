@@ -11,7 +11,7 @@ Each stage is a call into the package that it is named for, and the condition fo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -279,9 +279,11 @@ def _decide(
     options = replace(options, op_types=argument_checks.check_op_types(model, options))
     annotations.declare_types(model, options.op_types)
     pins = before = annotations.read_evidence_of_runs(model)
+    warnings = list(_purpose_warnings(model)) if transform is None else []
     with timed.stage("widen"):
         if widened_model.has_half(model):
-            _widen_other_halves(source, model, options)
+            warnings += _widen_other_halves(source, model, options)
+    loaded = replace(loaded, warnings=(*loaded.warnings, *warnings))
     if transform is not None:
         with timed.stage("insert"):
             pins = {**before, **transform(model)}
@@ -424,9 +426,15 @@ def _count_freed(before: _Choice, after: _Choice) -> int:
     return sum(extent is Extent.ALL for node, extent in now.items() if was.get(node) is Extent.NONE)
 
 
-def _widen_other_halves(source: loading.ModelSource, model: ir.Model, options: Options) -> None:
+def _purpose_warnings(model: ir.Model) -> Iterator[str]:
+    """Yield a warning for a train step, which its metadata describe."""
+    if any(key.startswith(annotations.TRAINING) for key in model.metadata_props):
+        yield "its metadata describe a train step, which needs a loss scale: `amp-rewrite train` inserts it"
+
+
+def _widen_other_halves(source: loading.ModelSource, model: ir.Model, options: Options) -> Iterator[str]:
     """Widen values of the other half type to float32, so that the other stages handle the model as any
-    float32 model. Inputs and outputs that keep their types are exempt.
+    float32 model. Inputs and outputs that keep their types are exempt. Yield a warning where there are any.
 
     Raises ModelError where the types of half values contradict each other.
     """
@@ -441,6 +449,7 @@ def _widen_other_halves(source: loading.ModelSource, model: ir.Model, options: O
         borders = states.borders(model.graph, element_types.infer(model))
         kept_io = None if options.io is IOTypes.KEEP else borders.names - states.half_names(borders, options)
         widened_model.widen(model, others, kept_io=kept_io)
+        yield f"the model was half before: {options.half.name} rounds what another type has rounded"
 
 
 def _find_obstacle(analysis: Analysis) -> Obstacle | None:

@@ -89,7 +89,7 @@ def test_an_analysis_is_kept(options):
 def said(made):
     """All that an analysis says in public, as text."""
     decisions = made.decisions()
-    units = [(str(d), d.operator, d.name, d.defs, d.entry, d.paint, d.is_half) for d in decisions.all]
+    units = [(d.variable, d.operator, d.name, d.defs, d.entry, d.paint, d.is_half) for d in decisions.all]
     casts = [
         (c.names, c.dtype, c.origin, c.producer, c.consumers, c.is_output, c.added)
         for c in decisions.cast_sites

@@ -33,7 +33,7 @@ def verdict(error, pins=()):
     return Verdict((output,), (), "CPU", 1, blame=Blame((), None, tuple(pins)))
 
 
-PRODUCTS = "[a] z = MatMul (x, w) [b] y = MatMul (z, w)"
+PRODUCTS = "[a] z = MatMul (x, w) [b] u = MatMul (z, w) [c] y = MatMul (u, w)"
 PRODUCT = text.model(f"g (float[2,2] x) => (float[2,2] y) <float[2,2] w> {{ {PRODUCTS} }}")
 ONES = {"x": np.ones((2, 2), np.float32)}
 
@@ -112,7 +112,7 @@ def test_only_what_helps_is_a_hint():
     much = dataclasses.replace(found, tried=(dataclasses.replace(mends, nodes=NodeCounts(3, 1, 40, 2)),))
     assert next(verdict_text.hints(much)).endswith("error 2.0e-03, 4 of 44 nodes in half")
     none = dataclasses.replace(found, tried=(dataclasses.replace(mends, nodes=NodeCounts(0, 0, 44, 2)),))
-    assert next(verdict_text.hints(none)).endswith("error 2.0e-03, nothing in half")
+    assert next(verdict_text.hints(none)).startswith("leave the model in float32: ")
     assert list(verdict_text.in_vain(found)) == ["tried --keep-full 'a b': error 9.0e-02, FAIL"]
     assert list(verdict_text.hints(dataclasses.replace(failed, tried=(vain,)))) == []
 
@@ -130,6 +130,25 @@ def path(tmp_path):
     onnx.save(text.model(GROWS), tmp_path / "model.onnx")
     np.savez(tmp_path / "ones.npz", x=np.eye(2, dtype=np.float32))
     return tmp_path / "model.onnx"
+
+
+def test_the_level_that_forced_all_is_left_if_that_helps(path):
+    """It is tried before any pin, and the same job passes with the flag that is printed."""
+    given = (path, "--level", "unsafe-force-all", "--data", path.with_name("ones.npz"))
+    (line,) = [line for line in commands.run(*given).output.splitlines() if line.startswith("next")]
+    assert line.startswith("next  add --level default   # tried: PASS, error ")
+    assert line.endswith(" of 5 nodes in half")
+    assert commands.run(*given, "--level", "default").exit_code == 0
+
+
+def test_float32_is_the_advice_where_nothing_else_passes(tmp_path):
+    """No flag is: it would be a way to say that nothing is half."""
+    source = "g (float[2] x) => (float[2] y) { [square] a = Mul (x, x) [root] y = Sqrt (a) }"
+    onnx.save(text.model(source), tmp_path / "m.onnx")
+    np.savez(tmp_path / "large.npz", x=np.float32([1e4, 1]))
+    given = ("--level", "unsafe-force-all", "--data", tmp_path / "large.npz")
+    output = commands.run(tmp_path / "m.onnx", *given).output
+    assert "next  leave the model in float32: of what was tried, only that passes" in output
 
 
 def test_the_flags_that_are_printed_mend_it(path):

@@ -157,7 +157,7 @@ def _exponents(array: Array) -> Iterator[int]:
         yield int(steps.min()) - round(np.log2(FLOAT16.smallest))
 
 
-_LOW_END = 2.0**-12
+_LOW_END = FLOAT16.least_normal
 """The least root mean square of numbers that float16 holds with most of their digits."""
 
 

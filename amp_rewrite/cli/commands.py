@@ -5,7 +5,6 @@ A first argument that is not a subcommand means `rewrite`.
 
 from __future__ import annotations
 
-import difflib
 import glob
 import io
 import logging
@@ -26,6 +25,7 @@ from amp_rewrite.cli.exit_codes import (
     sigterm_as_exit,
 )
 from amp_rewrite.process import startup
+from amp_rewrite.text import nearest
 
 _DEFAULT = "rewrite"
 _GROUP_FLAGS = ("--help", "-h", "--version")
@@ -78,9 +78,9 @@ class _DefaultGroup(click.Group):
         """Raise OneLineError for a bare word that is close to a subcommand's name and is not a file."""
         if word.startswith("-") or Path(word).suffix:
             return
-        near = difflib.get_close_matches(word, self.commands, n=1)
+        near = nearest(word, self.commands)
         if near and not Path(word).exists():  # in this order: `exists` refuses some words, none of them near
-            raise OneLineError(f"no command or file '{word}'; did you mean {near[0]}?")
+            raise OneLineError(f"no command or file '{word}'; did you mean {near}?")
 
     def _refuse_dashed(self, args: Sequence[str]) -> None:
         """Raise OneLineError for a file whose name would be read as flags, where the model is expected."""

@@ -154,8 +154,10 @@ def coverage(
         writing.write_json(all_[0] if len(all_) == 1 else {"models": all_, "ok": ok}, json_)
     _write(reports, measured)
     if asked.update is not None and measured[0].coverage is not None:
-        coverage_rules.save_baseline(measured[0].coverage, asked.update)
-        Console(stderr=True, quiet=quiet).print(f"wrote the baseline {asked.update}")
+        if ok:
+            coverage_rules.save_baseline(measured[0].coverage, asked.update)
+        outcome = "wrote the baseline" if ok else "a rule is broken: not written, the baseline"
+        Console(stderr=True, quiet=quiet).print(f"{outcome} {asked.update}")
     for one in measured:
         _print(one, quiet=quiet, titled=len(measured) > 1)
         for line in commands(one) if Report(_GITHUB) in reports else ():

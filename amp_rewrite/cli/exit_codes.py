@@ -141,6 +141,9 @@ _MEANT = {
     **dict.fromkeys(("fp16", "f16", "float16", "half"), _FLOAT16),
     **dict.fromkeys(("bf16", "bfloat16"), _BFLOAT16),
     **dict.fromkeys(("precision", "dtype", "type", "fp", "half-type", "amp"), _TYPES),
+    "keep-io-types": "inputs and outputs stay float32, unless --io half is given",
+    "op-block-list": "--deny OP keeps the nodes of an operator in float32",
+    "node-block-list": "--keep-full NAME keeps a node in float32",
 }
 """Remedies for flags of other tools, by name."""
 
@@ -157,7 +160,7 @@ def usage_line(error: click.UsageError) -> str:
 def _unknown_flag(flag: str, context: click.Context | None) -> str:
     name, today = flag.lstrip("-"), earlier_flags.of_today(flag)
     others = list(_commands_with(today.partition(" ")[0], context))
-    remedy = _MEANT.get(name.lower()) if "--to" in _flags(context) else None
+    remedy = _MEANT.get(name.lower().replace("_", "-")) if "--to" in _flags(context) else None
     if near := _spelt_apart(flag, context) or _nearest(flag, _flags(context)):
         remedy = f"did you mean {near}?"
     elif "rewrite" in others and _passes_flags_on(context):

@@ -285,7 +285,7 @@ def _decided_now(model: Path, decisions: DecisionFlags, explanation: Explanation
     """Yield a note if the file carries no decisions, so that they come from a new analysis."""
     if explanation.source is DecisionSource.ANALYSIS:
         flags = "these flags" if decisions.decided else "the defaults"
-        origin = f"this is what a rewrite with {flags} would decide"
+        origin = f"this is what a rewrite with {flags} decides first, before it compares"
         yield SummaryLine("note", f"{model.name} carries no decisions of a rewrite; {origin}")
 
 

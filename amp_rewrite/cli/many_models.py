@@ -14,7 +14,7 @@ import click
 from amp_rewrite.cli.exit_codes import BAD_INPUT, FAILED, errors_as_one_line
 from amp_rewrite.cli.file_conflicts import WritingCommand, is_result_of
 from amp_rewrite.cli.flag_builders import FOLDER, PATH, check_groups, written
-from amp_rewrite.console import Console
+from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.zoo import model_entries
 
@@ -88,6 +88,7 @@ class ManyModelsCommand(WritingCommand):
             with errors_as_one_line():
                 if folder is not None:
                     ctx.params["output"] = folder / entry.place
+                Console(quiet=params["quiet"]).print(Styled(str(entry.model), "bold"))
                 super().invoke(ctx)
         except click.exceptions.Exit as end:
             return end.exit_code

@@ -45,7 +45,9 @@ def _explain(job: RewriteJob, result: Result[Any]) -> str:
     report = result.report
     decided = job.is_decided or bool(report.observed or report.faint or report.sensitive or report.rescaled)
     if decided and not (report.changed and job.options.metadata):
-        return "--save-plan FILE   # amp-rewrite explain FILE then says why nodes stay float32"
+        if job.files.plan is None:
+            return "--save-plan FILE   # amp-rewrite explain FILE then says why nodes stay float32"
+        return f"amp-rewrite explain {as_argument(job.files.plan)}   # why nodes stay float32"
     subject = Path(result.model) if decided else job.model
     return f"amp-rewrite explain {as_argument(subject)}   # why nodes stay float32"
 
@@ -89,7 +91,8 @@ def of_comparison(verdict: Verdict, original: Path, rewritten: Path) -> Iterator
     model, result = as_argument(original), as_argument(rewritten)
     for hint in verdict_text.hints(verdict):
         half_io = "--io half " if hint.startswith("--keep-io") else ""
-        yield f"amp-rewrite {model} {half_io}{hint}" if hint.startswith("--keep") else hint
+        command = f"amp-rewrite {model} {half_io}{hint}   # not tried"
+        yield command if hint.startswith("--keep") else hint
     if verdict.is_far:
         yield f"amp-rewrite tune {model}   # searches for what to keep in float32"
         yield f"amp-rewrite certify {model} {result}   # says whether they differ in more than precision"

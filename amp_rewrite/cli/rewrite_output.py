@@ -238,6 +238,8 @@ def _story(outcome: Outcome) -> Iterator[SummaryLine]:
     if first is None or not isinstance(first.verification, Verdict):
         return
     before = first.result.report
+    if before.nodes == after.nodes and before.rescaled == after.rescaled:
+        return
     back = before.nodes.half + before.nodes.mixed - after.nodes.half - after.nodes.mixed
     change = f"put {plural(back, 'node')} back to float32" if back > 0 else "chose other nodes for float32"
     speeds = [f"{each.speedup:.1f}" for each in (before.prediction, after.prediction) if each is not None]
@@ -248,9 +250,16 @@ def _story(outcome: Outcome) -> Iterator[SummaryLine]:
 
 
 def _share_of_flops(result: Any, dims: Dims) -> float | None:
-    """Return the share of FLOPs in half; None where stored numbers that sizes depend on are damaged."""
+    """Return the share of FLOPs in half; None where they are not known, or stored numbers that sizes depend
+    on are damaged.
+    """
     try:
-        return counts.measure(result, dims).flops.share
+        coverage = counts.measure(result, dims)
+        return (
+            None
+            if any(node.precision is not counts.Precision.OTHER for node in coverage.unknown)
+            else coverage.flops.share
+        )
     except ModelError:
         return None
 

@@ -30,7 +30,7 @@ class MeasuredModel:
     @classmethod
     def unreadable(cls, title: str, why: str) -> MeasuredModel:
         """Return a model that cannot be read."""
-        return cls(title, None, [RuleResult("readable", False, why)])
+        return cls(title, None, [RuleResult(_READABLE, False, why)])
 
     @property
     def ok(self) -> bool:
@@ -42,6 +42,9 @@ class MeasuredModel:
         numbers = {} if self.coverage is None else self.coverage.to_json()
         return {"model": self.title, **numbers, "rules": records.plain(self.checks), "ok": self.ok}
 
+
+_READABLE = "readable"
+"""The rule that a model breaks which cannot be read."""
 
 Writer = Callable[[int], str]
 
@@ -188,8 +191,9 @@ def junit(models: Sequence[MeasuredModel]) -> bytes:
 
 
 def _counts(checks: Sequence[RuleResult]) -> dict[str, str]:
-    broken = sum(not check.ok for check in checks)
-    return {"tests": str(len(checks)), "failures": str(broken), "errors": "0"}
+    errors = sum(check.rule == _READABLE for check in checks)
+    broken = sum(not check.ok for check in checks) - errors
+    return {"tests": str(len(checks)), "failures": str(broken), "errors": str(errors)}
 
 
 def _suite(top: ET.Element, model: MeasuredModel) -> None:
@@ -204,8 +208,8 @@ def _suite(top: ET.Element, model: MeasuredModel) -> None:
 def _case(suite: ET.Element, check: RuleResult, title: str) -> None:
     case = ET.SubElement(suite, "testcase", {"classname": title, "name": visible(check.rule)})
     if not check.ok:
-        message = visible(check.found)
-        failure = ET.SubElement(case, "failure", {"message": message, "type": "coverage"})
+        message, kind = visible(check.found), "error" if check.rule == _READABLE else "failure"
+        failure = ET.SubElement(case, kind, {"message": message, "type": "coverage"})
         failure.text = "\n".join(map(visible, (check.found, *check.nodes)))
 
 

@@ -84,7 +84,7 @@ _ON_THE_WAY = {
     Rule.SPREAD: "no arithmetic; goes with its neighbour",
 }
 _LEFT = {
-    Kind.INFER: "safe in half, but on no safe path from one allowed node to another",
+    Kind.INFER: "safe in half, but not between nodes that gain from half: it would only add Casts",
     Kind.CLEAR: "no arithmetic, and no neighbour in half",
 }
 

@@ -108,7 +108,7 @@ def _state_lines(state: FloatState | None) -> Iterator[SummaryLine]:
     if state is not None:
         pairs = f"float32 in {plural(len(state.pairs), 'pair')} of inputs and outputs"
         flag = f"{DECLARED['io'].flags[0].name} {IOTypes.STATE.value}"
-        saved = f"{flag} makes them half, without {plural(state.casts, 'Cast')}"
+        saved = f"{flag} makes them half, which saves {plural(state.casts, 'Cast')}"
         yield SummaryLine("state", f"{pairs}, such as {state.pairs[0]}: {saved}")
 
 

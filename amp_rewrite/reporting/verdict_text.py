@@ -148,7 +148,9 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
 
 
 def warnings(verdict: Verdict) -> Iterator[str]:
-    """Yield inputs on which the comparison would fail: images of another range, and variations."""
+    """Yield inputs on which a comparison that passes would fail: images of another range, and variations."""
+    if not verdict.ok:
+        return
     yield from (_failed_images(other) for other in verdict.not_judged if not other.ok)
     if verdict.stressed:
         yield _stressed(verdict.stressed)
@@ -269,9 +271,11 @@ def _own_metric(metric: Measured) -> str:
 
 def hints(verdict: Verdict) -> Iterator[str]:
     """Yield flags that fix a failed verdict, or flags to try where none were tried."""
-    mends = next((attempt for attempt in verdict.tried if attempt.ok), None)
+    mends = next((attempt for attempt in verdict.tried if attempt.mends), None)
     patterns = verdict.blame.keep_full if verdict.blame is not None else ()
-    if mends is not None:
+    if mends is None and any(attempt.ok for attempt in verdict.tried):
+        yield "leave the model in float32: of what was tried, only that passes"
+    elif mends is not None:
         yield f"{_flags_of(mends)}   # tried: PASS, error {mends.error:.1e}{_half(mends)}"
     elif verdict.misfits and not verdict.tried:
         yield " ".join(_repeated("--keep-io", (port.name for port in verdict.misfits)))

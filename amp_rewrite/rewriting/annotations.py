@@ -40,6 +40,9 @@ from amp_rewrite.rewriting.decisions import Decision, Decisions
 from amp_rewrite.rewriting.plan import Plan, Rescaled, Scaled
 from amp_rewrite.rewriting.records import Count, EntryRecord, Integer
 
+TRAINING = "amp_rewrite.train."
+"""The prefix of the metadata keys for the spec of a train step: loss, seed, state, grads."""
+
 KEY = "amp_rewrite"
 """The metadata key of a model under which the decisions are stored."""
 

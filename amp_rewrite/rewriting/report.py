@@ -108,6 +108,8 @@ class Report:
     def in_short(self) -> str:
         """Return the outcome in a line: nodes, Casts, faults and warnings."""
         counts = f"{self.nodes.half:,} nodes in {self.half}, {self.nodes.full:,} in float32"
+        if self.obstacle is not None and self.obstacle.already:
+            return "; ".join((f"{self.half} already", *self.warnings))
         casts = f"{counts}, {self.casts_added:,} Cast{'' if self.casts_added == 1 else 's'} added"
         return "; ".join((casts, *(f"not valid: {fault}" for fault in self.broken), *self.warnings))
 

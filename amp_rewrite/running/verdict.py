@@ -97,6 +97,11 @@ class Tried:
     nodes: NodeCounts | None = None
     keep_io: tuple[str, ...] = ()
 
+    @property
+    def mends(self) -> bool:
+        """Whether it passed, and something is half in its result."""
+        return self.ok and (self.nodes is None or self.nodes.half + self.nodes.mixed > 0)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
@@ -208,7 +213,7 @@ class Verdict:
 
     @property
     def error(self) -> float:
-        """The error of the worst floating-point output; 0 without any, infinite where nothing was compared."""
+        """The error of the worst floating-point output; 0 without any, infinity if nothing was compared."""
         nothing = math.inf if self.signature else 0.0
         return max((output.error for output in self.outputs if output.error is not None), default=nothing)
 

@@ -22,9 +22,9 @@ from amp_rewrite.policy.entries import Entry, Kind
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import OpLists
 from amp_rewrite.policy.options import CASTING, Options
+from amp_rewrite.rewriting import annotations
 
-PREFIX = "amp_rewrite.train."
-"""The prefix of the metadata keys for the spec of a step: loss, seed, state, grads."""
+PREFIX = annotations.TRAINING
 
 
 @dataclass(frozen=True, slots=True)

@@ -371,14 +371,14 @@ def _at_level(level: Level, beside: Level) -> Trial:
 
 TRIALS: tuple[Trial, ...] = (
     _with_io,
+    _at_level(Level.DEFAULT, beside=Level.UNSAFE_FORCE_ALL),
     _with_pins,
     _with_pins,
     _with_pins,
     _at_level(Level.TREAT_INFER_AS_DENY, beside=Level.DEFAULT),
     _at_level(Level.TENSOR_CORES_ONLY, beside=Level.DEFAULT),
-    _at_level(Level.DEFAULT, beside=Level.UNSAFE_FORCE_ALL),
 )
-"""The trials after a failed comparison, mildest first, up to the first that passes."""
+"""The trials after a failed comparison, mildest first, up to the first that passes with something in half."""
 
 
 def with_trials(outcome: Outcome, work: Work | None, policy: ObservePolicy) -> Outcome:
@@ -398,7 +398,7 @@ def with_trials(outcome: Outcome, work: Work | None, policy: ObservePolicy) -> O
         other = _compared(work, options, policy) if options is not None else None
         if other is not None:
             trials.append(_trial_summary(outcome.settings.options, other))
-        if trials and trials[-1].ok:
+        if trials and trials[-1].mends:
             break
         if trial is _with_pins:
             pinned = (

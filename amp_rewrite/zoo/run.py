@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -274,7 +275,7 @@ class Zoo:
 def rewrite_zoo(
     source: arguments.PathLike,
     results: arguments.PathLike,
-    flags: Sequence[str] = (),
+    flags: str | Sequence[str] = (),
     *,
     executor: Executor | None = None,
     pages: bool = False,
@@ -282,7 +283,7 @@ def rewrite_zoo(
     on_row: OnRow | None = None,
 ) -> Zoo:
     """Rewrite, compare and report on the models of a folder or manifest (zoo.entries), each by the command
-    `amp-rewrite MODEL` with these flags in a process of its own.
+    `amp-rewrite MODEL` with these flags, words or a line of them, in a process of its own.
 
     The folder `results` then holds the models, their reports as JSON and with `pages` as HTML, zoo.json and
     index.html. Models whose files, flags and results are unchanged since an earlier run are not rewritten
@@ -309,10 +310,11 @@ def rewrite_zoo(
         raise arguments.refused("timeout", f"{arguments.describe(timeout)} is not a number above zero")
     if executor is not None:
         arguments.instance("executor", executor, Executor)
-    words, start = tuple(arguments.texts("flags", flags)), Path.cwd()
+    words = shlex.split(flags) if isinstance(flags, str) else arguments.texts("flags", flags)
+    start = Path.cwd()
     models = model_entries.find(place.absolute(), folder)
     model_entries.refuse_overwriting(models, folder)
-    jobs = [Job(entry, words, folder, pages, timeout, start) for entry in models]
+    jobs = [Job(entry, tuple(words), folder, pages, timeout, start) for entry in models]
     rows = {each.entry.name: row for each in jobs if (row := done(each)) is not None}
     reused = len(rows)
     for row in rows.values():
