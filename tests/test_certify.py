@@ -41,7 +41,7 @@ def test_the_command_proves_a_result(tmp_path):
     )
     proved = run("certify", original, result, "--json", tmp_path / "proof.json")
     assert proved.exit_code == 0
-    line = "proved equal but for precision; the proof says nothing of loading"
+    line = "proved equal but for precision; not proved: that a runtime loads it"
     assert proved.stdout.strip() == line
     assert '"proved": true' in (tmp_path / "proof.json").read_text()
 

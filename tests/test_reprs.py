@@ -46,3 +46,12 @@ def test_a_verdict_is_a_line(result):
     assert good.endswith("; 1 output on 1 sample; CPU, float32 against half emulated)")
     bad = repr(amp_rewrite.verify(network(), network(seed=1), feeds(), device="cpu"))
     assert bad.startswith("Verdict(FAIL: probabilities: error 0.524 is above 0.01; ")
+
+
+def test_a_verdict_and_a_proof_are_true_where_they_pass(result):
+    """`if verify(...)` and `assert certify(...)` mean what they read."""
+    pytest.importorskip("onnxruntime")
+    assert amp_rewrite.verify(network(), result.model, feeds(), device="cpu")
+    assert not amp_rewrite.verify(network(), network(seed=1), feeds(), device="cpu")
+    assert amp_rewrite.certify(network(), result.model)
+    assert not amp_rewrite.certify(network(), network(seed=1))

@@ -94,9 +94,13 @@ class Certificate:
     problem: str = ""
     place: Place | None = None
 
+    def __bool__(self) -> bool:
+        """Return `proved`, so that `if certify(...)` means what it reads."""
+        return self.proved
+
     def __str__(self) -> str:
         """Return one line, not escaped; a runtime may still reject a result that is proved."""
-        return f"{self.summary}; the proof says nothing of loading" if self.proved else self.summary
+        return f"{self.summary}; not proved: that a runtime loads it" if self.proved else self.summary
 
     @property
     def summary(self) -> str:

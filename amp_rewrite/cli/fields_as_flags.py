@@ -10,6 +10,7 @@ import shlex
 from pathlib import Path
 
 FLAGS = {
+    "custom_ops": "--custom-ops",
     "Data.dims": "--dim",
     "Data.paths": "--data FILE.npz",
     **{f"OpLists.override({kind})": f"--{kind}" for kind in ("allow", "deny")},

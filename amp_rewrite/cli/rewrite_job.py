@@ -403,8 +403,9 @@ def _fresh(data: Data) -> Data:
 
 
 def _beside_a_plan(options: Options) -> Options:
-    """Return the options that a plan does not decide; the report uses the ranges and the device timings."""
-    names = ("ranges", "device", *(name for name, declared in DECLARED.items() if not declared.in_plan))
+    """Return the options that a plan does not decide, and ranges, device and sizes, which the report uses."""
+    others = (name for name, declared in DECLARED.items() if not declared.in_plan)
+    names = ("ranges", "device", "dims", *others)
     return Options(**{name: getattr(options, name) for name in names})
 
 

@@ -151,7 +151,7 @@ def _without_trying(cause: RootCause) -> str:
         return _PREDICTED[root.paint.rule]
     if root.entry.authority is Authority.SCHEMA:
         alone = root.entry.kind is not Kind.DENY or len(cause.root_places) == len(cause.held)
-        return "nothing: it can only be float32 here" if alone else ""  # downstream nodes might be freed
+        return "nothing at this opset: it can only be float32 here" if alone else ""  # those downstream might
     if root.paint.rule is not Rule.LEFT or root.entry.authority in OF_FINDINGS | _BY_USER:
         return ""
     if root.operator == "Cast":

@@ -452,8 +452,9 @@ def create(
         with webgpu.without_notes() if device is Device.WEBGPU else contextlib.nullcontext():
             return onnxruntime().InferenceSession(model, options, **keywords)
     except Exception as error:  # onnxruntime's errors have no common base class
-        problem = f"onnxruntime refuses the model ({first_line(error)})"
-        raise ModelError(problem, where=where) from error
+        reason = first_line(error)
+        remedy = "give the library of its kernels with `custom_ops`" if "not a registered" in reason else ""
+        raise ModelError(f"onnxruntime refuses the model ({reason})", where=where, remedy=remedy) from error
 
 
 def _path(model: str | Path) -> str:

@@ -234,10 +234,11 @@ def refuse(session: Any, feeds: Mapping[str, Any], where: str) -> None:
             problem = f"is {declared.type_text}, but {describe(value)} was given, which is no NumPy array"
             remedy = "give a numpy.ndarray (tensor.numpy() of a tensor)"
             raise declared.error(problem, where=where, remedy=remedy)
+        remedy = "give it in that type and shape"
         try:
-            coerce(declared, value, where)
+            if coerce(declared, value, where).dtype != value.dtype:  # which a file may have, and a call not
+                raise _mismatch(declared, value.shape, value.dtype, where)
         except FeedError as error:
-            remedy = "give it in that type and shape"
             raise FeedError(error.problem, where=error.where, remedy=remedy) from error
 
 
