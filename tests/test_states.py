@@ -115,7 +115,7 @@ def test_the_command_says_so(tmp_path):
     done = run(tmp_path / "m.onnx", "--skip=verify").stdout
     (line,) = re.findall("^state .*", done, re.MULTILINE)
     pairs = "float32 in 2 pairs of inputs and outputs, such as past_0_key -> present_0_key"
-    assert re.fullmatch(rf"state +{pairs}: --io state makes them half, without \d Casts", line)
+    assert re.fullmatch(rf"state +{pairs}: --io state makes them half, which saves \d Casts", line)
     flags = ("--io", "state", "--keep-io", "h.*", "-o", tmp_path / "h.onnx")
     assert run(tmp_path / "m.onnx", *flags).exit_code == 0
     assert halves(onnx.load(tmp_path / "h.onnx")) == {"past_0_key", "present_0_key"}

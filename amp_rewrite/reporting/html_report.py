@@ -160,7 +160,7 @@ class HtmlReport:
     @property
     def errors(self) -> tuple[BoxError, ...]:
         """The errors of the compared nodes, those that add most first."""
-        blame = self.evidence.verdict.blame if self.evidence.verdict else None
+        blame = self.evidence.verdict.blame if self.evidence.verdict is not None else None
         return tuple(_box_errors(self.decided.graph.boxes, blame.nodes)) if blame else ()
 
     @property
