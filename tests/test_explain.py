@@ -184,7 +184,8 @@ g (float[2, 2] x) => (float[2, 2] y) { [trees] y = ai.onnx.ml.Normalizer <norm =
 
 def test_a_fresh_decision_is_said_to_be_one(model, tmp_path):
     """Of what carries no decisions: an original, a result that did not change; not of a result that did."""
-    said = "no decisions of a rewrite; this is what a rewrite with the defaults decides first, before it compares"
+    default = "this is what a rewrite with the defaults decides first, before it compares"
+    said = f"carries no decisions of a rewrite; {default}"
     assert run("explain", model).stderr == f"note     model.onnx {said}\n"
     assert "a rewrite with these flags" in run("explain", model, "--deny", "MatMul").stderr
     same, half = tmp_path / "same.onnx", tmp_path / "half.onnx"
