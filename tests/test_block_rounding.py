@@ -10,7 +10,7 @@ import pytest
 from amp_rewrite.certificate import element_checks
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.numerics import rounding
-from amp_rewrite.numerics.block_rounding import BlockRounding
+from amp_rewrite.numerics.rounding import BlockRounding
 from tests.test_half import HALVES
 
 LARGE = rounding.LARGE

@@ -22,8 +22,8 @@ from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.value_kinds import FLOAT
 from amp_rewrite.files.file_identity import FileIdentity
 from amp_rewrite.numerics import rounding
-from amp_rewrite.numerics.block_rounding import BlockRounding
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16, Half
+from amp_rewrite.numerics.rounding import BlockRounding
 
 Array = NDArray[Any]
 

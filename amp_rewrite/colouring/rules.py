@@ -33,8 +33,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import weight_derived
-from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
-from amp_rewrite.colouring.ties import Ties, edges_of
+from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule, Ties, edges_of
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.operator_lists import Entry, Kind
 from amp_rewrite.policy.options import Level

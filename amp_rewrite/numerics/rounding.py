@@ -118,3 +118,31 @@ _MODEL = """
 <ir_version: 8, opset_import: ["": 13]>
 rounding (float[n] x) => ({half}[n] y) {{ y = Cast <to: int = {to}> (x) }}
 """
+
+
+class BlockRounding:
+    """Rounds blocks as `convert` does with `nan=False`, into a reused buffer; for one thread.
+
+    Memory allocated and freed for each block returns to the system now and then, which zeroes it before it is
+    allocated again; and onnxruntime must be bound to each new buffer.
+    """
+
+    def __init__(self, half: Half) -> None:
+        self._half = half
+        self._result: NDArray[Any] = np.empty(0, half.numpy)
+        self._place = (0, 0)
+        self._run: Callable[[], object] = lambda: None
+
+    def __call__(self, block: Floats) -> NDArray[Any]:
+        """Return the rounded elements of a flat block, valid until the next call."""
+        fast = fast_converter(self._half) if block.size >= LARGE else None
+        if fast is None:
+            return convert(block, self._half, nan=False)
+        source = np.ascontiguousarray(block, np.float32)
+        place = (source.ctypes.data, source.size)
+        if place != self._place:
+            if source.size != self._result.size:
+                self._result = np.empty(source.size, self._half.numpy)
+            self._run, self._place = fast.bound(source, self._result), place
+        self._run()
+        return self._result

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from amp_rewrite.analysis.units import Use
 from amp_rewrite.errors import ModelError
@@ -18,7 +20,7 @@ from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.preparing import preparing
-from amp_rewrite.rewriting import annotations, cast_insertion, widening
+from amp_rewrite.rewriting import annotations, cast_insertion, editing
 from amp_rewrite.rewriting.cast_insertion import Placer, Redirection, redirect
 
 SMALL = 1 << 20
@@ -164,7 +166,7 @@ class _Widener:
 
     def _widen(self, value: ir.Value) -> None:
         if value.const_value is not None:
-            value.const_value = widening.widened(value.const_value)
+            value.const_value = widen_tensor(value.const_value)
         value.type = element_types.with_element(self._types[value], ir.DataType.FLOAT)
 
     def _feed(self, node: ir.Node, staying: set[ir.Value]) -> None:
@@ -220,7 +222,7 @@ class _Widener:
 
 def _widen_node(node: ir.Node, types: Types, halves: Halves) -> None:
     """Widen the tensors in a node's attributes, and the types that they name."""
-    widening.widen_attributes(node, halves)
+    widen_attributes(node, halves)
     if node.op_type == "Cast" and not node.domain and types[node.outputs[0]].dtype in halves:
         node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.FLOAT))
 
@@ -255,3 +257,36 @@ def _is_idle(value: ir.Value, output: ir.Value, types: Types) -> bool:
     float32 = ir.TensorType(ir.DataType.FLOAT)
     same = types.get(value) == float32 == types.get(output)
     return same and output.is_graph_output() and value.producer() is not None and not value.is_graph_output()
+
+
+def widen_attributes(node: ir.Node, halves: Container[ir.DataType | None] = HALF_TYPES) -> None:
+    """Widen tensors of these types in attributes to float32, and the types that attributes name."""
+    for name, attribute in list(node.attributes.items()):
+        if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+            if attribute.as_tensor().dtype in halves:
+                node.attributes[name] = ir.AttrTensor(name, widen_tensor(attribute.as_tensor()))
+        elif attribute.type == ir.AttributeType.TYPE_PROTO and not attribute.is_ref():
+            value_type = attribute.value.type
+            if value_type.dtype in halves:
+                wide = element_types.with_element(value_type, ir.DataType.FLOAT)
+                type_and_shape = ir.TypeAndShape(wide, attribute.value.shape)
+                node.attributes[name] = ir.Attr(name, ir.AttributeType.TYPE_PROTO, type_and_shape)
+    typed = schema.of(node)
+    if typed is None or not typed.settable or node.op_type in ("Cast", "ConstantOfShape"):
+        return
+    if schema.declared(node, typed) in halves:
+        wide_type = int(ir.DataType.FLOAT)
+        node.attributes[typed.attribute] = ir.AttrInt64(typed.attribute, wide_type)
+
+
+def widen_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return the tensor in float32 where it is half; a large one is converted when it is written."""
+    if tensor.dtype not in HALF_TYPES:
+        return tensor
+    if tensor.nbytes < editing.LAZY_FROM:
+        return ir.Tensor(_to_float32(tensor.numpy()), name=tensor.name)
+    return constants.ConvertedTensor(tensor, _to_float32, ir.DataType.FLOAT, tensor.name)
+
+
+def _to_float32(array: NDArray[Any]) -> NDArray[np.float32]:
+    return array.astype(np.float32)

@@ -29,7 +29,7 @@ from amp_rewrite.onnx_facts.operators import MOVERS
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.preparing import value_shapes
-from amp_rewrite.rewriting import cast_insertion, widened_model, widening
+from amp_rewrite.rewriting import cast_insertion, widened_model
 from amp_rewrite.rewriting.cast_insertion import Placer, Redirection, redirect
 from amp_rewrite.running import half_accumulation, sessions
 from amp_rewrite.running.sessions import Device, Libraries, Runnable
@@ -198,7 +198,7 @@ class _Emulator:
             ]
         halves = {v: t.dtype for v, t in self._types.items() if t.dtype in HALF_TYPES}
         for node in list(every_node(self._root)):
-            widening.widen_attributes(node)
+            widened_model.widen_attributes(node)
         for value, dtype in halves.items():
             if value.name:  # an optional output that is omitted has no name
                 self._emulate(value, dtype)
@@ -212,7 +212,7 @@ class _Emulator:
             self._widen_uses(value, value)
         elif node is None:
             if value.const_value is not None:
-                value.const_value = widening.widened(value.const_value)
+                value.const_value = widened_model.widen_tensor(value.const_value)
             self._widen(value)
         elif isinstance(self._types[value], ir.TensorType):
             self._round(value, dtype, node)
