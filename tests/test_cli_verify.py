@@ -449,6 +449,16 @@ ANGLE = """<ir_version: 9, opset_import: ["": 17]> g (float[8, 8] x) => (float[8
 """What half loses in `much` is small beside its value, and is an angle."""
 
 
+def test_half_inputs_and_outputs_name_the_flag_that_takes_them(model):
+    """Types that differ are no comparison; with the flag they are."""
+    half = model.with_name("model_fp16.onnx")
+    run(model, "--io", "half", "--skip=verify", "-q")
+    pair = ("verify", model, half, *data(model, "small"))
+    done = run(*pair)
+    assert (done.exit_code, done.output.splitlines()[-1][:15]) == (1, "next  add --io ")
+    assert "not compared with the original" not in run(*pair, "--io", "half").output
+
+
 def test_a_pin_in_half_that_is_to_blame_is_left_out(model):
     """Beside the pin that is advised it would be a contradiction."""
     half = model.with_name("model_fp16.onnx")

@@ -93,6 +93,8 @@ def of_comparison(verdict: Verdict, original: Path, rewritten: Path) -> Iterator
         half_io = "--io half " if hint.startswith("--keep-io") else ""
         command = f"amp-rewrite {model} {half_io}{hint}   # not tried"
         yield command if hint.startswith("--keep") else hint
+    if any("is tensor(float16), and was" in fault for fault in verdict.signature):
+        yield "--io half   # compares half inputs and outputs as well"
     if verdict.is_far:
         yield f"amp-rewrite tune {model}   # searches for what to keep in float32"
         yield f"amp-rewrite certify {model} {result}   # says whether they differ in more than precision"

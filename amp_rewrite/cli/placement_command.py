@@ -12,7 +12,7 @@ from amp_rewrite.cli.flag_builders import PATH, choice, json_flag, read_path, sw
 from amp_rewrite.cli.input_flags import custom_ops_flag, input_flags, timeout_flag
 from amp_rewrite.console import Console
 from amp_rewrite.errors import FeedError, OptionError
-from amp_rewrite.model import writing
+from amp_rewrite.model import loading, writing
 from amp_rewrite.placement import differences, placing, tensorrt
 from amp_rewrite.placement.differences import compare_placements, print_placements
 from amp_rewrite.placement.placement import Placement
@@ -58,6 +58,9 @@ def placement(
     its network. Open dimensions count as 64 unless --dim gives them.
     """
     _refuse_ineffective_flags(provider, run=run)
+    for path in filter(None, (*models, against)):
+        with loading.open_file(path):  # before packages are missed
+            pass
     libraries = run_arguments.libraries(custom_ops)
     with limit.running(), placing.placer(_provider(provider), libraries, data.dims) as place:
         original = place(against, _feeds(against, data, run=run)) if against else None
