@@ -72,7 +72,8 @@ def installed() -> Installed:
     folder = Path(spec.origin).parent / "capi" if spec and spec.origin else None
     names = ("libonnxruntime_providers_cuda.so", "libonnxruntime_providers_tensorrt.so")
     if folder is None or not (folder / names[0]).is_file():
-        raise MissingPackageError("onnxruntime-gpu", extra="gpu", purpose="placement on CUDA (that on the CPU does without)")
+        purpose = "placement on CUDA (that on the CPU does without)"
+        raise MissingPackageError("onnxruntime-gpu", extra="gpu", purpose=purpose)
     libraries = tuple(folder / name for name in names if (folder / name).is_file())
     return Installed(importlib.metadata.version("onnxruntime-gpu"), libraries)
 
