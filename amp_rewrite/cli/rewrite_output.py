@@ -18,7 +18,7 @@ from amp_rewrite.console import Console
 from amp_rewrite.costs import flop_count
 from amp_rewrite.coverage import counts
 from amp_rewrite.coverage.advice import Advice
-from amp_rewrite.coverage.counts import assumptions, some
+from amp_rewrite.coverage.counts import Coverage, assumptions, some
 from amp_rewrite.errors import AmpRewriteError, ModelError, TimeLimitError
 from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis
@@ -165,7 +165,8 @@ def _settled(job: RewriteJob, outcome: Outcome, placement: Comparison | None) ->
         advice = _advise(job, outcome)
         tuned = {"tuning": outcome.tuned.to_json()} if outcome.tuned else {}
         engine = {"engine": job.engines[0].to_json()} if job.engines else {}
-        flops = {"flops_in_half": _share_of_flops(outcome.result.model, job.options.dims.dims)}
+        coverage = _coverage(outcome.result.model, job.options.dims.dims)
+        flops = {"flops_in_half": coverage and coverage.flops.share}
         extras = {**flops, **_json_extras(advice, placement, job.seen), **tuned, **engine}
         _write_json(job.files.report, report, verdict, not_verified(job, verdict), extras)
     model = staging.current().commit(outcome.result.model)
@@ -249,19 +250,18 @@ def _story(outcome: Outcome) -> Iterator[SummaryLine]:
     yield SummaryLine("repair", f"first attempt: {verdict} with {error}; {change}{cost}")
 
 
-def _share_of_flops(result: Any, dims: Dims) -> float | None:
-    """Return the share of FLOPs in half; None where they are not known, or stored numbers that sizes depend
-    on are damaged.
-    """
+def _coverage(result: Any, dims: Dims) -> Coverage | None:
+    """Return the coverage of a result; None where stored numbers that sizes depend on are damaged."""
     try:
-        coverage = counts.measure(result, dims)
-        return (
-            None
-            if any(node.precision is not counts.Precision.OTHER for node in coverage.unknown)
-            else coverage.flops.share
-        )
+        return counts.measure(result, dims)
     except ModelError:
         return None
+
+
+def _in_half(coverage: Coverage, half: str) -> str:
+    """Return the share of FLOPs in half, of those that are known."""
+    unknown = any(node.precision is not counts.Precision.OTHER for node in coverage.unknown)
+    return f"{sentences.share(coverage.flops.share or 0.0)} of {'known ' if unknown else ''}FLOPs in {half}"
 
 
 def _print_conclusion(
@@ -269,8 +269,8 @@ def _print_conclusion(
 ) -> None:
     """Print the comparison and the last lines: the verdict, sizes, FLOPs, the largest error, the speed."""
     report, verdict, result = outcome.result.report, outcome.verification, outcome.result.model
-    flops = None if report.obstacle is not None else _share_of_flops(result, job.options.dims.dims)
-    in_half = [] if flops is None else [f"{sentences.share(flops)} of FLOPs in {report.half}"]
+    coverage = None if report.obstacle is not None else _coverage(result, job.options.dims.dims)
+    in_half = [] if coverage is None or coverage.flops.share is None else [_in_half(coverage, report.half)]
     speed = [summary.speed(report.prediction)] if report.prediction and not report.gated else []
     sizes = [summary.sizes(report)] if reason != NOTHING_CHANGED else []
     subject = Subject(str(result), (*sizes, *in_half), speed)
