@@ -213,6 +213,17 @@ def test_a_baseline_that_the_rules_name_is_written_again(model, tmp_path):
     assert run("coverage", model, "--rules", tmp_path / "rules.yaml").exit_code == 0
 
 
+def test_a_baseline_is_not_written_over_while_a_rule_is_broken(model, tmp_path):
+    """A worse model does not become the measure by accident."""
+    base = tmp_path / "base.json"
+    assert run("coverage", model, "--baseline", base, "--update").exit_code == 0
+    before = base.read_bytes()
+    result = run("coverage", model, "--baseline", base, "--update", "--rules", "min-flops=1")
+    assert result.exit_code == 1
+    assert f"a rule is broken: not written, the baseline {base}" in result.output
+    assert base.read_bytes() == before
+
+
 def test_a_broken_model_does_not_stop_the_others(tmp_path):
     """The others are counted and reported, the broken one in every report, and the exit code is 2."""
     onnx.save(text.model(SOURCE), tmp_path / "b.onnx")

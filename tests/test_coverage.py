@@ -8,7 +8,7 @@ import pytest
 import amp_rewrite
 from amp_rewrite.coverage.counts import Counts, measure
 from amp_rewrite.errors import ModelError, OptionError
-from tests import text
+from tests import real_models, text
 from tests.text import FUNCTIONS
 
 NETWORK = """g (float[2, 8] x) => (float[2, 4] y)
@@ -298,3 +298,14 @@ def test_a_model_at_a_path_keeps_its_weights_outside(tmp_path):
     path = tmp_path / "model.onnx"
     onnx.save(text.model(NETWORK), path, save_as_external_data=True, location="data", size_threshold=0)
     assert measure(path).weights == Counts(full=4 * WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bert_tiny_qa.legacy", "silero_vad_v6", "yolox_nano", "llama_tiny_ort_fused", "swin2sr_x2.legacy"],
+)
+def test_a_report_counts_the_nodes_that_coverage_counts(name):
+    """Of the result: without Casts, Shapes, empty inputs and ports of a fixed type; bodies included."""
+    result = amp_rewrite.rewrite(real_models.path(name).read_bytes())
+    reported, counted = result.report.nodes, measure(result.model).nodes
+    assert (reported.half, reported.mixed, reported.full) == (counted.half, counted.mixed, counted.full)

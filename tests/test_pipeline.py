@@ -315,3 +315,16 @@ def test_constants_behind_a_transpose_keep_their_names():
     assert ir.to_proto(model) == before
     constants = [node for node in made.graph.node if node.op_type == "Constant"]
     assert [node.attribute[0].t.name for node in constants] == [""]
+
+
+def test_a_model_of_another_purpose_is_warned_of(model):
+    """A train step, which needs a loss scale; and what another half type has rounded before."""
+    step = onnx.ModelProto()
+    step.CopyFrom(model)
+    step.metadata_props.add(key="amp_rewrite.train.loss", value="y")
+    (line,) = [line for line in rewrite(step).report.warnings if "train step" in line]
+    assert line.endswith("which needs a loss scale: `amp-rewrite train` inserts it")
+    half = rewrite(model).model
+    lines = rewrite(half, Options(half=BFLOAT16)).report.warnings
+    assert "the model was half before: bfloat16 rounds what another type has rounded" in lines
+    assert not [line for line in rewrite(model).report.warnings if "half before" in line or "train" in line]

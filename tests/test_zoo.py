@@ -299,6 +299,13 @@ def test_a_wrong_manifest_is_one_line(text, problem, tmp_path):
     assert str(tmp_path / "zoo.yaml") in str(raised.value)
 
 
+def test_flags_are_words_or_a_line_of_them(models, tmp_path):
+    """From Python, as on the command line."""
+    zoo = amp_rewrite.rewrite_zoo(models, tmp_path / "out", "--to bfloat16 --skip=verify")
+    assert {each.status for each in zoo.rows} == {Status.NOT_COMPARED}
+    assert json.loads((tmp_path / "out" / zoo.rows[0].report).read_text())["half"] == "bfloat16"
+
+
 def test_bad_input_is_one_line(models, tmp_path):
     """Before anything is written."""
     out = tmp_path / "out"

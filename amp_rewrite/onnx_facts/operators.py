@@ -7,7 +7,7 @@ another is named.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 REARRANGES = frozenset(
     "Cast DepthToSpace Dropout Expand Flatten Identity Reshape SpaceToDepth Squeeze Tile Transpose "
@@ -161,18 +161,11 @@ LARGEST_ZERO = 1 << 24
 CASTS = frozenset({("", "Cast"), ("", "CastLike")})
 """Operators that change the element type and nothing else, with their domains."""
 
-_NO_ARITHMETIC = CASTS | {
-    *(("", name) for name in "BitCast Constant DequantizeLinear DynamicQuantizeLinear".split()),
-    *(("", name) for name in "ConvInteger MatMulInteger QuantizeLinear Shape Size".split()),
-    *(
-        ("com.microsoft", name)
-        for name in "DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul".split()
-    ),
-    *(
-        ("com.microsoft", name)
-        for name in "MatMulInteger16 MatMulIntegerToFloat MulInteger QAttention".split()
-    ),
-    *(("com.microsoft", name) for name in "QGemm QuantizeLinear".split()),
+_NO_ARITHMETIC: Mapping[str, Sequence[str]] = {
+    "": """BitCast Cast CastLike Constant ConvInteger DequantizeLinear DynamicQuantizeLinear MatMulInteger
+        QuantizeLinear Shape Size""".split(),
+    "com.microsoft": """DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul MatMulInteger16
+        MatMulIntegerToFloat MulInteger QAttention QGemm QuantizeLinear""".split(),
 }
 
 
@@ -180,4 +173,4 @@ def has_arithmetic(domain: str, op_type: str) -> bool:
     """Return whether an operator computes with floats: no conversion, quantised arithmetic, Constant, or
     shape query does.
     """
-    return (domain, op_type) not in _NO_ARITHMETIC and not op_type.startswith("QLinear")
+    return op_type not in _NO_ARITHMETIC.get(domain, ()) and not op_type.startswith("QLinear")
