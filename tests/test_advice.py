@@ -178,9 +178,9 @@ def test_a_device_that_gains_nothing(path):
     """Nothing is padded for such a device, and the exit code is still 0."""
     flags = ("--show", "advice", "--device")
     (line,) = run("explain", path, *flags, "old,10/10,0.3")
-    assert line.startswith("device old has no Tensor Cores for float16")
+    assert line.startswith("old has no Tensor Cores for float16")
     (line,) = run("explain", path, *flags, "t4", "--to", "bfloat16")
-    assert line.startswith("device t4 has no Tensor Cores for bfloat16")
+    assert line.startswith("t4 has no Tensor Cores for bfloat16")
 
 
 def test_advice_in_the_reports(path, tmp_path):

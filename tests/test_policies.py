@@ -75,7 +75,7 @@ def advice(shortfall="", paddings=(), dims=()):
 
 def test_the_device_check():
     """It says whether the device gains, and which sizes do not fit."""
-    assert list(advice().hints()) == ["device h200 has Tensor Cores for float16"]
+    assert list(advice().hints()) == ["h200 has Tensor Cores for float16"]
     assert list(advice("it gains nothing").hints()) == ["it gains nothing"]
     padding = Padding("MatMul", ("a", "b"), (Dimension("inner dimension", 30, 32),), None)
     assert list(advice(paddings=(padding,), dims=("batch",)).hints())[1:] == [
@@ -91,7 +91,7 @@ def test_the_batch_counts_in_a_train_step(tmp_path):
     done = run("train", tmp_path / "m.onnx", "-o", tmp_path / "t.onnx")
     assert done.exit_code == 0, done.output
     assert "30 -> 32" in done.output
-    assert "device h200 has Tensor Cores" in done.output
+    assert "device   h200 has Tensor Cores" in done.output
 
 
 def test_the_policy_on_the_command_line(tmp_path):

@@ -108,7 +108,7 @@ class Advice:
         In a train step the batch is among them: it is the inner dimension of the products that give
         gradients.
         """
-        yield self.shortfall or f"device {self.device} has Tensor Cores for {self.half}"
+        yield self.shortfall or f"{self.device} has Tensor Cores for {self.half}"
         if self.paddings:
             dimensions = [dimension for padding in self.paddings for dimension in padding.dimensions]
             sizes = list(dict.fromkeys(f"{each.size:,} -> {each.padded:,}" for each in dimensions))
@@ -125,7 +125,7 @@ def advise(flop_count: FlopCount, decisions: Decisions, half: str, device: Devic
     No padding is advised for a device that gains no speed from half.
     """
     nodes: set[Hashable] = {decision.node for decision in decisions.all if decision.is_half}
-    lacks = f"device {device.name} has no Tensor Cores for {half}"
+    lacks = f"{device.name} has no Tensor Cores for {half}"
     gains = "products gain no speed from it, but use less memory"
     shortfall = "" if device.is_fast(half) else f"{lacks}: {gains}"
     return Advice(
