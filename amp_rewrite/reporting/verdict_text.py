@@ -29,7 +29,8 @@ def describe(verdict: Verdict) -> str:
 def in_short(verdict: Verdict) -> str:
     """Return the verdict in a few words."""
     if verdict.ok:
-        return "PASS: verified against the original"
+        other = "; it would fail on other inputs (see below)" if any(warnings(verdict)) else ""
+        return f"PASS: verified against the original{other}"
     if verdict.is_made_up:
         return "inconclusive: too far from the original, on made-up inputs"
     if verdict.signature:
