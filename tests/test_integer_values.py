@@ -6,7 +6,7 @@ from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.options import Options
 from tests.text import agree, becomes, in_half, kept, model, rewritten
 
-WHY = "it carries positions, counts or other whole numbers, and float16 is exact to 2048 only"
+WHY = "it carries positions or other whole numbers, and float16 is exact to 2048 only"
 WAYS = {
     "an outer product as an angle": (
         """g (int64[4,1] p) => (float[4,4] y) <float[4,4] w, float[1,4] inv> {

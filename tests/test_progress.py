@@ -54,6 +54,14 @@ def model(tmp_path):
     return tmp_path / "m.onnx"
 
 
+STEPS = [
+    "verify: opening the original (1 of 3)",
+    "verify: opening the result (2 of 3)",
+    "verify: running both (3 of 3)",
+]
+"""The steps of a comparison, each of which takes long for a large model."""
+
+
 def counts(stage, total):
     """The counts of a stage whose steps are drawn one by one."""
     return [(stage, done, total) for done in range(total)]
@@ -63,14 +71,15 @@ def test_samples_are_counted(model, shown):
     """Those of a comparison, and those in which values are observed; a single one is not."""
     assert run("verify", model, model, "--samples", "3").exit_code == 0
     assert shown[0] == "verify"
-    assert shown[1:4] == counts("verify", 3)
+    assert shown[1:4] == STEPS
+    assert shown[4:7] == counts(STEPS[-1], 3)
     del shown[:]
     assert run(model, "--samples", "3", "--observe", "always").exit_code == 0
     assert [told for told in shown if told[0] == "observe"] == [("observe", done, 3) for done in (1, 2, 3)]
-    assert set(counts("verify", 3)) < set(shown)
+    assert set(counts(STEPS[-1], 3)) < set(shown)
     del shown[:]
     assert run("verify", model, model).exit_code == 0
-    assert shown == ["verify", "blame"]
+    assert shown == ["verify", *STEPS, "blame"]
 
 
 @pytest.mark.parametrize("command", [[], ["tune"]], ids=["rewrite", "tune"])

@@ -14,7 +14,7 @@ import click
 from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
 from amp_rewrite.cli.flag_builders import choice, grouped, number, repeatable, switch
 from amp_rewrite.cli.input_flags import custom_ops_flag, naming_sizes
-from amp_rewrite.cli.progress import counted
+from amp_rewrite.cli.progress import counted, tell
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.policy.targets import Accumulation
@@ -184,7 +184,7 @@ class ComparisonFlags:
         io: IOTypes = IOTypes.KEEP,
         progress: Progress | None = None,
     ) -> Verdict:
-        """Return the verdict on all samples; `progress` shows how many are done.
+        """Return the verdict on all samples; `progress` shows the steps, and how many samples are done.
 
         Raises MissingPackageError, ModelError and FeedError when the models cannot be run.
         """
@@ -199,6 +199,7 @@ class ComparisonFlags:
                 device=self.provider,
                 accumulate=self.accumulate,
                 libraries=self.libraries,
+                on_step=lambda step: tell(progress, f"verify: {step}"),
             )
         return replace(verdict, signature=tuple(map(in_flags, verdict.signature)))
 

@@ -83,7 +83,7 @@ _WORDS: Mapping[Reason, str] = {
     Reason.ABSORPTION: (
         "{number:.6g} in {value} absorbs what it is added to: {half} has steps of {limit:g} there"
     ),
-    Reason.INTEGER: "it carries positions, counts or other whole numbers, and {half} is exact to {limit} only",
+    Reason.INTEGER: "it carries positions or other whole numbers, and {half} is exact to {limit} only",
     Reason.TO_ANGLE: "angle of a Sin or Cos from inputs of the model: half would lose fractions of a turn",
     Reason.CANCELLATION: "its terms may be much larger than their sum, and half would round off what is left",
     Reason.GAUSSIAN: "distance to a grid inside a Gaussian: half would lose the sub-pixel part",

@@ -5,7 +5,7 @@ or on WebGPU, which computes in half.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -364,10 +364,15 @@ def verify_trials(
     device: Device | str | None = None,
     accumulate: Accumulation = Accumulation.FLOAT,
     libraries: Libraries = (),
+    on_step: Callable[[str], object] = lambda _: None,
 ) -> Verdict:
-    """Return the verdict of `verify` on the best-conditioned trial; raise as `verify`."""
+    """Return the verdict of `verify` on the best-conditioned trial; raise as `verify`.
+
+    `on_step` is called with a description of each of the three steps, which take long for large models.
+    """
     models = run_arguments.model("original", original), run_arguments.model("rewritten", rewritten)
     where = run_arguments.device(device)
+    on_step("opening the original (1 of 3)")
     with emulation.reference(models[0], sessions.reference(where), libraries) as reference:
         float32, before = reference.model, reference.session
         source = trials[0].source if before.get_inputs() else FROM_CALLER
@@ -376,6 +381,7 @@ def verify_trials(
         )
         try:
             remaining: list[ir.Node] = []
+            on_step("opening the result (2 of 3)")
             with emulated(
                 models[1], where, late=True, accumulate=accumulate, remaining=remaining
             ) as runnable:
@@ -394,6 +400,7 @@ def verify_trials(
                     how = f"{blank.how}; an error of at most {effective.error:g}, as of {half.name}"
                     bounds, blank = effective, replace(blank, how=how)
                 pair = Pair(before, after, half, bounds, metrics, noise, _is_large(float32))
+                on_step("running both (3 of 3)")
                 return blank if differences else judge(blank, pair, trials)
         except RewrittenRunError as error:
             cause = str(error)
