@@ -37,8 +37,9 @@ from amp_rewrite.model import writing
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy.named_policies import FLOAT32, Policy
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.reporting import terminal
+from amp_rewrite.reporting import summary, terminal
 from amp_rewrite.rewriting import result_checks
+from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.training import comparing, scaled_step, spec, steps
@@ -269,8 +270,23 @@ def train(
     terminal.print_device_check(console, policy, advise)
     if dry_run:
         terminal.print_lines(console, scaled_step.details(step))
+    if written is not None:
+        _print_conclusion(console, report, compared, str(written))
     verdict_ok = compared.ok if isinstance(compared, StepComparison) else None
     exit_codes.end_rewrite(valid=report.ok, verdict_ok=verdict_ok, required=bool(require) and not dry_run)
+
+
+def _print_conclusion(
+    console: Console, report: Report, compared: StepComparison | AmpRewriteError | None, result: str
+) -> None:
+    """Print the last lines: the verdict, sizes, the largest error of a loss, and the predicted speed."""
+    clauses, label = [summary.sizes(report)], "not compared"
+    if isinstance(compared, StepComparison):
+        label, error = compared.verdict, max(step.error for step in compared.steps)
+        clauses.append(f"largest error of the loss {error:.1e} (limit {compared.bounds.loss:g})")
+    speed = [summary.speed(report.prediction)] if report.prediction and not report.gated else []
+    label = label if report.ok else "FAIL"
+    terminal.print_conclusion(console, label, terminal.Subject(result, clauses, speed))
 
 
 def _refuse_contradictions(*, dry_run: bool, output: Path | None, html: Path | None) -> None:
