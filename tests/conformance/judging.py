@@ -83,8 +83,8 @@ def _judge(case, asked, runtime, seen):
     if again != once:
         return Judged(Outcome.UNSTABLE)
     judged = _compared(case, once, runtime)
-    nodes = analyses[0].report().nodes
-    idle = judged.outcome is Outcome.GOOD and not nodes.half + nodes.mixed
+    has_half = any(analyses[0].painting.halves)
+    idle = judged.outcome is Outcome.GOOD and not has_half
     return Judged(Outcome.IDLE) if idle else judged
 
 
