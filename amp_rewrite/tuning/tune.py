@@ -297,12 +297,11 @@ def tune(
     plans are confirmed on all of them, or only on the samples in `fresh`. The number of runs depends on the
     model alone, so that the same samples give the same plan; with a `budget` in seconds instead, at least
     half of it for the search itself, it returns the best plan by then. No plan is worse than the default one;
-    where none passes, `is_met` is False and the nearest is returned.
-
-    Apply it with rewrite(model, replay=tuned.plan). `observed` and `imprecise_outputs` are those of
-    `rewrite`; `watch` is called with every step. The workers of an `executor` (concurrent.futures) run a
-    sample each, and have to see the same files. `custom_ops` are the libraries of the model's custom
-    operators. `device` is where `verify` judges. With `steps`, samples make sequences as in `verify`.
+    where none passes, `is_met` is False. Apply it with rewrite(model, replay=tuned.plan). `observed` and
+    `imprecise_outputs` are those of `rewrite`; `watch` is called with every step. The workers of an
+    `executor` (concurrent.futures) run a sample each, and have to see the same files. `custom_ops` are the
+    libraries of the model's custom operators. `device` is where `verify` judges. With `steps`, samples make
+    sequences as in `verify`.
 
     Raises MissingPackageError without onnxruntime, ModelError and FeedError if the model does not run, or a
     sample does not fit, OptionError for invalid arguments, and WorkerError where a worker ends before its
