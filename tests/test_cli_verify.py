@@ -449,10 +449,11 @@ ANGLE = """<ir_version: 9, opset_import: ["": 17]> g (float[8, 8] x) => (float[8
 """What half loses in `much` is small beside its value, and is an angle."""
 
 
-def test_half_inputs_and_outputs_name_the_flag_that_takes_them(model):
+@pytest.mark.parametrize("to", ["float16", "bfloat16"])
+def test_half_inputs_and_outputs_name_the_flag_that_takes_them(model, to):
     """Types that differ are no comparison; with the flag they are."""
-    half = model.with_name("model_fp16.onnx")
-    run(model, "--io", "half", "--skip=verify", "-q")
+    half = model.with_name("half.onnx")
+    run(model, "-o", half, "--to", to, "--io", "half", "--skip=verify", "-q")
     pair = ("verify", model, half, *data(model, "small"))
     done = run(*pair)
     assert (done.exit_code, done.output.splitlines()[-1][:15]) == (1, "next  add --io ")

@@ -79,9 +79,7 @@ input_flags = grouped(_FLAGS, "data", _data)
 """A decorator that adds these flags to a command and passes them as `Data` in `data`."""
 
 COUNTED = (
-    repeatable(
-        "--data", "PATH", "Inputs: open dimensions count with their sizes; train compares on them.", type=PATH
-    ),
+    repeatable("--data", "PATH", "Inputs, whose sizes open dimensions count with.", type=PATH),
     repeatable(
         "--dim",
         "NAME=SIZE",

@@ -10,6 +10,7 @@ from typing import Any
 
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.rewrite_job import RewriteJob
+from amp_rewrite.numerics.half import BY_NAME
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import Level
 from amp_rewrite.reporting import verdict_text
@@ -93,7 +94,7 @@ def of_comparison(verdict: Verdict, original: Path, rewritten: Path) -> Iterator
         half_io = "--io half " if hint.startswith("--keep-io") else ""
         command = f"amp-rewrite {model} {half_io}{hint}   # not tried"
         yield command if hint.startswith("--keep") else hint
-    if any("is tensor(float16), and was" in fault for fault in verdict.signature):
+    if any(f"is tensor({half}), and was" in fault for half in BY_NAME for fault in verdict.signature):
         yield "--io half   # compares half inputs and outputs as well"
     if verdict.is_far:
         yield f"amp-rewrite tune {model}   # searches for what to keep in float32"

@@ -1,4 +1,6 @@
-"""The painting: a colour for every unit, with the rule that gave it and the unit that caused it."""
+"""The painting: a colour for every unit, with the rule that gave it and the unit that caused it; and the ties
+of units that share a colour.
+"""
 
 from __future__ import annotations
 
