@@ -83,7 +83,7 @@ def carry_out(
         comparison = write(
             pages.page(job.model, outcome.result.report, page_evidence, Path(outcome.result.model))
         )
-    return partial(_print_result, job, _settled(job, outcome, comparison))
+    return partial(_print_result, job, *_settled(job, outcome, comparison))
 
 
 def _save_plan(path: Path, analysis: Analysis) -> None:
@@ -149,8 +149,11 @@ def _latencies(job: RewriteJob, result: Result[Any]) -> Bench | None:
     return None if isinstance(bench, AmpRewriteError) else bench
 
 
-def _settled(job: RewriteJob, outcome: Outcome, placement: Comparison | None) -> Outcome:
-    """Write the outcome as JSON, commit all files, and return the outcome with the path of its model.
+def _settled(
+    job: RewriteJob, outcome: Outcome, placement: Comparison | None
+) -> tuple[Outcome, Coverage | None]:
+    """Write the outcome as JSON, commit all files, and return the outcome with the path of its model, and the
+    coverage of that, if it was measured.
 
     Raises TimeLimitError where the time limit expired before a verdict that justifies replacing a file, and
     EngineError where the job asks for a result that TensorRT compiles, and this one it refuses.
@@ -161,6 +164,7 @@ def _settled(job: RewriteJob, outcome: Outcome, placement: Comparison | None) ->
         tell(job.progress, "compile")
         result = Path(outcome.result.model)
         job.engines.append(tensorrt.compile_result(job.model, result, job.options.dims.dims))
+    coverage = None
     if job.files.report is not None:
         advice = _advise(job, outcome)
         tuned = {"tuning": outcome.tuned.to_json()} if outcome.tuned else {}
@@ -170,7 +174,7 @@ def _settled(job: RewriteJob, outcome: Outcome, placement: Comparison | None) ->
         extras = {**flops, **_json_extras(advice, placement, job.seen), **tuned, **engine}
         _write_json(job.files.report, report, verdict, not_verified(job, verdict), extras)
     model = staging.current().commit(outcome.result.model)
-    return replace(outcome, result=replace(outcome.result, model=model))
+    return replace(outcome, result=replace(outcome.result, model=model)), coverage
 
 
 def _advise(job: RewriteJob, outcome: Outcome) -> Advice:
@@ -190,7 +194,7 @@ def refuse_unjudged(limit: TimeLimit, verdict: Verification, result: Path) -> No
         )
 
 
-def _print_result(job: RewriteJob, outcome: Outcome) -> None:
+def _print_result(job: RewriteJob, outcome: Outcome, coverage: Coverage | None) -> None:
     """Print the report on a committed result and set the exit code."""
     console = Console(quiet=job.is_quiet)
     report, verdict = outcome.result.report, outcome.verification
@@ -212,7 +216,7 @@ def _print_result(job: RewriteJob, outcome: Outcome) -> None:
     if not loud.quiet:
         is_open = isinstance(verdict, Verdict) and not verdict.is_made_up
         is_bad = not valid or (job.required and not is_open)
-        _print_conclusion(loud, job, outcome, reason, is_valid=not is_bad)
+        _print_conclusion(loud, job, outcome, reason, coverage, is_valid=not is_bad)
     terminal.print_hints(loud, next_steps.after(job, outcome, is_bad=bad))
     comparison_flags.refuse_failed(verdict)
     exit_codes.end_rewrite(valid=valid, verdict_ok=verdict_ok, required=job.required)
@@ -258,19 +262,28 @@ def _coverage(result: Any, dims: Dims) -> Coverage | None:
         return None
 
 
-def _in_half(coverage: Coverage, half: str) -> str:
-    """Return the share of FLOPs in half, of those that are known."""
-    unknown = any(node.precision is not counts.Precision.OTHER for node in coverage.unknown)
-    return f"{sentences.share(coverage.flops.share or 0.0)} of {'known ' if unknown else ''}FLOPs in {half}"
+def _in_half(coverage: Coverage, half: str) -> Iterator[str]:
+    """Yield the share of FLOPs in half, of those that are known, if any are."""
+    if (share := coverage.flops.share) is not None:
+        unknown = any(node.precision is not counts.Precision.OTHER for node in coverage.unknown)
+        yield f"{sentences.share(share)} of {'known ' if unknown else ''}FLOPs in {half}"
 
 
 def _print_conclusion(
-    console: Console, job: RewriteJob, outcome: Outcome, reason: str, *, is_valid: bool
+    console: Console,
+    job: RewriteJob,
+    outcome: Outcome,
+    reason: str,
+    coverage: Coverage | None,
+    *,
+    is_valid: bool,
 ) -> None:
     """Print the comparison and the last lines: the verdict, sizes, FLOPs, the largest error, the speed."""
     report, verdict, result = outcome.result.report, outcome.verification, outcome.result.model
-    coverage = None if report.obstacle is not None else _coverage(result, job.options.dims.dims)
-    in_half = [] if coverage is None or coverage.flops.share is None else [_in_half(coverage, report.half)]
+    in_half: list[str] = []
+    if report.obstacle is None:
+        coverage = coverage or _coverage(result, job.options.dims.dims)
+        in_half += [] if coverage is None else _in_half(coverage, report.half)
     speed = [summary.speed(report.prediction)] if report.prediction and not report.gated else []
     sizes = [summary.sizes(report)] if reason != NOTHING_CHANGED else []
     subject = Subject(str(result), (*sizes, *in_half), speed)
