@@ -10,7 +10,6 @@ the offset again, and the absorbed digits are missing.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -28,12 +27,15 @@ _SUMS = frozenset(("Add", "Sub", "Sum"))
 _BIASED = frozenset("Conv ConvTranspose FusedConv FusedGemm Gemm".split())
 _NORMS = frozenset("BatchNormalization GroupNormalization InstanceNormalization LayerNormalization".split())
 """Operators with a bias at port 2; a norm adds it to values of the size of its input 1."""
+_CHANNEL = {"ConvTranspose": 1, "FusedGemm": 1, "Gemm": 1, "MatMul": 1}
+"""Axis of a product's weights that its output shares; 0 for convolutions."""
 _BESIDE = 16.0
 """Ratio of an offset to the rest above which only 128 of float16's 2,048 steps remain for the rest: the error
 of the output about its mean is then half of the tolerance of a verdict, in any half type.
 """
 _MOST = 1 << 24
 """Maximum number of elements of a tensor whose values are inspected; those of larger ones count as 1."""
+_ONE = np.ones(1)
 
 
 def find(constant: Constant, context: Context) -> Findings:
@@ -43,38 +45,33 @@ def find(constant: Constant, context: Context) -> Findings:
     fit, half = constant.fit, context.half
     if fit.overflowing or not fit.magnitude:
         return NONE
-    least = max(fit.low, -fit.high)
-    if least < half.integers and not any(
-        u.unit in context.ending or _moves(u, context) for u in constant.uses
-    ):
-        return NONE
-    uses = propagate(context.graph, constant.uses, lambda use: 0.0 if _moves(use, context) else None).uses
-    offsets = {
-        use.unit: _offset(use, constant, context.node(use.unit)) for use in uses if use.unit in context.ending
-    }
-    evidence = {unit: _evidence(constant, context, offset) for unit, offset in offsets.items() if offset}
-    if least >= half.integers:
-        sums = [use.unit for use in constant.uses if context.node(use.unit).op_type in _SUMS]
-        evidence |= dict.fromkeys(sums, _evidence(constant, context, least))
-    return evidence
+
+    def moved(use: UnitUse) -> float | None:
+        is_moved = use.port == 0 and context.node(use.unit).op_type in REARRANGES | SELECTS
+        return 0.0 if is_moved else None
+
+    def evidence(number: float) -> Evidence:
+        step = 2.0 ** (math.floor(math.log2(number)) + 1) / half.integers
+        return constant.evidence(Reason.ABSORPTION, half, number, step)
+
+    direct = {use.unit for use in constant.uses}
+    uses = propagate(context.graph, constant.uses, moved).uses if context.ending else ()
+    offsets = {use.unit: _offset(use, constant, context) for use in uses if use.unit in context.ending}
+    findings = {unit: evidence(offset) for unit, offset in offsets.items() if offset}
+    if (least := max(fit.low, -fit.high)) >= half.integers:
+        sums = [unit for unit in direct if context.node(unit).op_type in _SUMS]
+        findings |= dict.fromkeys(sums, evidence(least))
+    return findings
 
 
-def _moves(use: UnitUse, context: Context) -> bool:
-    return use.port == 0 and context.node(use.unit).op_type in REARRANGES | SELECTS
-
-
-def _evidence(constant: Constant, context: Context, number: float) -> Evidence:
-    step = 2.0 ** (math.floor(math.log2(number)) + 1) / context.half.integers
-    return constant.evidence(Reason.ABSORPTION, context.half, number, step)
-
-
-def _offset(use: UnitUse, constant: Constant, node: ir.Node) -> float:
+def _offset(use: UnitUse, constant: Constant, context: Context) -> float:
     """Return the largest number that is large relative to the other term in a channel; 0 if there is none."""
+    node = context.node(use.unit)
     others = [value for port, value in enumerate(node.inputs) if port != use.port and value is not None]
     if node.op_type in _SUMS and len(others) == 1:
         size = _size(others[0])
     elif use.port == 2 and node.op_type in _BIASED | _NORMS:
-        size = _output_magnitude(node)
+        size = _output_size(node)
     else:
         return 0.0
     offset = _channels(constant.value)
@@ -83,50 +80,40 @@ def _offset(use: UnitUse, constant: Constant, node: ir.Node) -> float:
     return float(np.max(np.where(offset >= _BESIDE * size, offset, 0.0)))
 
 
-def _size(value: ir.Value) -> NDArray[Any]:
+def _size(value: ir.Value) -> NDArray[np.float64]:
     """Return the magnitude of a value by channel: the constant that scales it last, or its producer's."""
     node = source(value, moves).producer()
     if node is None or node.op_type not in ("Div", "Mul"):
-        return _ONE if node is None else _output_magnitude(node)
-    scales = [each for each in node.inputs[node.op_type == "Div" :] if stored_as(each) is not None]
-    scale = _channels(scales[0]) if scales else _ONE
-    return scale if node.op_type == "Mul" else 1 / np.maximum(scale, _TINY)
+        return _ONE if node is None else _output_size(node)
+    scales = [_channels(each) for each in node.inputs[node.op_type == "Div" :] if stored_as(each) is not None]
+    scale = scales[0] if scales else _ONE
+    return scale if node.op_type == "Mul" else 1 / np.maximum(scale, np.finfo(np.float64).tiny)
 
 
-def _output_magnitude(node: ir.Node) -> NDArray[Any]:
+def _output_size(node: ir.Node) -> NDArray[np.float64]:
     """Return the magnitude of a norm's or product's output by channel, for data of about 1; 1 for others."""
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     if node.op_type in _NORMS:
         return _channels(weight)
     channel = _CHANNEL.get(node.op_type, 0)
-    array = _numbers(weight) if node.op_type in _BIASED | _CHANNEL.keys() else None
-    if array is None or array.ndim <= channel:
+    array = _numbers(weight) if node.op_type in _BIASED | _CHANNEL.keys() else _ONE[0]
+    if array.ndim <= channel:
         return _ONE
     axis = channel if not schema.integer(node, "transB") else 0
     return np.sqrt(np.square(array).sum(axis=tuple(other for other in range(array.ndim) if other != axis)))
 
 
-_ONE, _TINY = np.ones(1), float(np.finfo(np.float64).tiny)
-_CHANNEL = {"ConvTranspose": 1, "FusedGemm": 1, "Gemm": 1, "MatMul": 1}
-"""Axis of a product's weights that its output shares; 0 for convolutions."""
-
-
-def _channels(value: ir.Value | None) -> NDArray[Any]:
+def _channels(value: ir.Value | None) -> NDArray[np.float64]:
     """Return the magnitudes of a stored value along the one axis on which it varies; the largest where it
-    varies on several, as a table of positions does, and 1 where it is unknown.
+    varies on several, as a table of positions does.
     """
-    array = _numbers(value)
-    if array is None or not array.size:
-        return _ONE
-    varying = [axis for axis in range(array.ndim) if (array != np.take(array, [0], axis)).any()]
-    if len(varying) > 1:
-        return np.abs(array).max(keepdims=True).reshape(1)
-    slices = tuple(slice(None) if axis in varying else slice(1) for axis in range(array.ndim))
-    return np.abs(array[slices]).reshape(-1)
+    array = np.abs(_numbers(value))
+    varying = [axis for axis in range(array.ndim) if (array != array.take([0], axis)).any()]
+    others = tuple(axis for axis in range(array.ndim) if len(varying) > 1 or axis not in varying)
+    return array.max(axis=others).reshape(-1)
 
 
-def _numbers(value: ir.Value | None) -> NDArray[Any] | None:
+def _numbers(value: ir.Value | None) -> NDArray[np.float64]:
     tensor = stored_as(value)
-    if tensor is None or tensor.dtype != ir.DataType.FLOAT or math.prod(dims(tensor)) > _MOST:
-        return None
-    return numbers(tensor).astype(np.float64)
+    size = math.prod(dims(tensor)) if tensor is not None and tensor.dtype == ir.DataType.FLOAT else 0
+    return numbers(tensor).astype(np.float64) if tensor is not None and 0 < size <= _MOST else _ONE

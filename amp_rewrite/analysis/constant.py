@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.propagation import UnitUse, reach
 from amp_rewrite.analysis.units import UnitGraph, read_by
-from amp_rewrite.model import patterns
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_facts.operators import CONTROL_FLOW, MOVERS
@@ -23,8 +22,6 @@ NONE: Findings = {}
 CARRY_HUGE = MOVERS | {"Add", "Neg", "Sub"}
 _KEEP_OFFSET = MOVERS - CONTROL_FLOW | frozenset("Cast Clip Div LeakyRelu Mul Neg Relu".split())
 """Operators that preserve the ratio of an offset to the rest: Mul and Div if one operand is constant."""
-_SQUARES = 8.0
-"""Exponent that nested squares add up to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +52,6 @@ class Context:
     def node(self, unit: int) -> ir.Node:
         """Return the node of a unit."""
         return self.graph.units[unit].node
-
-    @functools.cached_property
-    def dividends(self) -> Mapping[ir.Value, float]:
-        """The largest magnitude of each constant that is a dividend."""
-        return {
-            value: fit.magnitude
-            for value, fit in self.fits.items()
-            if any(site.port == 0 and self.node(u).op_type == "Div" for u, site in self.graph.uses[value])
-        }
-
-    @functools.cached_property
-    def least_harmless_divisor(self) -> float:
-        """The least divisor for which no constant dividend, or 1, overflows, nor does any power of it."""
-        largest = max((1.0, *self.dividends.values()))
-        exponents = (patterns.scalar(self.node(u).inputs[1]) for u in self.graph.by_operator.get("Pow", ()))
-        powers = max((_SQUARES, *(-each for each in exponents if each is not None)))
-        return (largest / self.half.largest) ** (1 / powers) if largest < self.half.largest else float("inf")
 
     @functools.cached_property
     def ending(self) -> frozenset[int]:

@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis import (
     accumulators,
-    cancellation,
     flows,
     long_sums,
     observed,
@@ -122,8 +121,7 @@ def _findings(
         runtimes.faults(graph) if is_onnxruntime else {},
         value_ranges.findings,
         flows.check(graph, value_ranges.fits, options.half),
-        cancellation.check(graph, value_ranges.fits, options.half),
-        accumulators.check(graph, options.half),
+        accumulators.check(graph),
         runtimes.quantised(graph, options, value_ranges.findings),
         observed.check(graph, observations, value_ranges, options.half),
         outputs.faint_outputs(graph, faint, options),

@@ -1,7 +1,6 @@
 """Values that are sensitive to absolute error, however large they are: half has steps of 1/16 at 100.
 
     angles      Sin(points @ frequencies)                        from inputs of the model
-    gaussians   Exp(-(points - grid)**2)                         from a grid, and from inputs
     spectra     Log(Clip(re * re + im * im, 1e-10))              from inputs, which may be faint
     integers    Cast(positions) * frequencies                    from integers, or up to integers
     pixels      GridSample(x, grid + flow)                       up to pixel coordinates
@@ -29,7 +28,6 @@ from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_facts.operators import (
     ARITHMETIC,
     AVERAGES,
-    BOUNDS,
     CONTROL_FLOW,
     COORDINATES,
     LIMITS,
@@ -47,18 +45,12 @@ _CARRY = MOVERS | ARITHMETIC | {"Cast"}
 _TO_ANGLES = _CARRY | PRODUCTS
 _SQUARES = frozenset(("ReduceL2", "ReduceSumSquare"))
 _OF_INPUTS = (_TO_ANGLES | TRANSFORMS | _SQUARES | AVERAGES) - CONTROL_FLOW
-_TO_EXP = (
-    _CARRY - CONTROL_FLOW - {"Abs", "Ceil", "Clip", "Floor", "Mod", "Range", "Round", "Sign", "Sqrt"}
-) | {"Exp", "ReduceSum"}
-_SCALE = BOUNDS | (MOVERS - CONTROL_FLOW) | {"Abs", "Add", "Cast", "Div", "Mul", "Neg", "Pow"}
 _ANGLES = ("Cos", "Sin")
 _BOUNDED = LIMITS.keys() - {"Exp"} | {"Sign"}
 _POINT = 4
 """Contracted size of a product that transforms a point in homogeneous coordinates; one that computes angles
 of a point has fewer terms, one of features has more.
 """
-_GRID = 32.0
-"""Least magnitude that makes a constant a grid: from there on, half has steps of 1/32."""
 _FLOOR = 2.0**-10
 """Least addend or lower bound of a power that masks the rounding error of half."""
 _EXACT = (ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.UINT8)
@@ -81,7 +73,6 @@ def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping
         (Reason.INTEGER, flows.to_pixels),
         (Reason.INTEGER, flows.from_integers),
         (Reason.TO_ANGLE, flows.to_angles),
-        (Reason.GAUSSIAN, flows.of_gaussians),
         (Reason.SPECTRUM, flows.of_spectra),
     ):
         evidence = Evidence(Authority.RANGE, reason, limit=half.integers, half=half.name)
@@ -129,22 +120,6 @@ class _Flows:
         ends = set(self._of(*_ANGLES))
         way = reach(ends, self._graph.predecessors.__getitem__, self._is_of_a_point) if ends else ()
         return (*way, *(unit for each in way for unit in self._graph.successors[each] if unit in ends))
-
-    def of_gaussians(self) -> Iterable[int]:
-        """Return the units that subtract a grid and positions where the square of the difference reaches an
-        exponential, that scale either, or compute it from inputs.
-        """
-        graph = self._graph
-        differences = {u for u in self._of("Sub") if u not in graph.spelled} if self._of("Exp") else ()
-        ends = {unit for unit in differences if any(map(self._is_grid, read_by(graph, unit)))}
-        if not ends:
-            return ()
-        way = reach(self._of("Exp"), graph.predecessors.__getitem__, self._leads_to_exponential)
-        squares = self._squares(way, ends)
-        positions = ends & reach(squares, graph.predecessors.__getitem__, way.__contains__).keys()
-        scales = _scaling(value for unit in positions for value in read_by(graph, unit))
-        points = reach(positions, graph.predecessors.__getitem__, self._is_of_points)
-        return (*positions, *points, *graph.of_nodes(scales))
 
     def of_spectra(self) -> Iterable[int]:
         """Return the units that compute the logarithm of a power of inputs, without an addend or lower bound
@@ -260,10 +235,6 @@ class _Flows:
             return before | (_FLOORED if is_high else 0)
         return before if operator in REARRANGES | SELECTS | {"Min"} else before & ~_FLOORED
 
-    def _is_of_points(self, unit: int) -> bool:
-        """Return whether a unit computes coordinates of inputs."""
-        return not self._of_inputs.get(unit, _LAYER) & _LAYER
-
     def _is_of_a_point(self, unit: int) -> bool:
         return not self._of_inputs.get(unit, _LAYER) & (_LAYER | _PROJECTED)
 
@@ -272,32 +243,6 @@ class _Flows:
         through = functools.reduce(lambda bits, unit: bits | self._of_inputs.get(unit, 0), units, 0)
         is_spectrum = through & (_PRODUCT | _SQUARE | _FLOORED) == _PRODUCT | _SQUARE
         return is_spectrum and all(unit in self._of_inputs for unit in units)
-
-    def _is_grid(self, value: ir.Value) -> bool:
-        """Return whether a value is a large constant, or computed from sizes, and not a single number."""
-        fit = self._fits.get(value)
-        is_large = value in self._constants if fit is None else fit.magnitude >= _GRID
-        return is_large and patterns.scalar(value) is None
-
-    def _leads_to_exponential(self, unit: int) -> bool:
-        return self._operators[unit] in _TO_EXP and not self._graph.units[unit].node.domain
-
-    def _squares(self, way: Iterable[int], differences: Collection[int]) -> list[int]:
-        """Return the units that square a difference, scaled or not, as a product of two values."""
-        squares, origins = list[int](), dict[int, int]()
-        for unit in sorted(way):
-            makers = [self._maker(value) for value in read_by(self._graph, unit)]
-            before = [origins.get(maker) if maker is not None else None for maker in makers]
-            labels = {origin for origin in before if origin is not None}
-            if unit in differences or len(labels) > 1:
-                origins[unit] = unit
-            elif labels:
-                origins[unit] = labels.pop()
-                node = self._graph.units[unit].node
-                is_product = self._operators[unit] == "Mul" and None not in before
-                if is_product or patterns.square_of(node) is not None:
-                    squares.append(unit)
-        return squares
 
     def _counting(self) -> Iterator[int]:
         """Return the units that read integers that half may not represent."""
@@ -323,20 +268,6 @@ def _casts_to_integer(node: ir.Node) -> bool:
     typed = schema.of(node)
     to = schema.declared(node, typed) if typed is not None else None
     return to is not None and to.is_integer()
-
-
-def _scaling(values: Iterable[ir.Value]) -> Collection[ir.Node]:
-    """Return the nodes that move, scale, bound or square values, up to an operator that saturates."""
-    nodes, todo = dict[ir.Node, None](), list(values)
-    while todo:
-        node = todo.pop().producer()
-        if node is None or node in nodes or node.domain or node.op_type not in _SCALE | LIMITS.keys():
-            continue
-        nodes[node] = None
-        operands = [each for each in patterns.operands(node) if patterns.scalar(each) is None]
-        if node.op_type not in LIMITS and (len(operands) == 1 or node.op_type in REARRANGES | SELECTS):
-            todo += operands[:1]
-    return nodes
 
 
 class _Integers:

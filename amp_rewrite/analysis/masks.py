@@ -61,9 +61,7 @@ def _masks(use: UnitUse, context: Context) -> bool:
 
 
 def _is_softmax(use: UnitUse, context: Context) -> bool:
-    idiom_part = context.graph.spelled.get(use.unit)
-    operator = idiom_part.operator[1] if idiom_part is not None else effective_op(context.node(use.unit))
-    return operator in _SOFTMAX
+    return effective_op(context.node(use.unit)) in _SOFTMAX
 
 
 def _carries(use: UnitUse, context: Context) -> bool:
@@ -78,7 +76,7 @@ def _keeps_mask(use: UnitUse, context: Context) -> bool:
     """
     node = context.node(use.unit)
     name, inputs = node.op_type, node.inputs
-    if name in _READ_NO_ELEMENT or (use.unit in context.graph.spelled and _is_softmax(use, context)):
+    if name in _READ_NO_ELEMENT:
         return True
     if (port := SOFTMAX_PORTS.get((node.domain, name))) is not None:
         return use.port == port and not any(value.name for value in node.outputs[ATTENTION_RESULTS:])

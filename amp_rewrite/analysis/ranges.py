@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.analysis import absorption, masks, small_constants
+from amp_rewrite.analysis import absorption, floors, masks
 from amp_rewrite.analysis.constant import Constant, Context, beyond, overflow
 from amp_rewrite.analysis.propagation import UnitUse, uses_of
 from amp_rewrite.analysis.units import UnitGraph
@@ -22,10 +22,7 @@ from amp_rewrite.policy.evidence import Evidence
 
 _RULES = (
     absorption.find,
-    small_constants.vanishing_divisor,
-    small_constants.inexact_factor,
-    small_constants.faint_factor,
-    small_constants.large_quotient,
+    floors.find,
 )
 """The rules besides overflow, by precedence: the first with evidence for a unit counts."""
 
@@ -81,7 +78,7 @@ def _look_at(constant: Constant, context: Context, result: Ranges) -> None:
             _keep(dict.fromkeys(mask.units, beyond(constant, context)), result)
         else:
             _keep(overflow(constant, context), result)
-    if small_constants.is_floor_of_norm(constant, context):
+    if floors.is_floor_of_norm(constant, context):
         result.floors.add(constant.value)
         return
     for find in _RULES:

@@ -9,8 +9,6 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from amp_rewrite.analysis.facts import Facts
-from amp_rewrite.analysis.idioms.idiom import Part, Spelled
-from amp_rewrite.analysis.idioms.sums import SUM_OF_SQUARES
 from amp_rewrite.analysis.observed import HEADROOM
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import read_by
@@ -20,7 +18,7 @@ from amp_rewrite.model import patterns
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.model.traversal import varying_values
 from amp_rewrite.numerics.half import FLOAT16, Half
-from amp_rewrite.onnx_facts.operators import MOVERS, PRODUCTS
+from amp_rewrite.onnx_facts.operators import MOVERS
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Level, Options
 
@@ -32,27 +30,15 @@ _DEGREES = (1.0, 4.0)
 
 
 def tame_candidates(facts: Facts) -> Iterator[int]:
-    """Yield the units of operators in _LIMITS that stand for themselves, or for a sum of squares, and that no
-    finding keeps in float32 for their range.
+    """Yield the units of operators in _LIMITS that are no part of an idiom, and that no finding keeps in
+    float32.
     """
     for operator in _LIMITS:
         for unit in facts.graph.by_operator.get(operator, ()):
-            if _is_open(facts.findings.get(unit)) and _is_free(facts.graph.spelled.get(unit), operator):
+            if unit not in facts.findings and unit not in facts.graph.spelled:
                 node = facts.graph.units[unit].node
                 if not node.domain and (operator != "Mul" or _is_square(node)):
                     yield unit
-
-
-def _is_open(finding: Evidence | None) -> bool:
-    """Whether a unit may be tame: no finding keeps it in float32, or one that does not concern its range."""
-    return finding is None or finding.reason in (Reason.CANCELLATION, Reason.NEAR_1)
-
-
-def _is_free(idiom: Spelled | None, operator: str) -> bool:
-    """Whether a list denies a unit for its own computation; a product only as a sum of squares."""
-    if idiom is None:
-        return operator not in PRODUCTS
-    return idiom.part is Part.OUTER and idiom.operator == SUM_OF_SQUARES
 
 
 def _is_square(node: ir.Node) -> bool:
@@ -116,9 +102,7 @@ def _total(node: ir.Node, half: Half, _changing: _Changing) -> tuple[ir.Value | 
 
 
 _LIMITS: Mapping[str, _Limit] = {
-    "Einsum": _total,
     "Exp": _exponent,
-    "MatMul": _total,
     "Mul": _base,
     "Pow": _base,
     "ReduceSum": _total,

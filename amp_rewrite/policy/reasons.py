@@ -75,21 +75,13 @@ _WORDS: Mapping[Reason, str] = {
     Reason.OVERFLOW: "{number:.6g} in {value} is beyond {half}'s {limit:.6g}",
     Reason.ROUNDED: "{number:.3g} in {value} becomes {limit:.3g} in {half}{more}",
     Reason.FAULT: "{text}",
-    Reason.QUOTIENT_OVERFLOW: "{number:.6g} / {limit:.3g}, which {value} admits, is beyond {half}",
-    Reason.FAINT_FACTOR: (
-        "{value} has numbers up to {number:.2g}, where {half} has steps of {limit:.2g}, and what they make "
-        "is multiplied up"
-    ),
     Reason.ABSORPTION: (
         "{number:.6g} in {value} absorbs what it is added to: {half} has steps of {limit:g} there"
     ),
     Reason.INTEGER: "it carries positions or other whole numbers, and {half} is exact to {limit} only",
     Reason.TO_ANGLE: "angle of a Sin or Cos from inputs of the model: half would lose fractions of a turn",
-    Reason.CANCELLATION: "its terms may be much larger than their sum, and half would round off what is left",
-    Reason.GAUSSIAN: "distance to a grid inside a Gaussian: half would lose the sub-pixel part",
     Reason.SPECTRUM: "logarithm of a spectrum of inputs of the model: half would lose what is faint",
     Reason.ACCUMULATED: "it is added up step by step, and half would round it in every step",
-    Reason.NEAR_1: "how far from 0 or 1 something is counts here, and half would round that away",
     Reason.QUANTISED_REGION: "works on quantised data, between DequantizeLinear and QuantizeLinear",
     Reason.SENSITIVE: (
         "rounding it adds about {number:.2g} to the error of the outputs, which may be {limit:.2g}"

@@ -25,13 +25,10 @@ from amp_rewrite.rescaling.regions import Magnitudes, binades
 from amp_rewrite.rescaling.system import System
 from amp_rewrite.rewriting.plan import Rescaled
 
-_OF_RANGE = (Reason.OBSERVED_OVERFLOW, Reason.FAINT_FACTOR)
-"""The reasons for float32 that a power of two may take away."""
-
 
 def without_range(findings: Mapping[int, Evidence]) -> Mapping[int, Evidence]:
-    """Return the findings but for those of range."""
-    return {unit: evidence for unit, evidence in findings.items() if evidence.reason not in _OF_RANGE}
+    """Return the findings without those of observed ranges, which a power of two may take away."""
+    return {unit: each for unit, each in findings.items() if each.reason is not Reason.OBSERVED_OVERFLOW}
 
 
 @dataclass(frozen=True, slots=True)

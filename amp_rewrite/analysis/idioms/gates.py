@@ -1,4 +1,4 @@
-"""Written-out activations, data times a gate that is computed from them; and written-out softmaxes.
+"""Written-out activations: data times a gate that is computed from them.
 
     x * sigmoid(beta * x)                                 Swish, also as SiLU and QuickGelu
     x / (1 + exp(-x)), x * (1 / (1 + exp(-x)))            the same, also of beta * x
@@ -13,15 +13,6 @@ exponential that overflows makes the quotient 0: below -11.1, the threshold in f
 its consumer may distinguish 1.5e-5 from 0, as a logarithm does. Runtimes fuse these nodes into one if they
 have one type. onnxruntime 1.31.1 does so in float32 and float16; patterns that it fuses in float32 but not in
 bfloat16 are computed in float32, where that is fewer nodes.
-
-    d = x - max(x)
-    e = exp(d)                     at most 1
-    s = sum(e)                     at most the number of elements
-    y = e / s, e * (1 / s)         Softmax
-    y = d - log(s)                 LogSoftmax
-    y = max(x) + log(s)            LogSumExp, as safe as the others
-
-Without the maximum an exponential overflows; such a softmax is left to the operator lists.
 """
 
 from __future__ import annotations
@@ -36,12 +27,9 @@ from amp_rewrite.model import patterns
 from amp_rewrite.model.patterns import Match, Pattern, computed, either, number, op, part, steps, var
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.onnx_facts.operators import REARRANGES
-from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.entries import Operator
 
 SWISH: Operator = ("", "Swish")
-SOFTMAX: Operator = ("", "Softmax")
-LOGARITHM: Operator = ("", "LogSoftmax")
 _SPELL: dict[str, Operator] = {
     "Erf": ("", "Gelu"),
     "HardSigmoid": ("", "HardSwish"),
@@ -49,9 +37,8 @@ _SPELL: dict[str, Operator] = {
     "Tanh": ("", "Gelu"),
 }
 _MISH: Operator = ("", "Mish")
-FUSED = frozenset((SWISH, SOFTMAX, LOGARITHM, _MISH, *_SPELL.values()))
+FUSED = frozenset((SWISH, _MISH, *_SPELL.values()))
 """The operators that these idioms spell out."""
-_GATES = FUSED - {SOFTMAX, LOGARITHM}
 _SATURATING = frozenset((*_SPELL, "Exp"))
 """The operators with bounded outputs, or whose overflow makes a quotient 0."""
 _X = var("x")
@@ -137,7 +124,7 @@ def _activation(core: ir.Node, end: ir.Node, pattern: Pattern, half: Half) -> Id
 
 def find_saturated(graph: UnitGraph) -> Iterator[ir.Value]:
     """Yield the values inside of written-out activations on the way to what saturates: they may overflow."""
-    gates = {graph.units[unit].node for unit, part in graph.spelled.items() if part.operator in _GATES}
+    gates = {graph.units[unit].node for unit, part in graph.spelled.items() if part.operator in FUSED}
     saturated: dict[ir.Value, bool] = {}
 
     def saturates(value: ir.Value) -> bool:
@@ -151,78 +138,3 @@ def find_saturated(graph: UnitGraph) -> Iterator[ir.Value]:
         return node in gates and (node.op_type in _SATURATING or all(map(saturates, node.outputs)))
 
     yield from (value for node in gates for value in node.outputs if saturates(value))
-
-
-# Softmaxes.
-
-
-def _keeps_axes(reduction: ir.Node) -> bool:
-    """Return whether the maximum keeps its axes; without them it could be broadcast to other elements."""
-    keep = reduction.attributes.get("keepdims")
-    return keep is None or (not keep.is_ref() and schema.integer(reduction, "keepdims", 1) == 1)
-
-
-_BELOW = op("Exp", op("Sub", _X, op("ReduceMax", _X, where=_keeps_axes)))
-
-
-def find_softmaxes(graph: UnitGraph, half: Half) -> Iterator[Idiom]:
-    """Yield the written-out softmaxes of a model, in a type that holds the sum of that many exponentials.
-
-    In bfloat16, whose steps of 3 % are too coarse for a difference, one that has one result is float32.
-    """
-    for node in graph.nodes_of("Exp"):
-        match = patterns.match(_BELOW, node.outputs[0])
-        if match is None or _is_longer(match.values["x"], half.largest):
-            continue
-        behind = tuple(_behind(node, frozenset(match.nodes)))
-        operator = LOGARITHM if any(node.op_type == "Log" for node in behind) else SOFTMAX
-        nodes, data = tuple(dict.fromkeys((*match.but(), *behind))), match.values["x"]
-        if half is FLOAT16:
-            yield Idiom(operator, data, outer=nodes)
-        elif patterns.are_closed(nodes, nodes[-1]):
-            yield Idiom(operator, data, inner=nodes, result=nodes[-1])
-
-
-def _is_longer(data: ir.Value, largest: float) -> bool:
-    """Return whether an axis of the data is known to be longer than the largest number of the type."""
-    return data.shape is not None and any(isinstance(size, int) and size > largest for size in data.shape)
-
-
-def _behind(exponential: ir.Node, below: frozenset[ir.Node]) -> Iterator[ir.Node]:
-    """Yield the sums of an exponential, and the consumers that divide by them or take their logarithm, in
-    this order, each after the nodes that rearrange its input.
-    """
-    for sums in _readers(exponential, "ReduceSum"):
-        yield from sums
-        quotients = [*_readers(sums[-1], "Div")]
-        for inverses in _readers(sums[-1], "Reciprocal", "Log"):
-            yield from inverses
-            quotients += _readers(inverses[-1], *_ENDS[inverses[-1].op_type])
-        for quotient in quotients:
-            ways = [patterns.match(_MADE, value) for value in patterns.operands(quotient[-1])]
-            others = [way.nodes[:-1] for way in ways if way is not None and way.nodes[-1] in below]
-            if others:
-                yield from (*(node for way in others for node in reversed(way)), *quotient)
-
-
-_ENDS = {"Reciprocal": ("Mul",), "Log": ("Add", "Sub")}
-
-
-def _readers(node: ir.Node, *operators: str) -> Iterator[tuple[ir.Node, ...]]:
-    """Yield the consumers of a node's output with these operators, each after the nodes that rearrange it."""
-    before, waiting = dict[ir.Node, ir.Node](), [node]
-    for at in waiting:
-        for reader in [reader for value in at.outputs for reader, _ in value.uses()]:
-            if reader in before or reader.domain:
-                continue
-            before[reader] = at
-            if reader.op_type in operators:
-                way = [reader]
-                while before[way[0]] is not node:
-                    way.insert(0, before[way[0]])
-                yield tuple(way)
-            elif patterns.rearranges(reader):
-                waiting.append(reader)
-
-
-_MADE = op("Exp ReduceMax Sub")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms import gates, norms, sums
+from amp_rewrite.analysis.idioms import gates, norms
 from amp_rewrite.analysis.idioms.idiom import Alike, Idiom, Part, Spelled
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import patterns, states
@@ -20,23 +20,18 @@ def mark(graph: UnitGraph, options: Options) -> UnitGraph:
 
     A unit in several idioms gets the first of INNER, RESULT and OUTER that it has in any of them.
     """
-    squares = [*sums.find_squares(graph)]
-    graph = replace(graph, norms=tuple(norms.find(graph, squares)))
-    idioms = [*_find(graph, squares, options)]
+    graph = replace(graph, norms=tuple(norms.find(graph)))
+    idioms = [*_find(graph, options)]
     return _Marking(graph, idioms, options).marked() if idioms else graph
 
 
-def _find(graph: UnitGraph, squares: Iterable[Idiom], options: Options) -> Iterator[Idiom]:
+def _find(graph: UnitGraph, options: Options) -> Iterator[Idiom]:
     """Yield the idioms of a model for these options; linear in the nodes, and the same for any order of
     independent nodes.
     """
     yield from norms.idioms(graph.norms, graph, options)
-    yield from sums.find_shares(graph, norms.SUM)
     yield from norms.find_groups(graph)
     yield from gates.find_activations(graph, options.half)
-    yield from gates.find_softmaxes(graph, options.half)
-    yield from squares
-    yield from sums.find_running_sums(graph)
 
 
 class _Marking:

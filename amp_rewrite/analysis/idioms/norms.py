@@ -18,11 +18,10 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis import long_sums
 from amp_rewrite.analysis.idioms.idiom import Idiom, Norm
-from amp_rewrite.analysis.idioms.sums import self_product, square
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import stored_as
-from amp_rewrite.model.patterns import Match, Pattern, either, fits, moved, op, part, steps, var, when
+from amp_rewrite.model.patterns import Match, Pattern, either, fits, moved, number, op, part, steps, var, when
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.onnx_facts.operators import REARRANGES
 from amp_rewrite.onnx_types import element_types
@@ -39,7 +38,7 @@ _REDUCTIONS = {
     "ReduceSumSquare": SUM,
     "ReduceL2": SUM,
 }
-"""Reductions to a power mean or sum: a product of data with themselves is a mean where it is then scaled."""
+"""Reductions to a power mean or sum."""
 _LONGEST = 12
 """Maximum number of nodes from the reduction to the quotient."""
 _ONE_TYPE = 17
@@ -89,10 +88,15 @@ def _has_degree_0(match: Match) -> bool:
     return degree == (1 if quotient.op_type == "Div" else -1)
 
 
+def _square(data: Pattern) -> Pattern:
+    """Return the pattern of data times themselves."""
+    return either(op("Pow", data, number(2.0)), op("Mul", data, data))
+
+
 def _norm(data: Pattern, alternative: Pattern | None = None, dividend: Pattern | None = None) -> Pattern:
     """Return the pattern of data divided by a root of their power mean, or by the `alternative`."""
-    squared = op("ReduceMean ReduceSum", square(data))
-    power = part("power", either(squared, op("ReduceSumSquare ReduceL2", data), self_product(data)))
+    squared = op("ReduceMean ReduceSum", _square(data))
+    power = part("power", either(squared, op("ReduceSumSquare ReduceL2", data)))
     chain = part("chain", steps(_passes_on, power if alternative is None else alternative))
     return when(op("Div Mul", dividend or data, chain), _has_degree_0)
 
@@ -107,11 +111,11 @@ _X = var("x")
 _DATA_MEAN = when(steps(_shapes_a_mean, op("ReduceMean ReduceSum", _X), alone=False), _is_mean)
 _LEFT = part("centring", op("Sub", _X, _DATA_MEAN))
 _WEIGHTED = either(_LEFT, op("Mul", _LEFT, _PARAMETER))
-_MEAN_OF_SQUARES = part("power", op("ReduceMean ReduceSum", square(_X)))
+_MEAN_OF_SQUARES = part("power", op("ReduceMean ReduceSum", _square(_X)))
 _VARIANCE = op(
     "Sub",
     steps(_passes_on, _MEAN_OF_SQUARES),
-    part("square of the mean", square(op("ReduceMean", _X))),
+    part("square of the mean", _square(op("ReduceMean", _X))),
 )
 _NORM = either(_norm(_LEFT, dividend=_WEIGHTED), _norm(_X), _norm(_X, _VARIANCE, _WEIGHTED))
 _GROUPED = op("Reshape", op("InstanceNormalization", op("Reshape", _X)))
@@ -151,10 +155,9 @@ def _has_vectors(outer: tuple[ir.Node, ...]) -> bool:
 _WEIGHT_AND_BIAS = 2
 
 
-def find(graph: UnitGraph, products: Iterable[Idiom]) -> Iterator[Norm]:
-    """Yield the written-out norms of a model, where these sums of squares are spelled as products."""
-    sums = (*graph.nodes_of(*_REDUCTIONS), *(product.outer[-1] for product in products))
-    for node in dict.fromkeys(sums):
+def find(graph: UnitGraph) -> Iterator[Norm]:
+    """Yield the written-out norms of a model."""
+    for node in graph.nodes_of(*_REDUCTIONS):
         norm = _of(node)
         if norm is not None:
             yield norm

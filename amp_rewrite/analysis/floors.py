@@ -1,0 +1,57 @@
+"""Stored numbers that half flushes to zero or rounds to a few steps, where that breaks a division.
+
+x / (y + 1e-12)               an epsilon that becomes 0: rows of zeros give NaN
+QuantizeLinear(x, 1e-7)       a scale with a large rounding error
+"""
+
+from __future__ import annotations
+
+from amp_rewrite.analysis.constant import NONE, Constant, Context, Findings
+from amp_rewrite.analysis.propagation import UnitUse, propagate
+from amp_rewrite.model.patterns import effective_op
+from amp_rewrite.model.quantised_regions import DEQUANTIZE, QUANTIZE
+from amp_rewrite.onnx_facts.operators import DIVISORS, MOVERS
+from amp_rewrite.policy.evidence import Reason
+
+_CARRY_ZERO = MOVERS | {"Abs", "Add", "Clip", "Mul", "Sqrt", "Sub", "Sum"}
+
+
+def is_floor_of_norm(constant: Constant, context: Context) -> bool:
+    """Return whether a constant that half flushes to zero is the lower bound of norms in half, and no more.
+
+    Half's least number bounds them as well: a norm that is smaller is that of zeros.
+    """
+    idioms = context.graph.spelled
+
+    def bounds(use: UnitUse) -> bool:
+        operator, idiom = context.node(use.unit).op_type, idioms.get(use.unit)
+        is_bound = operator == "Max" or (operator, use.port) == ("Clip", 1)
+        return is_bound and idiom is not None and idiom.has_one_type
+
+    return constant.fit.flushed == constant.size and constant.fit.low > 0 and all(map(bounds, constant.uses))
+
+
+def find(constant: Constant, context: Context) -> Findings:
+    """Return the units on any path from a constant that half flushes to zero to a division by it, and the
+    quantisations with a scale that is subnormal in half.
+
+    A constant that is flushed only in part is not followed: only a division by itself counts.
+    """
+    fit, half = constant.fit, context.half
+    is_tiny = fit.low * fit.high > 0 and fit.magnitude < half.smallest
+
+    def after(use: UnitUse) -> float | None:
+        return 0.0 if is_tiny and effective_op(context.node(use.unit)) in _CARRY_ZERO else None
+
+    def is_end(use: UnitUse) -> bool:
+        operator = effective_op(context.node(use.unit))
+        if operator in (DEQUANTIZE, QUANTIZE):
+            return use.port == 1 and not fit.exact and 0 < fit.magnitude < half.least_normal
+        return bool(fit.flushed) and operator != "Sqrt" and DIVISORS.get(operator) == use.port
+
+    paths = propagate(context.graph, constant.uses, after)
+    ends = [use for use in paths.uses if is_end(use)]
+    if not ends:
+        return NONE
+    evidence = constant.evidence(Reason.ROUNDED, half, fit.high if is_tiny else None, 0.0)
+    return {use.unit: evidence for use in paths.on_paths_to(ends)}
