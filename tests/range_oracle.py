@@ -16,16 +16,12 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 LARGEST, SMALLEST, INTEGERS = 65504, 2.0**-24, 2048
-NORMAL = 2.0**-14
-FAINT, SCALE = 64 * SMALLEST, 64
 MOVERS = ("Concat", "Identity", "Max", "Min", "Where")
 HUGE = (*MOVERS, "Add", "Neg", "Sub")
 MASK = (*HUGE, "Div", "Mul", "Sum")
 EPSILON = (*MOVERS, "Add", "Abs", "Clip", "Mul", "Sqrt", "Sub", "Sum")
-BOUND = (*MOVERS, "Add", "Abs", "Clip", "Sqrt", "Sum")
 KEEPS = (*MOVERS, "Clip", "Div", "Mul", "Neg", "Relu")
 BESIDE = 16
-TINY = 1e-300
 FATAL = (("Div", 1), ("Reciprocal", 0), ("Log", 0), ("Pow", 0))
 
 
@@ -92,10 +88,7 @@ class _Look:
             yield from (path[-1].output for path in self.unbounded(HUGE))
         yield from self.absorbed()
         yield from self.offset()
-        yield from self.scaled()
         yield from self.guarded()
-        yield from self.quotients()
-        yield from self.grown()
 
     def paths(self, carries: Callable[[Use], bool]) -> Iterator[Path]:
         """Every path from a reader on, whose units carry on what they read, but for the last, which may."""
@@ -207,13 +200,6 @@ class _Look:
         read = [each for each in use.node.input if each not in self.stored and each not in fills]
         return use.operator not in ("Div", "Mul") or len(read) == 1
 
-    def scaled(self) -> Iterator[str]:
-        if self.array.size == 1 and 0 < abs(self.array.item()) < NORMAL:
-            number = self.array.item()
-            error = abs(float(np.float16(number)) - number) / abs(number)
-            if error > 2 / INTEGERS:
-                yield from self._read_by("Mul", "Div", "Pow")
-
     def _read_by(self, *operators: str) -> Iterator[str]:
         yield from (use.output for use in self.uses(self.name) if use.operator in operators)
 
@@ -226,73 +212,9 @@ class _Look:
             if vanish.any() and (path[-1].operator, path[-1].port) in FATAL:
                 yield from (use.output for use in path)
 
-    def quotients(self) -> Iterator[str]:
-        """Of a single positive number, the paths to a division that is too large, and who reads that."""
-        if self.array.min() <= 0 or self.array.min() != self.array.max():
-            return
-        for path in self.paths(lambda use: use.operator in BOUND or self._is_square(use)):
-            least = float(self.array.max())
-            for use in path[:-1]:
-                least = (
-                    least**0.5 if use.operator == "Sqrt" else least * least if self._is_square(use) else least
-                )
-            if self._dividend(path[-1]) / max(self._divisor(path[-1], least), TINY) > LARGEST:
-                yield from (use.output for use in path)
-                yield from (use.output for use in self.uses(path[-1].output))
-
-    def _is_square(self, use: Use) -> bool:
-        """Whether a node squares what it reads at this port, the first one; Identities count for nothing."""
-        if use.port or use.operator not in ("Mul", "Pow"):
-            return False
-        if use.operator == "Pow":
-            return self._exponent(use) == 2
-        first, second = map(self._origin, use.node.input)
-        return first == second
-
     def _origin(self, name: str) -> str:
         made = self._maker(name)
         return self._origin(made.input[0]) if made is not None and made.op_type == "Identity" else name
-
-    def _exponent(self, use: Use) -> float:
-        """That of a power of what a node reads; 0 where it is not stored, or is more than one."""
-        stored = self.stored.get(use.node.input[1]) if (use.operator, use.port) == ("Pow", 0) else None
-        return float(stored.item()) if stored is not None and stored.size == 1 else 0.0
-
-    def _divisor(self, use: Use, least: float) -> float:
-        exponent = self._exponent(use)
-        return min(least, 1.0) ** -exponent if exponent <= -1 else least
-
-    def grown(self) -> Iterator[str]:
-        """Of a factor with few steps, the paths to where what it makes is multiplied up."""
-        most = float(abs(self.array).max())
-        if 0 < most < FAINT and not (self.array.astype(np.float16) == self.array).all():
-            yield from self._grown(self.name, most, ())
-
-    def _grown(self, name: str, size: float, before: Path) -> Iterator[str]:
-        for use in self.uses(name):
-            path, made = (*before, use), self._made(use, size)
-            if made is not None and made >= NORMAL:
-                yield from (one.output for one in path)
-            elif made is not None:
-                yield from self._grown(use.output, made, path)
-
-    def _made(self, use: Use, size: float) -> float | None:
-        others = [self.stored.get(read) for port, read in enumerate(use.node.input) if port != use.port]
-        if use.operator in ("Abs", "Identity", "Neg", "Relu"):
-            return size
-        if use.operator in ("Add", "Sub", "Sum"):
-            return size if all(one is not None and abs(one).max() < FAINT for one in others) else None
-        if use.operator != "Mul" and (use.operator, use.port) != ("Div", 0):
-            return None
-        factor = float(abs(others[0]).max()) if others[0] is not None else 1.0
-        by = factor if use.operator == "Mul" else 1 / (factor or 1.0)
-        return size * (by if by >= SCALE else 1.0)
-
-    def _dividend(self, use: Use) -> float:
-        if use.operator == "Reciprocal" or self._exponent(use) <= -1:
-            return 1.0
-        divided = self.stored.get(use.node.input[0]) if (use.operator, use.port) == ("Div", 1) else None
-        return 0.0 if divided is None else float(abs(divided).max())
 
 
 def _sign(use: Use) -> int:

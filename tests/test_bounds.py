@@ -2,14 +2,11 @@
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
-from onnx import numpy_helper
 
-from amp_rewrite.bounds import bounding, stored_bounds
+from amp_rewrite.bounds import rules
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.model.loading import load
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.running.inputs import feeds
 from tests import random_models
@@ -31,7 +28,7 @@ RULES = [
     ("y = Sigmoid (x)", (0, 1)),
     ("y = Mul (x, x)", (0, 9)),
     ("three = Constant <value_float = 3.0> ()\n y = Pow (x, three)", (-8, 27)),
-    ("s = Sigmoid (x)\n y = Mul (x, s)", (-0.2785, 3)),
+    ("s = Sigmoid (x)\n y = Mul (x, s)", (-2, 3)),
     ("m = ReduceMax <axes = [-1]> (x)\n y = Sub (x, m)", (-5, 0)),
     ("m = ReduceMax <axes = [-1]> (x)\n d = Sub (x, m)\n y = Exp (d)", (math.exp(-5), 1)),
     ("y = Add (x, x)", (-4, 6)),
@@ -41,20 +38,15 @@ RULES = [
     ("y = MatMul (x, w)", (-9.6, 9.6)),
     ("y = Gemm <alpha = 2.0, transB = 1> (x, w)", (-12, 12)),
     ("y = LayerNormalization (x, scale)", (-4, 4)),
-    ("n = LayerNormalization (x, scale)\n y = MatMul (n, w)", (-6.974, 6.974)),
+    ("n = LayerNormalization (x, scale)\n y = MatMul (n, w)", (-12.8, 12.8)),
     ("y = Clip (x)", (-2, 3)),
     ("t = Constant <value = bool {0}> ()\n y = Dropout (x, , t)", (-2, 3)),
     ("y = Concat <axis = 0> (x, w)", (-2, 3)),
-    ("axes = Constant <value_ints = [-1]> ()\n s = Softmax (x)\n y = ReduceSum (s, axes)", (0, 1)),
     ("axes = Constant <value_ints = [0]> ()\n y = ReduceSum (x, axes)", (-8, 12)),
     ("y = ReduceMean <axes = [0]> (x)", (-2, 3)),
-    ('y = Einsum <equation = "ij,jk->ik"> (x, x)', (-36, 36)),
-    ('y = Einsum <equation = "ij->ji"> (x)', (-2, 3)),
     ("e = Exp (x)\n y = Div (x, e)", (-14.778, 22.167)),
     ("y = Sin (x)", (-1, 1)),
-    ("one = Constant <value_float = 1.0> () c = Greater (x, one)\n y = Where (c, x, one)", (1, 3)),
-    ("one = Constant <value_float = 1.0> () c = Less (x, one)\n y = Where (c, one, x)", (1, 3)),
-    ("one = Constant <value_float = 1.0> () c = Less (x, one)\n y = Where (c, x, one)", (-2, 1)),
+    ("one = Constant <value_float = 1.0> () c = Greater (x, one)\n y = Where (c, x, one)", (-2, 3)),
     ("y = Reciprocal (x)", (-math.inf, math.inf)),
     ("y = Det (x)", (-math.inf, math.inf)),
 ]
@@ -79,30 +71,6 @@ def test_the_interval_of_an_operator(nodes, expected):
     assert found.high >= high - 1e-3
     assert found.low >= low - NEARLY * abs(low) - 1e-5 or math.isinf(low)
     assert found.high <= high + NEARLY * abs(high) + 1e-5 or math.isinf(high)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "norm"),
-    [
-        ("y = LayerNormalization (x, scale)", 4),
-        ("y = Softmax (x)", 1),
-        ("y = Mul (x, scale)", 7.5),
-        ("h = Constant <value_ints = [8, 2]> ()\n n = LayerNormalization (x, scale)\n y = Reshape (n, h)", 4),
-        (
-            "h = Constant <value_ints = [2, 8]> ()\n n = LayerNormalization (x, scale)\n y = Reshape (n, h)",
-            32**0.5,
-        ),
-        ("r = Neg (x)\n y = Concat <axis = 1> (r, x)", 72**0.5),
-        (
-            """e = Constant <value_float = 1e-6> () two = Constant <value_float = 2.0> ()
-            s = Pow (x, two) m = ReduceMean <axes = [-1]> (s) a = Add (m, e) q = Sqrt (a) y = Div (x, q)""",
-            2,
-        ),
-    ],
-)
-def test_the_norm_of_a_row(nodes, norm):
-    """Norms follow rows: they do not grow where elements move, and a norm resets what came before."""
-    assert _proven(nodes).norms[0] == pytest.approx(norm, rel=NEARLY)
 
 
 def test_scaled_written_out_norms_are_not_bounded():
@@ -149,65 +117,13 @@ def test_what_a_caller_can_change_is_not_bounded():
     assert of(made, x=(-2.0, 3.0), w=(0.0, 2.0))["y"].high == pytest.approx(6)
 
 
-# ---- singular values
-
-
-def _matrices():
-    random = np.random.default_rng(0)
-    yield from (
-        random.standard_normal(shape)
-        for shape in ((1, 1), (40, 7), (7, 40), (300, 300), (700, 600), (600, 700))
-    )
-    yield np.outer(random.standard_normal(90), random.standard_normal(40)) * 1e15
-    yield np.ones((64, 64)) * 1e-20
-    yield np.zeros((5, 6))
-    yield np.eye(33)
-
-
-@pytest.mark.parametrize(
-    "matrix", tuple(_matrices()), ids=lambda matrix: f"{matrix.shape}, {matrix.flat[0]:.1e}"
-)
-def test_the_largest_singular_value_is_bounded_from_above(matrix):
-    """Never below what a decomposition finds; above 256 rows and columns 1.5 times that at most, else 1.1."""
-    tensor = load(_storing(matrix)).model.graph.initializers["w"].const_value
-    norms = stored_bounds.of_matrix(tensor, *matrix.shape)
-    largest = np.linalg.norm(np.asarray(matrix, np.float32).astype(np.float64), 2)
-    loose = 1.1 if min(matrix.shape) <= 256 else 1.5
-    assert largest <= stored_bounds.spectral_norm_of(tensor, norms) <= largest * loose
-    squares = np.square(np.asarray(matrix, np.float32), dtype=np.float64)
-    assert norms.column_l2 >= np.sqrt(squares.sum(0)).max()
-    assert norms.row_l2 >= np.sqrt(squares.sum(1)).max()
-
-
-def test_nan_in_a_weight_hides_nothing():
-    """The rest of its rows and columns counts, in large tensors as well."""
-    for rows in (4, 300_000):
-        matrix = np.ones((rows, 4), np.float32)
-        matrix[1, 2], matrix[3, 0] = np.nan, 1000
-        tensor = load(_storing(matrix)).model.graph.initializers["w"].const_value
-        norms = stored_bounds.of_matrix(tensor, *matrix.shape)
-        assert min(norms.row_l2, norms.row_l1, norms.column_l2, norms.column_l1) >= 1000
-        assert stored_bounds.of_tensor(tensor).high == 1000
-
-
-def _storing(matrix):
-    made = model("g (float[N] x) => (float[N] y) { y = Identity (x) }")
-    made.graph.initializer.append(numpy_helper.from_array(np.asarray(matrix, np.float32), "w"))
-    return made
-
-
-def test_a_gram_matrix_beyond_float64_bounds_nothing():
-    """Infinity is an upper bound; NaN would be none."""
-    assert stored_bounds.norm_of_gram(np.full((2, 2), np.inf)) == math.inf
-
-
 # ---- the law
 
 
 @LAW
 @given(random_models.models())
 def test_no_random_model_shows_more(made):
-    """No run of a model drawn at random shows an element, a norm or a sum beyond its bound."""
+    """No run of a model drawn at random shows an element beyond its bound."""
     sample = random_models.feeds()
     try:
         found = list(broken(made, sample))
@@ -238,6 +154,6 @@ def test_no_shared_model_shows_more(path):
 
 def test_rules_are_of_operators_that_exist():
     """A rule of an operator that no schema knows would never apply."""
-    for written in bounding.RULES:
+    for written in rules.RULES:
         domain, name = schema.parse(written)
         assert name in schema.known_operators(domain), written

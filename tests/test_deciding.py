@@ -104,28 +104,6 @@ def own_list(tmp_path):
     return path
 
 
-TAKEN_FROM_1 = {
-    "what a density absorbs": f"""o = Constant <value_float = 1.0> () {DECAY.replace("b =", "e =")}
-        b = Sub (o, e)""",
-    "a gate of a recurrence": f"""o = Constant <value_float = 1.0> () {DECAY.replace("b =", "e =")}
-        q = Mul (e, e) n = Neg (q) r = Add (n, o) b = Sqrt (r)""",
-    "a gate with a power": f"""o = Constant <value_float = 1.0> () {DECAY.replace("b =", "e =")}
-        t = Constant <value_float = 2.0> () q = Pow (e, t) r = Sub (o, q) b = Sqrt (r)""",
-}
-
-
-@pytest.mark.parametrize("nodes", TAKEN_FROM_1.values(), ids=list(TAKEN_FROM_1))
-def test_what_is_taken_from_1_is_float32(nodes):
-    """An exponential near 1 leaves less than half rounds; 1 more than it is no reason.
-
-    It is not denied: what is left makes nothing suspect.
-    """
-    found, is_half = entry(between(nodes))
-    assert (found.kind, found.unheld, is_half) == (Kind.FIXED, Kind.INFER, False)
-    assert found.evidence.reason is Reason.NEAR_1
-    assert entry(between(nodes.replace("Sub (o", "Add (o").replace("Neg (q)", "Relu (q)")))[1]
-
-
 ASKED = {
     "a pin": lambda _: Options(pins=Pins(keep_full="node")),
     "a list": lambda folder: Options(lists=own_list(folder)),

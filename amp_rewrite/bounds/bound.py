@@ -1,4 +1,4 @@
-"""The abstract value of a tensor: an interval, norms along its axes, and sums of its rows.
+"""The abstract value of a tensor: an interval.
 
 Bounds hold for values computed in float32, NaN aside, and are widened by the rounding of each operator:
 ELEMENTWISE for one that rounds each element on its own, `summed` for a sum (Higham, "Accuracy and Stability
@@ -27,16 +27,10 @@ _UNKNOWN_TERMS = 1 << 16
 
 
 class Bound(NamedTuple):
-    """The interval [low, high] of all elements; `norms` bound the L2 norm along axis -1, -2, and so on.
-
-    Infinity is no bound, and axes beyond the end of `norms` have none. `sums` bounds the sum along the last
-    axis of non-negative elements.
-    """
+    """The interval [low, high] of all elements; an infinite end is no bound."""
 
     low: float = -math.inf
     high: float = math.inf
-    norms: tuple[float, ...] = ()
-    sums: float = math.inf
 
     @property
     def most(self) -> float:

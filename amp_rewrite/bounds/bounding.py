@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.bounds import elementwise, given, moving, normalising, products, stored_bounds
+from amp_rewrite.bounds import given, site, written_out_norms
 from amp_rewrite.bounds.bound import UNKNOWN, Bound, hull, symmetric
 from amp_rewrite.bounds.given import InputRange
-from amp_rewrite.bounds.known import WIDE, Known
-from amp_rewrite.bounds.site import Rule, Site
+from amp_rewrite.bounds.rules import RULES
+from amp_rewrite.bounds.site import WIDE, Known, Rule, Site
 from amp_rewrite.model.constants import constant
 from amp_rewrite.onnx_facts import operators
 from amp_rewrite.onnx_types import control_flow, schema
@@ -22,17 +22,6 @@ from amp_rewrite.policy.options import Options
 
 Bounds = Mapping[ir.Value, Bound]
 """The bounds of values; missing values are not bounded."""
-
-RULES: Mapping[str, Rule] = {
-    **elementwise.CHOOSING_RULES,
-    **normalising.CONTRIB_RULES,
-    **elementwise.RULES,
-    **elementwise.FUNCTION_RULES,
-    **moving.RULES,
-    **normalising.RULES,
-    **products.RULES,
-}
-"""The rules by operator, with its domain; results of any other operator are UNKNOWN."""
 
 _OUTPUTS = {"Split": math.inf, "LSTM": 2, "GRU": 2, "RNN": 2}
 """The number of outputs that a rule bounds, if more than the first."""
@@ -55,7 +44,7 @@ def propagate(
     if measured is not None:
         environment = replace(measured, bounds=dict(entering))
     else:
-        environment.quotients = normalising.bound_written_out_norms(graph, environment)
+        environment.quotients = written_out_norms.bound(graph, environment)
     _Walk(environment, entering, functions).graph(graph.root)
     return environment
 
@@ -81,16 +70,7 @@ class _Walk:
             if constant(node) is None:
                 self._set(node, UNKNOWN, math.inf)
             return
-        self._set(node, self._ruled(rule, node), _OUTPUTS.get(operator, 1))
-        for port, further in normalising.FURTHER.get(operator, {}).items():
-            if port < len(node.outputs):
-                self._keep(node, node.outputs[port], self._ruled(further, node))
-
-    def _ruled(self, rule: Rule, node: ir.Node) -> Bound:
-        try:
-            return rule(Site(node, self._known))
-        except (ArithmeticError, IndexError, TypeError, ValueError):  # a node that no schema allows, NaN
-            return UNKNOWN
+        self._set(node, _ruled(rule, node, self._known), _OUTPUTS.get(operator, 1))
 
     def _set(self, node: ir.Node, bound: Bound, count: float) -> None:
         for position, value in enumerate(node.outputs):
@@ -106,7 +86,7 @@ class _Walk:
         if dtype in _NARROW:
             bound = bound if node.op_type in operators.MOVERS | _EXACT else UNKNOWN
         elif dtype not in WIDE:
-            bound = _whole(bound, stored_bounds.of_type(dtype))
+            bound = _whole(bound, site.of_type(dtype))
         self._known.bounds[value] = bound
 
     def _with_bodies(self, node: ir.Node) -> None:
@@ -118,7 +98,7 @@ class _Walk:
                 continue
             sources = [self._known.of(node.inputs[port]) for port in binding.inputs]
             for body, port in binding.enters:
-                entering[body.inputs[port]] = _interval(hull(*sources)) if sources else UNKNOWN
+                entering[body.inputs[port]] = hull(*sources) if sources else UNKNOWN
         for body in control_flow.bodies(node):
             self._known.bounds.update((value, entering.get(value, UNKNOWN)) for value in body.inputs)
             self.graph(body)
@@ -128,7 +108,14 @@ class _Walk:
                 leaving = [self._known.of(body.outputs[port]) for body, port in binding.leaves]
                 initial_bounds = [self._known.of(node.inputs[port]) for port in binding.inputs]
                 for port in binding.outputs:
-                    self._known.bounds[node.outputs[port]] = _interval(hull(*leaving, *initial_bounds))
+                    self._known.bounds[node.outputs[port]] = hull(*leaving, *initial_bounds)
+
+
+def _ruled(rule: Rule, node: ir.Node, known: Known) -> Bound:
+    try:
+        return rule(Site(node, known))
+    except (ArithmeticError, IndexError, TypeError, ValueError):  # a node that no schema allows, NaN
+        return UNKNOWN
 
 
 _ALIGNED = "broadcast"
@@ -142,10 +129,6 @@ def _whole(bound: Bound, limits: Bound) -> Bound:
     if not (limits.low <= bound.low and bound.high <= limits.high and limits.is_finite):
         return limits
     return Bound(math.floor(bound.low), math.ceil(bound.high))
-
-
-def _interval(bound: Bound) -> Bound:
-    return Bound(bound.low, bound.high)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from amp_rewrite.bounds import stored_bounds
+from amp_rewrite.bounds import site
 from amp_rewrite.bounds.bound import UNKNOWN, Bound, interval
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, stored_as
@@ -164,4 +164,4 @@ def bounds(model: ir.Model, input_ranges: tuple[InputRange, ...]) -> dict[ir.Val
 
 
 def _of_type(value: ir.Value) -> Bound:
-    return stored_bounds.of_type(value.dtype) if isinstance(value.type, ir.TensorType) else UNKNOWN
+    return site.of_type(value.dtype) if isinstance(value.type, ir.TensorType) else UNKNOWN
