@@ -1,4 +1,4 @@
-"""Activations and softmaxes that are written out: one colour, in half where their data are."""
+"""Activations that are written out: one colour, in half where their data are."""
 
 import re
 
@@ -8,7 +8,7 @@ import pytest
 from amp_rewrite import analyze, rewrite, verify
 from amp_rewrite.placement.differences import compare_placements
 from amp_rewrite.policy.options import Options, Pins
-from tests import activations, neutral, softmaxes, text
+from tests import activations, text
 from tests.cuda_sessions import cuda_placer, marks
 from tests.sampling import every
 
@@ -19,11 +19,6 @@ IDIOMS = [name for name in activations.ACTIVATIONS if "Clip" not in name]
 def activation(name, opset=17):
     """An activation between two products."""
     return activations.between_products(activations.ACTIVATIONS[name], opset)
-
-
-def softmax(name, opset=17):
-    """A softmax between two products."""
-    return softmaxes.between_products(softmaxes.spelled(name, opset), opset)
 
 
 def colours(source, options=None):
@@ -38,27 +33,18 @@ def test_every_spelling_loads_and_is_close(opset):
     """Every twelfth Gelu at each opset, so that all of them come up, and all others at each."""
     names = [*list(activations.GELUS)[opset - 11 :: 12], *activations.GATES]
     sources = [activation(name, opset) for name in names]
-    sources += [softmax(name, opset) for name in softmaxes.SOFTMAXES]
     for source in sources:
         before = text.model(source)
         text.agree(before, rewrite(before).model)
 
 
-@pytest.mark.parametrize("kind", ["Erf", "Tanh", "GATES", "SOFTMAXES"])
+@pytest.mark.parametrize("kind", ["Erf", "Tanh", "GATES"])
 def test_every_spelling_is_half(kind):
     """All of it, though a Pow or an Exp alone would not be; every third Gelu."""
     names = {"GATES": [name for name in activations.GATES if "Clip" not in name]}.get(kind)
     names = names or [name for name in activations.GELUS if name.startswith(kind)][::3]
-    sources = map(softmax, softmaxes.SOFTMAXES) if kind == "SOFTMAXES" else map(activation, names)
-    for source in sources:
+    for source in map(activation, names):
         assert colours(source) == {True}, source
-
-
-@pytest.mark.parametrize("name", softmaxes.SOFTMAXES)
-def test_a_softmax_may_be_moved_anywhere_within(name):
-    """Where a Reshape, a Slice of all or the like stands between two of its nodes, all of it is half."""
-    for where, moved in neutral.copies(text.model(softmax(name))):
-        assert colours(moved) == {True}, where
 
 
 @pytest.mark.parametrize("pinned", ["c", "e", "o", "z"])
@@ -119,37 +105,6 @@ def test_what_is_no_activation_is_as_it_was(name):
     assert not found.graph.spelled
 
 
-NO_MAXIMUM = "e = Exp (a) s = ReduceSum (e, last) z = Div (e, s)"
-REST = "d = Sub (a, m) e = Exp (d) s = ReduceSum (e, last) z = Div (e, s)"
-OTHER_MAXIMUM = f"n = Neg (a) m = ReduceMax <axes = [-1]> (n) {REST}"
-LOST_AXIS = f"m = ReduceMax <axes = [-1], keepdims = 0> (a) {REST}"
-
-
-@pytest.mark.parametrize("body", [NO_MAXIMUM, OTHER_MAXIMUM, LOST_AXIS])
-def test_an_exponential_that_may_be_large_is_not_half(body):
-    """Without its own maximum taken from it, nothing bounds it."""
-    source = softmaxes.between_products(body).replace("[2, 4, 8]", "[8, 8, 8]")
-    assert "e" not in text.in_half(source)
-
-
-def test_a_sum_that_may_be_large_is_not_half():
-    """An axis of more elements than half has numbers."""
-    source = softmax("divided").replace("8, 8] v", "8, 70000] v").replace("8, 8] u", "70000, 8] u")
-    declared = source.replace("] u,", "] u, float[2, 4, 70000] a,")
-    analysis = analyze(text.unchecked(declared), Options(check=False))
-    assert analysis.graph.spelled == {}
-
-
-def test_a_mask_before_a_written_out_softmax_is_clamped():
-    """As before any other: the lowest number of half serves as well."""
-    body = "k = Add (a, low) " + softmaxes.spelled("divided", 17).replace("(a", "(k")
-    source = softmaxes.between_products(body).replace("int64[1]", "float[8] low, int64[1]")
-    weights = {"low": np.where(np.arange(8) % 3 == 0, -3.4e38, 0).astype(np.float32)}
-    assert {"k", "e", "z"} <= text.in_half(source, weights=weights)
-    before = text.model(source, weights)
-    text.agree(before, rewrite(before).model)
-
-
 @pytest.mark.parametrize("name", ["SiLU", "QuickGelu", "Erf: divided; one after; halved last"])
 def test_bfloat16_fuses_too(name):
     """What onnxruntime fuses in float32 alone is computed in that, behind and before a Cast."""
@@ -162,7 +117,6 @@ def test_bfloat16_fuses_too(name):
 def test_cuda_fuses_what_it_fuses_in_float32(opset):
     """The results have a Cast more at each end, and no other node; every third spelling at each opset."""
     sources = [activation(name, opset) for name in IDIOMS[opset % 3 :: 3]]
-    sources += [softmax(name, opset) for name in softmaxes.SOFTMAXES]
     with cuda_placer() as place:
         for source in sources:
             before = text.model(source)

@@ -8,7 +8,6 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite import Pins, Tolerances
-from amp_rewrite.analysis import small_constants
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.options import Options
 from tests.text import agree, becomes, in_half, kept, model, rewritten, stored
@@ -415,125 +414,6 @@ def test_a_huge_value_is_followed_through_a_scatter_that_adds():
         y = MatMul (d, w)
     }"""
     assert kept(text).keys() == {"s", "d"}
-
-
-@pytest.mark.parametrize(
-    ("number", "node", "stays"),
-    [
-        (1e-9, "Mul (m, e)", True),
-        (1e-7, "Mul (m, e)", True),
-        (1e-6, "Div (m, e)", True),
-        (1e-3, "Mul (m, e)", False),
-        (1e-9, "Div (e, m)", True),
-        (0.1, "Div (m, e)", False),
-        (1e-7, "Add (m, e)", False),
-    ],
-)
-def test_a_factor_that_half_barely_holds(number, node, stays):
-    """A single subnormal factor would scale by another number; a normal one, and an addend, may be half."""
-    text = f"""g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float e = {{{number}}}> {{
-        m = MatMul (x, w) d = {node} y = MatMul (d, w) }}"""
-    assert ("d" in kept(text)) == stays
-    assert kept(text, BF16) == {}
-
-
-INVERSES = {
-    "Reciprocal": ("a = Add (m, e) r = Reciprocal (a) d = Mul (r, n)", 1e-6, {"a", "r", "d"}),
-    "one over": ("a = Max (m, e) r = Div (one, a) d = Mul (r, n)", 1e-6, {"a", "r", "d"}),
-    "behind a root": ("a = Add (m, e) q = Sqrt (a) r = Reciprocal (q) d = Mul (r, n)", 1e-6, set()),
-    "far behind a root": (
-        "a = Add (m, e) q = Sqrt (a) r = Reciprocal (q) d = Mul (r, n)",
-        1e-10,
-        {"a", "q", "r", "d"},
-    ),
-    "squared": ("a = Add (m, e) q = Mul (a, a) r = Reciprocal (q) d = Mul (r, n)", 1e-3, set("aqrd")),
-    "a power": ("a = Add (m, e) q = Pow (a, two) r = Div (one, q) d = Mul (r, n)", 1e-3, set("aqrd")),
-    "an inverse square": ("a = Add (m, e) r = Pow (a, minus) d = Mul (r, n)", 1e-3, set("ard")),
-    "squared and large enough": (
-        "a = Add (m, e) q = Mul (a, a) r = Reciprocal (q) d = Mul (r, n)",
-        4e-3,
-        set(),
-    ),
-    "two paths": (
-        "a = Add (m, e) b = Abs (a) q = Sum (a, m) s = Add (b, q) r = Reciprocal (s) d = Mul (r, n)",
-        1e-6,
-        set("abqsrd"),
-    ),
-    "large enough": ("a = Add (m, e) r = Reciprocal (a) d = Mul (r, n)", 1e-3, set()),
-    "a quotient that is small": ("a = Add (m, e) d = Div (n, a)", 1e-6, set()),
-}
-
-
-@pytest.mark.parametrize("case", INVERSES)
-def test_an_inverse_beyond_half_keeps_its_way(case):
-    """1 / 1e-6 is no float16: the way from the addend to whoever reads the inverse stays float32."""
-    steps, number, stays = INVERSES[case]
-    text = f"""g (float[4,4] x) => (float[4,4] y)
-        <float[4,4] w, float e = {{{number}}}, float one = {{1.0}}, float two = {{2}},
-        float minus = {{-2}}> {{
-        m = MatMul (x, w) n = MatMul (x, w) {steps} y = MatMul (d, w) }}"""
-    assert kept(text).keys() == stays
-    assert {"m", "n", "y"} <= in_half(text)
-    assert kept(text, BF16) == {}
-
-
-@pytest.mark.parametrize(
-    ("dividend", "bound", "reason"),
-    [
-        ([0.001], 1e-6, None),
-        ([0.06], 1e-6, None),
-        ([0.07], 1e-6, "0.07 / 1e-06"),
-        ([1.0], 1e-6, "1 / 1e-06"),
-        ([30000.0], 0.01, "30000 / 0.01"),
-        ([-30000.0], 0.01, "30000 / 0.01"),
-        ([0.5, 30000.0], 0.01, "30000 / 0.01"),
-        ([30000.0], 0.5, None),
-        ([40000.0], 0.5, "40000 / 0.5"),
-        ([65504.0], 1.0, None),
-        ([1e6], 2.0, "1e+06 / 2"),
-        ([1e6], 16.0, None),
-    ],
-)
-@pytest.mark.parametrize("steps", ["a = Abs (m) b = Add (a, e)", "a = Abs (m) b = Max (e, a)"])
-def test_the_largest_quotient_counts(steps, dividend, bound, reason):
-    """A quotient may be half where half holds the dividend's largest magnitude over the divisor's bound."""
-    text = f"""g (float[2,4] x) => (float[2,4] y) <float[4,4] w, float[{len(dividend)},1] c, float e> {{
-        m = MatMul (x, w) n = MatMul (x, w) {steps} r = Div (c, b) d = Mul (r, n) y = MatMul (d, w) }}"""
-    weights = {"c": np.float32([[number] for number in dividend]), "e": np.float32(bound)}
-    found = kept(text, weights=weights)
-    assert found.get("d") == (reason and f"{reason}, which 'e' admits, is beyond float16")
-    assert found.keys() - {"r"} == ({"b", "d"} if reason else set())
-
-
-def test_a_bound_behind_a_root_counts_as_its_root():
-    """What is divided by the root of x + 0.0001 is divided by 0.01 and more: the reason says so."""
-    text = """g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float e = {0.0001}, float c> {
-        m = MatMul (x, w) a = Add (m, e) q = Sqrt (a) r = Div (c, q) y = MatMul (r, w) }"""
-    found = kept(text, weights={"c": np.float32(2000)})
-    assert found == dict.fromkeys("aqry", "2000 / 0.01, which 'e' admits, is beyond float16")
-    assert kept(text, weights={"c": np.float32(600)}) == {}
-
-
-@pytest.mark.parametrize("bound", [1e-38, 1e38])
-def test_powers_of_a_bound_do_not_overflow_themselves(bound):
-    """Squares of squares, and any power, of the least and the largest number of float32."""
-    text = """g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float e, float c, float minus = {-20}> {
-        m = MatMul (x, w) a = Add (m, e) b = Mul (a, a) d = Mul (b, b) f = Mul (d, d) h = Mul (f, f)
-        k = Mul (h, h) q = Div (c, k) r = Pow (h, minus) z = Add (q, r) y = MatMul (z, w) }"""
-    weights = {"e": np.float32(bound), "c": np.float32(1e6)}
-    assert "a" in kept(text, weights=weights)
-
-
-def test_no_bound_is_followed_that_no_dividend_could_overflow(monkeypatch):
-    """Constants of 0.5 and the like are everywhere: where 1 is the largest dividend, none is followed."""
-
-    def refuse(*_):
-        raise AssertionError("followed")
-
-    monkeypatch.setattr(small_constants, "propagate", refuse)
-    text = """g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float e = {0.5}, float one = {1}> {
-        m = MatMul (x, w) a = Add (m, e) r = Div (one, a) q = Add (r, one) y = MatMul (q, w) }"""
-    assert kept(text) == {}
 
 
 @pytest.mark.parametrize(

@@ -87,17 +87,6 @@ def padded_row() -> Trap:
     return Trap(text, weights, floats(x=drawn(2, 8, 16), keep=keep), "", "query key value scores mix")
 
 
-def tiny_scale(sign: int) -> Trap:
-    """A factor that half flushes to zero, and what makes its product large again."""
-    text = """g (float[4,16] x) => (float[4,16] y) <float[16,16] w, float[16,16] v, float tiny, float big> {
-        [first] a = MatMul (x, w) [shrink] b = Mul (a, tiny) [squash] c = Sin (b) [grow] d = Mul (c, big)
-        [second] y = MatMul (d, v) }"""
-    weights = floats(
-        w=drawn(16, 16, scale=0.25, seed=1), v=drawn(16, 16, scale=0.25, seed=2), tiny=sign * 1e-9, big=1e9
-    )
-    return Trap(text, weights, floats(x=drawn(4, 16)), "shrink grow", "first second")
-
-
 def large_ids() -> Trap:
     """Ids above the largest number of half, which are carried in float32 and halved on their way."""
     text = """g (int64[1,6] ids, float[1,6,8] x) => (float[1,6,8] y)
@@ -152,8 +141,6 @@ TRAPS: dict[str, Callable[[], Trap]] = {
     "PCM audio": pcm,
     "residual stream at 1e5": residual_stream,
     "padded row": padded_row,
-    "scale of 1e-9": lambda: tiny_scale(1),
-    "scale of -1e-9": lambda: tiny_scale(-1),
     "ids above 65504": large_ids,
     "positions up to 8191": rotary_positions,
     "epsilon of 1e-12": tiny_norm,

@@ -53,5 +53,6 @@ def find(constant: Constant, context: Context) -> Findings:
     ends = [use for use in paths.uses if is_end(use)]
     if not ends:
         return NONE
-    evidence = constant.evidence(Reason.ROUNDED, half, fit.high if is_tiny else None, 0.0)
+    text = ", and is part of a divisor or a logarithm" if fit.flushed else ""
+    evidence = constant.evidence(Reason.ROUNDED, half, fit.high if is_tiny else None, 0.0, text)
     return {use.unit: evidence for use in paths.on_paths_to(ends)}

@@ -10,10 +10,9 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.bounds import given, site, written_out_norms
+from amp_rewrite.bounds import elementwise, given, products, site, written_out_norms
 from amp_rewrite.bounds.bound import UNKNOWN, Bound, hull, symmetric
 from amp_rewrite.bounds.given import InputRange
-from amp_rewrite.bounds.rules import RULES
 from amp_rewrite.bounds.site import WIDE, Known, Rule, Site
 from amp_rewrite.model.constants import constant
 from amp_rewrite.onnx_facts import operators
@@ -22,6 +21,9 @@ from amp_rewrite.policy.options import Options
 
 Bounds = Mapping[ir.Value, Bound]
 """The bounds of values; missing values are not bounded."""
+
+RULES: Mapping[str, Rule] = {**elementwise.RULES, **products.RULES}
+"""The rules by operator, with its domain; results of any other operator are UNKNOWN."""
 
 _OUTPUTS = {"Split": math.inf, "LSTM": 2, "GRU": 2, "RNN": 2}
 """The number of outputs that a rule bounds, if more than the first."""

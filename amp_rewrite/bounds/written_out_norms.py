@@ -10,7 +10,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.idioms.idiom import Norm
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.bounds.bound import Bound, summed, symmetric
-from amp_rewrite.bounds.rules import LEAST_EPSILON
+from amp_rewrite.bounds.products import LEAST_EPSILON
 from amp_rewrite.bounds.site import WIDE, Known, Site, exact_origin
 from amp_rewrite.model import patterns
 
