@@ -289,7 +289,8 @@ def _decide(
             pins = {**before, **transform(model)}
     with timed.stage("prepare"):
         prepared = preparing.prepare(model, (replay or options).form, pins)
-    choose = partial(_choose, prepared, options, replay, imprecise_outputs, pins, timed)
+    is_data = isinstance(observed, Observed) and not observed.is_synthetic
+    choose = partial(_choose, prepared, options, replay, imprecise_outputs, pins, is_data, timed)
     if replay is not None and replay.rescaled is not None:
         with timed.stage("rescale"):
             facts = gather(prepared, options, {}, {}, pins)
@@ -325,13 +326,17 @@ def _choose(
     replay: plan_files.SavedPlan | None,
     imprecise_outputs: Faint,
     pins: Held,
+    is_data: bool,
     timed: Stopwatch,
     observed: Seen,
     graph: UnitGraph | None = None,
 ) -> _Choice:
-    """Choose the colours of a prepared model, under these observations; `graph` as in `gather`."""
+    """Choose the colours of a prepared model, under these observations; `graph` as in `gather`. Observations
+    of `is_data`, samples of the user, also free units.
+    """
     with timed.stage("analyse"):
         facts = gather(prepared, options, observed, imprecise_outputs, pins, graph)
+        facts = deciding.freed_by_samples(facts, observed, options) if is_data else facts
     proven = None
     if replay is None:
         with timed.stage("bound"):  # bounds that no decision needs are computed on demand

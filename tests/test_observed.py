@@ -15,8 +15,9 @@ from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.options import Options
 from amp_rewrite.policy.reasons import in_words
 from amp_rewrite.running.sessions import Device
+from amp_rewrite.running.inputs.feeds import InputSource
 from tests import commands
-from tests.text import model
+from tests.text import model, values_in_half
 
 pytest.importorskip("onnxruntime")
 GROWS = """g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {300, 0, 0, 300}, float[2,2] v = {1, 0, 0, 1}> {
@@ -171,3 +172,31 @@ def test_looking_where_all_is_decided_is_refused(path, flags, monkeypatch):
     assert result.exit_code == 2
     assert result.stderr.startswith(f"amp-rewrite: {flags[0]}")
     assert "leave out --observe" in result.stderr
+
+
+SQUARES = """g (float[8,16] x) => (float[8,16] y) <float[16,16] w, float[16,16] v, int64[1] last = {-1}> {
+    a = MatMul (x, w) b = Mul (a, a) s = ReduceSum (b, last) d = Add (s, b) y = MatMul (d, v) }"""
+
+
+@pytest.mark.parametrize(("size", "half"), [(0.5, {"b", "s"}), (30.0, set())])
+def test_samples_of_the_user_free_what_is_denied_for_its_range(tmp_path, size, half):
+    """A square and a sum become half where the given samples leave a factor of 16 to half's end; synthetic
+    inputs free nothing.
+    """
+    onnx.save(model(SQUARES, {"w": np.eye(16, dtype=np.float32)}), tmp_path / "m.onnx")
+    sample = size * np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=sample)
+    done = commands.run(tmp_path / "m.onnx", "--data", tmp_path / "x.npz", "--save-plan", tmp_path / "p.json")
+    assert done.exit_code == 0, done.output
+    analysis = amp_rewrite.analyze(tmp_path / "m.onnx", replay=amp_rewrite.load_plan(tmp_path / "p.json"))
+    assert values_in_half(analysis) & {"b", "s"} == half
+
+
+def test_synthetic_inputs_free_nothing():
+    """They hold what leaves half's range, and prove nothing of others."""
+    proto = model(SQUARES, {"w": np.eye(16, dtype=np.float32)})
+    sample = {"x": 0.5 * np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)}
+    given = amp_rewrite.observe(proto, sample)
+    made = amp_rewrite.observe(proto, sample, inputs=InputSource(seed=0))
+    for seen, half in ((given, {"b", "s"}), (made, set()), (made.merge(given), set())):
+        assert values_in_half(amp_rewrite.analyze(proto, observed=seen)) & {"b", "s"} == half

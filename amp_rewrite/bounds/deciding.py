@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
 
 from amp_rewrite.analysis.facts import Facts
-from amp_rewrite.analysis.observed import HEADROOM
+from amp_rewrite.analysis.observed import HEADROOM, Extremes, Seen
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import read_by
 from amp_rewrite.bounds import bounding, declared
@@ -59,18 +59,45 @@ def prove_tame(facts: Facts, proven: Proven, half: Half) -> Mapping[int, Evidenc
     return proofs
 
 
+SPARE = 16.0
+"""The factor by which values of the user's samples must stay below the largest number of half: an order of
+magnitude more than HEADROOM, as other inputs may be larger.
+"""
+
+
+def find_in_range(facts: Facts, observed: Seen, half: Half) -> Mapping[int, Evidence]:
+    """Return the candidates whose values stayed below half's largest number over SPARE in runs on samples of
+    the user, each with the largest of these values.
+    """
+    limit, found = half.largest / SPARE, dict[int, Evidence]()
+    for unit in tame_candidates(facts) if observed else ():
+        values = [value for value in _values_around(facts, unit) if value not in facts.constants]
+        sizes = {value.name or "": observed.get(value.name or "", _UNSEEN).most for value in values}
+        name = max(sizes, key=lambda each: sizes[each], default="")
+        if name and sizes[name] <= limit:
+            reason = Reason.OBSERVED_IN_RANGE
+            found[unit] = Evidence(Authority.PROOF, reason, name, sizes[name], limit, half.name)
+    return found
+
+
+_UNSEEN = Extremes(-math.inf, math.inf)
+
+
 def _are_within(facts: Facts, unit: int, proven: Proven, half: Half) -> bool:
-    """Whether the operands of a unit, and the results of its consumers, fit half with HEADROOM.
+    """Whether the operands of a unit, and the results of its consumers, fit half with HEADROOM."""
+    return all(proven.of(value).most <= half.largest / HEADROOM for value in _values_around(facts, unit))
+
+
+def _values_around(facts: Facts, unit: int) -> Iterator[ir.Value]:
+    """Yield the operands and results of a unit, and the results of its consumers.
 
     The consumers are no longer suspect once the unit is tame; consumers behind movers count as well.
     """
     graph = facts.graph
     carriers = reach([unit], lambda at: graph.successors[at], lambda at: _moves(graph.units[at].node))
     after = {reader for at in (unit, *carriers) for reader in graph.successors[at]}
-    results = [value for reader in after for value in graph.units[reader].defs]
-    return all(
-        proven.of(value).most <= half.largest / HEADROOM for value in (*read_by(graph, unit), *results)
-    )
+    yield from read_by(graph, unit)
+    yield from (value for each in (unit, *after) for value in graph.units[each].defs)
 
 
 def _moves(node: ir.Node) -> bool:
@@ -125,12 +152,23 @@ def _frees(options: Options) -> bool:
 
 def decided(facts: Facts, root: ir.Graph, proven: Proven, options: Options) -> Facts:
     """Return the facts with the findings that follow from bounds."""
-    if facts.old_opset is not None:
-        return facts
     overflows = declared.find(facts, root, proven, options.half)
     tame = prove_tame(facts, proven, options.half) if _frees(options) else {}
     decisive = {unit: each for unit, each in overflows.items() if _counts(facts, unit, each)}
-    return replace(facts, findings={**facts.findings, **decisive}, freed=tame)
+    return replace(facts, findings={**facts.findings, **decisive}, freed={**facts.freed, **tame})
+
+
+def freed_by_samples(facts: Facts, observed: Seen, options: Options) -> Facts:
+    """Return the facts with the units that samples of the user free."""
+    if facts.old_opset is not None or not _frees(options):
+        return facts
+    return replace(facts, freed=find_in_range(facts, observed, options.half))
+
+
+def count_denied(facts: Facts, halves: Sequence[bool], options: Options) -> int:
+    """Count the units that may be float32 for their range alone, which samples may free."""
+    is_open = facts.old_opset is None and _frees(options)
+    return sum(not halves[unit] for unit in tame_candidates(facts)) if is_open else 0
 
 
 def _counts(facts: Facts, unit: int, evidence: Evidence) -> bool:

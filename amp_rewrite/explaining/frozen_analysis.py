@@ -11,7 +11,7 @@ from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.observed import Held, Seen
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.arguments import PathLike
-from amp_rewrite.bounds import bounding, unit_ranges
+from amp_rewrite.bounds import bounding, deciding, unit_ranges
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.bounds.unit_ranges import HalfRanges
 from amp_rewrite.colouring import classification, match_counts, paying, rules
@@ -329,6 +329,7 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     coverage_plan = replace(
         final_report,
         freed=sum(map(painting.is_half, proofs)),
+        denied=deciding.count_denied(facts, painting.halves, options),
         state=float_state(plan, graph) if options.io is IOTypes.KEEP else None,
         form_changes=prepared.changes,
         size_before=loaded.size,

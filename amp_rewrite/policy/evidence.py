@@ -18,7 +18,8 @@ class Authority(enum.Enum):
     bounds that follow from them. QUANTISED: regions that a runtime recognises by their float32 types.
     OBSERVATION: values observed in a run. LEVEL: a level that treats lists differently. POLICY: a precision
     policy. TARGET: the kernels of the target. IDIOM: the operator that a subgraph spells out. PROOF: bounds
-    of values that hold for every input, which free operators that a list denies for their range. LIST: an
+    of values for every input, or what data of the user show of them, which free operators that a list denies
+    for their range. LIST: an
     operator list. PREDICTION: times predicted for a device; it only ever moves units from half to float32.
     """
 
@@ -89,6 +90,7 @@ class Reason(enum.Enum):
     FAINT_OUTPUT = "faint output"
     DECLARED_OVERFLOW = "declared overflow"
     PROVEN_TAME = "proven tame"
+    OBSERVED_IN_RANGE = "observed in range"
     # levels, targets, lists
     LEVEL = "level"
     FINAL_SOFTMAX = "final softmax"

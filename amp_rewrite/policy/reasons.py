@@ -93,6 +93,7 @@ _WORDS: Mapping[Reason, str] = {
     ),
     Reason.DECLARED_OVERFLOW: "{value} is declared to reach {number:.6g}, and {half} ends at {limit:.6g}",
     Reason.PROVEN_TAME: "{value} is proven to be at most {number:.4g}, where {half} bears {limit:.4g}",
+    Reason.OBSERVED_IN_RANGE: "{value} is at most {number:.3g} on the given samples, of {limit:.4g} allowed",
     Reason.LEVEL: "{text}",
     Reason.FINAL_SOFTMAX: "it makes output {value}, and the policy keeps a final softmax in float32",
     Reason.NO_KERNEL: "{subject} has no {half} kernel{more}",

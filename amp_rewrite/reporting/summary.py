@@ -64,7 +64,7 @@ def range_lines(report: Report) -> Iterator[SummaryLine]:
         yield SummaryLine("ranges", sentences.counts(report.ranges, report.half))
         yield from (SummaryLine("assumed", text) for text in sentences.assumed(report.ranges))
     if report.freed:
-        proven = "which the list denies, and which bounds prove to fit"
+        proven = "which the list denies, and which bounds or the given samples show to fit"
         yield SummaryLine("proven", f"{plural(report.freed, 'part')} in {report.half} {proven}")
 
 

@@ -25,7 +25,8 @@ class Observed(Mapping[str, Extremes]):
     """The extremes of a model's values, by name, over a number of samples.
 
     `model` identifies the model by its structure (`plan_files.fingerprint`), not by its weights: observations
-    of another model are refused. `where` is the file or argument that errors name.
+    of another model are refused. Those on synthetic inputs keep values in float32, and free none. `where` is
+    the file or argument that errors name.
 
     Examples:
         >>> from amp_rewrite import observe, rewrite
@@ -39,8 +40,11 @@ class Observed(Mapping[str, Extremes]):
         0
     """
 
-    def __init__(self, model: str, samples: int, values: Seen, where: str = "observed") -> None:
+    def __init__(
+        self, model: str, samples: int, values: Seen, where: str = "observed", *, is_synthetic: bool = False
+    ) -> None:
         self.where = where
+        self.is_synthetic = is_synthetic
         self.model = model
         self.samples = samples
         self._values = {name: values[name] for name in sorted(values)}
@@ -74,7 +78,9 @@ class Observed(Mapping[str, Extremes]):
             )
         names = {*self, *other}
         extremes = {name: _union(self.get(name), other.get(name)) for name in names}
-        return Observed(self.model, self.samples + other.samples, extremes, self.where)
+        is_synthetic = self.is_synthetic or other.is_synthetic
+        samples = self.samples + other.samples
+        return Observed(self.model, samples, extremes, self.where, is_synthetic=is_synthetic)
 
     def save(self, path: arguments.PathLike) -> None:
         """Write a JSON file atomically, with bytes that depend on the observations alone; raises OutputError.
@@ -98,7 +104,8 @@ class Observed(Mapping[str, Extremes]):
             {'format': 1, 'model': 'of one model', 'samples': 64, 'values': {}}
         """
         values = {name: _row(extremes) for name, extremes in self.items()}
-        return {"format": FORMAT, "model": self.model, "samples": self.samples, "values": values}
+        synthetic = {"synthetic": True} if self.is_synthetic else {}
+        return {"format": FORMAT, "model": self.model, "samples": self.samples, **synthetic, "values": values}
 
     @classmethod
     def load(cls, path: arguments.PathLike) -> Observed:
@@ -121,7 +128,7 @@ class Observed(Mapping[str, Extremes]):
             raise OptionError(
                 f"does not hold observed values ({error})", where=file, remedy=_AGAIN
             ) from error
-        return cls(content.model, content.samples, values, str(file))
+        return cls(content.model, content.samples, values, str(file), is_synthetic=content.synthetic)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -204,3 +211,4 @@ class _File(msgspec.Struct):
     model: str
     samples: Count
     values: dict[str, _Row]
+    synthetic: bool = False

@@ -88,11 +88,13 @@ def observe(
     with TimeLimit(timeout).running():
         pairs = ((inputs.sample(at) or f"sample {at + 1}", feeds) for at, feeds in enumerate(runs))
         if executor is None:
-            return _finite(_observe(runnable, pairs, where, libraries, on_sample))
-        return _finite(_in_parts(runnable, pairs, where, libraries, on_sample, executor))
+            observed = _observe(runnable, pairs, where, libraries, on_sample)
+        else:
+            observed = _in_parts(runnable, pairs, where, libraries, on_sample, executor)
+        return _finite(observed, is_synthetic=inputs.is_synthetic)
 
 
-def _finite(observations: Observed) -> Observed:
+def _finite(observations: Observed, *, is_synthetic: bool) -> Observed:
     """Drop values that were never finite; raise FeedError if none remains, or there was no sample."""
     if not observations.samples:
         raise FeedError("there is no sample to observe", remedy="give one with `samples`")
@@ -100,7 +102,7 @@ def _finite(observations: Observed) -> Observed:
     if observations and not finite:
         problem = "no floating-point value of a run is finite"
         raise FeedError(problem, remedy="give other inputs with `samples`")
-    return Observed(observations.model, observations.samples, finite)
+    return Observed(observations.model, observations.samples, finite, is_synthetic=is_synthetic)
 
 
 def _observe(

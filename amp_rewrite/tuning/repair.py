@@ -20,6 +20,7 @@ from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import Level, Options
 from amp_rewrite.rescaling.regions import Causes, causes_outside, select
+from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running.metrics import SMALLEST
 from amp_rewrite.running.verdict import Output, Tried, Verdict
@@ -65,11 +66,13 @@ class Settings:
 
     @property
     def decisive(self) -> tuple[object, ...]:
-        """The settings that change the result; of observed ranges, those that leave half's."""
-        half = self.options.half
+        """The settings that change the result; of observed ranges, those that leave half's, and whether those
+        of samples of the user may free units.
+        """
+        half, may_free = self.options.half, isinstance(self.seen, Observed) and not self.seen.is_synthetic
         ranges = self.seen.items()
         outside = frozenset(name for name, each in ranges if each.is_beyond(half) or each.is_faint(half))
-        return self.options, outside, self.faint, self.plan
+        return self.options, may_free, outside, self.faint, self.plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +271,18 @@ def _without_rescaling(work: Work, outcome: Outcome) -> Settings:
     return others(select(regions, passes) if is_worth_a_search else ())
 
 
+def _may_free(outcome: Outcome) -> bool:
+    """Return whether samples of the user may free what is float32 for its range alone."""
+    is_compared = isinstance(outcome.verification, Verdict) and not outcome.verification.inputs.is_synthetic
+    return is_compared and not outcome.settings.seen and outcome.result.report.denied > 0
+
+
+def _frees(before: Outcome, after: Outcome) -> bool:
+    """Return whether more is half, and the result passes or was far off before."""
+    passes = isinstance(after.verification, Verdict) and after.verification.ok
+    return (passes and after.result.report.denied < before.result.report.denied) or before.is_far
+
+
 def _is_nearer(before: Outcome, after: Outcome) -> bool:
     old, new = before.verification, after.verification
     return isinstance(old, Verdict) and isinstance(new, Verdict) and new.error < old.error
@@ -318,6 +333,7 @@ def _passes_where_made_up(before: Outcome, after: Outcome) -> bool:
 
 
 ATTEMPTS = (
+    Attempt("ranges of the samples", _may_free, _observed, _frees),
     Attempt("without range proofs", lambda far: far.is_far and far.result.report.freed > 0, _without_proofs),
     Attempt("observed ranges", lambda far: far.is_far, _observed, is_range=True),
     Attempt(
