@@ -39,7 +39,7 @@ from amp_rewrite.process import executors
 from amp_rewrite.rewriting.cast_insertion import Placer, cast, redirect
 from amp_rewrite.running import comparison, emulation, half_accumulation, metrics, sequences, sessions
 from amp_rewrite.running.emulation import KEEP_ROUNDED
-from amp_rewrite.running.metrics import Moments
+from amp_rewrite.running.metrics import Moments, Spread
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
 # Rounding places of a plan, and the sites of a search.
@@ -339,38 +339,44 @@ class Target:
 
     The error of a float output is that of a verdict: the RMS of the difference over the spread in all samples
     (metrics.spread), at least metrics.SMALLEST; of others, it is the share of different values. Each
-    array of a sequence or map counts as an output.
+    array of a sequence or map counts as an output. The last samples, `apart`, have a spread each.
     """
 
-    def __init__(self, references: Sequence[Mapping[str, Any]], bound: float) -> None:
+    def __init__(self, references: Sequence[Mapping[str, Any]], bound: float, apart: int = 0) -> None:
         self._wanted, self._bound = [_arrays(outputs) for outputs in references], bound
-        moments: defaultdict[str, list[Moments]] = defaultdict(list)
-        for step in (step for steps in self._wanted for step in steps):
-            for name, value in step.items():
-                if metrics.is_float(value):
-                    moments[name].append(metrics.moments(value))
-        self._spread = {name: metrics.spread(samples) for name, samples in moments.items()}
+        together = len(references) - apart
+        common = _spreads(step for steps in self._wanted[:together] for step in steps)
+        self._spreads = [common] * together + [_spreads(steps) for steps in self._wanted[together:]]
 
     def squared(self, sample: int, outputs: Mapping[str, Any]) -> float:
         """Return the squared error of the worst output of a sample, over the square of the bound."""
         errors = [
-            self._error(name, value, result[name])
+            self._error(self._spreads[sample].get(name), value, result[name])
             for reference, result in zip(self._wanted[sample], _arrays(outputs), strict=True)
             for name, value in reference.items()
             if name in result
         ]
         return (max(errors, default=0.0) / self._bound) ** 2
 
-    def _error(self, name: str, reference: NDArray[Any], result: NDArray[Any]) -> float:
+    def _error(self, spread: Spread | None, reference: NDArray[Any], result: NDArray[Any]) -> float:
         if reference.shape != result.shape:
             return math.inf
-        if name not in self._spread:
+        if spread is None:
             return float(np.mean(reference != result)) if reference.size else 0.0
         finite = np.isfinite(reference)
         if not np.isfinite(result[finite]).all():
             return math.inf
-        spread = self._spread[name]
         return spread.error(metrics.differences(reference, result, (spread.axis,)), metrics.SMALLEST)[0]
+
+
+def _spreads(steps: Iterable[Mapping[str, NDArray[Any]]]) -> dict[str, Spread]:
+    """Return the spread of each float output over these steps."""
+    moments: defaultdict[str, list[Moments]] = defaultdict(list)
+    for step in steps:
+        for name, value in step.items():
+            if metrics.is_float(value):
+                moments[name].append(metrics.moments(value))
+    return {name: metrics.spread(samples) for name, samples in moments.items()}
 
 
 def _arrays(outputs: Mapping[str, Any]) -> list[dict[str, NDArray[Any]]]:
@@ -428,16 +434,17 @@ def opened(
     bound: float,
     executor: Executor | None = None,
     libraries: Libraries = (),
+    apart: int = 0,
 ) -> Generator[SwitchedSession]:
     """Yield a CPU session, or one for each worker of an executor with a sample per task, for use within the
-    context. Computes the outputs of the original first.
+    context. Computes the outputs of the original first. The last samples, `apart`, are judged each by itself.
 
     Raises ModelError and RunError if the original does not run.
     """
     with emulation.reference(original, Device.CPU, libraries) as baseline:
         places = ((f"samples[{at}]", sample) for at, sample in enumerate(samples))
         references = [sessions.run_session(baseline.session, sample, where=where) for where, sample in places]
-    measuring = _Measuring(model.switches, model.count, samples, Target(references, bound), libraries)
+    measuring = _Measuring(model.switches, model.count, samples, Target(references, bound, apart), libraries)
     with emulation.runnable(model.loaded) as runnable:
         if executor is None:
             yield SwitchedSession(_here(sessions.open_session(runnable, Device.CPU, libraries), measuring))

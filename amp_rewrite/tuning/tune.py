@@ -287,6 +287,7 @@ def tune(
     custom_ops: PathLike | Iterable[PathLike] = (),
     device: Device | str | None = None,
     steps: int = 1,
+    stressed: Sequence[Feeds] = (),
 ) -> Tuned:
     """Search for the plan with the least predicted time, or with `prefer` "flops" most arithmetic in half,
     that passes `verify` with these bounds and metrics on all samples; `max_error` is short for
@@ -301,7 +302,7 @@ def tune(
     `imprecise_outputs` are those of `rewrite`; `watch` is called with every step. The workers of an
     `executor` (concurrent.futures) run a sample each, and have to see the same files. `custom_ops` are the
     libraries of the model's custom operators. `device` is where `verify` judges. With `steps`, samples make
-    sequences as in `verify`.
+    sequences as in `verify`. The plan has to pass on each of the `stressed` samples as well, by itself.
 
     Raises MissingPackageError without onnxruntime, ModelError and FeedError if the model does not run, or a
     sample does not fit, OptionError for invalid arguments, and WorkerError where a worker ends before its
@@ -322,11 +323,11 @@ def tune(
     arguments.function("watch", watch)
     if executor is not None:
         arguments.instance("executor", executor, Executor)
-    judges = _Judge(judged, own, run_arguments.libraries(custom_ops), device)
+    judges = _Judge(judged, own, run_arguments.libraries(custom_ops), device, stressed)
     feeds = list(run_arguments.samples(samples, model, steps))
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
-    searched = feeds[:: 2 if fresh is None else 1][:MOST_SAMPLES]
+    searched = [*feeds[:: 2 if fresh is None else 1][:MOST_SAMPLES], *stressed]
     confirmed = feeds if fresh is None else list(run_arguments.samples(fresh, model, steps))
     analysis, twin = (
         pipeline.analyze(model, options, observed=observed, imprecise_outputs=imprecise_outputs)
@@ -339,7 +340,8 @@ def tune(
     graph = analysis.graph
     work = effort.work_of_run(analysis.loaded.model, graph.types, searched) if budget is None else 0.0
     runs = effort.most_runs(len(rounding.sites), work)
-    with opened(runnable, switches, searched, bound, executor, judges.libraries) as session:
+    apart, libraries = len(stressed), judges.libraries
+    with opened(runnable, switches, searched, bound, executor, libraries, apart) as session:
         end = max(end, time.monotonic() + seconds / 2)  # setup may be slow on a busy machine
         search = Search(analysis, painting, rounding, session, bound, prefer, runs, end)
 
@@ -409,25 +411,32 @@ class _Judge:
     metrics: tuple[Metric, ...]
     libraries: Libraries
     device: Device | str | None
+    stressed: Sequence[Feeds] = ()
 
     def verdict(self, model: ModelSource, plan: SavedPlan, feeds: Sequence[Feeds]) -> Verdict:
-        """Return the verdict of `verify`; if the model is a file, the result is a temporary file."""
+        """Return the verdict of `verify`, or the first that fails on a stressed sample; if the model is a
+        file, the result is a temporary file.
+        """
         quick = Options(check=False, metadata=False)
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder) / "tuned.onnx" if arguments.is_path(model) else None
             result: Any = pipeline.rewrite(cast(Any, model), quick, output=output, replay=plan)
             options = plan.over(Options())
-            return verify(
-                model,
-                result.model,
-                feeds,
-                self.bounds,
-                metrics=self.metrics,
-                io=options.io,
-                device=self.device,
-                accumulate=options.target.accumulate,
-                custom_ops=self.libraries,
-            )
+            verdicts = [
+                verify(
+                    model,
+                    result.model,
+                    samples,
+                    self.bounds,
+                    metrics=self.metrics,
+                    io=options.io,
+                    device=self.device,
+                    accumulate=options.target.accumulate,
+                    custom_ops=self.libraries,
+                )
+                for samples in (feeds, *self.stressed)
+            ]
+            return max(verdicts, key=lambda verdict: verdict.is_far)
 
 
 def _sensitivity(
