@@ -376,12 +376,26 @@ def _coerced(inputs: Mapping[str, Input], values: Mapping[str, Any], where: Path
 
 
 @dataclass(frozen=True, slots=True)
+class Longer:
+    """A synthetic sample whose open sizes are this many times as long as usual."""
+
+    times: int
+    sizes: Mapping[str, int]
+    feeds: Feeds
+
+    def in_words(self, factor: int = 1) -> str:
+        """Return the sizes, times a factor."""
+        return " and ".join(f"{name} = {factor * size:,}" for name, size in self.sizes.items())
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
-    """Samples, their source, and the names of synthetic inputs of unknown magnitude."""
+    """Samples, their source, the names of synthetic inputs of unknown magnitude, and longer samples."""
 
     samples: Iterable[Feeds]
     source: InputSource
     free: frozenset[str] = frozenset()
+    longer: Iterable[Longer] = ()
 
 
 def trials(model: onnx.ModelProto | str | Path, data: Data) -> tuple[Trial, ...]:
@@ -395,7 +409,22 @@ def trials(model: onnx.ModelProto | str | Path, data: Data) -> tuple[Trial, ...]
     images = tuple(ImageRange) if None in stated else tuple(stated)
     is_mixed = None not in stated and len(stated) > 1  # images of both ranges
     sources = [source] if is_mixed or not images else [replace(source, images=one) for one in images]
-    return tuple(Trial(_samples(loaded, _path_of(model), of_source(data, one)), one, free) for one in sources)
+    path = _path_of(model)
+    longer = _longer(loaded, path, of_source(data, sources[0])) if data.steps == 1 else ()
+    return tuple(Trial(_samples(loaded, path, of_source(data, one)), one, free, longer) for one in sources)
+
+
+LENGTHS = (32, 8)
+"""The factors of open sizes, largest first: 64 tokens or frames become 2,048, which people run."""
+
+
+def _longer(model: ir.Model, path: str, data: Data) -> Iterator[Longer]:
+    """Yield synthetic samples with long open sizes, longest first."""
+    for times in LENGTHS:
+        dims = synthetic.lengthened(model, data.dims, times)
+        if dims is not None:
+            sizes = {name: size for name, size in dims.items() if name not in data.dims}
+            yield Longer(times, sizes, next(_samples(model, path, replace(data, dims=dims))))
 
 
 def of_source(data: Data, source: InputSource) -> Data:
