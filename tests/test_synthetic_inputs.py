@@ -344,6 +344,35 @@ def test_float_masks_mask_nothing():
     assert made(added)["mask"].tolist() == [0, 0, 0, 0]
 
 
+HIDING = {
+    "hides": ("Identity (c)", "Where (m, low, x)", 0),
+    "keeps": ("Identity (c)", "Where (m, x, low)", 1),
+    "negated": ("Not (c)", "Where (m, low, x)", 1),
+    "compared with 0": ("Equal (f, nil)", "Where (m, low, x)", 1),
+    "beside another": ("And (c, other)", "Where (m, low, x)", 0),
+    "zeroes": ("Identity (c)", "Where (m, x, nil)", 1),
+}
+
+
+@pytest.mark.parametrize("kind", ["float", "int64", "bool"])
+@pytest.mark.parametrize(("condition", "masked", "value"), HIDING.values(), ids=HIDING)
+def test_masks_leave_something(kind, condition, masked, value):
+    """Exporters mean either by 1: PyTorch's padding masks hide, those of Transformers keep."""
+    text = f"""g ({kind}[1,4] mask, float[1,4] x) => (float[1,4] y)
+        <float low = {{-10000.0}}, float nil = {{0.0}}, bool other = {{1}}> {{
+        c = Cast <to = 9> (mask) f = Cast <to = 1> (mask) m = {condition} s = {masked} y = Softmax (s) }}"""
+    assert made(text)["mask"].astype(int).tolist() == [[value] * 4]
+
+
+def test_a_mask_times_a_huge_number_keeps():
+    """What is multiplied is what hides: the mask itself, or 1 minus it."""
+    product = """g (float[4] mask, float[4] x) => (float[4] y)
+        <float low = {{-1.0e9}}, float one = {{1.0}}> {{
+        {} p = Mul (m, low) s = Sub (x, p) y = Softmax (s) }}"""
+    assert made(product.format("m = Identity (mask)"))["mask"].tolist() == [0, 0, 0, 0]
+    assert made(product.format("m = Sub (one, mask)"))["mask"].tolist() == [1, 1, 1, 1]
+
+
 def test_scales_and_thresholds_are_usable():
     """Resize gets positive scales, and NonMaxSuppression thresholds between 0 and 1."""
     resize = "g (float[1,3,4,4] x, float[4] scales) => (float[1,3,h,w] y) { y = Resize (x, , scales) }"

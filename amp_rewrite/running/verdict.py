@@ -117,7 +117,7 @@ class Verdict:
     `tried` are trials of options that might mend a failed comparison, in order.
     `misfits` are the inputs and outputs for which half is insufficient: rounding one alone fails the
     comparison. `changing` are the outputs that differ between two runs of the original; these are not
-    compared. `is_made_up` holds if outputs violate bounds on synthetic inputs, which is no proof of a fault.
+    compared. `is_made_up` holds if synthetic inputs decide nothing: outputs violate bounds, or are not proven.
     `stressed` are changes of synthetic inputs, such as a larger scale, that would turn a pass into a failure.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
@@ -190,6 +190,12 @@ class Verdict:
         """Whether outputs or metrics violate bounds, while the signatures agree and both models run."""
         own = any(metric.fault and not metric.problem for metric in self.metrics)
         return not self.signature and (own or any(output.broken for output in self.outputs))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether evidence is missing that other inputs might give, and nothing speaks against the result."""
+        is_judged = self.ok or self.is_far or bool(self.signature or self.changing)
+        return not is_judged and not any(metric.fault for metric in self.metrics)
 
     def on_made_up_inputs(self) -> Verdict:
         """Return the verdict with bound violations on synthetic inputs as undecided outputs.

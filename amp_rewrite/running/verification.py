@@ -97,7 +97,7 @@ def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
     judged = [first, *others]
     verdict = _best_conditioned([_completed(each, pair) for each in judged])
     if not (verdict.ok and pair.half):
-        return verdict
+        return replace(verdict, is_made_up=verdict.is_open and verdict.inputs.is_synthetic)
     sample = next(each.first.feeds for each in judged if each.verdict.inputs == verdict.inputs)
     stressed = (
         *_failed_stresses(pair, sample, trials[0].free),

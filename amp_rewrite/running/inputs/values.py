@@ -14,6 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.bounds import given
+from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.running.inputs.declared_inputs import Input, Structure
@@ -119,7 +120,7 @@ Rule = Callable[[InputSpec], Array | None]
 def rules(dtype: ir.DataType) -> tuple[Rule, ...]:
     """Return the rules for an element type, the last of which always applies; empty for other types."""
     if dtype == ir.DataType.BOOL:
-        return (lambda spec: spec.full(not spec.chooses or spec.sample % BRANCHES == 0),)
+        return (lambda spec: spec.full(spec.sample % BRANCHES == 0 if spec.chooses else _kept(spec)),)
     if dtype == ir.DataType.STRING:
         return (lambda spec: np.full(spec.shape, "hello world"),)
     if dtype.is_integer():
@@ -173,10 +174,39 @@ def _position(spec: InputSpec) -> Array | None:
 
 
 def _by_name(spec: InputSpec) -> Array | None:
-    """Return 0 for token types and the past, and 1 for a mask."""
+    """Return 0 for token types and the past, and what keeps everything for a mask."""
     if spec.words >= {"token", "type"} or "segment" in spec.words or _is_past(spec.input.name, spec.shape):
         return spec.full(0)
-    return spec.full(1) if "mask" in spec.words else None
+    return spec.full(_kept(spec)) if "mask" in spec.words else None
+
+
+def _kept(spec: InputSpec) -> int:
+    """Return the value of a mask that keeps everything: 0 if 1 leads to a huge negative number, else 1."""
+    todo = [(spec.input.value, 1)]
+    for value, turned in todo:
+        for use in spec.consumers.of(value):
+            operands = [use.input_at(port) for port in range(len(use.node.inputs))]
+            if use.key == ("Where", 0) and any(map(_is_huge, operands[1:])):
+                return turned if _is_huge(operands[2]) else 1 - turned
+            if use.operator == "Mul" and any(map(_is_huge, operands)):
+                return 1 - turned
+            is_negated = use.operator == "Not" or (
+                use.operator == "Equal" and 0 in map(_stored_number, operands)
+            )
+            if is_negated or use.key == ("Sub", 1):
+                todo.append((use.node.outputs[0], 1 - turned))
+            elif use.operator in ("And", "Or"):
+                todo.append((use.node.outputs[0], turned))
+    return 1
+
+
+_HUGE = -1e3
+"""From here on a negative number masks: exporters write -1e4, -1e9, the lowest float32 or minus infinity."""
+
+
+def _is_huge(value: ir.Value | None) -> bool:
+    constant = None if value is None else stored_as(patterns.source(value))
+    return constant is not None and constant.size > 0 and bool(np.all(constant.numpy() <= _HUGE))
 
 
 def _index(spec: InputSpec) -> Array | None:
@@ -235,9 +265,9 @@ def _compared(spec: InputSpec) -> Array | None:
 
 
 def _by_use(spec: InputSpec) -> Array | None:
-    """Return 1 for masks of several axes, and small trip counts for loops."""
+    """Return what keeps everything for masks of several axes, and small trip counts for loops."""
     if spec.reaches(_MASKED) and len(spec.shape) > 1:
-        return spec.full(1)
+        return spec.full(_kept(spec))
     return spec.full(TRIP_COUNT) if spec.is_single and spec.reaches(_COUNTS) else None
 
 
@@ -339,14 +369,14 @@ _SCALES = _node_inputs("Resize", 2) | _node_inputs("Upsample", 1)
 
 
 def _mask(spec: InputSpec) -> Array | None:
-    """Return 0 for the past and for an additive softmax mask, 1 for a multiplicative mask."""
+    """Return 0 for the past and for an additive softmax mask, and what keeps everything for other masks."""
     if _is_past(spec.input.name, spec.shape) or spec.reaches(_ADDED_MASKS):
         return spec.full(0)
     if "mask" not in spec.words:
         return None
     sums = (use.node.outputs[0] for use in spec.uses if use.operator == "Add")
     behind = (use for total in sums for use in spec.consumers.of(total))
-    return spec.full(0 if any(use.operator == "Softmax" for use in behind) else 1)
+    return spec.full(0 if any(use.operator == "Softmax" for use in behind) else _kept(spec))
 
 
 def _scales(spec: InputSpec) -> Array | None:
