@@ -344,6 +344,32 @@ def test_float_masks_mask_nothing():
     assert made(added)["mask"].tolist() == [0, 0, 0, 0]
 
 
+WAVES = {
+    "a filter of one channel": ("float[1, 1, 16000] x", "y = Conv <strides = [64]> (x, w)"),
+    "its name": ("float[batch, 1, samples] audio", "y = Neg (audio)"),
+    "its size": ("float[1, 8000, 1] x", "y = Neg (x)"),
+}
+
+
+@pytest.mark.parametrize(("declared", "body"), WAVES.values(), ids=WAVES)
+def test_audio_is_a_voice(declared, body):
+    """Its spectrum has harmonics, and part of it is silent; noise is neither."""
+    text = f"g ({declared}) => (float[a, b, c] y) <float[4, 1, 64] w> {{ {body} }}"
+    (wave,) = made(text).values()
+    frames = wave.reshape(-1)[:7936].reshape(-1, 256)
+    loudness = np.sqrt(np.mean(frames**2, axis=1))
+    assert 0 < loudness.min() < loudness.max() / 50
+    spectrum = np.abs(np.fft.rfft(frames[0]))
+    assert np.median(spectrum) < spectrum.max() / 20
+
+
+@pytest.mark.parametrize("declared", ["float[1, 1, 512] x", "float[1, 80, 400] mel", "float[2, 1, 128] h"])
+def test_other_numbers_are_no_voice(declared):
+    """Features, spectrograms and states are normally distributed."""
+    (array,) = made(f"g ({declared}) => (float[a, b, c] y) {{ y = Neg ({declared.split()[-1]}) }}").values()
+    assert 0.8 < np.std(array) < 1.2
+
+
 HIDING = {
     "hides": ("Identity (c)", "Where (m, low, x)", 0),
     "keeps": ("Identity (c)", "Where (m, x, low)", 1),

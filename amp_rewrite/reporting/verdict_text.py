@@ -95,6 +95,7 @@ def largest(verdict: Verdict, *, is_brief: bool = False) -> str:
         return ""
     source, steps = verdict.inputs, f" of {verdict.steps:,} steps" if verdict.steps > 1 else ""
     inputs = f"made-up images in {source.images.value}" if source.images else f"made-up inputs{steps}"
+    inputs = f"{inputs}, {source.change}" if source.change else inputs
     if not source.is_synthetic:
         names = some([PurePath(path).name for path in source.paths], _NAMED)
         inputs = f"{plural(verdict.samples, 'given sample')}{steps}{f' from {names}' if names else ''}"
@@ -108,7 +109,8 @@ def _samples(verdict: Verdict) -> str:
     inputs, steps = verdict.inputs, f" of {verdict.steps:,} steps" if verdict.steps > 1 else ""
     if inputs.is_synthetic:
         images = f", images in {inputs.images.value}" if inputs.images else ""
-        return f"{plural(verdict.samples, 'synthetic sample')}{steps} (seed {inputs.seed}{images})"
+        change = f", {inputs.change}" if inputs.change else ""
+        return f"{plural(verdict.samples, 'synthetic sample')}{steps} (seed {inputs.seed}{images}{change})"
     source = f" from {some(inputs.paths, _NAMED)}" if inputs.paths else ""
     return f"{plural(verdict.samples, 'given sample')}{steps}{source}"
 

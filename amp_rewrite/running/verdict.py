@@ -117,8 +117,9 @@ class Verdict:
     `tried` are trials of options that might mend a failed comparison, in order.
     `misfits` are the inputs and outputs for which half is insufficient: rounding one alone fails the
     comparison. `changing` are the outputs that differ between two runs of the original; these are not
-    compared. `is_made_up` holds if synthetic inputs decide nothing: outputs violate bounds, or are not proven.
+    compared. `is_made_up` holds if synthetic inputs decide nothing: outputs violate bounds, or prove nothing.
     `stressed` are changes of synthetic inputs, such as a larger scale, that would turn a pass into a failure.
+    `fainter` is the verdict on fainter synthetic inputs where that passes and this one loses values.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
     float. `unproven` lists, in words, where evidence is missing:
@@ -160,6 +161,7 @@ class Verdict:
     changing: tuple[str, ...] = ()
     is_made_up: bool = False
     stressed: tuple[FailedStress, ...] = ()
+    fainter: Verdict | None = None
 
     def __repr__(self) -> str:
         """Return a line: the verdict with the worst error or the first fault, the samples and the devices."""
@@ -248,7 +250,9 @@ class Verdict:
         """
         status = {"ok": self.ok, "verified": self.ok, "not_verified": "; ".join(self.faults) or None}
         own = {"inputs": self.inputs.to_json(), "witness": self.witness.value}
-        return _plain(asdict(self) | own | status)
+        fields = asdict(replace(self, fainter=None))
+        del fields["fainter"]
+        return _plain(fields | own | status)
 
 
 def shortest(number: float) -> str:

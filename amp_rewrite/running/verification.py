@@ -97,13 +97,30 @@ def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
     judged = [first, *others]
     verdict = _best_conditioned([_completed(each, pair) for each in judged])
     if not (verdict.ok and pair.half):
-        return replace(verdict, is_made_up=verdict.is_open and verdict.inputs.is_synthetic)
+        is_open = verdict.is_open and verdict.inputs.is_synthetic
+        return replace(verdict, is_made_up=is_open, fainter=_on_fainter_inputs(blank, pair, trials[0], first))
     sample = next(each.first.feeds for each in judged if each.verdict.inputs == verdict.inputs)
     stressed = (
         *_failed_stresses(pair, sample, trials[0].free),
         *_failed_length(pair, verdict, trials[0].longer),
     )
     return replace(verdict, stressed=stressed)
+
+
+def _on_fainter_inputs(blank: Verdict, pair: Pair, trial: Trial, judged: _Judged) -> Verdict | None:
+    """Return the verdict on a fainter copy of synthetic inputs, if half loses values and the copy passes."""
+    names = trial.free | trial.images
+    if not (names and any(output.metrics.non_finite for output in judged.verdict.outputs)):
+        return None
+    change = stress.FAINTER
+    source = replace(trial.source, change=change.change)
+    sample = stress.copy(judged.first.feeds, change, names)
+    try:
+        verdict = _judge(replace(blank, inputs=source), pair, Trial((sample,), source)).verdict
+    except (AmpRewriteError, RewrittenRunError):
+        return None
+    lost = FailedStress("100 times as loud as these", judged.verdict.error, loses_values=True)
+    return replace(verdict, stressed=(lost,)) if verdict.ok else None
 
 
 def _failed_stresses(pair: Pair, sample: Feeds, free: frozenset[str]) -> Iterator[FailedStress]:

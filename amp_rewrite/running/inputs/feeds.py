@@ -121,13 +121,15 @@ class InputSource:
     """The source of samples: synthesised with `seed`, read from `paths`, or else passed by the caller.
 
     `files` has the file or folder of each sample that was read, in order; `images` is the range of synthetic
-    images, None if there are none, or several ranges.
+    images, None if there are none, or several ranges. `change` says how inputs of unknown magnitude were
+    changed; it may be empty.
     """
 
     seed: int | None = None
     paths: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     images: ImageRange | None = None
+    change: str = ""
 
     @property
     def is_synthetic(self) -> bool:
@@ -150,6 +152,7 @@ class InputSource:
             "seed": self.seed,
             "paths": list(self.paths),
             "images": self.images.value if self.images else None,
+            "change": self.change,
         }
 
 
@@ -390,11 +393,14 @@ class Longer:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Samples, their source, the names of synthetic inputs of unknown magnitude, and longer samples."""
+    """Samples, their source, the names of synthetic inputs of unknown magnitude and of images of an unknown
+    range, and longer samples.
+    """
 
     samples: Iterable[Feeds]
     source: InputSource
     free: frozenset[str] = frozenset()
+    images: frozenset[str] = frozenset()
     longer: Iterable[Longer] = ()
 
 
@@ -405,13 +411,15 @@ def trials(model: onnx.ModelProto | str | Path, data: Data) -> tuple[Trial, ...]
     loaded, source = loading.load(model).model, input_source(data)
     if not source.is_synthetic:
         return (Trial(_samples(loaded, _path_of(model), data), source),)
-    stated, free = synthetic.unspecific_inputs(loaded, data.dims, data.ranges)
+    stated, free, vague = synthetic.unspecific_inputs(loaded, data.dims, data.ranges)
     images = tuple(ImageRange) if None in stated else tuple(stated)
     is_mixed = None not in stated and len(stated) > 1  # images of both ranges
     sources = [source] if is_mixed or not images else [replace(source, images=one) for one in images]
     path = _path_of(model)
     longer = _longer(loaded, path, of_source(data, sources[0])) if data.steps == 1 else ()
-    return tuple(Trial(_samples(loaded, path, of_source(data, one)), one, free, longer) for one in sources)
+    return tuple(
+        Trial(_samples(loaded, path, of_source(data, one)), one, free, vague, longer) for one in sources
+    )
 
 
 LENGTHS = (32, 8)

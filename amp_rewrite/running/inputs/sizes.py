@@ -214,7 +214,7 @@ _NAMED = (
     ("seq sequence len length tokens text src tgt source target s l", SEQUENCE),
 )
 """Words of a symbol, and the size that they suggest; the first match counts."""
-_AUDIO = {"sample", "samples", "audio", "wave", "waveform", "signal"}
+AUDIO = {"sample", "samples", "audio", "wave", "waveform", "signal"}
 
 
 def name_words(text: str) -> frozenset[str]:
@@ -364,7 +364,7 @@ class Sizing:
         words = name_words(dim.symbol)
         if self._is_derived(dim) or (dim.is_audio and words & {"seq", "sequence", "len", "length"}):
             return None
-        if dim.is_float and dim.axis > 0 and words & _AUDIO:
+        if dim.is_float and dim.axis > 0 and words & AUDIO:
             return SAMPLES
         size = next((size for vocabulary, size in _NAMED if words & set(vocabulary.split())), None)
         return self._consumers.batch or size if size == BATCH else size

@@ -49,15 +49,17 @@ def synthesise(
 
 def unspecific_inputs(
     model: ir.Model, dims: Mapping[str, int], ranges: Ranges
-) -> tuple[frozenset[ImageRange | None], frozenset[str]]:
-    """Return the ranges that the graph implies for its images, None for an unknown one, and the names of the
-    inputs of unknown magnitude (`values.is_free`). An input with a declared range is in neither.
+) -> tuple[frozenset[ImageRange | None], frozenset[str], frozenset[str]]:
+    """Return the ranges that the graph implies for its images, None for an unknown one, the names of the
+    inputs of unknown magnitude (`values.is_free`), and those of images of an unknown range. An input with a
+    declared range is in none.
 
     Raises as `synthesise` does.
     """
     floats = [spec for spec in _specs(model, dims, ranges) if spec.dtype.is_floating_point()]
-    images = frozenset(values.stated_range(spec) for spec in floats if values.is_image(spec))
-    return images, frozenset(spec.input.name for spec in floats if values.is_free(spec))
+    images = {spec.input.name: values.stated_range(spec) for spec in floats if values.is_image(spec)}
+    free = frozenset(spec.input.name for spec in floats if values.is_free(spec))
+    return frozenset(images.values()), free, frozenset(name for name in images if images[name] is None)
 
 
 def open_sizes(model: ir.Model, dims: Mapping[str, int]) -> dict[str, int]:

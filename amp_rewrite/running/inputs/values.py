@@ -5,6 +5,7 @@ applicable rule decides.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,11 +15,12 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.bounds import given
-from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.running.inputs.declared_inputs import Input, Structure
-from amp_rewrite.running.inputs.sizes import CHANNELS, Consumers, NodeInput, Shape, name_words
+from amp_rewrite.running.inputs.masks import kept
+from amp_rewrite.running.inputs.sizes import AUDIO, CHANNELS, Consumers, NodeInput, Shape, name_words
+from amp_rewrite.running.inputs.voice import voice
 
 Array = NDArray[Any]
 
@@ -120,7 +122,11 @@ Rule = Callable[[InputSpec], Array | None]
 def rules(dtype: ir.DataType) -> tuple[Rule, ...]:
     """Return the rules for an element type, the last of which always applies; empty for other types."""
     if dtype == ir.DataType.BOOL:
-        return (lambda spec: spec.full(spec.sample % BRANCHES == 0 if spec.chooses else _kept(spec)),)
+        return (
+            lambda spec: spec.full(
+                spec.sample % BRANCHES == 0 if spec.chooses else kept(spec.input.value, spec.consumers)
+            ),
+        )
     if dtype == ir.DataType.STRING:
         return (lambda spec: np.full(spec.shape, "hello world"),)
     if dtype.is_integer():
@@ -177,36 +183,7 @@ def _by_name(spec: InputSpec) -> Array | None:
     """Return 0 for token types and the past, and what keeps everything for a mask."""
     if spec.words >= {"token", "type"} or "segment" in spec.words or _is_past(spec.input.name, spec.shape):
         return spec.full(0)
-    return spec.full(_kept(spec)) if "mask" in spec.words else None
-
-
-def _kept(spec: InputSpec) -> int:
-    """Return the value of a mask that keeps everything: 0 if 1 leads to a huge negative number, else 1."""
-    todo = [(spec.input.value, 1)]
-    for value, turned in todo:
-        for use in spec.consumers.of(value):
-            operands = [use.input_at(port) for port in range(len(use.node.inputs))]
-            if use.key == ("Where", 0) and any(map(_is_huge, operands[1:])):
-                return turned if _is_huge(operands[2]) else 1 - turned
-            if use.operator == "Mul" and any(map(_is_huge, operands)):
-                return 1 - turned
-            is_negated = use.operator == "Not" or (
-                use.operator == "Equal" and 0 in map(_stored_number, operands)
-            )
-            if is_negated or use.key == ("Sub", 1):
-                todo.append((use.node.outputs[0], 1 - turned))
-            elif use.operator in ("And", "Or"):
-                todo.append((use.node.outputs[0], turned))
-    return 1
-
-
-_HUGE = -1e3
-"""From here on a negative number masks: exporters write -1e4, -1e9, the lowest float32 or minus infinity."""
-
-
-def _is_huge(value: ir.Value | None) -> bool:
-    constant = None if value is None else stored_as(patterns.source(value))
-    return constant is not None and constant.size > 0 and bool(np.all(constant.numpy() <= _HUGE))
+    return spec.full(kept(spec.input.value, spec.consumers)) if "mask" in spec.words else None
 
 
 def _index(spec: InputSpec) -> Array | None:
@@ -267,7 +244,7 @@ def _compared(spec: InputSpec) -> Array | None:
 def _by_use(spec: InputSpec) -> Array | None:
     """Return what keeps everything for masks of several axes, and small trip counts for loops."""
     if spec.reaches(_MASKED) and len(spec.shape) > 1:
-        return spec.full(_kept(spec))
+        return spec.full(kept(spec.input.value, spec.consumers))
     return spec.full(TRIP_COUNT) if spec.is_single and spec.reaches(_COUNTS) else None
 
 
@@ -376,7 +353,9 @@ def _mask(spec: InputSpec) -> Array | None:
         return None
     sums = (use.node.outputs[0] for use in spec.uses if use.operator == "Add")
     behind = (use for total in sums for use in spec.consumers.of(total))
-    return spec.full(0 if any(use.operator == "Softmax" for use in behind) else _kept(spec))
+    return spec.full(
+        0 if any(use.operator == "Softmax" for use in behind) else kept(spec.input.value, spec.consumers)
+    )
 
 
 def _scales(spec: InputSpec) -> Array | None:
@@ -440,12 +419,31 @@ def _image(spec: InputSpec) -> Array | None:
     return spec.uniform(0.0, (stated_range(spec) or spec.default_images).most)
 
 
+def _audio(spec: InputSpec) -> Array | None:
+    """Return a voice for a waveform: by its name or size, or read by an STFT or a filter of one channel."""
+    sizes = sorted(spec.shape)
+    if not sizes or len(sizes) > _AUDIO_RANK or math.prod(sizes[:-1]) > _MOST_WAVES or sizes[-1] < _SHORTEST:
+        return None
+    filters = (use.stored_shape(1) for use in spec.uses if use.key == ("Conv", 0))
+    is_read = any(len(shape) == _AUDIO_RANK and shape[1] == 1 for shape in filters)
+    is_long = len(sizes) == _AUDIO_RANK and sizes[-1] >= _LONG
+    is_wave = is_read or is_long or spec.words & _WAVES or spec.reaches(_node_inputs("STFT", 0))
+    return voice(spec.shape, spec.random) if is_wave else None
+
+
+_AUDIO_RANK, _MOST_WAVES, _SHORTEST, _LONG = 3, 8, 256, 4096
+"""[batch, channel, sample]: a few recordings of at least 16 ms; from a quarter of a second on nothing else is
+as long in one channel.
+"""
+_WAVES = AUDIO | {"pcm", "speech", "wav"}
+
 _FLOATS: tuple[Rule, ...] = (
     _mask,
     _scales,
     _in_domain,
     _declared,
     _image,
+    _audio,
     lambda spec: spec.random.standard_normal(spec.shape),
 )
 
@@ -457,13 +455,14 @@ def is_image(spec: InputSpec) -> bool:
 
 
 def is_free(spec: InputSpec) -> bool:
-    """Return whether a float tensor of several elements has unknown magnitude: no rule applies, so that it is
-    normally distributed; its name suggests no normalised data; and it is no recurrent state.
+    """Return whether a float tensor of several elements has unknown magnitude: audio, or one that no rule
+    applies to, so that it is normally distributed; its name suggests no normalised data; and it is no
+    recurrent state.
     """
     is_array = spec.dtype.is_floating_point() and spec.input.structure is Structure.TENSOR
     if not is_array or spec.is_single or spec.words & _NORMALISED or spec.reaches(_STATES):
         return False
-    return all(rule(spec) is None for rule in _FLOATS[:-1])
+    return all(rule(spec) is None for rule in _FLOATS[: _FLOATS.index(_audio)])
 
 
 _NORMALISED = frozenset(("pixel", "latent", "latents", "noise"))
