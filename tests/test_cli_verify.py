@@ -218,7 +218,7 @@ def test_json_says_what_was_verified_and_on_what(model, tmp_path):
     good = reported(model, *FORCED, *data(model, "small"))
     assert (good["verified"], good["not_verified"]) == (True, None)
     paths = [str(model.with_name("small.npz"))]
-    inputs = {"synthetic": False, "seed": None, "paths": paths, "images": None}
+    inputs = {"synthetic": False, "seed": None, "paths": paths, "images": None, "change": ""}
     assert good["verification"]["inputs"] == inputs
     bad = reported(model, *FORCED, *data(model, "large"))
     assert not bad["verified"]

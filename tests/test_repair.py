@@ -269,7 +269,8 @@ def test_inputs_on_which_half_overflows_are_tried_fainter(tmp_path, first, faint
     """A dear repair of overflow is left out where 100 times fainter inputs pass, and that is said."""
     w = np.float32(np.random.default_rng(0).normal(0, 4, (64, 64)))
     body = f"""g (float[4,64] x) => (float[4,64] y) <float[64,64] w, float[64,64] v> {{
-        n = {first} (x) a = MatMul (n, w) b = MatMul (a, w) c = MatMul (b, w) d = MatMul (c, w) y = MatMul (d, v) }}"""
+        n = {first} (x) a = MatMul (n, w) b = MatMul (a, w) c = MatMul (b, w)
+        d = MatMul (c, w) y = MatMul (d, v) }}"""
     path = tmp_path / "m.onnx"
     onnx.save(text.model(body, {"w": w, "v": w * np.float32(1e-6)}), path)
     code, told, output = report(path, "--skip", "rescale")

@@ -370,6 +370,15 @@ def test_other_numbers_are_no_voice(declared):
     assert 0.8 < np.std(array) < 1.2
 
 
+@pytest.mark.parametrize("body", ["g = Gather (r, i)", "g = ScatterElements (r, i, f)"])
+def test_indices_of_a_table_of_unknown_size_are_zeros(body):
+    """The first entry is there whatever its size is."""
+    text = f"""g (float[n, 4] x, int64[3, 2] i, float[3, 2] f) => (float y) {{
+        m = NonZero (x) t = Transpose (m) r = Cast <to = 1> (t) {body}
+        y = ReduceSum <keepdims = 0> (g) }}"""
+    assert not made(text)["i"].any()
+
+
 HIDING = {
     "hides": ("Identity (c)", "Where (m, low, x)", 0),
     "keeps": ("Identity (c)", "Where (m, x, low)", 1),

@@ -198,16 +198,18 @@ def _bound(spec: InputSpec) -> int | None:
 
 
 def _entries(spec: InputSpec, use: NodeInput) -> int | None:
-    """Return the number of entries that this use indexes; an index tuple must be valid in every axis."""
+    """Return the number of entries that this use indexes, 1 if it is unknown; an index tuple must be valid in
+    every axis.
+    """
     if use.key == ("OneHot", 0):
         return _stored_number(use.input_at(1))
     if use.key not in _TABLES:
         return None
     shape = spec.shape_of(use.input_at(_TABLES[use.key]))
     if use.operator in ("GatherND", "ScatterND"):
-        return min(shape, default=None)
+        return min(shape, default=1)
     axis = use.attribute("axis", use.attribute("gather_axis"))
-    return shape[axis] if -len(shape) <= axis < len(shape) else None
+    return shape[axis] if -len(shape) <= axis < len(shape) else 1
 
 
 _TABLES: dict[tuple[str, int], int] = {
