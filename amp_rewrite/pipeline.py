@@ -331,9 +331,7 @@ def _choose(
     observed: Seen,
     graph: UnitGraph | None = None,
 ) -> _Choice:
-    """Choose the colours of a prepared model, under these observations; `graph` as in `gather`. Observations
-    of `is_data`, samples of the user, also free units.
-    """
+    """Choose the colours of a prepared model; `graph` as in `gather`, and `is_data` for the user's samples."""
     with timed.stage("analyse"):
         facts = gather(prepared, options, observed, imprecise_outputs, pins, graph)
         facts = deciding.freed_by_samples(facts, observed, options) if is_data else facts

@@ -1,6 +1,7 @@
 """Accumulators: sums carried from step to step, which half rounds at each step.
 
     n' = n + 1;  s' = where(valid, s + x, s);  s' = max(s + x) + y;  s' = concat(s, s[-1] + x);  CumSum(x)
+    s'[i] = s[i] + x              scatters that add or multiply: runtimes do so one by one
 
 Half has steps of 2 at 2048, and a count ends there. What a sum adds in each step must be as exact as the sum:
 the producers that feed a CumSum are float32 back to the input or the nearest layer. A residual, whose term
@@ -40,13 +41,22 @@ _FEED = MOVERS - CONTROL_FLOW | ARITHMETIC | AVERAGES | _ACTIVATIONS | {"Cast", 
 
 
 def check(graph: UnitGraph) -> Mapping[int, Evidence]:
-    """Return the units that add to a carried value, move it on the way, or feed a CumSum."""
+    """Return the units that add to a carried value, move it on the way, or feed a CumSum, and the scatters
+    that add or multiply.
+    """
+    scatters = filter(accumulates, graph.nodes_of("ScatterElements", "ScatterND"))
+    nodes = {**_running_sums(graph), **dict.fromkeys(scatters)}
     sums = [unit for unit in graph.by_operator.get("CumSum", ()) if not graph.units[unit].node.domain]
     feeders = reach(sums, graph.predecessors.__getitem__, lambda unit: _feeds(graph.units[unit].node))
     before = {unit for feeding in (*sums, *feeders) for unit in graph.predecessors[feeding]}
     layers = [unit for unit in before if effective_op(graph.units[unit].node) in PRODUCTS]
-    accumulating = (*graph.of_nodes(_running_sums(graph)), *feeders, *sorted(layers))
+    accumulating = (*graph.of_nodes(nodes), *feeders, *sorted(layers))
     return dict.fromkeys(accumulating, Evidence(Authority.RANGE, Reason.ACCUMULATED))
+
+
+def accumulates(node: ir.Node) -> bool:
+    """Return whether a node is a scatter that adds or multiplies."""
+    return effective_op(node) != node.op_type and effective_op(node) in ("Add", "Mul")
 
 
 def _feeds(node: ir.Node) -> bool:

@@ -41,7 +41,7 @@ from amp_rewrite.running.comparison import (
 )
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs import feeds, stress
-from amp_rewrite.running.inputs.feeds import FROM_CALLER, Data, InputSource, Trial
+from amp_rewrite.running.inputs.feeds import FROM_CALLER, Data, InputSource, Longer, Trial
 from amp_rewrite.running.metrics import Spread
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
@@ -96,10 +96,31 @@ def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
     others = (_judge(replace(blank, inputs=trial.source), pair, trial) for trial in trials[1:])
     judged = [first, *others]
     verdict = _best_conditioned([_completed(each, pair) for each in judged])
-    if not (verdict.ok and pair.half and trials[0].free):
-        return verdict
+    if not (verdict.ok and pair.half):
+        is_open = verdict.is_open and verdict.inputs.is_synthetic
+        return replace(verdict, is_made_up=is_open, fainter=_on_fainter_inputs(blank, pair, trials[0], first))
     sample = next(each.first.feeds for each in judged if each.verdict.inputs == verdict.inputs)
-    return replace(verdict, stressed=tuple(_failed_stresses(pair, sample, trials[0].free)))
+    stressed = (
+        *_failed_stresses(pair, sample, trials[0].free),
+        *_failed_length(pair, verdict, trials[0].longer),
+    )
+    return replace(verdict, stressed=stressed)
+
+
+def _on_fainter_inputs(blank: Verdict, pair: Pair, trial: Trial, judged: _Judged) -> Verdict | None:
+    """Return the verdict on a fainter copy of synthetic inputs, if half loses values and the copy passes."""
+    names = trial.free | trial.images
+    if not (names and any(output.metrics.non_finite for output in judged.verdict.outputs)):
+        return None
+    change = stress.FAINTER
+    source = replace(trial.source, change=change.change)
+    sample = stress.copy(judged.first.feeds, change, names)
+    try:
+        verdict = _judge(replace(blank, inputs=source), pair, Trial((sample,), source)).verdict
+    except (AmpRewriteError, RewrittenRunError):
+        return None
+    lost = FailedStress("100 times as loud as these", judged.verdict.error, loses_values=True)
+    return replace(verdict, stressed=(lost,)) if verdict.ok else None
 
 
 def _failed_stresses(pair: Pair, sample: Feeds, free: frozenset[str]) -> Iterator[FailedStress]:
@@ -107,17 +128,51 @@ def _failed_stresses(pair: Pair, sample: Feeds, free: frozenset[str]) -> Iterato
     run fails or the time limit is reached.
     """
     for variation, copy in stress.copies(sample, free):
-        try:
-            runs = comparison.run(pair.before, pair.after, copy, "")
-            outputs = pair.judge(comparison.compare(runs, ""))
-            doubt = Undecided(pair.noise, pair.judge)
-            doubt.look(runs, outputs)
-        except (AmpRewriteError, RewrittenRunError):
+        outputs = _judged_copy(pair, copy)
+        if outputs is None:
             return
-        far = [output for output in outputs if output.broken and output.name not in doubt.why]
-        if far:
-            loses = any(output.metrics.non_finite for output in far)
-            yield FailedStress(variation.change, max(map(distance, far)), loses)
+        yield from _failure(variation.change, outputs)
+
+
+def _judged_copy(pair: Pair, copy: Feeds) -> tuple[Output, ...] | None:
+    """Return the outputs on another sample, without violations within float32 noise; None if a run fails."""
+    try:
+        runs = comparison.run(pair.before, pair.after, copy, "")
+        outputs = pair.judge(comparison.compare(runs, ""))
+        doubt = Undecided(pair.noise, pair.judge)
+        doubt.look(runs, outputs)
+    except (AmpRewriteError, RewrittenRunError):
+        return None
+    return tuple(replace(each, broken=() if each.name in doubt.why else each.broken) for each in outputs)
+
+
+def _failure(change: str, outputs: Sequence[Output]) -> Iterator[FailedStress]:
+    far = [output for output in outputs if output.broken]
+    if far:
+        loses = any(output.metrics.non_finite for output in far)
+        yield FailedStress(change, max(map(distance, far)), loses)
+
+
+def _failed_length(pair: Pair, verdict: Verdict, longer: Iterable[Longer]) -> Iterator[FailedStress]:
+    """Yield the open sizes with which the result violates a bound, or would at twice the length if the error
+    went on to grow; none if float32 does not run on them.
+    """
+    for copy in longer:
+        outputs = _judged_copy(pair, copy.feeds)
+        if outputs is not None:
+            grown = [_grown(each, verdict, math.log2(copy.times)) for each in outputs]
+            measured = list(_failure(f"as long as {copy.in_words()}", outputs))
+            yield from measured or _failure(f"as long as {copy.in_words(2)}, extrapolated", grown)
+            return
+
+
+def _grown(output: Output, verdict: Verdict, doublings: float) -> Output:
+    """Return an output with its error at twice the length: it grows as a power of the length."""
+    before = next((each.error for each in verdict.outputs if each.name == output.name), None)
+    if not before or output.error is None or output.limit is None or output.error <= before:
+        return output
+    error = output.error * (output.error / before) ** (1 / doublings)
+    return replace(output, error=error, broken=(*output.broken, *["error"] * (error > output.limit)))
 
 
 @dataclass(frozen=True, slots=True)
