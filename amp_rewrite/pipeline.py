@@ -331,7 +331,7 @@ def _choose(
     observed: Seen,
     graph: UnitGraph | None = None,
 ) -> _Choice:
-    """Choose the colours of a prepared model; `graph` as in `gather`, and `is_data` for the user's samples."""
+    """Choose the colours of a prepared model; `graph` as in `gather`, `is_data` for samples of the user."""
     with timed.stage("analyse"):
         facts = gather(prepared, options, observed, imprecise_outputs, pins, graph)
         facts = deciding.freed_by_samples(facts, observed, options) if is_data else facts

@@ -288,8 +288,10 @@ class RewriteJob:
             )
         return observations if self.seen is None else self.seen.merge(observations)
 
-    def tune(self, outcome: Outcome) -> Tuned | None:
-        """Search for a plan on the samples of a comparison; None for a saved plan or too large a model."""
+    def tune(self, outcome: Outcome, stressed: Sequence[Feeds] = ()) -> Tuned | None:
+        """Search for a plan on the samples of a comparison, and on these stressed ones; None for a saved plan
+        or too large a model.
+        """
         if self.replay is not None or outcome.result.report.size_before > self.tuning.largest:
             return None
         assert isinstance(outcome.verification, Verdict), "a verdict failed"
@@ -313,6 +315,7 @@ class RewriteJob:
                 executor=self.tuning.executor,
                 custom_ops=self.comparing.libraries,
                 device=self.comparing.provider,
+                stressed=stressed,
             ),
         )
         return None if isinstance(search, AmpRewriteError) else search

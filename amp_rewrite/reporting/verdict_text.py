@@ -161,8 +161,8 @@ def warnings(verdict: Verdict) -> Iterator[str]:
     if not verdict.ok:
         return
     yield from (_failed_images(other) for other in verdict.not_judged if not other.ok)
-    if verdict.stressed:
-        yield _stressed(verdict.stressed)
+    if warned := [failed for failed in verdict.stressed if failed.warns]:
+        yield _stressed(warned)
 
 
 def details(verdict: Verdict) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from amp_rewrite.errors import AmpRewriteError
@@ -14,7 +14,7 @@ from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.comparison import Float32Noise, HalvedPort, Runs, SampleComparison
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, InputSource
 from amp_rewrite.running.metrics import Metrics
-from amp_rewrite.running.sessions import Device
+from amp_rewrite.running.sessions import Device, Feeds
 from amp_rewrite.running.tolerances import Measured
 from amp_rewrite.text import brief, plural
 
@@ -74,12 +74,15 @@ class NotJudged:
 @dataclass(frozen=True, slots=True)
 class FailedStress:
     """A change of synthetic inputs, in words, that makes the comparison fail, and the largest violating
-    error; `loses_values` if only half has infinities or NaN.
+    error; `loses_values` if only half has infinities or NaN. `feeds` is the changed sample, on which a repair
+    may insure the result; the user is warned of the change if it `warns`.
     """
 
     change: str
     error: float
     loses_values: bool
+    warns: bool = True
+    feeds: Feeds | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +253,11 @@ class Verdict:
         """
         status = {"ok": self.ok, "verified": self.ok, "not_verified": "; ".join(self.faults) or None}
         own = {"inputs": self.inputs.to_json(), "witness": self.witness.value}
-        fields = asdict(replace(self, fainter=None))
+        stressed = tuple(replace(failed, feeds=None) for failed in self.stressed)
+        fields = asdict(replace(self, fainter=None, stressed=stressed))
         del fields["fainter"]
+        for failed in fields["stressed"]:
+            del failed["feeds"]
         return _plain(fields | own | status)
 
 

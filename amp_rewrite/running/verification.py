@@ -131,7 +131,8 @@ def _failed_stresses(pair: Pair, sample: Feeds, free: frozenset[str]) -> Iterato
         outputs = _judged_copy(pair, copy)
         if outputs is None:
             return
-        yield from _failure(variation.change, outputs)
+        for failed in _failure(variation.change, outputs):
+            yield replace(failed, warns=variation.warns, feeds=copy)
 
 
 def _judged_copy(pair: Pair, copy: Feeds) -> tuple[Output, ...] | None:

@@ -23,6 +23,7 @@ from amp_rewrite.rescaling.regions import Causes, causes_outside, select
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.running.metrics import SMALLEST
+from amp_rewrite.running.sessions import Feeds
 from amp_rewrite.running.verdict import Output, Tried, Verdict
 from amp_rewrite.tuning.tune import Tuned
 
@@ -139,8 +140,10 @@ class Work(Protocol):
         """Run the float32 model on the inputs of an earlier comparison; return the ranges of its values."""
         ...
 
-    def tune(self, outcome: Outcome) -> Tuned | None:
-        """Search for a plan on the inputs of a failed comparison; None if that is impossible."""
+    def tune(self, outcome: Outcome, stressed: Sequence[Feeds] = ()) -> Tuned | None:
+        """Search for a plan on the inputs of a comparison, which also passes on each of the stressed samples;
+        None if that is impossible.
+        """
         ...
 
     def half_flops(self, result: Result[Any]) -> int:
@@ -183,7 +186,7 @@ def repair(work: Work, options: Options, policy: ObservePolicy, prior_ranges: Se
     if policy is ObservePolicy.NEVER or options.level is Level.UNSAFE_FORCE_ALL or first.has_misfits:
         return first
     half_flops = work.half_flops(first.result) if _fainter(first) else 0
-    best = _cheapest(work, first, _best(work, first), half_flops)
+    best = _insured(work, _cheapest(work, first, _best(work, first), half_flops))
     is_repaired = best.settings.decisive != first.settings.decisive
     return _judged_by_its_inputs(replace(best, first=first) if is_repaired else best)
 
@@ -232,6 +235,32 @@ def _cheapest(work: Work, first: Outcome, best: Outcome, half_flops: int) -> Out
     return replace(first, result=result, verification=fainter)
 
 
+def _insured(work: Work, outcome: Outcome) -> Outcome:
+    """Return an outcome that also passes on stressed copies of synthetic inputs, if that is cheap.
+
+    All copies on which the outcome fails are tried together, then each alone.
+    """
+    verdict = outcome.verification
+    if not (outcome.is_made_up and isinstance(verdict, Verdict) and verdict.ok):
+        return outcome
+    copies = [failed.feeds for failed in verdict.stressed if failed.feeds is not None]
+    half_flops = work.half_flops(outcome.result) if copies else 0
+    for stressed in (copies, *([copy] for copy in copies if len(copies) > 1)):
+        search = work.tune(outcome, stressed) if stressed else None
+        if search is None or not search.is_met:
+            continue
+        other = _make(work, Settings(outcome.settings.options, plan=search.plan), outcome)
+        passes = isinstance(other.verification, Verdict) and other.verification.ok
+        if passes and sum(_losses(work, outcome, other, half_flops)) <= INSURANCE:
+            return other
+        outcome = replace(outcome, result=work.rewrite(outcome.settings))
+    return outcome
+
+
+INSURANCE = 0.02
+"""The most that an insurance against stressed inputs may cost, of time and of FLOPs in half together."""
+
+
 def _make(work: Work, settings: Settings, before: Outcome | None = None) -> Outcome:
     result = work.rewrite(settings)
     if settings.plan is not None and before is not None:  # a plan has no patterns to match
@@ -243,12 +272,20 @@ def _make(work: Work, settings: Settings, before: Outcome | None = None) -> Outc
 
 def _is_dear(work: Work, before: Outcome, after: Outcome, half_flops: int) -> bool:
     """Whether an attempt costs more speed or half FLOPs than synthetic inputs justify."""
+    return max(_losses(work, before, after, half_flops)) > 1 - LEAST
+
+
+def _losses(work: Work, before: Outcome, after: Outcome, half_flops: int) -> tuple[float, float]:
+    """Return the shares of the predicted speed and of the FLOPs in half that an outcome gives up. Speed counts
+    only where half saves time.
+    """
     was, now = before.result.report.prediction, after.result.report.prediction
-    if was is not None:
+    speed = 0.0
+    if was is not None and was.result.seconds < was.float32.seconds:
         seconds = was.float32.seconds if now is None else now.result.seconds
-        if seconds * LEAST > was.result.seconds:
-            return True
-    return work.half_flops(after.result) < LEAST * half_flops
+        speed = 1 - was.result.seconds / seconds
+    flops = 1 - work.half_flops(after.result) / half_flops if half_flops else 0.0
+    return max(speed, 0.0), max(flops, 0.0)
 
 
 def _judged_by_its_inputs(outcome: Outcome) -> Outcome:

@@ -14,14 +14,19 @@ from amp_rewrite.running.sessions import Feeds
 
 @dataclass(frozen=True, slots=True)
 class Stress:
-    """A change of synthetic inputs, in words and numbers: each value times `factor`, plus `offset`."""
+    """A change of synthetic inputs, in words and numbers: each value times `factor`, plus `offset`. The user
+    is warned of a failure if it `warns`; a repair insures against each.
+    """
 
     change: str
     factor: float = 1.0
     offset: float = 0.0
+    warns: bool = True
 
 
 STRESSES = (
+    Stress("3 times as large", factor=3.0),
+    Stress("offset by 100 times their spread", offset=100.0),
     Stress("100 times as loud", factor=100.0),
     Stress("1,000 times as faint", factor=1e-3),
     Stress("offset by 10 times their spread", offset=10.0),
