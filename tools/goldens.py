@@ -186,6 +186,16 @@ def arguments() -> argparse.Namespace:
     return asked
 
 
+def _record(new: Path, old: Path, asked: argparse.Namespace, made_from: str) -> None:
+    """Put results in the place of others; those of some models beside the rest."""
+    if asked.is_whole:
+        shutil.rmtree(old, ignore_errors=True)
+    shutil.copytree(new, old, dirs_exist_ok=True)
+    part = "" if asked.is_whole else f"{asked.only} in {','.join(asked.settings)}: "
+    with (old / "made_from.txt").open("a") as file:
+        file.write(f"{part}{made_from}\n")
+
+
 def _folder(text: str) -> Path:
     return Path(text).resolve()
 
@@ -203,10 +213,7 @@ def main() -> int:
         print(made_from, flush=True)
         run(asked, names, Path(new))
         if asked.update:
-            if asked.is_whole:
-                shutil.rmtree(old, ignore_errors=True)
-            shutil.copytree(new, old, dirs_exist_ok=True)
-            (old / "made_from.txt").write_text(made_from)
+            _record(Path(new), old, asked, made_from)
             return 0
         print("against", (old / "made_from.txt").read_text().strip())
         gone = {str(file.parent.relative_to(old)) for file in old.rglob("*.json")} if asked.is_whole else ()
