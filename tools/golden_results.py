@@ -21,6 +21,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from click.testing import CliRunner
+from google.protobuf.message import Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 Record = dict[str, Any]
@@ -163,7 +164,7 @@ def _messages(message: Any) -> Iterator[Any]:
     yield message
     for field, value in () if isinstance(message, TensorProto) else message.ListFields():
         if field.message_type is not None:
-            for each in value if field.is_repeated else [value]:
+            for each in [value] if isinstance(value, Message) else value:
                 yield from _messages(each)
 
 
