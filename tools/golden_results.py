@@ -176,7 +176,7 @@ def _content(tensor: TensorProto) -> bytes:
 def verdict(entry: Record, setting: str) -> Record:
     """What `amp-rewrite MODEL` concludes."""
     data = ["--data", _data(entry)] if setting == "data" else []
-    code, printed = command(entry["path"], "-o", "result.onnx", "--force", "--json", "report.json", *data)
+    code, printed = command(entry["path"], "-o", f"{setting}.onnx", "--json", "report.json", *data)
     report = Path("report.json")
     told = json.loads(report.read_text()) if report.exists() else {}
     report.unlink(missing_ok=True)
