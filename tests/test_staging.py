@@ -50,7 +50,7 @@ def test_a_link_stays_and_its_target_is_replaced(model, tmp_path):
         (tmp_path / f"second-{target}").symlink_to(f"first-{target}")
     (tmp_path / "real").write_bytes(b"old")
     for target in ("real", "new"):
-        made = rewrite(model, Options(check=False), output=tmp_path / f"second-{target}").model
+        made = rewrite(model, Options(check=False), output=tmp_path / f"second-{target}", force=True).model
         assert made.readlink() == Path(f"first-{target}")
         assert onnx.load(tmp_path / target).graph.node
         assert not (tmp_path / target).is_symlink()
@@ -126,7 +126,7 @@ def test_the_mode_stays(model, tmp_path):
     for mode in (0o600, 0o640, 0o666):
         out.write_bytes(b"old")
         out.chmod(mode)
-        rewrite(model, BESIDE, output=out)
+        rewrite(model, BESIDE, output=out, force=True)
         assert stat.S_IMODE(out.stat().st_mode) == mode
         assert stat.S_IMODE(out.with_name("out.onnx.data").stat().st_mode) == mode
         out.with_name("out.onnx.data").unlink()
