@@ -53,7 +53,7 @@ def test_weights_in_several_files(tmp_path):
     proto = text.model(f"g (float[32,32] h0) => (float[32,32] h5) <{kinds}> {{ {nodes} }}")
     expected = [numpy_helper.to_array(t).astype(np.float16) for t in proto.graph.initializer]
     save_external(proto, tmp_path / "m.onnx", "m.onnx.data")
-    for again in ("m.onnx", "m.onnx.1"):
+    for again in ("m.onnx.1", "m.onnx.2"):
         options = Options(external_data=ExternalData(Beside.ALWAYS, 5000), io=IOTypes.HALF)
         made = rewrite(tmp_path / "m.onnx", options, in_place=True).model
         files = [f"{again}.0000{i}-of-00003.data" for i in (1, 2, 3)]

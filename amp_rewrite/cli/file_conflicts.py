@@ -109,7 +109,11 @@ def _refuse_conflicts(outputs: Sequence[_File], inputs: Sequence[_File]) -> None
             raise _conflict(file, clash.by)
         for result in results:
             beside = file.path.parent.resolve() == result.path.parent.resolve()
-            if beside and file.by != result.by and external_data.is_file_name(file.path.name, result.path):
+            if (
+                beside
+                and file.by != result.by
+                and external_data.number_of(file.path.name, result.path) is not None
+            ):
                 raise _conflict(file, f"the weights of {result.by}")
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
@@ -18,7 +18,7 @@ from amp_rewrite.certificate.element_checks import WrittenTensors
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.files import reading
 from amp_rewrite.files.file_identity import is_same
-from amp_rewrite.files.staging import Stage
+from amp_rewrite.files.staging import Stage, name_beside
 from amp_rewrite.model import constants
 from amp_rewrite.model.constants import ConvertedTensor
 from amp_rewrite.process.stopwatch import Count
@@ -55,7 +55,7 @@ def write(
         if isinstance(value.const_value, ir.ExternalTensor) and not _is_large(value):
             (value.const_value,) = ir.external_data.convert_tensors_from_external([value.const_value])
     groups = list(_grouped(filter(_is_large, values), largest))
-    names = stage.reserve(file_names(stage.target, len(groups)))
+    names = file_names(stage.target, stage.number, len(groups))
     before, total = 0, sum(map(_written_size, itertools.chain.from_iterable(groups)))
     for name, group in zip(names, groups, strict=True):
         for value in group if tracker else ():
@@ -113,37 +113,32 @@ def _write_file(group: Sequence[ir.Value], folder: Path, name: str, report: Call
         file.write(SIGNATURE)
 
 
-def file_names(path: Path, count: int) -> Iterator[Sequence[str]]:
-    """Yield candidate names for `count` data files of a model at `path`.
-
-    The first are `<name>.data`, or `<name>.00001-of-00003.data` and so on; the next, in case one is in use,
-    the same with a number before the suffix.
+def file_names(path: Path, number: int, count: int) -> Sequence[str]:
+    """Return the names of `count` data files of a model at `path`: `<name>.data`, or
+    `<name>.00001-of-00003.data` and so on; with a number other than 0 in `<name>.<number>.data`.
     """
-    several = [f".{i:05}-of-{count:05}.data" for i in range(1, count + 1)]
-    for number in itertools.count():
-        numbered = f".{number}" if number else ""
-        yield [
-            _join_suffix(path.name, numbered + suffix) for suffix in ([".data"] if count == 1 else several)
-        ]
+    numbered = f".{number}" * bool(number)
+    parts = [f".{i:05}-of-{count:05}" for i in range(1, count + 1)] if count > 1 else [""] * count
+    return [name_beside(path.name, numbered + part, "data") for part in parts]
 
 
-def _join_suffix(name: str, suffix: str) -> str:
-    """Return name and suffix as UTF-8, which ONNX requires, with the name truncated for file systems."""
-    return os.fsencode(name)[: _LONGEST_NAME - len(suffix)].decode(errors="ignore") + suffix
+def has_files(path: Path, number: int) -> bool:
+    """Return whether a file beside a model has a name that goes with this number (`file_names`)."""
+    return any(number_of(each.name, path) == number for each in path.parent.iterdir())
 
 
-_LONGEST_NAME = 255 - 10
-"""Bytes of a file name on common file systems, less ten that onnx-ir appends while it writes."""
+def number_of(name: str, path: Path) -> int | None:
+    """Return the number for which `file_names` generates this name for the model at a path, ignoring case;
+    None if it does for no number.
+    """
+    for found in filter(None, (_SUFFIX.fullmatch(name, at) for at, dot in enumerate(name) if dot == ".")):
+        own = name_beside(path.name, (found["number"] or "") + (found["part"] or ""), "data")
+        if name.casefold() == own.casefold():
+            return int((found["number"] or ".0")[1:])
+    return None
 
 
-def is_file_name(name: str, path: Path) -> bool:
-    """Return whether `file_names` could generate this name for the model at a path, ignoring case."""
-    suffixes = (name[at:] for at, character in enumerate(name) if character == ".")
-    own = (_join_suffix(path.name, suffix) for suffix in suffixes if _SUFFIX.fullmatch(suffix))
-    return name.casefold() in map(str.casefold, own)
-
-
-_SUFFIX = re.compile(r"(\.\d+)?(\.\d{5}-of-\d{5})?\.data", re.IGNORECASE)
+_SUFFIX = re.compile(r"(?P<number>\.\d+)?(?P<part>\.\d{5}-of-\d{5})?\.data", re.IGNORECASE)
 
 
 KEY = b"location"
@@ -279,36 +274,36 @@ def _check_extent(tensor: ir.ExternalTensor, what: str, size: int, where: str | 
         raise ModelError(f"{what} ends beyond the end of {tensor.location}", where=where, remedy=EXPORT_AGAIN)
 
 
-# Data files of a model that is about to be replaced: obsolete ones, and those that must stay.
+# Data files of a model that is replaced: those that amp-rewrite wrote go, unless others need them.
 
 
-@dataclass(frozen=True, slots=True)
-class ObsoleteFiles:
-    """Data files of a replaced model: `removable` ones, and `warnings` with reasons for those that stay."""
+def warnings(target: Path, in_use: frozenset[Path]) -> tuple[str, ...]:
+    """Return a warning for each data file that stays when the model at `target` is replaced, with the reason.
 
-    removable: tuple[Path, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-    def remove(self) -> None:
-        """Remove the removable files."""
-        for file in self.removable:
-            file.unlink(missing_ok=True)
-
-
-def find(target: Path, in_use: frozenset[Path]) -> ObsoleteFiles:
-    """Return the files that a new model at `target` makes obsolete, except those `in_use` by others.
-
-    Considers only files beside the target that a tensor of the old model refers to. Removable are those that
-    amp-rewrite wrote (SIGNATURE), unless another model in the folder refers to them.
+    `in_use` are files that others need.
     """
-    present = sorted(
-        file
-        for file in referenced_by(target)
-        if file.parent == target.parent.resolve() and os.path.lexists(file)
+    reasons = {file.name: _reason_to_stay(file, in_use, target) for file in sorted(files_beside(target))}
+    return tuple(f"{name} stays beside the result: {why}" for name, why in reasons.items() if why)
+
+
+def remove(replaced: Iterable[Path], in_use: frozenset[Path]) -> None:
+    """Remove data files that a model had which is replaced by now.
+
+    Those stay that amp-rewrite did not write (SIGNATURE), that are `in_use`, or to which a model in the
+    folder refers.
+    """
+    for file in replaced:
+        with contextlib.suppress(OSError):  # a file that is left is no fault of the result
+            if not _reason_to_stay(file, in_use):
+                file.unlink()
+
+
+def files_beside(target: Path) -> frozenset[Path]:
+    """Return the existing data files of the model at `target` that are in its own folder."""
+    files = referenced_by(target)
+    return frozenset(
+        file for file in files if file.parent == target.parent.resolve() and os.path.lexists(file)
     )
-    reasons = {file: _reason_to_stay(file, target, in_use) for file in present}
-    warnings = (f"{file.name} stays beside the result: {why}" for file, why in reasons.items() if why)
-    return ObsoleteFiles(tuple(file for file in present if not reasons[file]), tuple(warnings))
 
 
 def referenced_by(path: Path) -> frozenset[Path]:
@@ -376,7 +371,7 @@ def _referencing_tensors(message: Message) -> Iterator[onnx.TensorProto]:
 _WITHOUT_TENSORS = {"ValueInfoProto", "StringStringEntryProto", "OperatorSetIdProto", "TypeProto"}
 
 
-def _reason_to_stay(file: Path, target: Path, in_use: frozenset[Path]) -> str:
+def _reason_to_stay(file: Path, in_use: frozenset[Path], replaced: Path | None = None) -> str:
     """Return the reason that a file must not be removed; empty if it may be."""
     if file.is_symlink() or not file.is_file():
         return "it is not a regular file"
@@ -385,7 +380,7 @@ def _reason_to_stay(file: Path, target: Path, in_use: frozenset[Path]) -> str:
     try:
         if not _is_signed(file):
             return "amp-rewrite did not write it"
-        reader = _reader(file, target)
+        reader = _reader(file, replaced)
     except OSError as error:
         return f"it cannot be known whether others need it ({error.strerror or error})"
     return f"{reader.name} refers to it" if reader else ""
@@ -397,10 +392,10 @@ def _is_signed(file: Path) -> bool:
         return stream.read() == SIGNATURE
 
 
-def _reader(file: Path, target: Path) -> Path | None:
-    """Return a model in the folder, other than `target`, that refers to a data file, if any."""
+def _reader(file: Path, replaced: Path | None) -> Path | None:
+    """Return a model in the folder, other than `replaced`, that refers to a data file, if any."""
     for other in sorted(file.parent.iterdir()):
-        is_other = not is_same(other, target) and other.is_file() and _may_be_model(other)
+        is_other = other != replaced and other.is_file() and _may_be_model(other)
         if is_other and any(is_same(data, file) for data in referenced_by(other)):
             return other
     return None

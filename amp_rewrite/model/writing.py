@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from amp_rewrite.certificate.element_checks import WrittenTensors
 from amp_rewrite.errors import OutputError
-from amp_rewrite.files import destination, file_identity, locking, staging
+from amp_rewrite.files import destination, file_identity, staging
 from amp_rewrite.files.file_identity import SourceFile
 from amp_rewrite.files.staging import Stage, Transaction
 from amp_rewrite.model import external_data as external
@@ -194,7 +194,7 @@ def save(
 def _staged(path: Path) -> Generator[Stage]:
     target = destination.resolve(path)
     try:
-        with staging.beside(target, lambda: external.referenced_by(target)) as stage:
+        with staging.beside(target, lambda number: external.has_files(target, number)) as stage:
             yield stage
     except OSError as error:
         raise destination.unwritable(path, error) from error
@@ -217,15 +217,14 @@ def _publish(
     staged.write_bytes(data)
     _prove(proof, staged)
     file_identity.check(sources)
-    warnings = external.find(stage.target, in_use).warnings
+    warnings = external.warnings(stage.target, in_use)
     mode = next((file.path.stat().st_mode for file in sources), None)
 
     def move() -> None:
         file_identity.check(sources if path in {file.path for file in sources} else ())
-        with locking.lock_folder(stage.target.parent):
-            obsolete = external.find(stage.target, in_use)
-            stage.publish(names, mode)
-            obsolete.remove()
+        replaced = external.files_beside(stage.target)
+        stage.publish(names, mode)
+        external.remove(replaced, in_use)
 
     return WrittenModel(stage.complete(path, move), data, warnings)
 
