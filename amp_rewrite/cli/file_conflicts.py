@@ -64,7 +64,7 @@ class WritingCommand(SectionedCommand):
         if outputs:
             _refuse_conflicts(outputs, list(_input_files(self.params, ctx.params)))
         if not ctx.params.pop("force", False):
-            _refuse_foreign(outputs)
+            _refuse_foreign(outputs, ctx.params.get("model"))
         places = [file.path for file in outputs] if "output" in ctx.params else []
         if ctx.params.get("in_place"):
             places.append(ctx.params["model"])
@@ -117,11 +117,15 @@ def _refuse_conflicts(outputs: Sequence[_File], inputs: Sequence[_File]) -> None
                 raise _conflict(file, f"the weights of {result.by}")
 
 
-def _refuse_foreign(outputs: Iterable[_File]) -> None:
-    """Raise OptionError for an output that would replace what no such command wrote."""
+def _refuse_foreign(outputs: Iterable[_File], source: object) -> None:
+    """Raise OptionError for an output that would replace what no such command wrote.
+
+    The source itself is refused by `output_paths`.
+    """
     for file in outputs:
         kind = Kind.MODEL if file.by in (_OUTPUT, _RESULT) else Kind.REPORT
-        if problem := output_paths.foreign(file.path, kind):
+        is_source = isinstance(source, Path) and is_same(file.path, source)
+        if not is_source and (problem := output_paths.foreign(file.path, kind)):
             remedy = f"choose {_other_place(file)}, or replace it with --force"
             raise OptionError(f"{file.path} {problem}", remedy=remedy)
 
