@@ -139,6 +139,7 @@ class RewriteArguments(TypedDict, total=False):
 
     output: str | os.PathLike[str] | None
     in_place: bool
+    force: bool
     replay: plan_files.SavedPlan | None
     observed: Seen | None
     imprecise_outputs: Faint | None

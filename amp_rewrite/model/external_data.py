@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf import json_format, text_format
 from google.protobuf.message import DecodeError, Message
+from onnx import serialization
 
 from amp_rewrite.certificate.element_checks import WrittenTensors
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
@@ -349,7 +350,7 @@ _UNPARSED = (
 
 
 def _format(path: Path) -> str | None:
-    return onnx.serialization.registry.get_format_from_file_extension(path.suffix)
+    return serialization.registry.get_format_from_file_extension(path.suffix)
 
 
 _LOCATION = KEY.decode()

@@ -111,8 +111,8 @@ def decode(proto: onnx.ModelProto) -> bool:
     return False
 
 
-def _strings(message: Message) -> Iterator[str]:
-    """Yield all strings of a message, those of a tensor without its data, which would be copied."""
+def _strings(message: Message) -> Iterator[Any]:
+    """Yield all strings of a message (bytes if they cannot be decoded), of a tensor without its data."""
     if isinstance(message, onnx.TensorProto):
         yield from (message.name, message.doc_string)
         for entry in (*message.external_data, *message.metadata_props):
