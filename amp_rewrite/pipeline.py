@@ -139,6 +139,7 @@ class RewriteArguments(TypedDict, total=False):
 
     output: str | os.PathLike[str] | None
     in_place: bool
+    force: bool
     replay: plan_files.SavedPlan | None
     observed: Seen | None
     imprecise_outputs: Faint | None
@@ -171,6 +172,7 @@ def rewrite(
     *,
     output: str | os.PathLike[str] | None = None,
     in_place: bool = False,
+    force: bool = False,
     replay: plan_files.SavedPlan | None = None,
     observed: Seen | None = None,
     imprecise_outputs: Faint | None = None,
@@ -182,7 +184,8 @@ def rewrite(
 
     `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, and the
     result is of the same kind. A path is written to `output`, or to `<name>_fp16.onnx` (`_bf16`) beside it;
-    over the input itself only with `in_place`. A model that is half already and stays unchanged is copied to
+    over the input itself only with `in_place`, and over a file that amp-rewrite did not write only with
+    `force`. A model that is half already and stays unchanged is copied to
     `output` only; without one, the result is its own path. `replay`, `observed`, `imprecise_outputs` and
     `transform` decide as in `analyze`; `on_plan` gets the analysis after all decisions, before the first
     edit. `progress` is called with the name of each stage as it begins.
@@ -203,7 +206,7 @@ def rewrite(
     arguments.function("on_plan", on_plan)
     arguments.function("progress", progress)
     options = _resolve_options(options, replay)
-    target = output_paths.choose(source, output, options, in_place=in_place)
+    target = output_paths.choose(source, output, options, in_place=in_place, force=force)
     timed = Stopwatch(progress)
     if options.check:
         worker.start()

@@ -54,7 +54,7 @@ class CalibrationFlags:
             with opened(self.executor) as executor, job.limit.running():
                 observations = job.observe_on(Data(job.samples, steps=job.data.steps), executor)
         if self.save is not None and observations is not None:
-            observations.save(self.save)
+            observations.save(self.save, force=True)  # refused before
         return observations
 
     def _refuse_ineffective(self, job: RewriteJob) -> None:

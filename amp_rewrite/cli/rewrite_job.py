@@ -339,6 +339,7 @@ class RewriteJob:
             _beside_a_plan(self.options) if settings.plan else settings.options,
             output=self.output,
             in_place=self.in_place,
+            force=True,  # refused before
             replay=settings.plan or self.replay,
             observed=settings.seen,
             imprecise_outputs=settings.faint,

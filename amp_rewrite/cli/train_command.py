@@ -238,6 +238,7 @@ def train(
                 model,
                 job.options,
                 output=output,
+                force=True,  # refused before
                 observed=asked.seen,
                 transform=job.first,
                 on_plan=pages.record if html else None,

@@ -23,6 +23,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import causes, suggestions
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.files import staging
+from amp_rewrite.model import output_paths
 from amp_rewrite.model.loading import Loaded
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import IOTypes, Options
@@ -244,8 +245,10 @@ class Analysis:
         again = suggestions.Subject(self.graph, self.painting, self.options, self.painted, flops or {})
         return tuple(suggestions.tried(root_causes, again))
 
-    def save_plan(self, path: PathLike) -> None:
-        """Write the decisions as JSON, for `load_plan` and `rewrite(..., replay=plan)`; raise OutputError.
+    def save_plan(self, path: PathLike, *, force: bool = False) -> None:
+        """Write the decisions as JSON, for `load_plan` and `rewrite(..., replay=plan)`.
+
+        Raises OptionError for a file that is no report of amp-rewrite, but with `force`, and OutputError.
 
         Examples:
             >>> import tempfile
@@ -258,7 +261,9 @@ class Analysis:
             44
         """
         text = plan_files.dump(self.graph, self.painting, self.plan, self.options)
-        staging.write(text.encode(), arguments.path("path", path))
+        place = arguments.path("path", path)
+        output_paths.refuse_foreign(place, output_paths.Kind.REPORT, force=force)
+        staging.write(text.encode(), place)
 
     def painted(self, options: Options, unpruned: Collection[int] = ()) -> Painting:
         """Return the painting of the same model under other lists, pins, level and `follow`; `unpruned` units

@@ -21,7 +21,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, parser
 
-from amp_rewrite.errors import MissingPackageError, ModelError, OptionError, RunError
+from amp_rewrite.errors import EXPORT_AGAIN, MissingPackageError, ModelError, OptionError, RunError
 from amp_rewrite.model import loading, proto_traversal
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.process import interruptible, startup
@@ -450,11 +450,23 @@ def create(
         keywords = {"enable_fallback": 0}  # to the CPU, which would judge in WebGPU's name
     try:
         with webgpu.without_notes() if device is Device.WEBGPU else contextlib.nullcontext():
-            return onnxruntime().InferenceSession(model, options, **keywords)
+            session = onnxruntime().InferenceSession(model, options, **keywords)
     except Exception as error:  # onnxruntime's errors have no common base class
         reason = first_line(error)
         remedy = "give the library of its kernels with `custom_ops`" if "not a registered" in reason else ""
         raise ModelError(f"onnxruntime refuses the model ({reason})", where=where, remedy=remedy) from error
+    _refuse_bad_names(session, where)
+    return session
+
+
+def _refuse_bad_names(session: Any, where: str | Path) -> None:
+    """Raise ModelError where onnxruntime cannot tell the names of inputs and outputs, or of their sizes."""
+    try:
+        for entry in (*session.get_inputs(), *session.get_outputs()):
+            str((entry.name, entry.shape))
+    except UnicodeDecodeError as error:
+        problem = "onnxruntime refuses the model (names of its inputs or outputs are not UTF-8)"
+        raise ModelError(problem, where=where, remedy=EXPORT_AGAIN) from error
 
 
 def _path(model: str | Path) -> str:
