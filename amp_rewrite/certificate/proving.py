@@ -11,17 +11,18 @@ from onnx.defs import OpSchema
 
 from amp_rewrite.certificate import exchanges, rescaling, stored_tensors, value_kinds
 from amp_rewrite.certificate.certificate import Certificate, DifferentError, Licence, Place
+from amp_rewrite.certificate.declared_sizes import Declared, declared_shapes, refuse_other_shapes
 from amp_rewrite.certificate.exchanges import follow_unknown_cast
 from amp_rewrite.certificate.folding import Folded, SmallValues
 from amp_rewrite.certificate.node_comparison import (
     differing_attribute,
     means_same,
+    refuse_other_types,
     refuse_undeclared_types,
 )
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, attributes_of, is_plain_cast
 from amp_rewrite.certificate.numbering import canonical_domain
 from amp_rewrite.certificate.proof import Pair, Proof
-from amp_rewrite.certificate.shapes import Declared, declared_shapes, refuse_other_shapes
 from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.value_kinds import CAST_LIKE, FLOAT, Kind, find_schema
 
@@ -64,7 +65,7 @@ class Proving(Proof):
             self._small.compare()
             self._folded.prove()
             self.uses[Licence.RESCALED] = rescaling.prove(b, self.changes)
-            refuse_other_shapes(a, b, self.ranks, self._declared())
+            refuse_other_shapes(a, b, self.ranks, [*self._declared()])
         except DifferentError as difference:
             return self._failed(self._small.first() or difference, at)
         return Certificate(True, self._compared, self._uses())
@@ -252,6 +253,9 @@ class Proving(Proof):
                 raise DifferentError("their bodies have different inputs or outputs")
             if a.operator[0] and one.names != other.names:  # onnxruntime's BeamSearch looks for `logits`
                 raise DifferentError("their bodies have other names for inputs or outputs")
+            if not value_kinds.is_operator(*a.operator):
+                refuse_other_types(self, zip(one.inputs, other.inputs, strict=True))
+                refuse_other_types(self, zip(one.outputs, other.outputs, strict=True))
             for left, right in zip(one.inputs, other.inputs, strict=True):
                 self.assume(left, right)
             roots = self.original.roots, self.rewritten.roots

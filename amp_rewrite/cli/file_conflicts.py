@@ -27,6 +27,8 @@ from amp_rewrite.files import destination, staging
 from amp_rewrite.files.file_identity import is_same
 from amp_rewrite.model import external_data, output_paths
 from amp_rewrite.numerics import half
+from amp_rewrite.onnx_facts import declared_types
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.reporting.html_report import PICTURES
 from amp_rewrite.rewriting import annotations, restore
@@ -166,12 +168,15 @@ def _is_earlier(model: onnx.ModelProto, path: Path, source: Path | None) -> bool
 def is_result_of(source: Path, path: Path) -> bool:
     """Whether a model is a result of ours (by its metadata), and of this source (by a certificate)."""
     model = external_data.model_at(path)
-    return model is not None and _is_marked(model) and _is_proved(source, path)
+    if model is None or not _is_marked(model):
+        return False
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    return _is_proved(source, path, declared_types.recorded(metadata, schema.is_known))
 
 
-def _is_proved(source: Path, path: Path) -> bool:
+def _is_proved(source: Path, path: Path, op_types: Mapping[str, str] | None = None) -> bool:
     try:
-        return certify(source, path).proved
+        return certify(source, path, op_types=op_types).proved
     except AmpRewriteError:
         return False
 
