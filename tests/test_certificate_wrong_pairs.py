@@ -251,7 +251,11 @@ def test_a_number_is_not_lifted_where_that_is_no_rounding(original, result):
 def test_an_addend_or_a_bound_in_half_is_lifted(node):
     """The result is rounded up in place of down."""
     half = f"{HALF} t = {node.replace('V', 'h')} y = Cast <to = 1> (t)"
-    assert lifted(f"y = {node.replace('V', 'x')}", half).licences == {Licence.LIFTED: 1}
+    original = f"y = {node.replace('V', 'x')}"
+    assert lifted(original, half).licences == {Licence.LIFTED: 1}
+    text = f"(float[4,1] x) => (float[4,N] y) <float e = {{1e-12}}> {{ {original} }}"
+    restored = certify(model(text), model(text.replace("1e-12", repr(2.0**-24))))
+    assert restored.licences == {Licence.LIFTED: 1, Licence.RESTORED: 1}
 
 
 def test_factors_beside_larger_ones_are_lifted():

@@ -113,7 +113,8 @@ class Proof:
         is_lifted = comparison.uses[Licence.LIFTED]
         if not is_lifted and comparison.least is None:
             return
-        is_rounding = right != MISSING and self._lifts.are_roundings(right)
+        element = _FLOAT if comparison.uses[Licence.RESTORED] else _FLOAT16
+        is_rounding = right != MISSING and self._lifts.are_roundings(right, element)
         if is_lifted and not is_rounding:
             raise DifferentError("it is lifted, and more than an addend or a bound in half", place)
         if is_rounding and comparison.least is not None:
@@ -201,7 +202,7 @@ _FACTORS = frozenset(PRODUCTS_OF_TWO) - {("", "Mul")} | {("", name) for name in 
 
 _MOVES = (REARRANGES | SELECTS) - {"Pad", "SequenceAt"}
 
-_FLOAT16 = int(TensorProto.FLOAT16)
+_FLOAT, _FLOAT16 = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)
 
 
 class Lifts(Readers):
@@ -211,9 +212,9 @@ class Lifts(Readers):
         super().__init__(model)
         self._types = types
 
-    def are_roundings(self, number: int) -> bool:
-        """Return whether all that reads a constant adds it or compares with it in half, or adds up products
-        with it, and its largest element is a normal number.
+    def are_roundings(self, number: int, element: int) -> bool:
+        """Return whether all that reads a constant adds it, or selects the larger or smaller, in this element
+        type, or adds up products with it, and its largest element is a normal number of half.
         """
         is_large, waiting, visits = self._is_large(number), [number], {number}
         while waiting:
@@ -221,7 +222,7 @@ class Lifts(Readers):
             if value in self._leaving:
                 return False
             for node, port in self._readers.get(value, ()):
-                if (is_large and node.operator in _FACTORS) or self._is_sum(node, port):
+                if (is_large and node.operator in _FACTORS) or self._is_sum(node, port, element):
                     continue
                 if node.operator[0] or port or node.operator[1] not in _MOVES:
                     return False
@@ -230,8 +231,8 @@ class Lifts(Readers):
                 waiting += outputs
         return True
 
-    def _is_sum(self, node: Node, port: int) -> bool:
-        return node.operator in _SUMS and self._types.of(self._model.read(node)[port]) == _FLOAT16
+    def _is_sum(self, node: Node, port: int, element: int) -> bool:
+        return node.operator in _SUMS and self._types.of(self._model.read(node)[port]) == element
 
     def _is_large(self, number: int) -> bool:
         tensor = self._model.stored.get(number)
