@@ -79,11 +79,6 @@ PROVED = {
         f"{M} n = Mul (m, h) [[y|u]] = Mul (n, h) {UP}",
         2,
     ),
-    "an Identity between products": (
-        f"{W}, float h = {{0.5}}, {K}",
-        f"{M} [[i = Identity (m)|]] [[y|u]] = Mul ([[i|m]], h) {UP}",
-        2,
-    ),
     "a square": (
         f"{W}, float two = {{2}}, float k = {{16}}",
         f"{M} [[y = Mul (m, m)|u = Pow (m, two)]] {UP}",

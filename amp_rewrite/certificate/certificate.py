@@ -23,11 +23,10 @@ class Licence(enum.Enum):
     another version with the same meaning. FOLDED: a constant expression is folded. MERGED: a
     BatchNormalization is folded into the weights of its producer. MAX_AND_MIN: a Clip is a Max and a Min.
     RECIPROCAL: a Reciprocal is a division. SQUARE: a value times itself is its power of 2. RANK: a stored
-    factor of a matrix product has additional axes of size 1. IDENTITY: an Identity is removed.
-    UNUSED_OUTPUT: a node omits outputs without consumers. LOSS_SCALE: a value is multiplied by a loss scale,
-    or by its reciprocal, and no output depends on the scale. SKIPPED: an output keeps its old state where
-    gradients are not finite. RESCALED: a constant, an epsilon, or an additional Mul has a power of two, and
-    all of these cancel. DECLARED: a custom operator reads another float type, which is declared for it,
+    factor of a matrix product has additional axes of size 1. LOSS_SCALE: a value is multiplied by a loss
+    scale, or by its reciprocal, and no output depends on the scale. SKIPPED: an output keeps its old state
+    where gradients are not finite. RESCALED: a constant, an epsilon, or an additional Mul has a power of two,
+    and all of these cancel. DECLARED: a custom operator reads another float type, which is declared for it,
     or only that tells that it makes floats.
     """
 
@@ -48,8 +47,6 @@ class Licence(enum.Enum):
     RECIPROCAL = "reciprocal"
     SQUARE = "square"
     RANK = "rank"
-    IDENTITY = "identity"
-    UNUSED_OUTPUT = "unused output"
     LOSS_SCALE = "loss scale"
     SKIPPED = "skipped"
     RESCALED = "rescaled"

@@ -83,7 +83,7 @@ def prove(model: Numbered, changes: Changes) -> int:
 # ---- Muls that a rewrite inserts
 
 
-_PRODUCT, _IDENTITY = ("", "Mul"), ("", "Identity")
+_PRODUCT = ("", "Mul")
 
 _AS_NUMPY = 7
 """The first version in which products broadcast as in NumPy, and norms do not train."""
@@ -113,9 +113,6 @@ def _is_added(a: Numbered, b: Numbered, left: int, right: int) -> bool:
     for _ in range(_LONGEST):
         if second is None or second.operator != _PRODUCT:
             break
-        if first is not None and first.operator == _IDENTITY:
-            first = a.makers[first.inputs[0]]
-            continue
         if first is None or first.operator != _PRODUCT:
             return True
         port = int(second.inputs[0] in b.stored)
