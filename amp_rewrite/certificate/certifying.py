@@ -27,8 +27,9 @@ def certify(original: Source, rewritten: Source, *, op_types: Mapping[str, str] 
 
     Both are paths, bytes, or ModelProtos. They may differ only in Casts between float32, float16 and
     bfloat16, in constants rounded to half, and as Licence permits. `op_types` declares the types of custom
-    operators (Options), beside what a result records in its metadata: without that, they read the same types
-    in both. Raises ModelError for an invalid model, and OptionError for an invalid declaration.
+    operators (Options), beside what the original records in its metadata; the result declares nothing.
+    Without that, they read the same types in both. Raises ModelError for an invalid model, and OptionError
+    for an invalid declaration.
 
     Examples:
         >>> from amp_rewrite import certify, rewrite
@@ -40,7 +41,7 @@ def certify(original: Source, rewritten: Source, *, op_types: Mapping[str, str] 
     """
     with startup.paused():
         models = read_model(original), read_model(rewritten)
-        metadata = {each.key: each.value for each in models[1][0].metadata_props}
+        metadata = {each.key: each.value for each in models[0][0].metadata_props}
         texts = {**declared_types.recorded(metadata, is_operator), **(op_types or {})}
         declared = declared_types.by_operator(texts)
         before = _numbered(*models[0], declared)
