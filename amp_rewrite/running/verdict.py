@@ -14,6 +14,7 @@ from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.comparison import Float32Noise, HalvedPort, Runs, SampleComparison
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, InputSource
 from amp_rewrite.running.metrics import Metrics
+from amp_rewrite.running.selections import Choice
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.tolerances import Measured
 from amp_rewrite.text import brief, plural
@@ -119,6 +120,8 @@ class Verdict:
     comparison. `changing` are the outputs that differ between two runs of the original; these are not
     compared. `is_made_up` holds if outputs violate bounds on synthetic inputs, which is no proof of a fault.
     `stressed` are changes of synthetic inputs, such as a larger scale, that would turn a pass into a failure.
+    `choices` are nodes that select otherwise in the result, between close scores: the outputs behind them are
+    compared with the selections of the original.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
     float. `unproven` lists, in words, where evidence is missing:
@@ -160,6 +163,7 @@ class Verdict:
     changing: tuple[str, ...] = ()
     is_made_up: bool = False
     stressed: tuple[FailedStress, ...] = ()
+    choices: tuple[Choice, ...] = ()
 
     def __repr__(self) -> str:
         """Return a line: the verdict with the worst error or the first fault, the samples and the devices."""

@@ -28,6 +28,7 @@ from amp_rewrite.running import (
     emulation,
     metrics,
     run_arguments,
+    selections,
     sessions,
     tolerances,
     witness_sessions,
@@ -44,6 +45,7 @@ from amp_rewrite.running.inputs import feeds, stress
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, Data, InputSource, Trial
 from amp_rewrite.running.metrics import Spread
 from amp_rewrite.running.run_arguments import Samples
+from amp_rewrite.running.selections import Choice, Selections
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import (
@@ -75,10 +77,36 @@ class Pair:
     metrics: tuple[Metric, ...]
     noise: Float32Noise
     is_large: bool
+    selections: Selections
+
+    def compare(self, feeds: Feeds, sample: str) -> Compared:
+        """Run both models on a sample, and judge it, with the selections of the original if that fails, and
+        they differ from those of the result between close scores only.
+        """
+        runs = comparison.run(self.before, self.after, feeds, sample)
+        steps = comparison.compare(runs, sample, self.half)
+        outputs = self.judge(steps)
+        imposed = self.selections.imposed(feeds, self.bounds) if any(each.broken for each in outputs) else None
+        if imposed is None:
+            return Compared(runs, steps, outputs)
+        steps = comparison.compare(imposed.runs, sample, self.half)
+        return Compared(runs, steps, self.judge(steps), imposed.choices)
 
     def judge(self, compared: Sequence[SampleComparison]) -> tuple[Output, ...]:
         """Return the outputs of comparisons with their violated bounds."""
         return tuple(_outputs(compared, self.bounds))
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Runs on a sample, their comparison in each step, the outputs with their violated bounds, and what the
+    result selects otherwise.
+    """
+
+    runs: Runs
+    steps: list[SampleComparison]
+    outputs: tuple[Output, ...]
+    choices: tuple[Choice, ...] = ()
 
 
 LARGE = 1 << 30
@@ -108,10 +136,10 @@ def _failed_stresses(pair: Pair, sample: Feeds, free: frozenset[str]) -> Iterato
     """
     for variation, copy in stress.copies(sample, free):
         try:
-            runs = comparison.run(pair.before, pair.after, copy, "")
-            outputs = pair.judge(comparison.compare(runs, ""))
+            compared = pair.compare(copy, "")
+            outputs = compared.outputs
             doubt = Undecided(pair.noise, pair.judge)
-            doubt.look(runs, outputs)
+            doubt.look(compared.runs, outputs)
         except (AmpRewriteError, RewrittenRunError):
             return
         far = [output for output in outputs if output.broken and output.name not in doubt.why]
@@ -138,17 +166,17 @@ def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
     compared: list[SampleComparison] = []
     history: list[Runs] = []
     far: Runs | None = None
+    choices: list[Choice] = []
     doubt = Undecided(pair.noise, pair.judge)
     for at, sample in enumerate(trial.samples):
-        runs = comparison.run(pair.before, pair.after, sample, blank.inputs.sample(at))
-        steps = comparison.compare(runs, blank.inputs.sample(at), pair.half)
-        compared += steps
+        found = pair.compare(sample, blank.inputs.sample(at))
+        compared += found.steps
+        choices += found.choices
         if pair.metrics or not history:  # user-defined metrics need all samples
-            history.append(runs)
-        outputs = pair.judge(steps)
-        if any(output.broken for output in outputs):
-            far = far or runs
-            doubt.look(runs, outputs)
+            history.append(found.runs)
+        if any(output.broken for output in found.outputs):
+            far = far or found.runs
+            doubt.look(found.runs, found.outputs)
     if not history:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     count = len(history[0].steps)
@@ -165,6 +193,7 @@ def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
             *(f"{name}: proves nothing: {why}" for name, why in silent.items()),
         ),
         metrics=tolerances.measure(pair.metrics, [step for runs in history for step in runs.steps]),
+        choices=selections.worst(choices),
     )
     return _Judged(judged, compared, history[0], far, doubt.why)
 
@@ -399,7 +428,8 @@ def verify_trials(
                 if (effective := bounds.of(half)) != bounds and half is not None:
                     how = f"{blank.how}; an error of at most {effective.error:g}, as of {half.name}"
                     bounds, blank = effective, replace(blank, how=how)
-                pair = Pair(before, after, half, bounds, metrics, noise, _is_large(float32))
+                selecting = Selections((float32, runnable), (sessions.reference(where), where), libraries)
+                pair = Pair(before, after, half, bounds, metrics, noise, _is_large(float32), selecting)
                 on_step("running both (3 of 3)")
                 return blank if differences else judge(blank, pair, trials)
         except RewrittenRunError as error:
