@@ -137,9 +137,14 @@ def notes(verdict: Verdict) -> Iterator[str]:
 
 
 def results(verdict: Verdict) -> Iterator[str]:
-    """Yield selections of the original that were imposed, values that cannot be half, user-defined metrics, and the worst of several steps."""
+    """Yield selections that were imposed, values before saturated outputs, values that cannot be half,
+    user-defined metrics, and the worst of several steps.
+    """
+    yield from (f"compared with the original's selections: {selection(choice)}" for choice in verdict.choices)
     yield from (
-        f"compared with the original's selections: {selection(choice)}" for choice in verdict.choices
+        f"{output.name} is saturated on these inputs: '{output.saturated}' before it is compared"
+        for output in verdict.outputs
+        if output.saturated
     )
     yield from map(_misfit, verdict.misfits)
     yield from map(_own_metric, verdict.metrics)

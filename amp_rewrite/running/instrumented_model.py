@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,11 @@ class InstrumentedModel:
     def graph(self) -> onnx.GraphProto:
         """The main graph, for edits."""
         return self._proto.graph
+
+    @property
+    def metadata(self) -> Sequence[onnx.StringStringEntryProto]:
+        """The metadata of the model."""
+        return self._proto.metadata_props
 
     @property
     def nodes(self) -> Sequence[onnx.NodeProto]:
@@ -117,6 +123,24 @@ def _set_outputs(graph: onnx.GraphProto, names: Iterable[str]) -> None:
     graph.output.extend(outputs)
 
 
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The original, its device, the rewritten model, its device, and the libraries of both."""
+
+    original: Runnable
+    reference: Device
+    rewritten: Runnable
+    device: Device
+    libraries: Libraries
+
+    def instrumented(self) -> tuple[InstrumentedModel, InstrumentedModel]:
+        """Return new copies of both that output values."""
+        return (
+            InstrumentedModel(self.original, self.reference, self.libraries),
+            InstrumentedModel(self.rewritten, self.device, self.libraries),
+        )
+
+
 def shared_values(before: InstrumentedModel, after: InstrumentedModel) -> dict[str, str]:
     """Map the main-graph values that both models have to their names in the rewritten one, in order.
 
@@ -129,5 +153,3 @@ def shared_values(before: InstrumentedModel, after: InstrumentedModel) -> dict[s
             if other in there:
                 shared.setdefault(name, other)
     return shared
-
-

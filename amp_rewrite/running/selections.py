@@ -20,9 +20,9 @@ from onnx import helper, numpy_helper
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.running import metrics
 from amp_rewrite.running.comparison import Runs
-from amp_rewrite.running.instrumented_model import InstrumentedModel
+from amp_rewrite.running.instrumented_model import InstrumentedModel, Models
 from amp_rewrite.running.sequences import Steps
-from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
+from amp_rewrite.running.sessions import Feeds
 from amp_rewrite.running.tolerances import Tolerances
 
 Array = NDArray[Any]
@@ -88,20 +88,19 @@ def impose(before: InstrumentedModel, after: InstrumentedModel, feeds: Feeds) ->
 class Selections:
     """The models of a comparison, to impose the selections of the original where they explain a failure."""
 
-    def __init__(
-        self, models: tuple[Runnable, Runnable], devices: tuple[Device, Device], libraries: Libraries
-    ) -> None:
-        self._sides = tuple(zip(models, devices, strict=True))
-        self._libraries = libraries
+    def __init__(self, models: Models) -> None:
+        self._models = models
         self._vain = 0
 
     def imposed(self, feeds: Feeds, bounds: Tolerances) -> Imposed | None:
         """Return the runs on a sample with the selections of the original, if those of the result differ from
-        them between scores only that are closer than twice the tolerance, as each may be off by that; None after MOST_VAIN samples without that.
+        them between close scores only; None after MOST_VAIN samples without that.
+
+        Close is twice the tolerance, as each of two scores may be off by it.
         """
         if self._vain >= MOST_VAIN:
             return None
-        found = impose(*(InstrumentedModel(*side, self._libraries) for side in self._sides), feeds)
+        found = impose(*self._models.instrumented(), feeds)
         limit = (Tolerances() if bounds.error is None else bounds).error or 0.0
         if found is None or not all(choice.ratio <= 2 * limit for choice in found.choices):
             self._vain += 1
@@ -110,7 +109,7 @@ class Selections:
 
 
 MOST_VAIN = 2
-"""The samples that fail for another reason, after which selections are imposed no more: each takes two runs."""
+"""The samples that fail for another reason after which nothing is imposed any more: each takes two runs."""
 
 
 def worst(choices: Iterable[Choice]) -> tuple[Choice, ...]:
@@ -139,7 +138,9 @@ def _pairs(
     theirs = {_chosen(node): node for node in _selecting(after)}
     pairs = ((node, theirs.get(_chosen(node))) for node in _selecting(before))
     return [
-        (node, other) for node, other in pairs if other is not None and _attributes(node) == _attributes(other)
+        (node, other)
+        for node, other in pairs
+        if other is not None and _attributes(node) == _attributes(other)
     ]
 
 

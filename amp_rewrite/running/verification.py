@@ -28,6 +28,7 @@ from amp_rewrite.running import (
     emulation,
     metrics,
     run_arguments,
+    saturation,
     selections,
     sessions,
     tolerances,
@@ -43,6 +44,7 @@ from amp_rewrite.running.comparison import (
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs import feeds, stress
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, Data, InputSource, Trial
+from amp_rewrite.running.instrumented_model import Models
 from amp_rewrite.running.metrics import Spread
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.selections import Choice, Selections
@@ -77,6 +79,7 @@ class Pair:
     metrics: tuple[Metric, ...]
     noise: Float32Noise
     is_large: bool
+    models: Models
     selections: Selections
 
     def compare(self, feeds: Feeds, sample: str) -> Compared:
@@ -86,7 +89,9 @@ class Pair:
         runs = comparison.run(self.before, self.after, feeds, sample)
         steps = comparison.compare(runs, sample, self.half)
         outputs = self.judge(steps)
-        imposed = self.selections.imposed(feeds, self.bounds) if any(each.broken for each in outputs) else None
+        imposed = (
+            self.selections.imposed(feeds, self.bounds) if any(each.broken for each in outputs) else None
+        )
         if imposed is None:
             return Compared(runs, steps, outputs)
         steps = comparison.compare(imposed.runs, sample, self.half)
@@ -259,7 +264,49 @@ def _completed(judged: _Judged, pair: Pair) -> Verdict:
             spread = _spread([sample.outputs[name] for sample in judged.compared if name in sample.outputs])
             outputs[at] = replace(output, noise=spread.error(noise[name], least)[0])
     verdict = replace(judged.verdict, outputs=tuple(outputs))
+    if pair.half is not None and not pair.is_large:
+        verdict = _unsaturated(verdict, judged.first, pair)
     return verdict if judged.far is None else _explained(verdict, judged, judged.far, pair)
+
+
+def _unsaturated(verdict: Verdict, runs: Runs, pair: Pair) -> Verdict:
+    """Return the verdict with what saturated outputs are computed from on a sample in their place; undecided
+    if that violates a bound.
+    """
+    arrays = dict(comparison.arrays(runs.original))
+    passing = [output for output in verdict.outputs if output.is_compared and not output.broken]
+    names = [
+        output.name
+        for output in passing
+        if output.name in arrays and saturation.is_suspect(arrays[output.name], output.metrics.relative_l2)
+    ]
+    if len(names) == sum(output.error is not None for output in passing):  # no float output proves anything
+        names += [output.name for output in passing if output.error is None]
+    hidden = saturation.hidden(*pair.models.instrumented(), names, runs.feeds) if names else {}
+    found = Runs(
+        runs.feeds,
+        {name: value.expected for name, value in hidden.items()},
+        {name: value.actual for name, value in hidden.items()},
+    )
+    judged = {output.name: output for output in pair.judge(comparison.compare(found, "", pair.half))}
+    outputs = (
+        replace(
+            judged[output.name],
+            by_sample=output.by_sample,
+            broken=(),
+            saturated=hidden[output.name].name,
+            is_undecided=output.is_undecided or bool(judged[output.name].broken),
+        )
+        if output.name in judged
+        else output
+        for output in verdict.outputs
+    )
+    reasons = (
+        f"{name}: proves nothing: it is saturated, and of '{hidden[name].name}' before it {output.broken[0]}"
+        for name, output in judged.items()
+        if output.broken
+    )
+    return replace(verdict, outputs=tuple(outputs), unproven=(*verdict.unproven, *reasons))
 
 
 def _explained(verdict: Verdict, judged: _Judged, far: Runs, pair: Pair) -> Verdict:
@@ -428,8 +475,10 @@ def verify_trials(
                 if (effective := bounds.of(half)) != bounds and half is not None:
                     how = f"{blank.how}; an error of at most {effective.error:g}, as of {half.name}"
                     bounds, blank = effective, replace(blank, how=how)
-                selecting = Selections((float32, runnable), (sessions.reference(where), where), libraries)
-                pair = Pair(before, after, half, bounds, metrics, noise, _is_large(float32), selecting)
+                both = Models(float32, sessions.reference(where), runnable, where, libraries)
+                pair = Pair(
+                    before, after, half, bounds, metrics, noise, _is_large(float32), both, Selections(both)
+                )
                 on_step("running both (3 of 3)")
                 return blank if differences else judge(blank, pair, trials)
         except RewrittenRunError as error:
