@@ -110,6 +110,7 @@ def last(array):
 
 OFFSETS, STDS = np.float32([[[40000], [0]]]), alternating(100, 1)
 SCORES = np.where(np.arange(64) % 32 == 0, 1.0, 0.0).reshape(1, 1, 64)
+BOXED = np.concatenate([np.linspace(0, 600, 64).reshape(1, 1, 64), SCORES], axis=1)
 ABOUT_THE_MEAN = {
     "an offset of all": (4000 + alternating(10), alternating(0.1), 1e-2, None),
     "an offset below zero": (-4000 + alternating(10), alternating(0.1), 1e-2, None),
@@ -119,14 +120,24 @@ ABOUT_THE_MEAN = {
     "faint scores beside an offset": (
         np.concatenate([40000 + alternating(100), 1e-3 * SCORES], axis=1),
         alternating(0, 1e-4),
-        1e-4,
+        1e-4 * 64,
         (1, 1),
     ),
-    "columns of boxes and scores": (
-        np.concatenate([np.linspace(0, 600, 64).reshape(1, 1, 64), SCORES], axis=1),
-        alternating(0, 1),
-        None,
-        None,
+    "boxes and scores": (BOXED, alternating(0, 0.1), 0.1 * math.sqrt(32), (1, 1)),
+    "boxes and scores that are last": (last(BOXED), last(alternating(0, 0.1)), 0.1 * math.sqrt(32), (2, 1)),
+    "boxes beside scores": (BOXED, alternating(5, 0), 5 / 176, (1, 0)),
+    "scores of which one is rare": (
+        np.concatenate([alternating(300), SCORES, 1e-3 * SCORES], axis=1),
+        alternating(0, 0, 1e-4),
+        1e-4 * 64,
+        (1, 2),
+    ),
+    "metres and angles": (alternating(40, 30, 1.5, 1.2), alternating(0, 0, 0, 0.1), 0.1 / 1.36, (1, 3)),
+    "a rare class of probabilities": (
+        np.concatenate([1 - 0.02 * SCORES, 0.02 * SCORES], axis=1),
+        alternating(0, 1e-3),
+        1e-3 / 0.707,
+        (1, 1),
     ),
     "probabilities that are nearly constant": (0.5 + alternating(1e-3), alternating(1e-4), 2e-4, None),
     "one of many": (SCORES, alternating(1e-3), 1e-3 * math.sqrt(32), None),
@@ -138,8 +149,8 @@ ABOUT_THE_MEAN = {
 
 @pytest.mark.parametrize("name", ABOUT_THE_MEAN)
 def test_errors_are_about_the_mean(name):
-    """The difference is held against what varies, channel by channel where their means are far apart: not
-    where there is no telling what is an offset. The channel is named, and relative L2 stays as it is.
+    """The difference is held against what varies, channel by channel where their means or sizes are far
+    apart: not where there is no telling what is an offset. The channel is named, and relative L2 stays as it is.
     """
     x, d, error, channel = ABOUT_THE_MEAN[name]
     (output,) = (verdict := moved([(x, d)])).outputs

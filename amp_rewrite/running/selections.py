@@ -258,21 +258,28 @@ def _choices(found: _Selection) -> Iterator[Choice]:
 
 
 def _ranked(found: _Selection) -> list[_Close]:
-    """Return the scores in the original of what either model selects along an axis."""
+    """Return the scores of what either model selects along an axis, in the original and in the other one."""
     attributes = _attributes(found.node)[1]
     axis = attributes.get("axis", -1 if found.node.op_type == "TopK" else 0)
     given, own = found.given, found.own
     if found.node.op_type != "TopK" and not attributes.get("keepdims", 1):
         given, own = np.expand_dims(given, axis), np.expand_dims(own, axis)
-    these, those = (np.take_along_axis(found.reads[0], indices, axis) for indices in (given, own))
-    differs = given != own
-    return [_Close(these[differs], those[differs], metrics.rms(these[np.isfinite(these)]))]
+    close: list[_Close] = []
+    for scores in (found.reads[0], found.others[0]):
+        these, those = (np.take_along_axis(scores, indices, axis) for indices in (given, own))
+        scale = metrics.rms(these[np.isfinite(these)])
+        close.append(_Close(these[given != own], those[given != own], scale))
+    return close
 
 
 def _thresholds(found: _Selection) -> list[_Close]:
-    these, those = np.broadcast_arrays(*found.reads)
-    typical = np.median(np.abs(these - those))
-    return [_Close(these[found.differs], those[found.differs], float(typical))]
+    """Return the numbers that are compared, in both models."""
+    close: list[_Close] = []
+    for reads in (found.reads, found.others):
+        these, those = np.broadcast_arrays(*reads)
+        typical = np.median(np.abs(these - those))
+        close.append(_Close(these[found.differs], those[found.differs], float(typical)))
+    return close
 
 
 def _boxes(found: _Selection) -> list[_Close]:

@@ -302,7 +302,7 @@ def _unsaturated(verdict: Verdict, runs: Runs, pair: Pair) -> Verdict:
         for output in verdict.outputs
     )
     reasons = (
-        f"{name}: proves nothing: it is saturated, and of '{hidden[name].name}' before it {output.broken[0]}"
+        f"{name}: proves nothing: it is saturated, and before it, in '{hidden[name].name}', {output.broken[0]}"
         for name, output in judged.items()
         if output.broken
     )
