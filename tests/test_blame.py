@@ -15,8 +15,7 @@ from amp_rewrite.policy.options import Level, Options, Pins
 pytest.importorskip("onnxruntime")
 from amp_rewrite.console import Console
 from amp_rewrite.reporting import terminal, verdict_text
-from amp_rewrite.running import instrumented_model
-from amp_rewrite.running import sessions, verification
+from amp_rewrite.running import instrumented_model, sessions, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
 from tests import text
@@ -307,9 +306,12 @@ def router(*scores):
 
 def test_a_choice_between_close_values_is_named():
     """No node before it is wrong: half cannot tell these numbers from each other."""
-    before, sample = router(1000.1, 1000.2, 1000.15)
-    choice = blamed(before, sample, Options()).choice
+    choice = blamed(*router(1000.1, 1000.2, 1000.15), Options()).choice
     assert (choice.node, choice.operator, choice.places, choice.of) == ("router", "TopK", 6, 8)
-    said = "first to select otherwise: TopK 'router', at 6 of 8 places, between values at most 1.0e-01 apart"
-    assert said in printed(before, sample)
     assert blamed(*router(1, 2, 3), Options()).choice is None
+
+
+def test_a_choice_between_values_that_are_not_close_is_printed():
+    """The verdict fails, and it says how far apart they are."""
+    said = "first to select otherwise: TopK 'router', at 6 of 8 places, between values at most 1.0e+04 apart"
+    assert said in printed(*router(70000, 80000, 75000))

@@ -17,9 +17,9 @@ SCORES[0, :5, 0] = 0.95, 0.9, 0.85, 0.8, 0.75
 ROWS = np.concatenate([RNG.uniform(0, 640, (1, 400, 4)), SCORES], axis=2).astype(np.float32)
 
 BODY = """g (float[1,400,5] x) => ({outputs}) <float[1,1,5] w = {{{factors}}}, int64[1] axis = {{2}},
-    int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] three = {{3}}, int64[1] four = {{4}},
-    int64[1] five = {{5}}, int64[1] k = {{100}}, int64[2] sides = {{20, 20}}, int64 most = {{200}},
-    float low = {{0.2}}, float middle = {{0.5}}, float high = {{0.93}}> {{
+    int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] three = {{3}},
+    int64[1] four = {{4}}, int64[1] five = {{5}}, int64[1] k = {{100}}, int64[2] sides = {{20, 20}},
+    int64 most = {{200}}, float low = {{0.2}}, float middle = {{0.5}}, float high = {{0.93}}> {{
     r = Mul (x, w) b = Slice (r, zero, four, axis) c = Slice (r, four, five, axis)
     s = Squeeze (c, axis) {selection} }}"""
 SELECTIONS = {

@@ -150,7 +150,7 @@ ABOUT_THE_MEAN = {
 @pytest.mark.parametrize("name", ABOUT_THE_MEAN)
 def test_errors_are_about_the_mean(name):
     """The difference is held against what varies, channel by channel where their means or sizes are far
-    apart: not where there is no telling what is an offset. The channel is named, and relative L2 stays as it is.
+    apart: not where there is no telling what is an offset. The channel is named, and relative L2 stays.
     """
     x, d, error, channel = ABOUT_THE_MEAN[name]
     (output,) = (verdict := moved([(x, d)])).outputs

@@ -362,6 +362,27 @@ def without_undecided(verdict: Verdict, why: Mapping[str, str]) -> Verdict:
     return replace(verdict, outputs=tuple(outputs), unproven=(*verdict.unproven, *reasons))
 
 
+def with_unsaturated(verdict: Verdict, before: Mapping[str, tuple[str, Output]]) -> Verdict:
+    """Return the verdict with the values before saturated outputs, and their names, in place of these;
+    undecided where they violate a bound, as the outputs themselves do not.
+    """
+    outputs = list(verdict.outputs)
+    reasons: list[str] = []
+    for at, output in enumerate(outputs):
+        if output.name not in before:
+            continue
+        value, found = before[output.name]
+        reasons += [
+            f"{output.name}: proves nothing: it is saturated, and before it, in '{value}', {bound}"
+            for bound in found.broken[:1]
+        ]
+        undecided = output.is_undecided or bool(found.broken)
+        outputs[at] = replace(
+            found, broken=(), by_sample=output.by_sample, saturated=value, is_undecided=undecided
+        )
+    return replace(verdict, outputs=tuple(outputs), unproven=(*verdict.unproven, *reasons))
+
+
 def _is_within(output: Output, own: Output) -> bool:
     """Whether an error is comparable to float32 noise; never if the result loses a value."""
     if output.metrics.non_finite:

@@ -59,6 +59,7 @@ from amp_rewrite.running.verdict import (
     Verdict,
     changing_outputs,
     distance,
+    with_unsaturated,
     without_changing,
     without_undecided,
 )
@@ -270,9 +271,7 @@ def _completed(judged: _Judged, pair: Pair) -> Verdict:
 
 
 def _unsaturated(verdict: Verdict, runs: Runs, pair: Pair) -> Verdict:
-    """Return the verdict with what saturated outputs are computed from on a sample in their place; undecided
-    if that violates a bound.
-    """
+    """Return the verdict with what saturated outputs are computed from on a sample in their place."""
     arrays = dict(comparison.arrays(runs.original))
     passing = [output for output in verdict.outputs if output.is_compared and not output.broken]
     names = [
@@ -283,30 +282,11 @@ def _unsaturated(verdict: Verdict, runs: Runs, pair: Pair) -> Verdict:
     if len(names) == sum(output.error is not None for output in passing):  # no float output proves anything
         names += [output.name for output in passing if output.error is None]
     hidden = saturation.hidden(*pair.models.instrumented(), names, runs.feeds) if names else {}
-    found = Runs(
-        runs.feeds,
-        {name: value.expected for name, value in hidden.items()},
-        {name: value.actual for name, value in hidden.items()},
+    expected, actual = (
+        {name: getattr(value, side) for name, value in hidden.items()} for side in ("expected", "actual")
     )
-    judged = {output.name: output for output in pair.judge(comparison.compare(found, "", pair.half))}
-    outputs = (
-        replace(
-            judged[output.name],
-            by_sample=output.by_sample,
-            broken=(),
-            saturated=hidden[output.name].name,
-            is_undecided=output.is_undecided or bool(judged[output.name].broken),
-        )
-        if output.name in judged
-        else output
-        for output in verdict.outputs
-    )
-    reasons = (
-        f"{name}: proves nothing: it is saturated, and before it, in '{hidden[name].name}', {output.broken[0]}"
-        for name, output in judged.items()
-        if output.broken
-    )
-    return replace(verdict, outputs=tuple(outputs), unproven=(*verdict.unproven, *reasons))
+    judged = pair.judge(comparison.compare(Runs(runs.feeds, expected, actual), "", pair.half))
+    return with_unsaturated(verdict, {output.name: (hidden[output.name].name, output) for output in judged})
 
 
 def _explained(verdict: Verdict, judged: _Judged, far: Runs, pair: Pair) -> Verdict:
@@ -330,11 +310,6 @@ def _explained(verdict: Verdict, judged: _Judged, far: Runs, pair: Pair) -> Verd
 BETTER = 2.0
 """The ratio of float32 noise from which on inputs count as better conditioned."""
 
-ALIVE = 2.0**-27
-"""An eighth of float32's unit roundoff: less noise indicates outputs that are saturated (clipped, say) by
-inputs out of range.
-"""
-
 
 def _best_conditioned(verdicts: Sequence[Verdict]) -> Verdict:
     """Return the verdict on the inputs that amplify rounding errors least, with the others as `not_judged`;
@@ -344,7 +319,7 @@ def _best_conditioned(verdicts: Sequence[Verdict]) -> Verdict:
     for verdict in others:
         noise, least = verdict.noise, best.noise
         if noise is not None and least is not None and not verdict.unproven:
-            best = verdict if ALIVE <= noise <= least / BETTER else best
+            best = verdict if noise <= least / BETTER else best
     rest = (verdict for verdict in verdicts if verdict is not best)
     return replace(
         best,
