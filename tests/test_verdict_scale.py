@@ -14,7 +14,7 @@ from tests import text
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.reporting import verdict_text
-from amp_rewrite.running import sessions, tolerances, verification
+from amp_rewrite.running import metrics, sessions, tolerances, verification
 from amp_rewrite.running.comparison import Float32Noise
 from amp_rewrite.running.sessions import Device
 
@@ -163,6 +163,37 @@ def test_errors_are_about_the_mean(name):
         assert verdict.faults[0].endswith(f" is above 0.01 in channel {channel[1]} of axis {channel[0]}")
     shown = json.loads(json.dumps(verdict.to_json()))["outputs"][0]
     assert shown["spread"] == pytest.approx(output.spread)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        ((1, 6, 24, 32), 1),
+        ((1, 24, 32, 6), 3),
+        ((1, 1, 200, 6), 3),
+        ((1, 3, 16, 16, 6), 4),
+        ((200, 6), 1),
+        ((1, 6, 200), 1),
+    ],
+)
+def test_quantities_lie_along_any_axis_of_channels(shape, axis):
+    """In every layout of a detector, a wrong score fails beside right coordinates."""
+    size = np.expand_dims(
+        np.float32([300, 300, 300, 300, 1, 1]), [at for at in range(len(shape)) if at != axis]
+    )
+    values = size * np.random.default_rng(0).uniform(0, 1, shape)
+    off = np.where(size == 1, values / 2, 0)
+    spread = metrics.spread([metrics.moments(values)])
+    error, channel = spread.error(metrics.differences(values, values + off), SMALLEST)
+    assert (spread.axis, error) == (axis, pytest.approx(0.5, rel=1e-2))
+    assert channel in (4, 5)
+
+
+def test_rows_and_columns_of_an_image_are_no_quantities():
+    """However dark some of them are."""
+    image = np.ones((1, 2, 24, 32))
+    image[..., :8] = 100
+    assert metrics.spread([metrics.moments(image)]).axis is None
 
 
 def test_the_mean_is_that_of_all_samples():
