@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.running import metrics
@@ -66,21 +66,18 @@ def impose(before: InstrumentedModel, after: InstrumentedModel, feeds: Feeds) ->
     outputs = [output.name for output in before.graph.output]
     chosen = [_chosen(node) for node, _ in pairs]
     try:
-        expected = before.outputs({*outputs, *chosen, *_scores(before, (node for node, _ in pairs))}, feeds)
-        given = {name: expected[name] for name in chosen}
+        expected = before.outputs({*outputs, *chosen, *_read((node for node, _ in pairs), feeds)}, feeds)
+        taken = {**feeds, **{name: expected[name] for name in chosen}}
         for _, node in pairs:
-            _take_as_input(after.graph, node, given[_chosen(node)])
+            _take_as_input(after.graph, node, taken[_chosen(node)])
         own = [_chosen(node) for _, node in pairs]
-        wanted = {*outputs, *own, *_scores(after, (node for _, node in pairs))}
-        actual = after.outputs(wanted, {**feeds, **given})
+        actual = after.outputs({*outputs, *own, *_read((node for _, node in pairs), taken)}, taken)
     except AmpRewriteError:
         return None
     choices: list[Choice] = []
     for (node, other), name in zip(pairs, own, strict=True):
-        reads = _reads(before, node, {**feeds, **expected})
-        others = _reads(after, other, {**feeds, **given, **actual})
-        found = _Selection(node, reads, others, given[_chosen(node)], actual[name])
-        choices += _choices(found)
+        reads, others = _reads(node, {**feeds, **expected}), _reads(other, {**taken, **actual})
+        choices += _choices(_Selection(node, reads, others, taken[_chosen(node)], actual[name]))
     runs = Runs(feeds, *({name: values[name] for name in outputs} for values in (expected, actual)))
     return Imposed(runs, tuple(choices)) if choices else None
 
@@ -189,14 +186,13 @@ def _take_as_input(graph: onnx.GraphProto, node: onnx.NodeProto, value: Array) -
 # What they read, and how close that is where they select otherwise.
 
 
-def _scores(model: InstrumentedModel, nodes: Iterable[onnx.NodeProto]) -> set[str]:
-    return {name for node in nodes for name in node.input} & model.value_names.keys()
+def _read(nodes: Iterable[onnx.NodeProto], feeds: Mapping[str, Any]) -> set[str]:
+    """Return the values that nodes read, but for the inputs of the model."""
+    return {name for node in nodes for name in node.input if name and name not in feeds}
 
 
-def _reads(model: InstrumentedModel, node: onnx.NodeProto, values: Mapping[str, Any]) -> list[Array]:
-    stored = {tensor.name: tensor for tensor in model.graph.initializer if tensor.name in node.input}
-    arrays = {name: numpy_helper.to_array(tensor) for name, tensor in stored.items()}
-    return [np.asarray({**arrays, **values}[name], np.float64) for name in node.input if name]
+def _reads(node: onnx.NodeProto, values: Mapping[str, Any]) -> list[Array]:
+    return [np.asarray(values[name], np.float64) for name in node.input if name]
 
 
 @dataclass(frozen=True, slots=True)
