@@ -1,7 +1,6 @@
 """Synthetic images: the range that a graph says, and both where it says none."""
 
 import json
-import re
 
 import numpy as np
 import onnx
@@ -187,12 +186,13 @@ def test_the_better_conditioned_range_judges(tmp_path):
 
 
 def test_a_saturated_output_judges_nothing(tmp_path):
-    """Images in 0..255 leave 1 everywhere: what was clipped shows an error, and 0..1 is what judges."""
+    """Images in 0..255 leave 1 everywhere: no noise, no error, and no proof."""
     path = tmp_path / "m.onnx"
     onnx.save(CLIPPED, path)
     done = run(path, "-v")
     assert "images in 0..1); CPU" in done.output
-    assert re.search(r"on made-up images in 0\.\.255 the error is [1-9]\.\de-03$", done.output, re.MULTILINE)
+    other = "on made-up images in 0..255 the error is 0.0e+00, that of float32 itself 0.0e+00"
+    assert other in done.output
 
 
 def test_what_fails_on_both_fails(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite.policy.options import Level
+from amp_rewrite.rewriting import annotations
 from tests import text
 
 pytest.importorskip("onnxruntime")
@@ -79,3 +80,17 @@ def test_an_output_that_is_not_saturated_is_compared_itself(tail, loud):
     assert verdict.ok
     assert not verdict.outputs[0].saturated
     assert judged(tail, loud, factor=1.5).is_far == ("(x, high)" not in tail and "Greater" not in tail)
+
+
+@pytest.mark.parametrize("is_rescaled", [True, False])
+def test_a_value_that_is_stored_times_a_power_of_two_is_compared_without_it(is_rescaled):
+    """Where the result says that it stores values so: else it is wrong."""
+    before = text.model(BODY.format(output="float[4,10] y", tail=TAILS["softmax"]), {"w": WEIGHTS})
+    body = """g (float[4,32] x) => (float[4,10] y) <float[32,10] w, float four = {4}> {
+        c = Cast <to = 10> (x) f = Cast <to = 1> (c) h = MatMul (f, w) u = Mul (h, four) y = Softmax (u) }"""
+    after = text.model(body, {"w": WEIGHTS / 4})
+    if is_rescaled:
+        after.metadata_props.add(key=annotations.RESCALED)
+    x = 300 * np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)
+    x[0, 0] = np.inf
+    assert amp_rewrite.verify(before, after, {"x": x}).ok == is_rescaled

@@ -7,6 +7,7 @@ to hide it if its output lies at the ends of its range, and differs far less tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,10 +50,11 @@ def is_suspect(expected: Array, relative_l2: float) -> bool:
 
 
 def _is_saturated(values: Array) -> bool:
-    """Whether all values lie at the ends of their range; of -1..0 or 0..1 if they are all alike."""
-    low, high = float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
-    if not np.isfinite([low, high]).all():
+    """Whether all finite values lie at the ends of their range; of -1..0 or 0..1 if they are all alike."""
+    values = values[np.isfinite(values)]
+    if not values.size:
         return False
+    low, high = float(values.min()), float(values.max())
     ends = (low, high) if high - low > END else (-1.0, 0.0, 1.0)
     distance = np.abs(values - ends[0])
     for end in ends[1:]:
@@ -104,8 +106,9 @@ def _ancestors(output: str, producers: Mapping[str, onnx.NodeProto]) -> Iterator
 
 def _power(expected: Array, actual: Array) -> float:
     """Return the power of two by which a value is stored otherwise in a rescaled model."""
-    norms = np.linalg.norm(np.nan_to_num(expected)), np.linalg.norm(np.nan_to_num(actual))
-    return 2.0 ** round(float(np.log2(norms[1] / norms[0]))) if all(norms) else 1.0
+    both = np.isfinite(expected) & np.isfinite(actual)
+    sizes = [metrics.rms(value[both].astype(np.float64)) for value in (expected, actual)]
+    return 2.0 ** round(math.log2(sizes[1] / sizes[0])) if all(sizes) else 1.0
 
 
 def _shown(

@@ -376,7 +376,7 @@ def with_unsaturated(verdict: Verdict, before: Mapping[str, tuple[str, Output]])
             f"{output.name}: proves nothing: it is saturated, and before it, in '{value}', {bound}"
             for bound in found.broken[:1]
         ]
-        undecided = output.is_undecided or bool(found.broken)
+        undecided = bool(found.broken)
         outputs[at] = replace(
             found, broken=(), by_sample=output.by_sample, saturated=value, is_undecided=undecided
         )

@@ -273,7 +273,9 @@ def _completed(judged: _Judged, pair: Pair) -> Verdict:
 def _unsaturated(verdict: Verdict, runs: Runs, pair: Pair) -> Verdict:
     """Return the verdict with what saturated outputs are computed from on a sample in their place."""
     arrays = dict(comparison.arrays(runs.original))
-    passing = [output for output in verdict.outputs if output.is_compared and not output.broken]
+    passing = [
+        each for each in verdict.outputs if each.is_compared and not (each.broken or each.is_undecided)
+    ]
     names = [
         output.name
         for output in passing
