@@ -1,11 +1,12 @@
 """Behind a selection, rows that change places between close scores are compared as the original selects."""
 
 import numpy as np
+import onnx
 import pytest
 
 import amp_rewrite
 from amp_rewrite.policy.options import Level
-from tests import real_models, text
+from tests import commands, real_models, text
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.reporting import verdict_text
@@ -95,6 +96,19 @@ WRONG = {
 def test_a_wrong_result_fails_behind_a_selection_too(name):
     """Values that differ, rows that change places between scores that are not close, and what is missing."""
     assert judged(*WRONG[name]).is_far
+
+
+def test_nothing_is_tuned_for_rows_that_change_places(tmp_path):
+    """The half result is written at once, and the line says what changed."""
+    outputs, selection = SELECTIONS["TopK"]
+    path, data = tmp_path / "m.onnx", tmp_path / "d.npz"
+    onnx.save(text.model(BODY.format(outputs=outputs, selection=selection, factors="1, 1, 1, 1, 1")), path)
+    np.savez(data, x=ROWS)
+    done = commands.run(path, "--data", data, "--force-half", ".*")
+    assert done.exit_code == 0
+    assert "compared with the original's selections: TopK 'v', at " in done.output
+    assert "PASS" in done.output
+    assert "values that half rounds" not in done.output
 
 
 def test_a_detectors_rows_are_compared_one_by_one():

@@ -312,6 +312,11 @@ def _explained(verdict: Verdict, judged: _Judged, far: Runs, pair: Pair) -> Verd
 BETTER = 2.0
 """The ratio of float32 noise from which on inputs count as better conditioned."""
 
+ALIVE = 2.0**-27
+"""An eighth of float32's unit roundoff: less noise indicates outputs that are saturated (clipped, say) by
+inputs out of range.
+"""
+
 
 def _best_conditioned(verdicts: Sequence[Verdict]) -> Verdict:
     """Return the verdict on the inputs that amplify rounding errors least, with the others as `not_judged`;
@@ -321,7 +326,7 @@ def _best_conditioned(verdicts: Sequence[Verdict]) -> Verdict:
     for verdict in others:
         noise, least = verdict.noise, best.noise
         if noise is not None and least is not None and not verdict.unproven:
-            best = verdict if noise <= least / BETTER else best
+            best = verdict if ALIVE <= noise <= least / BETTER else best
     rest = (verdict for verdict in verdicts if verdict is not best)
     return replace(
         best,
