@@ -133,6 +133,12 @@ ABOUT_THE_MEAN = {
         (1, 2),
     ),
     "metres and angles": (alternating(40, 30, 1.5, 1.2), alternating(0, 0, 0, 0.1), 0.1 / 1.36, (1, 3)),
+    "beside what float32 resolves": (
+        np.concatenate([alternating(1e9), SCORES], axis=1),
+        alternating(0, 0.1),
+        0.1 / (1e9 * 2**-24),
+        (1, 1),
+    ),
     "a rare class of probabilities": (
         np.concatenate([1 - 0.02 * SCORES, 0.02 * SCORES], axis=1),
         alternating(0, 1e-3),

@@ -183,19 +183,21 @@ def _gaps(sizes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _of_groups(sizes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return each spread, or the RMS of those of its group, between two that are APART, if that is larger."""
+    """Return each spread, or the RMS of those of its group, between two that are APART, if that is larger;
+    none is smaller than what float32 resolves of the largest.
+    """
     groups = np.searchsorted(np.sort(sizes)[1:][_gaps(sizes) > APART], sizes, side="right")
     squares = np.bincount(groups, np.square(sizes)) / np.bincount(groups)
-    return np.maximum(sizes, np.sqrt(squares)[groups])
+    return np.maximum(np.maximum(sizes, np.sqrt(squares)[groups]), RESOLVED * sizes.max())
 
 
-FEW, NEAR_1, CONSTANT, PLAIN, APART, SCORE = 16, 1.001, 2.0**-16, 4.0, 8.0, 2.0**-6
+FEW, NEAR_1, CONSTANT, PLAIN, APART, SCORE, RESOLVED = 16, 1.001, 2.0**-16, 4.0, 8.0, 2.0**-6, 2.0**-24
 """The fewest values with a spread; the magnitude above which an output cannot be probabilities; the relative
 deviation below which float32 has only 8 significant bits, so that a difference is its own noise; and the
 ratio of between-channel to within-channel deviation of channels that are separate quantities: the columns of
 detectors and of log-probabilities in the models measured reach 3.2, physical quantities hundreds. Then the
 ratio of neighbouring spreads from which on they are of different quantities, and the least spread of scores
-beside other quantities: a detector's are 0 in almost all places.
+beside other quantities: a detector's are 0 in almost all places. Last, float32's unit roundoff.
 """
 
 
