@@ -22,7 +22,7 @@ from amp_rewrite.rewriting.cast_sites import Origin
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.report import Report, SummaryLine
-from amp_rewrite.running.blame import Blame, Choice, NodeError
+from amp_rewrite.running.blame import Blame, NodeError
 from amp_rewrite.running.latency import Bench, Latency
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.verdict import Output, Verdict
@@ -178,12 +178,7 @@ def _suspects(blame: Blame) -> Iterator[str]:
         )
         yield f"look at {subject}"
     if blame.choice is not None:
-        yield _choice(blame.choice)
-
-
-def _choice(choice: Choice) -> str:
-    rows = f"in {choice.rows:,} of {plural(choice.of, 'row')}"
-    return f"first to choose otherwise: {choice.operator} '{choice.node}', {rows}, between close values"
+        yield f"first to select otherwise: {verdict_text.selection(blame.choice)}"
 
 
 def _errors(error: NodeError) -> str:

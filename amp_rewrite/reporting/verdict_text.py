@@ -11,6 +11,7 @@ from typing import Any
 from amp_rewrite.coverage.counts import some
 from amp_rewrite.running.comparison import HalvedPort
 from amp_rewrite.running.metrics import SMALLEST
+from amp_rewrite.running.selections import Choice
 from amp_rewrite.running.tolerances import Measured, Tolerances
 from amp_rewrite.running.verdict import FailedStress, NotJudged, Output, Tried, Verdict, distance, shortest
 from amp_rewrite.text import plural
@@ -136,7 +137,15 @@ def notes(verdict: Verdict) -> Iterator[str]:
 
 
 def results(verdict: Verdict) -> Iterator[str]:
-    """Yield values that cannot be half, user-defined metrics, and the worst of several steps."""
+    """Yield selections that were imposed, values before saturated outputs, values that cannot be half,
+    user-defined metrics, and the worst of several steps.
+    """
+    yield from (f"compared with the original's selections: {selection(choice)}" for choice in verdict.choices)
+    yield from (
+        f"{output.name} is saturated on these inputs: '{output.saturated}' before it is compared"
+        for output in verdict.outputs
+        if output.saturated
+    )
     yield from map(_misfit, verdict.misfits)
     yield from map(_own_metric, verdict.metrics)
     if verdict.steps > 1 and verdict.relative_l2_by_sample:
@@ -197,6 +206,12 @@ def _faint(output: Output) -> str:
     size = f"its values (RMS {output.metrics.scale:.1e}) are fainter than float16's normal numbers"
     strict = f"--tolerance relative_l2={Tolerances().error} judges by the relative L2"
     return f"{output.name} passes because {size}; {strict}"
+
+
+def selection(choice: Choice) -> str:
+    """Return what a node selects otherwise in the result."""
+    places = f"at {choice.places:,} of {plural(choice.of, 'place')}"
+    return f"{choice.operator} '{choice.node}', {places}, between values at most {choice.gap:.1e} apart"
 
 
 def _misfit(port: HalvedPort) -> str:

@@ -14,6 +14,7 @@ from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.comparison import Float32Noise, HalvedPort, Runs, SampleComparison
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, InputSource
 from amp_rewrite.running.metrics import Metrics
+from amp_rewrite.running.selections import Choice
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.tolerances import Measured
 from amp_rewrite.text import brief, plural
@@ -39,7 +40,8 @@ class Output:
     None if it lacks this output. `is_undecided` holds if the output violates a bound but float32 noise is of
     similar size, so that no bound counts as violated, or if all outputs are vacuous. `limit` is the bound on
     the error, for an output that is not float on the share of different values; `unbounded` names removed
-    bounds.
+    bounds. Where the output is saturated (`saturation`), `saturated` is the value before it on the first
+    sample, and all numbers but `by_sample` are about that.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Output:
     by_sample: tuple[float | None, ...] = ()
     is_undecided: bool = False
     unbounded: tuple[str, ...] = ()
+    saturated: str = ""
 
     @property
     def is_compared(self) -> bool:
@@ -119,6 +122,8 @@ class Verdict:
     comparison. `changing` are the outputs that differ between two runs of the original; these are not
     compared. `is_made_up` holds if outputs violate bounds on synthetic inputs, which is no proof of a fault.
     `stressed` are changes of synthetic inputs, such as a larger scale, that would turn a pass into a failure.
+    `choices` are nodes that select otherwise in the result, between close scores: the outputs behind them are
+    compared with the selections of the original.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
     float. `unproven` lists, in words, where evidence is missing:
@@ -160,6 +165,7 @@ class Verdict:
     changing: tuple[str, ...] = ()
     is_made_up: bool = False
     stressed: tuple[FailedStress, ...] = ()
+    choices: tuple[Choice, ...] = ()
 
     def __repr__(self) -> str:
         """Return a line: the verdict with the worst error or the first fault, the samples and the devices."""
@@ -353,6 +359,27 @@ def without_undecided(verdict: Verdict, why: Mapping[str, str]) -> Verdict:
         for output in verdict.outputs
     )
     reasons = tuple(f"{name}: {reason}" for name, reason in why.items() if name in far)
+    return replace(verdict, outputs=tuple(outputs), unproven=(*verdict.unproven, *reasons))
+
+
+def with_unsaturated(verdict: Verdict, before: Mapping[str, tuple[str, Output]]) -> Verdict:
+    """Return the verdict with the values before saturated outputs, and their names, in place of these;
+    undecided where they violate a bound, as the outputs themselves do not.
+    """
+    outputs = list(verdict.outputs)
+    reasons: list[str] = []
+    for at, output in enumerate(outputs):
+        if output.name not in before:
+            continue
+        value, found = before[output.name]
+        reasons += [
+            f"{output.name}: proves nothing: it is saturated, and before it, in '{value}', {bound}"
+            for bound in found.broken[:1]
+        ]
+        undecided = bool(found.broken)
+        outputs[at] = replace(
+            found, broken=(), by_sample=output.by_sample, saturated=value, is_undecided=undecided
+        )
     return replace(verdict, outputs=tuple(outputs), unproven=(*verdict.unproven, *reasons))
 
 

@@ -28,6 +28,8 @@ from amp_rewrite.running import (
     emulation,
     metrics,
     run_arguments,
+    saturation,
+    selections,
     sessions,
     tolerances,
     witness_sessions,
@@ -42,8 +44,10 @@ from amp_rewrite.running.comparison import (
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs import feeds, stress
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, Data, InputSource, Trial
+from amp_rewrite.running.instrumented_model import Models
 from amp_rewrite.running.metrics import Spread
 from amp_rewrite.running.run_arguments import Samples
+from amp_rewrite.running.selections import Choice, Selections
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import (
@@ -55,6 +59,7 @@ from amp_rewrite.running.verdict import (
     Verdict,
     changing_outputs,
     distance,
+    with_unsaturated,
     without_changing,
     without_undecided,
 )
@@ -75,10 +80,39 @@ class Pair:
     metrics: tuple[Metric, ...]
     noise: Float32Noise
     is_large: bool
+    models: Models
+    selections: Selections
+
+    def compare(self, feeds: Feeds, sample: str) -> Compared:
+        """Run both models on a sample, and judge it, with the selections of the original if that fails, and
+        they differ from those of the result between close scores only.
+        """
+        runs = comparison.run(self.before, self.after, feeds, sample)
+        steps = comparison.compare(runs, sample, self.half)
+        outputs = self.judge(steps)
+        imposed = (
+            self.selections.imposed(feeds, self.bounds) if any(each.broken for each in outputs) else None
+        )
+        if imposed is None:
+            return Compared(runs, steps, outputs)
+        steps = comparison.compare(imposed.runs, sample, self.half)
+        return Compared(runs, steps, self.judge(steps), imposed.choices)
 
     def judge(self, compared: Sequence[SampleComparison]) -> tuple[Output, ...]:
         """Return the outputs of comparisons with their violated bounds."""
         return tuple(_outputs(compared, self.bounds))
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Runs on a sample, their comparison in each step, the outputs with their violated bounds, and what the
+    result selects otherwise.
+    """
+
+    runs: Runs
+    steps: list[SampleComparison]
+    outputs: tuple[Output, ...]
+    choices: tuple[Choice, ...] = ()
 
 
 LARGE = 1 << 30
@@ -108,10 +142,10 @@ def _failed_stresses(pair: Pair, sample: Feeds, free: frozenset[str]) -> Iterato
     """
     for variation, copy in stress.copies(sample, free):
         try:
-            runs = comparison.run(pair.before, pair.after, copy, "")
-            outputs = pair.judge(comparison.compare(runs, ""))
+            compared = pair.compare(copy, "")
+            outputs = compared.outputs
             doubt = Undecided(pair.noise, pair.judge)
-            doubt.look(runs, outputs)
+            doubt.look(compared.runs, outputs)
         except (AmpRewriteError, RewrittenRunError):
             return
         far = [output for output in outputs if output.broken and output.name not in doubt.why]
@@ -138,17 +172,17 @@ def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
     compared: list[SampleComparison] = []
     history: list[Runs] = []
     far: Runs | None = None
+    choices: list[Choice] = []
     doubt = Undecided(pair.noise, pair.judge)
     for at, sample in enumerate(trial.samples):
-        runs = comparison.run(pair.before, pair.after, sample, blank.inputs.sample(at))
-        steps = comparison.compare(runs, blank.inputs.sample(at), pair.half)
-        compared += steps
+        found = pair.compare(sample, blank.inputs.sample(at))
+        compared += found.steps
+        choices += found.choices
         if pair.metrics or not history:  # user-defined metrics need all samples
-            history.append(runs)
-        outputs = pair.judge(steps)
-        if any(output.broken for output in outputs):
-            far = far or runs
-            doubt.look(runs, outputs)
+            history.append(found.runs)
+        if any(output.broken for output in found.outputs):
+            far = far or found.runs
+            doubt.look(found.runs, found.outputs)
     if not history:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     count = len(history[0].steps)
@@ -165,6 +199,7 @@ def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
             *(f"{name}: proves nothing: {why}" for name, why in silent.items()),
         ),
         metrics=tolerances.measure(pair.metrics, [step for runs in history for step in runs.steps]),
+        choices=selections.worst(choices),
     )
     return _Judged(judged, compared, history[0], far, doubt.why)
 
@@ -230,7 +265,30 @@ def _completed(judged: _Judged, pair: Pair) -> Verdict:
             spread = _spread([sample.outputs[name] for sample in judged.compared if name in sample.outputs])
             outputs[at] = replace(output, noise=spread.error(noise[name], least)[0])
     verdict = replace(judged.verdict, outputs=tuple(outputs))
+    if pair.half is not None and not pair.is_large:
+        verdict = _unsaturated(verdict, judged.first, pair)
     return verdict if judged.far is None else _explained(verdict, judged, judged.far, pair)
+
+
+def _unsaturated(verdict: Verdict, runs: Runs, pair: Pair) -> Verdict:
+    """Return the verdict with what saturated outputs are computed from on a sample in their place."""
+    arrays = dict(comparison.arrays(runs.original))
+    passing = [
+        each for each in verdict.outputs if each.is_compared and not (each.broken or each.is_undecided)
+    ]
+    names = [
+        output.name
+        for output in passing
+        if output.name in arrays and saturation.is_suspect(arrays[output.name], output.metrics.relative_l2)
+    ]
+    if len(names) == sum(output.error is not None for output in passing):  # no float output proves anything
+        names += [output.name for output in passing if output.error is None]
+    hidden = saturation.hidden(*pair.models.instrumented(), names, runs.feeds) if names else {}
+    expected, actual = (
+        {name: getattr(value, side) for name, value in hidden.items()} for side in ("expected", "actual")
+    )
+    judged = pair.judge(comparison.compare(Runs(runs.feeds, expected, actual), "", pair.half))
+    return with_unsaturated(verdict, {output.name: (hidden[output.name].name, output) for output in judged})
 
 
 def _explained(verdict: Verdict, judged: _Judged, far: Runs, pair: Pair) -> Verdict:
@@ -399,7 +457,10 @@ def verify_trials(
                 if (effective := bounds.of(half)) != bounds and half is not None:
                     how = f"{blank.how}; an error of at most {effective.error:g}, as of {half.name}"
                     bounds, blank = effective, replace(blank, how=how)
-                pair = Pair(before, after, half, bounds, metrics, noise, _is_large(float32))
+                both = Models(float32, sessions.reference(where), runnable, where, libraries)
+                pair = Pair(
+                    before, after, half, bounds, metrics, noise, _is_large(float32), both, Selections(both)
+                )
                 on_step("running both (3 of 3)")
                 return blank if differences else judge(blank, pair, trials)
         except RewrittenRunError as error:
