@@ -189,7 +189,8 @@ def test_the_report_warns():
 def test_a_device_without_fast_half_is_warned_of():
     """However fast it is predicted to be: such a device gains by the bytes alone."""
     (warning,) = rewrite(text.model(LARGE), Options(half="bfloat16", device="t4")).report.warnings
-    assert warning.startswith("t4 is no faster in bfloat16 than in float32")
+    assert "on t4" in warning
+    assert ": it computes bfloat16 no faster than float32; " in warning
 
 
 @pytest.mark.parametrize("asked", [{}, {"io": IOTypes.HALF, "device": EXACT, "half": "bfloat16"}], ids=str)
@@ -272,7 +273,7 @@ def test_a_device_by_its_figures():
     assert (mine.name, mine.float16, mine.bfloat16, mine.float32) == ("my card", 125e12, 125e12, 31.2e12)
     assert mine.bandwidth == pytest.approx(6e11)
     (warning,) = rewrite(text.model(LARGE), Options(device="p40,11.8,0.346")).report.warnings
-    assert warning.startswith("p40 is no faster in float16 than in float32")
+    assert ": it computes float16 no faster than float32; " in warning
 
 
 # ---- the command line
@@ -294,8 +295,11 @@ def test_the_summary_predicts(path, tmp_path):
     assert line.endswith("3 launches, 2 of them Casts (predicted, not measured)")
     short = run(path, "--device", "a100", "--skip=verify").stdout.splitlines()[-1]
     speed = r" +float16 does not pay: about 0\.\d times as fast as float32 on an A100 \(predicted at 4x4\)"
-    assert re.fullmatch(speed, short)
-    assert "--gate leaves such a model as it is" in done.output
+    why = "2 Casts cost more time than half saves; --gate leaves such a model as it is"
+    assert re.fullmatch(f"{speed}: {why}", short)
+    assert done.output.count(why) == 1  # in the conclusion, and no warning beside it
+    planned = run(path, "--device", "a100", "--dry-run").output
+    assert planned.count(why) == 1
     found = json.loads((tmp_path / "r.json").read_text())["prediction"]
     assert (found["device"], found["result"]["casts"]) == ("a100", 2)
     assert found["predicted"] == "not measured"
