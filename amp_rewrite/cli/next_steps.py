@@ -13,6 +13,7 @@ from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.numerics.half import BY_NAME
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import Level
+from amp_rewrite.policy.targets import TENSORRT
 from amp_rewrite.reporting import verdict_text
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.tuning.repair import Outcome
@@ -24,7 +25,9 @@ _WIDEST = 0.1
 
 
 def after(job: RewriteJob, outcome: Outcome, *, is_bad: bool) -> Iterator[str]:
-    """Yield advice after a bad verdict, a search that left nothing in half, or nodes left in float32."""
+    """Yield advice after a bad verdict, a search that left nothing in half, or nodes left in float32; for
+    TensorRT, the command that builds an engine of a good result.
+    """
     verdict, tuned = outcome.verification, outcome.tuned
     if is_bad:
         assert isinstance(verdict, Verdict), "what is bad was compared"
@@ -36,6 +39,10 @@ def after(job: RewriteJob, outcome: Outcome, *, is_bad: bool) -> Iterator[str]:
             yield f"{_tune(job)} --prefer flops   # half what the error allows, whatever the time"
     elif outcome.result.report.nodes.full:
         yield _explain(job, outcome.result)
+    if job.options.target is TENSORRT and outcome.result.report.changed and not is_bad:
+        result = Path(outcome.result.model)
+        files = f"--onnx={as_argument(result)} --saveEngine={as_argument(result.with_suffix('.plan'))}"
+        yield f"trtexec {files}   # TensorRT 10: with --stronglyTyped"
 
 
 def _explain(job: RewriteJob, result: Result[Any]) -> str:
