@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from amp_rewrite import Tolerances, verify
+from amp_rewrite import Tolerances, rewrite, verify
 from amp_rewrite.reporting import verdict_text
 from amp_rewrite.running.verdict import NotJudged, Tried
 from tests import text
@@ -67,3 +67,18 @@ def test_no_face_prints_the_error_of_the_rest(tmp_path, monkeypatch, flags):
     assert re.search("error 0.0e|off by 0.0e|at worst 0.0e", result.stdout) is None, result.stdout
     found = json.loads((tmp_path / "v.json").read_text(), parse_constant=pytest.fail)
     assert found["outputs"][0]["error"] == "inf"
+
+
+@pytest.mark.parametrize(("poked", "named"), [("v", "'v'"), ("uv", "'u' and 1 other weight"), ("", "")])
+def test_a_weight_with_nan_is_named(poked, named):
+    """A damaged weight is a warning; infinities and single numbers may be meant."""
+    proto = text.model("""g (float[2,4] x) => (float[2,4] y) <float[4,4] u, float[4,4] v, float s> {
+        a = MatMul (x, u) r = Relu (a) b = MatMul (r, v) y = Min (b, s) }""")
+    stored = {tensor.name: tensor for tensor in proto.graph.initializer}
+    for name, value in (*((name, np.nan) for name in poked), ("s", np.nan)):
+        array = onnx.numpy_helper.to_array(stored[name]).copy()
+        array.flat[-1] = value
+        stored[name].CopyFrom(onnx.numpy_helper.from_array(array, name))
+    warnings = [each for each in rewrite(proto).report.warnings if "NaN" in each]
+    assert len(warnings) == bool(poked)
+    assert all(f"the weight {named}, and" in each for each in warnings)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -23,15 +24,17 @@ from amp_rewrite.analysis.idioms import marking
 from amp_rewrite.analysis.observed import Held, Seen
 from amp_rewrite.analysis.outputs import Faint
 from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.errors import EXPORT_AGAIN
 from amp_rewrite.model import constants
 from amp_rewrite.model.constants import StoredTensor
-from amp_rewrite.numerics.half import Half
+from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options
 from amp_rewrite.policy.reasons import in_words
 from amp_rewrite.preparing import value_shapes
 from amp_rewrite.preparing.preparing import Prepared
+from amp_rewrite.text import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +56,18 @@ class Facts:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the model for the user."""
-        if self.old_opset is None:
-            return ()
-        return (f"{in_words(self.old_opset)}: nothing can change; `Options.opset` sets a newer one",)
+        old = f"{in_words(self.old_opset)}: nothing can change" if self.old_opset is not None else ""
+        newer = [f"{old}; `Options.opset` sets a newer one"] if old else []
+        return (*_of_nan(self.constants, self.ranges.fits), *newer)
+
+
+def _of_nan(stored: Mapping[ir.Value, StoredTensor], fits: Mapping[ir.Value, Fit]) -> Iterator[str]:
+    """Yield a warning that names the weights with NaN; a single number may be meant so."""
+    lost = [value for value in stored if value in fits and fits[value].nan]
+    names = [value.name or "" for value in lost if prod(constants.dims(stored[value].tensor)) > 1]
+    if names:
+        more = f" and {plural(len(names) - 1, 'other weight')}" if names[1:] else ""
+        yield f"NaN is in the weight '{names[0]}'{more}, and spreads to what reads it; {EXPORT_AGAIN}"
 
 
 def gather(
