@@ -129,6 +129,4 @@ def device(value: Device | str | None) -> Device:
     return target
 
 
-_OTHER_DEVICE = (
-    "give `device=CPU`, or take a machine with CUDA and onnxruntime-gpu[cuda,cudnn] in place of onnxruntime"
-)
+_OTHER_DEVICE = "give `device=CPU`, or a machine with CUDA and onnxruntime-gpu in place of onnxruntime"
