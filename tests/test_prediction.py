@@ -68,6 +68,25 @@ def test_times_by_hand():
     assert found.result.seconds == pytest.approx(4e-3 + work / 4e12, rel=1e-4)
 
 
+BRANCHES = """g (float[4, 4] x) => (float[4, 4] y) <bool c = {1}, float[4, 4] w> {
+  y = If (c) <
+    then_branch = a () => (float[4, 4] p) { p = MatMul (x, w) },
+    else_branch = b () => (float[4, 4] q) { h = MatMul (x, w) i = MatMul (h, w) q = MatMul (i, w) }
+  >
+}"""
+
+
+@pytest.mark.parametrize(("known", "launches"), [(True, 1), (False, 4)])
+def test_a_branch_that_a_stored_condition_never_takes_costs_nothing(known, launches):
+    """What runs is priced, with its Casts; of a condition that is not known, both branches."""
+    model = text.model(
+        BRANCHES if known else BRANCHES.replace("x)", "x, bool c)", 1).replace("bool c = {1},", "")
+    )
+    alone, found = (predicted(each, device=EXACT) for each in (text.model(SMALL), model))
+    assert found.float32.launches == launches
+    assert (found.result == alone.result) == known
+
+
 def test_half_inputs_and_outputs_need_no_cast():
     """With --io half nothing is cast."""
     assert predicted(text.model(SMALL), io=IOTypes.HALF).result.casts == 0
