@@ -61,9 +61,9 @@ _ELLIPSIS = "..."
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 node`, `2 nodes`, `3 launches`."""
-    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{count:,} {noun}{ending}"
+    """`1 node`, `2 nodes`, `3 launches`, `4 copies`."""
+    several = f"{noun[:-1]}ies" if noun.endswith("py") else f"{noun}{'es' if noun.endswith('ch') else 's'}"
+    return f"{count:,} {noun if count == 1 else several}"
 
 
 _MEANINGS = {

@@ -43,7 +43,7 @@ class Facts:
 
     `findings` are the evidence for float32 by unit; of several, that of the highest authority. `freed` are
     units that a shipped list denies and that are proven tame, with the proof. `old_opset` is the reason why
-    nothing in the model can change, None where it can.
+    nothing in the model can change, None where it can, and `remedy` what would help.
     """
 
     graph: UnitGraph
@@ -52,13 +52,13 @@ class Facts:
     findings: Mapping[int, Evidence]
     old_opset: Evidence | None
     freed: Mapping[int, Evidence] = field(default_factory=dict[int, Evidence])
+    remedy: str = ""
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the model for the user."""
         old = f"{in_words(self.old_opset)}: nothing can change" if self.old_opset is not None else ""
-        newer = [f"{old}; `Options.opset` sets a newer one"] if old else []
-        return (*_of_nan(self.constants, self.ranges.fits), *newer)
+        return (*_of_nan(self.constants, self.ranges.fits), *([f"{old}; {self.remedy}"] if old else []))
 
 
 def _of_nan(stored: Mapping[ir.Value, StoredTensor], fits: Mapping[ir.Value, Fit]) -> Iterator[str]:
@@ -97,13 +97,24 @@ def gather(
         if old is None
         else _of_all(graph, old)
     )
-    return Facts(graph, tensors, value_ranges, findings, old)
+    remedy = "" if old is None else _newer_opset(prepared, options)
+    return Facts(graph, tensors, value_ranges, findings, old, remedy=remedy)
+
+
+def _newer_opset(prepared: Prepared, options: Options) -> str:
+    """Return what helps where the opset has no half."""
+    if prepared.newer is not None:
+        there = f"{options.target.name} has {prepared.newer.loss} there"
+        return f"at `Options.opset` {prepared.newer.version} it can, but {there}"
+    if prepared.form.raise_opset:
+        return f"export it at opset {schema.first_opset_with(options.half)} or newer"
+    return "`Options.opset` sets a newer one"
 
 
 def _build_graph(prepared: Prepared, options: Options) -> UnitGraph:
     model, types = prepared.model, prepared.types
     graph = unit_building.build(model, types, options.target, options.half)
-    graph = replace(graph, sized=value_shapes.sized(model, types, options.dims.dims))
+    graph = replace(graph, sized=value_shapes.sized(model, types, options.dims.dims), on_cpu=prepared.on_cpu)
     return marking.mark(graph, options) if prepared.form.idioms else graph
 
 

@@ -24,6 +24,7 @@ from amp_rewrite.explaining import frozen_analysis, sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import staging
 from amp_rewrite.model import external_data, writing
+from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.pipeline import Result
 from amp_rewrite.placement import tensorrt
 from amp_rewrite.placement.differences import Comparison
@@ -38,7 +39,7 @@ from amp_rewrite.reporting.terminal import Subject
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Obstacle, Report, SummaryLine
-from amp_rewrite.running import latency, run_arguments
+from amp_rewrite.running import latency, run_arguments, sessions, verification
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.latency import Bench, TimedModel
 from amp_rewrite.running.verdict import Verdict
@@ -307,7 +308,11 @@ def _print_conclusion(
         coverage = coverage or _coverage(result, job.options.dims.dims)
         in_half += [] if coverage is None else _in_half(coverage, report.half)
     sizes = [summary.sizes(report)] if reason != NOTHING_CHANGED else []
-    subject = Subject(str(result), (*sizes, *in_half), speed(report))
+    notes = [
+        *speed(report),
+        *(_not_on_the_cpu(job, report, Path(result)) if reason != NOTHING_CHANGED else ()),
+    ]
+    subject = Subject(str(result), (*sizes, *in_half), notes)
     if isinstance(verdict, Verdict):
         terminal.print_verdict(
             console,
@@ -322,6 +327,19 @@ def _print_conclusion(
     if reason == NOTHING_CHANGED:
         subject = replace(subject, notes=[f"not compared with the original: {reason}"])
     terminal.print_conclusion(console, label if is_valid else "FAIL", subject)
+
+
+def _not_on_the_cpu(job: RewriteJob, report: Report, result: Path) -> Iterator[str]:
+    """Yield that onnxruntime's CPU provider has no kernels for a bfloat16 result, whose comparison emulates
+    half; nothing for a large one, of which a session would take a copy.
+    """
+    is_new = report.half == BFLOAT16.name and report.obstacle is None
+    if not is_new or not job.is_compared or report.size_after > verification.LARGE:
+        return
+    error = attempted(job.limit, lambda: sessions.open_session(result, libraries=job.comparing.libraries))
+    if isinstance(error, ModelError):
+        why = error.problem.partition("(")[2].removesuffix(")")
+        yield f"onnxruntime's CPU provider does not open it: {why}"
 
 
 def _engine_line(engine: Placement) -> SummaryLine:

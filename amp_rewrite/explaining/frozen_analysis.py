@@ -117,14 +117,16 @@ def size_notes(prediction: Prediction) -> Iterator[str]:
 
 
 def why_slower(prediction: Prediction) -> str:
-    """Return the reason for which half gains nothing, behind a colon: a device without fast half, or Casts;
-    empty without either.
+    """Return why half gains nothing, behind a colon: a device without fast half, or Casts and copies; empty
+    without any.
     """
     if not prediction.fast_half:
         return f": it computes {prediction.half} no faster than float32"
-    count = prediction.result.casts
-    cost = f"{plural(count, 'Cast')} {'costs' if count == 1 else 'cost'} more time than half saves"
-    return f": {cost}" if count else ""
+    run = prediction.result
+    parts = [plural(run.casts, "Cast")] if run.casts else []
+    parts += [plural(run.copies, "copy")] if run.copies else []
+    verb = "costs" if run.casts + run.copies == 1 else "cost"
+    return f": {' and '.join(parts)} {verb} more time than half saves" if parts else ""
 
 
 @dataclass(slots=True)
@@ -335,6 +337,7 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
         freed=sum(map(painting.is_half, proofs)),
         state=float_state(plan, graph) if options.io is IOTypes.KEEP else None,
         form_changes=prepared.changes,
+        newer_opset=prepared.newer,
         size_before=loaded.size,
         matched=matched,
         prediction=pricing.prediction,
