@@ -85,6 +85,19 @@ PASS  \S+/demo_fp16.onnx  106.9 -> 61.0 kB, over 99% of FLOPs in float16, larges
       about 1.1 times as fast as float32 on an H200 \(predicted at 64x3x32x32, open sizes count as 64\)
 next  amp-rewrite explain \S+/demo.onnx   # why nodes stay float32
 """
+MOSTLY = """g (float[N,64] x) => (float[N,64] y) <float[64,64] u, float[64,64] v, float[64,64] w> {
+    [a] a = MatMul (x, u) [b] b = MatMul (a, v) [c] y = MatMul (b, w) }"""
+
+
+@pytest.mark.parametrize(("kept", "said"), [(("a", "b"), True), (("a",), False)])
+def test_a_result_that_is_mostly_float32_says_so(tmp_path, kept, said):
+    """A PASS is good news of the error; what little is half stands in the same line."""
+    onnx.save(text.model(MOSTLY), tmp_path / "m.onnx")
+    done = run(tmp_path / "m.onnx", "--tolerance=error=0.5", *(f"--keep-full={name}" for name in kept))
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("PASS"))
+    assert ("mostly float32: 33% of FLOPs in float16" in line) == said, line
+
+
 OWN_WORDS = "unit licence island kind paint freed floor witness seen denied tied".split()
 
 

@@ -246,7 +246,7 @@ def test_before_opset_6_nothing_changes(io):
     result = rewrite(proto, Options(level=Level.UNSAFE_FORCE_ALL, io=io))
     assert result.model == proto
     assert text.complaints(result) == (
-        "float16 needs opset 6, and the model has 5: nothing can change; `Options.opset` sets a newer one",
+        "float16 needs opset 6, and the model has 5: nothing can change; export it at opset 6 or newer",
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 
 import numpy as np
 import onnx
@@ -573,6 +574,18 @@ def exponents_of(report):
     return {
         each["value"]: each["exponent"] for each in report["rescaled"]["values"] if each["reader"] is None
     }
+
+
+def test_a_repair_by_powers_of_two_says_so(overflowing, tmp_path):
+    """A first attempt that overflows, and what mended it, which is no other choice of nodes."""
+    proto, inputs, _ = overflowing
+    onnx.save(proto, tmp_path / "m.onnx")
+    np.savez(tmp_path / "m.npz", **inputs)
+    made = commands.run("rewrite", tmp_path / "m.onnx", "--data", tmp_path / "m.npz", "--skip=rescale")
+    assert "back to float32" in made.output
+    made = commands.run("rewrite", tmp_path / "m.onnx", "--data", tmp_path / "m.npz")
+    assert re.search(r"^repair .*; stored values times powers of two", made.output, re.MULTILINE), made.output
+    assert "chose other nodes" not in made.output
 
 
 WIDE = """g (float[4,64] x) => (float[4,64] y) <float[64,64] w1, float[64,64] w2, float[64,64] w3> {

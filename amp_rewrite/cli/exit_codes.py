@@ -91,7 +91,8 @@ def _line(error: Exception) -> str:
     if isinstance(error, AmpRewriteError):
         return in_flags(error)
     if isinstance(error, (MemoryError, RecursionError)):
-        return f"the model is too large for this machine ({type(error).__name__})"
+        more = "; allow this process more memory (ulimit -v)" if isinstance(error, MemoryError) else ""
+        return f"the model is too large for this machine ({type(error).__name__}){more}"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: cannot be used ({error.strerror}); check the path"
     if isinstance(error, OSError):  # errors of files are caught elsewhere: this is standard output

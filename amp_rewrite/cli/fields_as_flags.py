@@ -11,6 +11,7 @@ from pathlib import Path
 
 FLAGS = {
     "custom_ops": "--custom-ops",
+    "device=CPU": "--provider cpu",
     "Data.dims": "--dim",
     "Data.paths": "--data FILE.npz",
     **{f"OpLists.override({kind})": f"--{kind}" for kind in ("allow", "deny")},

@@ -9,6 +9,7 @@ import click
 
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.flag_builders import (
+    Choice,
     choice,
     executor_flag,
     grouped,
@@ -98,7 +99,7 @@ calibration_flags = grouped(
 @click.option(
     "--check",
     "compiler",
-    type=click.Choice([tensorrt.NAME], case_sensitive=False),
+    type=Choice([tensorrt.NAME], case_sensitive=False),
     help="Compile the result with TensorRT, without a GPU; one that it refuses is not written.",
 )
 @choice(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -261,4 +262,13 @@ def _is_too_large(loaded: Loaded) -> bool:
 
 def write_json(content: Mapping[str, Any], path: Path) -> None:
     """Write plain data as JSON atomically; raises OutputError."""
-    staging.write((json.dumps(content, indent=1) + "\n").encode(), path)
+    staging.write((json.dumps(plain(content), indent=1) + "\n").encode(), path)
+
+
+def plain(value: Any) -> Any:
+    """Return plain data with infinities and NaN, which JSON lacks, as strings."""
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -4,7 +4,7 @@ redundant Casts bypassed, ranks of weights behind a Transpose raised.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -25,6 +25,8 @@ from amp_rewrite.preparing import (
     value_shapes,
 )
 from amp_rewrite.preparing.form_changes import FormChange
+from amp_rewrite.preparing.opset_raising import NewerOpset
+from amp_rewrite.text import plural
 
 # Casts from float32 to float32 are bypassed, and every CastLike of a known type becomes a Cast.
 
@@ -77,13 +79,19 @@ def _write(node: ir.Node, types: Types) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A prepared model with the requested form, the types of its values, the changes made, and warnings."""
+    """A prepared model with the requested form, the types of its values, the changes made, and warnings.
+
+    `newer` is the opset that the user could ask for, and `on_cpu` are the nodes without kernels at the one
+    that was asked for.
+    """
 
     model: ir.Model
     form: Form
     types: Types
     changes: tuple[FormChange, ...]
     warnings: tuple[str, ...]
+    newer: NewerOpset | None = None
+    on_cpu: frozenset[ir.Node] = frozenset()
 
 
 def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepared:
@@ -99,6 +107,7 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     if "CastLike" in operators:
         _settle_casts(model)
     changes += opset_raising.raise_opset(model, form)
+    newer = opset_raising.find_newer(model, form)
     exclusions = form_changes.nodes_to_preserve(model, form)
     if form.fold:
         changes += _folded(model, form, held, exclusions, operators)
@@ -111,7 +120,19 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     value_shapes.infer_shapes(model, types)
     if "Transpose" in operators and form.target.is_onnxruntime:
         changes += transposed_weights.raise_ranks(model, types)
-    return Prepared(model, form, types, tuple(changes), warnings)
+    on_cpu = opset_raising.without_kernels(model, form, changes)
+    warnings += _of_lost_kernels(on_cpu, form)
+    return Prepared(model, form, types, tuple(changes), warnings, newer, on_cpu)
+
+
+def _of_lost_kernels(nodes: Collection[ir.Node], form: Form) -> tuple[str, ...]:
+    """Return a warning if nodes have no kernel on the target at the opset that was asked for."""
+    if not nodes:
+        return ()
+    operators = ", ".join(sorted({node.op_type for node in nodes}))
+    what = f"no kernel at `Options.opset` {form.opset} for {plural(len(nodes), 'node')} ({operators})"
+    where = "what has none runs on the CPU, behind copies that the predicted speed counts"
+    return (f"{form.target.name} has {what}: {where}",)
 
 
 def _folded(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -170,7 +171,7 @@ def _suspects(blame: Blame) -> Iterator[str]:
     that chooses otherwise.
     """
     if (worst := blame.worst) is not None:
-        first = f"first to produce {plural(worst.non_finite, 'infinite or NaN value')}"
+        first = f"first to produce {_errors(worst)}"
         subject = (
             f"{_node(worst)}{_input_range(worst)}: {first}"
             if worst.non_finite
@@ -183,6 +184,10 @@ def _suspects(blame: Blame) -> Iterator[str]:
 
 def _errors(error: NodeError) -> str:
     """Return the error that a node adds to the outputs, if that was measured; else to its own values."""
+    if error.non_finite:
+        return plural(error.non_finite, "infinite or NaN value")
+    if not math.isfinite(error.error):
+        return "infinities or NaN of its inputs"
     if error.effect is None:
         return f"off by {error.error:.1e}, {error.added:.1e} more than its inputs"
     return f"adds {error.effect:.1e} to the outputs; its own error {error.error:.1e}"

@@ -96,6 +96,19 @@ class _PlanRecord:
     op_types: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+def is_plan(path: Path) -> bool:
+    """Return whether a file is JSON, as a plan is and no model, by its suffix or its first character."""
+    try:
+        with reading.open_regular(path) as file:
+            return path.suffix == ".json" or file.read(_SHORT).lstrip(_BLANK).startswith(b"{")
+    except OSError:
+        return path.suffix == ".json"
+
+
+_SHORT, _BLANK = 64, b"\xef\xbb\xbf \t\r\n"
+"""Bytes that are read, and those before the first character: of a byte order mark, and white space."""
+
+
 def dump(
     graph: UnitGraph,
     painting: Painting,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,8 +30,9 @@ class NodeError:
     """An output of a node of the original, compared with the same value in the rewritten model.
 
     `error` is the relative L2 error of the value, for a gate (GATES) the error of tolerances
-    (Metrics.error), which is small for a gate that is nearly closed. `added` is the increase over the largest
-    error of the node's inputs, and `rounds` says whether the node rounds: it is half, and does more than move
+    (Metrics.error), which is small for a gate that is nearly closed; infinite if the value has infinities or
+    NaN in only one of the two models. `added` is the increase of the rest over the largest of the node's
+    inputs, and `rounds` says whether the node rounds: it is half, and does more than move
     values. `non_finite` counts values that are NaN or infinite in only one of the two models, and is 0 if an
     input has such values. `low` and `high` bound the node's inputs in the rewritten model; None if none is
     finite or was compared. `readers` are the consumers of the value. `effect` is the error that rounding at
@@ -201,7 +203,7 @@ def _node_errors(
                     node=_name(node),
                     operator=schema.written(node.domain, node.op_type),
                     value=name,
-                    error=error,
+                    error=math.inf if value.non_finite else error,
                     added=error - entering,
                     rounds=_rounds(node, of_float32),
                     non_finite=0 if lost_before else value.non_finite,

@@ -38,6 +38,11 @@ class Metrics:
     rms: float
     scale: float
 
+    @property
+    def relative_error(self) -> float:
+        """The `relative_l2`, infinite if a value is NaN or infinite in one of the two alone."""
+        return math.inf if self.non_finite else self.relative_l2
+
     def error(self, atol: float = 0.0) -> float:
         """Return `rms` relative to `scale`, or to SMALLEST or `atol` if that is larger."""
         return self.rms / max(self.scale, SMALLEST, atol)

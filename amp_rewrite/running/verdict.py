@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.model import writing
 from amp_rewrite.rewriting.report import NodeCounts
 from amp_rewrite.running import comparison, sessions
 from amp_rewrite.running.blame import Blame
@@ -33,7 +34,8 @@ class Output:
     """An output's metrics, the worst over all samples, and the violated bounds, in words.
 
     `error` is that of the tolerances: the RMS of the difference over the `spread` of the output
-    (metrics.spread); if channels are normalised separately, of the worst one, `channel`. `floor` is the error
+    (metrics.spread); if channels are normalised separately, of the worst one, `channel`; infinite if more
+    values are lost (infinite or NaN) than the bounds allow. `floor` is the error
     from rounding this output alone, relative to its spread even if faint; infinite if a value overflows half.
     `noise` is float32's own error: of the original without onnxruntime's optimisation, on the first sample.
     None if not applicable or not measured. `by_sample` is the relative L2 error of each step of each sample,
@@ -169,7 +171,7 @@ class Verdict:
 
     def __repr__(self) -> str:
         """Return a line: the verdict with the worst error or the first fault, the samples and the devices."""
-        first, *others = self.faults or (f"error {self.error:.1e}",)
+        first, *others = self.faults or (error_in_words(self.error),)
         more = f" and {len(others):,} more" if others else ""
         summary = f"{'PASS' if self.ok else 'FAIL'}: {first}{more}"
         size = f"{plural(len(self.outputs), 'output')} on {plural(self.samples, 'sample')}"
@@ -248,22 +250,18 @@ class Verdict:
         """
         status = {"ok": self.ok, "verified": self.ok, "not_verified": "; ".join(self.faults) or None}
         own = {"inputs": self.inputs.to_json(), "witness": self.witness.value}
-        return _plain(asdict(self) | own | status)
+        return writing.plain(asdict(self) | own | status)
+
+
+def error_in_words(error: float) -> str:
+    """Return an error with that word, or what the result has if the error is not finite."""
+    return f"error {error:.1e}" if math.isfinite(error) else "infinities or NaN"
 
 
 def shortest(number: float) -> str:
     """Return a number with an exponent and the fewest digits that read the same."""
     texts = (f"{number:.{digits}e}" for digits in range(18))
     return next((text for text in texts if float(text) == number), str(number))
-
-
-def _plain(value: Any) -> Any:
-    """Return `value` with infinities and NaN, which JSON lacks, as strings."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # Outputs of the original that change from run to run: a comparison of them is vacuous.

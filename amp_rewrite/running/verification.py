@@ -213,11 +213,13 @@ def _outputs(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iterat
             name=name,
             metrics=worst,
             broken=(),
-            by_sample=tuple(sample.metrics.relative_l2 if sample else None for sample in samples),
+            by_sample=tuple(sample.metrics.relative_error if sample else None for sample in samples),
         )
         if comparisons[0].is_float:
             output = _measured(output, comparisons, bounds.atol or 0.0)
-        broken = tolerances.violations(worst, output.error, bounds)
+        broken = tuple(tolerances.violations(worst, output.error, bounds))
+        if output.error is not None and any(bound.startswith("non_finite ") for bound in broken):
+            output = replace(output, error=math.inf)  # that of the other values says nothing
         agreement = None if bounds.agreement is None else 1.0 - bounds.agreement
         yield replace(
             output,
