@@ -310,7 +310,7 @@ def test_another_shape_without_bounds_proves_nothing():
 def test_a_verdict_says_where_its_inputs_come_from():
     """Synthesised with a seed, read from files, or given; a model without inputs has no seed."""
     body = "g (float[2] x) => (float[2] y) { y = Relu (x) }"
-    given = {"synthetic": False, "seed": None, "paths": [], "images": None}
+    given = {"synthetic": False, "seed": None, "paths": [], "images": None, "change": ""}
     assert same(body, {"x": FINE}).to_json()["inputs"] == given
     made = verdict(model(body), model(body), {"x": FINE}, inputs=InputSource(seed=3))
     assert made.to_json()["inputs"] == given | {"synthetic": True, "seed": 3}

@@ -74,6 +74,27 @@ def test_long_sums_stay_float32(operator):
     assert halves(source, Options()) == {operator}
 
 
+UPSAMPLED = "(float[n, 1, {}] x) => (float[n, 1, a, b] y) {{ y = ConvTranspose <strides = [2, 2]> (x, w) }}"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_half"),
+    [("4, 1024", True), ("4, 1025", False), ("1025, 4", False), ("h, 4", False), ("4, w", False)],
+)
+def test_a_long_axis_that_is_upsampled_stays_float32(sizes, is_half):
+    """The provider computes wrong values beyond 2,048 positions, and an open size may be longer."""
+    source = model(UPSAMPLED.format(sizes), w=np.full((1, 1, 2, 2), 0.5, np.float32))
+    assert halves(source) == ({"ConvTranspose"} if is_half else set())
+    assert halves(source, Options()) == {"ConvTranspose"}
+
+
+def test_a_size_that_is_given_counts_for_what_is_upsampled():
+    """It is known then."""
+    source = model(UPSAMPLED.format("h, w"), w=np.full((1, 1, 2, 2), 0.5, np.float32))
+    for size, expected in ((1024, {"ConvTranspose"}), (1025, set())):
+        assert halves(source, Options(target="onnxruntime-webgpu", dims={"h": 4, "w": size})) == expected
+
+
 def test_unknown_sizes_are_no_long_sums():
     """Where the number of terms is open, nothing is known of it."""
     open_ends = model("(float[2, n] x, float[n, 3] w) => (float[2, 3] y) { y = MatMul (x, w) }")

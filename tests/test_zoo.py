@@ -202,10 +202,8 @@ def test_far_is_no_success(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("scale", "status", "code"), [(1, "inconclusive on made-up inputs", 0), (0, "inconclusive", 1)]
-)
-def test_what_is_not_known_is_not_far(tmp_path, scale, status, code):
+@pytest.mark.parametrize("scale", [1, 0], ids=["too far", "all zero"])
+def test_what_is_not_known_is_not_far(tmp_path, scale):
     """A row is what the command on the model alone says, with its exit code."""
     text = CHAIN.format(more=f"k = Constant <value_float = {scale}.> ()  c = Mul (b, k)").replace(
         "(b, w)", "(c, w)"
@@ -214,9 +212,9 @@ def test_what_is_not_known_is_not_far(tmp_path, scale, status, code):
     flags = ("--tolerance", "error=1e-9") if scale else ()
     done = run("zoo", tmp_path / "zoo", "-o", tmp_path / "out", "--", *flags)
     (told,) = json.loads((tmp_path / "out" / "zoo.json").read_text())["models"]
-    assert (told["status"], done.exit_code) == (status, code), told["why"]
+    assert (told["status"], done.exit_code) == ("inconclusive on made-up inputs", 0), told["why"]
     alone = run(tmp_path / "zoo" / "m.onnx", "-o", tmp_path / "m.onnx", "-v", *flags)
-    assert (alone.exit_code, told["why"] in alone.output) == (code, True)
+    assert (alone.exit_code, told["why"] in alone.output) == (0, True)
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,7 @@ def _findings(
         observed.check(graph, observations, value_ranges, options.half),
         outputs.faint_outputs(graph, faint, options),
         runtimes.refused(graph, options.target, options.half),
+        runtimes.overlong(graph, options.target),
         long_sums.check(graph, options),
         outputs.final_softmaxes(graph) if options.keep_softmax else {},
     ):

@@ -17,6 +17,7 @@ FLAGS = {
     **{f"OpLists.override({kind})": f"--{kind}" for kind in ("allow", "deny")},
     **{f"OpLists.override({kind})": f"--list {kind}=" for kind in ("infer", "clear")},
     "Options.device": "--device",
+    "Options.dims": "--dim",
     "Options.io=HALF": "--io half",
     "Options.io=STATE": "--io state",
     "Options.external_data=NEVER": "--external-data never",

@@ -61,7 +61,7 @@ def verify(
 
     They run on CUDA where it works, and otherwise on the CPU, with half rounded as a GPU would round it;
     with --provider webgpu in real half arithmetic. Exit code 1 when a tolerance is exceeded, when names,
-    types or shapes differ, or when there is nothing finite to compare.
+    types or shapes differ, or when given inputs prove nothing.
     """
     comparing.refuse_missing()
     data = replace(data, steps=comparing.steps)
@@ -83,7 +83,7 @@ def verify(
     if json_ is not None:
         writing.write_json(verdict_text.to_json(verdict), json_)
     refuse_failed(verdict)
-    exit_codes.fail_unless(verdict.ok)
+    exit_codes.fail_unless(verdict.ok or verdict.is_made_up)
 
 
 def _sums(target: str, comparing: ComparisonFlags) -> Accumulation:

@@ -11,7 +11,7 @@ from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.observed import Held, Seen
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.arguments import PathLike
-from amp_rewrite.bounds import bounding, unit_ranges
+from amp_rewrite.bounds import bounding, open_sums, unit_ranges
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.bounds.unit_ranges import HalfRanges
 from amp_rewrite.colouring import classification, match_counts, paying, rules
@@ -331,6 +331,10 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     if not decided.replayed:
         warnings = (*warnings, *match_counts.of_lists(graph, painting, options))
     warnings = (*warnings, *state_warnings(graph, painting, options))
+    proven, products = decided.proven, open_sums.find(graph, painting.is_half)
+    if products and (proven is not None or bounding.is_quick(facts)):
+        proven = proven or bounding.bound_model(prepared.model, facts, options)
+        warnings = (*warnings, *open_sums.warnings(products, proven, options.half))
     counts = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
     matched = tuple(suggestions.with_effects(counts, graph, painting, options.half))
     final_report = counted(
@@ -360,7 +364,7 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
         warnings,
         matched,
         io_types(loaded.model, graph.types),
-        ModelState(proven=decided.proven),
+        ModelState(proven=proven),
         predicted,
         facts,
         decided.seen,

@@ -114,7 +114,8 @@ class Target:
     DequantizeLinear in half as well; others recognise float32 alone. With
     `norms_in_float32`, one kernel computes a ReduceL2, and squares in float32. `accumulate` is the
     accumulator type of its half kernels, emulated in comparisons, and `longest_sum` the most terms that they
-    sum accurately.
+    sum accurately. `longest_axes` are, by operator, the most positions along a spatial axis up to which its
+    half kernel is right.
     """
 
     name: str
@@ -129,6 +130,7 @@ class Target:
     norms_in_float32: bool = False
     accumulate: Accumulation = Accumulation.FLOAT
     longest_sum: int | None = None
+    longest_axes: Mapping[str, int] = field(default_factory=dict[str, int], repr=False)
 
     def support(self, domain: str, operator: str, signature: Signature, half: str) -> Support | None:
         """Return the runtime's kernels for an operator; None where only its schema restricts it.
@@ -184,10 +186,12 @@ ONNXRUNTIME_WEBGPU = Target(
     is_onnxruntime=True,
     accumulate=Accumulation.HALF,
     longest_sum=1024,
+    longest_axes={"ConvTranspose": 2048},
 )
 """onnxruntime's WebGPU provider, as in browsers, by the kernels that onnxruntime-ep-webgpu 0.4.0 registers.
 They accumulate in half: normal numbers lose 4.7e-3 of 1024 products and 6.5e-3 of 2048, positive ones 4.3e-3
-and 1.0e-2 (docs/targets.md).
+and 1.0e-2 (docs/targets.md). ConvTranspose computes positions in half, which ends to count at 2048
+(microsoft/onnxruntime#28976).
 """
 
 TENSORRT = Target(

@@ -42,10 +42,16 @@ def in_short(verdict: Verdict) -> str:
         other = "; it would fail on other inputs (see below)" if any(warnings(verdict)) else ""
         return f"PASS: verified against the original{other}"
     if verdict.is_made_up:
-        return "inconclusive: too far from the original, on made-up inputs"
+        why = "too far from the original" if _is_too_far(verdict) else "nothing is proved"
+        return f"inconclusive: {why}, on made-up inputs"
     if verdict.signature:
         return "FAIL: not compared with the original"
     return "FAIL: too far from the original" if verdict.is_far else "FAIL: the comparison proves nothing"
+
+
+def _is_too_far(verdict: Verdict) -> bool:
+    """Return whether outputs violate bounds on synthetic inputs, which the last of the reasons says."""
+    return verdict.is_made_up and verdict.unproven[-1].startswith("inconclusive ")
 
 
 SHORT_COLUMNS = ("output", "error", "limit", "verdict")
@@ -99,6 +105,7 @@ def largest(verdict: Verdict, *, is_brief: bool = False) -> str:
         return ""
     source, steps = verdict.inputs, f" of {verdict.steps:,} steps" if verdict.steps > 1 else ""
     inputs = f"made-up images in {source.images.value}" if source.images else f"made-up inputs{steps}"
+    inputs = f"{inputs}, {source.change}" if source.change else inputs
     if not source.is_synthetic:
         names = some([PurePath(path).name for path in source.paths], _NAMED)
         inputs = f"{plural(verdict.samples, 'given sample')}{steps}{f' from {names}' if names else ''}"
@@ -112,7 +119,8 @@ def _samples(verdict: Verdict) -> str:
     inputs, steps = verdict.inputs, f" of {verdict.steps:,} steps" if verdict.steps > 1 else ""
     if inputs.is_synthetic:
         images = f", images in {inputs.images.value}" if inputs.images else ""
-        return f"{plural(verdict.samples, 'synthetic sample')}{steps} (seed {inputs.seed}{images})"
+        change = f", {inputs.change}" if inputs.change else ""
+        return f"{plural(verdict.samples, 'synthetic sample')}{steps} (seed {inputs.seed}{images}{change})"
     source = f" from {some(inputs.paths, _NAMED)}" if inputs.paths else ""
     return f"{plural(verdict.samples, 'given sample')}{steps}{source}"
 
@@ -255,7 +263,7 @@ def faults(verdict: Verdict) -> Iterator[str]:
             if not bound.startswith(("error ", "agreement ", "non_finite ")):
                 yield f"{output.name}: {bound}"
     yield from (metric.fault for metric in verdict.metrics if metric.fault)
-    yield from verdict.unproven[:-1] if verdict.is_made_up else verdict.unproven
+    yield from verdict.unproven[:-1] if _is_too_far(verdict) else verdict.unproven
 
 
 def in_vain(verdict: Verdict) -> Iterator[str]:

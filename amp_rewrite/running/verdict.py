@@ -122,10 +122,11 @@ class Verdict:
     `tried` are trials of options that might mend a failed comparison, in order.
     `misfits` are the inputs and outputs for which half is insufficient: rounding one alone fails the
     comparison. `changing` are the outputs that differ between two runs of the original; these are not
-    compared. `is_made_up` holds if outputs violate bounds on synthetic inputs, which is no proof of a fault.
+    compared. `is_made_up` holds if synthetic inputs decide nothing: outputs violate bounds, or prove nothing.
     `stressed` are changes of synthetic inputs, such as a larger scale, that would turn a pass into a failure.
     `choices` are nodes that select otherwise in the result, between close scores: the outputs behind them are
     compared with the selections of the original.
+    `fainter` is the verdict on fainter synthetic inputs where that passes and this one loses values.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
     float. `unproven` lists, in words, where evidence is missing:
@@ -168,6 +169,7 @@ class Verdict:
     is_made_up: bool = False
     stressed: tuple[FailedStress, ...] = ()
     choices: tuple[Choice, ...] = ()
+    fainter: Verdict | None = None
 
     def __repr__(self) -> str:
         """Return a line: the verdict with the worst error or the first fault, the samples and the devices."""
@@ -198,6 +200,12 @@ class Verdict:
         """Whether outputs or metrics violate bounds, while the signatures agree and both models run."""
         own = any(metric.fault and not metric.problem for metric in self.metrics)
         return not self.signature and (own or any(output.broken for output in self.outputs))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether evidence is missing that other inputs might give, and nothing speaks against the result."""
+        is_judged = self.ok or self.is_far or bool(self.signature or self.changing)
+        return not is_judged and not any(metric.fault for metric in self.metrics)
 
     def on_made_up_inputs(self) -> Verdict:
         """Return the verdict with bound violations on synthetic inputs as undecided outputs.
@@ -250,7 +258,9 @@ class Verdict:
         """
         status = {"ok": self.ok, "verified": self.ok, "not_verified": "; ".join(self.faults) or None}
         own = {"inputs": self.inputs.to_json(), "witness": self.witness.value}
-        return writing.plain(asdict(self) | own | status)
+        fields = asdict(replace(self, fainter=None))
+        del fields["fainter"]
+        return writing.plain(fields | own | status)
 
 
 def error_in_words(error: float) -> str:

@@ -4,13 +4,11 @@ or on WebGPU, which computes in half.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -19,7 +17,6 @@ from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError
 from amp_rewrite.model import external_data
 from amp_rewrite.model.loading import ModelSource
-from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process.interruptible import TimeLimit
@@ -31,12 +28,12 @@ from amp_rewrite.running import (
     saturation,
     selections,
     sessions,
+    stressing,
     tolerances,
     witness_sessions,
 )
 from amp_rewrite.running.comparison import (
     Float32Noise,
-    OutputComparison,
     RewrittenRunError,
     Runs,
     SampleComparison,
@@ -45,20 +42,17 @@ from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs import feeds, stress
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, Data, InputSource, Trial
 from amp_rewrite.running.instrumented_model import Models
-from amp_rewrite.running.metrics import Spread
+from amp_rewrite.running.judging import Pair, spread_of
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.selections import Choice, Selections
-from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
+from amp_rewrite.running.sessions import Device, Libraries, Runnable
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import (
-    Channel,
     FailedStress,
     NotJudged,
-    Output,
     Undecided,
     Verdict,
     changing_outputs,
-    distance,
     with_unsaturated,
     without_changing,
     without_undecided,
@@ -67,52 +61,6 @@ from amp_rewrite.running.witness_sessions import WitnessSession
 from amp_rewrite.text import plural
 
 # From two open sessions to a verdict: runs on every sample, the bounds, and float32's own noise.
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """The sessions of two models, the half type of the second, and the criteria of the comparison."""
-
-    before: Any
-    after: Any
-    half: Half | None
-    bounds: Tolerances
-    metrics: tuple[Metric, ...]
-    noise: Float32Noise
-    is_large: bool
-    models: Models
-    selections: Selections
-
-    def compare(self, feeds: Feeds, sample: str) -> Compared:
-        """Run both models on a sample, and judge it, with the selections of the original if that fails, and
-        they differ from those of the result between close scores only.
-        """
-        runs = comparison.run(self.before, self.after, feeds, sample)
-        steps = comparison.compare(runs, sample, self.half)
-        outputs = self.judge(steps)
-        imposed = (
-            self.selections.imposed(feeds, self.bounds) if any(each.broken for each in outputs) else None
-        )
-        if imposed is None:
-            return Compared(runs, steps, outputs)
-        steps = comparison.compare(imposed.runs, sample, self.half)
-        return Compared(runs, steps, self.judge(steps), imposed.choices)
-
-    def judge(self, compared: Sequence[SampleComparison]) -> tuple[Output, ...]:
-        """Return the outputs of comparisons with their violated bounds."""
-        return tuple(_outputs(compared, self.bounds))
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """Runs on a sample, their comparison in each step, the outputs with their violated bounds, and what the
-    result selects otherwise.
-    """
-
-    runs: Runs
-    steps: list[SampleComparison]
-    outputs: tuple[Output, ...]
-    choices: tuple[Choice, ...] = ()
 
 
 LARGE = 1 << 30
@@ -130,28 +78,31 @@ def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
     others = (_judge(replace(blank, inputs=trial.source), pair, trial) for trial in trials[1:])
     judged = [first, *others]
     verdict = _best_conditioned([_completed(each, pair) for each in judged])
-    if not (verdict.ok and pair.half and trials[0].free):
-        return verdict
+    if not (verdict.ok and pair.half):
+        is_open = verdict.is_open and verdict.inputs.is_synthetic
+        return replace(verdict, is_made_up=is_open, fainter=_on_fainter_inputs(blank, pair, trials[0], first))
     sample = next(each.first.feeds for each in judged if each.verdict.inputs == verdict.inputs)
-    return replace(verdict, stressed=tuple(_failed_stresses(pair, sample, trials[0].free)))
+    stressed = (
+        *stressing.find_failed(pair, sample, trials[0].free),
+        *stressing.find_failed_length(pair, verdict, trials[0].longer),
+    )
+    return replace(verdict, stressed=stressed)
 
 
-def _failed_stresses(pair: Pair, sample: Feeds, free: frozenset[str]) -> Iterator[FailedStress]:
-    """Yield the changes of a sample with which the result violates a bound beyond float32 noise; stop if a
-    run fails or the time limit is reached.
-    """
-    for variation, copy in stress.copies(sample, free):
-        try:
-            compared = pair.compare(copy, "")
-            outputs = compared.outputs
-            doubt = Undecided(pair.noise, pair.judge)
-            doubt.look(compared.runs, outputs)
-        except (AmpRewriteError, RewrittenRunError):
-            return
-        far = [output for output in outputs if output.broken and output.name not in doubt.why]
-        if far:
-            loses = any(output.metrics.non_finite for output in far)
-            yield FailedStress(variation.change, max(map(distance, far)), loses)
+def _on_fainter_inputs(blank: Verdict, pair: Pair, trial: Trial, judged: _Judged) -> Verdict | None:
+    """Return the verdict on a fainter copy of synthetic inputs, if half loses values and the copy passes."""
+    names = trial.free | trial.images
+    if not (names and any(output.metrics.non_finite for output in judged.verdict.outputs)):
+        return None
+    change = stress.FAINTER
+    source = replace(trial.source, change=change.change)
+    sample = stress.copy(judged.first.feeds, change, names)
+    try:
+        verdict = _judge(replace(blank, inputs=source), pair, Trial((sample,), source)).verdict
+    except (AmpRewriteError, RewrittenRunError):
+        return None
+    lost = FailedStress("100 times as loud as these", judged.verdict.error, loses_values=True)
+    return replace(verdict, stressed=(lost,)) if verdict.ok else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,58 +155,6 @@ def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
     return _Judged(judged, compared, history[0], far, doubt.why)
 
 
-def _outputs(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iterator[Output]:
-    for name in dict.fromkeys(name for sample in compared for name in sample.outputs):
-        samples = [sample.outputs.get(name) for sample in compared]
-        comparisons = [entry for entry in samples if entry is not None]
-        worst = comparison.worst([entry.metrics for entry in comparisons])
-        output = Output(
-            name=name,
-            metrics=worst,
-            broken=(),
-            by_sample=tuple(sample.metrics.relative_error if sample else None for sample in samples),
-        )
-        if comparisons[0].is_float:
-            output = _measured(output, comparisons, bounds.atol or 0.0)
-        broken = tuple(tolerances.violations(worst, output.error, bounds))
-        if output.error is not None and any(bound.startswith("non_finite ") for bound in broken):
-            output = replace(output, error=math.inf)  # that of the other values says nothing
-        agreement = None if bounds.agreement is None else 1.0 - bounds.agreement
-        yield replace(
-            output,
-            limit=bounds.error if comparisons[0].is_float else agreement,
-            broken=tuple(f"{bound}{_channel(output, bound)}" for bound in broken),
-            unbounded=bounds.removed(is_float=comparisons[0].is_float),
-        )
-
-
-def _measured(output: Output, samples: Sequence[OutputComparison], atol: float) -> Output:
-    """Return a float output with its error and rounding floor relative to its spread."""
-    spread = _spread(samples)
-    errors = [spread.error(sample.off, max(metrics.SMALLEST, atol)) for sample in samples]
-    error, channel = max(errors, key=lambda pair: (math.isnan(pair[0]), pair[0]))
-    floors = [spread.error(entry.rounding, atol)[0] for entry in samples if entry.rounding is not None]
-    return replace(
-        output,
-        error=error,
-        floor=max(floors, default=None),
-        spread=float(spread.sizes[channel]),
-        channel=None if spread.axis is None else Channel(spread.axis, channel),
-    )
-
-
-def _spread(samples: Sequence[OutputComparison]) -> Spread:
-    moments = [entry.moments for entry in samples if entry.moments is not None]
-    return metrics.spread(moments or [metrics.moments(np.zeros(0))])
-
-
-def _channel(output: Output, bound: str) -> str:
-    """Return the channel with the largest error, in words; empty if there is none."""
-    if output.channel is None or not bound.startswith("error "):
-        return ""
-    return f" in channel {output.channel.index} of axis {output.channel.axis}"
-
-
 def _completed(judged: _Judged, pair: Pair) -> Verdict:
     """Return the verdict with float32's noise on the first sample, at the scale of all samples."""
     noise = pair.noise.measure(judged.first.feeds, judged.first.original)
@@ -264,7 +163,7 @@ def _completed(judged: _Judged, pair: Pair) -> Verdict:
     for at, output in enumerate(outputs):
         if output.name in noise and output.error is not None:
             name = output.name
-            spread = _spread([sample.outputs[name] for sample in judged.compared if name in sample.outputs])
+            spread = spread_of([sample.outputs[name] for sample in judged.compared if name in sample.outputs])
             outputs[at] = replace(output, noise=spread.error(noise[name], least)[0])
     verdict = replace(judged.verdict, outputs=tuple(outputs))
     if pair.half is not None and not pair.is_large:

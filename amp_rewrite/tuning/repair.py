@@ -180,7 +180,8 @@ def repair(work: Work, options: Options, policy: ObservePolicy, prior_ranges: Se
     first = _make(work, Settings(options, ranges))
     if policy is ObservePolicy.NEVER or options.level is Level.UNSAFE_FORCE_ALL or first.has_misfits:
         return first
-    best = _best(work, first)
+    half_flops = work.half_flops(first.result) if _fainter(first) else 0
+    best = _cheapest(work, first, _best(work, first), half_flops)
     is_repaired = best.settings.decisive != first.settings.decisive
     return _judged_by_its_inputs(replace(best, first=first) if is_repaired else best)
 
@@ -217,6 +218,25 @@ def _best(work: Work, first: Outcome) -> Outcome:
     report = best.result.report
     report = replace(report, warnings=(*unproved, *report.warnings))
     return replace(best, result=replace(best.result, report=report))
+
+
+def _fainter(first: Outcome) -> Verdict | None:
+    """Return the verdict on fainter inputs that passes, of an outcome that loses values on synthetic ones."""
+    verdict = first.verification
+    return verdict.fainter if isinstance(verdict, Verdict) and first.is_made_up else None
+
+
+def _cheapest(work: Work, first: Outcome, best: Outcome, half_flops: int) -> Outcome:
+    """Return the best outcome, or the first with its verdict on fainter inputs where a repair is dear or in
+    vain: synthetic inputs may be larger than those of the user.
+    """
+    fainter = _fainter(first)
+    if fainter is None or not (best.is_far or _is_dear(work, first, best, half_flops)):
+        return best
+    result = (
+        first.result if best.settings.decisive == first.settings.decisive else work.rewrite(first.settings)
+    )
+    return replace(first, result=result, verification=fainter)
 
 
 def _make(work: Work, settings: Settings, before: Outcome | None = None) -> Outcome:
