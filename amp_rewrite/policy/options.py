@@ -287,9 +287,14 @@ class Options:
             object.__setattr__(self, name, declared.check(f"Options.{name}", arguments_by_name[name]))
 
     @property
-    def only_grappler(self) -> bool:
-        """True if TensorFlow's lists and rules decide alone, so that colours equal Grappler's."""
-        return not self.follow and self.operator_lists().name == GRAPPLERS
+    def only_lists(self) -> bool:
+        """True if the lists and Grappler's rules decide alone: no numbers, form or predicted times."""
+        return self.operator_lists().alone
+
+    @property
+    def follows(self) -> bool:
+        """True if half goes on behind a half node."""
+        return self.follow and not self.only_lists
 
     @property
     def rescales(self) -> bool:
@@ -300,19 +305,19 @@ class Options:
 
     @property
     def prunes(self) -> bool:
-        """True if unprofitable parts return to float32; False with TensorFlow's lists, and with those that
-        have every layer in half.
+        """True if unprofitable parts return to float32; False with lists that decide alone, and with those
+        that have every layer in half.
         """
-        has_own_rules = self.operator_lists().name in (GRAPPLERS, CASTING)
+        has_own_rules = self.only_lists or self.operator_lists().name == CASTING
         return not has_own_rules and self.level is not Level.UNSAFE_FORCE_ALL
 
     @property
     def form(self) -> Form:
         """The preparation of a model. Nodes that a user pins or moves to another list keep their form; for
-        Grappler's rules, and with `storage_only`, the whole model does. Raises ListError when a shipped list
-        is damaged.
+        lists that decide alone, and with `storage_only`, the whole model does. Raises ListError when a
+        shipped list is damaged.
         """
-        ours = not (self.only_grappler or self.storage_only)
+        ours = not (self.only_lists or self.storage_only)
         return Form(
             half=self.half,
             target=self.target,
@@ -338,8 +343,6 @@ class Options:
 
 SHIPPED_FOR = {"float16": "default", "bfloat16": "bfloat16"}
 """The shipped list that goes with each half type."""
-GRAPPLERS = "tensorflow"
-"""The shipped list with TensorFlow's lists."""
 CASTING = "casting"
 """The name of lists that have every layer in half (training.spec)."""
 
