@@ -26,7 +26,8 @@ class Licence(enum.Enum):
     UNUSED_OUTPUT: a node omits outputs without consumers. LOSS_SCALE: a value is multiplied by a loss scale,
     or by its reciprocal, and no output depends on the scale. SKIPPED: an output keeps its old state where
     gradients are not finite. RESCALED: a constant, an epsilon, or an additional Mul has a power of two, and
-    all of these cancel. DECLARED: a custom operator reads another float type, which is declared for it.
+    all of these cancel. DEFAULT: an input that has a default is a constant. DECLARED: a custom operator reads
+    another float type, which is declared for it.
     """
 
     CLAMPED = "clamped"
@@ -51,6 +52,7 @@ class Licence(enum.Enum):
     LOSS_SCALE = "loss scale"
     SKIPPED = "skipped"
     RESCALED = "rescaled"
+    DEFAULT = "default"
     DECLARED = "declared types"
 
 

@@ -208,7 +208,9 @@ class Options:
     `storage_only`, weights that half holds are stored in it, each with a Cast, and all arithmetic stays
     float32. `op_types` declares the types that kernels of custom operators take, as
     `{"autoware:Op": "float16,IN1:float32"}`: all float inputs and outputs of a node are float32, or all are
-    float16, but for the second input. Such an operator is allowed, unless it is on a list.
+    float16, but for the second input. Such an operator is allowed, unless it is on a list. Inputs that
+    have a default (a stored value, from IR version 4 on) become constants of the result, since most are
+    weights; `keep_overridable` keeps them.
 
     `half`, `target`, `device`, `level`, `io` and `external_data` may be given by name or value (`"bfloat16"`,
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
@@ -252,6 +254,7 @@ class Options:
     storage_only: bool
     opset: int | None
     op_types: Mapping[str, str]
+    keep_overridable: bool
 
     def __init__(  # the arguments accept more types than the fields: type checkers read both
         self,
@@ -281,6 +284,7 @@ class Options:
         storage_only: bool = False,
         opset: int | None = None,
         op_types: Mapping[str, str] | None = None,
+        keep_overridable: bool = False,
     ) -> None:
         arguments_by_name = locals()
         for name, declared in DECLARED.items():
@@ -328,6 +332,7 @@ class Options:
             idioms=ours,
             kept_nodes=(*self.pins.keep_full, *self.pins.force_half, *self.pins.only),
             kept_operators=(*self.operator_lists().moved, *map(schema.parse, self.pins.only_op)),
+            keep_overridable=self.keep_overridable,
         )
 
     def operator_lists(self) -> OpLists:
@@ -478,6 +483,10 @@ DECLARED: Mapping[str, Declared] = {
         "Store weights in half, each with a Cast to float32, and leave all arithmetic in float32.",
     ),
     "keep_softmax": Declared(arguments.flag),
+    "keep_overridable": _switch(
+        "--keep-overridable",
+        "Keep inputs that have a default, which become constants otherwise: most are weights.",
+    ),
     "certify": _step("certify", "the result is written without the proof of it", in_plan=False),
     "dims": Declared(open_sizes.given),
     "op_types": Declared(operator_lists.declarations, (DeclaredFlag("--op-type", _OP_TYPES, _OP_TYPE),)),
