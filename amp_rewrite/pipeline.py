@@ -368,7 +368,7 @@ def _choose(
         painting = (
             replay.painting(graph, entries)
             if replay is not None
-            else rules.paint(graph, entries, follow=options.follow, level=options.level)
+            else rules.paint(graph, entries, follow=options.follows, level=options.level)
         )
     with timed.stage("predict"):
         unpruned: Collection[int] = ()
@@ -393,7 +393,7 @@ def _rescale(
         if len(findings) == len(facts.findings) and not is_faint:
             return choice
         entries = classification.classify(facts.graph, findings, options, facts.freed)
-        blind = rules.paint(facts.graph, entries, follow=options.follow, level=options.level)
+        blind = rules.paint(facts.graph, entries, follow=options.follows, level=options.level)
         demand = demands.find(facts, blind, painting, choice.observed).without(options.unscaled)
 
     def rescale(unscaled: Collection[str] = ()) -> tuple[_Choice, Applied | None]:

@@ -138,24 +138,32 @@ def _findings(
     faint: Faint,
     pinned: Held,
 ) -> Mapping[int, Evidence]:
-    is_onnxruntime = options.target.is_onnxruntime
     merged: dict[int, Evidence] = {}
     for findings in (
         observed.pinned_units(graph, pinned),
-        runtimes.faults(graph) if is_onnxruntime else {},
-        value_ranges.findings,
-        flows.check(graph, value_ranges.fits, options.half),
-        cancellation.check(graph, value_ranges.fits, options.half),
-        accumulators.check(graph, options.half),
+        runtimes.faults(graph) if options.target.is_onnxruntime else {},
         runtimes.quantised(graph, options, value_ranges.findings),
         observed.check(graph, observations, value_ranges, options.half),
         outputs.faint_outputs(graph, faint, options),
         runtimes.refused(graph, options.target, options.half),
         runtimes.overlong(graph, options.target),
-        long_sums.check(graph, options),
+        *(() if options.only_lists else _of_numbers(graph, value_ranges, options)),
         outputs.final_softmaxes(graph) if options.keep_softmax else {},
     ):
         for unit, evidence in findings.items():
             if unit not in merged or evidence.authority.outranks(merged[unit].authority):
                 merged[unit] = evidence
     return merged
+
+
+def _of_numbers(
+    graph: UnitGraph, value_ranges: ranges.Ranges, options: Options
+) -> tuple[Mapping[int, Evidence], ...]:
+    """Return the findings on what half makes of numbers."""
+    return (
+        value_ranges.findings,
+        flows.check(graph, value_ranges.fits, options.half),
+        cancellation.check(graph, value_ranges.fits, options.half),
+        accumulators.check(graph, options.half),
+        long_sums.check(graph, options),
+    )

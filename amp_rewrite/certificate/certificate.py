@@ -26,8 +26,8 @@ class Licence(enum.Enum):
     factor of a matrix product has additional axes of size 1. LOSS_SCALE: a value is multiplied by a loss
     scale, or by its reciprocal, and no output depends on the scale. SKIPPED: an output keeps its old state
     where gradients are not finite. RESCALED: a constant, an epsilon, or an additional Mul has a power of two,
-    and all of these cancel. DECLARED: a custom operator reads another float type, which is declared for it,
-    or only that tells that it makes floats.
+    and all of these cancel. DEFAULT: an input that has a default is a constant. DECLARED: a custom operator
+    reads another float type, which is declared for it, or only that tells that it makes floats.
     """
 
     CLAMPED = "clamped"
@@ -50,6 +50,7 @@ class Licence(enum.Enum):
     LOSS_SCALE = "loss scale"
     SKIPPED = "skipped"
     RESCALED = "rescaled"
+    DEFAULT = "default"
     DECLARED = "declared types"
 
 

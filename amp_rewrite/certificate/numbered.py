@@ -117,7 +117,7 @@ class Numbered:
     graph by name, and `initial` its initializers by name, including defaults of inputs. `results` has the
     value in a function for each output of a call, `scopes` all graphs and functions with their scopes.
     `passed` has the operand of a node of control flow for each input of its bodies that takes it, and `typed`
-    the declarations of those of custom operators.
+    the declarations of those of custom operators. `fixed` inputs always have their defaults.
     `op_types` are declared for custom operators, and `assumed` names outputs of them that count as floats;
     `told` has the values whose kind nothing else tells.
     """
@@ -127,6 +127,7 @@ class Numbered:
     op_types: OpTypes = field(default_factory=dict[tuple[str, str], DeclaredTypes])
     assumed: frozenset[str] = frozenset()
     told: set[int] = field(default_factory=set[int])
+    fixed: frozenset[str] = frozenset()
     makers: list[Node | None] = field(default_factory=lambda: [None])
     roots: list[int] = field(default_factory=lambda: [MISSING])
     kinds: list[Kind] = field(default_factory=lambda: [None])
@@ -391,13 +392,21 @@ _OVERRIDABLE = 4
 """The first IR version in which a caller may override an initializer that is an input."""
 
 
+def fixed_inputs(model: ModelProto, result: ModelProto) -> frozenset[str]:
+    """Return the inputs that always have their defaults: before IR version 4, and where they are none in the
+    result.
+    """
+    inputs = {info.name for info in model.graph.input} & tensors.initial(model.graph).keys()
+    settable = {info.name for info in result.graph.input} if model.ir_version >= _OVERRIDABLE else set[str]()
+    return frozenset(inputs - settable)
+
+
 def add_inputs(model: Numbered) -> None:
     """Number the inputs of a model, and collect its initializers."""
     graph = model.proto.graph
     model.initial = initializers = tensors.initial(graph)
-    is_fixed = model.proto.ir_version < _OVERRIDABLE
     for info in graph.input:
-        if not (is_fixed and info.name in initializers):
+        if info.name not in model.fixed:
             kind = of_type(info.type)
             if kind is None and info.name in initializers:
                 kind = of_tensor(initializers[info.name])

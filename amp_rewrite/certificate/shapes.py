@@ -264,7 +264,7 @@ def infer_shapes(model: ModelProto, unknown: Container[str] | None = None) -> Gr
     domains = {node.domain for node in bare.graph.node} - {entry.domain for entry in bare.opset_import}
     bare.opset_import.extend(helper.make_opsetid(domain, 1) for domain in domains if domain)
     bare.ir_version = bare.ir_version or IR_VERSION  # onnx infers nothing without one
-    inferred = worker.call(worker_process.infer_graph, bare.SerializeToString())  # some models crash onnx
+    inferred = worker.infer(worker_process.infer_graph, bare.SerializeToString())  # some models crash onnx
     if inferred:
         return GraphProto.FromString(inferred)
     return None if unknown is None else infer_shapes(model)

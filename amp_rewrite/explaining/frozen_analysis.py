@@ -288,7 +288,7 @@ class Analysis:
         """
         self._refuse_edited()
         entries = classification.classify(self.graph, self.findings, options, self.facts.freed)
-        painting = rules.paint(self.graph, entries, follow=options.follow, level=options.level)
+        painting = rules.paint(self.graph, entries, follow=options.follows, level=options.level)
         unpinned_units, prices = self.facts.freed, self._prices
         painting, paid = paying.beside_pins(
             self.graph, self.findings, unpinned_units, painting, options, prices

@@ -47,6 +47,18 @@ def nodes_inner_first(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
         yield node
 
 
+def needed_nodes(nodes: GraphNodes) -> set[ir.Node]:
+    """Return the nodes on which an output of the model or of a body depends."""
+    waiting = [value.producer() for graph in nodes for value in graph.outputs]
+    needed = set[ir.Node]()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in needed:
+            needed.add(node)
+            waiting += [value.producer() for value in node.inputs if value is not None]
+    return needed
+
+
 def varying_values(nodes: GraphNodes) -> set[ir.Value | None]:
     """Return the values that depend on an input of the model or of a body, other than by static sizes alone.
 

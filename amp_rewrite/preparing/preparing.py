@@ -96,7 +96,9 @@ class Prepared:
 
 def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepared:
     """Prepare `model` in place, preserving its semantics; `held` maps names of values to evidence."""
-    warnings = _settle_functions(model, form) + _overridable(model)
+    warnings = _settle_functions(model, form)
+    if not form.keep_overridable and model.ir_version >= CONSTANT_INPUTS_BELOW:
+        warnings += _settle_inputs(model)
     changes: list[FormChange] = []
     nodes = traversal.nodes(model.graph).values()
     operators = {node.op_type for inner in nodes for node in inner}
@@ -188,21 +190,15 @@ def _settle_functions(model: ir.Model, form: Form) -> tuple[str, ...]:
     return (f"{count} model-local {noun} kept, in float32",) if count else ()
 
 
-def _overridable(model: ir.Model) -> tuple[str, ...]:
-    """Return a warning if most weights may be overridden, as with PyTorch's `keep_initializers_as_inputs`.
-
-    A few overridable ones are intended, as defaults of inputs. Below IR version 4 every weight is an input.
+def _settle_inputs(model: ir.Model) -> tuple[str, ...]:
+    """Make constants of the inputs that have a default, which are weights in most models; return a warning if
+    there are any. No runtime folds what a caller may override, and it would be cast in every run.
     """
-    weights = [value for value in model.graph.initializers.values() if value.dtype is ir.DataType.FLOAT]
-    input_count = sum(value.is_graph_input() for value in weights)
-    if model.ir_version < CONSTANT_INPUTS_BELOW or input_count <= max(_FEW, len(weights) // 2):
-        return ()
-    return (f"{input_count:,} of {len(weights):,} weights {_TOLD}",)
+    inputs = model.graph.inputs
+    others = [value for value in inputs if not value.is_initializer()]
+    count = len(inputs) - len(others)
+    inputs[:] = others
+    return (f"{plural(count, 'input')} with a default {_CONSTANT}",) if count else ()
 
 
-_FEW = 2
-_TOLD = (
-    "are inputs as well, so that callers may override them: no runtime folds those, and they are cast in "
-    "every run; if nobody overrides them, make them constants first, by "
-    "python -m onnxruntime.tools.remove_initializer_from_input"
-)
+_CONSTANT = "became constant, as weights are; `Options.keep_overridable` keeps such inputs"

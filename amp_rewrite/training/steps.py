@@ -292,6 +292,7 @@ def job(
     how = arguments.choice("implementation", implementation, Implementation)
     settings = Options() if options is None else arguments.instance("options", options, Options)
     settings = replace(settings, half=half) if policy is None else policy.options(settings)
+    settings = replace(settings, keep_overridable=True)  # state that has a default stays an input
     none = policy is not None and policy.compute is None and loss_scale == AUTO
     scale = None if none else casting.parse_scale(loss_scale, half)
     skips = arguments.flag("skip_nonfinite", skip_nonfinite)
