@@ -130,9 +130,7 @@ HALF_IO = {
         """g (float16[4,4] x) => (float16[4,4] y) {
             [x__float32] x__float32 = Cast <to = 1> (x)
             y__float32 = my.Repeat (x__float32) <body = b (float[4,4] s) => (float[4,4] t) {
-                [s__float16] s__float16 = Cast <to = 10> (s)
-                t__float16 = MatMul (s__float16, s__float16)
-                [t__float32] t = Cast <to = 1> (t__float16)
+                t = MatMul (s, s)
             }>
             [y__float16] y = Cast <to = 10> (y__float32)
         }""",

@@ -7,7 +7,7 @@ import pytest
 from onnx import parser
 
 from amp_rewrite import measure_placement
-from amp_rewrite.placement import opening, placement, saved_graph
+from amp_rewrite.placement import placement, saved_graph
 from amp_rewrite.placement.differences import compare_placements
 from amp_rewrite.placement.placement import CpuReason, OnCpu, Placement
 from amp_rewrite.running.latency import CPU
@@ -226,15 +226,6 @@ def test_the_command_prints_and_writes(files, tmp_path):
     assert [one["loads"] for one in found["models"]] == [True, False]
     assert found["models"][0]["profile"]["nodes"] == 2
     assert found["models"][0]["against"] == {"totals": {}, "operators": {}, "fused": {}, "worse": []}
-
-
-def test_a_message_is_one_line_without_places_in_c():
-    """What is wrong comes behind the file and signature of onnxruntime's own source."""
-    said = """[ONNXRuntimeError] : 1 : FAIL : Exception during initialization:
-    /onnxruntime_src/onnxruntime/core/x.cc:467 bool X::Y(const Z<T>&) found was false. No kernel"""
-    plain = "[ONNXRuntimeError] : 1 : FAIL : Exception during initialization: No kernel"
-    assert opening.message(said) == plain
-    assert len(opening.message("word " * 1000)) < 500
 
 
 def test_flags_of_a_run_need_one(tmp_path):

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from amp_rewrite.errors import CertificateError
 from amp_rewrite.policy.options import Level, Options, Pins
 from tests import commands, text
 
@@ -260,6 +261,25 @@ def test_values_that_are_lost_on_made_up_inputs_are_mended(path):
     code, told, output = report(path, "--range", "x=-1:1")
     assert (code, told["verified"]) == (0, True), output
     assert told["observed"]
+
+
+class Unproved(OnSamples):
+    """A job whose results by observed ranges are not proved."""
+
+    def rewrite(self, settings):
+        """A result, or the fault."""
+        if settings.seen:
+            raise CertificateError("the result is not proved equal: they differ")
+        return super().rewrite(settings)
+
+
+def test_a_repair_that_is_not_proved_is_left_out():
+    """The result before it stays, with a warning."""
+    work = Unproved(PRODUCT, {"x": np.full((2, 2), 1e5, np.float32)})
+    found = repaired(work)
+    problem = "without the repair 'observed ranges': the result is not proved equal: they differ"
+    assert problem in found.result.report.warnings
+    assert found.is_far
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The stub CUDA libraries: what they are built from, where they go, and what is said where they cannot be."""
 
+import importlib.util
 import shutil
 import subprocess
 from dataclasses import replace
@@ -138,3 +139,15 @@ def test_without_onnxruntime_gpu_there_is_one_line(model, monkeypatch):
     assert "pip install onnxruntime-gpu" in line
     with pytest.raises(MissingPackageError):
         stub_libraries.installed()
+
+
+def test_in_an_installation_for_the_cpu_nothing_is_installed_beside_it(model, monkeypatch, tmp_path):
+    """The two packages share a folder; the CPU does without."""
+    monkeypatch.undo()
+    (tmp_path / "capi").mkdir()
+    spec = importlib.util.spec_from_file_location("onnxruntime", tmp_path / "__init__.py")
+    monkeypatch.setattr(stub_libraries.importlib.util, "find_spec", lambda _: spec)
+    opening.needs_stubs.cache_clear()
+    line = failure("placement", model)
+    assert "pip install" not in line
+    assert "in an environment without onnxruntime, which it would overwrite, or give --provider cpu" in line

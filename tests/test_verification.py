@@ -108,7 +108,7 @@ def test_blame_goes_through_a_graph_in_chunks(monkeypatch):
     before, feeds = MUTANTS["overflow"]
     after = amp_rewrite.rewrite(before, FORCED).model
     whole = blame(before, after, feeds, device=Device.CPU)
-    monkeypatch.setattr("amp_rewrite.running.blame.CHUNK", 1)
+    monkeypatch.setattr("amp_rewrite.running.instrumented_model.CHUNK", 1)
     assert blame(before, after, feeds, device=Device.CPU) == whole
     assert len(whole.nodes) == 3
 

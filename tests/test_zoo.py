@@ -348,7 +348,7 @@ def test_a_row_has_what_the_command_says(tmp_path):
     assert done.exit_code == 0, done.output
     rows = {each["name"]: each for each in json.loads((tmp_path / "out" / "zoo.json").read_text())["models"]}
     assert rows["loud"]["status"] == "PASS"
-    assert "100 times as loud" in rows["loud"]["why"]
+    assert "100 times as large" in rows["loud"]["why"]
     unchanged = {name: each["why"] for name, each in rows.items() if each["status"] == "unchanged"}
     assert "Exp" in unchanged.pop("range")
     assert unchanged == {"exact": "", "half": "it has float16 already"}

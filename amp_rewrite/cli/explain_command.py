@@ -32,7 +32,7 @@ from amp_rewrite.reporting import summary, terminal
 from amp_rewrite.reporting.executed_graph import PlacementView
 from amp_rewrite.reporting.html_report import HtmlReport
 from amp_rewrite.reporting.terminal import print_lines
-from amp_rewrite.rewriting import records, result_checks
+from amp_rewrite.rewriting import plan_files, records, result_checks
 from amp_rewrite.rewriting.report import SummaryLine
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
@@ -205,10 +205,6 @@ def _near(name: str, candidates: list[str], otherwise: str) -> str:
     return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 
-PLAN = ".json"
-"""The file suffix of a saved plan."""
-
-
 @click.command(cls=WritingCommand)
 @click.argument("model", type=PATH)
 @click.argument("node", required=False)
@@ -236,8 +232,9 @@ def explain(
     """
     query = _query(node, why_cast, report_files.shows, asked.options.device)
     placement_view: PlacementView | None = None
-    with contextlib.nullcontext() if model.suffix == PLAN else result_checks.blaming(lambda: str(model)):
-        asked = _sized(model, asked, data)
+    is_plan = plan_files.is_plan(model)
+    with contextlib.nullcontext() if is_plan else result_checks.blaming(lambda: str(model)):
+        asked = _alone(model, asked, data) if is_plan else _sized(model, asked, data)
         explanation = _explanation(model, asked)
         if report_files.asked:
             pages = PageMaker(asked.options.dims.dims, _placing(report_files, model, explanation))
@@ -260,9 +257,12 @@ def explain(
 
 
 def _sized(model: Path, decisions: DecisionFlags, data: Data) -> DecisionFlags:
-    """Bind open dimensions to the given sizes; raise OptionError for a plan without its model."""
-    if model.suffix != PLAN:
-        return replace(decisions, options=replace(decisions.options, dims=feeds.given_sizes(model, data)))
+    """Bind open dimensions to the given sizes."""
+    return replace(decisions, options=replace(decisions.options, dims=feeds.given_sizes(model, data)))
+
+
+def _alone(model: Path, decisions: DecisionFlags, data: Data) -> DecisionFlags:
+    """Return the flags beside a plan without its model; raise OptionError for any that would decide."""
     if decisions.decided or data.dims or data.paths:
         raise OptionError(
             "a plan alone has decided everything",
@@ -274,7 +274,7 @@ def _sized(model: Path, decisions: DecisionFlags, data: Data) -> DecisionFlags:
 
 def _explanation(model: Path, decisions: DecisionFlags) -> Explanation:
     """Explain the decisions that the flags make if any is written, else those that the file carries."""
-    if model.suffix == PLAN:
+    if plan_files.is_plan(model):
         return explanation_sources.of_plan(model)
     if decisions.decided:
         return explanation_sources.of_analysis(decisions.analyze(model))

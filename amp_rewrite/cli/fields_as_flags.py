@@ -11,6 +11,7 @@ from pathlib import Path
 
 FLAGS = {
     "custom_ops": "--custom-ops",
+    "device=CPU": "--provider cpu",
     "Data.dims": "--dim",
     "Data.paths": "--data FILE.npz",
     **{f"OpLists.override({kind})": f"--{kind}" for kind in ("allow", "deny")},
@@ -31,6 +32,7 @@ FLAGS = {
     "Options.opset": "--opset",
     "Options.keep_functions": "--skip inline",
     "Options.keep_io": "--keep-io",
+    "Options.keep_overridable": "--keep-overridable",
     "Options.ranges": "--range",
     "Options.rescale": "--skip rescale",
     "Options.storage_only": "--storage-only",

@@ -125,9 +125,10 @@ def _only_counts(value: ir.Value, types: Types) -> bool:
             return False
         for node, port in value.uses():
             kind = types.get(node.outputs[0])
-            becomes_integer = kind is not None and kind.dtype.is_integer() and node.op_type not in _QUANTIZES
-            counts = counts or becomes_integer or (node.op_type, port) in _SIZES
-            if becomes_integer or (node.op_type, port) in _SIZES or node.op_type in _COMPARES:
+            is_integer = kind is not None and kind.dtype.is_integer() and node.op_type not in _QUANTIZES
+            ends = not node.domain and (is_integer or (node.op_type, port) in _SIZES)
+            counts = counts or ends
+            if ends or node.op_type in _COMPARES:
                 continue
             if node.domain or node.op_type not in _REACH_SIZES:
                 return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Generator, Mapping
@@ -13,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.errors import FeedError, ResourceError
 from amp_rewrite.placement import stub_libraries
 from amp_rewrite.process import child_process
 from amp_rewrite.process.child_process import ChildProcess, CrashError
 from amp_rewrite.running import latency, sessions
 from amp_rewrite.running.latency import Profile
+from amp_rewrite.running.runtime_errors import is_scarce, reason
 from amp_rewrite.running.sessions import Device, Feeds, Libraries
 
 # The process that opens sessions: no stub library and no crash of onnxruntime reaches the user's process.
@@ -63,7 +63,7 @@ class Answer:
 
 
 def opened(request: Request) -> Answer:
-    """Open the session, and run it if the request has feeds."""
+    """Open the session, and run it if the request has feeds; raise ResourceError for lack of memory."""
     runtime = sessions.onnxruntime()
     try:
         # the fallback would build a second failing session, for the CPU, and overwrite the saved graph
@@ -71,26 +71,12 @@ def opened(request: Request) -> Answer:
             str(request.model), _options(runtime, request), providers=_providers(request), enable_fallback=0
         )
     except Exception as error:  # onnxruntime has no common class for its errors
-        return Answer(refused=message(str(error)))
+        if is_scarce(error):
+            raise ResourceError(f"onnxruntime does not open the model ({reason(error)})") from error
+        return Answer(refused=reason(error))
     if _PROVIDERS[request.device] not in session.get_providers():
         return Answer(refused=f"onnxruntime cannot start {_PROVIDERS[request.device]}")
     return Answer() if request.feeds is None else _ran(session, request.feeds)
-
-
-def message(text: str) -> str:
-    """Return an error of onnxruntime on one line, shortened and without its source location."""
-    return brief_error(text, _SOURCE)
-
-
-def brief_error(text: str, noise: re.Pattern[str]) -> str:
-    """Return an error of a runtime on one line, shortened and without what `noise` matches."""
-    line = noise.sub("", " ".join(text.split()))
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
-
-
-_SOURCE = re.compile(r"/onnxruntime_src/\S+:\d+ .*?(?: was false\. |(?=\[ONNXRuntimeError\]))")
-"""The prefix of an error message: file, line and C++ signature."""
-_LONGEST = 400
 
 
 _PROVIDERS: Mapping[Device, str] = {Device.CUDA: "CUDAExecutionProvider", Device.CPU: "CPUExecutionProvider"}
@@ -122,7 +108,7 @@ _WEIGHTS_OUTSIDE = ((f"{_KEY}_file_name", "weights.data"), (f"{_KEY}_min_size_in
 def _ran(session: Any, feeds: Feeds) -> Answer:
     try:
         sessions.run_session(session, feeds)
-    except AmpRewriteError as error:
+    except FeedError as error:
         return Answer(failed=error.problem)
     return Answer(profile=latency.read(Path(session.end_profiling())))
 
@@ -135,11 +121,14 @@ def serve(*, stubs: bool) -> None:
     child_process.serve(_answer)
 
 
-def _answer(request: Request | None) -> Answer | bool:
+def _answer(request: Request | None) -> Answer | ResourceError | bool:
     if request is None:
         return sessions.best_device() is Device.CUDA
     _print_to(request.log)
-    return opened(request)
+    try:
+        return opened(request)
+    except ResourceError as error:
+        return error
 
 
 def _print_to(file: Path) -> None:
@@ -159,12 +148,15 @@ class SessionProcess:
 
     def opened(self, request: Request) -> Answer:
         """Return the answer to a request. Raises the errors of `stub_libraries.folder`, TimeLimitError,
-        and RunError where no process can be started.
+        ResourceError, and RunError where no process can be started.
         """
         try:
-            return self._child.ask(request)
+            answer = self._child.ask(request)
         except CrashError as error:
             return Answer(refused=f"onnxruntime crashes ({error})")
+        if isinstance(answer, ResourceError):
+            raise answer
+        return answer
 
     def has_cuda(self) -> bool:
         """Return whether a session on CUDA works in that process."""

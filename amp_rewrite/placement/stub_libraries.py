@@ -72,8 +72,9 @@ def installed() -> Installed:
     folder = Path(spec.origin).parent / "capi" if spec and spec.origin else None
     names = ("libonnxruntime_providers_cuda.so", "libonnxruntime_providers_tensorrt.so")
     if folder is None or not (folder / names[0]).is_file():
-        purpose = "placement on CUDA (that on the CPU does without)"
-        raise MissingPackageError("onnxruntime-gpu", extra="gpu", purpose=purpose)
+        alone = "in an environment without onnxruntime, which it would overwrite, or give `device=CPU`"
+        instead, purpose = alone if spec else "", "placement on CUDA"
+        raise MissingPackageError("onnxruntime-gpu", extra="gpu", purpose=purpose, instead=instead)
     libraries = tuple(folder / name for name in names if (folder / name).is_file())
     return Installed(importlib.metadata.version("onnxruntime-gpu"), libraries)
 

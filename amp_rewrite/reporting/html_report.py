@@ -218,7 +218,7 @@ class HtmlReport:
         last = self._last
         for at in sorted(self.errors, key=lambda each: each.box):
             label = f"{at.error.operator} {at.error.node}"
-            yield Point(at.box / last, at.error.error, bool(at.error.non_finite), label)
+            yield Point(at.box / last, at.error.error, not math.isfinite(at.error.error), label)
 
     def _sensitivities(self) -> Iterator[Point]:
         """Yield the sensitivities of nodes in the main graph, from a search or from the comparison."""

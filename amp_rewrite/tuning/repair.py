@@ -6,6 +6,7 @@ user, each of which is compared before it is suggested.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.outputs import Faint, faint_limit
-from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.errors import AmpRewriteError, CertificateError
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import Level, Options
 from amp_rewrite.rescaling.regions import Causes, causes_outside, select
@@ -192,8 +193,11 @@ def repair(work: Work, options: Options, policy: ObservePolicy, prior_ranges: Se
 
 
 def _best(work: Work, first: Outcome) -> Outcome:
-    """Return the best outcome of ATTEMPTS after the first, with its result at the final path."""
+    """Return the best outcome of ATTEMPTS after the first, with its result at the final path, and a warning
+    for each attempt whose result was not proved.
+    """
     best = latest = first
+    unproved: list[str] = []
     half_flops: int | None = None
     for attempt in ATTEMPTS:
         settings = attempt.settings(work, best) if attempt.when(best) else None
@@ -205,7 +209,11 @@ def _best(work: Work, first: Outcome) -> Outcome:
         has_price = best.is_made_up and not (attempt.is_range or best.loses_values)
         if best.is_made_up and half_flops is None:
             half_flops = work.half_flops(best.result)  # before the next result overwrites its file
-        latest = _make(work, settings, best)
+        try:
+            latest = _make(work, settings, best)
+        except CertificateError as error:
+            unproved.append(f"without the repair '{attempt.name}': {error.problem}")
+            continue
         is_dear = has_price and _is_dear(work, best, latest, half_flops or 0)
         if attempt.is_better(best, latest) and not is_dear:
             best, half_flops = latest, None
@@ -213,7 +221,9 @@ def _best(work: Work, first: Outcome) -> Outcome:
             best = replace(best, settings=replace(best.settings, search=settings.search))
     if latest.settings.decisive != best.settings.decisive:
         best = replace(best, result=work.rewrite(best.settings))
-    return best
+    report = best.result.report
+    report = replace(report, warnings=(*unproved, *report.warnings))
+    return replace(best, result=replace(best.result, report=report))
 
 
 def _fainter(first: Outcome) -> Verdict | None:
@@ -251,14 +261,17 @@ def _insured(work: Work, outcome: Outcome) -> Outcome:
             continue
         other = _make(work, Settings(outcome.settings.options, plan=search.plan), outcome)
         passes = isinstance(other.verification, Verdict) and other.verification.ok
-        if passes and sum(_losses(work, outcome, other, half_flops)) <= INSURANCE:
+        limit = INSURANCE if _saves_time(outcome) else 1 - LEAST
+        if passes and sum(_losses(work, outcome, other, half_flops)) <= limit:
             return other
         outcome = replace(outcome, result=work.rewrite(outcome.settings))
     return outcome
 
 
 INSURANCE = 0.02
-"""The most that an insurance against stressed inputs may cost, of time and of FLOPs in half together."""
+"""The most that an insurance against stressed inputs may cost, of speed and of FLOPs in half together; where
+half saves no time, it may cost as many FLOPs as a repair.
+"""
 
 
 def _make(work: Work, settings: Settings, before: Outcome | None = None) -> Outcome:
@@ -276,16 +289,21 @@ def _is_dear(work: Work, before: Outcome, after: Outcome, half_flops: int) -> bo
 
 
 def _losses(work: Work, before: Outcome, after: Outcome, half_flops: int) -> tuple[float, float]:
-    """Return the shares of the predicted speed and of the FLOPs in half that an outcome gives up. Speed counts
-    only where half saves time.
+    """Return the shares of the predicted speed, where half saves time, and of the FLOPs in half that an
+    outcome gives up.
     """
     was, now = before.result.report.prediction, after.result.report.prediction
     speed = 0.0
-    if was is not None and was.result.seconds < was.float32.seconds:
+    if was is not None and _saves_time(before):
         seconds = was.float32.seconds if now is None else now.result.seconds
         speed = 1 - was.result.seconds / seconds
     flops = 1 - work.half_flops(after.result) / half_flops if half_flops else 0.0
     return max(speed, 0.0), max(flops, 0.0)
+
+
+def _saves_time(outcome: Outcome) -> bool:
+    prediction = outcome.result.report.prediction
+    return prediction is not None and prediction.result.seconds < prediction.float32.seconds
 
 
 def _judged_by_its_inputs(outcome: Outcome) -> Outcome:
@@ -320,9 +338,10 @@ def _without_rescaling(work: Work, outcome: Outcome) -> Settings:
         return replace(settings, options=options)
 
     def passes(selected: Sequence[Causes]) -> bool:
-        with work.elsewhere() as other:
+        with work.elsewhere() as other, contextlib.suppress(CertificateError):
             verdict = other.compare(other.rewrite(others(selected)), fresh=False)
-        return isinstance(verdict, Verdict) and not verdict.is_far
+            return isinstance(verdict, Verdict) and not verdict.is_far
+        return False
 
     is_worth_a_search = len(regions) > 1 and passes(())
     return others(select(regions, passes) if is_worth_a_search else ())

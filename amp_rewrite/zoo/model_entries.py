@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 import yaml
 
 from amp_rewrite.errors import ModelError
+from amp_rewrite.files import staging
 from amp_rewrite.policy import yaml_fields
 from amp_rewrite.policy.yaml_fields import Field
 
@@ -54,10 +55,14 @@ def find(source: Path, results: Path) -> list[Entry]:
 
 
 def models_in(folder: Path, results: Path | None) -> list[Path]:
-    """Return the .onnx files of a folder, recursively, but not those in a folder of results."""
+    """Return the .onnx files of a folder, recursively, but not those of results, nor unfinished ones."""
     own = results.resolve() if results is not None else None
     models = (path for path in sorted(folder.rglob("*.onnx")) if not path.is_dir())
-    return [path for path in models if own not in path.resolve().parents]
+    return [
+        path
+        for path in models
+        if own not in path.resolve().parents and not path.parent.name.endswith(staging.UNFINISHED)
+    ]
 
 
 def data_beside(model: Path) -> Path | None:
