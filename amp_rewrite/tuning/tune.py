@@ -299,7 +299,7 @@ def tune(
     is predicted to be slower at the model's sizes replaces it.
 
     The search emulates half on the CPU, for every other sample, up to MOST_SAMPLES; all stay in memory. Its
-    plans are confirmed on all of them, or only on the samples in `fresh`. The number of runs depends on the
+    plans are confirmed on all of them, and on the samples in `fresh`, which the search does not see. The number of runs depends on the
     model alone, so that the same samples give the same plan; with a `budget` in seconds instead, at least
     half of it for the search itself, it returns the best plan by then. No plan is worse than the default one;
     where none passes, `is_met` is False. Apply it with rewrite(model, replay=tuned.plan). `observed` and
@@ -327,12 +327,13 @@ def tune(
     arguments.function("watch", watch)
     if executor is not None:
         arguments.instance("executor", executor, Executor)
-    judges = _Judge(judged, own, run_arguments.libraries(custom_ops), device, stressed)
     feeds = list(run_arguments.samples(samples, model, steps))
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     searched = [*feeds[:: 2 if fresh is None else 1][:MOST_SAMPLES], *stressed]
-    confirmed = feeds if fresh is None else list(run_arguments.samples(fresh, model, steps))
+    others = [feeds] if fresh is None else [list(run_arguments.samples(fresh, model, steps)), feeds]
+    libraries = run_arguments.libraries(custom_ops)
+    judges = _Judge(judged, own, libraries, device, [*others, *([each] for each in stressed)])
     analysis, twin = (
         pipeline.analyze(model, options, observed=observed, imprecise_outputs=imprecise_outputs)
         for _ in range(2)
@@ -344,8 +345,7 @@ def tune(
     graph = analysis.graph
     work = effort.work_of_run(analysis.loaded.model, graph.types, searched) if budget is None else 0.0
     runs = effort.most_runs(len(rounding.sites), work)
-    apart, libraries = len(stressed), judges.libraries
-    with opened(runnable, switches, searched, bound, executor, libraries, apart) as session:
+    with opened(runnable, switches, searched, bound, executor, libraries, len(stressed)) as session:
         end = max(end, time.monotonic() + seconds / 2)  # setup may be slow on a busy machine
         search = Search(analysis, painting, rounding, session, bound, prefer, runs, end)
 
@@ -354,7 +354,7 @@ def tune(
             names = (pinned_as(analysis.graph.units[unit].node) for unit in candidate.kept)
             return Tuned(
                 plan=plan,
-                verdict=judges.verdict(model, plan, confirmed),
+                verdict=judges.verdict(model, plan),
                 target=_target_error(judged),
                 noise=math.sqrt(search.noise) * bound,
                 kept=tuple(dict.fromkeys(names)),
@@ -409,17 +409,17 @@ def _saved(analysis: Analysis, candidate: Found) -> SavedPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """The criteria and device for verifying the model of a plan."""
+    """The criteria and device for verifying the model of a plan, and the groups of samples to pass on."""
 
     bounds: Tolerances
     metrics: tuple[Metric, ...]
     libraries: Libraries
     device: Device | str | None
-    stressed: Sequence[Feeds] = ()
+    groups: Sequence[Sequence[Feeds]]
 
-    def verdict(self, model: ModelSource, plan: SavedPlan, feeds: Sequence[Feeds]) -> Verdict:
-        """Return the verdict of `verify`, or the first that fails on a stressed sample; if the model is a
-        file, the result is a temporary file.
+    def verdict(self, model: ModelSource, plan: SavedPlan) -> Verdict:
+        """Return the first verdict of `verify` that fails on a group of samples, or that on the first group;
+        if the model is a file, the result is a temporary file.
         """
         quick = Options(check=False, metadata=False)
         with tempfile.TemporaryDirectory() as folder:
@@ -438,7 +438,7 @@ class _Judge:
                     accumulate=options.target.accumulate,
                     custom_ops=self.libraries,
                 )
-                for samples in (feeds, *self.stressed)
+                for samples in self.groups
             ]
             return max(verdicts, key=lambda verdict: verdict.is_far)
 
