@@ -29,9 +29,9 @@ _AS_THE_MASK_SAYS = 0
 
 
 class Masks:
-    """The masks among constants, each with its uses: `clamped` are those that may be clamped, since all
-    consumers on their paths to a softmax preserve a mask, whatever the other inputs of the model; the units on
-    the paths of `others` need float32.
+    """The masks among constants, each with its uses. `clamped` are those that may be clamped, since all
+    consumers on their paths to a softmax preserve a mask, whatever the other inputs of the model; the units
+    on the paths of `others` need float32.
 
     A constant with other uses is no mask, nor is one that is positive in a softmax. All paths are followed
     together: many masks before one softmax share most of them.

@@ -35,7 +35,8 @@ _RULES = (
 class Ranges:
     """The fit of each constant into half (`fits`), and the units that must stay float32 (`findings`).
 
-    A mask is a huge negative fill that reaches a softmax. `floors` are bounds of norms that half would make 0, and may be its least number instead.
+    A mask is a huge negative fill that reaches a softmax. `floors` are bounds of norms that half would make
+    0, and may be its least number instead.
     """
 
     fits: dict[ir.Value, Fit]
