@@ -1,12 +1,8 @@
 """NumPy's products of matrices on one thread, where many small ones are needed."""
 
-import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from amp_rewrite.bounds import stored_bounds
-from amp_rewrite.demo import network
-from amp_rewrite.pipeline import analyze
 from amp_rewrite.process import blas_threads
 
 
@@ -35,16 +31,3 @@ def test_contexts_of_several_threads_overlap():
     assert set(_threads()) == {1}
     second.__exit__(None, None, None)
     assert _threads() == before
-
-
-def test_gram_matrices_are_multiplied_on_one_thread(monkeypatch):
-    """Bounds of weights do not wait for threads that a busy machine does not run."""
-    seen, norm = [], np.linalg.norm
-
-    def watched(matrix):
-        seen.extend(_threads())
-        return norm(matrix)
-
-    monkeypatch.setattr(stored_bounds.np.linalg, "norm", watched)
-    analyze(network()).ranges()
-    assert set(seen) == {1}

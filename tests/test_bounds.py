@@ -46,7 +46,9 @@ RULES = [
     ("y = ReduceMean <axes = [0]> (x)", (-2, 3)),
     ("e = Exp (x)\n y = Div (x, e)", (-14.778, 22.167)),
     ("y = Sin (x)", (-1, 1)),
-    ("one = Constant <value_float = 1.0> () c = Greater (x, one)\n y = Where (c, x, one)", (-2, 3)),
+    ("one = Constant <value_float = 1.0> () c = Greater (x, one)\n y = Where (c, x, one)", (1, 3)),
+    ("one = Constant <value_float = 1.0> () c = Less (x, one)\n y = Where (c, one, x)", (1, 3)),
+    ("one = Constant <value_float = 1.0> () c = Less (x, one)\n y = Where (c, x, one)", (-2, 1)),
     ("y = Reciprocal (x)", (-math.inf, math.inf)),
     ("y = Det (x)", (-math.inf, math.inf)),
 ]

@@ -14,8 +14,8 @@ from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.options import Options
 from amp_rewrite.policy.reasons import in_words
-from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.inputs.feeds import InputSource
+from amp_rewrite.running.sessions import Device
 from tests import commands
 from tests.text import model, values_in_half
 

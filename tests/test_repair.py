@@ -21,7 +21,7 @@ from amp_rewrite.rewriting.report import NodeCounts
 from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.verdict import Output, Tried, Verdict
-from amp_rewrite.tuning import repair
+from amp_rewrite.tuning import repair, trials
 from amp_rewrite.tuning.repair import ObservePolicy, Outcome, Settings
 from tests.repairs import OnSamples, made_up, repaired
 
@@ -64,7 +64,7 @@ def tried(failed, answers, options=None):
     """What is tried after a failed verdict."""
     work = Answers(answers)
     before = Outcome(work.rewrite(Settings(options or Options())), failed, Settings(options or Options()))
-    found = repair.with_trials(before, work, ObservePolicy.NEVER).verification.tried
+    found = trials.with_trials(before, work, ObservePolicy.NEVER).verification.tried
     return [(one.level or " ".join(one.keep_full), one.ok) for one in found]
 
 
@@ -204,9 +204,10 @@ def test_nothing_is_tried_where_it_cannot_be_followed(path, flag):
 
 # ---- what made-up inputs decide
 
-CANCELS = """g (float[4,16] x) => (float[4,16] y) <float[16,16] w, float many = {300}> {
-    [front] a = MatMul (x, w) [shifted] b = Add (a, many)
-    [back] c = Sub (b, many) [last] y = MatMul (c, w) }"""
+CANCELS = """g (float[4,16] x) => (float[4,16] y) <float[16,16] w, float[16,16] unit,
+    float many = {300}> {
+    [front] a = MatMul (x, w) [shifted] b = Add (a, many) [between] d = MatMul (b, unit)
+    [back] c = Sub (d, many) [last] y = MatMul (c, w) }"""
 """A sum that half takes back with an error of some percent, whatever the inputs."""
 
 
@@ -214,6 +215,7 @@ CANCELS = """g (float[4,16] x) => (float[4,16] y) <float[16,16] w, float many = 
 def cancels(tmp_path):
     """The model as a file."""
     weights = {"w": np.float32(np.random.default_rng(0).normal(0, 0.25, (16, 16)))}
+    weights["unit"] = np.eye(16, dtype=np.float32)
     onnx.save(text.model(CANCELS, weights), tmp_path / "m.onnx")
     return tmp_path / "m.onnx"
 

@@ -91,24 +91,6 @@ def test_the_report_counts_what_it_would_save():
     assert kept.to_json()["state"]["casts"] == kept.state.casts
 
 
-AVERAGE = """g (float[64,64] x, float[64,64] state) => (float[64,64] new_state)
-    <float keep = {0.999}, float take = {0.001}, float[64,64] w> {
-    m = MatMul(x, w)
-    a = Mul(state, keep)
-    b = Mul(m, take)
-    new_state = Add(a, b)
-}"""
-
-
-@pytest.mark.parametrize(("keep", "count"), [("", 1), ("state", 1), (".*state", 0)])
-def test_a_state_that_is_added_up_is_warned_of(keep, count):
-    """Its sum stays float32, and would still be rounded in every step."""
-    options = Options(io="half", keep_io=(keep,) if keep else ())
-    warnings = rewrite(text.model(AVERAGE), options).report.warnings
-    said = "the state state -> new_state is added up step by step, and half rounds it in every step"
-    assert sum(warning.startswith(said) for warning in warnings) == count
-
-
 def test_the_command_says_so(tmp_path):
     """In one line, and not where there is no state."""
     onnx.save(text.model(CACHE), tmp_path / "m.onnx")

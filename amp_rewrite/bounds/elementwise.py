@@ -228,6 +228,20 @@ def _max_pool(site: Site) -> Bound:
     return UNKNOWN if has_holes and is_padded else site.bound(0)
 
 
+_COMPARED = {"Greater": True, "GreaterOrEqual": True, "Less": False, "LessOrEqual": False}
+
+
+def _branch(site: Site, port: int) -> Bound:
+    """Return the bound of a branch of Where; if a comparison of it is the condition, clamped to its limit."""
+    a, comparison = site.bound(port), site.producer(0, *_COMPARED)
+    if comparison is None or not site.is_same(comparison.inputs[0], site.input(port)):
+        return a
+    limit = site.known.of(comparison.inputs[1])
+    if _COMPARED[comparison.op_type] == (port == 1):
+        return Bound(max(a.low, limit.low), a.high)
+    return Bound(a.low, min(a.high, limit.high))
+
+
 def _pad(site: Site) -> Bound:
     if site.text("mode", "constant") != "constant":
         return site.bound(0)
@@ -331,6 +345,6 @@ RULES: Mapping[str, Rule] = {
     "Tanh": _rising(math.tanh, _ERROR),
     "Trilu": _with_zero,
     "Upsample": lambda site: _interpolated(site.bound(0)),
-    "Where": lambda site: hull(site.bound(1), site.bound(2)),
+    "Where": lambda site: hull(_branch(site, 1), _branch(site, 2)),
 }
 """The rules by operator."""

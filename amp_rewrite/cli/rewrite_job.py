@@ -63,7 +63,7 @@ from amp_rewrite.running.observation import observe
 from amp_rewrite.running.sessions import Feeds
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural
-from amp_rewrite.tuning import repair
+from amp_rewrite.tuning import repair, trials
 from amp_rewrite.tuning.repair import ObservePolicy, Outcome, Settings, Verification
 from amp_rewrite.tuning.search import Prefer, Step, Watch
 from amp_rewrite.tuning.tune import Tuned, tune
@@ -204,7 +204,7 @@ class RewriteJob:
         outcome = repair.repair(self, self.options, policy, self._known)
         outcome = _in_flags(self.blame(outcome))
         if not self.in_place:
-            outcome = repair.with_trials(outcome, None if self.replay else self, policy)
+            outcome = trials.with_trials(outcome, None if self.replay else self, policy)
         report = replace(outcome.result.report, seconds=self.timed.seconds)
         return replace(outcome, result=replace(outcome.result, report=report))
 

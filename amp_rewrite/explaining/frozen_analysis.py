@@ -30,7 +30,7 @@ from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.policy.targets import ONNXRUNTIME_WEBGPU
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.rewriting import decisions, plan_files, report
-from amp_rewrite.rewriting.plan import Plan, float_state, state_warnings
+from amp_rewrite.rewriting.plan import Plan, float_state
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.rewriting.result_checks import IOType, io_types
 from amp_rewrite.text import brief, plural
@@ -330,7 +330,6 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     warnings = (*loaded.warnings, *prepared.warnings, *facts.warnings)
     if not decided.replayed:
         warnings = (*warnings, *match_counts.of_lists(graph, painting, options))
-    warnings = (*warnings, *state_warnings(graph, painting, options))
     proven, products = decided.proven, open_sums.find(graph, painting.is_half)
     if products and (proven is not None or bounding.is_quick(facts)):
         proven = proven or bounding.bound_model(prepared.model, facts, options)

@@ -21,7 +21,7 @@ from amp_rewrite.model.states import Pair
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.policy.evidence import Authority, Reason
+from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.options import IOTypes, Options
 
 
@@ -207,18 +207,6 @@ def float_state(plan: Plan, graph: UnitGraph) -> FloatState | None:
     return FloatState(pairs, casts) if casts else None
 
 
-def state_warnings(graph: UnitGraph, painting: Painting, options: Options) -> Iterator[str]:
-    """Yield a warning for each state that is to be half, and that is added up step by step."""
-    borders = states.borders(graph.root, graph.types)
-    halved = states.half_names(borders, options)
-    for pair in states.float_pairs(borders) if halved else ():
-        unit = graph.producer.get(borders.outputs[pair.output])
-        reason = None if unit is None else painting.entries[unit].evidence.reason
-        if reason is Reason.ACCUMULATED and not halved.isdisjoint((pair.input, pair.output)):
-            adds = f"the state {pair} is added up step by step, and half rounds it in every step"
-            yield f"{adds}; keep both with `Options.keep_io`"
-
-
 class _Planner:
     def __init__(
         self,
@@ -234,7 +222,7 @@ class _Planner:
         halved = states.half_names(states.borders(graph.root, graph.types), options)
         self._halved = halved if facts.old_opset is None else frozenset[str]()
         self._entering = frozenset(graph.root.inputs)
-        self.masks = {value for value, units in ranges.masks.items() if any(map(painting.is_half, units))}
+        self.masks = ranges.masks.reaching(painting.is_half)
         self._outputs = self._output_uses()
         self._needed = traversal.needed_nodes(graph.nodes)
         self.values: list[ir.Value] = []

@@ -299,14 +299,15 @@ def tune(
     is predicted to be slower at the model's sizes replaces it.
 
     The search emulates half on the CPU, for every other sample, up to MOST_SAMPLES; all stay in memory. Its
-    plans are confirmed on all of them, and on the samples in `fresh`, which the search does not see. The number of runs depends on the
-    model alone, so that the same samples give the same plan; with a `budget` in seconds instead, at least
-    half of it for the search itself, it returns the best plan by then. No plan is worse than the default one;
-    where none passes, `is_met` is False. Apply it with rewrite(model, replay=tuned.plan). `observed` and
-    `imprecise_outputs` are those of `rewrite`; `watch` is called with every step. The workers of an
-    `executor` (concurrent.futures) run a sample each, and have to see the same files. `custom_ops` are the
-    libraries of the model's custom operators. `device` is where `verify` judges. With `steps`, samples make
-    sequences as in `verify`. The plan has to pass on each of the `stressed` samples as well, by itself.
+    plans are confirmed on all of them, and on the samples in `fresh`, which the search does not see. The
+    number of runs depends on the model alone, so that the same samples give the same plan; with a `budget` in
+    seconds instead, at least half of it for the search itself, it returns the best plan by then. No plan is
+    worse than the default one; where none passes, `is_met` is False. Apply it with rewrite(model,
+    replay=tuned.plan). `observed` and `imprecise_outputs` are those of `rewrite`; `watch` is called with
+    every step. The workers of an `executor` (concurrent.futures) run a sample each, and have to see the same
+    files. `custom_ops` are the libraries of the model's custom operators. `device` is where `verify` judges.
+    With `steps`, samples make sequences as in `verify`. The plan has to pass on each of the `stressed`
+    samples as well, by itself.
 
     Raises MissingPackageError without onnxruntime, ModelError and FeedError if the model does not run, or a
     sample does not fit, OptionError for invalid arguments, and WorkerError where a worker ends before its
