@@ -15,7 +15,6 @@ rewrite --out-dir half --rescale                 | --output=half/ --observe alwa
 rewrite --infer Exp --clear=Reshape --allow Exp  | --list=infer=Exp --list=clear=Reshape --allow Exp
 rewrite --require-half --keep-fp32 a --latency   | --require half --keep-full=a --show latency
 explain --all --advice                           | --show all --show advice
-verify --accumulate half                         | --target=onnxruntime-webgpu
 tune --max-error 1e-3 -- --no-fold               | --tolerance=error=1e-3 -- --no-fold
 coverage --min-flops 0.9 --require MatMul=1      | --rules=min-flops=0.9 --rules=require=MatMul=1
 coverage --if-present --markdown a --github      | --rules if-present --report=markdown=a --report github

@@ -26,9 +26,7 @@ from amp_rewrite.running.sessions import Device, Libraries
 @click.argument("models", nargs=-1, required=True, type=PATH, metavar="A [B ...]")
 @input_flags
 @timeout_flag
-@choice(
-    "--provider", ["cuda", "cpu", "webgpu"], "Where to run; if not given, CUDA where it works, else the CPU."
-)
+@choice("--provider", ["cuda", "cpu"], "Where to run; if not given, CUDA where it works, else the CPU.")
 @switch("--tf32", "On CUDA, let float32 products use TF32.")
 @number("--rounds", click.IntRange(min=1), "The largest number of rounds.", 200)
 @number("--warmup", click.IntRange(min=0), "Rounds to run before measuring.", 10)

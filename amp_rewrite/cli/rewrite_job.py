@@ -56,7 +56,7 @@ from amp_rewrite.process.stopwatch import Progress, Stopwatch
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
-from amp_rewrite.running import emulation, run_arguments, sessions
+from amp_rewrite.running import emulation, run_arguments
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data, of_source
 from amp_rewrite.running.observation import observe
@@ -357,10 +357,9 @@ class RewriteJob:
         if not (result.report.changed or self.required):
             return self._refusal()
         data = _fresh(self.data) if fresh else self.data
-        comparing = self._as_target(self.comparing)
         return self._attempted(
             "verify",
-            lambda: comparing.verdict(self.model, result.model, data, self.options.io, self.progress),
+            lambda: self.comparing.verdict(self.model, result.model, data, self.options.io, self.progress),
         )
 
     def _refusal(self) -> ModelError | None:
@@ -369,17 +368,13 @@ class RewriteJob:
         return error if isinstance(error, ModelError) else None
 
     def _open(self) -> None:
-        device = sessions.reference(run_arguments.device(self.comparing.provider))
+        device = run_arguments.device(self.comparing.provider)
         with emulation.reference(self.model, device, self.comparing.libraries):
             pass
 
-    def _as_target(self, comparing: ComparisonFlags) -> ComparisonFlags:
-        """Return a comparison that emulates the accumulators of the target."""
-        return replace(comparing, accumulate=self.options.target.accumulate)
-
     def blame(self, outcome: Outcome, *, per_node: bool = False) -> Outcome:
         """Attach blame to the verdict of the outcome, if there is one; with `per_node` even to a good one."""
-        comparing = self._as_target(replace(self.comparing, per_node=per_node or self.comparing.per_node))
+        comparing = replace(self.comparing, per_node=per_node or self.comparing.per_node)
         verdict = outcome.verification
         if not isinstance(verdict, Verdict):
             return outcome

@@ -18,9 +18,8 @@ from amp_rewrite.model import inlining, loading, serialization
 from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.policy import node_patterns
-from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.preparing import preparing
-from amp_rewrite.running import emulation, metrics, sessions, witness_sessions
+from amp_rewrite.running import emulation, metrics, sessions
 from amp_rewrite.running.emulation import KEEP_ROUNDED, emulated, rounded_name
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
@@ -77,7 +76,7 @@ class InstrumentedModel:
     def _run(self, names: Iterable[str], feeds: Feeds, types: Container[str], *, optimised: bool) -> Values:
         _set_outputs(self._proto.graph, names)
         model = self._model
-        session = witness_sessions.open_session(
+        session = sessions.open_session(
             self._proto,
             self._device,
             self._libraries,
@@ -85,7 +84,7 @@ class InstrumentedModel:
             folder=None if isinstance(model, onnx.ModelProto) else Path(model).parent.absolute(),
         )
         selection = {output.name for output in session.get_outputs() if output.type in types}
-        outputs = witness_sessions.run_session(session, feeds, selection) if selection else {}
+        outputs = sessions.run_session(session, feeds, selection) if selection else {}
         # a sparse value is not an array
         return {name: value for name, value in outputs.items() if isinstance(value, np.ndarray)}
 
@@ -249,7 +248,6 @@ def blame(
     feeds: Feeds,
     *,
     device: Device | None = None,
-    accumulate: Accumulation = Accumulation.FLOAT,
     libraries: Libraries = (),
 ) -> Blame:
     """Run both models and compare all values of the main graph that exist in both, in chunks.
@@ -259,11 +257,11 @@ def blame(
     """
     where = device or sessions.best_device()
     with (
-        emulation.reference(original, sessions.reference(where), libraries) as float32,
-        emulated(rewritten, where, accumulate=accumulate) as runnable,
+        emulation.reference(original, where, libraries) as float32,
+        emulated(rewritten, where) as runnable,
     ):
         float32.session = None
-        before = InstrumentedModel(float32.model, sessions.reference(where), libraries)
+        before = InstrumentedModel(float32.model, where, libraries)
         after = InstrumentedModel(runnable, where, libraries)
         shared = _shared(before, after)
         differences = dict(_compare((name, value, value) for name, value in feeds.items()))
