@@ -328,10 +328,10 @@ def output_flag(default: str, *, takes_folder: bool = False) -> Flag:
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Common": ("output", "to", "io", "keep_io", "keep_full", "target", "data", "tolerance", "json_", "html"),
-    "What to print": ("why_cast", "against", "run"),
+    "What to print": ("why_cast", "show", "against", "run"),
     "The measurement": ("rounds", "warmup", "seconds", "tf32"),
     "Files": (
-        *("output", "in_place", "dry_run", "external_data", "json_", "html", "plots", "show"),
+        *("output", "in_place", "dry_run", "external_data", "json_", "html"),
         *("reports", "save_plan", "save_observed", "force"),
     ),
     "What becomes half": (
@@ -362,7 +362,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 
 _RARE = frozenset(
     (
-        *("external_data", "plots", "show", "save_plan", "save_observed", "plan"),
+        *("external_data", "save_plan", "save_observed", "plan"),
         *("list_", "op_type", "only", "only_op", "level", "gate", "opset", "observe", "executor"),
         *("seed", "samples", "custom_ops", "metric", "per_node"),
     )

@@ -21,7 +21,7 @@ from amp_rewrite.zoo import model_entries
 models_argument: Any = click.argument("model", nargs=-1, required=True, type=PATH, metavar="MODEL...")
 """One or more models, as `model`: a tuple of paths."""
 
-OF_ONE = ("save_plan", "json_", "html", "plots", "save_observed")
+OF_ONE = ("save_plan", "json_", "html", "save_observed")
 """Flags that name a file of one model."""
 
 

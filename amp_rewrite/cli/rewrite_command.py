@@ -114,7 +114,6 @@ calibration_flags = grouped(
     *("check", "certify", "metadata", "external_data"),
     steps={VERIFY: "the result is not compared with the model"},
     takes_samples=True,
-    shows=("placement", "latency"),
 )
 def rewrite(
     job: RewriteJob,
@@ -141,10 +140,6 @@ def rewrite(
     _refuse_observing(job, policy)
     if compiler is not None:
         _refuse_check(dry_run=dry_run)
-    latency = job.files.page.latency
-    if latency and (in_place or dry_run):
-        problem = "--show latency takes two models to time"
-        raise OptionError(problem, remedy="write the result to another file with -o")
     job = replace(
         job,
         is_compared=job.is_compared and not dry_run,
@@ -154,7 +149,7 @@ def rewrite(
     )
     with job.running(job.samples) as running_job:
         observed_job = replace(running_job, seen=calibration.seen(running_job))
-        show = carry_out(observed_job, policy, is_dry=dry_run, latency=latency)
+        show = carry_out(observed_job, policy, is_dry=dry_run)
     show()
 
 

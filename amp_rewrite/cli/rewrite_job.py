@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from amp_rewrite.cli.flag_builders import (
     verbose_flag,
     written_file,
 )
-from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
+from amp_rewrite.cli.html_page import html_flag
 from amp_rewrite.cli.input_flags import input_flags, naming_sizes, timeout_flag
 from amp_rewrite.cli.progress import counting, shown_progress, tell
 from amp_rewrite.coverage import counts
@@ -137,13 +137,13 @@ class JobFiles:
 
     report: Path | None
     plan: Path | None
-    page: ReportFiles
+    html: Path | None
     observed: Path | None = None
 
     @property
     def names(self) -> str:
         """The names of all files, for the user."""
-        files = (self.report, self.plan, self.page.html, self.page.plots, self.observed)
+        files = (self.report, self.plan, self.html, self.observed)
         return ", ".join(str(file) for file in files if file and file.name != STANDARD_OUTPUT.name)
 
 
@@ -409,16 +409,16 @@ VERIFY = "verify"
 _REQUIRED = ("half", VERIFY)
 
 
-def job_flags(save_plan: str, *result: str, shows: Sequence[str] = ("placement",), **settings: Any) -> Flag:
+def job_flags(save_plan: str, *result: str, **settings: Any) -> Flag:
     """Return a decorator that adds the flags of a rewrite to a command and passes it a RewriteJob in `job`.
 
-    `save_plan` is the help of that flag, and `shows` are the values of `--show`; the others are the arguments
-    of `decision_flags`.
+    `save_plan` is the help of that flag; the others are the arguments of `decision_flags`.
     """
     files = (
         output_flag("MODEL_fp16.onnx (or _bf16)", takes_folder=settings.get("takes_samples", False)),
         written_file("--save-plan", save_plan),
         json_flag("report"),
+        html_flag,
         require_flag(*(_REQUIRED if VERIFY in settings.get("steps", ()) else _REQUIRED[:1])),
         quiet_flag,
         verbose_flag,
@@ -429,7 +429,6 @@ def job_flags(save_plan: str, *result: str, shows: Sequence[str] = ("placement",
         input_flags,
         comparison_flags,
         timeout_flag,
-        report_flags(shows),
     )
 
     def decorate(command: Command) -> Command:
@@ -442,7 +441,6 @@ def job_flags(save_plan: str, *result: str, shows: Sequence[str] = ("placement",
             data: Data,
             comparing: ComparisonFlags,
             limit: TimeLimit,
-            report_files: ReportFiles,
             **arguments: Any,
         ) -> Any:
             job = RewriteJob(
@@ -454,7 +452,7 @@ def job_flags(save_plan: str, *result: str, shows: Sequence[str] = ("placement",
                 data=replace(data, ranges=asked.options.ranges, steps=comparing.steps),
                 comparing=comparing,
                 limit=limit,
-                files=JobFiles(own["json_"], own["save_plan"], report_files),
+                files=JobFiles(own["json_"], own["save_plan"], own["html"]),
                 output=own["output"],
                 needs_half="half" in own["require"],
                 required=VERIFY in own["require"],
