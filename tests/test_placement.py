@@ -10,7 +10,7 @@ from amp_rewrite import measure_placement
 from amp_rewrite.placement import opening, placement, saved_graph
 from amp_rewrite.placement.differences import compare_placements
 from amp_rewrite.placement.placement import CpuReason, OnCpu, Placement
-from amp_rewrite.running.latency import CPU
+from amp_rewrite.placement.profile import CPU
 from amp_rewrite.running.sessions import Device
 from tests import text
 from tests.test_cli import failure, run

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.placement import stub_libraries
+from amp_rewrite.placement import profile, stub_libraries
+from amp_rewrite.placement.profile import Profile
 from amp_rewrite.process import child_process
 from amp_rewrite.process.child_process import ChildProcess, CrashError
-from amp_rewrite.running import latency, sessions
-from amp_rewrite.running.latency import Profile
+from amp_rewrite.running import sessions
 from amp_rewrite.running.sessions import Device, Feeds, Libraries
 
 # The process that opens sessions: no stub library and no crash of onnxruntime reaches the user's process.
@@ -124,7 +124,7 @@ def _ran(session: Any, feeds: Feeds) -> Answer:
         sessions.run_session(session, feeds)
     except AmpRewriteError as error:
         return Answer(failed=error.problem)
-    return Answer(profile=latency.read(Path(session.end_profiling())))
+    return Answer(profile=profile.read(Path(session.end_profiling())))
 
 
 def serve(*, stubs: bool) -> None:

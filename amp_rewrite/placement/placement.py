@@ -14,9 +14,9 @@ import onnx
 from amp_rewrite.model import proto_traversal
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.placement import saved_graph
+from amp_rewrite.placement.profile import CPU, Profile
 from amp_rewrite.placement.saved_graph import COPIES, FULL, HALVES, Executed
 from amp_rewrite.rewriting import records
-from amp_rewrite.running.latency import CPU, Profile
 
 # onnxruntime's verbose log -> the provider of each node, and the reasons for nodes on the CPU.
 
