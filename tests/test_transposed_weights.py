@@ -11,12 +11,11 @@ import onnx_ir as ir
 import pytest
 
 from amp_rewrite import analyze, rewrite
-from amp_rewrite.placement.differences import compare_placements
 from amp_rewrite.policy.options import Options, Pins
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.preparing.transposed_weights import reshaped
 from tests import text
-from tests.cuda_sessions import cuda_placer, marks
+from tests.cuda_sessions import cuda_placer, marks, worsened
 from tests.sessions import Runtime
 
 SIZES = "2345"
@@ -381,7 +380,7 @@ def test_every_order_loads_on_cuda(place, order, side, half):
     """With no node more than float32 has, but the Casts at both ends; some Transposes are absorbed."""
     before = text.model(turned(order, side, half=half))
     original, result = place(before), place(rewrite(before, Options(half=half)).model)
-    assert (result.refused, compare_placements(original, result).worse) == ("", ())
+    assert (result.refused, worsened(original, result)) == ("", [])
     assert result.nodes <= original.nodes + 2
 
 

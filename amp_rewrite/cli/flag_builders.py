@@ -328,7 +328,7 @@ def output_flag(default: str, *, takes_folder: bool = False) -> Flag:
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Common": ("output", "to", "io", "keep_io", "keep_full", "target", "data", "tolerance", "json_", "html"),
-    "What to print": ("why_cast", "show", "against", "run"),
+    "What to print": ("why_cast", "show", "run"),
     "The measurement": ("rounds", "warmup", "seconds", "tf32"),
     "Files": (
         *("output", "in_place", "dry_run", "external_data", "json_", "html"),
