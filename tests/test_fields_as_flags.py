@@ -38,7 +38,7 @@ CORE = ("analysis", "colouring", "model", "numerics", "onnx_types", "policy", "r
 LIBRARY = [
     path
     for path in sorted(PACKAGE.rglob("*.py"))
-    if path.relative_to(PACKAGE).parts[0] not in ("cli", "zoo")  # which runs the command
+    if path.relative_to(PACKAGE).parts[0] not in ("cli", "many.py")  # which runs the command
     and path.relative_to(PACKAGE).as_posix() not in SUGGESTS
 ]
 

@@ -15,8 +15,6 @@ from amp_rewrite import demo
 from amp_rewrite.cli import main
 from amp_rewrite.explaining.sentences import chain
 from amp_rewrite.pipeline import analyze
-from amp_rewrite.zoo import index_page
-from amp_rewrite.zoo.row import Row, Status
 from benchmarks.graphs import Transformer
 from tests.sampling import every
 from tests.text import DOWNSTREAM, model
@@ -488,26 +486,6 @@ def test_a_rewritten_model_explains_itself(browser, tmp_path):
         shown.find("score_scale")
         assert "tensor cores" in shown.details()  # of the product at the end of its chain
         assert shown.complaints == []
-
-
-def test_the_page_of_many_models_looks_like_a_report(browser, demo_report, tmp_path):
-    """The same colours and letters, a bar for the share of half, and nothing to load or run."""
-    rows = [Row("good", "good.onnx", Status.CLOSE, half=0.75), Row("far", "far.onnx", Status.FAR, "why")]
-    page, shown = tmp_path / "index.html", browser.new_page(color_scheme="dark")
-    page.write_text(index_page.render(rows, {"PASS": 1, "FAIL": 1}), encoding="utf-8")
-    complaints = []
-    shown.on("console", lambda message: complaints.append(message.text))
-    styles = "e => { const {color, fontFamily} = getComputedStyle(e); return [color, fontFamily]; }"
-    shown.goto(page.as_uri())
-    found = [shown.eval_on_selector(each, styles) for each in ("body", "h1", ".verdict.good")]
-    assert shown.eval_on_selector("td.bad", styles)[0] != shown.eval_on_selector("td.good", styles)[0]
-    whole, half = (each.bounding_box()["width"] for each in shown.query_selector_all(".models rect"))
-    assert half == pytest.approx(0.75 * whole, rel=0.02)
-    assert complaints == []
-    shown.close()
-    with Shown(browser, demo_report, "dark") as report:
-        alike = [report.page.eval_on_selector(each, styles) for each in ("body", "h1", ".verdict.good")]
-    assert found == alike
 
 
 def test_the_graph_can_be_saved_as_svg(browser, demo_report):

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -235,23 +234,17 @@ def executor_flag(what: str) -> Flag:
     return click.option(
         "--executor",
         metavar="WHERE",
-        help=f"{what}: processes:N of this machine, or the workers of a Dask scheduler, dask://HOST:PORT.",
+        help=f"{what}: the workers of a Dask scheduler, dask://HOST:PORT.",
     )
 
 
 @contextlib.contextmanager
-def opened(
-    where: str | None, here: Callable[[int], AbstractContextManager[Executor]] | None = None
-) -> Generator[Executor | None]:
-    """Yield the executor of that name, or None; `here` opens one for a number of processes in its own way.
-
-    Raises as `executors.named` and `ExecutorName.opened`.
-    """
+def opened(where: str | None) -> Generator[Executor | None]:
+    """Yield the executor of that name, or None; raise as `executors.named`."""
     if where is None:
         yield None
         return
-    name = executors.named(where, "--executor")
-    with here(name.processes) if here and name.processes else name.opened() as executor:
+    with executors.named(where, "--executor") as executor:
         yield executor
 
 

@@ -60,7 +60,6 @@ STAGES = {
     "restore": "restoring float32",
     "measure": "measuring latencies",
     "compile": "compiling the result",
-    "zoo": "rewriting the models",
 }
 """The stages of a run, in words."""
 

@@ -31,7 +31,7 @@ from amp_rewrite.tuning.repair import ObservePolicy
 
 _FLAGS = (
     written_file("--save-observed", "Write the ranges that --calibrate saw, as JSON for --calibrate."),
-    executor_flag("What runs the samples of --calibrate"),
+    executor_flag("What runs several models, or the samples of --calibrate"),
 )
 
 
