@@ -37,7 +37,7 @@ def test_the_story(model):
     """The stages come in the order of the design, each is timed, and progress hears of each."""
     told = []
     report = rewrite(model, progress=told.append).report
-    assert told == [*BEFORE, "edit", "tidy", "annotate", "write", "prove", "check"]
+    assert told == [*BEFORE, "edit", "annotate", "write", "prove", "check"]
     assert [stage for stage, _ in report.seconds] == told
     assert all(seconds >= 0 for _, seconds in report.seconds)
 

@@ -29,28 +29,31 @@ from amp_rewrite.preparing.form_changes import FormChange
 # Casts from float32 to float32 are bypassed, and every CastLike of a known type becomes a Cast.
 
 
-def bypass_casts(model: ir.Model, types: Types) -> None:
-    """Remove Casts from float32 to float32, which some exporters write, and which block fusions.
+def bypass_casts(nodes: Iterable[ir.Node], types: Types, dtype: ir.DataType = ir.DataType.FLOAT) -> int:
+    """Remove Casts from a type to itself among these nodes, and return their number.
+
+    Some exporters write those of float32, which block fusions; a rewrite leaves those of half where a model
+    is half in part.
 
     One that produces an output of the model or of a body stays.
     """
     sources: dict[ir.Value, ir.Value] = {}
-    nodes = [*_idle(model, types)]
-    for node in nodes:
+    idle = [*_idle(nodes, types, ir.TensorType(dtype))]
+    for node in idle:
         value = node.inputs[0]
         assert value is not None, "an idle Cast reads something"
         sources[node.outputs[0]] = sources.get(value, value)  # in a chain of Casts, the first operand
     graph_edits.replace_uses(sources)
-    graph_edits.remove(nodes)
+    graph_edits.remove(idle)
+    return len(idle)
 
 
-def _idle(model: ir.Model, types: Types) -> Iterator[ir.Node]:
-    float32 = ir.TensorType(ir.DataType.FLOAT)
-    for node in traversal.every_node(model.graph):
+def _idle(nodes: Iterable[ir.Node], types: Types, kind: ir.TensorType) -> Iterator[ir.Node]:
+    for node in nodes:
         if node.op_type != "Cast" or node.domain or node.inputs[0] is None:
             continue
         output = node.outputs[0]
-        if not output.is_graph_output() and types.get(node.inputs[0]) == float32 == types.get(output):
+        if not output.is_graph_output() and types.get(node.inputs[0]) == kind == types.get(output):
             yield node
 
 
@@ -107,7 +110,7 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
         changes += norms_and_clips.rewrite_clips(model, form)
     types = shape_inference.types(model)
     if "Cast" in operators:
-        bypass_casts(model, types)
+        bypass_casts(traversal.every_node(model.graph), types)
     value_shapes.infer_shapes(model, types)
     if "Transpose" in operators and form.target.is_onnxruntime:
         changes += transposed_weights.raise_ranks(model, types)
@@ -155,7 +158,7 @@ def _settle_casts(model: ir.Model) -> None:
     """Remove the CastLikes between constants and their consumers."""
     types = shape_inference.types(model)
     write_cast_likes(model, types)
-    bypass_casts(model, types)
+    bypass_casts(traversal.every_node(model.graph), types)
 
 
 def _settle_functions(model: ir.Model, form: Form) -> tuple[str, ...]:

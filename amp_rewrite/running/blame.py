@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from amp_rewrite.analysis import unit_building
 from amp_rewrite.colouring import pin_patterns
-from amp_rewrite.model import inlining, loading, serialization
+from amp_rewrite.model import inlining, loading, serialization, traversal
 from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.policy import node_patterns
@@ -283,7 +283,7 @@ def pins(original: Runnable, blamed: Iterable[NodeError]) -> tuple[str, ...]:
     model = loading.load(original).model
     inlining.inline(model)
     types = shape_inference.types(model)
-    preparing.bypass_casts(model, types)
+    preparing.bypass_casts(traversal.every_node(model.graph), types)
     names = pin_patterns.pinnable(unit_building.build(model, types))
     node_names = dict.fromkeys(name for error in blamed for name in error.to_keep(names))
     return tuple(node_patterns.pattern_for(name, names) for name in node_names)
