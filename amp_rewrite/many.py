@@ -141,10 +141,12 @@ def _text(line: Line) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The line of a model, and what its process printed on standard output and standard error."""
+    """The line of a model, and what its process printed on standard output and standard error; None for one
+    that was done before.
+    """
 
     line: Line
-    printed: tuple[str, str] = ("", "")
+    printed: tuple[str, str] | None = None
 
 
 def run(job: Job, of: Line, start: Path) -> Ended:

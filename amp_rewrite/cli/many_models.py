@@ -114,11 +114,11 @@ def _flags(ctx: click.Context, paths: Sequence[Path]) -> tuple[str, ...]:
 
 def _print(console: Console, ended: Ended) -> None:
     console.print(Styled(ended.line["model"], "bold"))
-    out, err = ended.printed
-    if (out, err) == ("", "") and ended.line["report"] is not None:
+    if ended.printed is None:
         console.print(f"done before: {ended.line['result']}")
-    click.echo(out, nl=False)
-    click.echo(err, nl=False, err=True)
+    for text, where in zip(ended.printed or (), (Console(), Console(stderr=True)), strict=False):
+        for line in text.splitlines():
+            where.whole(line)
 
 
 def _folder(ctx: click.Context, paths: Sequence[Path]) -> Path | None:
