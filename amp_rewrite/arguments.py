@@ -18,7 +18,7 @@ from typing import Any, TypeGuard, TypeVar
 import numpy as np
 
 from amp_rewrite.errors import OptionError
-from amp_rewrite.text import nearest
+from amp_rewrite.text import nearest, understood
 
 T = TypeVar("T")
 E = TypeVar("E", bound=enum.Enum)
@@ -86,11 +86,12 @@ def named(name: str, value: T | str, kind: type[T], choices: Mapping[str, T], re
     if isinstance(value, kind):
         return value
     by_name = {key.lower(): choice for key, choice in choices.items()}
-    if not isinstance(value, str) or value.lower() not in by_name:
+    known = understood(value.lower(), by_name) if isinstance(value, str) else ""
+    if known not in by_name:
         near = nearest(value.lower(), by_name) if isinstance(value, str) else None
         hint = f"did you mean {near}?" if near else remedy
         raise refused(name, f"{describe(value)} is not one of {', '.join(by_name)}", hint)
-    return by_name[value.lower()]
+    return by_name[known]
 
 
 def flag(name: str, value: object) -> bool:

@@ -9,7 +9,7 @@
     ├── FeedError             the inputs given for a run do not fit the model
     │   └── RunError          onnxruntime's run on them failed
     ├── TimeLimitError        running models took longer than allowed
-    ├── ThreadError           the system starts no thread for a run
+    ├── ResourceError         the system gives no memory or no thread for a run
     ├── WorkerError           a worker of an executor ended before its work was done
     ├── OutputError           the result cannot be written
     ├── CertificateError      the result is not proved to be the model, and is not written
@@ -177,14 +177,20 @@ class TimeLimitError(AmpRewriteError):
     """
 
 
-class ThreadError(AmpRewriteError):
-    """The system does not start another thread, on which a model would run.
+class ResourceError(AmpRewriteError):
+    """The system gives no more memory, or no further thread, to a run of a model.
 
     Examples:
-        >>> from amp_rewrite.errors import ThreadError
-        >>> str(ThreadError("no further thread can be started"))
-        'no further thread can be started'
+        >>> from amp_rewrite.errors import ResourceError
+        >>> str(ResourceError("no further thread can be started"))
+        'no further thread can be started; allow this process more memory and more threads (ulimit -v, ...'
     """
+
+    def __init__(self, problem: str, *, where: str | Path = "") -> None:
+        super().__init__(problem, where=where, remedy=_MORE)
+
+
+_MORE = "allow this process more memory and more threads (ulimit -v, ulimit -u), or give smaller inputs"
 
 
 class WorkerError(AmpRewriteError):
@@ -230,7 +236,8 @@ class EngineError(AmpRewriteError):
 
 
 class MissingPackageError(AmpRewriteError):
-    """An optional package is needed: `package`, which is of the extra `extra` of amp-rewrite.
+    """An optional package is needed: `package`, which is of the extra `extra` of amp-rewrite; `instead` says
+    where to install it if not here, and what does without.
 
     Examples:
         >>> from amp_rewrite.errors import MissingPackageError
@@ -238,10 +245,10 @@ class MissingPackageError(AmpRewriteError):
         'a comparison needs the package onnxruntime; install it with: pip install onnxruntime'
     """
 
-    def __init__(self, package: str, *, extra: str, purpose: str) -> None:
+    def __init__(self, package: str, *, extra: str, purpose: str, instead: str = "") -> None:
         self.package = package
         self.extra = extra
         super().__init__(
             f"{purpose} needs the package {package}",
-            remedy=f"install it with: pip install {package}",
+            remedy=f"install it {instead}" if instead else f"install it with: pip install {package}",
         )

@@ -31,11 +31,10 @@ from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.colouring import classification, paying, rules
 from amp_rewrite.colouring.paying import Priced
 from amp_rewrite.costs import flop_count
-from amp_rewrite.errors import ModelError
+from amp_rewrite.errors import CertificateError
 from amp_rewrite.explaining import causes, sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
-from amp_rewrite.model import inlining, loading, output_paths, serialization, states, writing
-from amp_rewrite.numerics.half import HALF_TYPES
+from amp_rewrite.model import loading, output_paths, serialization, writing
 from amp_rewrite.onnx_facts import declared_types
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.options import IOTypes, Options
@@ -139,6 +138,7 @@ class RewriteArguments(TypedDict, total=False):
 
     output: str | os.PathLike[str] | None
     in_place: bool
+    force: bool
     replay: plan_files.SavedPlan | None
     observed: Seen | None
     imprecise_outputs: Faint | None
@@ -171,6 +171,7 @@ def rewrite(
     *,
     output: str | os.PathLike[str] | None = None,
     in_place: bool = False,
+    force: bool = False,
     replay: plan_files.SavedPlan | None = None,
     observed: Seen | None = None,
     imprecise_outputs: Faint | None = None,
@@ -182,13 +183,14 @@ def rewrite(
 
     `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, and the
     result is of the same kind. A path is written to `output`, or to `<name>_fp16.onnx` (`_bf16`) beside it;
-    over the input itself only with `in_place`. A model that is half already and stays unchanged is copied to
+    over the input itself only with `in_place`, and over a file that amp-rewrite did not write only with
+    `force`. A model that is half already and stays unchanged is copied to
     `output` only; without one, the result is its own path. `replay`, `observed`, `imprecise_outputs` and
     `transform` decide as in `analyze`; `on_plan` gets the analysis after all decisions, before the first
     edit. `progress` is called with the name of each stage as it begins.
     Raises ModelError, ListError, OptionError, PlanError and OutputError, MissingPackageError for a
     graphsurgeon graph without graphsurgeon, and with `Options.certify` CertificateError for a result that is
-    not proved, which is then not written.
+    not proved, which is then not written. One with rescaled values is made again without, with a warning.
 
     Examples:
         >>> from amp_rewrite import Options, rewrite
@@ -203,7 +205,7 @@ def rewrite(
     arguments.function("on_plan", on_plan)
     arguments.function("progress", progress)
     options = _resolve_options(options, replay)
-    target = output_paths.choose(source, output, options, in_place=in_place)
+    target = output_paths.choose(source, output, options, in_place=in_place, force=force)
     timed = Stopwatch(progress)
     if options.check:
         worker.start()
@@ -233,20 +235,37 @@ def rewrite(
             with timed.stage("annotate"):
                 warnings = _annotate(analysis, casts)
         proof = result_checks.Proof(source, analysis.options.op_types, timed) if options.certify else None
-        with writing.transaction(target) as staged:
-            with timed.stage("write"):
-                result = writing.write_result(
-                    source,
-                    analysis.loaded,
-                    target,
-                    changed=changed,
-                    external_data=options.external_data,
-                    proof=proof,
-                    count=count_of(progress),
-                )
-            with timed.stage("check"):
-                validity = _check(analysis, source, result) if changed else result_checks.Validity()
-            output_model = staged.commit(result.model)
+        try:
+            with writing.transaction(target) as staged:
+                with timed.stage("write"):
+                    result = writing.write_result(
+                        source,
+                        analysis.loaded,
+                        target,
+                        changed=changed,
+                        external_data=options.external_data,
+                        proof=proof,
+                        count=count_of(progress),
+                    )
+                with timed.stage("check"):
+                    validity = _check(analysis, source, result) if changed else result_checks.Validity()
+                output_model = staged.commit(result.model)
+        except CertificateError as error:
+            if analysis.plan.rescaled is None or replay is not None:
+                raise
+            again = rewrite(
+                source,
+                replace(options, rescale=False),
+                output=output,
+                in_place=in_place,
+                observed=observed,
+                imprecise_outputs=imprecise_outputs,
+                transform=transform,
+                on_plan=on_plan,
+                progress=progress,
+            )
+            problem = f"nothing is stored times powers of two: {error.problem}"
+            return replace(again, report=replace(again.report, warnings=(problem, *again.report.warnings)))
     report = replace(
         analysis.report(),
         changed=changed,
@@ -283,7 +302,7 @@ def _decide(
     warnings = list(_purpose_warnings(model)) if transform is None else []
     with timed.stage("widen"):
         if widened_model.has_half(model):
-            warnings += _widen_other_halves(source, model, options)
+            warnings += widened_model.widen_others(source, model, options)
     loaded = replace(loaded, warnings=(*loaded.warnings, *warnings))
     if transform is not None:
         with timed.stage("insert"):
@@ -350,7 +369,7 @@ def _choose(
         painting = (
             replay.painting(graph, entries)
             if replay is not None
-            else rules.paint(graph, entries, follow=options.follow, level=options.level)
+            else rules.paint(graph, entries, follow=options.follows, level=options.level)
         )
     with timed.stage("predict"):
         unpruned: Collection[int] = ()
@@ -375,7 +394,7 @@ def _rescale(
         if len(findings) == len(facts.findings) and not is_faint:
             return choice
         entries = classification.classify(facts.graph, findings, options, facts.freed)
-        blind = rules.paint(facts.graph, entries, follow=options.follow, level=options.level)
+        blind = rules.paint(facts.graph, entries, follow=options.follows, level=options.level)
         demand = demands.find(facts, blind, painting, choice.observed).without(options.unscaled)
 
     def rescale(unscaled: Collection[str] = ()) -> tuple[_Choice, Applied | None]:
@@ -431,26 +450,6 @@ def _purpose_warnings(model: ir.Model) -> Iterator[str]:
     """Yield a warning for a train step, which its metadata describe."""
     if any(key.startswith(annotations.TRAINING) for key in model.metadata_props):
         yield "its metadata describe a train step, which needs a loss scale: `amp-rewrite train` inserts it"
-
-
-def _widen_other_halves(source: loading.ModelSource, model: ir.Model, options: Options) -> Iterator[str]:
-    """Widen values of the other half type to float32, so that the other stages handle the model as any
-    float32 model. Inputs and outputs that keep their types are exempt. Yield a warning where there are any.
-
-    Raises ModelError where the types of half values contradict each other.
-    """
-    if not options.keep_functions:
-        inlining.inline(model)
-    if conflict := element_types.find(model):
-        where = Path(source) if isinstance(source, (str, os.PathLike)) else "the given model"
-        restore = f"amp-rewrite restore {where}" if isinstance(where, Path) else "amp_rewrite.restore(model)"
-        raise ModelError(f"is not a valid model: {conflict}", where=where, remedy=f"mend it first: {restore}")
-    others = HALF_TYPES - {options.half.dtype}
-    if widened_model.has_half(model, others):
-        borders = states.borders(model.graph, element_types.infer(model))
-        kept_io = None if options.io is IOTypes.KEEP else borders.names - states.half_names(borders, options)
-        widened_model.widen(model, others, kept_io=kept_io)
-        yield f"the model was half before: {options.half.name} rounds what another type has rounded"
 
 
 def _find_obstacle(analysis: Analysis) -> Obstacle | None:

@@ -61,13 +61,27 @@ _ELLIPSIS = "..."
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 node`, `2 nodes`, `3 launches`."""
-    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{count:,} {noun}{ending}"
+    """`1 node`, `2 nodes`, `3 launches`, `4 copies`."""
+    several = f"{noun[:-1]}ies" if noun.endswith("py") else f"{noun}{'es' if noun.endswith('ch') else 's'}"
+    return f"{count:,} {noun if count == 1 else several}"
 
 
-_HALVES = {"fp16": "float16", "f16": "float16", "half": "float16", "bf16": "bfloat16", "bfp16": "bfloat16"}
-"""Other names of the half types."""
+_MEANINGS = {
+    **dict.fromkeys(("fp16", "f16", "half"), ("float16",)),
+    **dict.fromkeys(("bf16", "bfp16"), ("bfloat16",)),
+    **dict.fromkeys(("fp32", "f32", "float", "full"), ("float32",)),
+    "trt": ("tensorrt",),
+    **dict.fromkeys(("cuda", "gpu", "ort", "onnxruntime"), ("onnxruntime-cuda", "cuda")),
+    **dict.fromkeys(("web", "webgpu"), ("onnxruntime-webgpu", "webgpu")),
+}
+"""What other names of types, targets and providers mean."""
+
+
+def understood(word: str, candidates: Iterable[str]) -> str:
+    """Return the candidate of which `word` is another name, else the word."""
+    names = set(candidates)
+    return next((name for name in (word, *_MEANINGS.get(word, ())) if name in names), word)
+
 
 _CUTOFF = 0.8
 """The similarity (difflib's ratio) from which a word counts as a misspelling of another."""
@@ -76,8 +90,8 @@ _CUTOFF = 0.8
 def nearest(word: str, candidates: Iterable[str]) -> str | None:
     """Return the candidate of which `word` is an alias, a misspelling or an unambiguous prefix; else None."""
     names = list(candidates)
-    if _HALVES.get(word) in names:
-        return _HALVES[word]
+    if (name := understood(word, names)) in names:
+        return name
     close = difflib.get_close_matches(word, names, n=1, cutoff=_CUTOFF)
     longer = [name for name in names if word and name.startswith(word)]
     return close[0] if close else longer[0] if len(longer) == 1 else None

@@ -17,7 +17,7 @@ from amp_rewrite.bounds.bound import UNKNOWN, Bound
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model import serialization
 from amp_rewrite.policy.options import Options
-from amp_rewrite.running.blame import InstrumentedModel
+from amp_rewrite.running.instrumented_model import InstrumentedModel
 from amp_rewrite.running.sessions import Device
 
 SHARED = Path(__file__).parents[2] / "shared" / "models"

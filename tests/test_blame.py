@@ -15,8 +15,7 @@ from amp_rewrite.policy.options import Level, Options, Pins
 pytest.importorskip("onnxruntime")
 from amp_rewrite.console import Console
 from amp_rewrite.reporting import terminal, verdict_text
-from amp_rewrite.running import blame as blaming
-from amp_rewrite.running import sessions, verification
+from amp_rewrite.running import instrumented_model, sessions, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
 from tests import text
@@ -229,14 +228,14 @@ def _opened(monkeypatch, feeds, length):
 
 def test_chunks_of_small_values_grow(monkeypatch):
     """While values are small, chunks double, so that a long graph takes few sessions."""
-    monkeypatch.setattr(blaming, "CHUNK", 1)
+    monkeypatch.setattr(instrumented_model, "CHUNK", 1)
     assert _opened(monkeypatch, {"v0": X["x"]}, 31) == 2 * 5
 
 
 def test_chunks_of_large_values_do_not_grow(monkeypatch):
     """After a chunk that takes much memory, the next is not larger."""
-    monkeypatch.setattr(blaming, "CHUNK", 1)
-    monkeypatch.setattr(blaming, "SMALL", 1)
+    monkeypatch.setattr(instrumented_model, "CHUNK", 1)
+    monkeypatch.setattr(instrumented_model, "SMALL", 1)
     assert _opened(monkeypatch, {"v0": X["x"]}, 7) == 2 * 7
 
 
@@ -283,10 +282,10 @@ def test_external_data_of_a_body_is_found(tmp_path):
 def test_the_names_of_values_are_gathered_once(monkeypatch):
     """Not for every value again: of thousands of nodes that took minutes."""
     gathered = []
-    names = blaming.InstrumentedModel.value_names
+    names = instrumented_model.InstrumentedModel.value_names
     assert names.fget is not None
     counting = property(lambda self: gathered.append(self) or names.fget(self))
-    monkeypatch.setattr(blaming.InstrumentedModel, "value_names", counting)
+    monkeypatch.setattr(instrumented_model.InstrumentedModel, "value_names", counting)
     assert blamed(model(SQUARE), X).worst is not None
     assert len(gathered) == 2
 
@@ -307,8 +306,12 @@ def router(*scores):
 
 def test_a_choice_between_close_values_is_named():
     """No node before it is wrong: half cannot tell these numbers from each other."""
-    before, sample = router(1000.1, 1000.2, 1000.15)
-    choice = blamed(before, sample, Options()).choice
-    assert (choice.node, choice.operator, choice.rows, choice.of) == ("router", "TopK", 3, 4)
-    assert "first to choose otherwise: TopK 'router', in 3 of 4 rows, between" in printed(before, sample)
+    choice = blamed(*router(1000.1, 1000.2, 1000.15), Options()).choice
+    assert (choice.node, choice.operator, choice.places, choice.of) == ("router", "TopK", 6, 8)
     assert blamed(*router(1, 2, 3), Options()).choice is None
+
+
+def test_a_choice_between_values_that_are_not_close_is_printed():
+    """The verdict fails, and it says how far apart they are."""
+    said = "first to select otherwise: TopK 'router', at 6 of 8 places, between values at most 1.0e+04 apart"
+    assert said in printed(*router(70000, 80000, 75000))

@@ -15,7 +15,7 @@ from amp_rewrite import Observed
 from amp_rewrite.analysis.observed import NOTHING, Extremes
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.running import observation
-from amp_rewrite.running.blame import InstrumentedModel
+from amp_rewrite.running.instrumented_model import InstrumentedModel
 from amp_rewrite.running.sessions import Device
 from tests import text
 from tests.random_models import feeds, models

@@ -96,16 +96,17 @@ LICENCES = """
         | not proved
 
 (float[2] x) => (y) { i = Identity (x) j = Identity (i) y = Neg (j) }
-    two Identities | i = Identity (x) j = Identity (i) -> ; (j) -> (x) | proved: identity 2
+    two Identities | i = Identity (x) j = Identity (i) -> ; (j) -> (x) | not proved
 
 (float[2] x) => (y) { i = Exp (x) y = Identity (i) }
-    an Identity alone | i = Exp (x) y = Identity (i) -> y = Exp (x) | proved: identity 1
+    an Identity alone | i = Exp (x) y = Identity (i) -> y = Exp (x) | not proved
     an Identity of something else
         | y = Identity -> y = Neg | i = Exp (x) y = Neg (i) -> y = Exp (x) | not proved
 
 12: (float[1,1,4,4] x) => (y) { y, i = MaxPool <kernel_shape = [2, 2]> (x) }
-    an output               |           | y, i -> y     | proved: unused output 1
-    the name of an output   |           | y, i -> y, "" | proved: unused output 1
+    an output               |             | y, i -> y       | not proved
+    the name of an output   |             | y, i -> y, ""   | not proved
+    an output without one   | y, i -> y,"" | y,"" -> y | proved: 1 nodes
     an output that was none | y, i -> y | y = -> y, i = | not proved
 
 12: (float[2,2,3] x) => (y) <float[2] s = {1, 1}, float[2] b = {0, 0}> {

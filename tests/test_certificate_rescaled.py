@@ -79,11 +79,6 @@ PROVED = {
         f"{M} n = Mul (m, h) [[y|u]] = Mul (n, h) {UP}",
         2,
     ),
-    "an Identity between products": (
-        f"{W}, float h = {{0.5}}, {K}",
-        f"{M} [[i = Identity (m)|]] [[y|u]] = Mul ([[i|m]], h) {UP}",
-        2,
-    ),
     "a square": (
         f"{W}, float two = {{2}}, float k = {{16}}",
         f"{M} [[y = Mul (m, m)|u = Pow (m, two)]] {UP}",
@@ -187,6 +182,17 @@ PROVED = {
         u = LayerNormalization <epsilon = 0.01[/16]> (m, g) }},
         else_branch = e () => (v) {{ v = Identity (x) }}>""",
         2,
+    ),
+    "whether it is 0": (
+        f"{W}",
+        f"{M} c = Cast <to = 9> (m) n = Not (c) y = Cast <to = 1> (n)",
+        1,
+    ),
+    "the largest of what is scattered": (
+        f"{W}, int64[2,4] at = {{0, 0, 0, 1, 1, 1, 1, 1}}, {K}",
+        f'{M} n = Neg (m) [[y|u]] = ScatterElements <reduction = "max"> (n, at, m) {UP}',
+        2,
+        18,
     ),
     "a BatchNormalization": (
         f"{W}, float[4] s = {{1, 2, 3, 4}}, float[4] b = {{1[/4], 2[/4], 3[/4], 4[/4]}}, {K}",
@@ -346,8 +352,8 @@ def output(model):
 @pytest.mark.parametrize("case", PROVED)
 def test_what_cancels_is_proved(case):
     """In float32, where the output has the same bits, and in half, whose other licences hold as well."""
-    *texts, count = PROVED[case]
-    original, result = pair(*texts)
+    stored, nodes, count, *opset = PROVED[case]
+    original, result = pair(stored, nodes, *opset)
     found = certify(original, result)
     assert found.proved, found
     assert found.licences[Licence.RESCALED] == count
@@ -366,6 +372,28 @@ def test_what_does_not_cancel_is_refused(case):
     found = certify(*pair(*texts))
     assert not found.proved
     assert found.problem.startswith(problem), found
+
+
+BOUNDS = (
+    "D = Clip (V, e)",
+    "D = Max (e, V)",
+    "D = Add (V, e)",
+    "s = Max (V, e) t = Sum (V, e) D = Sub (t, s)",
+)
+
+
+@pytest.mark.parametrize("nodes", BOUNDS)
+@pytest.mark.parametrize(("exponent", "is_right"), [(1, True), (12, True), (-12, True), (-20, False)])
+def test_a_bound_that_half_lifts_has_the_exponent_of_its_data(nodes, exponent, is_right):
+    """1e-12 is the least number of half at each exponent from -16 on."""
+    before = nodes.replace("V", "x").replace("D", "y")
+    after = nodes.replace("V", "m").replace("D", "u")
+    after = f"h = Mul (x, k) m = Cast <to = 10> (h) {after} f = Cast <to = 1> (u) y = Mul (f, l)"
+    powers = f"float k = {{{2.0**-exponent!r}}}, float l = {{{2.0**exponent!r}}}"
+    original, _ = pair(f"{powers}, float e = {{1e-12}}", before)
+    result, _ = pair(f"{powers}, float16 e = {{1}}", after)
+    found = certify(original, result)
+    assert found.proved == is_right, found
 
 
 def test_weights_that_a_norm_went_into_are_rescaled():

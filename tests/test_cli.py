@@ -13,6 +13,7 @@ from onnx import parser
 
 from amp_rewrite import pipeline
 from amp_rewrite.errors import MissingPackageError
+from amp_rewrite.text import plural
 from tests import text
 from tests.commands import failure, run
 from tests.text import FUNCTIONS
@@ -81,10 +82,23 @@ def test_the_summary_says_what_was_done(model):
 
 SHORT = r"""output +error +limit +verdict
 probabilities  3.6e-04  1e-02  PASS *
-PASS  \S+/demo_fp16.onnx  106.9 -> 60.9 kB, over 99% of FLOPs in float16, largest error 3.6e-04 \(limit.*\)
+PASS  \S+/demo_fp16.onnx  106.9 -> 61.0 kB, over 99% of FLOPs in float16, largest error 3.6e-04 \(limit.*\)
       about 1.1 times as fast as float32 on an H200 \(predicted at 64x3x32x32, open sizes count as 64\)
 next  amp-rewrite explain \S+/demo.onnx   # why nodes stay float32
 """
+MOSTLY = """g (float[N,64] x) => (float[N,64] y) <float[64,64] u, float[64,64] v, float[64,64] w> {
+    [a] a = MatMul (x, u) [b] b = MatMul (a, v) [c] y = MatMul (b, w) }"""
+
+
+@pytest.mark.parametrize(("kept", "said"), [(("a", "b"), True), (("a",), False)])
+def test_a_result_that_is_mostly_float32_says_so(tmp_path, kept, said):
+    """A PASS is good news of the error; what little is half stands in the same line."""
+    onnx.save(text.model(MOSTLY), tmp_path / "m.onnx")
+    done = run(tmp_path / "m.onnx", "--tolerance=error=0.5", *(f"--keep-full={name}" for name in kept))
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("PASS"))
+    assert ("mostly float32: 33% of FLOPs in float16" in line) == said, line
+
+
 OWN_WORDS = "unit licence island kind paint freed floor witness seen denied tied".split()
 
 
@@ -307,17 +321,27 @@ def test_a_model_that_was_optimised_for_a_cpu_is_warned_of(model):
     assert "ORT_ENABLE_EXTENDED" in told
 
 
-def test_weights_that_are_inputs_are_warned_of(model):
-    """From IR version 4 on, where callers may override them; not one of three, which is a default."""
+def test_inputs_with_a_default_become_constant(model):
+    """From IR version 4 on, where callers may override them: one line counts them, and a flag keeps them."""
     square, row = f"float[4,4] v = {{{', '.join('1' * 16)}}}", "float[4] c = {1, 2, 3, 4}"
     nodes = "{ a = MatMul (x, v) b = MatMul (a, w) y = Add (b, c) }"
     inputs = {"v": "float[4,4] v", "w": "float[4,4] w", "c": "float[4] c"}
-    for ir_version, given, is_told in ((8, "vwc", True), (8, "c", False), (3, "vwc", False)):
+    for ir_version, given, flags, count in (
+        (8, "vwc", "", 3),
+        (8, "c", "", 1),
+        (8, "vwc", "--keep-overridable", 0),
+        (3, "vwc", "", 0),
+    ):
         shown = "".join(f", {inputs[name]}" for name in given)
         text = f"""<ir_version: {ir_version}, opset_import: ["": 9]> g (float[2,4] x{shown}) => (float[2,4] y)
             <{square}, {square.replace("v", "w")}, {row}> {nodes}"""
         onnx.save(parser.parse_model(text), model)
-        assert ("weights are inputs as well" in run(model, "--skip=verify").output) is is_told
+        told = run(model, "-o", model.with_stem("made"), "--force", *flags.split()).output
+        assert (f"{plural(count, 'input')} with a default became constant" in told) is bool(count)
+        assert "PASS" in told
+        made = onnx.load(model.with_stem("made")).graph
+        assert len(made.input) == 1 + len(given) - count
+        assert (sum(node.op_type == "Cast" for node in made.node) == 2) is (flags == "")
 
 
 def test_functions_that_are_kept_are_counted(model):

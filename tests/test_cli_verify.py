@@ -17,6 +17,7 @@ from amp_rewrite.demo import network
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running.inputs import feeds
+from tests import text
 from tests.commands import failure, rows, run
 
 OVERFLOW = """<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] y) {
@@ -217,7 +218,7 @@ def test_json_says_what_was_verified_and_on_what(model, tmp_path):
     good = reported(model, *FORCED, *data(model, "small"))
     assert (good["verified"], good["not_verified"]) == (True, None)
     paths = [str(model.with_name("small.npz"))]
-    inputs = {"synthetic": False, "seed": None, "paths": paths, "images": None}
+    inputs = {"synthetic": False, "seed": None, "paths": paths, "images": None, "change": ""}
     assert good["verification"]["inputs"] == inputs
     bad = reported(model, *FORCED, *data(model, "large"))
     assert not bad["verified"]
@@ -292,6 +293,23 @@ def test_a_failure_on_made_up_inputs_says_so(model):
     given = run(model, *FORCED, *data(model, "large"), "-v")
     assert f"on 1 given sample from {model.with_name('large.npz')}; CPU" in given.output
     assert "made up" not in given.output
+
+
+def test_what_proves_nothing_on_synthetic_inputs_is_no_failure(tmp_path):
+    """Float32 itself is NaN: exit code 0, and 1 where evidence is required, or on given inputs."""
+    path, result = tmp_path / "m.onnx", tmp_path / "r.onnx"
+    body = "a = MatMul (x, w) b = Mul (a, a) c = Neg (b) n = Sqrt (c) y = Add (a, n)"
+    onnx.save(text.model(f"g (float[4,8] x) => (float[4,8] y) <float[8,8] w> {{ {body} }}"), path)
+    np.savez(tmp_path / "in.npz", x=np.ones((4, 8), np.float32))
+    for command, code in (
+        ((path, "-o", result), 0),
+        (("verify", path, result), 0),
+        ((path, "-o", result, "--require", "verify"), 1),
+        ((path, "-o", result, "--data", tmp_path / "in.npz"), 1),
+        (("verify", path, result, "--data", tmp_path / "in.npz"), 1),
+    ):
+        done = run(*command)
+        assert (done.exit_code, "no value of the original is finite" in done.output) == (code, True)
 
 
 ALLOWED = ("--allow", "Mul", "--observe", "never")

@@ -165,6 +165,17 @@ def test_what_would_be_huge_is_not_computed(bomb):
     assert [change.node for change in changes] == ["k"]
 
 
+def test_what_the_proof_would_not_compute_is_not_folded():
+    """A product of three long vectors is a short result of much work."""
+    proto = text.model(
+        """g (float[4] x) => (float[4] y) { n = Constant <value_ints = [16384]> ()
+            w = ConstantOfShape <value = float[1] {2}> (n)
+            m = Einsum <equation="i,j,k->"> (w, w, w)  h = Add (x, m)  y = Mul (h, x) }"""
+    )
+    assert folded(proto)[1] == ()
+    assert pipeline.rewrite(proto).report.certificate is not None
+
+
 @pytest.mark.parametrize(
     "odd", ["a = Exp <alpha=1> (w, w)", "a = Softmax <axis=77> (w)", "a = MatMul (w, s)"]
 )

@@ -149,20 +149,20 @@ CONTROL_FLOW = {
         }""",
         close=3e-2,
     ),
-    # Inputs and outputs of the body of an unknown operator are float32, and keep their names, by which it may
-    # know them; values between them may be half.
-    "a foreign body keeps its types at the binding": partial(
+    # The body of an unknown operator is float32, as the operator may read any of its values; its inputs and
+    # outputs keep their names, by which it may know them.
+    "a foreign body keeps its types": partial(
         becomes,
         """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
         g (float[4,4] x) => (float[4,4] y) <float[4,4] w> {
-            y = my.Repeat (x) <body = b (float[4,4] s) => (float[4,4] t) { t = MatMul (s, w) }>
+            h = MatMul (x, w)
+            y = my.Repeat (x) <body = b (float[4,4] s) => (float[4,4] t) { t = MatMul (s, h) }>
         }""",
         """g (float[4,4] x) => (float[4,4] y) <float16[4,4] w> {
-            y = my.Repeat (x) <body = b (float[4,4] s) => (float[4,4] t) {
-                [s__float16] s__float16 = Cast <to = 10> (s)
-                t__float16 = MatMul (s__float16, w)
-                [t__float32] t = Cast <to = 1> (t__float16)
-            }>
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            h = MatMul (x__float16, w)
+            [h__float32] h__float32 = Cast <to = 1> (h)
+            y = my.Repeat (x) <body = b (float[4,4] s) => (float[4,4] t) { t = MatMul (s, h__float32) }>
         }""",
         runs=False,
     ),

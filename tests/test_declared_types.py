@@ -67,11 +67,13 @@ SINGLE, HALF = "float float int64 -> Cast - -", "- float16 int64 -> - - Cast"
     ],
 )
 def test_ports_have_the_declared_types(declared, options, expected):
-    """Half without Casts where that is declared, else float32; proved under the declaration alone."""
+    """Half without Casts where that is declared, else float32; proved under the declaration alone, which also
+    tells that `score` is a float.
+    """
     source, op_types = text.unchecked(BODY), {} if declared is None else {"own:Op": declared}
     result = rewrite(source, Options(op_types=op_types, **options))
     assert ports(result.model) == expected
-    assert result.report.certificate.licences.get(Licence.DECLARED, 0) == (expected != SINGLE)
+    assert result.report.certificate.licences.get(Licence.DECLARED, 0) == bool(op_types)
     assert [KEY in {each.key for each in result.model.metadata_props}] == [
         bool(op_types) and "metadata" not in options
     ]
@@ -105,7 +107,7 @@ def test_a_result_of_other_types_is_not_proved(operator, declared, changes, prob
     found = certify(text.unchecked(original), text.unchecked(result), op_types=op_types)
     if operator or declared:
         assert (found.proved, problem in found.problem) == (not problem, True)
-        assert found.licences.get(Licence.DECLARED, 0) == (found.proved and declared != "float32")
+        assert found.licences.get(Licence.DECLARED, 0) == found.proved
 
 
 BEHIND = """<ir_version: 8, opset_import: ["": 17, "own": 1]>
@@ -131,14 +133,16 @@ def test_what_no_type_is_stated_for_keeps_it(producer):
 
 
 def test_a_result_knows_its_types():
-    """It is proved, restored without Casts, and rewritten again to the other half type by its own record."""
+    """It is restored without Casts, and rewritten to the other half type, by a record that proves nothing."""
     source = text.unchecked(BODY)
     half = rewrite(source, Options(op_types={"own:Op": "half"})).model
-    assert certify(source, half).proved
+    assert certify(source, half, op_types={"own:Op": "half"}).proved
+    assert "no types are declared" in certify(source, half).problem
     assert not certify(source, half, op_types={"own:Op": "float32"}).proved
     assert ports(rewrite(half, Options(half="bfloat16")).model) == HALF.replace("float16", "bfloat16")
     back = restore(half).model
     assert ports(back) == "- float int64 -> - - -"
+    assert certify(half, back).proved
     assert certify(source, back).proved
     (declared,) = (each for each in half.metadata_props if each.key == KEY)
     for declared.value in ("", "[]", '{"own:Op": 3}', '{"own:Op": "float17"}', '{"MatMul": "float32"}'):

@@ -246,6 +246,45 @@ def test_a_scatter_that_adds_is_rounded(scatter, reduction, result, late):
     assert run(amp_rewrite.emulate(made, late=late), feeds)["y"].item() == result
 
 
+ADDING = {
+    "ScatterND": ("int64[e,1] i", "float16[e,4] u", ""),
+    "ScatterElements": ("int64[e,2] i", "float16[e,2] u", "axis = 0,"),
+    "ScatterElements along the last axis": ("int64[3,e] i", "float16[3,e] u", "axis = -1,"),
+}
+
+
+@pytest.mark.parametrize("reduction", ["add", "mul"])
+@pytest.mark.parametrize("which", ADDING)
+def test_a_scatter_rounds_after_each_element(which, reduction):
+    """The numbers are those of a loop in half over the updates, for any index, also from the end."""
+    indices, updates, axis = ADDING[which]
+    operator = which.partition(" ")[0]
+    made = model(
+        f"""g (float16[3,4] x, {indices}, {updates}) => (float16[3,4] y) {{
+        y = {operator} <{axis} reduction = "{reduction}"> (x, i, u) }}""",
+        opset=18,
+    )
+    random = np.random.default_rng(0)
+    shape = {"int64[e,1] i": (9, 1), "int64[e,2] i": (9, 2)}.get(indices, (3, 9))
+    i = random.integers(-3, 3, shape)
+    u = random.standard_normal((9, 4) if operator == "ScatterND" else shape).astype(np.float16)
+    x = (30 * random.standard_normal((3, 4))).astype(np.float16)
+    expected, apply = x.copy(), {"add": np.add, "mul": np.multiply}[reduction]
+    for at in np.ndindex(i.shape if operator == "ScatterElements" else (9,)):
+        spot = {0: (i[at], *at[1:]), 1: (at[0], i[at])}[int("last" in which)] if len(at) > 1 else i[at[0], 0]
+        expected[spot] = apply(expected[spot], u[at])
+    np.testing.assert_array_equal(run(amp_rewrite.emulate(made), {"x": x, "i": i, "u": u})["y"], expected)
+
+
+@pytest.mark.parametrize(("count", "total"), [(0, 0), (2000, 2000), (5000, 2048)])
+def test_a_count_in_half_ends_at_2048(count, total):
+    """As on a GPU: 2048 + 1 is 2048, though the sum itself may be representable."""
+    body = """g (int64[e,1] i, float16[e] u) => (float16[2] y) <float16[2] zero = {0, 0}> {
+        y = ScatterND <reduction = "add"> (zero, i, u) }"""
+    feeds = {"i": np.zeros((count, 1), np.int64), "u": np.ones(count, np.float16)}
+    assert emulated(body, feeds, opset=18)[0].tolist() == [total, 0]
+
+
 def test_a_scatter_without_reduction_needs_no_casts():
     """Without a reduction a scatter of rounded values is rounded."""
     body = """g (float16[2] x) => (float16[2] y) <int64[1,1] i = {0}, float16[1] u = {15360}> {

@@ -144,7 +144,7 @@ def test_names_do_not_fold_when_piped(tmp_path, columns):
     command = [sys.executable, ROOT / "cli.py", "--dry-run", path]
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     assert sum(name in line for line in printed.splitlines()) == printed.count("Cast ") - 1
-    assert len(printed.splitlines()) == 7
+    assert len(printed.splitlines()) == 6
 
 
 # ---- all commands

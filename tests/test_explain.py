@@ -293,6 +293,17 @@ def test_flags_ask_for_a_new_analysis(rewritten):
     assert reason == "  stays float32: a Cast takes the types that are beside it (default)"
 
 
+@pytest.mark.parametrize("name", ["plan", "plan.txt", "plan.onnx"])
+@pytest.mark.parametrize("start", ["", " \n"])
+def test_a_plan_by_any_name(plan, name, start):
+    """It is recognised by what is in it, as `--plan` reads any file."""
+    expected = told(plan)
+    other = plan.with_name(name)
+    other.write_text(start + plan.read_text(), encoding="utf-8")
+    assert told(other) == expected
+    assert told(other, "root") == told(plan, "root")
+
+
 def test_a_plan_beside_its_model(model):
     """With --plan the reasons are the plan's, edits included."""
     plan = model.with_name("plan.json")

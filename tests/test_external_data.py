@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from amp_rewrite import rewrite
 from amp_rewrite.model import external_data as external_module
+from amp_rewrite.model.external_data import SIGNATURE
 from amp_rewrite.policy.options import IOTypes, Options
 from tests import text
 from tests.commands import run
@@ -24,7 +25,7 @@ def test_external_data_stays_external(external, tmp_path):
     report = rewrite(external, output=output).report
     proto = onnx.load(output, load_external_data=False)
     assert proto.graph.initializer[0].external_data[0].value == "out.onnx.data"
-    assert (tmp_path / "out.onnx.data").stat().st_size == LARGE * LARGE * 2
+    assert (tmp_path / "out.onnx.data").stat().st_size == LARGE * LARGE * 2 + len(SIGNATURE)
     assert report.size_after < report.size_before * 0.51
     assert names(tmp_path) == ["external", "out.onnx", "out.onnx.data"]
     expected = numpy_helper.to_array(onnx.load(external).graph.initializer[0]).astype(np.float16)
@@ -36,9 +37,9 @@ def test_external_data_over_itself(external):
     expected = numpy_helper.to_array(onnx.load(external).graph.initializer[0]).astype(np.float16)
     assert rewrite(external, in_place=True).model == external
     np.testing.assert_array_equal(numpy_helper.to_array(onnx.load(external).graph.initializer[0]), expected)
-    assert names(external.parent) == ["m.onnx", "m.onnx.1.data"]
+    assert names(external.parent) == ["m.onnx", "m.onnx.1.data", "m.onnx.data"]
     assert rewrite(external, Options(io=IOTypes.HALF), in_place=True).report.changed
-    assert names(external.parent) == ["m.onnx", "m.onnx.data"]
+    assert names(external.parent) == ["m.onnx", "m.onnx.2.data", "m.onnx.data"]
 
 
 def test_the_data_file_of_a_result_is_named(external, tmp_path):

@@ -5,11 +5,15 @@ import os
 import stat
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
-from amp_rewrite import rewrite
+import amp_rewrite
+from amp_rewrite import Observed, rewrite
+from amp_rewrite.demo import train_step
 from amp_rewrite.errors import OptionError
+from amp_rewrite.training import insert_loss_scale, rewrite_train_step
 from tests import text
 from tests.commands import failure, run
 from tests.test_cli import model
@@ -201,7 +205,7 @@ def test_the_library_does_not_write_over_weights(stored):
     """From Python, too, a result does not take the place of the data that it is made from."""
     before = content(stored.parent)
     with pytest.raises(OptionError, match="holds weights of the input"):
-        rewrite(stored, output=stored.with_name("ext.onnx.data"))
+        rewrite(stored, output=stored.with_name("ext.onnx.data"), force=True)
     assert content(stored.parent) == before
 
 
@@ -229,7 +233,10 @@ OF_ANOTHER_KIND = [
     ("rewrite", "-o", b"PK\x03\x04\xff", "is not a model"),
     ("restore", "-o", b"notes", "is not a model"),
     ("rewrite", "--json", b"PK\x03\x04\xff", "is not a report"),
-    ("rewrite", "--json", b"an earlier report", ""),
+    ("rewrite", "--json", b"notes", "is not a report"),
+    ("rewrite", "--json", b"{\x00\x00\x00", "is not a report"),
+    ("rewrite", "--json", b'{"an earlier": "report"}', ""),
+    ("rewrite", "--html", b"<!doctype html>", ""),
     ("rewrite", "-o", b"", ""),
 ]
 
@@ -272,8 +279,9 @@ def test_no_model_of_somebody_is_replaced(foreign, command):
     }
     by = today.get(flag, flag)
     assert said.endswith(f"; choose another place for {by}, or replace it with --force")
-    holds = "holds weights of other.onnx" if place.endswith(".bin") else "is a model that amp-rewrite did not"
-    assert f"{place} {holds}" in said
+    is_result, is_model = flag == "-o", place.endswith(".onnx")
+    other = "is a model that amp-rewrite did not write" if is_model else "is not a model"
+    assert f"{place} {other if is_result else 'is not a report'}" in said
     assert content(foreign) == before
 
 
@@ -312,6 +320,79 @@ def test_what_was_made_before_is_replaced():
     for command in again:
         done = run(*command)
         assert done.exit_code == 0, (command, done.output)
+
+
+UNCHANGED = "g (float[4] x, float[4] w) => (float[4] y) { y = Pow(x, w) }"
+CHANGED = "g (float[4] x, float[4] w) => (float[4] y) { h = Pow(x, w)  y = Exp(h) }"
+AGAIN = [
+    ("rewrite", "m.onnx", "-o", "out.onnx"),
+    ("rewrite", "m.onnx", "out.onnx"),
+    ("rewrite", "m.onnx", "-o", "results/"),
+    ("rewrite", "m.onnx", "-o", "out.onnx", "--skip=metadata"),
+    ("rewrite", "m.onnx", "-o", "out.onnx", "--external-data", "always"),
+    ("tune", "m.onnx", "-o", "out.onnx", "--max-error", "1"),
+    ("restore", "m.onnx", "-o", "out.onnx"),
+]
+
+
+@pytest.mark.parametrize("command", AGAIN, ids=" ".join)
+def test_a_command_may_be_run_again_after_its_model_has_changed(tmp_path, monkeypatch, command):
+    """Also where nothing becomes half: a copy says in its metadata that amp-rewrite wrote it."""
+    monkeypatch.chdir(tmp_path)
+    for graph in (UNCHANGED, UNCHANGED, CHANGED, OTHER, CHANGED):
+        onnx.save(text.model(graph), "m.onnx")
+        done = run(*command)
+        assert done.exit_code in (0, 1), done.output
+    (made,) = (path for path in tmp_path.rglob("*.onnx") if path != tmp_path / "m.onnx")
+    assert len(onnx.load(made).graph.node) == 2
+
+
+def test_a_copy_in_place_is_the_model_itself(tmp_path):
+    """Where nothing becomes half, the user's own file gets no mark of ours."""
+    model = tmp_path / "m.onnx"
+    onnx.save(text.model(UNCHANGED), model)
+    before = model.read_bytes()
+    assert run(model, "--in-place").exit_code == 0
+    assert model.read_bytes() == before
+
+
+WRITERS_IN_PYTHON = {
+    "rewrite": lambda model, place, **force: rewrite(model, output=place, **force),
+    "restore": lambda model, place, **force: amp_rewrite.restore(model, output=place, **force),
+    "train": lambda model, place, **force: rewrite_train_step(model, output=place, **force),
+    "insert": lambda model, place, **force: insert_loss_scale(model, output=place, **force),
+    "plan": lambda model, place, **force: amp_rewrite.analyze(model).save_plan(place, **force),
+    "observed": lambda _, place, **force: Observed("of a model", 1, {}).save(place, **force),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS_IN_PYTHON)
+def test_no_function_replaces_what_amp_rewrite_did_not_write(tmp_path, writer):
+    """Notes, samples and models of others stay, but with force=True; what the function wrote is replaced."""
+    model, write = tmp_path / "step.onnx", WRITERS_IN_PYTHON[writer]
+    onnx.save(train_step(), model)
+    np.savez(tmp_path / "samples.npz", x=np.ones(3))
+    (tmp_path / "notes.txt").write_text("notes")
+    onnx.save(text.model(OTHER), tmp_path / "net.onnx")
+    before = content(tmp_path)
+    for name in ("notes.txt", "samples.npz", "net.onnx"):
+        with pytest.raises(OptionError, match=r"choose another place, or replace it with `force=True`"):
+            write(model, tmp_path / name)
+    assert content(tmp_path) == before
+    for name in ("notes.txt", "samples.npz", "net.onnx", "new"):
+        write(model, tmp_path / name, force=name != "new")
+        write(model, tmp_path / name)
+        assert content(tmp_path)[tmp_path / name] != before.get(tmp_path / name)
+
+
+def test_a_model_at_the_default_path_stays_for_python_as_well(stored):
+    """What nobody named is as safe."""
+    place = stored.with_name("ext_fp16.onnx")
+    onnx.save(text.model(OTHER), place)
+    with pytest.raises(OptionError, match="is a model that amp-rewrite did not write"):
+        rewrite(stored)
+    assert rewrite(stored, force=True).model == place
+    assert rewrite(stored).model == place
 
 
 def test_what_is_forced_is_replaced(foreign):

@@ -1,7 +1,7 @@
 """Test cases of TensorFlow's auto_mixed_precision pass, as ONNX models, with its lists and its colours.
 
-Each case keeps TensorFlow's name and its names of nodes. The lists are `tensorflow`, `follow` is off, and
-the target has every kernel. What TensorFlow preserves (fetches, variables' Identity, nodes on the CPU) is
+Each case keeps TensorFlow's name and its names of nodes. The lists are `tensorflow`, and the target has every
+kernel. What TensorFlow preserves (fetches, variables' Identity, nodes on the CPU) is
 pinned to float32. Constants are inputs, as TensorFlow counts a Cast behind a Const. Where an operator
 has no counterpart another stands for it: PRelu, which is on no list, for SparseMatMul; Equal, which
 has one type for two inputs and gives none of them on, for ShapeN; three Identity nodes for
@@ -41,7 +41,7 @@ from amp_rewrite.policy.operator_lists import Kind, OpLists
 from amp_rewrite.policy.options import Level, Options, Pins
 from amp_rewrite.rewriting.plan import PlannedCast
 
-OPTIONS = Options(lists=operator_lists.load("tensorflow"), follow=False, target=targets.ANY)
+OPTIONS = Options(lists=operator_lists.load("tensorflow"), target=targets.ANY)
 SQUARE = "(float[32,32] input)"
 
 
@@ -618,7 +618,7 @@ def _bfloat16_lists() -> OpLists:
 
 
 BF16 = replace(OPTIONS, half=BFLOAT16, lists=_bfloat16_lists())
-FOLLOWING = replace(BF16, follow=True)
+FOLLOWING = replace(BF16, follow=True, lists=replace(BF16.lists, alone=False))
 
 CONV_BIAS = """
     [allow] allow = Conv <pads = [1, 1, 1, 1]> (input1, weight)

@@ -4,9 +4,11 @@ from functools import partial
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
+from amp_rewrite import rewrite
 from amp_rewrite.policy.options import IOTypes, Options
-from tests.text import becomes, model, rewritten, stored
+from tests.text import becomes, model, rewritten, stored, unchecked
 
 HALF_BORDERS = Options(io=IOTypes.HALF)
 
@@ -128,9 +130,7 @@ HALF_IO = {
         """g (float16[4,4] x) => (float16[4,4] y) {
             [x__float32] x__float32 = Cast <to = 1> (x)
             y__float32 = my.Repeat (x__float32) <body = b (float[4,4] s) => (float[4,4] t) {
-                [s__float16] s__float16 = Cast <to = 10> (s)
-                t__float16 = MatMul (s__float16, s__float16)
-                [t__float32] t = Cast <to = 1> (t__float16)
+                t = MatMul (s, s)
             }>
             [y__float16] y = Cast <to = 10> (y__float32)
         }""",
@@ -158,3 +158,29 @@ def test_what_callers_know_of_an_output_stays_with_it():
     inside = next(info for info in after.graph.value_info if info.name == "y__float16")
     assert (inside.doc_string, len(inside.metadata_props)) == ("", 0)
     assert set(map(str, after.graph.quantization_annotation)) == {str(annotation)}
+
+
+COUNTS = {
+    "to a size": "m = ReduceMax <keepdims = 0> (n) q = Div (n, m) k = Cast <to = 7> (q) z = Expand (y, k)",
+    "an index": "k = Cast <to = 7> (n) z = Gather (y, k)",
+    "the scales of a Resize": 'z = Resize <mode = "nearest"> (y, , n)',
+    "a comparison and an integer": "c = Greater (n, h) k = Cast <to = 7> (n) z = Gather (y, k)",
+}
+DATA = {
+    "itself an output": "k = Cast <to = 7> (n) t = Gather (y, k) z = Identity (n)",
+    "also a factor": "k = Cast <to = 7> (n) t = Gather (y, k) z = Mul (y, n)",
+    "quantised": "k = QuantizeLinear (n, h) d = DequantizeLinear (k, h) z = Mul (y, d)",
+    "an argument of a layer": "t = MatMul (y, n) k = ArgMax (t) z = Cast <to = 1> (k)",
+    "unused": "z = Relu (y)",
+}
+
+
+@pytest.mark.parametrize("body", [*COUNTS.values(), *DATA.values()], ids=[*COUNTS, *DATA])
+def test_an_input_that_becomes_sizes_or_integers_keeps_its_type(body):
+    """Half would make 2731 to 2732; what is data as well becomes half."""
+    text = f"""g (float[4,4] x, float[4] n) => (float[a,b] y, float z) <float[4,4] w, float h = {{2.0}}> {{
+        y = MatMul (x, w) {body} }}"""
+    graph = rewrite(unchecked(text), HALF_BORDERS).model.graph
+    types = {entry.name: entry.type.tensor_type.elem_type for entry in graph.input}
+    half, full = TensorProto.FLOAT16, TensorProto.FLOAT
+    assert types == {"x": half, "n": full if body in COUNTS.values() else half}

@@ -173,7 +173,7 @@ def test_a_foreign_model_at_the_place_of_a_result(folder):
 def test_the_coverage_of_several(folder):
     """One file of each kind has them all: a suite a model, and the exit code of the worst."""
     (folder / "models" / "broken.onnx").unlink()
-    run("models/a.onnx", "-o", "models/deep/b.onnx", *FAST)
+    run("models/a.onnx", "-o", "models/deep/b.onnx", "--force", *FAST)
     files_ = ("--json", "c.json", "--junit", "c.xml", "--markdown", "c.md")
     done = run("coverage", "models", "--min-flops", "1", *files_)
     assert done.exit_code == 1

@@ -132,3 +132,16 @@ def test_a_pin_that_a_search_could_not_mend_is_left(model, monkeypatch):
     assert line.endswith(f"tune '{model.name}'   # searches for a plan that passes, without --force-half")
     again = run("tune", *given)
     assert again.exit_code == 0, again.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"), [(("--target", "trt"), True), ((), False)], ids=["tensorrt", "any"]
+)
+def test_a_result_for_tensorrt_ends_with_the_command_that_builds_it(model, flags, said):
+    """The last line is a command with the names of this result; not where nothing became half."""
+    output = run(model, "--skip=verify", "--keep-full", "first", *flags).output
+    last = shlex.split(output.splitlines()[-1], comments=True)
+    half = model.with_name("my model_fp16.onnx")
+    command = ["trtexec", f"--onnx={half}", f"--saveEngine={half.with_suffix('.plan')}"]
+    assert (last == command) == said, output
+    assert "trtexec" not in run(model, "--keep-full", ".*", "--skip=verify", *flags).output

@@ -296,7 +296,7 @@ WRONG = {
     ),
     "follow that is no truth value": (
         "infer:\n  Add: {reason: x, follow: maybe}\n",
-        "mine.yaml:2: follow of Add is not a truth value; write true or false",
+        "mine.yaml:2: follow is not a truth value; write true or false",
     ),
     "follow on allow": (
         "allow:\n  MatMul: {reason: x, follow: true}\n",

@@ -8,7 +8,7 @@ from onnx import parser
 
 from amp_rewrite import measure_placement
 from amp_rewrite.errors import OptionError
-from amp_rewrite.placement import opening, placement, saved_graph
+from amp_rewrite.placement import placement, saved_graph
 from amp_rewrite.placement.placement import CpuReason, OnCpu
 from amp_rewrite.placement.profile import CPU
 from amp_rewrite.running import sessions
@@ -219,15 +219,6 @@ def test_without_cuda_it_is_said(files, monkeypatch):
     with pytest.raises(OptionError, match="CUDA does not work here"):
         measure_placement(files[0], Device.CUDA)
     assert measure_placement(files[0]).nodes == 2
-
-
-def test_a_message_is_one_line_without_places_in_c():
-    """What is wrong comes behind the file and signature of onnxruntime's own source."""
-    said = """[ONNXRuntimeError] : 1 : FAIL : Exception during initialization:
-    /onnxruntime_src/onnxruntime/core/x.cc:467 bool X::Y(const Z<T>&) found was false. No kernel"""
-    plain = "[ONNXRuntimeError] : 1 : FAIL : Exception during initialization: No kernel"
-    assert opening.message(said) == plain
-    assert len(opening.message("word " * 1000)) < 500
 
 
 def test_flags_of_a_run_need_one(tmp_path):

@@ -9,6 +9,7 @@ from amp_rewrite import rewrite
 from amp_rewrite.errors import ModelError
 from amp_rewrite.policy.options import IOTypes, Level, Options
 from tests import text
+from tests.commands import run
 
 PRODUCT = "g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { h = MatMul(x, w)  y = Relu(h) }"
 UNCHECKED = Options(check=False, metadata=False)
@@ -58,6 +59,39 @@ def test_names_that_are_no_utf_8(place):
     assert text.complaints(result) == ("names that are not UTF-8 were read as Latin-1",)
     assert place[:-1] + "é" in str(onnx.ModelProto.FromString(result.model))
     assert result.report.nodes.half == 2
+
+
+UNDECODABLE = {
+    "node's metadata": lambda model: model.graph.node[0].metadata_props.add(key="????", value="v"),
+    "node's documentation": lambda model: setattr(model.graph.node[0], "doc_string", "????"),
+    "denotation": lambda model: setattr(model.graph.input[0].type, "denotation", "????"),
+    "size": lambda model: setattr(model.graph.input[0].type.tensor_type.shape.dim[0], "dim_param", "????"),
+    "input": lambda model: _rename(model, "x"),
+    "output": lambda model: _rename(model, "y"),
+    "metadata": lambda model: model.metadata_props.add(key="k", value="????"),
+}
+"""Changes of a model, by the string that is no UTF-8 afterwards."""
+
+
+def _rename(model, name):
+    (info,) = (each for each in (*model.graph.input, *model.graph.output) if each.name == name)
+    info.name = "????"
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = ["????" if each == name else each for each in names]
+
+
+@pytest.mark.parametrize("place", UNDECODABLE)
+def test_a_string_that_is_not_utf8_is_no_fault_of_any_command(tmp_path, place):
+    """Wherever it is, the model is rewritten, explained and counted; where it does not run, a line tells."""
+    path, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
+    proto = text.model("g (float[4, 4] x) => (float[4, 4] y) { h = MatMul(x, x)  y = Relu(h) }")
+    UNDECODABLE[place](proto)
+    path.write_bytes(proto.SerializeToString().replace(b"????", b"?\xff\xfe?"))
+    for command in ((path, "-o", out), ("explain", path), ("coverage", path), ("certify", path, out)):
+        done = run(*command)
+        assert done.exit_code == 0, done.output
+    assert "this is a fault" not in run("verify", path, out).output
 
 
 def test_the_last_of_several_imports_counts():
@@ -212,7 +246,7 @@ def test_before_opset_6_nothing_changes(io):
     result = rewrite(proto, Options(level=Level.UNSAFE_FORCE_ALL, io=io))
     assert result.model == proto
     assert text.complaints(result) == (
-        "float16 needs opset 6, and the model has 5: nothing can change; `Options.opset` sets a newer one",
+        "float16 needs opset 6, and the model has 5: nothing can change; export it at opset 6 or newer",
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from amp_rewrite.errors import CertificateError
 from amp_rewrite.policy.options import Level, Options, Pins
 from tests import commands, text
 
@@ -260,6 +261,45 @@ def test_values_that_are_lost_on_made_up_inputs_are_mended(path):
     code, told, output = report(path, "--range", "x=-1:1")
     assert (code, told["verified"]) == (0, True), output
     assert told["observed"]
+
+
+class Unproved(OnSamples):
+    """A job whose results by observed ranges are not proved."""
+
+    def rewrite(self, settings):
+        """A result, or the fault."""
+        if settings.seen:
+            raise CertificateError("the result is not proved equal: they differ")
+        return super().rewrite(settings)
+
+
+def test_a_repair_that_is_not_proved_is_left_out():
+    """The result before it stays, with a warning."""
+    work = Unproved(PRODUCT, {"x": np.full((2, 2), 1e5, np.float32)})
+    found = repaired(work)
+    problem = "without the repair 'observed ranges': the result is not proved equal: they differ"
+    assert problem in found.result.report.warnings
+    assert found.is_far
+
+
+@pytest.mark.parametrize(
+    ("first", "faint"), [("Identity", True), ("LpNormalization", False)], ids=["any size", "normalised"]
+)
+def test_inputs_on_which_half_overflows_are_tried_fainter(tmp_path, first, faint):
+    """A dear repair of overflow is left out where 100 times fainter inputs pass, and that is said."""
+    w = np.float32(np.random.default_rng(0).normal(0, 4, (64, 64)))
+    body = f"""g (float[4,64] x) => (float[4,64] y) <float[64,64] w, float[64,64] v> {{
+        n = {first} (x) a = MatMul (n, w) b = MatMul (a, w) c = MatMul (b, w)
+        d = MatMul (c, w) y = MatMul (d, v) }}"""
+    path = tmp_path / "m.onnx"
+    onnx.save(text.model(body, {"w": w, "v": w * np.float32(1e-6)}), path)
+    code, told, output = report(path, "--skip", "rescale")
+    assert (code, told["verified"], told["nodes"]["full"] == 0) == (0, True, faint), output
+    said = "if your inputs can be 100 times as loud as these (infinities or NaN), the verdict is FAIL"
+    assert (said in output, "made-up inputs, 100 times as faint" in output) == (faint, faint)
+    np.savez(tmp_path / "d.npz", x=np.float32(np.random.default_rng(0).normal(size=(4, 64))))
+    given = report(path, "--skip", "rescale", "--data", tmp_path / "d.npz")[1]
+    assert given["nodes"]["full"] > 0  # data decide
 
 
 class MadeUp(Answers):

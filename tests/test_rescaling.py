@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 
 import numpy as np
 import onnx
@@ -13,11 +14,13 @@ import amp_rewrite
 from amp_rewrite import Options, analyze, certify, observe, restore, rewrite, verify
 from amp_rewrite.analysis.facts import gather
 from amp_rewrite.analysis.observed import Extremes
+from amp_rewrite.certificate import tensors
+from amp_rewrite.certificate.certificate import Certificate, Licence
 from amp_rewrite.coverage import counts
 from amp_rewrite.model import loading
 from amp_rewrite.preparing import preparing
 from amp_rewrite.rescaling import demands
-from amp_rewrite.rewriting import annotations, plan_files, unscaling
+from amp_rewrite.rewriting import annotations, plan_files, result_checks, unscaling
 from tests import commands, real_models
 from tests.text import model
 
@@ -212,6 +215,44 @@ def test_what_left_float16_is_half(overflowing):
     assert result.report.certificate.proved
     stated = result.report.to_json()["rescaled"]
     assert (stated["weights"], stated["epsilons"], stated["muls"], stated["largest"]) == (1, 1, 0, "s")
+
+
+NORM = """g (float[8,32] x) => (float[8,32] y) <float[32,32] w, float[32,32] v, float e = {1e-12}> {
+    h = MatMul (x, w) k = MatMul (h, v) r = Add (x, k) n = ReduceL2 <axes = [-1]> (r) c = OPERATOR (n, e)
+    d = Div (r, c) y = MatMul (d, v) }"""
+
+
+@pytest.mark.parametrize("operator", ["Clip", "Max"])
+def test_the_bound_of_a_norm_that_leaves_float16_is_proved(operator):
+    """F.normalize behind a residual stream: half lifts what is stored of 1e-12."""
+    numbers = np.random.default_rng(0).standard_normal((2, 32, 32), np.float32) * 100
+    proto = model(NORM.replace("OPERATOR", operator), dict(zip("wv", numbers, strict=True)))
+    inputs = feeds(proto)
+    result = rewrite(proto, observed=observe(proto, inputs))
+    licences = result.report.certificate.licences
+    assert (licences[Licence.LIFTED], result.report.rescaled.weights > 0) == (1, True)
+    assert verify(proto, result.model, inputs).ok
+
+
+def test_a_rescaled_result_that_is_not_proved_is_made_without(overflowing, tmp_path, monkeypatch):
+    """With a warning, from Python and by the command; no file and no result is lost."""
+    proto, inputs, seen = overflowing
+
+    def without_powers(original, result, **_):
+        is_rescaled = "rescaled" in str(tensors.read_model(result)[0].metadata_props)
+        return Certificate(original is result or not is_rescaled, 0, problem="they differ")
+
+    monkeypatch.setattr(result_checks, "certify", without_powers)
+    result = rewrite(proto, observed=seen)
+    assert result.report.rescaled is None
+    assert "nothing is stored times powers of two: the result is not proved equal: they differ" in str(
+        result.report.warnings[0]
+    )
+    onnx.save(proto, tmp_path / "m.onnx")
+    np.savez(tmp_path / "m.npz", **inputs)
+    done = commands.run(tmp_path / "m.onnx", "--data", tmp_path / "m.npz", "-o", tmp_path / "h.onnx")
+    assert (done.exit_code, (tmp_path / "h.onnx").exists()) == (0, True)
+    assert "warning  nothing is stored times powers of two" in done.output
 
 
 def test_nothing_observed_nothing_changes(overflowing):
@@ -533,6 +574,18 @@ def exponents_of(report):
     return {
         each["value"]: each["exponent"] for each in report["rescaled"]["values"] if each["reader"] is None
     }
+
+
+def test_a_repair_by_powers_of_two_says_so(overflowing, tmp_path):
+    """A first attempt that overflows, and what mended it, which is no other choice of nodes."""
+    proto, inputs, _ = overflowing
+    onnx.save(proto, tmp_path / "m.onnx")
+    np.savez(tmp_path / "m.npz", **inputs)
+    made = commands.run("rewrite", tmp_path / "m.onnx", "--data", tmp_path / "m.npz", "--skip=rescale")
+    assert "back to float32" in made.output
+    made = commands.run("rewrite", tmp_path / "m.onnx", "--data", tmp_path / "m.npz")
+    assert re.search(r"^repair .*; stored values times powers of two", made.output, re.MULTILINE), made.output
+    assert "chose other nodes" not in made.output
 
 
 WIDE = """g (float[4,64] x) => (float[4,64] y) <float[64,64] w1, float[64,64] w2, float[64,64] w3> {

@@ -217,7 +217,7 @@ import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts the tests may ignore it
 from amp_rewrite.model import external_data
 from amp_rewrite.cli import main
-external_data.find = lambda *_: os.kill(os.getpid(), {})
+external_data.warnings = lambda *_: os.kill(os.getpid(), {})
 main()
 """
 """The command line, which gets a signal when all is written and nothing has its place yet."""

@@ -21,6 +21,20 @@ def test_a_scatter_that_reduces_stays(reduction, stays):
     assert ("s" in in_half(before)) != stays
 
 
+@pytest.mark.parametrize("target", targets.BY_NAME)
+@pytest.mark.parametrize(("reduction", "stays"), [("none", False), ("add", True), ("mul", True)])
+@pytest.mark.parametrize("scatter", ["ScatterND", "ScatterElements"])
+def test_a_scatter_that_accumulates_stays_on_every_target(scatter, reduction, stays, target):
+    """Runtimes add one by one: in half a count ends at 2048."""
+    width = 4 if scatter == "ScatterND" else 1
+    before = f"""g (float[4,4] x, int64[1,1] i) => (float[4,4] y) <float[4,4] w, float[1,{width}] u> {{
+        m = MatMul (x, w)
+        s = {scatter} <reduction = "{reduction}"> (m, i, u)
+        y = MatMul (s, w)
+    }}"""
+    assert ("s" in kept(before, Options(target=target))) == stays
+
+
 ATTENTION = """<ir_version: 11, opset_import: ["": 24]>
 g (float[1,2,4,4] x, {mask}[4,4] m, int64[1] n) => (float[1,2,4,4] z, float[1,2,4,4] y) {{
     [attend] {made} = Attention <qk_matmul_output_mode = {mode}, is_causal = {causal}> ({read}) }}"""

@@ -15,8 +15,9 @@ import pytest
 
 from amp_rewrite import Options, rewrite
 from amp_rewrite.errors import OptionError, OutputError
-from amp_rewrite.files import locking, staging
+from amp_rewrite.files import staging
 from amp_rewrite.policy.options import Beside, ExternalData
+from amp_rewrite.zoo import model_entries
 from tests import text
 from tests.model_files import names
 
@@ -50,7 +51,7 @@ def test_a_link_stays_and_its_target_is_replaced(model, tmp_path):
         (tmp_path / f"second-{target}").symlink_to(f"first-{target}")
     (tmp_path / "real").write_bytes(b"old")
     for target in ("real", "new"):
-        made = rewrite(model, Options(check=False), output=tmp_path / f"second-{target}").model
+        made = rewrite(model, Options(check=False), output=tmp_path / f"second-{target}", force=True).model
         assert made.readlink() == Path(f"first-{target}")
         assert onnx.load(tmp_path / target).graph.node
         assert not (tmp_path / target).is_symlink()
@@ -126,7 +127,7 @@ def test_the_mode_stays(model, tmp_path):
     for mode in (0o600, 0o640, 0o666):
         out.write_bytes(b"old")
         out.chmod(mode)
-        rewrite(model, BESIDE, output=out)
+        rewrite(model, BESIDE, output=out, force=True)
         assert stat.S_IMODE(out.stat().st_mode) == mode
         assert stat.S_IMODE(out.with_name("out.onnx.data").stat().st_mode) == mode
         out.with_name("out.onnx.data").unlink()
@@ -190,7 +191,7 @@ def test_a_planted_link_is_not_followed(model, tmp_path):
     """Whatever stands in the folder under names such as ours, nothing is written through it."""
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
-    plants = [f".out.onnx.{os.getpid()}.part", stage_of(tmp_path / "out.onnx").name]
+    plants = [".out.onnx.amp-rewrite-unfinished", ".out.onnx.1.amp-rewrite-unfinished"]
     for name in plants:
         (tmp_path / name).symlink_to(victim)
     rewrite(model, Options(check=False), output=tmp_path / "out.onnx")
@@ -199,7 +200,7 @@ def test_a_planted_link_is_not_followed(model, tmp_path):
 
 
 def test_eight_threads_write_one_output(model, tmp_path):
-    """Each of many calls at once succeeds, and what stands in the end is whole, and alone."""
+    """Each of many calls at once succeeds, and what stands in the end is whole."""
     out, errors = tmp_path / "out.onnx", []
 
     def run():
@@ -217,20 +218,7 @@ def test_eight_threads_write_one_output(model, tmp_path):
     assert errors == []
     (weights,) = onnx.load(out).graph.initializer
     assert weights.data_type == onnx.TensorProto.FLOAT16
-    assert len(names(tmp_path)) == 3
-
-
-def stage_of(target):
-    """The path of a stage for a target, which is there no more."""
-    with staging.beside(target) as stage:
-        return stage.folder
-
-
-def killed(target, moment):
-    """The stage that is left where a run dies `before` it moves its target into place, or right `after`."""
-    command = [sys.executable, "-c", KILLED, target, moment]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    return Path(done.stdout)
+    assert not [name for name in names(tmp_path) if name.startswith(".")]
 
 
 KILLED = """
@@ -245,33 +233,31 @@ def dying(file, place):
     os._exit(0)
 
 with staging.beside(target) as stage:
-    print(stage.folder, end="", flush=True)
-    (stage.files / f"{target.name}.data").write_bytes(b"data")
     (stage.files / target.name).write_bytes(b"model")
     pathlib.Path.replace = dying
-    stage.publish([f"{target.name}.data"])
+    stage.publish()
 """
 
 
-def test_what_killed_runs_left_is_removed(model, tmp_path):
-    """The next run that writes the same file removes the stage, and data whose model never came."""
-    killed(tmp_path / "out.onnx", "before")
-    others = killed(tmp_path / "other.onnx", "before")
-    rewrite(model, Options(check=False), output=tmp_path / "out.onnx")
-    assert names(tmp_path) == sorted(["m.onnx", "out.onnx", others.name, "other.onnx.data"])
-
-
-def test_published_data_that_is_in_use_stays(tmp_path):
-    """Where a run was killed after it had published its model, the data that the model names stays."""
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_what_a_killed_run_leaves_is_one_folder(model, tmp_path, moment):
+    """Its name says what it is. The next run that writes the same file does not mind it, nor several of them,
+    and a run on all models of the folder does not take it for one.
+    """
     out = tmp_path / "out.onnx"
-    folder, data = killed(out, "after"), tmp_path / "out.onnx.data"
-    with staging.beside(out, lambda: frozenset([data])):
-        assert not folder.exists()
-    assert (out.read_bytes(), data.read_bytes()) == (b"model", b"data")
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", KILLED, out, moment], cwd=ROOT, check=True)
+    left = [".out.onnx.1.amp-rewrite-unfinished", ".out.onnx.amp-rewrite-unfinished"]
+    assert names(tmp_path) == sorted([*left, "m.onnx", *(["out.onnx"] if moment == "after" else [])])
+    for _ in range(2):
+        rewrite(model, BESIDE, output=out, force=True)
+        assert onnx.load(out).graph.initializer
+    assert len(names(tmp_path)) == 5
+    assert sorted(model_entries.models_in(tmp_path, None)) == [model, out]
 
 
 def test_a_stage_that_is_in_use_stays(tmp_path):
-    """What a run that is still alive writes to is not removed by another."""
+    """Of two runs on one target the last wins, whole."""
     target = tmp_path / "out"
     with staging.beside(target) as first:
         (first.files / "out").write_bytes(b"first")
@@ -279,16 +265,6 @@ def test_a_stage_that_is_in_use_stays(tmp_path):
         first.publish()
     assert target.read_bytes() == b"first"
     assert names(tmp_path) == ["out"]
-
-
-@pytest.mark.parametrize("inside", ["notes.txt", "files2"])
-def test_a_folder_that_only_looks_like_a_stage_stays(tmp_path, inside):
-    """A folder of such a name with anything else in it is none of ours."""
-    folder = stage_of(tmp_path / "out")
-    folder.mkdir()
-    (folder / inside).write_bytes(b"mine")
-    staging.write(b"new", tmp_path / "out")
-    assert (folder / inside).read_bytes() == b"mine"
 
 
 def test_a_stranger_takes_the_name_meanwhile(model, tmp_path, monkeypatch):
@@ -332,13 +308,6 @@ def test_without_hard_links(model, tmp_path, monkeypatch):
     made = rewrite(model, BESIDE, output=tmp_path / "out.onnx").model
     assert onnx.load(made).graph.initializer
     assert names(tmp_path) == ["m.onnx", "out.onnx", "out.onnx.data"]
-
-
-def test_a_folder_that_stays_locked(tmp_path, monkeypatch):
-    """Who holds the folder for too long is waited for no longer: one line."""
-    monkeypatch.setattr(locking, "PATIENCE", 0.05)
-    with locking.lock_folder(tmp_path), pytest.raises(OutputError, match="another program keeps"):
-        staging.write(b"new", tmp_path / "out")
 
 
 @pytest.mark.parametrize("is_committed", [True, False])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from onnx import save
+from onnx import load, save
 from onnx.parser import parse_model
 
 import amp_rewrite
@@ -206,6 +206,28 @@ def test_a_full_standard_error_changes_no_exit_code(tmp_path, arguments, code):
         done = subprocess.run(command, cwd=tmp_path, stderr=full, stdout=subprocess.PIPE, check=False)
     assert done.returncode == code
     assert (tmp_path / "own_fp16.onnx").is_file() == (arguments[-1] == "-q")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the shell of this system closes nothing")
+@pytest.mark.parametrize(
+    ("streams", "code"),
+    [
+        ("own.onnx -q --skip=verify >&- 2>&- <&-", 0),
+        ("explain own.onnx --show=all | true", 0),
+        pytest.param("coverage own.onnx --json - >&-", 0, marks=pytest.mark.slow),
+        pytest.param("coverage own.onnx --rules min-nodes=1 | true", 1, marks=pytest.mark.slow),
+        pytest.param("missing.onnx 2>&-", 2, marks=pytest.mark.slow),
+        pytest.param("--help >&-", 0, marks=pytest.mark.slow),
+    ],
+)
+def test_streams_that_are_closed_change_no_exit_code(tmp_path, streams, code):
+    """Nobody reads, or a pipe ends early: what was asked for is done, and no file gets what is printed."""
+    save(parse_model(OWN), tmp_path / "own.onnx")
+    line = f"{sys.executable} {ROOT / 'cli.py'} {streams}; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "fault of" in done.stderr) == (code, False), done.stderr
+    if "-q" in streams:
+        assert load(tmp_path / "own_fp16.onnx").graph.node
 
 
 OWN = """<ir_version: 9, opset_import: ["": 17, "own": 1]> g (float[2,2] x) => (float[2,2] y) {

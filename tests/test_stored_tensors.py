@@ -76,7 +76,35 @@ STORED = {
             z = Exp (w__float32)
         }""",
     ),
-    # From IR 4 on, an initializer that is an input keeps its type; half consumers get a Cast.
+    # No output depends on the reader in float32, as on a node that an exporter left behind.
+    "a stored tensor that an unused node reads": partial(
+        becomes,
+        BOTH.replace("VALUES", INEXACT).replace(", float[4] z)", ")"),
+        """g (float[4] x) => (float y) <float16[4] w> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            [w__float32] w__float32 = Cast <to = 1> (w)
+            y__float16 = MatMul (x__float16, w)
+            [y__float32] y = Cast <to = 1> (y__float16)
+            z = Exp (w__float32)
+        }""",
+    ),
+    "a stored tensor that an unused node reads in half": partial(
+        becomes,
+        f"""g (float[4] x) => (float y, float[4] z) <float[4] w = {INEXACT}, float[4] v = {INEXACT}> {{
+            a = MatMul (x, w)
+            y = MatMul (x, v)
+            z = Exp (w)
+        }}""",
+        """g (float[4] x) => (float y, float[4] z) <float[4] w, float16[4] v> {
+            [x__float16] x__float16 = Cast <to = 10> (x)
+            [w__float16] w__float16 = Cast <to = 10> (w)
+            a = MatMul (x__float16, w__float16)
+            y__float16 = MatMul (x__float16, v)
+            [y__float32] y = Cast <to = 1> (y__float16)
+            z = Exp (w)
+        }""",
+    ),
+    # From IR 4 on, an initializer that is an input may keep its type; half consumers get a Cast.
     "an initializer that callers may override": partial(
         becomes,
         f"""g (float[4] x, float[4] w) => (float y) <float[4] w = {INEXACT}> {{
@@ -88,6 +116,7 @@ STORED = {
             y__float16 = MatMul (x__float16, w__float16)
             [y__float32] y = Cast <to = 1> (y__float16)
         }""",
+        Options(keep_overridable=True),
     ),
     # A second Constant follows the first; if half holds it exactly, a Cast does.
     "constant nodes in both forms": partial(

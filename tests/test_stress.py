@@ -39,8 +39,8 @@ SAFE = layers(normal(0.05))
 @pytest.mark.parametrize(
     ("original", "change"),
     [
-        (LOUD, "100 times as loud"),
-        (FAINT, "1,000 times as faint"),
+        (LOUD, "100 times as large"),
+        (FAINT, "1,000 times as small"),
         (OFFSET, "offset by 10 times their spread"),
     ],
     ids=["loud", "faint", "offset"],

@@ -344,6 +344,70 @@ def test_float_masks_mask_nothing():
     assert made(added)["mask"].tolist() == [0, 0, 0, 0]
 
 
+WAVES = {
+    "a filter of one channel": ("float[1, 1, 16000] x", "y = Conv <strides = [64]> (x, w)"),
+    "its name": ("float[batch, 1, samples] audio", "y = Neg (audio)"),
+    "its size": ("float[1, 8000, 1] x", "y = Neg (x)"),
+}
+
+
+@pytest.mark.parametrize(("declared", "body"), WAVES.values(), ids=WAVES)
+def test_audio_is_a_voice(declared, body):
+    """Its spectrum has harmonics, and part of it is silent; noise is neither."""
+    text = f"g ({declared}) => (float[a, b, c] y) <float[4, 1, 64] w> {{ {body} }}"
+    (wave,) = made(text).values()
+    frames = wave.reshape(-1)[:7936].reshape(-1, 256)
+    loudness = np.sqrt(np.mean(frames**2, axis=1))
+    assert 0 < loudness.min() < loudness.max() / 50
+    spectrum = np.abs(np.fft.rfft(frames[0]))
+    assert np.median(spectrum) < spectrum.max() / 20
+
+
+@pytest.mark.parametrize("declared", ["float[1, 1, 512] x", "float[1, 80, 400] mel", "float[2, 1, 128] h"])
+def test_other_numbers_are_no_voice(declared):
+    """Features, spectrograms and states are normally distributed."""
+    (array,) = made(f"g ({declared}) => (float[a, b, c] y) {{ y = Neg ({declared.split()[-1]}) }}").values()
+    assert 0.8 < np.std(array) < 1.2
+
+
+@pytest.mark.parametrize("body", ["g = Gather (r, i)", "g = ScatterElements (r, i, f)"])
+def test_indices_of_a_table_of_unknown_size_are_zeros(body):
+    """The first entry is there whatever its size is."""
+    text = f"""g (float[n, 4] x, int64[3, 2] i, float[3, 2] f) => (float y) {{
+        m = NonZero (x) t = Transpose (m) r = Cast <to = 1> (t) {body}
+        y = ReduceSum <keepdims = 0> (g) }}"""
+    assert not made(text)["i"].any()
+
+
+HIDING = {
+    "hides": ("Identity (c)", "Where (m, low, x)", 0),
+    "keeps": ("Identity (c)", "Where (m, x, low)", 1),
+    "negated": ("Not (c)", "Where (m, low, x)", 1),
+    "compared with 0": ("Equal (f, nil)", "Where (m, low, x)", 1),
+    "beside another": ("And (c, other)", "Where (m, low, x)", 0),
+    "zeroes": ("Identity (c)", "Where (m, x, nil)", 1),
+}
+
+
+@pytest.mark.parametrize("kind", ["float", "int64", "bool"])
+@pytest.mark.parametrize(("condition", "masked", "value"), HIDING.values(), ids=HIDING)
+def test_masks_leave_something(kind, condition, masked, value):
+    """Exporters mean either by 1: PyTorch's padding masks hide, those of Transformers keep."""
+    text = f"""g ({kind}[1,4] mask, float[1,4] x) => (float[1,4] y)
+        <float low = {{-10000.0}}, float nil = {{0.0}}, bool other = {{1}}> {{
+        c = Cast <to = 9> (mask) f = Cast <to = 1> (mask) m = {condition} s = {masked} y = Softmax (s) }}"""
+    assert made(text)["mask"].astype(int).tolist() == [[value] * 4]
+
+
+def test_a_mask_times_a_huge_number_keeps():
+    """What is multiplied is what hides: the mask itself, or 1 minus it."""
+    product = """g (float[4] mask, float[4] x) => (float[4] y)
+        <float low = {{-1.0e9}}, float one = {{1.0}}> {{
+        {} p = Mul (m, low) s = Sub (x, p) y = Softmax (s) }}"""
+    assert made(product.format("m = Identity (mask)"))["mask"].tolist() == [0, 0, 0, 0]
+    assert made(product.format("m = Sub (one, mask)"))["mask"].tolist() == [1, 1, 1, 1]
+
+
 def test_scales_and_thresholds_are_usable():
     """Resize gets positive scales, and NonMaxSuppression thresholds between 0 and 1."""
     resize = "g (float[1,3,4,4] x, float[4] scales) => (float[1,3,h,w] y) { y = Resize (x, , scales) }"

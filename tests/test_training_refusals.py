@@ -96,7 +96,7 @@ def test_weights_in_a_file_of_their_own(tmp_path):
     )
     assert half.report.ok
     with pytest.raises(OptionError, match="holds weights of the input"):
-        training.insert_loss_scale(tmp_path / "m.onnx", output=tmp_path / "m.data")
+        training.insert_loss_scale(tmp_path / "m.onnx", output=tmp_path / "m.data", force=True)
 
 
 def test_a_scale_goes_into_what_is_half_already():

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from amp_rewrite.cli import rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
 from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.errors import TimeLimitError
-from amp_rewrite.files import staging
 from amp_rewrite.reporting import html_file
 from amp_rewrite.rewriting import result_checks
 from tests import text
@@ -148,23 +146,6 @@ def test_a_time_limit_replaces_nothing(folder, monkeypatch, command, there):
         assert content(folder) == before
     else:
         assert (folder / "new.onnx").exists()
-
-
-def test_a_signal_waits_until_all_files_are_in_place():
-    """SIGTERM between two renames is answered behind the last one."""
-    steps, arrived = [], []
-    before = signal.signal(signal.SIGTERM, lambda *_: arrived.append(list(steps)))
-    try:
-        with staging.signals_delayed():
-            signal.raise_signal(signal.SIGTERM)
-            steps.append("model")
-            steps.append("report")
-        assert arrived == [["model", "report"]]
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    thread = threading.Thread(target=staging.signals_delayed().__enter__)
-    thread.start()
-    thread.join()
 
 
 SIGNALLED = [

@@ -13,10 +13,13 @@ m.onnx --fp16
 m.onnx --bf16                                  | amp-rewrite: there is no flag --bf16; write --to bfloat16
 m.onnx --precision bf16
     | amp-rewrite: there is no flag --precision; write --to float16 or --to bfloat16
-m.onnx --to fp16
-    | 'mixed_bfloat16', 'float32'; did you mean float16?
-m.onnx --to BF16
-    | 'mixed_bfloat16', 'float32'; did you mean bfloat16?
+m.onnx --to fp8
+    | --to 'fp8' is not one of 'float16', 'bfloat16', 'mixed_float16', 'mixed_bfloat16', 'float32'; see
+convert model.onnx
+    | amp-rewrite: no command or file 'convert'; amp-rewrite model.onnx rewrites it, or see --help
+quantize --to fp16 -o half.onnx model.onnx
+    | no command or file 'quantize'; amp-rewrite model.onnx rewrites it
+optimise none.onnx                             | no command or file 'optimise'; amp-rewrite MODEL rewrites
 m.onnx --tolerence error=1
     | amp-rewrite: there is no flag --tolerence; did you mean --tolerance?
 m.onnx --x

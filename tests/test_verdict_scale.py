@@ -14,7 +14,7 @@ from tests import text
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.reporting import verdict_text
-from amp_rewrite.running import sessions, tolerances, verification
+from amp_rewrite.running import metrics, sessions, tolerances, verification
 from amp_rewrite.running.comparison import Float32Noise
 from amp_rewrite.running.sessions import Device
 
@@ -110,6 +110,7 @@ def last(array):
 
 OFFSETS, STDS = np.float32([[[40000], [0]]]), alternating(100, 1)
 SCORES = np.where(np.arange(64) % 32 == 0, 1.0, 0.0).reshape(1, 1, 64)
+BOXED = np.concatenate([np.linspace(0, 600, 64).reshape(1, 1, 64), SCORES], axis=1)
 ABOUT_THE_MEAN = {
     "an offset of all": (4000 + alternating(10), alternating(0.1), 1e-2, None),
     "an offset below zero": (-4000 + alternating(10), alternating(0.1), 1e-2, None),
@@ -119,14 +120,30 @@ ABOUT_THE_MEAN = {
     "faint scores beside an offset": (
         np.concatenate([40000 + alternating(100), 1e-3 * SCORES], axis=1),
         alternating(0, 1e-4),
-        1e-4,
+        1e-4 * 64,
         (1, 1),
     ),
-    "columns of boxes and scores": (
-        np.concatenate([np.linspace(0, 600, 64).reshape(1, 1, 64), SCORES], axis=1),
-        alternating(0, 1),
-        None,
-        None,
+    "boxes and scores": (BOXED, alternating(0, 0.1), 0.1 * math.sqrt(32), (1, 1)),
+    "boxes and scores that are last": (last(BOXED), last(alternating(0, 0.1)), 0.1 * math.sqrt(32), (2, 1)),
+    "boxes beside scores": (BOXED, alternating(5, 0), 5 / 176, (1, 0)),
+    "scores of which one is rare": (
+        np.concatenate([alternating(300), SCORES, 1e-3 * SCORES], axis=1),
+        alternating(0, 0, 1e-4),
+        1e-4 * 64,
+        (1, 2),
+    ),
+    "metres and angles": (alternating(40, 30, 1.5, 1.2), alternating(0, 0, 0, 0.1), 0.1 / 1.36, (1, 3)),
+    "beside what float32 resolves": (
+        np.concatenate([alternating(1e9), SCORES], axis=1),
+        alternating(0, 0.1),
+        0.1 / (1e9 * 2**-24),
+        (1, 1),
+    ),
+    "a rare class of probabilities": (
+        np.concatenate([1 - 0.02 * SCORES, 0.02 * SCORES], axis=1),
+        alternating(0, 1e-3),
+        1e-3 / 0.707,
+        (1, 1),
     ),
     "probabilities that are nearly constant": (0.5 + alternating(1e-3), alternating(1e-4), 2e-4, None),
     "one of many": (SCORES, alternating(1e-3), 1e-3 * math.sqrt(32), None),
@@ -138,8 +155,8 @@ ABOUT_THE_MEAN = {
 
 @pytest.mark.parametrize("name", ABOUT_THE_MEAN)
 def test_errors_are_about_the_mean(name):
-    """The difference is held against what varies, channel by channel where their means are far apart: not
-    where there is no telling what is an offset. The channel is named, and relative L2 stays as it is.
+    """The difference is held against what varies, channel by channel where their means or sizes are far
+    apart: not where there is no telling what is an offset. The channel is named, and relative L2 stays.
     """
     x, d, error, channel = ABOUT_THE_MEAN[name]
     (output,) = (verdict := moved([(x, d)])).outputs
@@ -152,6 +169,37 @@ def test_errors_are_about_the_mean(name):
         assert verdict.faults[0].endswith(f" is above 0.01 in channel {channel[1]} of axis {channel[0]}")
     shown = json.loads(json.dumps(verdict.to_json()))["outputs"][0]
     assert shown["spread"] == pytest.approx(output.spread)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        ((1, 6, 24, 32), 1),
+        ((1, 24, 32, 6), 3),
+        ((1, 1, 200, 6), 3),
+        ((1, 3, 16, 16, 6), 4),
+        ((200, 6), 1),
+        ((1, 6, 200), 1),
+    ],
+)
+def test_quantities_lie_along_any_axis_of_channels(shape, axis):
+    """In every layout of a detector, a wrong score fails beside right coordinates."""
+    size = np.expand_dims(
+        np.float32([300, 300, 300, 300, 1, 1]), [at for at in range(len(shape)) if at != axis]
+    )
+    values = size * np.random.default_rng(0).uniform(0, 1, shape)
+    off = np.where(size == 1, values / 2, 0)
+    spread = metrics.spread([metrics.moments(values)])
+    error, channel = spread.error(metrics.differences(values, values + off), SMALLEST)
+    assert (spread.axis, error) == (axis, pytest.approx(0.5, rel=1e-2))
+    assert channel in (4, 5)
+
+
+def test_rows_and_columns_of_an_image_are_no_quantities():
+    """However dark some of them are."""
+    image = np.ones((1, 2, 24, 32))
+    image[..., :8] = 100
+    assert metrics.spread([metrics.moments(image)]).axis is None
 
 
 def test_the_mean_is_that_of_all_samples():

@@ -108,7 +108,7 @@ def test_blame_goes_through_a_graph_in_chunks(monkeypatch):
     before, feeds = MUTANTS["overflow"]
     after = amp_rewrite.rewrite(before, FORCED).model
     whole = blame(before, after, feeds, device=Device.CPU)
-    monkeypatch.setattr("amp_rewrite.running.blame.CHUNK", 1)
+    monkeypatch.setattr("amp_rewrite.running.instrumented_model.CHUNK", 1)
     assert blame(before, after, feeds, device=Device.CPU) == whole
     assert len(whole.nodes) == 3
 
@@ -310,7 +310,7 @@ def test_another_shape_without_bounds_proves_nothing():
 def test_a_verdict_says_where_its_inputs_come_from():
     """Synthesised with a seed, read from files, or given; a model without inputs has no seed."""
     body = "g (float[2] x) => (float[2] y) { y = Relu (x) }"
-    given = {"synthetic": False, "seed": None, "paths": [], "images": None}
+    given = {"synthetic": False, "seed": None, "paths": [], "images": None, "change": ""}
     assert same(body, {"x": FINE}).to_json()["inputs"] == given
     made = verdict(model(body), model(body), {"x": FINE}, inputs=InputSource(seed=3))
     assert made.to_json()["inputs"] == given | {"synthetic": True, "seed": 3}

@@ -64,6 +64,27 @@ def test_long_sums_stay_float32(operator, terms, is_half):
     assert halves(source, Options()) == {"MatMul", operator}
 
 
+UPSAMPLED = "(float[n, 1, {}] x) => (float[n, 1, a, b] y) {{ y = ConvTranspose <strides = [2, 2]> (x, w) }}"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_half"),
+    [("4, 1024", True), ("4, 1025", False), ("1025, 4", False), ("h, 4", False), ("4, w", False)],
+)
+def test_a_long_axis_that_is_upsampled_stays_float32(sizes, is_half):
+    """The provider computes wrong values beyond 2,048 positions, and an open size may be longer."""
+    source = model(UPSAMPLED.format(sizes), w=np.full((1, 1, 2, 2), 0.5, np.float32))
+    assert halves(source) == ({"ConvTranspose"} if is_half else set())
+    assert halves(source, Options()) == {"ConvTranspose"}
+
+
+def test_a_size_that_is_given_counts_for_what_is_upsampled():
+    """It is known then."""
+    source = model(UPSAMPLED.format("h, w"), w=np.full((1, 1, 2, 2), 0.5, np.float32))
+    for size, expected in ((1024, {"ConvTranspose"}), (1025, set())):
+        assert halves(source, Options(target="onnxruntime-webgpu", dims={"h": 4, "w": size})) == expected
+
+
 OPEN = {
     "ReduceMean": """(float[1, 2, n] x) => (float[1, 2, k] y) {
       a = MatMul (w, x)

@@ -1,6 +1,7 @@
 """onnx in a worker process."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from amp_rewrite import rewrite
+from amp_rewrite import Options, certify, rewrite
 from amp_rewrite.process import child_process, worker, worker_process
 from tests import text
 from tests.commands import FORK_BESIDE_THREADS
@@ -61,6 +62,53 @@ def test_a_model_that_crashes_the_checker_is_rewritten_with_a_warning(body):
     (warning,) = text.complaints(result)
     assert warning.startswith("onnx's checker rejects this model: ")
     assert not result.report.broken
+
+
+LONG = (
+    "n = Constant <value_int = 16777216> () a = Constant <value_int = 0> () b = Constant <value_int = 1> ()"
+)
+LONGS = {
+    "Range": f"{LONG} v = Range (a, n, b)",
+    "Concat": "c0 = Shape (x)"
+    + "".join(f"c{i + 1} = Concat <axis = 0> (c{i}, c{i})" for i in range(24))
+    + "v = Identity (c24)",
+    "ConstantOfShape": "n = Constant <value_ints = [16777216]> () v = ConstantOfShape (n)",
+}
+"""Values of 16 million elements, of which onnx's inference makes a message each: 2 GB."""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not limit memory")
+@pytest.mark.parametrize(
+    ("long", "function"),
+    [("Range", "infer_graph"), ("Concat", "infer_values"), ("ConstantOfShape", "infer_model")],
+)
+def test_inference_takes_a_limited_amount_of_memory(long, function, own, monkeypatch):
+    """Types are inferred all the same, without the elements."""
+    proto = model(f"g (float[2] x) => (float[2] y) {{ {LONGS[long]} f = Cast <to = 1> (v) y = Relu (x) }}")
+    monkeypatch.setattr(worker, "own", lambda: own)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert worker.infer(getattr(worker_process, function), proto.SerializeToString())
+    own.stop()
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert peak < max(before + 1, 1 << 20)  # kB
+
+
+ENDLESS = f"""g (float[2,2] x) => (float[2,2] y) {{ {LONGS["Range"].replace("16777216", str(1 << 40))}
+    f = Cast <to = 1> (v) r = ReduceSum <keepdims = 0> (f) h = MatMul (x, x) y = Add (h, r) }}"""
+"""Sums up Range(0, 2^40, 1), which no machine holds."""
+
+
+def test_an_endless_constant_is_rewritten():
+    """Nothing computes it."""
+    assert rewrite(model(ENDLESS), Options(certify=False)).report.ok
+
+
+def test_an_endless_constant_is_not_computed_for_a_proof():
+    """A result that stores the sum is not proved."""
+    stored = model(ENDLESS)
+    del stored.graph.node[3:6]
+    stored.graph.initializer.add(name="r", data_type=1, float_data=[1])
+    assert "too large" in certify(model(ENDLESS), stored).problem
 
 
 def test_the_checkers_error_is_returned():

@@ -10,6 +10,7 @@ from onnx import TensorProto, numpy_helper
 from amp_rewrite import rewrite
 from amp_rewrite.errors import OptionError, OutputError
 from amp_rewrite.model import writing
+from amp_rewrite.model.external_data import SIGNATURE
 from amp_rewrite.policy.options import Beside, ExternalData, IOTypes, Options
 from tests import text
 from tests.model_files import external, line, model, names, save_external
@@ -40,24 +41,25 @@ def test_weights_go_inside_when_asked(external):
     expected = text.stored(onnx.load(external))["w"].astype(np.float16)
     made = rewrite(external, Options(external_data=NEVER), in_place=True).model
     np.testing.assert_array_equal(text.stored(onnx.load(made, load_external_data=False))["w"], expected)
-    assert names(external.parent) == ["m.onnx"]
+    assert names(external.parent) == ["m.onnx", "m.onnx.data"]
 
 
 def test_weights_in_several_files(tmp_path):
     """With a largest size there are several files, none larger but for a single tensor; in place they are
-    replaced, and none of the old ones is left.
+    replaced, and none of ours is left.
     """
     kinds = ", ".join(f"float[32,32] w{i}" for i in range(5))
     nodes = " ".join(f"h{i + 1} = MatMul(h{i}, w{i})" for i in range(5))
     proto = text.model(f"g (float[32,32] h0) => (float[32,32] h5) <{kinds}> {{ {nodes} }}")
     expected = [numpy_helper.to_array(t).astype(np.float16) for t in proto.graph.initializer]
     save_external(proto, tmp_path / "m.onnx", "m.onnx.data")
-    for again in ("m.onnx", "m.onnx.1"):
+    for again in ("m.onnx.1", "m.onnx.2"):
         options = Options(external_data=ExternalData(Beside.ALWAYS, 5000), io=IOTypes.HALF)
         made = rewrite(tmp_path / "m.onnx", options, in_place=True).model
         files = [f"{again}.0000{i}-of-00003.data" for i in (1, 2, 3)]
-        assert names(tmp_path) == sorted(["m.onnx", *files])
-        assert [(tmp_path / name).stat().st_size for name in files] == [4096, 4096, 2048]
+        assert names(tmp_path) == sorted(["m.onnx", "m.onnx.data", *files])
+        sizes = [(tmp_path / name).stat().st_size - len(SIGNATURE) for name in files]
+        assert sizes == [4096, 4096, 2048]
         found = [numpy_helper.to_array(t) for t in onnx.load(made).graph.initializer]
         np.testing.assert_array_equal(found, expected)
 
@@ -109,7 +111,7 @@ def test_a_full_disk_leaves_the_old_file(model, tmp_path, monkeypatch, fails):
     (tmp_path / "out.onnx").write_bytes(b"old")
     monkeypatch.setattr(fails, full_disk)
     with pytest.raises(OutputError) as caught:
-        rewrite(tmp_path / "m.onnx", output=tmp_path / "out.onnx")
+        rewrite(tmp_path / "m.onnx", output=tmp_path / "out.onnx", force=True)
     assert "No space left" in line(caught)
     assert (tmp_path / "out.onnx").read_bytes() == b"old"
     assert names(tmp_path) == ["m.onnx", "out.onnx"]

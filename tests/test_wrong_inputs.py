@@ -10,10 +10,11 @@ import numpy as np
 import onnx
 import pytest
 
-from amp_rewrite.errors import ThreadError
+from amp_rewrite.errors import ResourceError
 from amp_rewrite.files import destination
 from amp_rewrite.model import constants
 from amp_rewrite.process import interruptible
+from amp_rewrite.running import comparison, runtime_errors
 from tests import text
 from tests.commands import failure, run
 
@@ -151,7 +152,7 @@ def test_no_further_thread(monkeypatch):
     monkeypatch.setattr(interruptible, "_waiting", list)  # no thread waits for work
     monkeypatch.setattr(interruptible, "_LEFT", [])
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(ThreadError, match="ulimit"):
+    with pytest.raises(ResourceError, match="ulimit"):
         interruptible.call(int, int)
     assert not interruptible.is_left_behind()  # what never began is not waited for
 
@@ -177,6 +178,67 @@ def test_no_further_thread_is_not_a_failed_comparison(model, monkeypatch, starte
     done = run("-o", "out.onnx", model)
     assert done.exit_code == 0
     assert ("not compared" in done.output) == (started < 4)
+
+
+ARENA = """[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running Conv node. Name:'c'
+Status Message: /onnxruntime_src/onnxruntime/core/bfc_arena.cc:360 void* onnxruntime::BFCArena::\
+AllocateRawInternal(size_t, bool, onnxruntime::Stream*) Failed to allocate memory for buffer of size 9"""
+SCARCE = [RuntimeError(ARENA), MemoryError("std::bad_alloc"), RuntimeError("CUDA failure 2: out of memory")]
+
+
+@pytest.mark.parametrize("error", SCARCE, ids=["arena", "library", "CUDA"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_run_without_memory_is_not_a_failed_comparison(model, monkeypatch, error, number):
+    """Whichever of two runs gets no memory, a rewrite stands and is not compared; `verify` ends with 2."""
+    assert run("-o", "out.onnx", model).exit_code == 0
+    session = pytest.importorskip("onnxruntime").InferenceSession
+    work, done = session.run, []
+
+    def refuse(*arguments):
+        done.append(0)
+        if len(done) > number:
+            raise error
+        return work(*arguments)
+
+    monkeypatch.setattr(session, "run", refuse)
+    assert "ulimit" in failure("verify", model, "out.onnx")
+    done.clear()
+    result = run("-o", "out.onnx", model)
+    assert (result.exit_code, "not compared with" in result.stdout) == (0, True), result.output
+
+
+def test_a_session_without_memory_is_no_fault_of_the_model(model, monkeypatch):
+    """A result that cannot be opened for lack of memory has no verdict either."""
+    assert run("-o", "out.onnx", model).exit_code == 0
+
+    def refuse(*_, **__):
+        raise RuntimeError("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : initialization: std::bad_alloc")
+
+    monkeypatch.setattr(pytest.importorskip("onnxruntime"), "InferenceSession", refuse)
+    line = failure("verify", model, "out.onnx")
+    assert "onnxruntime does not open the model (initialization: std::bad_alloc)" in line
+    assert "ulimit" in line
+
+
+def test_an_array_without_memory_is_not_a_failed_comparison(model, monkeypatch):
+    """What NumPy allocates to compare counts as well."""
+
+    def refuse(*_, **__):
+        raise MemoryError("Unable to allocate 9 GiB")
+
+    monkeypatch.setattr(comparison, "compare", refuse)
+    result = run("-o", "out.onnx", model)
+    assert (result.exit_code, "ulimit" in result.output) == (0, True), result.output
+
+
+def test_a_reason_is_one_line_without_places_in_c():
+    """What is wrong comes behind codes, and behind the file and signature of onnxruntime's own source."""
+    assert runtime_errors.reason(SCARCE[0]).endswith(" Failed to allocate memory for buffer of size 9")
+    enforced = """[ONNXRuntimeError] : 1 : FAIL : Exception during initialization:
+    /onnxruntime_src/onnxruntime/core/x.cc:467 bool X::Y(const Z<T>&) a && b was false. No kernel"""
+    assert runtime_errors.reason(RuntimeError(enforced)) == "Exception during initialization: No kernel"
+    long = runtime_errors.reason(RuntimeError(f"Node {'(x, y), ' * 999} is of an unknown operator"))
+    assert (len(long) < 500, long.endswith("is of an unknown operator")) == (True, True)
 
 
 def test_a_disk_that_takes_only_a_part(tmp_path):

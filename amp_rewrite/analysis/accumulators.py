@@ -6,6 +6,7 @@
     s' = max(s + x) + y                 scores of a best path (Viterbi, time warping)
     s' = concat(s, s[-1] + x)           sums in a table, as a CumSum computes them within a node
     s' = 0.999 * s + 0.001 * x          moving averages, including a single step outside of loops
+    s'[i] = s[i] + x                    scatters that add or multiply: runtimes do so one by one
 
 Half has steps of 2 at 2048, and a count ends there. The producers that feed a CumSum are kept as exact as the
 sum, back to the input or the nearest layer: the sum accumulates the error of a rounded weight in each step.
@@ -60,17 +61,25 @@ _EXACT = 1e-6
 
 
 def check(graph: UnitGraph, half: Half) -> Mapping[int, Evidence]:
-    """Return the units that add to an accumulator, move or scale it on the way, or feed a CumSum."""
+    """Return the units that add to an accumulator, move or scale it on the way, or feed a CumSum, and the
+    scatters that add or multiply.
+    """
     units = (unit for name in _LOOPS for unit in graph.by_operator.get(name, ()))
     loops = dict.fromkeys(graph.units[unit].node for unit in units)
     nodes = {node for loop in loops for node in _Step(graph, loop).sums()}
     nodes.update(_averages(graph, _ROUNDOFFS / half.integers))
+    nodes.update(dict.fromkeys(filter(accumulates, graph.nodes_of("ScatterElements", "ScatterND"))))
     sums = [unit for unit in graph.by_operator.get("CumSum", ()) if not graph.units[unit].node.domain]
     feeders = reach(sums, graph.predecessors.__getitem__, lambda unit: _feeds(graph.units[unit].node))
     before = {unit for feeding in (*sums, *feeders) for unit in graph.predecessors[feeding]}
     layers = [unit for unit in before if effective_op(graph.units[unit].node) in PRODUCTS]
     accumulating = (*graph.of_nodes(nodes), *feeders, *sorted(layers))
     return dict.fromkeys(accumulating, Evidence(Authority.RANGE, Reason.ACCUMULATED))
+
+
+def accumulates(node: ir.Node) -> bool:
+    """Return whether a node is a scatter that adds or multiplies."""
+    return effective_op(node) != node.op_type and effective_op(node) in ("Add", "Mul")
 
 
 def _feeds(node: ir.Node) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -23,15 +24,17 @@ from amp_rewrite.analysis.idioms import marking
 from amp_rewrite.analysis.observed import Held, Seen
 from amp_rewrite.analysis.outputs import Faint
 from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.errors import EXPORT_AGAIN
 from amp_rewrite.model import constants
 from amp_rewrite.model.constants import StoredTensor
-from amp_rewrite.numerics.half import Half
+from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options
 from amp_rewrite.policy.reasons import in_words
 from amp_rewrite.preparing import value_shapes
 from amp_rewrite.preparing.preparing import Prepared
+from amp_rewrite.text import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Facts:
 
     `findings` are the evidence for float32 by unit; of several, that of the highest authority. `freed` are
     units that a shipped list denies and that are proven tame, with the proof. `old_opset` is the reason why
-    nothing in the model can change, None where it can.
+    nothing in the model can change, None where it can, and `remedy` what would help.
     """
 
     graph: UnitGraph
@@ -49,13 +52,22 @@ class Facts:
     findings: Mapping[int, Evidence]
     old_opset: Evidence | None
     freed: Mapping[int, Evidence] = field(default_factory=dict[int, Evidence])
+    remedy: str = ""
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the model for the user."""
-        if self.old_opset is None:
-            return ()
-        return (f"{in_words(self.old_opset)}: nothing can change; `Options.opset` sets a newer one",)
+        old = f"{in_words(self.old_opset)}: nothing can change" if self.old_opset is not None else ""
+        return (*_of_nan(self.constants, self.ranges.fits), *([f"{old}; {self.remedy}"] if old else []))
+
+
+def _of_nan(stored: Mapping[ir.Value, StoredTensor], fits: Mapping[ir.Value, Fit]) -> Iterator[str]:
+    """Yield a warning that names the weights with NaN; a single number may be meant so."""
+    lost = [value for value in stored if value in fits and fits[value].nan]
+    names = [value.name or "" for value in lost if prod(constants.dims(stored[value].tensor)) > 1]
+    if names:
+        more = f" and {plural(len(names) - 1, 'other weight')}" if names[1:] else ""
+        yield f"NaN is in the weight '{names[0]}'{more}, and spreads to what reads it; {EXPORT_AGAIN}"
 
 
 def gather(
@@ -85,13 +97,24 @@ def gather(
         if old is None
         else _of_all(graph, old)
     )
-    return Facts(graph, tensors, value_ranges, findings, old)
+    remedy = "" if old is None else _newer_opset(prepared, options)
+    return Facts(graph, tensors, value_ranges, findings, old, remedy=remedy)
+
+
+def _newer_opset(prepared: Prepared, options: Options) -> str:
+    """Return what helps where the opset has no half."""
+    if prepared.newer is not None:
+        there = f"{options.target.name} has {prepared.newer.loss} there"
+        return f"at `Options.opset` {prepared.newer.version} it can, but {there}"
+    if prepared.form.raise_opset:
+        return f"export it at opset {schema.first_opset_with(options.half)} or newer"
+    return "`Options.opset` sets a newer one"
 
 
 def _build_graph(prepared: Prepared, options: Options) -> UnitGraph:
     model, types = prepared.model, prepared.types
     graph = unit_building.build(model, types, options.target, options.half)
-    graph = replace(graph, sized=value_shapes.sized(model, types, options.dims.dims))
+    graph = replace(graph, sized=value_shapes.sized(model, types, options.dims.dims), on_cpu=prepared.on_cpu)
     return marking.mark(graph, options) if prepared.form.idioms else graph
 
 
@@ -115,23 +138,32 @@ def _findings(
     faint: Faint,
     pinned: Held,
 ) -> Mapping[int, Evidence]:
-    is_onnxruntime = options.target.is_onnxruntime
     merged: dict[int, Evidence] = {}
     for findings in (
         observed.pinned_units(graph, pinned),
-        runtimes.faults(graph) if is_onnxruntime else {},
-        value_ranges.findings,
-        flows.check(graph, value_ranges.fits, options.half),
-        cancellation.check(graph, value_ranges.fits, options.half),
-        accumulators.check(graph, options.half),
+        runtimes.faults(graph) if options.target.is_onnxruntime else {},
         runtimes.quantised(graph, options, value_ranges.findings),
         observed.check(graph, observations, value_ranges, options.half),
         outputs.faint_outputs(graph, faint, options),
         runtimes.refused(graph, options.target, options.half),
-        long_sums.check(graph, options),
+        runtimes.overlong(graph, options.target),
+        *(() if options.only_lists else _of_numbers(graph, value_ranges, options)),
         outputs.final_softmaxes(graph) if options.keep_softmax else {},
     ):
         for unit, evidence in findings.items():
             if unit not in merged or evidence.authority.outranks(merged[unit].authority):
                 merged[unit] = evidence
     return merged
+
+
+def _of_numbers(
+    graph: UnitGraph, value_ranges: ranges.Ranges, options: Options
+) -> tuple[Mapping[int, Evidence], ...]:
+    """Return the findings on what half makes of numbers."""
+    return (
+        value_ranges.findings,
+        flows.check(graph, value_ranges.fits, options.half),
+        cancellation.check(graph, value_ranges.fits, options.half),
+        accumulators.check(graph, options.half),
+        long_sums.check(graph, options),
+    )

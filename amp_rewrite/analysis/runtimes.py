@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
@@ -14,6 +16,7 @@ from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.model.quantised_regions import DEQUANTIZE, QUANTIZE
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_facts.operators import JOINS, REARRANGES, RECURRENT, SELECTS
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
@@ -39,7 +42,7 @@ _UNEQUAL_RANKS = (
 )
 _MASKED_SCORES = "it outputs its masked scores, and fills them with the lowest number of the type"
 _BATCH_OF_ONE = "onnxruntime runs it as a function, which fails in half for a batch of one"
-_SUMS = "it sums into its data, for which onnxruntime's CPU provider has no half kernel"
+_REDUCES = "it reduces into its data, for which onnxruntime's CPU provider has no half kernel"
 
 
 def _unequal_ranks(graph: UnitGraph) -> frozenset[ir.Node]:
@@ -104,7 +107,7 @@ _MATRICES, _ROWS_IN_SPACE = 3, 3
 
 
 def _scatter(node: ir.Node, _: Types) -> str | None:
-    return None if effective_op(node) == node.op_type else _SUMS
+    return None if effective_op(node) == node.op_type else _REDUCES
 
 
 _NO_CPU_KERNEL = "onnxruntime's CPU provider has no half kernel for it, and no input of it to cast"
@@ -138,6 +141,35 @@ def refused(graph: UnitGraph, target: Target, half: Half) -> Mapping[int, Eviden
                 text = f" for its {name}{'' if target.is_strict else ', and runs it on the CPU'}"
                 refusals[unit] = Evidence(authority, Reason.NO_KERNEL, target.name, half=half.name, text=text)
     return refusals
+
+
+def overlong(graph: UnitGraph, target: Target) -> Mapping[int, Evidence]:
+    """Return the units with a spatial axis that is open, or too long for the target's half kernel."""
+    wrong: dict[int, Evidence] = {}
+    for operator, most in target.longest_axes.items():
+        text = f"{target.name} computes it wrongly in half beyond {most:,} positions of an axis"
+        for unit in graph.by_operator.get(operator, ()):
+            node = graph.units[unit].node
+            if node.domain == "" and not all(size <= most for size in _upsampled(node, graph)):
+                wrong[unit] = Evidence(Authority.RUNTIME_BUG, Reason.FAULT, text=text)
+    return wrong
+
+
+def _upsampled(node: ir.Node, graph: UnitGraph) -> Iterator[float]:
+    """Yield the spatial sizes of the output of a ConvTranspose, infinite where one is open."""
+    before, after = ([*(graph.shape(value) or ())][_SPATIAL:] for value in (node.inputs[0], node.outputs[0]))
+    strides = schema.integers(node, "strides") or [1] * len(before)
+    for size, stride, made in itertools.zip_longest(before, strides, after):
+        if isinstance(made, int):
+            yield made
+        else:
+            yield size * stride if isinstance(size, int) and stride else math.inf
+    if not before:
+        yield math.inf
+
+
+_SPATIAL = 2
+"""The first spatial axis."""
 
 
 def widened_sequences(graph: UnitGraph, halves: Sequence[bool], target: Target) -> Mapping[int, int]:

@@ -12,7 +12,7 @@ from amp_rewrite.analysis.port_groups import OPAQUE, PortGroups
 from amp_rewrite.analysis.units import Unit, UnitGraph, Use, value_of
 from amp_rewrite.model.quantised_regions import DEQUANTIZE, QUANTIZE
 from amp_rewrite.numerics.half import FLOAT16, Half
-from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.onnx_types.schema import TypeVar
 from amp_rewrite.policy import targets
@@ -37,6 +37,7 @@ class _Builder:
         self._wrapped = wrapped & self._float32
         self._groups = PortGroups(model, types, target, half.name)
         self._nodes: dict[ir.Graph, Sequence[ir.Node]] = {}
+        self._is_sealed = False  # in a body of a custom operator, which computes what it pleases with it
         self._units: list[Unit] = []
         self._by_operator: dict[str, list[int]] = {}
         self._producer: dict[ir.Value, int] = {}
@@ -57,10 +58,13 @@ class _Builder:
             self._bindings(node, bindings)
         else:
             self._node(node, sealed=bool(bodies) or _holds_float32(node))
+        outer = self._is_sealed
+        self._is_sealed = outer or not schema.is_known(node.domain, node.op_type)
         for body in bodies:
             if bindings is None:
                 self._seal(node, body)
             self.graph(body)
+        self._is_sealed = outer
 
     def _node(self, node: ir.Node, *, sealed: bool = False) -> None:
         """Add a unit for every type variable; a sealed node has bodies or attributes of these types, and none
@@ -126,6 +130,7 @@ class _Builder:
             assert value is not None, "every use of a unit has a value"
             self._uses.setdefault(value, []).append((index, use))
         wrapped = self._wrapped
+        allowed = frozenset[str]() if self._is_sealed else allowed
         dense = not wrapped or (wrapped.isdisjoint(defs) and wrapped.isdisjoint(map(value_of, uses)))
         self._by_operator.setdefault(node.op_type, []).append(index)
         self._units.append(Unit(index, node, var, tuple(uses), tuple(defs), allowed, dense, runs))

@@ -58,7 +58,7 @@ class UnitGraph:
     `spelled` maps the units in idioms to their parts, and `alike` are the units that a runtime requires to
     have one type; each idiom also has an edge from the producer of its data to its result. `norms` are the
     written-out ones. `sized` are the shapes of values at the
-    sizes set for open dimensions (Options.dims).
+    sizes set for open dimensions (Options.dims), and `on_cpu` the nodes that lost their kernels.
     """
 
     units: tuple[Unit, ...]
@@ -75,6 +75,7 @@ class UnitGraph:
     alike: tuple[Alike, ...] = ()
     norms: tuple[Norm, ...] = ()
     sized: Mapping[ir.Value, ir.Shape] = field(default_factory=dict[ir.Value, ir.Shape])
+    on_cpu: frozenset[ir.Node] = frozenset()
 
     def shape(self, value: ir.Value | None) -> ir.Shape | None:
         """Return the shape of a value at the sizes set for open dimensions, else as declared, or None."""

@@ -14,7 +14,8 @@ class Licence(enum.Enum):
 
     CLAMPED: finite constants beyond the range of half saturate to its fill value of their sign; only masks
     of a softmax. OVERFLOWED: rounding makes them infinite. LIFTED: nonzero constants that underflow in
-    float16 become one of its two smallest numbers. WIDENED: half constants are stored in float32.
+    float16 become one of its two smallest numbers; only addends and bounds in half, and factors beside larger
+    ones. WIDENED: half constants are stored in float32.
     CONVERTED: bfloat16 constants are rounded to float16, or the reverse. RESTORED: all elements of a float32
     constant were rounded to half and widened again. TYPED: an attribute gives an output another float type.
     IO_TYPES: an input or output of the model has another float type. INLINED: a function call is replaced by
@@ -22,11 +23,11 @@ class Licence(enum.Enum):
     another version with the same meaning. FOLDED: a constant expression is folded. MERGED: a
     BatchNormalization is folded into the weights of its producer. MAX_AND_MIN: a Clip is a Max and a Min.
     RECIPROCAL: a Reciprocal is a division. SQUARE: a value times itself is its power of 2. RANK: a stored
-    factor of a matrix product has additional axes of size 1. IDENTITY: an Identity is removed.
-    UNUSED_OUTPUT: a node omits outputs without consumers. LOSS_SCALE: a value is multiplied by a loss scale,
-    or by its reciprocal, and no output depends on the scale. SKIPPED: an output keeps its old state where
-    gradients are not finite. RESCALED: a constant, an epsilon, or an additional Mul has a power of two, and
-    all of these cancel. DECLARED: a custom operator reads another float type, which is declared for it.
+    factor of a matrix product has additional axes of size 1. LOSS_SCALE: a value is multiplied by a loss
+    scale, or by its reciprocal, and no output depends on the scale. SKIPPED: an output keeps its old state
+    where gradients are not finite. RESCALED: a constant, an epsilon, or an additional Mul has a power of two,
+    and all of these cancel. DEFAULT: an input that has a default is a constant. DECLARED: a custom operator
+    reads another float type, which is declared for it, or only that tells that it makes floats.
     """
 
     CLAMPED = "clamped"
@@ -46,11 +47,10 @@ class Licence(enum.Enum):
     RECIPROCAL = "reciprocal"
     SQUARE = "square"
     RANK = "rank"
-    IDENTITY = "identity"
-    UNUSED_OUTPUT = "unused output"
     LOSS_SCALE = "loss scale"
     SKIPPED = "skipped"
     RESCALED = "rescaled"
+    DEFAULT = "default"
     DECLARED = "declared types"
 
 

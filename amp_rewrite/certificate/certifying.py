@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from onnx import ModelProto
 
 from amp_rewrite.certificate import loss_scale, numbering
-from amp_rewrite.certificate.certificate import Certificate, DifferentError, Place
-from amp_rewrite.certificate.numbered import MISSING, Numbered
+from amp_rewrite.certificate.certificate import Certificate, DifferentError, Licence, Place
+from amp_rewrite.certificate.numbered import MISSING, Numbered, fixed_inputs
 from amp_rewrite.certificate.numbering import functions_of, inlined_size
 from amp_rewrite.certificate.proving import Proving, equal_inputs, interface_problem
 from amp_rewrite.certificate.tensors import Folder, Source, read_model
@@ -27,8 +27,9 @@ def certify(original: Source, rewritten: Source, *, op_types: Mapping[str, str] 
 
     Both are paths, bytes, or ModelProtos. They may differ only in Casts between float32, float16 and
     bfloat16, in constants rounded to half, and as Licence permits. `op_types` declares the types of custom
-    operators (Options), beside what a result records in its metadata: without that, they read the same types
-    in both. Raises ModelError for an invalid model, and OptionError for an invalid declaration.
+    operators (Options), beside what the original records in its metadata; the result declares nothing.
+    Without that, they read the same types in both. Raises ModelError for an invalid model, and OptionError
+    for an invalid declaration.
 
     Examples:
         >>> from amp_rewrite import certify, rewrite
@@ -40,11 +41,12 @@ def certify(original: Source, rewritten: Source, *, op_types: Mapping[str, str] 
     """
     with startup.paused():
         models = read_model(original), read_model(rewritten)
-        metadata = {each.key: each.value for each in models[1][0].metadata_props}
+        metadata = {each.key: each.value for each in models[0][0].metadata_props}
         texts = {**declared_types.recorded(metadata, is_operator), **(op_types or {})}
         declared = declared_types.by_operator(texts)
-        before = _numbered(*models[0], declared)
-        after = _numbered(*models[1], declared, believed=False)
+        fixed = [fixed_inputs(model, models[1][0]) for model, *_ in models]
+        before = _numbered(*models[0], declared, fixed[0])
+        after = _numbered(*models[1], declared, fixed[1], believed=False)
         try:
             plain, uses = loss_scale.take_out(before, after)
             problem = interface_problem(before, plain)
@@ -52,6 +54,7 @@ def certify(original: Source, rewritten: Source, *, op_types: Mapping[str, str] 
                 return Certificate(False, 0, problem=problem)
             proving = Proving(before, plain)
             proving.uses.update(uses)
+            proving.uses[Licence.DEFAULT] = len(fixed[0] - fixed_inputs(models[0][0], models[0][0]))
             for pair in equal_inputs(proving):
                 proving.assume(*pair)
         except DifferentError as difference:
@@ -62,7 +65,13 @@ def certify(original: Source, rewritten: Source, *, op_types: Mapping[str, str] 
 
 
 def _numbered(
-    model: ModelProto, folder: Folder | None, where: str, declared: OpTypes, *, believed: bool = True
+    model: ModelProto,
+    folder: Folder | None,
+    where: str,
+    declared: OpTypes,
+    fixed: frozenset[str],
+    *,
+    believed: bool = True,
 ) -> Numbered:
     """Number the values of a model; errors name its source, `where`."""
     try:
@@ -70,11 +79,13 @@ def _numbered(
         if functions and inlined_size(model, functions) > _MOST_NODES:
             problem = f"would have more than {_MOST_NODES:,} nodes with its functions taken apart"
             raise ModelError(problem, remedy="give a smaller model")
-        result = numbering.number(Numbered(model, folder, declared), functions, believed=believed)
+        result = numbering.number(
+            Numbered(model, folder, declared, fixed=fixed), functions, believed=believed
+        )
         assumed = result.unknown_outputs() if believed else None
         if not assumed:
             return result
-        return numbering.number(Numbered(model, folder, declared, assumed), functions)
+        return numbering.number(Numbered(model, folder, declared, assumed, fixed=fixed), functions)
     except ModelError as error:
         raise ModelError(error.problem, where=error.where or where, remedy=error.remedy) from error
     except RecursionError as error:

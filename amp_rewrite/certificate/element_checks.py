@@ -109,6 +109,16 @@ def exponent_between(old: Array, new: Array) -> int | None:
     return round(np.log2(ratios.flat[sizes.argmax()]))
 
 
+def least_exponent(old: Array, new: Array) -> int | None:
+    """Return the least e for which all numbers, times 2^-e, become the least number of float16, rounded or
+    lifted, as they are; None for any others.
+    """
+    sizes, stored = np.abs(old).astype(np.float64), np.abs(new).astype(np.float64)
+    if not sizes.any() or not np.array_equal(stored, np.where(sizes, FLOAT16.smallest, 0)):
+        return None
+    return math.floor(math.log2(sizes.max() / (1.5 * FLOAT16.smallest))) + 1
+
+
 TINY = float(np.finfo(np.float32).tiny)
 
 

@@ -16,7 +16,7 @@ class ExactTypes:
     def __init__(self, model: Numbered) -> None:
         self._model = model
         infos = (info for info in model.proto.graph.input if info.name in model.inputs)
-        self._inputs = {model.inputs[info.name]: info.type for info in infos}
+        self._inputs = {model.inputs[info.name]: info.type for info in infos} | model.typed
         self._elements = {MISSING: int(TensorProto.UNDEFINED)}
 
     def of(self, number: int) -> int:

@@ -29,12 +29,6 @@ def rule(a: Node, b: Node | None) -> Rule | None:
     return _EXCHANGED.get((a.operator[1], b.operator[1]))
 
 
-def _match_identity(proof: Proof, node: Node, right: int) -> Sequence[Pair]:
-    """Match `Identity(x)` with `x`."""
-    proof.uses[Licence.IDENTITY] += 1
-    return [(node.inputs[0], right)]
-
-
 # ---- Clip as Max and Min
 
 
@@ -410,7 +404,6 @@ def follow_unknown_cast(proof: Proof, left: int, node: Node) -> Sequence[Pair]:
 
 
 _WHATEVER_STANDS: dict[tuple[str, str], Rule] = {
-    ("", "Identity"): _match_identity,
     ("", "Clip"): as_max_and_min,
     ("", "Reciprocal"): as_division,
     ("", "BatchNormalization"): into_product,

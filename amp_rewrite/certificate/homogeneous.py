@@ -7,6 +7,8 @@ depends on the factor only in rounding.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
+from types import MappingProxyType
 
 import numpy as np
 from onnx import TensorProto
@@ -29,12 +31,18 @@ Rule = Callable[["Site"], "int | Sequence[int] | None"]
 
 
 class Degrees:
-    """The degrees of a model's values by rules of operators, from those of the factors."""
+    """The degrees of a model's values by rules of operators, from those of the factors. Constants have any
+    degree from the `least` on.
+    """
 
     def __init__(
-        self, model: Numbered, factors: Mapping[int, int], rules: Mapping[tuple[str, str], Rule] | None = None
+        self,
+        model: Numbered,
+        factors: Mapping[int, int],
+        rules: Mapping[tuple[str, str], Rule] | None = None,
+        least: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
-        self.model = model
+        self.model, self.least = model, least
         self.of = dict(factors)
         self._rules = rules or LINEAR
 
@@ -104,7 +112,7 @@ class Site:
     def __init__(self, degrees: Degrees, node: Node) -> None:
         self.model, self.node = degrees.model, node
         self.degrees = [degrees.of.get(number, 0) for number in node.inputs]
-        self._is_neutral = degrees.is_neutral
+        self._is_neutral, self._least_of = degrees.is_neutral, degrees.least
 
     def common(self, ports: Sequence[int]) -> int | None:
         """Return the degree that these inputs share if all others have degree 0; zeros have any degree."""
@@ -115,19 +123,25 @@ class Site:
         """Return the degree that these inputs share, 0 if all are zero; None without one."""
         degrees = {self.degrees[port] for port in self._present(ports)}
         if len(degrees) > 1:
-            degrees = {self.degrees[port] for port in self._present(ports) if not self._is_zero(port)}
-        return None if len(degrees) > 1 else degrees.pop() if degrees else 0
+            degrees = {self.degrees[port] for port in self._present(ports) if self._least(port) is None}
+        degree = degrees.pop() if degrees else 0
+        return degree if not degrees and self.fits(degree, ports) else None
 
     def fits(self, degree: int, ports: Sequence[int]) -> bool:
-        """Return whether these inputs have a degree, or are zero or omitted."""
-        return all(self.degrees[port] == degree or self._is_zero(port) for port in self._present(ports))
+        """Return whether these inputs have a degree, may have it, or are omitted."""
+        return all(
+            self.degrees[port] == degree or ((least := self._least(port)) is not None and least <= degree)
+            for port in self._present(ports)
+        )
 
     def _present(self, ports: Sequence[int]) -> list[int]:
         inputs = self.node.inputs
         return [port for port in ports if port < len(inputs) and inputs[port] != MISSING]
 
-    def _is_zero(self, port: int) -> bool:
-        """Return whether an input is a constant of zeros, stored or filled."""
+    def _least(self, port: int) -> float | None:
+        """Return the least degree of an input that has any from there on, -inf for zeros that are stored or
+        filled; None for any other input.
+        """
         model, number = self.model, self.node.inputs[port]
         node = model.makers[number]
         while node is not None and node.operator[0] == "" and node.operator[1] in KEEPING_ZERO:
@@ -136,9 +150,10 @@ class Site:
         if node is not None:
             fill = attributes_of(node).get("value") if node.operator == ("", "ConstantOfShape") else None
             filled = fill is None or self._has_zeros(fill.attribute.t)
-            return node.operator == ("", "ConstantOfShape") and filled
+            return -inf if node.operator == ("", "ConstantOfShape") and filled else None
         tensor = model.stored.get(number)
-        return isinstance(tensor, TensorProto) and self._has_zeros(tensor)
+        is_zero = isinstance(tensor, TensorProto) and self._has_zeros(tensor)
+        return -inf if is_zero else self._least_of.get(number)
 
     def _has_zeros(self, tensor: TensorProto) -> bool:
         small = np.prod(tensor.dims, dtype=float) <= LARGEST_ZERO
@@ -173,7 +188,10 @@ def _scatter(site: Site) -> int | None:
 
 
 def _cast(site: Site) -> int | None:
-    return site.common((0,)) if site.model.kinds[site.node.first] in (FLOAT, DOUBLE) else None
+    kind = site.model.kinds[site.node.first]
+    if kind == TensorProto.BOOL:
+        return 0  # whether a number is 0
+    return site.common((0,)) if kind in (FLOAT, DOUBLE) else None
 
 
 def _product(site: Site) -> int | None:

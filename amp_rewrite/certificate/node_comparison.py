@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from onnx import AttributeProto, TensorProto, defs, helper
@@ -19,7 +19,7 @@ from amp_rewrite.certificate.numbered import (
     has_graphs,
     without_graphs,
 )
-from amp_rewrite.certificate.proof import Proof
+from amp_rewrite.certificate.proof import Pair, Proof
 from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.value_kinds import find_schema
 from amp_rewrite.onnx_facts.operators import NORMS
@@ -116,7 +116,8 @@ def _same_tensor(
 def _exact(proof: Proof, one: Any, other: Any) -> bool:
     """Return whether two tensors are equal without any licence."""
     comparison = stored_tensors.compare(Held(one, proof.original.folder), Held(other, proof.rewritten.folder))
-    return one.data_type == other.data_type and not comparison.problem and not comparison.uses.total()
+    changes = comparison.problem, comparison.exponent, comparison.uses.total()
+    return one.data_type == other.data_type and not any(changes)
 
 
 def _is_type(proof: Proof, a: Node, b: Node, name: str) -> bool:
@@ -150,15 +151,17 @@ def _read_same_bits(proof: Proof, a: Node, b: Node) -> bool:
 
 
 def refuse_undeclared_types(proof: Proof, a: Node, b: Node) -> None:
-    """Raise DifferentError for a custom operator that reads a type that it did not read, unless that is
-    declared for all its floats.
+    """Raise DifferentError for a custom operator, or a node in a body of one, that reads a type that it did
+    not read, unless that is declared for all its floats.
     """
     custom = proof.rewritten.op_types.get(a.operator)
-    if custom is None and value_kinds.is_operator(*a.operator):
+    if custom is None and not b.scope.is_custom and value_kinds.is_operator(*a.operator):
         return
     pairs = enumerate(zip(proof.original.read(a), proof.rewritten.read(b), strict=False))
     changes = [port for port, pair in pairs if not proof.has_same_type(*pair)]
     if not changes:
+        told = proof.original.told.intersection(range(a.first, a.first + a.count))
+        proof.uses[Licence.DECLARED] += bool(told)
         return
     types = [proof.types_after.of(number) for number in proof.rewritten.read(b)]
     change = f"it reads {_type_name(types[changes[0]])} at input {changes[0]}"
@@ -168,6 +171,13 @@ def refuse_undeclared_types(proof: Proof, a: Node, b: Node) -> None:
     if len(variable) > 1 or not variable <= custom.floats or not custom.ports.keys().isdisjoint(changes):
         raise DifferentError(f"{change}, and other types are declared for the operator")
     proof.uses[Licence.DECLARED] += 1
+
+
+def refuse_other_types(proof: Proof, pairs: Iterable[Pair]) -> None:
+    """Raise DifferentError for a value of another type that enters or leaves a body of a custom operator."""
+    for left, right in pairs:
+        if not proof.has_same_type(proof.original.computed(left), proof.rewritten.computed(right)):
+            raise DifferentError("it has another type in a body of a custom operator", (left, right, ""))
 
 
 def _type_name(element: int) -> str:

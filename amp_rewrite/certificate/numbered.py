@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto, numpy_helper
 
 from amp_rewrite.certificate import tensors
 from amp_rewrite.certificate.tensors import Folder
@@ -19,8 +19,10 @@ from amp_rewrite.certificate.value_kinds import (
     SEQUENCE,
     Kind,
     find_schema,
+    find_signature,
     of_tensor,
     of_type,
+    takes_floats,
 )
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.onnx_facts.declared_types import DeclaredTypes, OpTypes
@@ -42,8 +44,8 @@ class Scope:
     """The names that are visible in a graph; `outer` encloses it.
 
     `versions` are the opsets by domain, and `bound` the attributes of the function's call, None outside.
-    `repeated` is the node that computes the graph once per iteration, None where it is computed once, and
-    `declared` has the graph's declarations of its values.
+    `repeated` is the node that computes the graph once per iteration, None where it is computed once,
+    `declared` has the graph's declarations of its values, and `is_custom` a body of a custom operator.
     """
 
     names: dict[str, int]
@@ -52,6 +54,7 @@ class Scope:
     bound: Mapping[str, Bound] | None = None
     repeated: Node | None = None
     declared: Mapping[str, ValueInfoProto] = field(default_factory=dict[str, ValueInfoProto])
+    is_custom: bool = False
 
     def find(self, name: str) -> int | None:
         """Return the number of a value by name; None if undefined. A function sees only its own values."""
@@ -113,14 +116,18 @@ class Numbered:
     operand of a Cast between floats, for others the value itself. `visible` has the values of the model's
     graph by name, and `initial` its initializers by name, including defaults of inputs. `results` has the
     value in a function for each output of a call, `scopes` all graphs and functions with their scopes.
-    `passed` has the operand of a node of control flow for each input of its bodies that takes it.
-    `op_types` are declared for custom operators, and `assumed` names outputs of them that count as floats.
+    `passed` has the operand of a node of control flow for each input of its bodies that takes it, and `typed`
+    the declarations of those of custom operators. `fixed` inputs always have their defaults.
+    `op_types` are declared for custom operators, and `assumed` names outputs of them that count as floats;
+    `told` has the values whose kind nothing else tells.
     """
 
     proto: ModelProto
     folder: Folder | None
     op_types: OpTypes = field(default_factory=dict[tuple[str, str], DeclaredTypes])
     assumed: frozenset[str] = frozenset()
+    told: set[int] = field(default_factory=set[int])
+    fixed: frozenset[str] = frozenset()
     makers: list[Node | None] = field(default_factory=lambda: [None])
     roots: list[int] = field(default_factory=lambda: [MISSING])
     kinds: list[Kind] = field(default_factory=lambda: [None])
@@ -133,6 +140,7 @@ class Numbered:
     calls: int = 0
     results: dict[int, int] = field(default_factory=dict[int, int])
     passed: dict[int, int] = field(default_factory=dict[int, int])
+    typed: dict[int, TypeProto] = field(default_factory=dict[int, TypeProto])
     scopes: list[tuple[Any, Scope]] = field(default_factory=list[tuple[Any, Scope]])
 
     def add(self, name: str, maker: Node | None = None, kind: Kind = None) -> int:
@@ -164,10 +172,16 @@ class Numbered:
         return number
 
     def unknown_outputs(self) -> frozenset[str]:
-        """Return the outputs of custom operators with declared types that nothing else tells the kind of."""
+        """Return the outputs of custom operators with declared types that nothing else tells the kind of, and
+        that no operator without floats at that input reads.
+        """
         values = zip(self.names, self.makers, self.kinds, strict=True) if self.op_types else ()
         makers = ((name, node) for name, node, kind in values if kind is None and node is not None)
-        return frozenset(name for name, node in makers if node.operator in self.op_types)
+        unknown = {name for name, node in makers if node.operator in self.op_types}
+        for node in filter(None, self.makers if unknown else ()):
+            reads = enumerate(self.names[number] for number in node.inputs)
+            unknown -= {name for port, name in reads if not takes_floats(*node.operator, node.version, port)}
+        return frozenset(unknown)
 
     def variable_ports(self, node: Node) -> Sequence[int]:
         """Return the inputs of a node for whose operator one type of several is declared."""
@@ -348,6 +362,29 @@ def repeating_node(node: Node | None) -> Node | None:
     return node.scope.repeated
 
 
+# ---- kinds from the consumers of a value
+
+
+def deduce_kinds(model: Numbered, operator: tuple[str, str], version: int, inputs: Sequence[int]) -> None:
+    """Set the kind of an input from that of another which must have the same type."""
+    kinds = [model.kinds[number] for number in inputs]
+    if None not in [kind for number, kind in zip(inputs, kinds, strict=True) if number != MISSING]:
+        return
+    signature = find_signature(*operator, version)
+    if signature is None or not signature.inputs:
+        return
+    last = len(signature.inputs) - 1
+    kind_of: dict[str, Kind] = {}
+    for port, kind in enumerate(kinds):
+        text, homogeneous = signature.inputs[min(port, last)]
+        if kind is not None and homogeneous and text in signature.types:
+            kind_of[text] = kind
+    for port, number in enumerate(inputs):
+        text, homogeneous = signature.inputs[min(port, last)]
+        if number != MISSING and model.kinds[number] is None and homogeneous and text in kind_of:
+            model.kinds[number] = kind_of[text]
+
+
 # ---- inputs and constants
 
 
@@ -355,13 +392,21 @@ _OVERRIDABLE = 4
 """The first IR version in which a caller may override an initializer that is an input."""
 
 
+def fixed_inputs(model: ModelProto, result: ModelProto) -> frozenset[str]:
+    """Return the inputs that always have their defaults: before IR version 4, and where they are none in the
+    result.
+    """
+    inputs = {info.name for info in model.graph.input} & tensors.initial(model.graph).keys()
+    settable = {info.name for info in result.graph.input} if model.ir_version >= _OVERRIDABLE else set[str]()
+    return frozenset(inputs - settable)
+
+
 def add_inputs(model: Numbered) -> None:
     """Number the inputs of a model, and collect its initializers."""
     graph = model.proto.graph
     model.initial = initializers = tensors.initial(graph)
-    is_fixed = model.proto.ir_version < _OVERRIDABLE
     for info in graph.input:
-        if not (is_fixed and info.name in initializers):
+        if info.name not in model.fixed:
             kind = of_type(info.type)
             if kind is None and info.name in initializers:
                 kind = of_tensor(initializers[info.name])

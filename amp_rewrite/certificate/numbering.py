@@ -22,6 +22,7 @@ from amp_rewrite.certificate.numbered import (
     attributes_of,
     bound_attributes,
     constant_value,
+    deduce_kinds,
     entering_bodies,
     graphs_of,
     is_plain_cast,
@@ -35,7 +36,6 @@ from amp_rewrite.certificate.value_kinds import (
     FLOAT,
     Kind,
     as_cast,
-    find_signature,
     is_operator,
 )
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
@@ -182,6 +182,7 @@ class _Numbering:
                 if kind is None and (custom := model.op_types.get(node.operator)) is not None:
                     assumed = FLOAT if model.names[number] in model.assumed else None
                     kind = custom.ports.get(~(number - node.first), assumed)
+                    model.told.update(() if kind is None else (number,))
                 model.kinds[number] = kind
 
     def _typed(self, rule: tuple[str, int | None, Kind], node: Node) -> Kind:
@@ -204,6 +205,7 @@ class _Numbering:
         model = self._made
         arguments = bound_attributes(proto, scope)
         inner = Scope({}, self._root, imports(function.opset_import), None, scope.repeated)
+        inner.is_custom = scope.is_custom
         defaults = {a.name: Bound(a, inner) for a in function.attribute_proto}
         inner.bound = defaults | arguments  # including undeclared ones, which runtimes accept
         numbers = [each if isinstance(each, int) else self._find(each, scope) for each in reads]
@@ -237,6 +239,8 @@ class _Numbering:
 
     def _body(self, name: str, graph: GraphProto, scope: Scope, node: Node | None) -> Step:
         inner, model = Scope({}, scope, scope.versions, scope.bound, repeating_node(node)), self._made
+        is_custom = node is not None and not is_operator(*node.operator)
+        inner.is_custom = scope.is_custom or is_custom
         operands = () if node is None else entering_bodies(node, model.read(node))
         kinds = [model.kinds[value] for value in operands]
         input_kinds = kinds if node is None else kinds_entering_bodies(node, kinds)
@@ -250,6 +254,8 @@ class _Numbering:
                 kind = value_kinds.of_type(info.type)
             numbers.append(model.add(info.name, None, kind))
             inner.names[info.name] = numbers[-1]
+            if is_custom:
+                model.typed[numbers[-1]] = info.type
         model.passed.update(zip(numbers, operands, strict=False))
         yield self._graph(graph, inner)
         names = tuple(info.name for info in (*graph.input, *graph.output))
@@ -450,29 +456,6 @@ def _measure(start: Key, callee_counts: Mapping[Key, _Counts], sizes: dict[Key, 
         if not open_.isdisjoint(missing):
             raise ModelError(f"the function '{name[1]}' calls itself", remedy=EXPORT_AGAIN)
         waiting.extend(missing)
-
-
-# ---- kinds from the consumers of a value
-
-
-def deduce_kinds(model: Numbered, operator: tuple[str, str], version: int, inputs: Sequence[int]) -> None:
-    """Set the kind of an input from that of another which must have the same type."""
-    kinds = [model.kinds[number] for number in inputs]
-    if None not in [kind for number, kind in zip(inputs, kinds, strict=True) if number != MISSING]:
-        return
-    signature = find_signature(*operator, version)
-    if signature is None or not signature.inputs:
-        return
-    last = len(signature.inputs) - 1
-    kind_of: dict[str, Kind] = {}
-    for port, kind in enumerate(kinds):
-        text, homogeneous = signature.inputs[min(port, last)]
-        if kind is not None and homogeneous and text in signature.types:
-            kind_of[text] = kind
-    for port, number in enumerate(inputs):
-        text, homogeneous = signature.inputs[min(port, last)]
-        if number != MISSING and model.kinds[number] is None and homogeneous and text in kind_of:
-            model.kinds[number] = kind_of[text]
 
 
 # ---- recursion on an explicit stack

@@ -16,12 +16,17 @@ from amp_rewrite.certificate.exact_types import ExactTypes
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
 from amp_rewrite.certificate.shapes import Ranks
 from amp_rewrite.certificate.stored_tensors import Comparison, Held
+from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.onnx_facts.operators import (
     ALL,
     ATTENTION_RESULTS,
     FIRST,
     LARGEST_MASK_SCALE,
     MASK_CARRIERS,
+    PRODUCTS_OF_TWO,
+    REARRANGES,
+    RECURRENT,
+    SELECTS,
     SOFTMAX_PORTS,
 )
 
@@ -44,7 +49,7 @@ class Proof:
         self.same_types: set[tuple[int, int]] = set()
         self.types, self.types_after = ExactTypes(original), ExactTypes(rewritten)
         self.ranks, self.ranks_after = Ranks(original), Ranks(rewritten, believed=False)
-        self._masks = Masks(original)
+        self._masks, self._lifts = Masks(original), Lifts(rewritten, self.types_after)
 
     def same_kind(self, left: int, right: int) -> None:
         """Raise DifferentError for values of different kinds; an unknown kind matches any other."""
@@ -81,22 +86,39 @@ class Proof:
 
     def count(self, comparison: Comparison, at: Pair | None) -> None:
         """Count the licences that the comparison of a pair used. Raises DifferentError if the comparison
-        failed, and for a clamp of anything but a mask; single numbers and defaults of inputs (`at` is None)
-        are never masks, nor rescaled, as masks are not.
+        failed, for a clamp of anything but a mask, and for a lift that is no rounding. Single numbers, which
+        have no counterpart (MISSING), are never masks; defaults of inputs (`at` is None) are not lifted or
+        rescaled either.
         """
-        place = None if at is None else (*at, "")
+        left, right = at or (MISSING, MISSING)
+        place = (left, right, "") if left else None
         if comparison.problem:
             raise DifferentError(comparison.problem, place)
-        if comparison.exponent and (at is None or comparison.uses[Licence.CLAMPED]):
+        uses = comparison.uses
+        if comparison.exponent and (at is None or uses[Licence.CLAMPED]):
             raise DifferentError(f"it is stored as 2^{-comparison.exponent} of the original", place)
-        if at is not None:
-            rescaling.record(self.changes.tensors, at[1], comparison.exponent, place)
         if comparison.half is not None:
             self.to_half(comparison.half, at)
-        if comparison.uses:
-            if comparison.uses[Licence.CLAMPED] and (at is None or not self._masks.is_mask(at[0])):
-                raise DifferentError("it is clamped, and more than a mask of a softmax", place)
-            self.uses.update(comparison.uses)
+        if uses[Licence.CLAMPED] and not (left and self._masks.is_mask(left)):
+            raise DifferentError("it is clamped, and more than a mask of a softmax", place)
+        self._count_lifts(comparison, right, place)
+        if at is not None:
+            rescaling.record(self.changes.tensors, right, comparison.exponent, place)
+        self.uses.update(uses)
+
+    def _count_lifts(self, comparison: Comparison, right: int, place: tuple[int, int, str] | None) -> None:
+        """Record the exponents that a bound may have, which is the least number of half; raise DifferentError
+        for numbers lifted where that is no rounding.
+        """
+        is_lifted = comparison.uses[Licence.LIFTED]
+        if not is_lifted and comparison.least is None:
+            return
+        element = _FLOAT if comparison.uses[Licence.RESTORED] else _FLOAT16
+        is_rounding = right != MISSING and self._lifts.are_roundings(right, element)
+        if is_lifted and not is_rounding:
+            raise DifferentError("it is lifted, and more than an addend or a bound in half", place)
+        if is_rounding and comparison.least is not None:
+            self.changes.least[right] = comparison.least
 
     def to_half(self, half: int, at: Pair | None) -> None:
         """Record the half type of a value; DifferentError if another value has the other one."""
@@ -124,8 +146,8 @@ class Proof:
             raise DifferentError("a number is not stored")
         if np.isnan(expected).any():
             raise DifferentError("a number is NaN, which operators treat differently")
-        self.count(stored_tensors.compare_array(expected, Held(tensor, self.rewritten.folder)), None)
-        rescaling.record(self.changes.tensors, number, 0)
+        comparison = stored_tensors.compare_array(expected, Held(tensor, self.rewritten.folder))
+        self.count(comparison, (MISSING, number))
 
     def array(self, number: int) -> Array | None:
         """Return a float32 constant of the original; None if the value is not one."""
@@ -133,6 +155,89 @@ class Proof:
         if not isinstance(tensor, TensorProto) or tensor.data_type != TensorProto.FLOAT:
             return None
         return tensors.whole(tensor, self.original.folder)
+
+
+# ---- the readers of a value
+
+
+class Readers:
+    """The nodes of a model that read each value, without the Casts that are looked through."""
+
+    def __init__(self, model: Numbered) -> None:
+        self._model = model
+
+    @functools.cached_property
+    def _leaving(self) -> frozenset[int]:
+        """The values that leave the model or a body."""
+        roots = self._model.roots
+        bodies = (body for node in self._nodes() for body in node.bodies or ())
+        numbers = [number for _, number in self._model.outputs]
+        return frozenset(roots[each] for each in (*numbers, *(v for body in bodies for v in body.outputs)))
+
+    @functools.cached_property
+    def _readers(self) -> Mapping[int, list[tuple[Node, int]]]:
+        readers: dict[int, list[tuple[Node, int]]] = {}
+        for node in self._nodes():
+            for port, value in enumerate(node.inputs):
+                readers.setdefault(value, []).append((node, port))
+        return readers
+
+    def _nodes(self) -> Iterator[Node]:
+        """Return all nodes, each once."""
+        model = self._model
+        numbers = (number for number, root in enumerate(model.roots) if root == number)
+        return (
+            node for number in numbers if (node := model.makers[number]) is not None and node.first == number
+        )
+
+
+# ---- lifted numbers
+
+
+_SUMS = frozenset(("", name) for name in ("Add", "Clip", "Max", "Min", "Sub", "Sum"))
+"""Operators whose results in half are rounded up for a small addend or bound that is lifted."""
+
+_FACTORS = frozenset(PRODUCTS_OF_TWO) - {("", "Mul")} | {("", name) for name in RECURRENT}
+"""Operators that add up products with all elements of a factor."""
+
+_MOVES = (REARRANGES | SELECTS) - {"Pad", "SequenceAt"}
+
+_FLOAT, _FLOAT16 = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)
+
+
+class Lifts(Readers):
+    """The constants of a result in which lifting small numbers is no more than a rounding."""
+
+    def __init__(self, model: Numbered, types: ExactTypes) -> None:
+        super().__init__(model)
+        self._types = types
+
+    def are_roundings(self, number: int, element: int) -> bool:
+        """Return whether all that reads a constant adds it, or selects the larger or smaller, in this element
+        type, or adds up products with it, and its largest element is a normal number of half.
+        """
+        is_large, waiting, visits = self._is_large(number), [number], {number}
+        while waiting:
+            value = waiting.pop()
+            if value in self._leaving:
+                return False
+            for node, port in self._readers.get(value, ()):
+                if (is_large and node.operator in _FACTORS) or self._is_sum(node, port, element):
+                    continue
+                if node.operator[0] or port or node.operator[1] not in _MOVES:
+                    return False
+                outputs = {*range(node.first, node.first + node.count)} - visits
+                visits |= outputs
+                waiting += outputs
+        return True
+
+    def _is_sum(self, node: Node, port: int, element: int) -> bool:
+        return node.operator in _SUMS and self._types.of(self._model.read(node)[port]) == element
+
+    def _is_large(self, number: int) -> bool:
+        tensor = self._model.stored.get(number)
+        parts = tensors.blocks(tensor, self._model.folder) if isinstance(tensor, TensorProto) else ()
+        return any(bool((np.abs(part) >= FLOAT16.least_normal).any()) for part in parts)
 
 
 # ---- masks
@@ -147,11 +252,8 @@ _INTEGERS = frozenset(
 )
 
 
-class Masks:
+class Masks(Readers):
     """The consumers of a model's values, followed to the softmaxes that they end in."""
-
-    def __init__(self, model: Numbered) -> None:
-        self._model = model
 
     def is_mask(self, number: int) -> bool:
         """Return whether a value is consumed only as a mask of softmaxes."""
@@ -217,27 +319,3 @@ class Masks:
         if np.prod(tensor.dims, dtype=float) > _MOST_ELEMENTS:
             return None
         return tensors.whole(tensor, self._model.folder)
-
-    @functools.cached_property
-    def _leaving(self) -> frozenset[int]:
-        """The values that leave the model or a body."""
-        roots = self._model.roots
-        bodies = (body for node in self._nodes() for body in node.bodies or ())
-        numbers = [number for _, number in self._model.outputs]
-        return frozenset(roots[each] for each in (*numbers, *(v for body in bodies for v in body.outputs)))
-
-    @functools.cached_property
-    def _readers(self) -> Mapping[int, list[tuple[Node, int]]]:
-        readers: dict[int, list[tuple[Node, int]]] = {}
-        for node in self._nodes():
-            for port, value in enumerate(node.inputs):
-                readers.setdefault(value, []).append((node, port))
-        return readers
-
-    def _nodes(self) -> Iterator[Node]:
-        """Return all nodes, each once, except the Casts that are looked through."""
-        model = self._model
-        numbers = (number for number, root in enumerate(model.roots) if root == number)
-        return (
-            node for number in numbers if (node := model.makers[number]) is not None and node.first == number
-        )

@@ -7,23 +7,23 @@ from itertools import repeat
 from typing import Any
 
 from onnx import TensorProto, TypeProto
-from onnx.defs import OpSchema
 
 from amp_rewrite.certificate import exchanges, rescaling, stored_tensors, value_kinds
 from amp_rewrite.certificate.certificate import Certificate, DifferentError, Licence, Place
+from amp_rewrite.certificate.declared_sizes import Declared, declared_shapes, refuse_other_shapes
 from amp_rewrite.certificate.exchanges import follow_unknown_cast
 from amp_rewrite.certificate.folding import Folded, SmallValues
 from amp_rewrite.certificate.node_comparison import (
     differing_attribute,
     means_same,
+    refuse_other_types,
     refuse_undeclared_types,
 )
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, attributes_of, is_plain_cast
 from amp_rewrite.certificate.numbering import canonical_domain
 from amp_rewrite.certificate.proof import Pair, Proof
-from amp_rewrite.certificate.shapes import Declared, declared_shapes, refuse_other_shapes
 from amp_rewrite.certificate.stored_tensors import Held
-from amp_rewrite.certificate.value_kinds import CAST_LIKE, FLOAT, Kind, find_schema
+from amp_rewrite.certificate.value_kinds import CAST_LIKE, FLOAT, Kind
 
 _ONE_TO_ONE = frozenset(
     "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
@@ -64,7 +64,7 @@ class Proving(Proof):
             self._small.compare()
             self._folded.prove()
             self.uses[Licence.RESCALED] = rescaling.prove(b, self.changes)
-            refuse_other_shapes(a, b, self.ranks, self._declared())
+            refuse_other_shapes(a, b, self.ranks, [*self._declared()])
         except DifferentError as difference:
             return self._failed(self._small.first() or difference, at)
         return Certificate(True, self._compared, self._uses())
@@ -163,8 +163,8 @@ class Proving(Proof):
         """Compare two nodes of one operator, apart from their inputs and bodies."""
         if a.proto.overload != b.proto.overload:
             raise DifferentError("they are of different overloads")
-        if (a.count, a.left_out) != (b.count, b.left_out):
-            self._fewer_outputs(a, b)
+        if (a.count, a.left_out) != (b.count, b.left_out) and _present(a) != _present(b):
+            raise DifferentError("they have different outputs")
         name = differing_attribute(self, a, b) if len(a.proto.attribute) or len(b.proto.attribute) else None
         if name is not None:
             raise DifferentError(f"their attribute '{name}' differs")
@@ -175,18 +175,6 @@ class Proving(Proof):
         if a.operator[0] or a.operator[1] in _ONE_TO_ONE:
             self._one_to_one(a, b)
         refuse_undeclared_types(self, a, b)
-
-    def _fewer_outputs(self, a: Node, b: Node) -> None:
-        """Raise DifferentError unless a node differs only in omitting optional outputs of the other."""
-        before, after = ([bool(name) for name in node.proto.output] for node in (a, b))
-        after += [False] * (len(before) - len(after))
-        ports = [port for port, pair in enumerate(zip(before, after, strict=False)) if pair[0] > pair[1]]
-        schema = find_schema(*a.operator, a.version)
-        formals = [] if schema is None or a.operator in _TOLD_BY_OUTPUTS else schema.outputs
-        is_other = len(after) > len(before) or any(now > was for was, now in zip(before, after, strict=True))
-        if is_other or any(port >= len(formals) or formals[port].option != _OPTIONAL for port in ports):
-            raise DifferentError("they have different outputs")
-        self.uses[Licence.UNUSED_OUTPUT] += len(ports)
 
     def _same_version(self, a: Node, b: Node) -> None:
         if not means_same(a, b.version, self.ranks.of):
@@ -252,6 +240,9 @@ class Proving(Proof):
                 raise DifferentError("their bodies have different inputs or outputs")
             if a.operator[0] and one.names != other.names:  # onnxruntime's BeamSearch looks for `logits`
                 raise DifferentError("their bodies have other names for inputs or outputs")
+            if not value_kinds.is_operator(*a.operator):
+                refuse_other_types(self, zip(one.inputs, other.inputs, strict=True))
+                refuse_other_types(self, zip(one.outputs, other.outputs, strict=True))
             for left, right in zip(one.inputs, other.inputs, strict=True):
                 self.assume(left, right)
             roots = self.original.roots, self.rewritten.roots
@@ -272,9 +263,9 @@ class Proving(Proof):
             self._folded.add(left, right, output)
 
 
-_OPTIONAL = OpSchema.FormalParameterOption.Optional
-_TOLD_BY_OUTPUTS = frozenset((("", "BatchNormalization"),))
-"""Operators whose meaning depends on the number of outputs."""
+def _present(node: Node) -> set[int]:
+    """Return the outputs that have a name."""
+    return {port for port, name in enumerate(node.proto.output) if name}
 
 
 def _firsts(a: Node | None, b: Node | None) -> Pair | None:

@@ -20,18 +20,26 @@ from amp_rewrite.certificate.element_checks import TINY
 from amp_rewrite.certificate.homogeneous import LINEAR, Degrees, Rule, Site, together
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, attributes_of
 from amp_rewrite.certificate.value_kinds import FLOATS
-from amp_rewrite.onnx_facts.operators import COMPARISONS, NORMS, POSITIVE_IN_THE_FIRST, UNSCALED
+from amp_rewrite.onnx_facts.operators import (
+    COMPARISONS,
+    LARGEST_EXPONENT,
+    NORMS,
+    POSITIVE_IN_THE_FIRST,
+    UNSCALED,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
     """The exponents read from a result, 0 included: of stored values, of the data of norms by their epsilons,
-    and the negative ones of the powers of two in Muls that the original does not have.
+    and the negative ones of the powers of two in Muls that the original does not have. Stored values that are
+    the least number of half have any exponent from the `least` on.
     """
 
     tensors: dict[int, int] = field(default_factory=dict[int, int])
     norms: dict[int, int] = field(default_factory=dict[int, int])
     products: dict[int, int] = field(default_factory=dict[int, int])
+    least: dict[int, int] = field(default_factory=dict[int, int])
 
     def is_same_epsilon(self, norm: Node, before: AttributeProto, after: AttributeProto) -> bool:
         """Return whether the epsilon of a norm is that of the original but for a power of 4; record that."""
@@ -66,14 +74,16 @@ def prove(model: Numbered, changes: Changes) -> int:
     parts = changes.tensors, changes.norms, changes.products
     count = sum(sum(map(bool, exponents.values())) for exponents in parts)
     if count:
-        _Exponents(model, changes).settle([model.roots[number] for _, number in model.outputs])
+        exponents = _Exponents(model, changes)
+        exponents.settle([model.roots[number] for _, number in model.outputs])
+        exponents.refuse_large()
     return count
 
 
 # ---- Muls that a rewrite inserts
 
 
-_PRODUCT, _IDENTITY = ("", "Mul"), ("", "Identity")
+_PRODUCT = ("", "Mul")
 
 _AS_NUMPY = 7
 """The first version in which products broadcast as in NumPy, and norms do not train."""
@@ -103,9 +113,6 @@ def _is_added(a: Numbered, b: Numbered, left: int, right: int) -> bool:
     for _ in range(_LONGEST):
         if second is None or second.operator != _PRODUCT:
             break
-        if first is not None and first.operator == _IDENTITY:
-            first = a.makers[first.inputs[0]]
-            continue
         if first is None or first.operator != _PRODUCT:
             return True
         port = int(second.inputs[0] in b.stored)
@@ -124,7 +131,7 @@ class _Exponents(Degrees):
     """The exponents of a result's values."""
 
     def __init__(self, model: Numbered, changes: Changes) -> None:
-        super().__init__(model, changes.tensors, _RULES)
+        super().__init__(model, changes.tensors, _RULES, changes.least)
         self._changes = changes
 
     def settle_node(self, node: Node) -> None:
@@ -139,6 +146,13 @@ class _Exponents(Degrees):
         if data and Site(self, node).shared(data) != self._changes.norms.get(node.first, 0):
             problem = "its epsilon does not have the exponent of its data"
             raise DifferentError(problem, (MISSING, node.first, ""))
+
+    def refuse_large(self) -> None:
+        """Raise DifferentError for a value that float32 may not hold as it is stored."""
+        for number, exponent in self.of.items():
+            if abs(exponent) > LARGEST_EXPONENT:
+                problem = f"it is stored as 2^{-exponent} of the original, and may leave float32"
+                raise DifferentError(problem, (MISSING, number, ""))
 
     def is_neutral(self, array: np.ndarray) -> bool:
         """Return whether numbers are 0 or infinite, or none."""
@@ -167,6 +181,14 @@ def _bounded(site: Site) -> int | None:
 def _compared(*ports: int) -> Rule:
     """Return the rule for an operator that compares these inputs, by default all, with each other."""
     return lambda site: None if together(*ports)(site) is None else 0
+
+
+def _scatter(site: Site) -> int | None:
+    return None if site.said("reduction", "none") == "mul" else site.common((0, 2))
+
+
+def _resize(site: Site) -> int | None:
+    return None if _is_set(site, "extrapolation_value") else site.common((0,))
 
 
 def _whole(degree: float) -> int | None:
@@ -209,6 +231,7 @@ _RULES: Mapping[tuple[str, str], Rule] = {
     **{("", name): _compared() for name in COMPARISONS},
     **{("", name): lambda _: 0 for name in UNSCALED},
     **dict.fromkeys(NORMS, _norm),
+    **{("", name): _scatter for name in ("ScatterElements", "ScatterND")},
     ("", "Clip"): _bounded,
     ("", "Sqrt"): lambda site: _whole(site.degrees[0] / 2),
     ("", "Pow"): _power,
@@ -216,6 +239,7 @@ _RULES: Mapping[tuple[str, str], Rule] = {
     ("", "ReduceSumSquare"): lambda site: 2 * site.degrees[0],
     ("", "BatchNormalization"): _batch_norm,
     ("", "QuantizeLinear"): _compared(0, 1),
+    ("", "Resize"): _resize,
     ("", "DequantizeLinear"): together(1),
     ("", "DynamicQuantizeLinear"): lambda site: (0, site.degrees[0], 0),
     ("com.microsoft", "RotaryEmbedding"): together(0),

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Iterator, Mapping
 
 import numpy as np
 from onnx import (
     IR_VERSION,
     AttributeProto,
-    FunctionProto,
     GraphProto,
     ModelProto,
     NodeProto,
     TensorProto,
-    TypeProto,
     helper,
     numpy_helper,
 )
 
 from amp_rewrite.certificate import tensors
-from amp_rewrite.certificate.certificate import DifferentError
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, attributes_of, graphs_of
-from amp_rewrite.certificate.value_kinds import find_schema
 from amp_rewrite.process import worker, worker_process
 
 
@@ -269,7 +264,7 @@ def infer_shapes(model: ModelProto, unknown: Container[str] | None = None) -> Gr
     domains = {node.domain for node in bare.graph.node} - {entry.domain for entry in bare.opset_import}
     bare.opset_import.extend(helper.make_opsetid(domain, 1) for domain in domains if domain)
     bare.ir_version = bare.ir_version or IR_VERSION  # onnx infers nothing without one
-    inferred = worker.call(worker_process.infer_graph, bare.SerializeToString())  # some models crash onnx
+    inferred = worker.infer(worker_process.infer_graph, bare.SerializeToString())  # some models crash onnx
     if inferred:
         return GraphProto.FromString(inferred)
     return None if unknown is None else infer_shapes(model)
@@ -328,131 +323,3 @@ def _empty(tensor: TensorProto) -> None:
     if tensor.ByteSize() > _SMALL:
         for field in ("raw_data", "float_data"):
             tensor.ClearField(field)
-
-
-# ---- declarations of a result: runtimes believe them where they cannot infer a shape
-
-
-Declared = tuple[Any, int, int]
-"""A declaration of the result, and the numbers of the equal value of the original and of its own value."""
-
-
-def declared_shapes(model: Numbered) -> Iterator[tuple[Any, int]]:
-    """Yield the declarations of a model for the values that its nodes compute, with their numbers."""
-    for graph, scope in model.scopes:
-        infos = [graph.value_info] if isinstance(graph, FunctionProto) else [graph.value_info, graph.output]
-        if scope.outer is not None and isinstance(graph, GraphProto):
-            infos.append(graph.input)
-        for each in infos:
-            for info in each:
-                number = scope.names.get(info.name)
-                if number is not None:
-                    yield info, number
-
-
-def refuse_other_shapes(
-    original: Numbered, rewritten: Numbered, ranks: Ranks, declared: Iterable[Declared]
-) -> None:
-    """Raise DifferentError for a declared size or rank that neither the original declares of an equal value
-    nor onnx infers from the inputs of the result. For outputs of operators unknown to onnx, and for all
-    values if onnx fails on both models, the original's declaration decides, if there is one.
-    """
-    sources_of: dict[int, list[Sequence[int | None]]] = {}
-    for info, number in declared_shapes(original):
-        if (dims := _dims(info.type)) is not None:
-            sources_of.setdefault(original.roots[number], []).append(dims)
-    unknown: _Unknown = {}
-    for info, left, right in declared:
-        dims, sources = _dims(info.type), sources_of.get(left, ())
-        is_opaque = not sources and _is_opaque(original.makers[left])
-        if dims is not None and not is_opaque and not _agrees(dims, sources):
-            unknown[info.name] = dims, left, right
-    inferred = _inferred_dims(rewritten, unknown) if unknown else {}
-    if inferred is None and infer_shapes(original.proto) is None:
-        unknown = _with_sources(unknown, sources_of)
-    inferred = inferred or {}
-    operators = {(*node.operator, node.version) for node in rewritten.makers if node is not None}
-    if any(find_schema(*each) is None for each in operators):  # onnx infers nothing behind such a node
-        unknown = {
-            name: each for name, each in unknown.items() if sources_of.get(each[1]) or inferred.get(name)
-        }
-    _refuse_unknown(unknown, sources_of, inferred, ranks)
-
-
-_Unknown = dict[str, tuple[Sequence[int | None], int, int]]
-_Dims = Mapping[Any, Sequence[Sequence[int | None]]]
-
-
-def _with_sources(unknown: _Unknown, sources_of: _Dims) -> _Unknown:
-    """Return the values whose shapes the original declares."""
-    return {name: each for name, each in unknown.items() if sources_of.get(each[1])}
-
-
-def _refuse_unknown(unknown: _Unknown, sources_of: _Dims, inferred: _Dims, ranks: Ranks) -> None:
-    for name, (dims, left, right) in unknown.items():
-        sources = [*sources_of.get(left, ()), *inferred.get(name, ())]
-        if _agrees(dims, sources) if left != MISSING else _is_possible(dims, sources):
-            continue
-        rank = None if sources else ranks.of(left)
-        if rank is None or dims != [None] * rank:
-            raise DifferentError(
-                f"the shape that it declares, {_format_dims(dims)}, is not known", (left, right, "")
-            )
-
-
-def _is_opaque(node: Node | None) -> bool:
-    """Return whether onnx does not know the operator of a node, such as one of onnxruntime's."""
-    return node is not None and find_schema(*node.operator, node.version) is None
-
-
-def _is_possible(dims: Sequence[int | None], sources: Iterable[Sequence[int | None]]) -> bool:
-    """Return whether no source has another rank or size, which suffices for a value without a counterpart."""
-    return all(
-        len(source) == len(dims)
-        and all(None in pair or pair[0] == pair[1] for pair in zip(dims, source, strict=True))
-        for source in sources
-    )
-
-
-def _agrees(dims: Sequence[int | None], sources: Collection[Sequence[int | None]]) -> bool:
-    """Return whether each size occurs in a source, and all have the same rank."""
-    if dims in sources:
-        return True
-    if not sources or any(len(each) != len(dims) for each in sources):
-        return False
-    return all(size is None or size in sizes for size, *sizes in zip(dims, *sources, strict=True))
-
-
-def _inferred_dims(model: Numbered, unknown: Container[str]) -> dict[str, list[Sequence[int | None]]] | None:
-    """Return the sizes that onnx infers of `unknown` values, by name; None where it fails."""
-    graph = infer_shapes(model.proto, unknown)
-    if graph is None:
-        return None
-    sizes: dict[str, list[Sequence[int | None]]] = {}
-    waiting = [graph]
-    while waiting:
-        graph = waiting.pop()
-        for info in (*graph.value_info, *graph.input, *graph.output):
-            if info.name in unknown and (dims := _dims(info.type)) is not None:
-                sizes.setdefault(info.name, []).append(dims)
-        for node in graph.node:
-            waiting.extend(each.g for each in node.attribute if each.HasField("g"))
-    return sizes
-
-
-def _dims(declared: TypeProto) -> Sequence[int | None] | None:
-    """Return the declared sizes, None for an open one; for a container, those of its element. None without a
-    declared shape.
-    """
-    which = declared.WhichOneof("value")
-    while which in ("sequence_type", "optional_type"):
-        declared = getattr(declared, which).elem_type
-        which = declared.WhichOneof("value")
-    if which != "tensor_type" or not declared.tensor_type.HasField("shape"):
-        return None
-    dims = declared.tensor_type.shape.dim
-    return [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
-
-
-def _format_dims(dims: Sequence[int | None]) -> str:
-    return f"[{','.join('?' if size is None else str(size) for size in dims)}]"

@@ -30,13 +30,14 @@ class Held:
 @dataclass(slots=True)
 class Comparison:
     """The fault of a value, empty if there is none; the uses of licences; the half type that it became; the e
-    for which it stores v * 2^-e.
+    for which it stores v * 2^-e. It does so for every e from `least` on, unless that is None.
     """
 
     problem: str = ""
     uses: Counter[Licence] = field(default_factory=Counter[Licence])
     half: int | None = None
     exponent: int = 0
+    least: int | None = None
 
 
 _NOTHING = Comparison()
@@ -69,7 +70,11 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Compariso
     comparison = _of_elements(check, original, rewritten)
     exponent = _exponent(original, rewritten) if comparison.problem and a.data_type == FLOAT else 0
     scaled = _of_elements(check, original, rewritten, exponent) if exponent else comparison
-    return comparison if scaled.problem else scaled
+    comparison = comparison if scaled.problem else scaled
+    if not comparison.problem and b.data_type == TensorProto.FLOAT16 and prod(after) <= _FEW:
+        arrays = (tensors.whole(each.tensor, each.folder) for each in (original, rewritten))
+        comparison.least = element_checks.least_exponent(*arrays)
+    return comparison
 
 
 def _exponent(original: Held, rewritten: Held) -> int:
@@ -161,7 +166,7 @@ PART = 1 << 22
 """The elements of a part: 16 MiB of float32."""
 
 _FEW = 1 << 10
-"""The elements read per part to confirm only the location of a tensor."""
+"""The elements read per part to confirm only the location of a tensor, and the most of a bound."""
 
 
 @dataclass(slots=True)

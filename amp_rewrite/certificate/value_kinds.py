@@ -60,6 +60,16 @@ def find_signature(domain: str, operator: str, version: int) -> Signature | None
     return None if not records else _of_record(records[-1])
 
 
+@functools.cache
+def takes_floats(domain: str, operator: str, version: int, port: int) -> bool:
+    """Return whether a tensor of floats may be an input of an operator; true for an unknown operator."""
+    signature = find_signature(domain, operator, version)
+    if signature is None or not signature.inputs:
+        return True
+    text, _ = signature.inputs[min(port, len(signature.inputs) - 1)]
+    return FLOAT in map(_kind_of_text, signature.types.get(text, (text,)))
+
+
 def is_operator(domain: str, operator: str) -> bool:
     """Return whether there is an operator of that name, at any version."""
     newest = find_schema(domain, operator, defs.onnx_opset_version())

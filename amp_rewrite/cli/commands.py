@@ -8,6 +8,8 @@ from __future__ import annotations
 import glob
 import io
 import logging
+import re
+import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -39,7 +41,7 @@ class _DefaultGroup(click.Group):
         _refuse_empty(args)
         self._refuse_dashed(args)
         if args and args[0] not in self.commands and args[0] not in _GROUP_FLAGS:
-            self._refuse_misspelt(args[0])
+            self._refuse_unknown(args[0], args[1:])
             args = [_DEFAULT, *args]
         with errors_as_one_line():  # --help is printed here
             return super().parse_args(ctx, args)
@@ -74,13 +76,18 @@ class _DefaultGroup(click.Group):
         name, stub, rest = super().resolve_command(ctx, args)
         return name, stub and loaded(stub), rest
 
-    def _refuse_misspelt(self, word: str) -> None:
-        """Raise OneLineError for a bare word that is close to a subcommand's name and is not a file."""
-        if word.startswith("-") or Path(word).suffix:
+    def _refuse_unknown(self, word: str, others: Sequence[str]) -> None:
+        """Raise OneLineError for a bare word that is no file, and is close to a subcommand's name or stands
+        before other arguments, as the command of another tool.
+        """
+        if not _WORD.fullmatch(word) or Path(word).exists():
             return
-        near = nearest(word, self.commands)
-        if near and not Path(word).exists():  # in this order: `exists` refuses some words, none of them near
+        if near := nearest(word, self.commands):
             raise OneLineError(f"no command or file '{word}'; did you mean {near}?")
+        if others:
+            files = (other for other in others if Path(other).is_file())
+            model = shlex.quote(next(files, "MODEL"))
+            raise OneLineError(f"no command or file '{word}'; amp-rewrite {model} rewrites it, or see --help")
 
     def _refuse_dashed(self, args: Sequence[str]) -> None:
         """Raise OneLineError for a file whose name would be read as flags, where the model is expected."""
@@ -96,6 +103,10 @@ class _DefaultGroup(click.Group):
         quiet = warnings.catch_warnings(action="ignore")
         with sigterm_as_exit(), interrupt_as_exit(), quiet, errors_as_one_line():
             return super().invoke(ctx)
+
+
+_WORD = re.compile(r"[A-Za-z][\w-]{,99}")
+"""What a command could be called."""
 
 
 def _refuse_empty(args: Sequence[str]) -> None:

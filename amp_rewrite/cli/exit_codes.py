@@ -1,18 +1,19 @@
 """The exit codes of the command, and all code that sets one.
 
     0          done; a rewrite that could not be compared is done too, unless --require-verify is given
-    1          a result is not valid, a comparison failed or proves nothing, or a coverage rule is broken
+    1          a result is not valid, a comparison failed or proves nothing on given inputs, or a coverage
+               rule is broken
     2          bad input or usage, or an internal error: one line on standard error; with many models, if any
                has it, whatever the others return
     128 + n    ended by signal n; an interrupt (Ctrl-C) is 130
 
-`process.startup` ends a command that cannot be imported with 2; a full standard error changes no code.
+`process.startup` ends a command that cannot be imported with 2; a full standard error, and a pipe or standard
+stream that is closed, change no code.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import signal
@@ -82,8 +83,7 @@ def errors_as_one_line() -> Generator[None]:
     except click.ClickException:
         raise
     except Exception as error:
-        has_no_reader = isinstance(error, OSError) and error.errno == errno.EPIPE  # click ends quietly
-        if os.environ.get(TRACEBACK) or has_no_reader:
+        if os.environ.get(TRACEBACK):
             raise
         raise OneLineError(_line(error)) from error
 
@@ -92,7 +92,8 @@ def _line(error: Exception) -> str:
     if isinstance(error, AmpRewriteError):
         return in_flags(error)
     if isinstance(error, (MemoryError, RecursionError)):
-        return f"the model is too large for this machine ({type(error).__name__})"
+        more = "; allow this process more memory (ulimit -v)" if isinstance(error, MemoryError) else ""
+        return f"the model is too large for this machine ({type(error).__name__}){more}"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: cannot be used ({error.strerror}); check the path"
     if isinstance(error, OSError):  # errors of files are caught elsewhere: this is standard output

@@ -31,7 +31,7 @@ from amp_rewrite.policy.devices import Device
 from amp_rewrite.reporting import html_file, summary, terminal
 from amp_rewrite.reporting.html_report import HtmlReport
 from amp_rewrite.reporting.terminal import print_lines
-from amp_rewrite.rewriting import records, result_checks
+from amp_rewrite.rewriting import plan_files, records, result_checks
 from amp_rewrite.rewriting.report import SummaryLine
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
@@ -210,9 +210,6 @@ _SHOWN = {
     "advice": "what would make half faster on Tensor Cores, and its cost",
 }
 
-PLAN = ".json"
-"""The file suffix of a saved plan."""
-
 
 @click.command(cls=WritingCommand)
 @click.argument("model", type=PATH)
@@ -242,8 +239,9 @@ def explain(
     would change it.
     """
     query = _query(node, why_cast, show, asked.options.device)
-    with contextlib.nullcontext() if model.suffix == PLAN else result_checks.blaming(lambda: str(model)):
-        asked = _sized(model, asked, data)
+    is_plan = plan_files.is_plan(model)
+    with contextlib.nullcontext() if is_plan else result_checks.blaming(lambda: str(model)):
+        asked = _alone(model, asked, data) if is_plan else _sized(model, asked, data)
         explanation = _explanation(model, asked)
         if html is not None:
             html_file.write(_page(model, explanation, PageMaker(asked.options.dims.dims)), html)
@@ -260,9 +258,12 @@ def explain(
 
 
 def _sized(model: Path, decisions: DecisionFlags, data: Data) -> DecisionFlags:
-    """Bind open dimensions to the given sizes; raise OptionError for a plan without its model."""
-    if model.suffix != PLAN:
-        return replace(decisions, options=replace(decisions.options, dims=feeds.given_sizes(model, data)))
+    """Bind open dimensions to the given sizes."""
+    return replace(decisions, options=replace(decisions.options, dims=feeds.given_sizes(model, data)))
+
+
+def _alone(model: Path, decisions: DecisionFlags, data: Data) -> DecisionFlags:
+    """Return the flags beside a plan without its model; raise OptionError for any that would decide."""
     if decisions.decided or data.dims or data.paths:
         raise OptionError(
             "a plan alone has decided everything",
@@ -274,7 +275,7 @@ def _sized(model: Path, decisions: DecisionFlags, data: Data) -> DecisionFlags:
 
 def _explanation(model: Path, decisions: DecisionFlags) -> Explanation:
     """Explain the decisions that the flags make if any is written, else those that the file carries."""
-    if model.suffix == PLAN:
+    if plan_files.is_plan(model):
         return explanation_sources.of_plan(model)
     if decisions.decided:
         return explanation_sources.of_analysis(decisions.analyze(model))

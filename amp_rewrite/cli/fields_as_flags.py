@@ -11,11 +11,13 @@ from pathlib import Path
 
 FLAGS = {
     "custom_ops": "--custom-ops",
+    "device=CPU": "--provider cpu",
     "Data.dims": "--dim",
     "Data.paths": "--data FILE.npz",
     **{f"OpLists.override({kind})": f"--{kind}" for kind in ("allow", "deny")},
     **{f"OpLists.override({kind})": f"--list {kind}=" for kind in ("infer", "clear")},
     "Options.device": "--device",
+    "Options.dims": "--dim",
     "Options.io=HALF": "--io half",
     "Options.io=STATE": "--io state",
     "Options.external_data=NEVER": "--external-data never",
@@ -30,6 +32,7 @@ FLAGS = {
     "Options.opset": "--opset",
     "Options.keep_functions": "--skip inline",
     "Options.keep_io": "--keep-io",
+    "Options.keep_overridable": "--keep-overridable",
     "Options.ranges": "--range",
     "Options.rescale": "--skip rescale",
     "Options.storage_only": "--storage-only",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-import onnx
 
-from amp_rewrite.certificate.certifying import certify
 from amp_rewrite.cli.flag_builders import FOLDER, STANDARD_OUTPUT, SectionedCommand, WrittenFile, written
 from amp_rewrite.console import write_escaped
 from amp_rewrite.coverage import coverage_rules as coverage_rules
@@ -26,10 +23,10 @@ from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.files import destination, staging
 from amp_rewrite.files.file_identity import is_same
 from amp_rewrite.model import external_data, output_paths
+from amp_rewrite.model.output_paths import Kind
 from amp_rewrite.numerics import half
 from amp_rewrite.policy import operator_lists
-from amp_rewrite.rewriting import annotations, restore
-from amp_rewrite.training import insertion
+from amp_rewrite.rewriting import restore
 
 _RESULT = "the result"
 _OUTPUT = "--output"
@@ -109,75 +106,25 @@ def _refuse_conflicts(outputs: Sequence[_File], inputs: Sequence[_File]) -> None
             raise _conflict(file, clash.by)
         for result in results:
             beside = file.path.parent.resolve() == result.path.parent.resolve()
-            if beside and file.by != result.by and external_data.is_file_name(file.path.name, result.path):
+            if (
+                beside
+                and file.by != result.by
+                and external_data.number_of(file.path.name, result.path) is not None
+            ):
                 raise _conflict(file, f"the weights of {result.by}")
 
 
-def _refuse_foreign(outputs: Iterable[_File], source: Path | None) -> None:
-    """Raise OptionError for an output that would replace what no such command wrote: models and weights, but
-    for an earlier result, or a file of another kind.
+def _refuse_foreign(outputs: Iterable[_File], source: object) -> None:
+    """Raise OptionError for an output that would replace what no such command wrote.
+
+    The source itself is refused by `output_paths`.
     """
     for file in outputs:
-        if not file.path.is_file() or not file.path.stat().st_size:
-            continue
-        if problem := _foreign(file, source):
+        kind = Kind.MODEL if file.by in (_OUTPUT, _RESULT) else Kind.REPORT
+        is_source = isinstance(source, Path) and is_same(file.path, source)
+        if not is_source and (problem := output_paths.foreign(file.path, kind)):
             remedy = f"choose {_other_place(file)}, or replace it with --force"
             raise OptionError(f"{file.path} {problem}", remedy=remedy)
-
-
-def _foreign(file: _File, source: Path | None) -> str:
-    """Return the reason why an existing file is not one of ours; empty if it may be."""
-    is_result = file.by in (_OUTPUT, _RESULT)
-    if _is_text(file.path):
-        return "is not a model" if is_result else ""
-    if (model := external_data.model_at(file.path)) is not None:
-        is_earlier = is_result and _is_earlier(model, file.path, source)
-        return "" if is_earlier else "is a model that amp-rewrite did not write"
-    places = {file.path.absolute(), file.path.resolve()}
-    readers = (external_data.reader_in(place.parent, place, place.name) for place in places)
-    if reader := next(filter(None, readers), None):
-        return f"holds weights of {reader.name}"
-    return "is not a model" if is_result else "is not a report"
-
-
-def _is_text(path: Path) -> bool:
-    """Whether a file begins with text, as reports do and weights do not."""
-    with path.open("rb") as file:
-        begin = file.read(_BEGIN)
-    try:
-        begin[: -_LONGEST_CHARACTER if len(begin) == _BEGIN else None].decode()
-    except UnicodeDecodeError:
-        return False
-    return not _CONTROL.search(begin)
-
-
-_BEGIN, _LONGEST_CHARACTER = 1 << 12, 3
-_CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")
-
-
-def _is_earlier(model: onnx.ModelProto, path: Path, source: Path | None) -> bool:
-    """Whether a model is a result of ours (by its metadata) or of the same source (by a certificate)."""
-    return _is_marked(model) or source is None or not source.is_file() or _is_proved(source, path)
-
-
-def is_result_of(source: Path, path: Path) -> bool:
-    """Whether a model is a result of ours (by its metadata), and of this source (by a certificate)."""
-    model = external_data.model_at(path)
-    return model is not None and _is_marked(model) and _is_proved(source, path)
-
-
-def _is_proved(source: Path, path: Path) -> bool:
-    try:
-        return certify(source, path).proved
-    except AmpRewriteError:
-        return False
-
-
-def _is_marked(model: onnx.ModelProto) -> bool:
-    return any(entry.key in _MARKS for entry in model.metadata_props)
-
-
-_MARKS = (annotations.KEY, annotations.RESTORED, insertion.STATE_KEY)
 
 
 def _is_one_place(file: _File, other: _File) -> bool:

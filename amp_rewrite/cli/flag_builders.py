@@ -18,6 +18,7 @@ from amp_rewrite.cli import earlier_flags
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.options import DECLARED, Beside, ExternalData
 from amp_rewrite.process import executors
+from amp_rewrite.text import understood
 
 T = TypeVar("T")
 Command = Callable[..., Any]
@@ -81,7 +82,7 @@ def choice(
     name: str, values: Iterable[str], help_: str, default: str | None = None, *, figures: str = ""
 ) -> Flag:
     """Build a flag that takes one of these values, case-insensitive, or with `figures` a text with commas."""
-    kind = (_ChoiceOrFigures if figures else click.Choice)(list(values), case_sensitive=False)
+    kind = (_ChoiceOrFigures if figures else Choice)(list(values), case_sensitive=False)
     metavar = f"[{'|'.join(values)}|{figures}]" if figures else None
     return click.option(name, type=kind, metavar=metavar, default=default, show_default=True, help=help_)
 
@@ -99,7 +100,15 @@ def words(name: str, meanings: Mapping[str, str], help_: str) -> Flag:
     return repeatable(name, f"[{'|'.join(meanings)}]", f"{help_} {about}.", callback=parse)
 
 
-class _ChoiceOrFigures(click.Choice[str]):
+class Choice(click.Choice[str]):
+    """One of several words; other names that the same thing has are understood."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the word that is meant."""
+        return super().convert(understood(str(value).lower(), self.choices), param, ctx)
+
+
+class _ChoiceOrFigures(Choice):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return a text with commas as it is, and anything else as a choice."""
         return value if "," in str(value) else super().convert(value, param, ctx)
@@ -330,7 +339,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "What becomes half": (
         *("to", "target", "list_", "allow", "deny", "keep_full", "force_half"),
         *("only", "only_op", "op_type", "storage_only"),
-        *("level", "io", "keep_io", "plan", "device", "gate", "opset"),
+        *("level", "io", "keep_io", "keep_overridable", "plan", "device", "gate", "opset"),
     ),
     "Value ranges": ("range", "observe", "calibrate", "executor"),
     "The train step": ("loss", "seed_value", "state", "gradient", "loss_scale", "implementation"),

@@ -14,11 +14,12 @@ import click
 
 from amp_rewrite import many
 from amp_rewrite.cli.exit_codes import BAD_INPUT, FAILED
-from amp_rewrite.cli.file_conflicts import WritingCommand, is_result_of
+from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import FOLDER, PATH, check_groups, opened, written
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.many import Ended, Job, Line, Record
+from amp_rewrite.model import output_paths
 
 models_argument: Any = click.argument("model", nargs=-1, required=True, type=PATH, metavar="MODEL...")
 """One or more models, as `model`: a tuple of paths."""
@@ -150,7 +151,7 @@ def _ends_in_output(ctx: click.Context, paths: Sequence[Path]) -> bool:
     if not os.path.lexists(output):
         return True
     is_writing = output.is_file() and not ctx.params["dry_run"]
-    return is_writing and (ctx.params["force"] or is_result_of(model, output))
+    return is_writing and (ctx.params["force"] or output_paths.is_result_of(model, output))
 
 
 def _is_folder(path: Path) -> bool:

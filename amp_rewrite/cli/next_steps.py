@@ -5,16 +5,24 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from amp_rewrite import pipeline
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.rewrite_job import RewriteJob
+from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.explaining import frozen_analysis
 from amp_rewrite.numerics.half import BY_NAME
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import Level
+from amp_rewrite.policy.targets import TENSORRT
+from amp_rewrite.preparing.opset_raising import NewerOpset
 from amp_rewrite.reporting import verdict_text
+from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.verdict import Verdict
+from amp_rewrite.text import plural
 from amp_rewrite.tuning.repair import Outcome
 from amp_rewrite.tuning.search import Prefer
 from amp_rewrite.tuning.tune import Tuned
@@ -24,7 +32,9 @@ _WIDEST = 0.1
 
 
 def after(job: RewriteJob, outcome: Outcome, *, is_bad: bool) -> Iterator[str]:
-    """Yield advice after a bad verdict, a search that left nothing in half, or nodes left in float32."""
+    """Yield advice after a bad verdict, a search that left nothing in half, or nodes left in float32; for
+    TensorRT, the command that builds an engine of a good result.
+    """
     verdict, tuned = outcome.verification, outcome.tuned
     if is_bad:
         assert isinstance(verdict, Verdict), "what is bad was compared"
@@ -36,6 +46,29 @@ def after(job: RewriteJob, outcome: Outcome, *, is_bad: bool) -> Iterator[str]:
             yield f"{_tune(job)} --prefer flops   # half what the error allows, whatever the time"
     elif outcome.result.report.nodes.full:
         yield _explain(job, outcome.result)
+    report = outcome.result.report
+    if report.newer_opset is not None and not (job.in_place or job.replay):
+        yield from _newer(report.newer_opset, job, report)
+    if job.options.target is TENSORRT and report.changed and not is_bad:
+        result = Path(outcome.result.model)
+        files = f"--onnx={as_argument(result)} --saveEngine={as_argument(result.with_suffix('.plan'))}"
+        yield f"trtexec {files}   # TensorRT 10: with --stronglyTyped"
+
+
+def _newer(newer: NewerOpset, job: RewriteJob, report: Report) -> Iterator[str]:
+    """Yield the flag for an opset at which more is half, with its gain and loss, unless that is predicted to
+    be slower than float32.
+    """
+    try:
+        there = pipeline.analyze(job.model, replace(job.options, opset=newer.version)).report()
+    except AmpRewriteError:  # a pin fits no node there
+        return
+    more = there.nodes.half + there.nodes.mixed - report.nodes.half - report.nodes.mixed
+    if more <= 0 or (there.prediction is not None and frozen_analysis.is_worth_saying(there.prediction)):
+        return
+    gains = f"{plural(more, 'node')} more in {report.half}"
+    speed = there.prediction and f", predicted {there.prediction.speedup:.1f} times as fast as float32"
+    yield f"--opset {newer.version}   # {gains}{speed or ''}; {job.options.target.name} has {newer.loss}"
 
 
 def _explain(job: RewriteJob, result: Result[Any]) -> str:

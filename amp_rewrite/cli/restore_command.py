@@ -74,7 +74,7 @@ def restore(
     comparing.refuse_missing()
     with shown_progress(quiet=quiet) as progress:
         tell(progress, "restore")
-        restoration = restored(model, output=output, io=io, external_data=external_data)
+        restoration = restored(model, output=output, io=io, external_data=external_data, force=True)
         verdict = None
         if not skip:
             tell(progress, "verify")

@@ -9,6 +9,7 @@ import click
 
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.flag_builders import (
+    Choice,
     choice,
     executor_flag,
     grouped,
@@ -54,7 +55,7 @@ class CalibrationFlags:
             with opened(self.executor) as executor, job.limit.running():
                 observations = job.observe_on(Data(job.samples, steps=job.data.steps), executor)
         if self.save is not None and observations is not None:
-            observations.save(self.save)
+            observations.save(self.save, force=True)  # refused before
         return observations
 
     def _refuse_ineffective(self, job: RewriteJob) -> None:
@@ -98,7 +99,7 @@ calibration_flags = grouped(
 @click.option(
     "--check",
     "compiler",
-    type=click.Choice([tensorrt.NAME], case_sensitive=False),
+    type=Choice([tensorrt.NAME], case_sensitive=False),
     help="Compile the result with TensorRT, without a GPU; one that it refuses is not written.",
 )
 @choice(

@@ -42,7 +42,7 @@ from amp_rewrite.errors import (
     MissingPackageError,
     ModelError,
     OutputError,
-    ThreadError,
+    ResourceError,
     TimeLimitError,
 )
 from amp_rewrite.explaining.frozen_analysis import Analysis
@@ -92,7 +92,7 @@ def _extremes(sample: Feeds) -> Iterator[tuple[str, Extremes]]:
 
 T = TypeVar("T")
 
-CANNOT_RUN = (MissingPackageError, ModelError, FeedError, OutputError, ThreadError, TimeLimitError)
+CANNOT_RUN = (MissingPackageError, ModelError, FeedError, OutputError, ResourceError, TimeLimitError)
 """The errors that keep a model from being run here; they are reported, and the rewrite stands."""
 
 
@@ -103,6 +103,8 @@ def attempted(limit: TimeLimit, work: Callable[[], T]) -> T | AmpRewriteError:
             return work()
     except CANNOT_RUN as error:
         return error
+    except MemoryError as error:  # of NumPy
+        return ResourceError(f"the memory does not suffice ({error or 'MemoryError'})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +341,7 @@ class RewriteJob:
             _beside_a_plan(self.options) if settings.plan else settings.options,
             output=self.output,
             in_place=self.in_place,
+            force=True,  # refused before
             replay=settings.plan or self.replay,
             observed=settings.seen,
             imprecise_outputs=settings.faint,

@@ -20,10 +20,11 @@ from amp_rewrite.coverage import counts
 from amp_rewrite.coverage.advice import Advice
 from amp_rewrite.coverage.counts import Coverage, assumptions, some
 from amp_rewrite.errors import AmpRewriteError, ModelError, TimeLimitError
-from amp_rewrite.explaining import sentences
+from amp_rewrite.explaining import frozen_analysis, sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import staging
 from amp_rewrite.model import external_data, writing
+from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.placement import tensorrt
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.policy.open_sizes import Dims
@@ -35,6 +36,7 @@ from amp_rewrite.reporting.terminal import Subject
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Obstacle, Report, SummaryLine
+from amp_rewrite.running import sessions, verification
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural
 from amp_rewrite.tuning import tune as tuning
@@ -190,12 +192,25 @@ def _rewrite_lines(job: RewriteJob, outcome: Outcome) -> Iterator[SummaryLine]:
         yield from summary.seconds(report)
     is_whole = report.obstacle is None or not report.obstacle.already
     names = None if job.is_verbose and is_whole else _KEPT if job.is_verbose else summary.BRIEF
-    yield from (line for line in summary.lines(report) if names is None or line.name in names)
+    yield from (line for line in summary.lines(before_speed(report)) if names is None or line.name in names)
     yield from summary.observed_lines(job.seen)
     story = tuple(_story(outcome)) if report.obstacle is None else ()
     yield from story
     if not story or job.is_verbose or job.tuning.is_requested:
         yield from search_lines(outcome)
+
+
+def before_speed(report: Report) -> Report:
+    """Return the report without the warning that half does not pay, which the conclusion says again."""
+    said = [] if report.gated else [*map(in_flags, frozen_analysis.warnings(report.prediction, gated=False))]
+    return replace(report, warnings=tuple(each for each in report.warnings if in_flags(each) not in said))
+
+
+def speed(report: Report) -> list[str]:
+    """Return the predicted speed in a sentence of the conclusion; empty without one."""
+    if report.prediction is None or report.gated:
+        return []
+    return [in_flags(summary.speed(report.prediction))]
 
 
 def _story(outcome: Outcome) -> Iterator[SummaryLine]:
@@ -206,13 +221,19 @@ def _story(outcome: Outcome) -> Iterator[SummaryLine]:
     before = first.result.report
     if before.nodes == after.nodes and before.rescaled == after.rescaled:
         return
-    back = before.nodes.half + before.nodes.mixed - after.nodes.half - after.nodes.mixed
-    change = f"put {plural(back, 'node')} back to float32" if back > 0 else "chose other nodes for float32"
     speeds = [f"{each.speedup:.1f}" for each in (before.prediction, after.prediction) if each is not None]
     cost = f", predicted {' -> '.join(speeds)} times as fast" if len(set(speeds)) > 1 else ""
     verdict = verdict_text.conclusion(first.verification)
     error = verdict_text.largest(first.verification, is_brief=True)
-    yield SummaryLine("repair", f"first attempt: {verdict} with {error}; {change}{cost}")
+    yield SummaryLine("repair", f"first attempt: {verdict} with {error}; {_change(before, after)}{cost}")
+
+
+def _change(before: Report, after: Report) -> str:
+    """Return what a repair changed: values stored times powers of two, and nodes in float32."""
+    back = before.nodes.half + before.nodes.mixed - after.nodes.half - after.nodes.mixed
+    parts = ["stored values times powers of two"] if before.rescaled != after.rescaled else []
+    parts += [f"put {plural(back, 'node')} back to float32"] if back > 0 else []
+    return " and ".join(parts) or "chose other nodes for float32"
 
 
 def _coverage(result: Any, dims: Dims) -> Coverage | None:
@@ -224,10 +245,13 @@ def _coverage(result: Any, dims: Dims) -> Coverage | None:
 
 
 def _in_half(coverage: Coverage, half: str) -> Iterator[str]:
-    """Yield the share of FLOPs in half, of those that are known, if any are."""
+    """Yield the share of FLOPs in half, of those that are known, if any are; for less than half of them, that
+    the result is mostly float32.
+    """
     if (share := coverage.flops.share) is not None:
         unknown = any(node.precision is not counts.Precision.OTHER for node in coverage.unknown)
-        yield f"{sentences.share(share)} of {'known ' if unknown else ''}FLOPs in {half}"
+        mostly = "mostly float32: " if share < 1 / 2 else ""
+        yield f"{mostly}{sentences.share(share)} of {'known ' if unknown else ''}FLOPs in {half}"
 
 
 def _print_conclusion(
@@ -245,9 +269,12 @@ def _print_conclusion(
     if report.obstacle is None:
         coverage = coverage or _coverage(result, job.options.dims.dims)
         in_half += [] if coverage is None else _in_half(coverage, report.half)
-    speed = [summary.speed(report.prediction)] if report.prediction and not report.gated else []
     sizes = [summary.sizes(report)] if reason != NOTHING_CHANGED else []
-    subject = Subject(str(result), (*sizes, *in_half), speed)
+    notes = [
+        *speed(report),
+        *(_not_on_the_cpu(job, report, Path(result)) if reason != NOTHING_CHANGED else ()),
+    ]
+    subject = Subject(str(result), (*sizes, *in_half), notes)
     if isinstance(verdict, Verdict):
         terminal.print_verdict(
             console,
@@ -262,6 +289,19 @@ def _print_conclusion(
     if reason == NOTHING_CHANGED:
         subject = replace(subject, notes=[f"not compared with the original: {reason}"])
     terminal.print_conclusion(console, label if is_valid else "FAIL", subject)
+
+
+def _not_on_the_cpu(job: RewriteJob, report: Report, result: Path) -> Iterator[str]:
+    """Yield that onnxruntime's CPU provider has no kernels for a bfloat16 result, whose comparison emulates
+    half; nothing for a large one, of which a session would take a copy.
+    """
+    is_new = report.half == BFLOAT16.name and report.obstacle is None
+    if not is_new or not job.is_compared or report.size_after > verification.LARGE:
+        return
+    error = attempted(job.limit, lambda: sessions.open_session(result, libraries=job.comparing.libraries))
+    if isinstance(error, ModelError):
+        why = error.problem.partition("(")[2].removesuffix(")")
+        yield f"onnxruntime's CPU provider does not open it: {why}"
 
 
 def _engine_line(engine: Placement) -> SummaryLine:
@@ -328,12 +368,11 @@ def _print_plan(job: RewriteJob, analysis: Analysis) -> None:
     terminal.print_lines(console, summary.match_lines(analysis.matched))
     terminal.print_lines(console, summary.observed_lines(job.seen))
     terminal.print_lines(console, summary.rescaled_lines(analysis.report()))
-    prediction = analysis.report().prediction
-    if prediction is not None:
-        terminal.print_lines(console, [SummaryLine("speed", summary.speed(prediction))])
-    warnings = map(in_flags, (*analysis.warnings, *analysis.predicted))
+    report = analysis.report()
+    terminal.print_lines(console, (SummaryLine("speed", text) for text in speed(report)))
+    warnings = map(in_flags, before_speed(report).warnings)
     terminal.print_lines(console, (SummaryLine("warning", warning) for warning in warnings))
-    nodes = analysis.report().nodes
+    nodes = report.nodes
     console.print(
         f"{nodes.half + nodes.mixed:,} of {plural(nodes.total - nodes.other, 'node')} in "
         f"{analysis.plan.half.name}, {plural(len(analysis.plan.casts), 'Cast')}; no model was written"

@@ -238,6 +238,7 @@ def train(
                 model,
                 job.options,
                 output=output,
+                force=True,  # refused before
                 observed=asked.seen,
                 transform=job.first,
                 on_plan=pages.record if html else None,
@@ -262,7 +263,7 @@ def train(
     written = staging.current().commit(written)
     if written is not None:
         advise = partial(explanation_sources.advise_model, Path(written), report.half, options)
-        terminal.print_summary(console, report, str(written))
+        terminal.print_summary(console, rewrite_output.before_speed(report), str(written))
         terminal.print_lines(console, rewrite_output.data_lines(Path(written)))
     terminal.print_lines(console, scaled_step.lines(step))
     _print_compared(console, compared)
@@ -284,9 +285,8 @@ def _print_conclusion(
     if isinstance(compared, StepComparison):
         label, error = compared.verdict, max(step.error for step in compared.steps)
         clauses.append(f"largest error of the loss {error:.1e} (limit {compared.bounds.loss:g})")
-    speed = [summary.speed(report.prediction)] if report.prediction and not report.gated else []
     label = label if report.ok else "FAIL"
-    terminal.print_conclusion(console, label, terminal.Subject(result, clauses, speed))
+    terminal.print_conclusion(console, label, terminal.Subject(result, clauses, rewrite_output.speed(report)))
 
 
 def _refuse_contradictions(*, dry_run: bool, output: Path | None, html: Path | None) -> None:

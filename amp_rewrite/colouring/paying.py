@@ -97,14 +97,14 @@ def beside_pins(
     """Return a painting in which pins keep only their own units in float32, and the units that are half
     without them, which are not pruned: islands are priced without pins.
     """
-    if not options.pins.keep_full or options.only_grappler:
+    if not options.pins.keep_full or options.only_lists:
         return painting, ()
     unpinned = replace(options, pins=replace(options.pins, keep_full=()))
     entries = classification.classify(graph, findings, unpinned, proven)
-    whole = rules.paint(graph, entries, follow=options.follow, level=options.level)
+    whole = rules.paint(graph, entries, follow=options.follows, level=options.level)
     halves = pruned(graph, whole, unpinned, prices).painting.halves
     paid = [unit for unit, is_half in enumerate(halves) if is_half]
-    return rules.paint(graph, painting.entries, paid, follow=options.follow, level=options.level), paid
+    return rules.paint(graph, painting.entries, paid, follow=options.follows, level=options.level), paid
 
 
 def _is_gated(painting: Painting) -> bool:

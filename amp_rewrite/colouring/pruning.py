@@ -58,12 +58,13 @@ def find(prices: Prices, painting: Painting, unpruned: Collection[int] = ()) -> 
     exempt = [
         unit for unit, entry in enumerate(painting.entries) if entry.authority in _BY_USER or unit in unpruned
     ]
+    running = [is_half and prices.is_run(unit) for unit, is_half in enumerate(halves)]
     has_half = any(kind.dtype == prices.costs.half.dtype for kind in prices.graph.types.values())
     for larger in _LARGER:
         unpaid = unpaid_parts.find_unpaid_parts(
             prices.graph, prices.costs.at(larger), prices.borders, halves, exempt
         )
-        remaining = [is_half and unit not in unpaid for unit, is_half in enumerate(halves)]
+        remaining = [unit not in unpaid and is_half for unit, is_half in enumerate(running)]
         if not unpaid or has_half or _has_allowed(painting.entries, remaining):
             return Cut(larger, unpaid)
     return None

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.units import Unit, UnitGraph, Use, value_of
 from amp_rewrite.costs import flop_formulas
 from amp_rewrite.costs.tensor_sizes import Sizes
+from amp_rewrite.model import constants
 from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow, element_types
 
@@ -68,14 +69,26 @@ def of_graph(
 
 
 def body_runs(nodes: GraphNodes) -> dict[ir.Graph, int]:
-    """Return the number of runs of each graph."""
+    """Return the number of runs of each graph: 0 for the branch that a stored condition never takes."""
     runs = dict.fromkeys(nodes, 1)
     for inner, body_nodes in nodes.items() if len(nodes) > 1 else ():  # outer graphs come first
         for node in body_nodes:
             times = LOOPED if node.op_type in _LOOPS and not node.domain else 1
             for body in control_flow.bodies(node) if control_flow.may_have_bodies(node) else ():
                 runs[body] = min(runs[inner] * times, _MOST_RUNS)
+            if (idle := _idle_branch(node)) is not None:
+                runs[idle] = 0
     return runs
+
+
+def _idle_branch(node: ir.Node) -> ir.Graph | None:
+    """Return the branch of an If that its condition, stored in the model, never takes; None without one."""
+    condition = node.inputs[0] if node.op_type == "If" and not node.domain and node.inputs else None
+    tensor = None if condition is None or condition.is_graph_input() else constants.stored_as(condition)
+    if tensor is None or tensor.dtype is not ir.DataType.BOOL or tensor.size != 1:
+        return None
+    idle = node.attributes.get("else_branch" if constants.numbers(tensor).item() else "then_branch")
+    return idle.as_graph() if idle is not None and idle.type is ir.AttributeType.GRAPH else None
 
 
 _LOOPS = frozenset(("Loop", "Scan", "SequenceMap"))

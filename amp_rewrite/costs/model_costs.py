@@ -32,6 +32,9 @@ FEMTO = 1e15
 FULL, HALF = 4, 2
 """Bytes of an element."""
 
+HOST = 25e9
+"""Bytes per second between the device and the CPU: four fifths of what 16 lanes of PCIe 4.0 have."""
+
 LARGE = 1 << 25
 """Elements of the largest value of a network in use: the first convolution of ResNet-50 outputs as many for a
 batch of 42 images.
@@ -101,21 +104,26 @@ class ModelCosts:
         if value not in self.vary:
             return 0
         traffic = (FULL + HALF) * self.sizes.elements(value) * scale.batch
-        return self._runs(value) * self._launched(traffic / self.device.bandwidth)
+        return self.runs_of(value) * self._launched(traffic / self.device.bandwidth)
+
+    def copy(self, value: ir.Value, scale: Scale) -> int:
+        """Return the time of a copy of a value between the device and the CPU."""
+        return self.runs_of(value) * self._launched(FULL * self.sizes.elements(value) * scale.batch / HOST)
 
     def broken(self, fusion: Fusion, scale: Scale) -> int:
         """Return the cost of a border in a fusion besides Cast and launch: the value is written and read."""
         traffic = (FULL + HALF) * self.sizes.elements(fusion.value) * scale.batch
-        return self._runs(fusion.value) * int(traffic / self.device.bandwidth * FEMTO)
+        return self.runs_of(fusion.value) * int(traffic / self.device.bandwidth * FEMTO)
 
     def launch(self, fusion: Fusion) -> int:
         """Return the time that a fusion saves in one colour: the launch of its second kernel."""
-        return self._runs(fusion.value) * int(self.device.launch * FEMTO)
+        return self.runs_of(fusion.value) * int(self.device.launch * FEMTO)
 
     def _launched(self, seconds: float) -> int:
         return int((self.device.launch + seconds) * FEMTO)
 
-    def _runs(self, value: ir.Value) -> int:
+    def runs_of(self, value: ir.Value) -> int:
+        """Return the number of runs of the graph that a value is in."""
         if len(self.runs) == 1:
             return 1
         producer = value.producer()
@@ -247,11 +255,14 @@ class _Finder:
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """The predicted time of one run in seconds, its launches, and the Casts among these."""
+    """The predicted time of one run in seconds, its launches, and the Casts and the copies between device and
+    CPU among these.
+    """
 
     seconds: float
     launches: int
     casts: int
+    copies: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,8 +321,9 @@ def run_times(
     tallies = tuple(_Tally(halves) for halves in colours)
     _add_kernels(tallies, costs, scale)
     for border in borders:
+        is_run = costs.runs_of(border.value) > 0
         for tally in tallies:
-            if border.is_cast(tally.halves):
+            if is_run and border.is_cast(tally.halves):
                 tally.time += costs.cast(border.value, scale)
                 tally.casts += 1
     _add_fusions(tallies, costs, scale)
@@ -341,7 +353,7 @@ def _add_kernels(tallies: Iterable[_Tally], costs: ModelCosts, scale: Scale) -> 
 
 def _add_fusions(tallies: Iterable[_Tally], costs: ModelCosts, scale: Scale) -> None:
     """Subtract the second launch of fused pairs; add the traffic between pairs that are not fused."""
-    for fusion in costs.fusions:
+    for fusion in filter(lambda each: costs.runs_of(each.value), costs.fusions):
         for tally in tallies:
             apart = tally.halves[fusion.producer] is not tally.halves[fusion.consumer]
             tally.time += costs.broken(fusion, scale) if apart else -costs.launch(fusion)
@@ -374,10 +386,26 @@ class Prices:
         costs, half = self.costs, self.costs.half
         none, (sizes, open_size, origin) = [False] * len(halves), self._sizes()
         everything = all_in_half(self.graph, half)
-        times = run_times(costs, self.borders, (none, halves, everything), scale)
+        float32, *others = run_times(costs, self.borders, (none, halves, everything), scale)
+        times = (
+            float32,
+            *(self._with_copies(run, scale) for run in others),
+        )  # float32 is at the opset it had
         return Prediction(
             costs.device.name, half.name, sizes, open_size, origin, costs.device.is_fast(half.name), *times
         )
+
+    def _with_copies(self, run: RunTime, scale: Scale) -> RunTime:
+        """Return the time with the copies around nodes that lost their kernels, without that of the CPU."""
+        values = [value for node in self.graph.on_cpu for value in (*node.inputs, *node.outputs)]
+        copied = [value for value in values if value is not None and value in self.costs.vary]
+        seconds = sum(self.costs.copy(value, scale) for value in copied) / FEMTO
+        return RunTime(run.seconds + seconds, run.launches + len(copied), run.casts, len(copied))
+
+    def is_run(self, unit: int) -> bool:
+        """Return whether a unit runs at all: it may be in a branch that is never taken."""
+        graph = self.graph.units[unit].node.graph
+        return not isinstance(graph, ir.Graph) or self.costs.runs.get(graph, 1) > 0
 
     def _sizes(self) -> tuple[str, int | None, str]:
         """Return the shape of the first input, empty where there is none; the size of its open dimensions,

@@ -11,7 +11,7 @@ from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.observed import Held, Seen
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.arguments import PathLike
-from amp_rewrite.bounds import bounding, unit_ranges
+from amp_rewrite.bounds import bounding, open_sums, unit_ranges
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.bounds.unit_ranges import HalfRanges
 from amp_rewrite.colouring import classification, match_counts, paying, rules
@@ -23,6 +23,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import causes, suggestions
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.files import staging
+from amp_rewrite.model import output_paths
 from amp_rewrite.model.loading import Loaded
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import IOTypes, Options
@@ -77,19 +78,19 @@ def of_job(prices: Priced, options: Options) -> tuple[str, ...]:
 
 def warnings(prediction: Prediction | None, *, gated: bool) -> tuple[str, ...]:
     """Return the warning that half is predicted not to pay, if it is: none for less than the speed shows."""
-    if prediction is None or not prediction.is_slower:
+    if prediction is None or not (is_worth_saying(prediction) or (gated and prediction.is_slower)):
         return ()
-    if rounded_speed(prediction) == "1.0" and prediction.fast_half and not gated:
-        return ()
-    remedy = _GATED if gated else _REMEDY
-    if not prediction.fast_half:
-        return (f"{prediction.device} is no faster in {prediction.half} than in float32; {remedy}",)
     speed = f"predicted speed {prediction.speedup:.2f}x float32 on {prediction.device}{at_sizes(prediction)}"
-    return (f"{speed}{_why(prediction)}; {remedy}",)
+    return (f"{speed}{why_slower(prediction)}; {_GATED if gated else REMEDY}",)
+
+
+def is_worth_saying(prediction: Prediction) -> bool:
+    """Return whether half gains nothing, by more than the speed shows to one decimal place."""
+    return prediction.is_slower and (rounded_speed(prediction) != "1.0" or not prediction.fast_half)
 
 
 _GATED = "nothing becomes half (`Options.gate`)"
-_REMEDY = "`Options.gate` leaves such a model as it is"
+REMEDY = "`Options.gate` leaves such a model as it is"
 
 
 def rounded_speed(prediction: Prediction) -> str:
@@ -116,11 +117,17 @@ def size_notes(prediction: Prediction) -> Iterator[str]:
     return filter(None, (origin, open_sizes))
 
 
-def _why(prediction: Prediction) -> str:
-    """Return the likely reason for the slowdown: the Casts."""
-    count = prediction.result.casts
-    cost = f"{plural(count, 'Cast')} {'costs' if count == 1 else 'cost'} more time than half saves"
-    return f": {cost}" if count else ""
+def why_slower(prediction: Prediction) -> str:
+    """Return why half gains nothing, behind a colon: a device without fast half, or Casts and copies; empty
+    without any.
+    """
+    if not prediction.fast_half:
+        return f": it computes {prediction.half} no faster than float32"
+    run = prediction.result
+    parts = [plural(run.casts, "Cast")] if run.casts else []
+    parts += [plural(run.copies, "copy")] if run.copies else []
+    verb = "costs" if run.casts + run.copies == 1 else "cost"
+    return f": {' and '.join(parts)} {verb} more time than half saves" if parts else ""
 
 
 @dataclass(slots=True)
@@ -244,8 +251,10 @@ class Analysis:
         again = suggestions.Subject(self.graph, self.painting, self.options, self.painted, flops or {})
         return tuple(suggestions.tried(root_causes, again))
 
-    def save_plan(self, path: PathLike) -> None:
-        """Write the decisions as JSON, for `load_plan` and `rewrite(..., replay=plan)`; raise OutputError.
+    def save_plan(self, path: PathLike, *, force: bool = False) -> None:
+        """Write the decisions as JSON, for `load_plan` and `rewrite(..., replay=plan)`.
+
+        Raises OptionError for a file that is no report of amp-rewrite, but with `force`, and OutputError.
 
         Examples:
             >>> import tempfile
@@ -258,7 +267,9 @@ class Analysis:
             44
         """
         text = plan_files.dump(self.graph, self.painting, self.plan, self.options)
-        staging.write(text.encode(), arguments.path("path", path))
+        place = arguments.path("path", path)
+        output_paths.refuse_foreign(place, output_paths.Kind.REPORT, force=force)
+        staging.write(text.encode(), place)
 
     def painted(self, options: Options, unpruned: Collection[int] = ()) -> Painting:
         """Return the painting of the same model under other lists, pins, level and `follow`; `unpruned` units
@@ -277,7 +288,7 @@ class Analysis:
         """
         self._refuse_edited()
         entries = classification.classify(self.graph, self.findings, options, self.facts.freed)
-        painting = rules.paint(self.graph, entries, follow=options.follow, level=options.level)
+        painting = rules.paint(self.graph, entries, follow=options.follows, level=options.level)
         unpinned_units, prices = self.facts.freed, self._prices
         painting, paid = paying.beside_pins(
             self.graph, self.findings, unpinned_units, painting, options, prices
@@ -320,6 +331,10 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     if not decided.replayed:
         warnings = (*warnings, *match_counts.of_lists(graph, painting, options))
     warnings = (*warnings, *state_warnings(graph, painting, options))
+    proven, products = decided.proven, open_sums.find(graph, painting.is_half)
+    if products and (proven is not None or bounding.is_quick(facts)):
+        proven = proven or bounding.bound_model(prepared.model, facts, options)
+        warnings = (*warnings, *open_sums.warnings(products, proven, options.half))
     counts = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
     matched = tuple(suggestions.with_effects(counts, graph, painting, options.half))
     final_report = counted(
@@ -331,6 +346,7 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
         freed=sum(map(painting.is_half, proofs)),
         state=float_state(plan, graph) if options.io is IOTypes.KEEP else None,
         form_changes=prepared.changes,
+        newer_opset=prepared.newer,
         size_before=loaded.size,
         matched=matched,
         prediction=pricing.prediction,
@@ -348,7 +364,7 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
         warnings,
         matched,
         io_types(loaded.model, graph.types),
-        ModelState(proven=decided.proven),
+        ModelState(proven=proven),
         predicted,
         facts,
         decided.seen,

@@ -18,14 +18,16 @@ from amp_rewrite.colouring.painting import Painting, Rule
 from amp_rewrite.costs.flop_count import Flops
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.explaining.causes import Change, RootCause, Suggestion
+from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.element_types import DECLARED
 from amp_rewrite.policy import node_patterns
-from amp_rewrite.policy.evidence import OF_FINDINGS, Authority
+from amp_rewrite.policy.evidence import OF_FINDINGS, Authority, Reason
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Level, Options
 from amp_rewrite.policy.reasons import authority_in_words, in_words
+from amp_rewrite.rewriting.decisions import Decision
 from amp_rewrite.rewriting.report import extents
 
 PINNED = 3
@@ -151,12 +153,21 @@ def _without_trying(cause: RootCause) -> str:
         return _PREDICTED[root.paint.rule]
     if root.entry.authority is Authority.SCHEMA:
         alone = root.entry.kind is not Kind.DENY or len(cause.root_places) == len(cause.held)
-        return "nothing at this opset: it can only be float32 here" if alone else ""  # those downstream might
+        return f"nothing at this opset: {_later(root)}" if alone else ""  # those downstream might
     if root.paint.rule is not Rule.LEFT or root.entry.authority in OF_FINDINGS | _BY_USER:
         return ""
     if root.operator == "Cast":
         return "nothing to gain: a Cast takes the type of its neighbours"
     return "nothing to gain: it takes the type of its neighbours" if root.entry.kind is Kind.CLEAR else ""
+
+
+def _later(root: Decision) -> str:
+    """Return the opset from which on the schema has half, for one that had none; else that float32 stays."""
+    half = halves.BY_NAME.get(root.entry.evidence.half)
+    first = None
+    if half is not None and root.entry.evidence.reason is Reason.NO_HALF_TYPE:
+        first = schema.first_with(*schema.parse(root.operator), root.variable, half.tensor)
+    return f"the schema has {half.name} from {first} on" if half and first else "it can only be float32 here"
 
 
 _PREDICTED = {

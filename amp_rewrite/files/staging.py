@@ -1,50 +1,43 @@
-"""Atomic writing by a stage beside the target: readers see either the old file or the new one.
+"""Atomic writing by a folder beside the target: readers see either the old file or the new one.
 
-A stage is a folder `.amp-rewrite-<hash of target>-<random>.part`, created exclusively and locked (flock)
-while its run lives. The stage of a killed run is removed by the next run that writes the same target.
-In a `transaction`, complete files wait in their stages until all of them are moved into place together.
+A stage is the folder `.NAME.amp-rewrite-unfinished`, with a number where others are there. A run that is
+killed leaves it, and nothing else; it may be deleted. In a `transaction`, complete files wait in their stages
+until all of them are moved into place together.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
+import itertools
 import os
 import shutil
-import signal
 import stat
-import tempfile
-import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from amp_rewrite.files import locking
 from amp_rewrite.files.destination import folder_for_files, resolve, unwritable
 
-_PREFIX, _SUFFIX = ".amp-rewrite-", ".part"
-_NOTE = "published.json"
-_FILES = "files"
+UNFINISHED = "amp-rewrite-unfinished"
+"""The end of the names of stages."""
 
-Named = Callable[[], frozenset[Path]]
-"""The data files that the model at the target refers to."""
+Taken = Callable[[int], bool]
+"""Whether files beside the target have the names that go with a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A folder beside `target`, which is not a link; files written to `files` can be published."""
+    """A folder `files` beside `target`, which is not a link; what is written there can be published.
+
+    No other stage of the target has its `number`, which is for the names of other files beside the target.
+    """
 
     target: Path
-    folder: Path
-
-    @property
-    def files(self) -> Path:
-        """The folder to write to, under the final names of the files."""
-        return self.folder / _FILES
+    files: Path
+    number: int
 
     def complete(self, path: Path, move: Callable[[], object]) -> Path:
         """Move complete files into place: at once, or with the target's transaction.
@@ -57,39 +50,33 @@ class Stage:
         move()
         return path
 
-    def reserve(self, offers: Iterable[Sequence[str]]) -> Sequence[str]:
-        """Reserve the first of the offered sets of names that is unused beside the target, and return it.
-
-        Other runs that write the same target do not use these names from then on. Raises OSError.
-        """
-        with locking.lock_folder(self.target.parent):
-            used_names = {file.name for stage in _stages(self.target) for file in (stage / _FILES).glob("*")}
-            names = next(names for names in offers if not self._clash(names, used_names))
-            for name in names:
-                (self.files / name).touch()
-        return names
-
-    def _clash(self, names: Sequence[str], used_names: set[str]) -> bool:
-        return any(name in used_names or os.path.lexists(self.target.with_name(name)) for name in names)
-
     def publish(self, data: Sequence[str] = (), mode: int | None = None) -> None:
         """Move data files beside the target, where their names must be unused, and then the target itself.
 
         All get mode and owner of the replaced file; without one, they are no more accessible than `mode`,
         that of the source. Raises OSError, and then nothing has moved.
         """
-        staged = [self.files / name for name in (*data, self.target.name)]
-        _note(self.folder, staged[:-1])
-        for file in staged:
+        model = self.files / self.target.name
+        places = {self.files / name: self.target.with_name(name) for name in data}
+        for file in (*places, model):
             _take_after(file, self.target, mode)
+        inodes = {place: file.stat().st_ino for file, place in places.items()}
         try:
-            for file in staged[:-1]:
-                _move_to_free(file, self.target.with_name(file.name))
-            staged[-1].replace(self.target)
+            for file, place in places.items():
+                _move_to_free(file, place)
+            model.replace(self.target)
         except BaseException:  # an interrupt as well
-            if staged[-1].exists():  # otherwise it has moved, and its data must stay
-                _remove_published(self.folder, self.target, frozenset())
+            if model.exists():  # otherwise it has moved, and its data must stay
+                _remove(inodes)
             raise
+
+
+def _remove(inodes: Mapping[Path, int]) -> None:
+    """Remove the files that have these inodes."""
+    for place, inode in inodes.items():
+        with contextlib.suppress(OSError):
+            if place.lstat().st_ino == inode:
+                place.unlink()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,37 +122,18 @@ class Transaction:
         return any(result == file.staged and target.exists() for target, file in self._pending.items())
 
     def commit(self, result: Any = None) -> Any:
-        """Move all files into place in the order of writing, with signals delayed.
+        """Move all files into place in the order of writing.
 
         Returns the user's path for a `result` that waits here, else the result. Raises OutputError.
         """
-        with signals_delayed():
-            for target, file in list(self._pending.items()):
-                try:
-                    file.move()
-                except OSError as error:
-                    raise unwritable(file.path, error) from error
-                result = file.path if result == file.staged else result
-                self.discard(target)
+        for target, file in list(self._pending.items()):
+            try:
+                file.move()
+            except OSError as error:
+                raise unwritable(file.path, error) from error
+            result = file.path if result == file.staged else result
+            self.discard(target)
         return result
-
-
-@contextlib.contextmanager
-def signals_delayed() -> Generator[None]:
-    """Delay SIGINT and SIGTERM to the end of the context; without effect outside of the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    arrived: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda n, _: arrived.append(n)) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-    for number in arrived:
-        signal.raise_signal(number)
 
 
 _OPEN: ContextVar[Mapping[Path, Transaction]] = ContextVar("_OPEN", default=MappingProxyType({}))
@@ -194,30 +162,50 @@ def current() -> Transaction:
 
 
 @contextlib.contextmanager
-def beside(target: Path, references: Named = frozenset[Path]) -> Generator[Stage]:
+def beside(target: Path, taken: Taken = lambda _: False) -> Generator[Stage]:
     """Create a stage for a target (from `destination.resolve`), removed at the end, published or not.
 
-    A missing folder of the target is created, and stays if a file is published. First removes leftovers of
-    killed runs for the same target, except data files in `references`. In a transaction, a file that already
-    waits for the target is removed, and the stage stays until the commit. Raises OSError if no folder can be
-    created there.
+    Its number is the first that is free, and not `taken`. A missing folder of the target is created, and
+    stays if a file is published. In a transaction, a file that already waits for the target is removed, and
+    the stage stays until the commit. Raises OSError if no folder can be created there.
     """
     pending = _OPEN.get().get(target)
     if pending is not None:
         pending.discard(target)
     with contextlib.ExitStack() as stack:
         stack.enter_context(folder_for_files(target.parent))
-        with locking.lock_folder(target.parent):
-            for folder in _stages(target):
-                _remove_stale(folder, target, references)
-            folder = Path(tempfile.mkdtemp(_SUFFIX, _prefix(target), target.parent))
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            stack.enter_context(locking.taken(folder))
-            stage = Stage(target, folder)
-            stage.files.mkdir()
-        yield stage
+        number, folder = next(_made(target, taken))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield Stage(target, folder, number)
         if pending is not None:
             pending.keep(target, stack.pop_all())
+
+
+def _made(target: Path, taken: Taken) -> Iterator[tuple[int, Path]]:
+    """Yield new folders and their numbers. Names are looked up after a folder is made: whoever had made it
+    before moves its files first, and then removes it.
+    """
+    for number in itertools.count():
+        folder = target.with_name(name_beside(f".{target.name}", f".{number}" * bool(number), UNFINISHED))
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(stat.S_IRWXU)
+            if not taken(number):
+                yield number, folder
+            else:
+                folder.rmdir()
+
+
+def name_beside(name: str, number: str, suffix: str) -> str:
+    """Return name, number and suffix, joined by dots, with the name cut to what file systems take.
+
+    As UTF-8, which ONNX requires.
+    """
+    end = f"{number}.{suffix}"
+    return os.fsencode(name)[: _LONGEST_NAME - len(end)].decode(errors="ignore") + end
+
+
+_LONGEST_NAME = 255 - 10
+"""Bytes of a file name on common file systems, less ten that onnx-ir appends while it writes."""
 
 
 def write(data: bytes, path: Path) -> None:
@@ -229,61 +217,6 @@ def write(data: bytes, path: Path) -> None:
             stage.complete(path, stage.publish)
     except OSError as error:
         raise unwritable(path, error) from error
-
-
-def _prefix(target: Path) -> str:
-    """Return the prefix of a target's stages: a hash, as the target's own name may be too long."""
-    digest = hashlib.blake2b(os.fsencode(target.name), digest_size=8).hexdigest()
-    return f"{_PREFIX}{digest}-"
-
-
-def _stages(target: Path) -> list[Path]:
-    return sorted(target.parent.glob(f"{_prefix(target)}*{_SUFFIX}"))
-
-
-def _note(folder: Path, data: Iterable[Path]) -> None:
-    """Record the inodes of data that is about to be published, so that a later run can identify it."""
-    inodes = {file.name: file.stat().st_ino for file in data}
-    (folder / _NOTE).write_bytes(os.fsencode(json.dumps(inodes)))
-
-
-def _noted(folder: Path) -> dict[str, int]:
-    """Return the inodes of the data that a stage was about to publish, by name; empty before that."""
-    try:
-        return dict(json.loads(os.fsdecode((folder / _NOTE).read_bytes())))
-    except (OSError, ValueError):
-        return {}
-
-
-def _remove_stale(folder: Path, target: Path, references: Named) -> None:
-    """Remove a stage whose run has died, and data that it published without its model."""
-    if not _is_ours(folder):
-        return
-    lock = locking.free(folder)
-    if lock is not None:
-        with lock:
-            _remove_published(folder, target, references())
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_ours(folder: Path) -> bool:
-    """Return whether a folder of such a name belongs to us, and has only the content of a stage."""
-    try:
-        status = folder.lstat()
-        inside = {file.name for file in folder.iterdir()}
-    except OSError:
-        return False
-    owner = os.geteuid() if hasattr(os, "geteuid") else status.st_uid
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == owner and inside <= {_NOTE, _FILES}
-
-
-def _remove_published(folder: Path, target: Path, references: frozenset[Path]) -> None:
-    """Remove data that a stage has published before the model that refers to it, except `references`."""
-    for name, inode in _noted(folder).items():
-        place = target.with_name(name)
-        with contextlib.suppress(OSError):
-            if place.lstat().st_ino == inode and place not in references:
-                place.unlink()
 
 
 def _move_to_free(file: Path, place: Path) -> None:

@@ -7,18 +7,19 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
+from google.protobuf import json_format, text_format
 from google.protobuf.message import DecodeError, Message
+from onnx import serialization
 
 from amp_rewrite.certificate.element_checks import WrittenTensors
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.files import reading
 from amp_rewrite.files.file_identity import is_same
-from amp_rewrite.files.staging import Stage
+from amp_rewrite.files.staging import Stage, name_beside
 from amp_rewrite.model import constants
 from amp_rewrite.model.constants import ConvertedTensor
 from amp_rewrite.process.stopwatch import Count
@@ -29,6 +30,9 @@ _INTERNAL_UP_TO = 1 << 10
 """Tensors of up to this many bytes stay in the model file, as in onnx.save: shapes and axes are among them,
 and onnx's shape inference reads no other file.
 """
+
+SIGNATURE = b"\nwritten by amp-rewrite\n"
+"""The last bytes of every data file that amp-rewrite writes: only such files are ever removed."""
 
 _IN_FLIGHT = 1 << 62
 """No limit on onnx-ir's write buffer: large tensors are not buffered, but written in blocks."""
@@ -52,7 +56,7 @@ def write(
         if isinstance(value.const_value, ir.ExternalTensor) and not _is_large(value):
             (value.const_value,) = ir.external_data.convert_tensors_from_external([value.const_value])
     groups = list(_grouped(filter(_is_large, values), largest))
-    names = stage.reserve(file_names(stage.target, len(groups)))
+    names = file_names(stage.target, stage.number, len(groups))
     before, total = 0, sum(map(_written_size, itertools.chain.from_iterable(groups)))
     for name, group in zip(names, groups, strict=True):
         for value in group if tracker else ():
@@ -88,7 +92,7 @@ def _grouped(values: Iterable[ir.Value], largest: int | None) -> Iterator[list[i
     group: list[ir.Value] = []
     size = 0
     for value in values:
-        if group and largest is not None and size + _written_size(value) > largest:
+        if group and largest is not None and size + _written_size(value) > largest - len(SIGNATURE):
             yield group
             group, size = [], 0
         group.append(value)
@@ -106,39 +110,36 @@ def _write_file(group: Sequence[ir.Value], folder: Path, name: str, report: Call
         external.doc_string = tensor.doc_string
         external.metadata_props.update(tensor.metadata_props)
         value.const_value = external
+    with (folder / name).open("ab") as file:
+        file.write(SIGNATURE)
 
 
-def file_names(path: Path, count: int) -> Iterator[Sequence[str]]:
-    """Yield candidate names for `count` data files of a model at `path`.
-
-    The first are `<name>.data`, or `<name>.00001-of-00003.data` and so on; the next, in case one is in use,
-    the same with a number before the suffix.
+def file_names(path: Path, number: int, count: int) -> Sequence[str]:
+    """Return the names of `count` data files of a model at `path`: `<name>.data`, or
+    `<name>.00001-of-00003.data` and so on; with a number other than 0 in `<name>.<number>.data`.
     """
-    several = [f".{i:05}-of-{count:05}.data" for i in range(1, count + 1)]
-    for number in itertools.count():
-        numbered = f".{number}" if number else ""
-        yield [
-            _join_suffix(path.name, numbered + suffix) for suffix in ([".data"] if count == 1 else several)
-        ]
+    numbered = f".{number}" * bool(number)
+    parts = [f".{i:05}-of-{count:05}" for i in range(1, count + 1)] if count > 1 else [""] * count
+    return [name_beside(path.name, numbered + part, "data") for part in parts]
 
 
-def _join_suffix(name: str, suffix: str) -> str:
-    """Return name and suffix as UTF-8, which ONNX requires, with the name truncated for file systems."""
-    return os.fsencode(name)[: _LONGEST_NAME - len(suffix)].decode(errors="ignore") + suffix
+def has_files(path: Path, number: int) -> bool:
+    """Return whether a file beside a model has a name that goes with this number (`file_names`)."""
+    return any(number_of(each.name, path) == number for each in path.parent.iterdir())
 
 
-_LONGEST_NAME = 255 - 10
-"""Bytes of a file name on common file systems, less ten that onnx-ir appends while it writes."""
+def number_of(name: str, path: Path) -> int | None:
+    """Return the number for which `file_names` generates this name for the model at a path, ignoring case;
+    None if it does for no number.
+    """
+    for found in filter(None, (_SUFFIX.fullmatch(name, at) for at, dot in enumerate(name) if dot == ".")):
+        own = name_beside(path.name, (found["number"] or "") + (found["part"] or ""), "data")
+        if name.casefold() == own.casefold():
+            return int((found["number"] or ".0")[1:])
+    return None
 
 
-def is_file_name(name: str, path: Path) -> bool:
-    """Return whether `file_names` could generate this name for the model at a path, ignoring case."""
-    suffixes = (name[at:] for at, character in enumerate(name) if character == ".")
-    own = (_join_suffix(path.name, suffix) for suffix in suffixes if _SUFFIX.fullmatch(suffix))
-    return name.casefold() in map(str.casefold, own)
-
-
-_SUFFIX = re.compile(r"(\.\d+)?(\.\d{5}-of-\d{5})?\.data", re.IGNORECASE)
+_SUFFIX = re.compile(r"(?P<number>\.\d+)?(?P<part>\.\d{5}-of-\d{5})?\.data", re.IGNORECASE)
 
 
 KEY = b"location"
@@ -274,78 +275,52 @@ def _check_extent(tensor: ir.ExternalTensor, what: str, size: int, where: str | 
         raise ModelError(f"{what} ends beyond the end of {tensor.location}", where=where, remedy=EXPORT_AGAIN)
 
 
-# Data files of a model that is about to be replaced: obsolete ones, and those that must stay.
+# Data files of a model that is replaced: those that amp-rewrite wrote go, unless others need them.
 
 
-@dataclass(frozen=True, slots=True)
-class ObsoleteFiles:
-    """Data files of a replaced model: `removable` ones, and `warnings` with reasons for those that stay."""
+def warnings(target: Path, in_use: frozenset[Path]) -> tuple[str, ...]:
+    """Return a warning for each data file that stays when the model at `target` is replaced, with the reason.
 
-    removable: tuple[Path, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-    def remove(self) -> None:
-        """Remove the removable files."""
-        for file in self.removable:
-            file.unlink(missing_ok=True)
-
-
-def find(target: Path, in_use: frozenset[Path]) -> ObsoleteFiles:
-    """Return the files that a new model at `target` makes obsolete, except those `in_use` by others.
-
-    Considers only files beside the target that a tensor of the old model refers to. Removable are those that
-    have the name of a data file of ours, contain only tensors of the old model, and have no other model in
-    their folder or the one above, and no link in these or the sibling folders.
+    `in_use` are files that others need.
     """
-    extents = {file: each for file, each in _extents(target).items() if file.parent == target.parent}
-    present = sorted(file for file in extents if os.path.lexists(file))
-    reasons = {file: _reason_to_stay(file, target, extents[file], in_use) for file in present}
-    warnings = (f"{file.name} stays beside the result: {why}" for file, why in reasons.items() if why)
-    return ObsoleteFiles(tuple(file for file in present if not reasons[file]), tuple(warnings))
+    reasons = {file.name: _reason_to_stay(file, in_use, target) for file in sorted(files_beside(target))}
+    return tuple(f"{name} stays beside the result: {why}" for name, why in reasons.items() if why)
+
+
+def remove(replaced: Iterable[Path], in_use: frozenset[Path]) -> None:
+    """Remove data files that a model had which is replaced by now.
+
+    Those stay that amp-rewrite did not write (SIGNATURE), that are `in_use`, or to which a model in the
+    folder refers.
+    """
+    for file in replaced:
+        with contextlib.suppress(OSError):  # a file that is left is no fault of the result
+            if not _reason_to_stay(file, in_use):
+                file.unlink()
+
+
+def files_beside(target: Path) -> frozenset[Path]:
+    """Return the existing data files of the model at `target` that are in its own folder."""
+    files = referenced_by(target)
+    return frozenset(
+        file for file in files if file.parent == target.parent.resolve() and os.path.lexists(file)
+    )
 
 
 def referenced_by(path: Path) -> frozenset[Path]:
     """Return the data files, existing or not, of the model at a path; empty if it is no readable model."""
-    return frozenset(_extents(path))
-
-
-def reader_in(folder: Path, file: Path, name: str, but: Path | None = None) -> Path | None:
-    """Return a model in a folder, other than `but`, that refers to a data file by this name, if any.
-
-    Raises OSError.
-    """
-    for other in (each for each in sorted(folder.iterdir()) if each != but):
-        mentions = other.is_file() and _mentions(other, os.fsencode(name)) and not is_same(other, file)
-        if mentions and any(is_same(data, file) for data in referenced_by(other)):
-            return other
-    return None
-
-
-_Extent = tuple[int, int]
-"""The offset and the length of a tensor in a data file, in bytes."""
-
-
-def _extents(path: Path) -> dict[Path, list[_Extent]]:
-    """Return the extents of the tensors in each data file of a model; a missing length is 0."""
     data = _content(path)
-    proto = _parsed(data) if KEY in data else None
-    extents_by_file: dict[Path, list[_Extent]] = {}
-    for tensor in _referencing_tensors(proto) if proto is not None else ():
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        location = entries.get(_LOCATION)
-        if location is None or "\0" in location:
-            continue
-        file = path.parent / location
-        file = file.parent.resolve() / file.name  # not following a link itself
-        offset, length = (entries.get(key, "0") for key in ("offset", "length"))
-        extent = (int(offset), int(length)) if offset.isdecimal() and length.isdecimal() else (0, 0)
-        extents_by_file.setdefault(file, []).append(extent)
-    return extents_by_file
+    proto = _parsed(data, path) if KEY in data else None
+    tensors = () if proto is None else _referencing_tensors(proto)
+    entries = (entry for tensor in tensors for entry in tensor.external_data)
+    names = {entry.value for entry in entries if entry.key == _LOCATION and "\0" not in entry.value}
+    files = (path.parent / name for name in names)
+    return frozenset(file.parent.resolve() / file.name for file in files)  # not following a link itself
 
 
 def model_at(path: Path) -> onnx.ModelProto | None:
     """Return the model at a path without its external data; None if it is no readable model."""
-    return _parsed(_content(path))
+    return _parsed(_content(path), path)
 
 
 def _content(path: Path) -> bytes:
@@ -355,12 +330,27 @@ def _content(path: Path) -> bytes:
         return b""
 
 
-def _parsed(data: bytes) -> onnx.ModelProto | None:
+def _parsed(data: bytes, path: Path) -> onnx.ModelProto | None:
+    """Return the model in the content of a file, in the format that onnx.load expects by its name."""
     try:
-        proto = onnx.ModelProto.FromString(data)
-    except (DecodeError, ValueError):
+        proto = onnx.load_model_from_string(data, _format(path) or "protobuf")
+    except _UNPARSED:
         return None
     return proto if proto.HasField("graph") else None
+
+
+_UNPARSED = (
+    DecodeError,
+    ValueError,
+    RecursionError,
+    text_format.ParseError,
+    json_format.ParseError,
+    onnx.parser.ParseError,
+)
+
+
+def _format(path: Path) -> str | None:
+    return serialization.registry.get_format_from_file_extension(path.suffix)
 
 
 _LOCATION = KEY.decode()
@@ -382,79 +372,37 @@ def _referencing_tensors(message: Message) -> Iterator[onnx.TensorProto]:
 _WITHOUT_TENSORS = {"ValueInfoProto", "StringStringEntryProto", "OperatorSetIdProto", "TypeProto"}
 
 
-def _reason_to_stay(file: Path, target: Path, extents: Iterable[_Extent], in_use: frozenset[Path]) -> str:
+def _reason_to_stay(file: Path, in_use: frozenset[Path], replaced: Path | None = None) -> str:
     """Return the reason that a file must not be removed; empty if it may be."""
     if file.is_symlink() or not file.is_file():
         return "it is not a regular file"
     if file.resolve() in in_use:
         return "the input needs it"
-    if not is_file_name(file.name, target):
-        return "amp-rewrite gives no file that name"
     try:
-        return _use(file, target) if _is_covered(file, extents) else "it holds more than the old model reads"
+        if not _is_signed(file):
+            return "amp-rewrite did not write it"
+        reader = _reader(file, replaced)
     except OSError as error:
         return f"it cannot be known whether others need it ({error.strerror or error})"
+    return f"{reader.name} refers to it" if reader else ""
 
 
-def _use(file: Path, target: Path) -> str:
-    """Return a description of another user of a file than the model at `target`; empty without one."""
-    if file.stat().st_nlink > 1:
-        return "a hard link leads to it"
-    if link := next(_links_to(file), None):
-        return f"{link} leads to it"
-    folders = (file.parent, file.parent.parent)
-    user = next(filter(None, (reader_in(folder, file, file.name, but=target) for folder in folders)), None)
-    return f"{os.path.relpath(user, file.parent)} refers to it" if user else ""
-
-
-def _is_covered(file: Path, extents: Iterable[_Extent]) -> bool:
-    """Return whether a file contains only these tensors, and zero padding between them."""
-    end = 0
+def _is_signed(file: Path) -> bool:
     with file.open("rb") as stream:
-        for offset, length in sorted(extents):
-            if offset > end:
-                stream.seek(end)
-                if offset - end > _ALIGNMENT or any(stream.read(offset - end)):
-                    return False
-            end = max(end, offset + length)
-    return file.stat().st_size <= end
+        stream.seek(-min(len(SIGNATURE), file.stat().st_size), os.SEEK_END)
+        return stream.read() == SIGNATURE
 
 
-_ALIGNMENT = 1 << 16
-"""The largest alignment of tensors in bytes: onnx-ir's for Windows, the allocation granularity there."""
+def _reader(file: Path, replaced: Path | None) -> Path | None:
+    """Return a model in the folder, other than `replaced`, that refers to a data file, if any."""
+    for other in sorted(file.parent.iterdir()):
+        is_other = other != replaced and other.is_file() and _may_be_model(other)
+        if is_other and any(is_same(data, file) for data in referenced_by(other)):
+            return other
+    return None
 
 
-def _links_to(file: Path) -> Iterator[str]:
-    """Yield the symbolic links to a file in its folder, the parent folder and the sibling folders; in the
-    latter, those to its folder as well.
-    """
-    folder, above = file.parent, file.parent.parent
-    beside = (each for each in sorted(above.iterdir()) if each.is_dir() and not each.is_symlink())
-    for place in dict.fromkeys((folder, above, *beside)):
-        goals = {str(file)} if place in (folder, above) else {str(file), str(folder)}
-        with contextlib.suppress(PermissionError), os.scandir(place) as entries:
-            links = [entry.path for entry in entries if entry.is_symlink()]
-            yield from (os.path.relpath(each, folder) for each in links if os.path.realpath(each) in goals)
-
-
-def _mentions(other: Path, name: bytes) -> bool:
-    """Return whether a file contains a name. Large files are searched only if they may be models."""
-    with other.open("rb") as stream:
-        if os.fstat(stream.fileno()).st_size >= 1 << 31:  # larger than any model
-            return False
-        block = stream.read(_BLOCK)
-        if len(block) == _BLOCK and other.suffix != ".onnx" and not block.startswith(_FIRST_BYTE):
-            return False
-        while block:
-            if name in block:
-                return True
-            more = stream.read(_BLOCK)
-            block = block[-len(name) :] + more if more else b""
-    return False
-
-
-_BLOCK = 1 << 20
-"""Bytes to read at a time. Any smaller file is searched: it may be a textual model, or a list of files."""
-
-_FIRST_BYTE = b"\x08"
-"""The first byte of a model: its IR version is field 1, a varint, and protobuf writes fields in order."""
+def _may_be_model(path: Path) -> bool:
+    """Return whether a file has a name or the first byte of a model: its IR version is field 1, a varint."""
+    with path.open("rb") as stream:
+        return _format(path) is not None or stream.read(1) == b"\x08"

@@ -101,40 +101,29 @@ _FORMATS = tuple(
 # Names that are not valid UTF-8, decoded as Latin-1.
 
 
-def decode(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> bool:
-    """Decode names that are not UTF-8, which some exporters write, as Latin-1; return whether there were any.
-
-    `graphs` are the model's graph and all graphs nested in it.
-    """
+def decode(proto: onnx.ModelProto) -> bool:
+    """Decode strings that are not UTF-8, which some exporters write, as Latin-1; return whether any are."""
     try:
-        "".join(_names(proto, graphs))
+        "".join(_strings(proto))
     except TypeError:  # protobuf returns bytes for text that it cannot decode
         _decode(proto)
         return True
     return False
 
 
-def _names(proto: onnx.ModelProto, graphs: Iterable[onnx.GraphProto]) -> Iterator[str]:
-    yield from (proto.producer_name, proto.producer_version, proto.domain, proto.doc_string)
-    yield from (imported.domain for imported in proto.opset_import)
-    for entry in proto.metadata_props:
-        yield from (entry.key, entry.value)
-    for graph in graphs:
-        yield from (graph.name, graph.doc_string)
-        for info in proto_traversal.value_infos(graph):
-            yield info.name
-            yield from (dim.dim_param for dim in info.type.tensor_type.shape.dim)
-        yield from (tensor.name for tensor in graph.initializer)
-        yield from _names_of(graph.node)
-    for function in proto.functions:
-        yield from (function.name, function.domain)
-        yield from _names_of(function.node)
-
-
-def _names_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
-    for node in nodes:
-        yield from (node.name, node.op_type, node.domain, node.doc_string, *node.input, *node.output)
-        yield from (attribute.name for attribute in node.attribute)
+def _strings(message: Message) -> Iterator[Any]:
+    """Yield all strings of a message (bytes if they cannot be decoded), of a tensor without its data."""
+    if isinstance(message, onnx.TensorProto):
+        yield from (message.name, message.doc_string)
+        for entry in (*message.external_data, *message.metadata_props):
+            yield from (entry.key, entry.value)
+        return
+    for described, value in message.ListFields():
+        if described.type == FieldDescriptor.TYPE_STRING:
+            yield from (value,) if isinstance(value, (str, bytes)) else value
+        elif described.type == FieldDescriptor.TYPE_MESSAGE:
+            for each in (value,) if isinstance(value, Message) else value:
+                yield from _strings(each)
 
 
 def _decode(message: Message) -> None:
@@ -399,7 +388,7 @@ def _of_a_data_file(where: str | Path) -> str:
 
 def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = _IN_MEMORY) -> Loaded:
     graphs = tuple(proto_traversal.graphs(proto.graph))
-    decoded = decode(proto, graphs)
+    decoded = decode(proto)
     refuse(proto, graphs, where)
     preserved = preserved_fields.take_out(proto, graphs)
     try:

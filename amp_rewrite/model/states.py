@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from amp_rewrite.onnx_facts.operators import ARITHMETIC, AVERAGES, CONTROL_FLOW, MOVERS
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.node_patterns import matcher
 from amp_rewrite.policy.options import IOTypes, Options
@@ -100,13 +101,46 @@ def float_pairs(borders: Borders) -> tuple[Pair, ...]:
 
 
 def half_names(borders: Borders, options: Options) -> frozenset[str]:
-    """Return the names of the inputs and outputs that become half, as far as they are float32."""
+    """Return the names of the inputs and outputs that become half, as far as they are float32: not those of
+    inputs that become integers or sizes, which half would move (2731 is 2732).
+    """
     if options.io is IOTypes.KEEP:
         return frozenset()
-    names = borders.names
+    names = borders.names.difference(
+        name for name, value in borders.inputs.items() if _only_counts(value, borders.types)
+    )
     if options.io is IOTypes.STATE:
         names = frozenset(name for pair in float_pairs(borders) for name in (pair.input, pair.output))
     return names.difference(*(matching(pattern, names) for pattern in options.keep_io))
+
+
+def _only_counts(value: ir.Value, types: Types) -> bool:
+    """Return whether a value becomes integers or sizes, and beside them at most booleans, by arithmetic and
+    movements alone.
+    """
+    todo, visited, counts = [value], {value}, False
+    while todo:
+        value = todo.pop()
+        if value.is_graph_output():
+            return False
+        for node, port in value.uses():
+            kind = types.get(node.outputs[0])
+            is_integer = kind is not None and kind.dtype.is_integer() and node.op_type not in _QUANTIZES
+            ends = not node.domain and (is_integer or (node.op_type, port) in _SIZES)
+            counts = counts or ends
+            if ends or node.op_type in _COMPARES:
+                continue
+            if node.domain or node.op_type not in _REACH_SIZES:
+                return False
+            todo += [output for output in node.outputs if output not in visited]
+            visited.update(node.outputs)
+    return counts
+
+
+_SIZES = frozenset((("Resize", 2), ("Upsample", 1)))
+_QUANTIZES = frozenset(("DynamicQuantizeLinear", "QuantizeLinear"))
+_COMPARES = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual".split())
+_REACH_SIZES = (MOVERS - CONTROL_FLOW | ARITHMETIC | AVERAGES) | {"Cast", "Reciprocal", "ReduceProd"}
 
 
 def matching(pattern: str, names: Collection[str]) -> Collection[str]:

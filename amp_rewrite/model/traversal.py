@@ -47,6 +47,18 @@ def nodes_inner_first(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
         yield node
 
 
+def needed_nodes(nodes: GraphNodes) -> set[ir.Node]:
+    """Return the nodes on which an output of the model or of a body depends."""
+    waiting = [value.producer() for graph in nodes for value in graph.outputs]
+    needed = set[ir.Node]()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in needed:
+            needed.add(node)
+            waiting += [value.producer() for value in node.inputs if value is not None]
+    return needed
+
+
 def varying_values(nodes: GraphNodes) -> set[ir.Value | None]:
     """Return the values that depend on an input of the model or of a body, other than by static sizes alone.
 
@@ -56,9 +68,18 @@ def varying_values(nodes: GraphNodes) -> set[ir.Value | None]:
     for graph, graph_nodes in nodes.items():
         values.update(value for value in graph.inputs if value.const_value is None)
         for node in graph_nodes:
-            if not values.isdisjoint(node.inputs) and not _asks_for_known_sizes(node):
+            if not values.isdisjoint(_read(node)) and not _asks_for_known_sizes(node):
                 values.update(node.outputs)
     return values
+
+
+def _read(node: ir.Node) -> Iterator[ir.Value | None]:
+    """Yield the inputs of a node and, with those of values outside, what its bodies read and return."""
+    yield from node.inputs
+    for body in control_flow.bodies(node) if control_flow.may_have_bodies(node) else ():
+        yield from body.outputs
+        for inner in body:
+            yield from _read(inner)
 
 
 def _asks_for_known_sizes(node: ir.Node) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,11 @@ import onnx_ir as ir
 
 from amp_rewrite.certificate.element_checks import WrittenTensors
 from amp_rewrite.errors import OutputError
-from amp_rewrite.files import destination, file_identity, locking, staging
+from amp_rewrite.files import destination, file_identity, staging
 from amp_rewrite.files.file_identity import SourceFile
 from amp_rewrite.files.staging import Stage, Transaction
 from amp_rewrite.model import external_data as external
-from amp_rewrite.model import serialization
+from amp_rewrite.model import output_paths, serialization
 from amp_rewrite.model.loading import Loaded, ModelSource, open_file, surgeon
 from amp_rewrite.policy.options import Beside, ExternalData
 from amp_rewrite.process.stopwatch import Count
@@ -126,16 +127,30 @@ def _write_file(
     *,
     changed: bool,
 ) -> WrittenResult:
-    if not changed and not loaded.external and not _is_external(loaded, external_data):
+    is_external = _is_external(loaded, external_data)
+    is_stored = is_external == bool(loaded.external) and external_data.largest is None
+    if not changed and is_stored and file_identity.is_same(source, target):
+        return WrittenResult(target, loaded.size, "")
+    if not changed and not loaded.external and not is_external:
         with open_file(source) as file:
-            data = file.read()
+            data = _marked(file.read(), source)
         with _staged(target) as stage:
             output = _publish(target, stage, data, (), loaded.files)
         return WrittenResult(output.path, len(data), "", output.warnings)
+    loaded.model.metadata_props[output_paths.WRITTEN] = output_paths.source_name(source)
     in_use = loaded.external if source != target else frozenset[Path]()
     output = save(loaded, target, external_data, in_use, proof, count)
     beside = external.size_of(loaded.model) if external.KEY in output.data else 0
     return WrittenResult(output.path, beside + len(output.data), str(output.path), output.warnings)
+
+
+def _marked(data: bytes, source: Path) -> bytes:
+    """Return the copy of a model that says in its metadata that amp-rewrite wrote it."""
+    proto = onnx.ModelProto.FromString(data)
+    entries = (entry for entry in proto.metadata_props if entry.key == output_paths.WRITTEN)
+    entry = next(entries, None) or proto.metadata_props.add(key=output_paths.WRITTEN)
+    entry.value = output_paths.source_name(source)
+    return proto.SerializeToString()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +195,7 @@ def save(
 def _staged(path: Path) -> Generator[Stage]:
     target = destination.resolve(path)
     try:
-        with staging.beside(target, lambda: external.referenced_by(target)) as stage:
+        with staging.beside(target, lambda number: external.has_files(target, number)) as stage:
             yield stage
     except OSError as error:
         raise destination.unwritable(path, error) from error
@@ -203,15 +218,14 @@ def _publish(
     staged.write_bytes(data)
     _prove(proof, staged)
     file_identity.check(sources)
-    warnings = external.find(stage.target, in_use).warnings
+    warnings = external.warnings(stage.target, in_use)
     mode = next((file.path.stat().st_mode for file in sources), None)
 
     def move() -> None:
         file_identity.check(sources if path in {file.path for file in sources} else ())
-        with locking.lock_folder(stage.target.parent):
-            obsolete = external.find(stage.target, in_use)
-            stage.publish(names, mode)
-            obsolete.remove()
+        replaced = external.files_beside(stage.target)
+        stage.publish(names, mode)
+        external.remove(replaced, in_use)
 
     return WrittenModel(stage.complete(path, move), data, warnings)
 
@@ -248,4 +262,13 @@ def _is_too_large(loaded: Loaded) -> bool:
 
 def write_json(content: Mapping[str, Any], path: Path) -> None:
     """Write plain data as JSON atomically; raises OutputError."""
-    staging.write((json.dumps(content, indent=1) + "\n").encode(), path)
+    staging.write((json.dumps(plain(content), indent=1) + "\n").encode(), path)
+
+
+def plain(value: Any) -> Any:
+    """Return plain data with infinities and NaN, which JSON lacks, as strings."""
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -152,6 +152,11 @@ LINEAR_GRADIENTS = """ReluGrad ConvGrad LayerNormalizationGrad SimplifiedLayerNo
 (orttraining/orttraining/core/graph/training_op_defs.cc).
 """
 
+LARGEST_EXPONENT = 40
+"""The largest power of two, up or down, that a stored value may be of the value that it stands for: what the
+original has from 2^-86 to 2^87 is then a normal number of float32.
+"""
+
 KEEPING_ZERO = REARRANGES | {"Neg"}
 """Operators of ONNX whose output is zero if their first input is."""
 

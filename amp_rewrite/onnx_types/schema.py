@@ -290,6 +290,14 @@ def _of_contrib(domain: str, operator: str, version: int) -> Signature | None:
     return Signature(record["since"], inputs, outputs, {k: frozenset(v) for k, v in record["types"].items()})
 
 
+@functools.cache
+def first_with(domain: str, operator: str, variable: str, tensor: str) -> int | None:
+    """Return the first version of an operator that allows a type for a type variable; None without any."""
+    newest = onnx.defs.onnx_opset_version()
+    signatures = ((version, find(domain, operator, version)) for version in range(1, newest + 1))
+    return next((v for v, found in signatures if found and tensor in found.allowed.get(variable, ())), None)
+
+
 def written(domain: str, op_type: str) -> str:
     """Return an operator as in operator lists: `Add`, or `com.microsoft:BiasGelu`."""
     return f"{domain}:{op_type}" if domain else op_type

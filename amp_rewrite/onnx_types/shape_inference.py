@@ -27,7 +27,7 @@ def _inferred(model: ir.Model) -> dict[str, Type]:
     if size > _LARGEST or (model.functions and element_types.node_count(model) > element_types.MOST_NODES):
         return {}
     data = ir.to_proto(model).SerializeToString()
-    inferred = worker.call(worker_process.infer_model, data) or {}
+    inferred = worker.call(worker_process.infer_model, data, propagates_data=False) or {}
     kinds = {name: _type(onnx.TypeProto.FromString(kind)) for name, kind in inferred.items()}
     return {name: kind for name, kind in kinds.items() if kind is not None}
 

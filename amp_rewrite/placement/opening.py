@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.errors import FeedError, ResourceError
 from amp_rewrite.placement import profile
 from amp_rewrite.placement.profile import Profile
 from amp_rewrite.process import child_process
 from amp_rewrite.process.child_process import ChildProcess, CrashError
 from amp_rewrite.running import sessions
+from amp_rewrite.running.runtime_errors import is_scarce, reason
 from amp_rewrite.running.sessions import Device, Feeds, Libraries
 
 # The process that opens sessions: no crash of onnxruntime reaches the user's process.
@@ -60,7 +60,7 @@ class Answer:
 
 
 def opened(request: Request) -> Answer:
-    """Open the session, and run it if the request has feeds."""
+    """Open the session, and run it if the request has feeds; raise ResourceError for lack of memory."""
     runtime = sessions.onnxruntime()
     try:
         # the fallback would build a second failing session, for the CPU, and overwrite the saved graph
@@ -68,26 +68,12 @@ def opened(request: Request) -> Answer:
             str(request.model), _options(runtime, request), providers=_providers(request), enable_fallback=0
         )
     except Exception as error:  # onnxruntime has no common class for its errors
-        return Answer(refused=message(str(error)))
+        if is_scarce(error):
+            raise ResourceError(f"onnxruntime does not open the model ({reason(error)})") from error
+        return Answer(refused=reason(error))
     if _PROVIDERS[request.device] not in session.get_providers():
         return Answer(refused=f"onnxruntime cannot start {_PROVIDERS[request.device]}")
     return Answer() if request.feeds is None else _ran(session, request.feeds)
-
-
-def message(text: str) -> str:
-    """Return an error of onnxruntime on one line, shortened and without its source location."""
-    return brief_error(text, _SOURCE)
-
-
-def brief_error(text: str, noise: re.Pattern[str]) -> str:
-    """Return an error of a runtime on one line, shortened and without what `noise` matches."""
-    line = noise.sub("", " ".join(text.split()))
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
-
-
-_SOURCE = re.compile(r"/onnxruntime_src/\S+:\d+ .*?(?: was false\. |(?=\[ONNXRuntimeError\]))")
-"""The prefix of an error message: file, line and C++ signature."""
-_LONGEST = 400
 
 
 _PROVIDERS: Mapping[Device, str] = {Device.CUDA: "CUDAExecutionProvider", Device.CPU: "CPUExecutionProvider"}
@@ -119,7 +105,7 @@ _WEIGHTS_OUTSIDE = ((f"{_KEY}_file_name", "weights.data"), (f"{_KEY}_min_size_in
 def _ran(session: Any, feeds: Feeds) -> Answer:
     try:
         sessions.run_session(session, feeds)
-    except AmpRewriteError as error:
+    except FeedError as error:
         return Answer(failed=error.problem)
     return Answer(profile=profile.read(Path(session.end_profiling())))
 
@@ -129,12 +115,15 @@ def serve() -> None:
     child_process.serve(_answer)
 
 
-def _answer(request: Request) -> Answer:
+def _answer(request: Request) -> Answer | ResourceError:
     _print_to(request.log)
     runtime = sessions.onnxruntime()
     if request.device is Device.CUDA and hasattr(runtime, "preload_dlls"):
         runtime.preload_dlls()
-    return opened(request)
+    try:
+        return opened(request)
+    except ResourceError as error:
+        return error
 
 
 def _print_to(file: Path) -> None:
@@ -153,11 +142,16 @@ class SessionProcess:
         self._child = ChildProcess(_CODE)
 
     def opened(self, request: Request) -> Answer:
-        """Return the answer to a request; raise TimeLimitError, and RunError if no process can be started."""
+        """Return the answer to a request; raise TimeLimitError, ResourceError, and RunError if no process can
+        be started.
+        """
         try:
-            return self._child.ask(request)
+            answer = self._child.ask(request)
         except CrashError as error:
             return Answer(refused=f"onnxruntime crashes ({error})")
+        if isinstance(answer, ResourceError):
+            raise answer
+        return answer
 
     def end(self) -> None:
         """End the process, if there is one."""

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from amp_rewrite.errors import EngineError, MissingPackageError
-from amp_rewrite.placement import opening, placement, saved_graph
+from amp_rewrite.placement import placement, saved_graph
 from amp_rewrite.placement.placement import OwnNodes, Placement, PlacementLog
 from amp_rewrite.placement.saved_graph import Executed
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
 from amp_rewrite.process import child_process
 from amp_rewrite.process.child_process import ChildProcess, CrashError
+from amp_rewrite.running.runtime_errors import one_line
 
 NAME = "tensorrt"
 """The name of this provider beside those of onnxruntime."""
@@ -104,7 +105,7 @@ def _error_log(runtime: Any) -> Any:
 
         def log(self, severity: Any, message: str) -> None:
             if severity in (runtime.Logger.ERROR, runtime.Logger.INTERNAL_ERROR):
-                self.first = self.first or opening.brief_error(message, _LOCATION)
+                self.first = self.first or one_line(message, _LOCATION)
 
     return ErrorLog()
 
@@ -115,7 +116,7 @@ def _parser_error(parser: Any) -> str:
         return ""
     error = parser.get_error(0)
     where = f"{error.node_operator()} '{error.node_name()}': " if error.node_operator() else ""
-    return f"{where}{opening.brief_error(error.desc(), _LOCATION)}"
+    return f"{where}{one_line(error.desc(), _LOCATION)}"
 
 
 _LOCATION = re.compile(r"(^IBuilder::\w+: Error Code \d+: | In \w+ at \S+:\d+)")

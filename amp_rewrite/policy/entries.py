@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import yaml
 
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.policy.yaml_fields import KEEP_ONE, Field, fields, is_text
+from amp_rewrite.policy.yaml_fields import KEEP_ONE, Field, fields, is_text, truth
 
 
 class Kind(enum.Enum):
@@ -111,12 +111,7 @@ def _follow(field: Field, operator: str, kind: Kind) -> bool:
         raise field.error(
             f"{operator} is on {kind.value} and says follow", "only operators on infer can follow"
         )
-    if field.value.tag != "tag:yaml.org,2002:bool":
-        raise field.error(f"follow of {operator} is not a truth value", "write true or false")
-    return field.value.value.lower() in _TRUE
+    return truth(field)
 
 
 _ENTRY_KEYS = ("reason", "follow")
-
-# The true values of YAML 1.1; the loader has already checked that the word is a truth value.
-_TRUE = frozenset({"yes", "true", "on"})

@@ -16,8 +16,8 @@ class Form:
     `keep_functions` leaves calls of functions alone. `fold` computes what depends on stored values alone,
     and merges a BatchNormalization into its producer; `raise_opset` takes an opset that has more kernels
     where that changes nothing else, `opset` the one that is asked for; `idioms` rewrites subgraphs that
-    spell one operator to the form that runtimes recognise. Nodes that `kept_nodes` match (patterns of
-    pins), and `kept_operators`, stay as they are.
+    spell one operator to the form that runtimes recognise; `keep_overridable` leaves inputs that have a
+    default. Nodes that `kept_nodes` match (patterns of pins), and `kept_operators`, stay as they are.
     """
 
     half: Half
@@ -29,3 +29,4 @@ class Form:
     kept_nodes: tuple[str, ...]
     kept_operators: tuple[Operator, ...]
     opset: int | None = None
+    keep_overridable: bool = False

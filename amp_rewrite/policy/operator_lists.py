@@ -3,6 +3,7 @@
     name: mine
     half: float16                       # the half type that it is for; by default that of the base
     extends: default                    # a shipped list, or a path relative to this file
+    alone: false                        # nothing else decides, as for the lists of another's pass
     allow:
       MatMul: why it is fast and safe   # the default domain is left out, any other is written
       com.example:Product: why it is fast and safe
@@ -37,7 +38,7 @@ from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import entries
 from amp_rewrite.policy.entries import Entry, Kind, Operator
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.policy.yaml_fields import Field, fields, near, nearest, parse, text
+from amp_rewrite.policy.yaml_fields import Field, fields, near, nearest, parse, text, truth
 
 # The operator lists that come with the package: their names, and the folder that holds them.
 
@@ -112,6 +113,7 @@ class OpLists:
     `half` names the half type that they are for; empty where they name none. `files` are those that they
     were read from. `moved` holds the entries that overrides have replaced, None for
     an operator that was on no list. `op_types` are the declared types of custom operators (Options).
+    Lists that decide `alone` reproduce another's pass: no analysis of numbers adds to them.
 
     Examples:
         >>> from amp_rewrite import Options, load_lists, rewrite
@@ -128,6 +130,7 @@ class OpLists:
     moved: Mapping[Operator, Entry | None] = dataclasses.field(default_factory=dict[Operator, "Entry | None"])
     half: str = ""
     op_types: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    alone: bool = False
 
     def __repr__(self) -> str:
         """Return a line: the name, how many operators are listed, and how many of them were moved."""
@@ -136,7 +139,16 @@ class OpLists:
     def __reduce__(self) -> tuple[type[OpLists], tuple[Any, ...]]:
         entries, overrides = dict(self.entries), dict(self.moved)  # the views of them cannot be pickled
         types = dict(self.op_types)
-        return OpLists, (self.name, self.description, entries, self.files, overrides, self.half, types)
+        return OpLists, (
+            self.name,
+            self.description,
+            entries,
+            self.files,
+            overrides,
+            self.half,
+            types,
+            self.alone,
+        )
 
     def find(self, domain: str, op_type: str) -> Entry | None:
         """Return the entry of an operator; None when it is on no list.
@@ -250,7 +262,7 @@ def _load_shipped(path: Path) -> OpLists:
 # ---- one file
 
 
-_TOP_KEYS = ("name", "description", "half", "extends", *(kind.value for kind in Kind), "types")
+_TOP_KEYS = ("name", "description", "half", "extends", "alone", *(kind.value for kind in Kind), "types")
 
 
 def _load_file(path: Path, trail: tuple[Path, ...]) -> OpLists:
@@ -266,6 +278,7 @@ def _load_file(path: Path, trail: tuple[Path, ...]) -> OpLists:
         files=(path, *base.files),
         half=_half(top["half"]) if "half" in top else base.half,
         op_types={**base.op_types, **dict(_types(top["types"]) if "types" in top else ())},
+        alone=truth(top["alone"]) if "alone" in top else base.alone,
     )
 
 

@@ -208,7 +208,9 @@ class Options:
     `storage_only`, weights that half holds are stored in it, each with a Cast, and all arithmetic stays
     float32. `op_types` declares the types that kernels of custom operators take, as
     `{"autoware:Op": "float16,IN1:float32"}`: all float inputs and outputs of a node are float32, or all are
-    float16, but for the second input. Such an operator is allowed, unless it is on a list.
+    float16, but for the second input. Such an operator is allowed, unless it is on a list. Inputs that
+    have a default (a stored value, from IR version 4 on) become constants of the result, since most are
+    weights; `keep_overridable` keeps them.
 
     `half`, `target`, `device`, `level`, `io` and `external_data` may be given by name or value (`"bfloat16"`,
     `"any"`, `"unsafe-force-all"`, `"half"`, `"always"`), `lists` by the name of a shipped list or the path
@@ -252,6 +254,7 @@ class Options:
     storage_only: bool
     opset: int | None
     op_types: Mapping[str, str]
+    keep_overridable: bool
 
     def __init__(  # the arguments accept more types than the fields: type checkers read both
         self,
@@ -281,15 +284,21 @@ class Options:
         storage_only: bool = False,
         opset: int | None = None,
         op_types: Mapping[str, str] | None = None,
+        keep_overridable: bool = False,
     ) -> None:
         arguments_by_name = locals()
         for name, declared in DECLARED.items():
             object.__setattr__(self, name, declared.check(f"Options.{name}", arguments_by_name[name]))
 
     @property
-    def only_grappler(self) -> bool:
-        """True if TensorFlow's lists and rules decide alone, so that colours equal Grappler's."""
-        return not self.follow and self.operator_lists().name == GRAPPLERS
+    def only_lists(self) -> bool:
+        """True if the lists and Grappler's rules decide alone: no numbers, form or predicted times."""
+        return self.operator_lists().alone
+
+    @property
+    def follows(self) -> bool:
+        """True if half goes on behind a half node."""
+        return self.follow and not self.only_lists
 
     @property
     def rescales(self) -> bool:
@@ -300,19 +309,19 @@ class Options:
 
     @property
     def prunes(self) -> bool:
-        """True if unprofitable parts return to float32; False with TensorFlow's lists, and with those that
-        have every layer in half.
+        """True if unprofitable parts return to float32; False with lists that decide alone, and with those
+        that have every layer in half.
         """
-        has_own_rules = self.operator_lists().name in (GRAPPLERS, CASTING)
+        has_own_rules = self.only_lists or self.operator_lists().name == CASTING
         return not has_own_rules and self.level is not Level.UNSAFE_FORCE_ALL
 
     @property
     def form(self) -> Form:
         """The preparation of a model. Nodes that a user pins or moves to another list keep their form; for
-        Grappler's rules, and with `storage_only`, the whole model does. Raises ListError when a shipped list
-        is damaged.
+        lists that decide alone, and with `storage_only`, the whole model does. Raises ListError when a
+        shipped list is damaged.
         """
-        ours = not (self.only_grappler or self.storage_only)
+        ours = not (self.only_lists or self.storage_only)
         return Form(
             half=self.half,
             target=self.target,
@@ -323,6 +332,7 @@ class Options:
             idioms=ours,
             kept_nodes=(*self.pins.keep_full, *self.pins.force_half, *self.pins.only),
             kept_operators=(*self.operator_lists().moved, *map(schema.parse, self.pins.only_op)),
+            keep_overridable=self.keep_overridable,
         )
 
     def operator_lists(self) -> OpLists:
@@ -338,8 +348,6 @@ class Options:
 
 SHIPPED_FOR = {"float16": "default", "bfloat16": "bfloat16"}
 """The shipped list that goes with each half type."""
-GRAPPLERS = "tensorflow"
-"""The shipped list with TensorFlow's lists."""
 CASTING = "casting"
 """The name of lists that have every layer in half (training.spec)."""
 
@@ -475,6 +483,10 @@ DECLARED: Mapping[str, Declared] = {
         "Store weights in half, each with a Cast to float32, and leave all arithmetic in float32.",
     ),
     "keep_softmax": Declared(arguments.flag),
+    "keep_overridable": _switch(
+        "--keep-overridable",
+        "Keep inputs that have a default, which become constants otherwise: most are weights.",
+    ),
     "certify": _step("certify", "the result is written without the proof of it", in_plan=False),
     "dims": Declared(open_sizes.given),
     "op_types": Declared(operator_lists.declarations, (DeclaredFlag("--op-type", _OP_TYPES, _OP_TYPE),)),

@@ -102,7 +102,8 @@ class Target:
     has a kernel. One that `fuses_half_scales` makes integer kernels of nodes between QuantizeLinear and
     DequantizeLinear in half as well; others recognise float32 alone. With
     `norms_in_float32`, one kernel computes a ReduceL2, and squares in float32. `longest_sum` is the most
-    terms that sums, means and pools may add up, where its kernels accumulate in half.
+    terms that sums, means and pools may add up, where its kernels accumulate in half. `longest_axes` are, by
+    operator, the most positions along a spatial axis up to which its half kernel is right.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Target:
     fuses_half_scales: bool = False
     norms_in_float32: bool = False
     longest_sum: int | None = None
+    longest_axes: Mapping[str, int] = field(default_factory=dict[str, int], repr=False)
 
     def support(self, domain: str, operator: str, signature: Signature, half: str) -> Support | None:
         """Return the runtime's kernels for an operator; None where only its schema restricts it.
@@ -170,9 +172,11 @@ ONNXRUNTIME_WEBGPU = Target(
     together=_ATTENTION,
     is_onnxruntime=True,
     longest_sum=64,
+    longest_axes={"ConvTranspose": 2048},
 )
 """onnxruntime's WebGPU provider, as in browsers, by the kernels that onnxruntime-ep-webgpu 0.4.0 registers.
-They accumulate in half; reductions have 64 lanes, so that up to 64 terms are added in pairs.
+They accumulate in half; reductions have 64 lanes, so that up to 64 terms are added in pairs. ConvTranspose
+computes positions in half, which ends to count at 2048 (microsoft/onnxruntime#28976).
 """
 
 TENSORRT = Target(

@@ -152,6 +152,17 @@ def text(field: Field) -> str:
     return " ".join(field.value.value.split())
 
 
+def truth(field: Field) -> bool:
+    """Return the truth value that a field holds; ListError for another value."""
+    if field.value.tag != "tag:yaml.org,2002:bool":
+        raise field.error(f"{field.name} is not a truth value", "write true or false")
+    return field.value.value.lower() in _TRUE
+
+
+_TRUE = frozenset(("yes", "true", "on"))
+"""The true values of YAML 1.1; the loader has checked that the word is a truth value."""
+
+
 def is_text(node: yaml.Node) -> bool:
     """Return whether a node is text, and not empty."""
     return node.tag == "tag:yaml.org,2002:str" and bool(node.value.strip())

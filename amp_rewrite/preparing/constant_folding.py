@@ -20,6 +20,8 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
+from amp_rewrite.certificate import folding
+from amp_rewrite.certificate.certificate import DifferentError
 from amp_rewrite.model import constants, graph_edits, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.model.quantised_regions import DEQUANTIZE
@@ -64,7 +66,7 @@ def infer_sizes(constant: ConstantNodes) -> Sizes:
     """Return the sizes that onnx infers for the outputs of nodes: of tensors with known dimensions."""
     names = _names(constant)
     data = _proto(constant, names, {}, data_up_to=_SMALL).SerializeToString()
-    types_by_name = worker.call(worker_process.infer_model, data, propagates_data=True) or {}
+    types_by_name = worker.infer(worker_process.infer_model, data) or {}
     inferred = {value: types_by_name[name] for value, name in names.items() if name in types_by_name}
     sizes = {value: _size(onnx.TypeProto.FromString(kind)) for value, kind in inferred.items()}
     return {value: size for value, size in sizes.items() if size is not None}
@@ -75,8 +77,14 @@ _SMALL = 1 << 10
 
 
 def evaluate(constant: ConstantNodes, sizes: Sizes) -> Mapping[ir.Value, ir.TensorProtocol]:
-    """Return the values of `sizes`; none at all if one cannot be computed, or differs from its size."""
+    """Return the values of `sizes`; none at all if one cannot be computed, or differs from its size, or if
+    the proof would not compute them again.
+    """
     names = _names(constant)
+    try:
+        folding.refuse_costly(_proto(constant, names, sizes, data_up_to=_SMALL))
+    except DifferentError:
+        return {}
     data = _proto(constant, names, sizes).SerializeToString()
     outputs = worker.call(worker_process.evaluate, data) or {}
     tensor_bytes = {value: outputs[names[value]] for value in sizes if names[value] in outputs}
@@ -164,9 +172,6 @@ _LEFT_ALONE = frozenset(
 LARGEST = 1 << 26
 """The largest value in bytes that is read or computed."""
 
-BUDGET = 1 << 28
-"""The bytes that may be read and computed for one model; above that, nothing is folded."""
-
 GROWTH = 2
 """The largest ratio of a result's size to that of its largest input."""
 
@@ -192,7 +197,7 @@ def fold_constants(
     subgraph = _subgraph_of(constant, targets)
     into = _removable(subgraph.nodes, targets)
     results = [node.outputs[0] for node in subgraph.nodes if into.get(node) == node.outputs[0].name]
-    if not results or _bytes(subgraph, sizes) > BUDGET:
+    if not results:
         return ()
     tensors = evaluate(subgraph, {value: sizes[value] for value in results})
     store.put(tensors)
@@ -264,13 +269,6 @@ def _subgraph_of(constant: ConstantNodes, targets: Container[ir.Node]) -> Consta
     inputs = {value for node in nodes for value in node.inputs}
     leaves = {value: tensor for value, tensor in constant.leaves.items() if value in inputs}
     return replace(constant, nodes=nodes, leaves=leaves)
-
-
-def _bytes(constant: ConstantNodes, sizes: Sizes) -> float:
-    output_bytes = (
-        sizes[value].nbytes for node in constant.nodes for value in node.outputs if value in sizes
-    )
-    return sum(output_bytes) + sum(tensor.nbytes for tensor in constant.leaves.values())
 
 
 def _removable(nodes: Sequence[ir.Node], targets: Container[ir.Node]) -> dict[ir.Node, str]:

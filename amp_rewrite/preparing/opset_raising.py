@@ -8,7 +8,9 @@ from 22 on. The number changes nothing that a model computes where every node me
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import onnx
@@ -23,7 +25,7 @@ from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.targets import Target
 from amp_rewrite.preparing import half_ports
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
-from amp_rewrite.preparing.half_ports import Call, HalfPorts
+from amp_rewrite.preparing.half_ports import Call, HalfPorts, Outlook
 
 NEWEST = 24
 """The newest opset to which a model is raised: no operator gains a half kernel at a newer one."""
@@ -45,6 +47,44 @@ def raise_opset(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
         return ()
     _import(model, domain, new)
     return (FormChange(FormChangeKind.OPSET_RAISED, before=old, after=new),)
+
+
+@dataclass(frozen=True, slots=True)
+class NewerOpset:
+    """An opset at which more is half, and at which some nodes lose their kernels on the target, so that it
+    is for the user to ask for: `nodes` counts those that are half in addition, and `lost` names the operator
+    of each that has no kernel then.
+    """
+
+    version: int
+    nodes: int
+    lost: tuple[str, ...]
+
+    @property
+    def loss(self) -> str:
+        """What the target lacks, in words."""
+        return f"no kernels for {', '.join(f'{n} {operator}' for operator, n in Counter(self.lost).items())}"
+
+
+def find_newer(model: ir.Model, form: Form) -> NewerOpset | None:
+    """Return the newer opset with the best outlook that `raise_opset` does not take for lost kernels; None
+    without one, and where the user decides.
+    """
+    domain, old = _imported(model)
+    if not form.raise_opset or not version_changes.OLDEST <= old < NEWEST or not _uniform(model, domain):
+        return None
+    return _Raising(model, old, form).beyond_kernels()
+
+
+def without_kernels(model: ir.Model, form: Form, changes: Iterable[FormChange]) -> frozenset[ir.Node]:
+    """Return the nodes that lose their kernels on the target at the opset that the user asked for."""
+    asked = (change for change in changes if change.kind is FormChangeKind.OPSET_SET)
+    return frozenset(
+        node
+        for change in asked
+        for node in traversal.every_node(model.graph)
+        if not node.domain and _loses_kernels(node.op_type, change.before, change.after, form.target)
+    )
 
 
 def _imported(model: ir.Model) -> tuple[str, int]:
@@ -108,9 +148,26 @@ class _Raising:
         if not versions:
             return
         types = element_types.infer(self._model)
-        gains = {version: self._gain(version, types) for version in (self._old, *versions)}
-        for version in sorted(versions, key=lambda version: (-gains[version], version)):
-            if gains[version] > gains[self._old] and self._is_free(version, types):
+        outlooks = {version: self._outlook(version, types) for version in (self._old, *versions)}
+        yield from self._better(outlooks, types)
+
+    def beyond_kernels(self) -> NewerOpset | None:
+        """Return the best version whatever kernels are lost there."""
+        versions = [version for version in range(self._old + 1, NEWEST + 1) if self._frees(version)]
+        types = element_types.infer(self._model) if versions else {}
+        outlooks = {version: self._outlook(version, types) for version in (self._old, *versions)}
+        for version in self._better(outlooks, types):
+            lost = (node.op_type for node in self._nodes if self._loses_kernels(node.op_type, version))
+            more = len(outlooks[version].half) - len(outlooks[self._old].half)
+            return NewerOpset(version, more, tuple(lost))
+        return None
+
+    def _better(self, outlooks: Mapping[int, Outlook], types: Types) -> Iterator[int]:
+        """Yield the versions with a better outlook than the model's, at which nodes mean the same, the best
+        first.
+        """
+        for version in sorted(outlooks, key=lambda version: (-outlooks[version].gain, version)):
+            if outlooks[version].gain > outlooks[self._old].gain and self._is_free(version, types):
                 yield version
 
     def _frees(self, version: int) -> bool:
@@ -126,17 +183,19 @@ class _Raising:
     def _keeps_kernels(self, version: int) -> bool:
         """Return whether no operator loses its kernels, and no port its support for half."""
         return not any(
-            _loses_kernels(call.operator, self._old, version, self._target)
+            self._loses_kernels(call.operator, version)
             or self._ports(call, self._old) - self._ports(call, version)
             for call in self._calls
         )
 
-    def _gain(self, version: int, types: Types) -> int:
+    def _loses_kernels(self, operator: str, version: int) -> bool:
+        return _loses_kernels(operator, self._old, version, self._target)
+
+    def _outlook(self, version: int, types: Types) -> Outlook:
         imported = element_types.versions(self._model.opset_imports)
-        outlook = half_ports.predict_outlook(
+        return half_ports.predict_outlook(
             self._main, types, self._half, lambda domain: imported(domain) if domain else version
         )
-        return outlook.gain
 
     def _is_free(self, version: int, types: Types) -> bool:
         return self.first_changed(version, types) is None
@@ -149,7 +208,13 @@ class _Raising:
         is_same = partial(
             version_changes.same, old=self._old, new=version, types=value_types, rank_of=rank_of
         )
-        return next((node for node in ordered if not is_same(node)), None)
+        return next((node for node in ordered if not is_same(node) or self._ends(node, version)), None)
+
+    def _ends(self, node: ir.Node, version: int) -> bool:
+        """Return whether the runtime alone knows the operator of a node, and not at a version."""
+        return schema.of_onnx("", node.op_type, version) is None and self._loses_kernels(
+            node.op_type, version
+        )
 
 
 _BY_RANK = ("Hardmax", "LogSoftmax", "Softmax")

@@ -4,7 +4,7 @@ redundant Casts bypassed, ranks of weights behind a Transpose raised.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -25,6 +25,8 @@ from amp_rewrite.preparing import (
     value_shapes,
 )
 from amp_rewrite.preparing.form_changes import FormChange
+from amp_rewrite.preparing.opset_raising import NewerOpset
+from amp_rewrite.text import plural
 
 # Casts from float32 to float32 are bypassed, and every CastLike of a known type becomes a Cast.
 
@@ -80,18 +82,26 @@ def _write(node: ir.Node, types: Types) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A prepared model with the requested form, the types of its values, the changes made, and warnings."""
+    """A prepared model with the requested form, the types of its values, the changes made, and warnings.
+
+    `newer` is the opset that the user could ask for, and `on_cpu` are the nodes without kernels at the one
+    that was asked for.
+    """
 
     model: ir.Model
     form: Form
     types: Types
     changes: tuple[FormChange, ...]
     warnings: tuple[str, ...]
+    newer: NewerOpset | None = None
+    on_cpu: frozenset[ir.Node] = frozenset()
 
 
 def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepared:
     """Prepare `model` in place, preserving its semantics; `held` maps names of values to evidence."""
-    warnings = _settle_functions(model, form) + _overridable(model)
+    warnings = _settle_functions(model, form)
+    if not form.keep_overridable and model.ir_version >= CONSTANT_INPUTS_BELOW:
+        warnings += _settle_inputs(model)
     changes: list[FormChange] = []
     nodes = traversal.nodes(model.graph).values()
     operators = {node.op_type for inner in nodes for node in inner}
@@ -102,6 +112,7 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     if "CastLike" in operators:
         _settle_casts(model)
     changes += opset_raising.raise_opset(model, form)
+    newer = opset_raising.find_newer(model, form)
     exclusions = form_changes.nodes_to_preserve(model, form)
     if form.fold:
         changes += _folded(model, form, held, exclusions, operators)
@@ -114,7 +125,19 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     value_shapes.infer_shapes(model, types)
     if "Transpose" in operators and form.target.is_onnxruntime:
         changes += transposed_weights.raise_ranks(model, types)
-    return Prepared(model, form, types, tuple(changes), warnings)
+    on_cpu = opset_raising.without_kernels(model, form, changes)
+    warnings += _of_lost_kernels(on_cpu, form)
+    return Prepared(model, form, types, tuple(changes), warnings, newer, on_cpu)
+
+
+def _of_lost_kernels(nodes: Collection[ir.Node], form: Form) -> tuple[str, ...]:
+    """Return a warning if nodes have no kernel on the target at the opset that was asked for."""
+    if not nodes:
+        return ()
+    operators = ", ".join(sorted({node.op_type for node in nodes}))
+    what = f"no kernel at `Options.opset` {form.opset} for {plural(len(nodes), 'node')} ({operators})"
+    where = "what has none runs on the CPU, behind copies that the predicted speed counts"
+    return (f"{form.target.name} has {what}: {where}",)
 
 
 def _folded(
@@ -170,21 +193,15 @@ def _settle_functions(model: ir.Model, form: Form) -> tuple[str, ...]:
     return (f"{count} model-local {noun} kept, in float32",) if count else ()
 
 
-def _overridable(model: ir.Model) -> tuple[str, ...]:
-    """Return a warning if most weights may be overridden, as with PyTorch's `keep_initializers_as_inputs`.
-
-    A few overridable ones are intended, as defaults of inputs. Below IR version 4 every weight is an input.
+def _settle_inputs(model: ir.Model) -> tuple[str, ...]:
+    """Make constants of the inputs that have a default, which are weights in most models; return a warning if
+    there are any. No runtime folds what a caller may override, and it would be cast in every run.
     """
-    weights = [value for value in model.graph.initializers.values() if value.dtype is ir.DataType.FLOAT]
-    input_count = sum(value.is_graph_input() for value in weights)
-    if model.ir_version < CONSTANT_INPUTS_BELOW or input_count <= max(_FEW, len(weights) // 2):
-        return ()
-    return (f"{input_count:,} of {len(weights):,} weights {_TOLD}",)
+    inputs = model.graph.inputs
+    others = [value for value in inputs if not value.is_initializer()]
+    count = len(inputs) - len(others)
+    inputs[:] = others
+    return (f"{plural(count, 'input')} with a default {_CONSTANT}",) if count else ()
 
 
-_FEW = 2
-_TOLD = (
-    "are inputs as well, so that callers may override them: no runtime folds those, and they are cast in "
-    "every run; if nobody overrides them, make them constants first, by "
-    "python -m onnxruntime.tools.remove_initializer_from_input"
-)
+_CONSTANT = "became constant, as weights are; `Options.keep_overridable` keeps such inputs"

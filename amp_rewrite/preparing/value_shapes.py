@@ -332,7 +332,7 @@ def infer_shapes(model: ir.Model, types: Types) -> None:
 
 def _inferred(structure: Structure, nodes: GraphNodes) -> Iterator[tuple[ir.Value, onnx.TypeProto.Tensor]]:
     """Yield the node outputs, each with the type that onnx infers for it."""
-    graphs = worker.call(worker_process.infer_values, structure.proto.SerializeToString()) or []
+    graphs = worker.infer(worker_process.infer_values, structure.proto.SerializeToString()) or []
     for inner, inferred in zip(nodes.values(), graphs, strict=False):
         infos = {info.name: info.type for info in onnx.GraphProto.FromString(inferred).value_info}
         for value in (value for node in inner for value in node.outputs):

@@ -22,7 +22,7 @@ from numbers import Real
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from amp_rewrite.errors import OptionError, ThreadError, TimeLimitError
+from amp_rewrite.errors import OptionError, ResourceError, TimeLimitError
 
 T = TypeVar("T")
 
@@ -33,8 +33,8 @@ GRACE = 1.0
 def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
     """Return the result of `work`; `stop` is called from another thread to end it early.
 
-    Raises the errors of `work`, TimeLimitError when a `TimeLimit` is reached, and ThreadError if no thread
-    can be started.
+    Raises the errors of `work`, TimeLimitError when a `TimeLimit` is reached, and ResourceError if no
+    thread can be started.
     """
     end, future = _END.get(), Future[T]()
     if end is not None:
@@ -68,10 +68,7 @@ def _start(work: _Work) -> None:
     try:
         threading.Thread(target=_serve, args=(queue,), daemon=True).start()
     except RuntimeError as error:
-        raise ThreadError(
-            f"the system starts no further thread ({error})",
-            remedy="allow this process more memory and more threads (ulimit -v, ulimit -u)",
-        ) from error
+        raise ResourceError(f"the system starts no further thread ({error})") from error
 
 
 def _serve(queue: SimpleQueue[_Work]) -> None:

@@ -145,16 +145,33 @@ class _LazyFinder:
         return spec
 
 
-def tolerate_full_stderr() -> None:
-    """Drop output that cannot be written to standard error, as on a full disk, to keep the exit code."""
-    if sys.stderr is not None and sys.stderr is sys.__stderr__:
-        raw = io.BufferedWriter(_Lossy(sys.stderr.fileno(), "w", closefd=False))
-        sys.stderr = io.TextIOWrapper(raw, sys.stderr.encoding, sys.stderr.errors, line_buffering=True)
+def tolerate_lost_streams() -> None:
+    """Make no exit code depend on a reader: what standard error cannot take, and what goes to a closed pipe,
+    is dropped.
+
+    A closed standard stream leads nowhere: else the next file would get its number, and what libraries print.
+    """
+    for name, kind in (("stdin", None), ("stdout", _Unread), ("stderr", _Lossy)):
+        stream: Any = getattr(sys, name)
+        if stream is None:
+            file = os.open(os.devnull, os.O_RDWR)  # the lowest free number
+            os.set_inheritable(file, True)
+            setattr(sys, name, os.fdopen(file, "r" if kind is None else "w"))
+        elif kind is not None and stream is getattr(sys, f"__{name}__"):
+            raw = io.BufferedWriter(kind(stream.fileno(), "w", closefd=False))
+            by_line = stream.line_buffering or kind is _Lossy
+            setattr(sys, name, io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=by_line))
 
 
 class _Lossy(io.FileIO):
+    LOST: type[OSError] = OSError
+
     def write(self, data: Any, /) -> int:
         """Write as much as the system accepts, and claim to have written all of it."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(self.LOST):
             return super().write(data) or len(data)
         return len(data)
+
+
+class _Unread(_Lossy):
+    LOST = BrokenPipeError

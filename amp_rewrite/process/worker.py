@@ -2,7 +2,7 @@
 
 With onnx 1.23, a GatherND with a negative `batch_dims` and a LayerNormalization with an axis far out of
 bounds crash the calling process. The worker starts with the first call and serves all further ones; if a call
-crashes it, the call has no result, and the next one starts a new worker.
+crashes it, or leaves its limits, the call has no result, and the next one starts a new worker.
 """
 
 from __future__ import annotations
@@ -37,6 +37,12 @@ def call(function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> 
         return own().call((function.__name__, arguments, keywords))
     except RunError:
         return function(*arguments, **keywords)
+
+
+def infer(function: Callable[..., T], model: bytes) -> T | None:
+    """Return what onnx infers, without known integers where these are too many for it; None if it crashes."""
+    result = call(function, model)
+    return call(function, model, propagates_data=False) if result is None else result
 
 
 class Worker:

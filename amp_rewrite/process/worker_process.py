@@ -1,15 +1,30 @@
-"""The worker process of `worker`: answers one call after another until its input ends."""
+"""The worker process of `worker`: answers one call after another until its input ends.
+
+What a call uses is limited: onnx's inference makes a message of each element of a value with one axis, and
+would not end for `Range(0, 2^40, 1)`. Beyond the limits the process ends, since lack of memory damages native
+libraries. A call in the calling process has no limits.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import mmap
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
+from pathlib import Path
 from typing import Any, NoReturn
 
 import onnx
 from onnx import checker, defs, numpy_helper, shape_inference
 
 from amp_rewrite.process import child_process
+
+try:
+    import resource
+except ImportError:  # Windows has no such limits
+    resource = None
 
 
 def complaint(model: bytes | str, *, full: bool) -> str:
@@ -21,26 +36,33 @@ def complaint(model: bytes | str, *, full: bool) -> str:
     return ""
 
 
-def infer_model(model: bytes, *, propagates_data: bool = False) -> dict[str, bytes]:
-    """Return the types that onnx infers for values of a model's main graph, by name; empty if it fails."""
+def infer_model(model: bytes, *, propagates_data: bool = True) -> dict[str, bytes]:
+    """Return the types that onnx infers for values of a model's main graph, by name; empty if it fails.
+
+    This and the others raise MemoryError.
+    """
     try:
         proto = onnx.ModelProto.FromString(model)
         inferred = shape_inference.infer_shapes(proto, data_prop=propagates_data)
+    except MemoryError:
+        raise
     except Exception:  # as above
         return {}
     return {info.name: info.type.SerializeToString() for info in inferred.graph.value_info}
 
 
-def infer_graph(model: bytes) -> bytes:
+def infer_graph(model: bytes, *, propagates_data: bool = True) -> bytes:
     """Return a model's graph with inferred types, propagating known integers; empty if inference fails."""
     try:
         proto = onnx.ModelProto.FromString(model)
-        return shape_inference.infer_shapes(proto, data_prop=True).graph.SerializeToString()
+        return shape_inference.infer_shapes(proto, data_prop=propagates_data).graph.SerializeToString()
+    except MemoryError:
+        raise
     except Exception:  # as above
         return b""
 
 
-def infer_values(model: bytes) -> list[bytes]:
+def infer_values(model: bytes, *, propagates_data: bool = True) -> list[bytes]:
     """Return a graph with the inferred types of values for each graph of a model, outer before inner.
 
     Known integers are propagated. Empty if the inference fails, or contradicts itself: then some inferred
@@ -49,12 +71,14 @@ def infer_values(model: bytes) -> list[bytes]:
     proto = onnx.ModelProto.FromString(model)
     for strict in (True, False):
         try:
-            graph = shape_inference.infer_shapes(proto, data_prop=True, strict_mode=strict).graph
+            inferred = shape_inference.infer_shapes(proto, data_prop=propagates_data, strict_mode=strict)
+        except MemoryError:
+            raise
         except Exception as error:  # as above
             if _CONTRADICTED in str(error):
                 return []
         else:
-            graphs = _graphs(graph)
+            graphs = _graphs(inferred.graph)
             return [onnx.GraphProto(value_info=graph.value_info).SerializeToString() for graph in graphs]
     return []
 
@@ -96,6 +120,8 @@ def infer_node(
             {name: onnx.TensorProto.FromString(tensor) for name, tensor in data.items()},
             opset_imports=[onnx.helper.make_opsetid(*pair) for pair in imports.items()],
         )
+    except MemoryError:
+        raise
     except Exception:  # onnx raises errors of many kinds for mismatched sizes
         return {}
     return {name: kind.SerializeToString() for name, kind in inferred.items()}
@@ -139,5 +165,53 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 def serve() -> NoReturn:
-    """Answer calls until there are no more."""
-    child_process.serve(lambda call: _FUNCTIONS[call[0]](*call[1], **call[2]))
+    """Answer calls until there are no more, each within its limits."""
+    at_start = _data()
+
+    def answer(call: Call) -> Any:
+        name, arguments, keywords = call
+        memory = _COMPUTING if name == evaluate.__name__ else _INFERRING
+        _limit(at_start + memory + _TIMES * _size(arguments[0]), time.process_time() + _SECONDS)
+        try:
+            return _FUNCTIONS[name](*arguments, **keywords)
+        except MemoryError:
+            os._exit(1)
+        finally:
+            _limit()
+
+    child_process.serve(answer)
+
+
+_INFERRING, _COMPUTING = 1 << 29, 1 << 32
+"""The bytes that a call may use; onnx's inference takes half a second to fill its part. Callers of `evaluate`
+limit what it computes, but not what an operator needs between its inputs and outputs.
+"""
+
+_TIMES = 16
+"""The bytes that a call may use for each byte of its model, which is parsed, copied and serialised."""
+
+_SECONDS = 300
+"""The seconds of a call on a processor: those of a full check of 50,000 nodes are less than one."""
+
+
+def _size(model: bytes | str) -> int:
+    """Return the bytes of a model, or of the file at a path."""
+    if isinstance(model, bytes):
+        return len(model)
+    return os.path.getsize(model) if os.path.isfile(model) else 0  # noqa: PTH113, PTH202
+
+
+def _limit(data: float = inf, seconds: float = inf) -> None:
+    """Limit the bytes of data of this process, and its time on processors, where the system can."""
+    if resource is None:
+        return
+    for kind, most in ((resource.RLIMIT_DATA, data), (resource.RLIMIT_CPU, seconds)):
+        _, hard = resource.getrlimit(kind)
+        limits = [int(limit) for limit in (most, hard) if limit not in (inf, resource.RLIM_INFINITY)]
+        resource.setrlimit(kind, (min(limits, default=resource.RLIM_INFINITY), hard))
+
+
+def _data() -> float:
+    """Return the bytes of data of this process; infinity where the system does not say."""
+    usage = Path("/proc/self/statm")
+    return int(usage.read_text("ascii").split()[5]) * mmap.PAGESIZE if usage.exists() else inf

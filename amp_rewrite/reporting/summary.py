@@ -126,15 +126,20 @@ def sizes(report: Report) -> str:
 
 
 def speed(prediction: Prediction) -> str:
-    """Return the predicted speed relative to float32 in a sentence."""
+    """Return the predicted speed relative to float32 in a sentence; if half does not pay, with the reason and
+    the remedy.
+    """
     times, device = frozen_analysis.rounded_speed(prediction), prediction.device
     speed = "about as fast as float32" if times == "1.0" else f"about {times} times as fast as float32"
-    if prediction.is_slower and times != "1.0":
+    if prediction.speedup <= 1 and times != "1.0":
         speed = f"{prediction.half} does not pay: {speed}"
     if device in devices.BY_NAME:
         device = f"{'a' if device == devices.T4.name else 'an'} {device.upper()}"
     at = f"predicted at {prediction.sizes}" if prediction.sizes else "predicted"
-    return f"{speed} on {device} ({', '.join((at, *frozen_analysis.size_notes(prediction)))})"
+    speed = f"{speed} on {device} ({', '.join((at, *frozen_analysis.size_notes(prediction)))})"
+    if not frozen_analysis.is_worth_saying(prediction):
+        return speed
+    return f"{speed}{frozen_analysis.why_slower(prediction)}; {frozen_analysis.REMEDY}"
 
 
 def prediction_lines(prediction: Prediction | None) -> Iterator[SummaryLine]:

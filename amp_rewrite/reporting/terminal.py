@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from amp_rewrite.rewriting.cast_sites import Origin
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.report import Report, SummaryLine
-from amp_rewrite.running.blame import Blame, Choice, NodeError
+from amp_rewrite.running.blame import Blame, NodeError
 from amp_rewrite.running.latency import Bench, Latency
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.verdict import Output, Verdict
@@ -170,7 +171,7 @@ def _suspects(blame: Blame) -> Iterator[str]:
     that chooses otherwise.
     """
     if (worst := blame.worst) is not None:
-        first = f"first to produce {plural(worst.non_finite, 'infinite or NaN value')}"
+        first = f"first to produce {_errors(worst)}"
         subject = (
             f"{_node(worst)}{_input_range(worst)}: {first}"
             if worst.non_finite
@@ -178,16 +179,15 @@ def _suspects(blame: Blame) -> Iterator[str]:
         )
         yield f"look at {subject}"
     if blame.choice is not None:
-        yield _choice(blame.choice)
-
-
-def _choice(choice: Choice) -> str:
-    rows = f"in {choice.rows:,} of {plural(choice.of, 'row')}"
-    return f"first to choose otherwise: {choice.operator} '{choice.node}', {rows}, between close values"
+        yield f"first to select otherwise: {verdict_text.selection(blame.choice)}"
 
 
 def _errors(error: NodeError) -> str:
     """Return the error that a node adds to the outputs, if that was measured; else to its own values."""
+    if error.non_finite:
+        return plural(error.non_finite, "infinite or NaN value")
+    if not math.isfinite(error.error):
+        return "infinities or NaN of its inputs"
     if error.effect is None:
         return f"off by {error.error:.1e}, {error.added:.1e} more than its inputs"
     return f"adds {error.effect:.1e} to the outputs; its own error {error.error:.1e}"

@@ -11,8 +11,18 @@ from typing import Any
 from amp_rewrite.coverage.counts import some
 from amp_rewrite.running.comparison import HalvedPort
 from amp_rewrite.running.metrics import SMALLEST
+from amp_rewrite.running.selections import Choice
 from amp_rewrite.running.tolerances import Measured, Tolerances
-from amp_rewrite.running.verdict import FailedStress, NotJudged, Output, Tried, Verdict, distance, shortest
+from amp_rewrite.running.verdict import (
+    FailedStress,
+    NotJudged,
+    Output,
+    Tried,
+    Verdict,
+    distance,
+    error_in_words,
+    shortest,
+)
 from amp_rewrite.text import plural
 
 COLUMNS = ("output", "error", "rounding", "noise", "relative L2", "max abs", "cosine", "agree", "verdict")
@@ -32,10 +42,16 @@ def in_short(verdict: Verdict) -> str:
         other = "; it would fail on other inputs (see below)" if any(warnings(verdict)) else ""
         return f"PASS: verified against the original{other}"
     if verdict.is_made_up:
-        return "inconclusive: too far from the original, on made-up inputs"
+        why = "too far from the original" if _is_too_far(verdict) else "nothing is proved"
+        return f"inconclusive: {why}, on made-up inputs"
     if verdict.signature:
         return "FAIL: not compared with the original"
     return "FAIL: too far from the original" if verdict.is_far else "FAIL: the comparison proves nothing"
+
+
+def _is_too_far(verdict: Verdict) -> bool:
+    """Return whether outputs violate bounds on synthetic inputs, which the last of the reasons says."""
+    return verdict.is_made_up and verdict.unproven[-1].startswith("inconclusive ")
 
 
 SHORT_COLUMNS = ("output", "error", "limit", "verdict")
@@ -51,7 +67,7 @@ def _error(output: Output) -> str:
     """Return the error of an output, or the share of values that differ if it is not float, or the number of
     values that are infinite or NaN in one of the two models only.
     """
-    if any(bound.startswith("non_finite ") for bound in output.broken):
+    if output.metrics.non_finite and output.error is not None:
         return f"{output.metrics.non_finite:,} inf or NaN"
     return _number(output.error) if output.error is not None else f"{distance(output):.1%} differ"
 
@@ -89,6 +105,7 @@ def largest(verdict: Verdict, *, is_brief: bool = False) -> str:
         return ""
     source, steps = verdict.inputs, f" of {verdict.steps:,} steps" if verdict.steps > 1 else ""
     inputs = f"made-up images in {source.images.value}" if source.images else f"made-up inputs{steps}"
+    inputs = f"{inputs}, {source.change}" if source.change else inputs
     if not source.is_synthetic:
         names = some([PurePath(path).name for path in source.paths], _NAMED)
         inputs = f"{plural(verdict.samples, 'given sample')}{steps}{f' from {names}' if names else ''}"
@@ -102,7 +119,8 @@ def _samples(verdict: Verdict) -> str:
     inputs, steps = verdict.inputs, f" of {verdict.steps:,} steps" if verdict.steps > 1 else ""
     if inputs.is_synthetic:
         images = f", images in {inputs.images.value}" if inputs.images else ""
-        return f"{plural(verdict.samples, 'synthetic sample')}{steps} (seed {inputs.seed}{images})"
+        change = f", {inputs.change}" if inputs.change else ""
+        return f"{plural(verdict.samples, 'synthetic sample')}{steps} (seed {inputs.seed}{images}{change})"
     source = f" from {some(inputs.paths, _NAMED)}" if inputs.paths else ""
     return f"{plural(verdict.samples, 'given sample')}{steps}{source}"
 
@@ -117,7 +135,8 @@ def cells(output: Output) -> tuple[str, ...]:
     if not (output.is_compared or output.broken):
         return (output.name, *[""] * (len(COLUMNS) - 2), "not compared")
     agreement = "" if m.agreement is None else f"{m.agreement:.1%}"
-    numbers = (output.error, output.floor, output.noise, m.relative_l2, m.max_abs)
+    largest = math.inf if m.non_finite else m.max_abs
+    numbers = (output.error, output.floor, output.noise, m.relative_error, largest)
     judged = "inconclusive" if output.is_undecided else "FAIL" if output.broken else "PASS"
     if output.unbounded:
         judged = f"{judged}, no bound on {' and '.join(output.unbounded)}"
@@ -136,7 +155,15 @@ def notes(verdict: Verdict) -> Iterator[str]:
 
 
 def results(verdict: Verdict) -> Iterator[str]:
-    """Yield values that cannot be half, user-defined metrics, and the worst of several steps."""
+    """Yield selections that were imposed, values before saturated outputs, values that cannot be half,
+    user-defined metrics, and the worst of several steps.
+    """
+    yield from (f"compared with the original's selections: {selection(choice)}" for choice in verdict.choices)
+    yield from (
+        f"{output.name} is saturated on these inputs: '{output.saturated}' before it is compared"
+        for output in verdict.outputs
+        if output.saturated
+    )
     yield from map(_misfit, verdict.misfits)
     yield from map(_own_metric, verdict.metrics)
     if verdict.steps > 1 and verdict.relative_l2_by_sample:
@@ -199,6 +226,12 @@ def _faint(output: Output) -> str:
     return f"{output.name} passes because {size}; {strict}"
 
 
+def selection(choice: Choice) -> str:
+    """Return what a node selects otherwise in the result."""
+    places = f"at {choice.places:,} of {plural(choice.of, 'place')}"
+    return f"{choice.operator} '{choice.node}', {places}, between values at most {choice.gap:.1e} apart"
+
+
 def _misfit(port: HalvedPort) -> str:
     name = f"{'input' if port.is_input else 'output'} '{port.name}'"
     if port.largest is not None:
@@ -209,14 +242,14 @@ def _misfit(port: HalvedPort) -> str:
 
 
 def _failed_images(other: NotJudged) -> str:
-    verdict = f"the verdict is FAIL (error {other.error:.1e})"
+    verdict = f"the verdict is FAIL ({error_in_words(other.error)})"
     return f"if your images are in {other.images}, {verdict}: compare on yours with --data FILE.npz"
 
 
 def _stressed(stressed: Iterable[FailedStress]) -> str:
     """Return a line on the variations of synthetic inputs for which the comparison would fail."""
     changes = " or ".join(
-        f"{failed.change} ({'infinities or NaN' if failed.loses_values else f'error {failed.error:.1e}'})"
+        f"{failed.change} ({error_in_words(math.inf if failed.loses_values else failed.error)})"
         for failed in stressed
     )
     return f"if your inputs can be {changes}, the verdict is FAIL: compare on yours with --data FILE.npz"
@@ -230,7 +263,7 @@ def faults(verdict: Verdict) -> Iterator[str]:
             if not bound.startswith(("error ", "agreement ", "non_finite ")):
                 yield f"{output.name}: {bound}"
     yield from (metric.fault for metric in verdict.metrics if metric.fault)
-    yield from verdict.unproven[:-1] if verdict.is_made_up else verdict.unproven
+    yield from verdict.unproven[:-1] if _is_too_far(verdict) else verdict.unproven
 
 
 def in_vain(verdict: Verdict) -> Iterator[str]:
@@ -241,7 +274,7 @@ def in_vain(verdict: Verdict) -> Iterator[str]:
 def of_tried(attempt: Tried) -> str:
     """Return the flags of an attempt, and its outcome."""
     judged = "PASS" if attempt.ok else "FAIL"
-    return f"tried {_flags_of(attempt)}: error {attempt.error:.1e}, {judged}{_half(attempt)}"
+    return f"tried {_flags_of(attempt)}: {error_in_words(attempt.error)}, {judged}{_half(attempt)}"
 
 
 def _half(attempt: Tried) -> str:
@@ -277,7 +310,7 @@ def hints(verdict: Verdict) -> Iterator[str]:
     if mends is None and any(attempt.ok for attempt in verdict.tried):
         yield "leave the model in float32: of what was tried, only that passes"
     elif mends is not None:
-        yield f"{_flags_of(mends)}   # tried: PASS, error {mends.error:.1e}{_half(mends)}"
+        yield f"{_flags_of(mends)}   # tried: PASS, {error_in_words(mends.error)}{_half(mends)}"
     elif verdict.misfits and not verdict.tried:
         yield " ".join(_repeated("--keep-io", (port.name for port in verdict.misfits)))
     elif verdict.is_far and patterns and not verdict.tried:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.units import Use, value_of
 from amp_rewrite.model import constants, traversal
 from amp_rewrite.numerics.half import FLOAT16
+from amp_rewrite.onnx_facts.operators import LARGEST_EXPONENT
 from amp_rewrite.onnx_types.element_types import Types, tensor
 from amp_rewrite.rescaling import rows
 
@@ -33,9 +34,9 @@ class Row(NamedTuple):
 class Limits(NamedTuple):
     """The least and the largest exponent that keep the bits, and the largest that keeps half's low end."""
 
-    low: int = -99
-    high: int = 99
-    soft: int = 99
+    low: int = -LARGEST_EXPONENT
+    high: int = LARGEST_EXPONENT
+    soft: int = LARGEST_EXPONENT
 
     def join(self, other: Limits) -> Limits:
         """Return the limits of both."""

@@ -25,11 +25,11 @@ from typing import Any, TypeVar
 import msgspec
 import onnx_ir as ir
 
-from amp_rewrite import version
 from amp_rewrite.analysis.observed import Held
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
 from amp_rewrite.errors import ModelError
+from amp_rewrite.model.output_paths import DECISIONS
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.onnx_facts import declared_types
 from amp_rewrite.policy.entries import Entry, Kind
@@ -43,11 +43,8 @@ from amp_rewrite.rewriting.records import Count, EntryRecord, Integer
 TRAINING = "amp_rewrite.train."
 """The prefix of the metadata keys for the spec of a train step: loss, seed, state, grads."""
 
-KEY = "amp_rewrite"
+KEY = DECISIONS
 """The metadata key of a model under which the decisions are stored."""
-
-RESTORED = "amp_rewrite.restored"
-"""The metadata key of a restored (float32) model; its value is the version of amp-rewrite that did so."""
 
 RESCALED = "amp_rewrite.rescaled"
 """The metadata key of what is stored times powers of two (Scaled), since all rewrites of a model."""
@@ -165,11 +162,6 @@ def declare_types(model: ir.Model, op_types: Mapping[str, str]) -> None:
     """Record the declared types of operators in the metadata of a model."""
     if op_types:
         model.metadata_props[declared_types.KEY] = json.dumps(dict(op_types))
-
-
-def mark_restored(model: ir.Model) -> None:
-    """Mark a model as restored to float32 by this version."""
-    model.metadata_props[RESTORED] = version.installed()
 
 
 def forget(model: ir.Model, key: str) -> None:

@@ -12,7 +12,7 @@ from amp_rewrite import arguments
 from amp_rewrite.analysis.observed import Extremes, Seen
 from amp_rewrite.errors import OptionError
 from amp_rewrite.files import reading
-from amp_rewrite.model import writing
+from amp_rewrite.model import output_paths, writing
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.rewriting import records
 from amp_rewrite.rewriting.records import Count
@@ -76,8 +76,10 @@ class Observed(Mapping[str, Extremes]):
         extremes = {name: _union(self.get(name), other.get(name)) for name in names}
         return Observed(self.model, self.samples + other.samples, extremes, self.where)
 
-    def save(self, path: arguments.PathLike) -> None:
-        """Write a JSON file atomically, with bytes that depend on the observations alone; raises OutputError.
+    def save(self, path: arguments.PathLike, *, force: bool = False) -> None:
+        """Write a JSON file atomically, with bytes that depend on the observations alone.
+
+        Raises OptionError for a file that is no report of amp-rewrite, but with `force`, and OutputError.
 
         Examples:
             >>> import tempfile
@@ -87,7 +89,9 @@ class Observed(Mapping[str, Extremes]):
             ...     print(Observed.load(f"{folder}/seen.json").samples)
             64
         """
-        writing.write_json(self.to_json(), arguments.path("path", path))
+        place = arguments.path("path", path)
+        output_paths.refuse_foreign(place, output_paths.Kind.REPORT, force=force)
+        writing.write_json(self.to_json(), place)
 
     def to_json(self) -> dict[str, Any]:
         """Return this as JSON data.

@@ -15,7 +15,7 @@ from amp_rewrite.analysis.ranges import Ranges
 from amp_rewrite.analysis.units import UnitGraph, Use
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.errors import OptionError
-from amp_rewrite.model import states
+from amp_rewrite.model import states, traversal
 from amp_rewrite.model.constants import StoredTensor, dims
 from amp_rewrite.model.states import Pair
 from amp_rewrite.numerics import half as halves
@@ -236,6 +236,7 @@ class _Planner:
         self._entering = frozenset(graph.root.inputs)
         self.masks = {value for value, units in ranges.masks.items() if any(map(painting.is_half, units))}
         self._outputs = self._output_uses()
+        self._needed = traversal.needed_nodes(graph.nodes)
         self.values: list[ir.Value] = []
         self.casts: list[PlannedCast] = []
         self.tensors: list[TensorChange] = []
@@ -272,6 +273,9 @@ class _Planner:
         lifts = value in self._ranges.floors
         flushes = fit.flushed if fit is not None and not lifts else 0
         exact, nan = fit is not None and fit.exact, fit is None or fit.nan
+        if not any(map(self._is_needed, halves)):
+            self._cast(value, self._half.dtype, halves)
+            halves = []
         if not halves and self._is_weight(constant, fulls):
             if self._holds(value, fit):
                 self.tensors.append(TensorChange(constant, Storage.HALF, flushes=flushes, nan=nan))
@@ -281,13 +285,17 @@ class _Planner:
         elif not halves:
             if saturates:
                 self.tensors.append(TensorChange(constant, Storage.SATURATED, saturates=saturates))
-        elif fulls and not exact:
+        elif any(map(self._is_needed, fulls)) and not exact:
             self.tensors.append(
                 TensorChange(constant, Storage.BOTH, tuple(halves), saturates, flushes, nan, lifts)
             )
         else:
             self.tensors.append(TensorChange(constant, Storage.HALF, (), saturates, flushes, nan, lifts))
             self._cast(value, ir.DataType.FLOAT, fulls)
+
+    def _is_needed(self, use: Use) -> bool:
+        """Return whether an output depends on a use: for others, no tensor is stored twice."""
+        return use.holder in self._needed or isinstance(use.holder, ir.Graph)
 
     def _is_weight(self, constant: StoredTensor, uses: Collection[Use]) -> bool:
         """Return whether a stored tensor is to be stored in half for float32 uses, which saves bytes."""

@@ -75,6 +75,7 @@ class _FormRecord:
     kept_nodes: tuple[str, ...]
     kept_operators: tuple[str, ...]
     opset: int | None = None
+    keep_overridable: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,19 @@ class _PlanRecord:
     rescaled: Rescaled | None = None
     storage_only: bool = False
     op_types: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def is_plan(path: Path) -> bool:
+    """Return whether a file is JSON, as a plan is and no model, by its suffix or its first character."""
+    try:
+        with reading.open_regular(path) as file:
+            return path.suffix == ".json" or file.read(_SHORT).lstrip(_BLANK).startswith(b"{")
+    except OSError:
+        return path.suffix == ".json"
+
+
+_SHORT, _BLANK = 64, b"\xef\xbb\xbf \t\r\n"
+"""Bytes that are read, and those before the first character: of a byte order mark, and white space."""
 
 
 def dump(
@@ -127,6 +141,7 @@ def dump(
             "kept_nodes": list(form.kept_nodes),
             "kept_operators": [schema.written(*operator) for operator in form.kept_operators],
             "opset": form.opset,
+            "keep_overridable": form.keep_overridable,
         },
         "assumptions": list(assumptions),
         "units": [_unit(unit, painting, (flops or {}).get(unit.node)) for unit in graph.units],
@@ -232,6 +247,7 @@ class SavedPlan:
             fold=self.form.fold,
             keep_opset=not self.form.raise_opset and self.form.opset is None,
             opset=self.form.opset,
+            keep_overridable=self.form.keep_overridable,
             gate=False,
             storage_only=self.storage_only,
             op_types=self.op_types,
@@ -368,6 +384,7 @@ def _saved(content: _PlanRecord, where: str) -> SavedPlan:
         kept_nodes=content.form.kept_nodes,
         kept_operators=tuple(map(schema.parse, content.form.kept_operators)),
         opset=content.form.opset,
+        keep_overridable=content.form.keep_overridable,
     )
     return SavedPlan(
         half=half,

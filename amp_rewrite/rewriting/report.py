@@ -17,6 +17,7 @@ from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.model import constants
 from amp_rewrite.onnx_facts.operators import has_arithmetic
 from amp_rewrite.preparing.form_changes import FormChange
+from amp_rewrite.preparing.opset_raising import NewerOpset
 from amp_rewrite.rewriting import records
 from amp_rewrite.rewriting.plan import FloatState, Plan, Rescaled, Storage
 
@@ -64,7 +65,8 @@ class Report:
     `certificate` proves the result, or says why the model is not even proved equal to itself; None where
     nothing changed, or without `certify`. `obstacle` is the reason if nothing became half, else None.
     `rescaled` are the values that are stored times powers of two, if any. `state` are inputs and outputs that
-    pair up, which are float32 beside Casts; None without any, or where they become half. Where weights alone
+    pair up, which are float32 beside Casts; None without any, or where they become half. `newer_opset` is one
+    that is worth asking for, None without any. Where weights alone
     are half (Options.storage_only), `stored_full` counts those that half does not hold; else it is None.
     `broken` are faults of the result (if there is one, the tool has failed), `warnings` those for the user.
 
@@ -98,6 +100,7 @@ class Report:
     casts_removed: int = 0
     rescaled: Rescaled | None = None
     state: FloatState | None = None
+    newer_opset: NewerOpset | None = None
     stored_full: int | None = None
     size_before: int = 0
     size_after: int = 0

@@ -79,14 +79,15 @@ def restore(
     output: arguments.PathLike | None = None,
     io: str = "keep",
     external_data: ExternalData | None = None,
+    force: bool = False,
 ) -> Restored:
     """Return the model with every float16 and bfloat16 value in float32, whichever tool made it half.
 
     Stored values are widened, powers of two undone (rescaling), and Casts that become no-ops removed; Clip
     bounds and masks at half's limits keep their values, and are reported. Inputs and outputs keep their types
     with `io` "keep", and are float32 with "float". `model` is what `rewrite` takes, and is not modified; a
-    path is written to `output`, or to `<name>_fp32.onnx` beside it. The precision that stored values lost in
-    half is not recovered.
+    path is written to `output`, or to `<name>_fp32.onnx` beside it, with `force` as for `rewrite`. The
+    precision that stored values lost in half is not recovered.
 
     Raises ModelError, OptionError for invalid arguments, and OutputError.
 
@@ -100,7 +101,7 @@ def restore(
     argument_checks.check_types(model, None, None, None, None)
     if io not in _IO:
         raise arguments.refused("io", f"{arguments.describe(io)} is not one of {', '.join(_IO)}")
-    target = _target(model, output)
+    target = _target(model, output, force=force)
     with result_checks.blaming(lambda: serialization.checkable(model)):
         loaded = loading.load(model)
         if target is not None:
@@ -109,8 +110,6 @@ def restore(
         inlining_warning = inlining.inline(loaded.model)
         edited = widened_model.widen(loaded.model, kept_io=() if io == "float" else None)
         unscaled, unscaling_warning = _unscale(loaded.model)
-        if target is not None:
-            annotations.mark_restored(loaded.model)
         nodes, beside = len(loaded.model.graph), external_data or ExternalData()
         with writing.transaction(target) as transaction:
             saved_output = writing.write_result(model, loaded, target, changed=True, external_data=beside)
@@ -140,7 +139,7 @@ def _unscale(model: ir.Model) -> tuple[int, str]:
 _IO = ("keep", "float")
 
 
-def _target(model: ModelSource, output: arguments.PathLike | None) -> Path | None:
+def _target(model: ModelSource, output: arguments.PathLike | None, *, force: bool) -> Path | None:
     """Return the output path of a model that is a path; raises OptionError and OutputError."""
     if not isinstance(model, (str, os.PathLike)):
         if output is not None:
@@ -150,7 +149,7 @@ def _target(model: ModelSource, output: arguments.PathLike | None) -> Path | Non
     with loading.open_file(source):  # raises ModelError
         pass
     destination = arguments.path("output", output) if output is not None else None
-    return output_paths.beside(source, destination, default(source))
+    return output_paths.beside(source, destination, default(source), force=force)
 
 
 def default(path: Path) -> Path:

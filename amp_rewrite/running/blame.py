@@ -2,186 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from amp_rewrite.analysis import unit_building
 from amp_rewrite.colouring import pin_patterns
-from amp_rewrite.model import inlining, loading, serialization, traversal
+from amp_rewrite.model import inlining, loading, traversal
 from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.policy import node_patterns
 from amp_rewrite.preparing import preparing
-from amp_rewrite.running import emulation, metrics, sessions
-from amp_rewrite.running.emulation import KEEP_ROUNDED, emulated, rounded_name
+from amp_rewrite.running import emulation, metrics, selections, sessions
+from amp_rewrite.running.emulation import KEEP_ROUNDED, emulated
+from amp_rewrite.running.instrumented_model import InstrumentedModel, shared_values
+from amp_rewrite.running.selections import Choice
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
-
-# The intermediate values of a model, from runs that output them in chunks, to bound the memory.
-
-CHUNK = 64
-"""The number of values that the first run outputs; the number doubles as long as they are small."""
-
-_MOST = 1024
-SMALL = 1 << 28
-"""Bounds of a chunk: the most values, and the bytes from which the number no longer doubles.
-
-A session keeps all its outputs until the run ends, so each chunk has its own session. Fewer are better: with
-chunks of constant size the time would grow with the square of the graph.
-"""
-
-_FLOATS = frozenset(("tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"))
-_INDICES = frozenset(("tensor(int64)",))
-
-Values = Mapping[str, NDArray[Any]]
-"""Intermediate values of a run, by name."""
-
-
-class InstrumentedModel:
-    """A model that outputs the values of its main graph; its functions are inlined, as by the rewrite.
-
-    Runs raise MissingPackageError, ModelError and FeedError.
-    """
-
-    def __init__(self, model: Runnable, device: Device, libraries: Libraries = ()) -> None:
-        self._model = model
-        self._device = device
-        self._libraries = libraries
-        self._proto = _inlined_copy(model)
-
-    @property
-    def nodes(self) -> Sequence[onnx.NodeProto]:
-        """The nodes of the main graph, in order."""
-        return self._proto.graph.node
-
-    @property
-    def value_names(self) -> dict[str, None]:
-        """The names of the outputs of these nodes, in order."""
-        return {name: None for node in self.nodes for name in node.output if name}
-
-    def run(self, names: Iterable[str], feeds: Feeds) -> Values:
-        """Return those of these values that are dense float tensors, from one run."""
-        return self._run(names, feeds, _FLOATS, optimised=False)
-
-    def indices(self, names: Iterable[str], feeds: Feeds) -> Values:
-        """Return those of these values that are indices, from one run optimised as in a comparison."""
-        return self._run(names, feeds, _INDICES, optimised=True)
-
-    def _run(self, names: Iterable[str], feeds: Feeds, types: Container[str], *, optimised: bool) -> Values:
-        _set_outputs(self._proto.graph, names)
-        model = self._model
-        session = sessions.open_session(
-            self._proto,
-            self._device,
-            self._libraries,
-            optimised=optimised,
-            folder=None if isinstance(model, onnx.ModelProto) else Path(model).parent.absolute(),
-        )
-        selection = {output.name for output in session.get_outputs() if output.type in types}
-        outputs = sessions.run_session(session, feeds, selection) if selection else {}
-        # a sparse value is not an array
-        return {name: value for name, value in outputs.items() if isinstance(value, np.ndarray)}
-
-    def chunks(self, names: Iterable[str], feeds: Feeds) -> Iterator[Values]:
-        """Yield these values chunk by chunk, a run each; a chunk of small values doubles the next."""
-        size, rest = CHUNK, iter(names)
-        while chunk := list(itertools.islice(rest, size)):
-            values = self.run(chunk, feeds)
-            yield values
-            is_small = sum(value.nbytes for value in values.values()) < SMALL // 2
-            size = min(2 * size, _MOST) if is_small else CHUNK
-
-
-def _inlined_copy(model: Runnable) -> onnx.ModelProto:
-    """Return an editable copy with its functions inlined; external data stays in its files."""
-    if isinstance(model, onnx.ModelProto):
-        proto = onnx.ModelProto()
-        proto.CopyFrom(model)
-    else:
-        proto = loading.load_graph(Path(model))
-    if not proto.functions:
-        return proto
-    loaded = loading.load(model)
-    inlining.inline(loaded.model)
-    return serialization.to_proto(loaded)
-
-
-def _set_outputs(graph: onnx.GraphProto, names: Iterable[str]) -> None:
-    """Make these values the graph outputs, with their declared types."""
-    infos = {info.name: info for info in (*graph.value_info, *graph.output)}
-    undeclared = {output.name for output in graph.output} - {info.name for info in graph.value_info}
-    graph.value_info.extend(infos[name] for name in undeclared)
-    outputs = [infos.get(name) or onnx.ValueInfoProto(name=name) for name in names]
-    del graph.output[:]
-    graph.output.extend(outputs)
-
-
-# Selections (TopK, ArgMax, ArgMin) whose indices differ in the rewritten model because of near-ties.
-#
-# A mixture of experts then routes a token to another expert, and the outputs differ by far more than any
-# value before the selection, so that no node's rounding error explains it.
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A node with other indices in the rewritten model, in `rows` of `of` rows.
-
-    An unnamed node goes by the name of its first output.
-    """
-
-    node: str
-    operator: str
-    rows: int
-    of: int
-
-
-def first_changed(
-    before: InstrumentedModel, after: InstrumentedModel, shared: Mapping[str, str], feeds: Feeds
-) -> Choice | None:
-    """Return the first node of the main graph whose indices differ; None if there is none.
-
-    `shared` maps the values of the original to those of the rewritten model. Raises as their runs do.
-    """
-    choosers = {name: node for name, node in _index_outputs(before.nodes) if name in shared}
-    if not choosers:
-        return None
-    reference = before.indices(choosers, feeds)
-    actual = after.indices([shared[name] for name in choosers], feeds)
-    choices = (
-        _choice(node, reference[name], actual[shared[name]])
-        for name, node in choosers.items()
-        if name in reference and shared[name] in actual
-    )
-    return next((choice for choice in choices if choice is not None and choice.rows), None)
-
-
-def _index_outputs(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, onnx.NodeProto]]:
-    """Yield the index outputs of ArgMax, ArgMin and TopK with their nodes, in graph order."""
-    for node in nodes:
-        at = _CHOSEN.get(node.op_type) if not node.domain else None
-        if at is not None and at < len(node.output) and node.output[at]:
-            yield node.output[at], node
-
-
-_CHOSEN = {"ArgMax": 0, "ArgMin": 0, "TopK": 1}
-"""The index output of each operator."""
-
-
-def _choice(node: onnx.NodeProto, reference: NDArray[Any], actual: NDArray[Any]) -> Choice | None:
-    if reference.shape != actual.shape or not reference.size:
-        return None
-    differs = reference != actual
-    if node.op_type == "TopK":
-        axis = next((entry.i for entry in node.attribute if entry.name == "axis"), -1)
-        differs = differs.any(axis=axis)
-    name = node.name or node.output[0]
-    return Choice(name, node.op_type, int(np.count_nonzero(differs)), differs.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +29,9 @@ class NodeError:
     """An output of a node of the original, compared with the same value in the rewritten model.
 
     `error` is the relative L2 error of the value, for a gate (GATES) the error of tolerances
-    (Metrics.error), which is small for a gate that is nearly closed. `added` is the increase over the largest
-    error of the node's inputs, and `rounds` says whether the node rounds: it is half, and does more than move
+    (Metrics.error), which is small for a gate that is nearly closed; infinite if the value has infinities or
+    NaN in only one of the two models. `added` is the increase of the rest over the largest of the node's
+    inputs, and `rounds` says whether the node rounds: it is half, and does more than move
     values. `non_finite` counts values that are NaN or infinite in only one of the two models, and is 0 if an
     input has such values. `low` and `high` bound the node's inputs in the rewritten model; None if none is
     finite or was compared. `readers` are the consumers of the value. `effect` is the error that rounding at
@@ -263,18 +104,18 @@ def blame(
         float32.session = None
         before = InstrumentedModel(float32.model, where, libraries)
         after = InstrumentedModel(runnable, where, libraries)
-        shared = _shared(before, after)
+        shared = shared_values(before, after)
         differences = dict(_compare((name, value, value) for name, value in feeds.items()))
         for chunk in before.chunks(shared, feeds):
             actual = after.run([shared[name] for name in chunk], feeds)
             differences.update(
                 _compare((name, value, actual.get(shared[name])) for name, value in chunk.items())
             )
-        choice = first_changed(before, after, shared, feeds)
+        imposed = selections.impose(before, after, feeds)
     errors = list(_node_errors(before.nodes, differences, _of_float32(rewritten)))
     first = next((error for error in errors if error.non_finite), None)
     ranking = sorted(errors, key=lambda e: (-e.non_finite, not e.rounds, -e.added))
-    blamed = Blame(tuple(ranking), first, choice=choice)
+    blamed = Blame(tuple(ranking), first, choice=imposed.choices[0] if imposed is not None else None)
     return replace(blamed, keep_full=pins(original, [blamed.worst] if blamed.worst else []))
 
 
@@ -287,20 +128,6 @@ def pins(original: Runnable, blamed: Iterable[NodeError]) -> tuple[str, ...]:
     names = pin_patterns.pinnable(unit_building.build(model, types))
     node_names = dict.fromkeys(name for error in blamed for name in error.to_keep(names))
     return tuple(node_patterns.pattern_for(name, names) for name in node_names)
-
-
-def _shared(before: InstrumentedModel, after: InstrumentedModel) -> dict[str, str]:
-    """Map the main-graph values that both models have to their names in the rewritten one, in order.
-
-    In an emulation that is the rounded value, which all consumers read.
-    """
-    shared: dict[str, str] = {}
-    there = after.value_names
-    for name in before.value_names:
-        for other in (rounded_name(name), name):
-            if other in there:
-                shared.setdefault(name, other)
-    return shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +201,7 @@ def _node_errors(
                     node=_name(node),
                     operator=schema.written(node.domain, node.op_type),
                     value=name,
-                    error=error,
+                    error=math.inf if value.non_finite else error,
                     added=error - entering,
                     rounds=_rounds(node, of_float32),
                     non_finite=0 if lost_before else value.non_finite,

@@ -18,6 +18,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite import arguments
+from amp_rewrite.analysis.accumulators import accumulates
 from amp_rewrite.analysis.units import Use
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model import inlining, loading, proto_traversal, serialization, writing
@@ -29,7 +30,7 @@ from amp_rewrite.onnx_facts.operators import MOVERS
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.rewriting import cast_insertion, widened_model
 from amp_rewrite.rewriting.cast_insertion import Placer, Redirection, redirect
-from amp_rewrite.running import sessions
+from amp_rewrite.running import scatter_emulation, sessions
 from amp_rewrite.running.sessions import Device, Libraries, Runnable
 
 KEEP_ROUNDED = MOVERS | frozenset("Abs Constant ConstantOfShape MaxPool Neg Relu Sign".split())
@@ -162,12 +163,18 @@ class _Emulator:
     def run(self) -> None:
         """Replace every half value by a rounded float32 value, except the model's inputs and outputs."""
         halves = {v: t.dtype for v, t in self._types.items() if t.dtype in HALF_TYPES}
+        scatters = [
+            (node, halves[node.outputs[0]])
+            for node in filter(accumulates, every_node(self._root))
+            if node.outputs[0] in halves
+        ]
         for node in list(every_node(self._root)):
             widened_model.widen_attributes(node)
         for value, dtype in halves.items():
             if value.name:  # an optional output that is omitted has no name
                 self._emulate(value, dtype)
         redirect(self._redirections)
+        scatter_emulation.apply(self._model, scatters)
 
     def _emulate(self, value: ir.Value, dtype: ir.DataType) -> None:
         node = value.producer()

@@ -38,6 +38,11 @@ class Metrics:
     rms: float
     scale: float
 
+    @property
+    def relative_error(self) -> float:
+        """The `relative_l2`, infinite if a value is NaN or infinite in one of the two alone."""
+        return math.inf if self.non_finite else self.relative_l2
+
     def error(self, atol: float = 0.0) -> float:
         """Return `rms` relative to `scale`, or to SMALLEST or `atol` if that is larger."""
         return self.rms / max(self.scale, SMALLEST, atol)
@@ -54,13 +59,14 @@ Channels = Mapping[int | None, NDArray[np.float64]]
 @dataclass(frozen=True, slots=True)
 class Moments:
     """Moments of the finite values of an output in a sample: count, mean, mean square, and the largest
-    magnitude.
+    magnitude. `unlike` are the axes along which its channels may be quantities of different size.
     """
 
     count: Channels
     mean: Channels
     square: Channels
     largest: Channels
+    unlike: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,7 @@ def moments(expected: NDArray[Any]) -> Moments:
         {axis: _by_channel(np.sum, values, axis) / some[axis] for axis in count},
         {axis: _by_channel(np.sum, np.square(values), axis) / some[axis] for axis in count},
         {axis: _by_channel(_largest, values, axis) for axis in count},
+        _unlike(expected.shape),
     )
 
 
@@ -116,6 +123,21 @@ def _axes(array: NDArray[Any]) -> tuple[int | None, ...]:
     return (None, *sorted({1, array.ndim - 1})) if array.ndim > 1 else (None,)
 
 
+def _unlike(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the axes of channels: of four axes, not those of an image, two neighbours of similar size."""
+    if len(shape) != 4:
+        return (1, len(shape) - 1)
+    _, *sizes = np.log2(np.maximum(shape, 1))
+    before, behind = np.abs(np.diff(sizes))
+    if min(before, behind) > _OF_IMAGES:
+        return (1, 3)
+    return (1,) if behind <= before else (3,)
+
+
+_OF_IMAGES = 3
+"""The binary logarithm of the largest ratio of an image's height to its width, or the other way round."""
+
+
 def _by_channel(reduce: Any, array: NDArray[Any], axis: int | None) -> NDArray[Any]:
     if axis is None:
         return np.atleast_1d(reduce(array))
@@ -131,29 +153,56 @@ def spread(samples: Sequence[Moments]) -> Spread:
     if an offset cannot be told from signal: in fewer than FEW values, in values that are all in -1..1
     (probabilities, images, normalised coordinates), and in constant ones (CONSTANT).
 
-    Channels are normalised separately along axis 1 or the last if their means differ by PLAIN times the
-    deviation within them, and the output is not all in -1..1. The spread of a channel that is all in -1..1 is
-    at least that of the whole output, at most 1.
+    Channels are separate quantities along an axis on which their means differ by PLAIN times the deviation
+    within them, or their spreads fall into groups that are APART. Each is then normalised separately, those
+    of a group at least by the RMS of its spreads, and those in -1..1 at least by SCORE; in an output that is
+    all in -1..1, at least by the spread of the whole.
     """
     whole = _about_mean(samples, None)
-    if not samples or whole.largest.max() <= NEAR_1:
+    axes = _shared_axes(samples) if samples else []
+    is_unit = not samples or bool(whole.largest.max() <= NEAR_1)
+    plainness = {axis: 0.0 if is_unit else _plainness(samples, axis) for axis in axes}
+    plainest = max(plainness, key=lambda axis: plainness[axis], default=None)
+    if plainest is not None and plainness[plainest] > PLAIN:
+        pool = _about_mean(samples, plainest)
+        return Spread(plainest, _at_least(pool, SCORE))
+    pools = {axis: _about_mean(samples, axis) for axis in axes if axis in samples[0].unlike}
+    gaps = {axis: float(_gaps(_at_least(pool, SCORE)).max()) for axis, pool in pools.items()}
+    widest = max(gaps, key=lambda axis: gaps[axis], default=None)
+    if widest is None or gaps[widest] <= APART:
         return Spread(None, whole.sizes)
-    ratios = {axis: _plainness(samples, axis) for axis in _shared_axes(samples)}
-    axis = max(ratios, key=lambda axis: ratios[axis], default=None)
-    if axis is None or ratios[axis] <= PLAIN:
-        return Spread(None, whole.sizes)
-    pool, scale = (
-        _about_mean(samples, axis),
-        min(1.0, max(float(each.square[None][0]) for each in samples) ** 0.5),
-    )
-    return Spread(axis, np.where(pool.largest <= NEAR_1, np.maximum(pool.sizes, scale), pool.sizes))
+    if is_unit:
+        return Spread(widest, np.maximum(pools[widest].sizes, whole.sizes))
+    return Spread(widest, _of_groups(_at_least(pools[widest], SCORE)))
 
 
-FEW, NEAR_1, CONSTANT, PLAIN = 16, 1.001, 2.0**-16, 4.0
+def _at_least(pool: _Pooled, least: float) -> NDArray[np.float64]:
+    """Return the spreads of channels, those in -1..1 at least this one."""
+    return np.where(pool.largest <= NEAR_1, np.maximum(pool.sizes, least), pool.sizes)
+
+
+def _gaps(sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the ratio of each spread to the next smaller one."""
+    ordered = np.maximum(np.sort(sizes), _TINY)
+    return ordered[1:] / ordered[:-1]
+
+
+def _of_groups(sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return each spread, or the RMS of those of its group, between two that are APART, if that is larger;
+    none is smaller than what float32 resolves of the largest.
+    """
+    groups = np.searchsorted(np.sort(sizes)[1:][_gaps(sizes) > APART], sizes, side="right")
+    squares = np.bincount(groups, np.square(sizes)) / np.bincount(groups)
+    return np.maximum(np.maximum(sizes, np.sqrt(squares)[groups]), RESOLVED * sizes.max())
+
+
+FEW, NEAR_1, CONSTANT, PLAIN, APART, SCORE, RESOLVED = 16, 1.001, 2.0**-16, 4.0, 8.0, 2.0**-6, 2.0**-24
 """The fewest values with a spread; the magnitude above which an output cannot be probabilities; the relative
 deviation below which float32 has only 8 significant bits, so that a difference is its own noise; and the
 ratio of between-channel to within-channel deviation of channels that are separate quantities: the columns of
-detectors and of log-probabilities in the models measured reach 3.2, physical quantities hundreds.
+detectors and of log-probabilities in the models measured reach 3.2, physical quantities hundreds. Then the
+ratio of neighbouring spreads from which on they are of different quantities, and the least spread of scores
+beside other quantities: a detector's are 0 in almost all places. Last, float32's unit roundoff.
 """
 
 

@@ -127,4 +127,4 @@ def device(value: Device | str | None) -> Device:
     return target
 
 
-_OTHER_DEVICE = "pip install 'onnxruntime-gpu[cuda,cudnn]' on a machine with CUDA, or use the CPU"
+_OTHER_DEVICE = "give `device=CPU`, or a machine with CUDA and onnxruntime-gpu in place of onnxruntime"

@@ -21,11 +21,19 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, parser
 
-from amp_rewrite.errors import MissingPackageError, ModelError, OptionError, RunError
+from amp_rewrite.errors import (
+    EXPORT_AGAIN,
+    MissingPackageError,
+    ModelError,
+    OptionError,
+    ResourceError,
+    RunError,
+)
 from amp_rewrite.model import loading, proto_traversal
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.process import interruptible, startup
 from amp_rewrite.running.inputs import declared_inputs
+from amp_rewrite.running.runtime_errors import is_scarce, reason
 from amp_rewrite.running.sequences import Steps
 
 # Libraries of custom operators, for onnxruntime to load into the sessions of a model.
@@ -40,13 +48,8 @@ def register(options: Any, libraries: Libraries) -> None:
         try:
             options.register_custom_ops_library(str(path))
         except Exception as error:  # onnxruntime's errors have no common base class
-            problem = f"onnxruntime refuses the library {path} of custom operators ({first_line(error)})"
+            problem = f"onnxruntime refuses the library {path} of custom operators ({reason(error)})"
             raise OptionError(problem, remedy=_REMEDY) from error
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error message, shortened."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def refuse_crashing(path: Path) -> None:
@@ -260,7 +263,7 @@ def prepared(
 ) -> Callable[[Any], dict[str, Any]]:
     """Return a function of RunOptions that runs the session and returns all or the selected outputs by name.
 
-    It raises RunError, at `where`, if the run fails, and FeedError if the feeds do not fit.
+    It raises RunError or ResourceError, at `where`, if the run fails, and FeedError if the feeds do not fit.
     """
     outputs = [o for o in session.get_outputs() if selection is None or o.name in selection]
     names = [output.name for output in outputs]
@@ -289,11 +292,13 @@ def prepared(
 
 @contextlib.contextmanager
 def run_errors(where: str | Path) -> Generator[None]:
-    """Turn exceptions of onnxruntime during a run into a RunError at `where`."""
+    """Turn exceptions of onnxruntime during a run into a RunError or ResourceError at `where`."""
     try:
         yield
     except Exception as error:  # onnxruntime's errors have no common base class
-        problem = f"the run failed ({first_line(error)})"
+        problem = f"the run failed ({reason(error)})"
+        if is_scarce(error):
+            raise ResourceError(problem, where=where) from error
         raise RunError(problem, where=where, remedy="give inputs that fit with `samples`") from error
 
 
@@ -328,6 +333,8 @@ def onnxruntime() -> Any:
     try:
         return startup.import_module("onnxruntime")
     except ImportError as error:
+        if is_scarce(error):
+            raise ResourceError(f"onnxruntime does not load ({reason(error)})") from error
         raise MissingPackageError("onnxruntime", extra="cpu", purpose="running a model") from error
 
 
@@ -429,11 +436,25 @@ def create(
     """Create an InferenceSession; raise ModelError, at `where`, if onnxruntime rejects the model."""
     options.log_severity_level = FATAL_ONLY
     try:
-        return onnxruntime().InferenceSession(model, options, providers=providers(device, tf32=tf32))
+        session = onnxruntime().InferenceSession(model, options, providers=providers(device, tf32=tf32))
     except Exception as error:  # onnxruntime's errors have no common base class
-        reason = first_line(error)
-        remedy = "give the library of its kernels with `custom_ops`" if "not a registered" in reason else ""
-        raise ModelError(f"onnxruntime refuses the model ({reason})", where=where, remedy=remedy) from error
+        why = reason(error)
+        if is_scarce(error):
+            raise ResourceError(f"onnxruntime does not open the model ({why})", where=where) from error
+        remedy = "give the library of its kernels with `custom_ops`" if "not a registered" in why else ""
+        raise ModelError(f"onnxruntime refuses the model ({why})", where=where, remedy=remedy) from error
+    _refuse_bad_names(session, where)
+    return session
+
+
+def _refuse_bad_names(session: Any, where: str | Path) -> None:
+    """Raise ModelError where onnxruntime cannot tell the names of inputs and outputs, or of their sizes."""
+    try:
+        for entry in (*session.get_inputs(), *session.get_outputs()):
+            str((entry.name, entry.shape))
+    except UnicodeDecodeError as error:
+        problem = "onnxruntime refuses the model (names of its inputs or outputs are not UTF-8)"
+        raise ModelError(problem, where=where, remedy=EXPORT_AGAIN) from error
 
 
 def _path(model: str | Path) -> str:
@@ -454,7 +475,7 @@ def run_session(
 ) -> dict[str, Any]:
     """Return all outputs of a session by name, or only the selected ones; of a sequence, all of each step.
 
-    Raises RunError, at `where`, if the run fails, and FeedError if the feeds do not fit.
+    Raises RunError or ResourceError, at `where`, if the run fails, and FeedError if the feeds do not fit.
     """
     if isinstance(feeds, Steps):
         return feeds.run(partial(run_session, session, where=where))

@@ -8,12 +8,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.model import writing
 from amp_rewrite.rewriting.report import NodeCounts
 from amp_rewrite.running import comparison, sessions
 from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.comparison import Float32Noise, HalvedPort, Runs, SampleComparison
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, InputSource
 from amp_rewrite.running.metrics import Metrics
+from amp_rewrite.running.selections import Choice
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.tolerances import Measured
 from amp_rewrite.text import brief, plural
@@ -32,14 +34,16 @@ class Output:
     """An output's metrics, the worst over all samples, and the violated bounds, in words.
 
     `error` is that of the tolerances: the RMS of the difference over the `spread` of the output
-    (metrics.spread); if channels are normalised separately, of the worst one, `channel`. `floor` is the error
+    (metrics.spread); if channels are normalised separately, of the worst one, `channel`; infinite if more
+    values are lost (infinite or NaN) than the bounds allow. `floor` is the error
     from rounding this output alone, relative to its spread even if faint; infinite if a value overflows half.
     `noise` is float32's own error: of the original without onnxruntime's optimisation, on the first sample.
     None if not applicable or not measured. `by_sample` is the relative L2 error of each step of each sample,
     None if it lacks this output. `is_undecided` holds if the output violates a bound but float32 noise is of
     similar size, so that no bound counts as violated, or if all outputs are vacuous. `limit` is the bound on
     the error, for an output that is not float on the share of different values; `unbounded` names removed
-    bounds.
+    bounds. Where the output is saturated (`saturation`), `saturated` is the value before it on the first
+    sample, and all numbers but `by_sample` are about that.
     """
 
     name: str
@@ -54,6 +58,7 @@ class Output:
     by_sample: tuple[float | None, ...] = ()
     is_undecided: bool = False
     unbounded: tuple[str, ...] = ()
+    saturated: str = ""
 
     @property
     def is_compared(self) -> bool:
@@ -117,8 +122,11 @@ class Verdict:
     `tried` are trials of options that might mend a failed comparison, in order.
     `misfits` are the inputs and outputs for which half is insufficient: rounding one alone fails the
     comparison. `changing` are the outputs that differ between two runs of the original; these are not
-    compared. `is_made_up` holds if outputs violate bounds on synthetic inputs, which is no proof of a fault.
+    compared. `is_made_up` holds if synthetic inputs decide nothing: outputs violate bounds, or prove nothing.
     `stressed` are changes of synthetic inputs, such as a larger scale, that would turn a pass into a failure.
+    `choices` are nodes that select otherwise in the result, between close scores: the outputs behind them are
+    compared with the selections of the original.
+    `fainter` is the verdict on fainter synthetic inputs where that passes and this one loses values.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
     float. `unproven` lists, in words, where evidence is missing:
@@ -160,10 +168,12 @@ class Verdict:
     changing: tuple[str, ...] = ()
     is_made_up: bool = False
     stressed: tuple[FailedStress, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    fainter: Verdict | None = None
 
     def __repr__(self) -> str:
         """Return a line: the verdict with the worst error or the first fault, the samples and the devices."""
-        first, *others = self.faults or (f"error {self.error:.1e}",)
+        first, *others = self.faults or (error_in_words(self.error),)
         more = f" and {len(others):,} more" if others else ""
         summary = f"{'PASS' if self.ok else 'FAIL'}: {first}{more}"
         size = f"{plural(len(self.outputs), 'output')} on {plural(self.samples, 'sample')}"
@@ -190,6 +200,12 @@ class Verdict:
         """Whether outputs or metrics violate bounds, while the signatures agree and both models run."""
         own = any(metric.fault and not metric.problem for metric in self.metrics)
         return not self.signature and (own or any(output.broken for output in self.outputs))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether evidence is missing that other inputs might give, and nothing speaks against the result."""
+        is_judged = self.ok or self.is_far or bool(self.signature or self.changing)
+        return not is_judged and not any(metric.fault for metric in self.metrics)
 
     def on_made_up_inputs(self) -> Verdict:
         """Return the verdict with bound violations on synthetic inputs as undecided outputs.
@@ -242,22 +258,20 @@ class Verdict:
         """
         status = {"ok": self.ok, "verified": self.ok, "not_verified": "; ".join(self.faults) or None}
         own = {"inputs": self.inputs.to_json(), "witness": self.witness.value}
-        return _plain(asdict(self) | own | status)
+        fields = asdict(replace(self, fainter=None))
+        del fields["fainter"]
+        return writing.plain(fields | own | status)
+
+
+def error_in_words(error: float) -> str:
+    """Return an error with that word, or what the result has if the error is not finite."""
+    return f"error {error:.1e}" if math.isfinite(error) else "infinities or NaN"
 
 
 def shortest(number: float) -> str:
     """Return a number with an exponent and the fewest digits that read the same."""
     texts = (f"{number:.{digits}e}" for digits in range(18))
     return next((text for text in texts if float(text) == number), str(number))
-
-
-def _plain(value: Any) -> Any:
-    """Return `value` with infinities and NaN, which JSON lacks, as strings."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # Outputs of the original that change from run to run: a comparison of them is vacuous.
@@ -353,6 +367,27 @@ def without_undecided(verdict: Verdict, why: Mapping[str, str]) -> Verdict:
         for output in verdict.outputs
     )
     reasons = tuple(f"{name}: {reason}" for name, reason in why.items() if name in far)
+    return replace(verdict, outputs=tuple(outputs), unproven=(*verdict.unproven, *reasons))
+
+
+def with_unsaturated(verdict: Verdict, before: Mapping[str, tuple[str, Output]]) -> Verdict:
+    """Return the verdict with the values before saturated outputs, and their names, in place of these;
+    undecided where they violate a bound, as the outputs themselves do not.
+    """
+    outputs = list(verdict.outputs)
+    reasons: list[str] = []
+    for at, output in enumerate(outputs):
+        if output.name not in before:
+            continue
+        value, found = before[output.name]
+        reasons += [
+            f"{output.name}: proves nothing: it is saturated, and before it, in '{value}', {bound}"
+            for bound in found.broken[:1]
+        ]
+        undecided = bool(found.broken)
+        outputs[at] = replace(
+            found, broken=(), by_sample=output.by_sample, saturated=value, is_undecided=undecided
+        )
     return replace(verdict, outputs=tuple(outputs), unproven=(*verdict.unproven, *reasons))
 
 

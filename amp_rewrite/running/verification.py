@@ -4,13 +4,11 @@ emulated.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 
 from amp_rewrite import arguments
@@ -18,7 +16,6 @@ from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError
 from amp_rewrite.model import external_data
 from amp_rewrite.model.loading import ModelSource
-from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import (
@@ -26,12 +23,14 @@ from amp_rewrite.running import (
     emulation,
     metrics,
     run_arguments,
+    saturation,
+    selections,
     sessions,
+    stressing,
     tolerances,
 )
 from amp_rewrite.running.comparison import (
     Float32Noise,
-    OutputComparison,
     RewrittenRunError,
     Runs,
     SampleComparison,
@@ -39,41 +38,24 @@ from amp_rewrite.running.comparison import (
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs import feeds, stress
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, Data, InputSource, Trial
-from amp_rewrite.running.metrics import Spread
+from amp_rewrite.running.instrumented_model import Models
+from amp_rewrite.running.judging import Pair, spread_of
 from amp_rewrite.running.run_arguments import Samples
-from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
+from amp_rewrite.running.selections import Choice, Selections
+from amp_rewrite.running.sessions import Device, Libraries, Runnable
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import (
-    Channel,
     FailedStress,
     NotJudged,
-    Output,
     Undecided,
     Verdict,
     changing_outputs,
-    distance,
+    with_unsaturated,
     without_changing,
     without_undecided,
 )
 
 # From two open sessions to a verdict: runs on every sample, the bounds, and float32's own noise.
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """The sessions of two models, the half type of the second, and the criteria of the comparison."""
-
-    before: Any
-    after: Any
-    half: Half | None
-    bounds: Tolerances
-    metrics: tuple[Metric, ...]
-    noise: Float32Noise
-    is_large: bool
-
-    def judge(self, compared: Sequence[SampleComparison]) -> tuple[Output, ...]:
-        """Return the outputs of comparisons with their violated bounds."""
-        return tuple(_outputs(compared, self.bounds))
 
 
 LARGE = 1 << 30
@@ -91,28 +73,31 @@ def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
     others = (_judge(replace(blank, inputs=trial.source), pair, trial) for trial in trials[1:])
     judged = [first, *others]
     verdict = _best_conditioned([_completed(each, pair) for each in judged])
-    if not (verdict.ok and pair.half and trials[0].free):
-        return verdict
+    if not (verdict.ok and pair.half):
+        is_open = verdict.is_open and verdict.inputs.is_synthetic
+        return replace(verdict, is_made_up=is_open, fainter=_on_fainter_inputs(blank, pair, trials[0], first))
     sample = next(each.first.feeds for each in judged if each.verdict.inputs == verdict.inputs)
-    return replace(verdict, stressed=tuple(_failed_stresses(pair, sample, trials[0].free)))
+    stressed = (
+        *stressing.find_failed(pair, sample, trials[0].free),
+        *stressing.find_failed_length(pair, verdict, trials[0].longer),
+    )
+    return replace(verdict, stressed=stressed)
 
 
-def _failed_stresses(pair: Pair, sample: Feeds, free: frozenset[str]) -> Iterator[FailedStress]:
-    """Yield the changes of a sample with which the result violates a bound beyond float32 noise; stop if a
-    run fails or the time limit is reached.
-    """
-    for variation, copy in stress.copies(sample, free):
-        try:
-            runs = comparison.run(pair.before, pair.after, copy, "")
-            outputs = pair.judge(comparison.compare(runs, ""))
-            doubt = Undecided(pair.noise, pair.judge)
-            doubt.look(runs, outputs)
-        except (AmpRewriteError, RewrittenRunError):
-            return
-        far = [output for output in outputs if output.broken and output.name not in doubt.why]
-        if far:
-            loses = any(output.metrics.non_finite for output in far)
-            yield FailedStress(variation.change, max(map(distance, far)), loses)
+def _on_fainter_inputs(blank: Verdict, pair: Pair, trial: Trial, judged: _Judged) -> Verdict | None:
+    """Return the verdict on a fainter copy of synthetic inputs, if half loses values and the copy passes."""
+    names = trial.free | trial.images
+    if not (names and any(output.metrics.non_finite for output in judged.verdict.outputs)):
+        return None
+    change = stress.FAINTER
+    source = replace(trial.source, change=change.change)
+    sample = stress.copy(judged.first.feeds, change, names)
+    try:
+        verdict = _judge(replace(blank, inputs=source), pair, Trial((sample,), source)).verdict
+    except (AmpRewriteError, RewrittenRunError):
+        return None
+    lost = FailedStress("100 times as loud as these", judged.verdict.error, loses_values=True)
+    return replace(verdict, stressed=(lost,)) if verdict.ok else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +118,17 @@ def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
     compared: list[SampleComparison] = []
     history: list[Runs] = []
     far: Runs | None = None
+    choices: list[Choice] = []
     doubt = Undecided(pair.noise, pair.judge)
     for at, sample in enumerate(trial.samples):
-        runs = comparison.run(pair.before, pair.after, sample, blank.inputs.sample(at))
-        steps = comparison.compare(runs, blank.inputs.sample(at), pair.half)
-        compared += steps
+        found = pair.compare(sample, blank.inputs.sample(at))
+        compared += found.steps
+        choices += found.choices
         if pair.metrics or not history:  # user-defined metrics need all samples
-            history.append(runs)
-        outputs = pair.judge(steps)
-        if any(output.broken for output in outputs):
-            far = far or runs
-            doubt.look(runs, outputs)
+            history.append(found.runs)
+        if any(output.broken for output in found.outputs):
+            far = far or found.runs
+            doubt.look(found.runs, found.outputs)
     if not history:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     count = len(history[0].steps)
@@ -160,58 +145,9 @@ def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
             *(f"{name}: proves nothing: {why}" for name, why in silent.items()),
         ),
         metrics=tolerances.measure(pair.metrics, [step for runs in history for step in runs.steps]),
+        choices=selections.worst(choices),
     )
     return _Judged(judged, compared, history[0], far, doubt.why)
-
-
-def _outputs(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iterator[Output]:
-    for name in dict.fromkeys(name for sample in compared for name in sample.outputs):
-        samples = [sample.outputs.get(name) for sample in compared]
-        comparisons = [entry for entry in samples if entry is not None]
-        worst = comparison.worst([entry.metrics for entry in comparisons])
-        output = Output(
-            name=name,
-            metrics=worst,
-            broken=(),
-            by_sample=tuple(sample.metrics.relative_l2 if sample else None for sample in samples),
-        )
-        if comparisons[0].is_float:
-            output = _measured(output, comparisons, bounds.atol or 0.0)
-        broken = tolerances.violations(worst, output.error, bounds)
-        agreement = None if bounds.agreement is None else 1.0 - bounds.agreement
-        yield replace(
-            output,
-            limit=bounds.error if comparisons[0].is_float else agreement,
-            broken=tuple(f"{bound}{_channel(output, bound)}" for bound in broken),
-            unbounded=bounds.removed(is_float=comparisons[0].is_float),
-        )
-
-
-def _measured(output: Output, samples: Sequence[OutputComparison], atol: float) -> Output:
-    """Return a float output with its error and rounding floor relative to its spread."""
-    spread = _spread(samples)
-    errors = [spread.error(sample.off, max(metrics.SMALLEST, atol)) for sample in samples]
-    error, channel = max(errors, key=lambda pair: (math.isnan(pair[0]), pair[0]))
-    floors = [spread.error(entry.rounding, atol)[0] for entry in samples if entry.rounding is not None]
-    return replace(
-        output,
-        error=error,
-        floor=max(floors, default=None),
-        spread=float(spread.sizes[channel]),
-        channel=None if spread.axis is None else Channel(spread.axis, channel),
-    )
-
-
-def _spread(samples: Sequence[OutputComparison]) -> Spread:
-    moments = [entry.moments for entry in samples if entry.moments is not None]
-    return metrics.spread(moments or [metrics.moments(np.zeros(0))])
-
-
-def _channel(output: Output, bound: str) -> str:
-    """Return the channel with the largest error, in words; empty if there is none."""
-    if output.channel is None or not bound.startswith("error "):
-        return ""
-    return f" in channel {output.channel.index} of axis {output.channel.axis}"
 
 
 def _completed(judged: _Judged, pair: Pair) -> Verdict:
@@ -222,10 +158,33 @@ def _completed(judged: _Judged, pair: Pair) -> Verdict:
     for at, output in enumerate(outputs):
         if output.name in noise and output.error is not None:
             name = output.name
-            spread = _spread([sample.outputs[name] for sample in judged.compared if name in sample.outputs])
+            spread = spread_of([sample.outputs[name] for sample in judged.compared if name in sample.outputs])
             outputs[at] = replace(output, noise=spread.error(noise[name], least)[0])
     verdict = replace(judged.verdict, outputs=tuple(outputs))
+    if pair.half is not None and not pair.is_large:
+        verdict = _unsaturated(verdict, judged.first, pair)
     return verdict if judged.far is None else _explained(verdict, judged, judged.far, pair)
+
+
+def _unsaturated(verdict: Verdict, runs: Runs, pair: Pair) -> Verdict:
+    """Return the verdict with what saturated outputs are computed from on a sample in their place."""
+    arrays = dict(comparison.arrays(runs.original))
+    passing = [
+        each for each in verdict.outputs if each.is_compared and not (each.broken or each.is_undecided)
+    ]
+    names = [
+        output.name
+        for output in passing
+        if output.name in arrays and saturation.is_suspect(arrays[output.name], output.metrics.relative_l2)
+    ]
+    if len(names) == sum(output.error is not None for output in passing):  # no float output proves anything
+        names += [output.name for output in passing if output.error is None]
+    hidden = saturation.hidden(*pair.models.instrumented(), names, runs.feeds) if names else {}
+    expected, actual = (
+        {name: getattr(value, side) for name, value in hidden.items()} for side in ("expected", "actual")
+    )
+    judged = pair.judge(comparison.compare(Runs(runs.feeds, expected, actual), "", pair.half))
+    return with_unsaturated(verdict, {output.name: (hidden[output.name].name, output) for output in judged})
 
 
 def _explained(verdict: Verdict, judged: _Judged, far: Runs, pair: Pair) -> Verdict:
@@ -381,7 +340,10 @@ def verify_trials(
                 if (effective := bounds.of(half)) != bounds and half is not None:
                     how = f"{blank.how}; an error of at most {effective.error:g}, as of {half.name}"
                     bounds, blank = effective, replace(blank, how=how)
-                pair = Pair(before, after, half, bounds, metrics, noise, _is_large(float32))
+                both = Models(float32, sessions.reference(where), runnable, where, libraries)
+                pair = Pair(
+                    before, after, half, bounds, metrics, noise, _is_large(float32), both, Selections(both)
+                )
                 on_step("running both (3 of 3)")
                 return blank if differences else judge(blank, pair, trials)
         except RewrittenRunError as error:

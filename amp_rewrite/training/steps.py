@@ -160,14 +160,15 @@ def insert_loss_scale(
     *,
     skip_nonfinite: bool = False,
     output: str | os.PathLike[str] | None = None,
+    force: bool = False,
 ) -> InsertResult[Any]:
     """Insert a loss scale, and change nothing else: no value of the step changes in exact arithmetic, nor
     a bit in float32 while the scale is a power of two and nothing overflows or is subnormal.
 
     `model` is an argument of `rewrite`, of any precision, and the result of the same kind; a path is written
-    to `output`. `spec` is a result of `find_spec`, which is called if omitted. `loss_scale` is "dynamic", a
-    number from 1 up, a FixedLossScale or a DynamicLossScale. With a dynamic scale, and with `skip_nonfinite`,
-    steps with gradients that are not finite leave the state unchanged.
+    to `output`, with `force` as for `rewrite`. `spec` is a result of `find_spec`, which is called if omitted.
+    `loss_scale` is "dynamic", a number from 1 up, a FixedLossScale or a DynamicLossScale. With a dynamic
+    scale, and with `skip_nonfinite`, steps with gradients that are not finite leave the state unchanged.
     Raises SpecError as `find_spec`, ModelError, OptionError and OutputError.
 
     Examples:
@@ -181,7 +182,7 @@ def insert_loss_scale(
     skips = arguments.flag("skip_nonfinite", skip_nonfinite)
     if scale is None:
         raise OptionError("no loss scale is asked for", where="loss_scale", remedy='give "dynamic", say')
-    target = _target(model, output)
+    target = _target(model, output, force=force)
     loaded = loading.load(model)
     with result_checks.blaming(lambda: serialization.checkable(model)):
         step, _ = scaled_step.scale(found_in(loaded.model, _request(spec)), scale, skip_nonfinite=skips)
@@ -195,12 +196,12 @@ def insert_loss_scale(
     return InsertResult(result, step, checks.broken)
 
 
-def _target(model: loading.ModelSource, output: str | os.PathLike[str] | None) -> Path | None:
+def _target(model: loading.ModelSource, output: str | os.PathLike[str] | None, *, force: bool) -> Path | None:
     is_path = isinstance(model, (str, os.PathLike))
     if is_path and output is None:
         raise OptionError("a path needs an output", where="output", remedy="say where to write the result")
     if is_path or output is not None:
-        return output_paths.choose(model, output, Options(), in_place=False)
+        return output_paths.choose(model, output, Options(), in_place=False, force=force)
     return None
 
 
@@ -215,13 +216,14 @@ def rewrite_train_step(
     options: Options | None = None,
     observed: Seen | None = None,
     output: str | os.PathLike[str] | None = None,
+    force: bool = False,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
 ) -> TrainResult[Any]:
     """Rewrite a train step to mixed precision: products in half, forward and backward; the loss, the start of
     the backward pass, and all nodes behind the gradients in float32; with a loss scale.
 
-    `model` and `output` are as for `rewrite`, `spec` and `skip_nonfinite` as for `insert_loss_scale`.
+    `model`, `output` and `force` are as for `rewrite`, `spec` and `skip_nonfinite` for `insert_loss_scale`.
     `loss_scale` is "dynamic", a number from 1 up for a fixed one, None, or "auto": dynamic for float16, none
     for bfloat16. `implementation` is "graph_rewrite", by the operator lists, or "casting", every layer in
     half except those that are denied. `to` may also be a Policy or its name: under `float32` nothing becomes
@@ -241,6 +243,7 @@ def rewrite_train_step(
         model,
         train_job.options,
         output=output,
+        force=force,
         observed=observed,
         transform=train_job.first,
         on_plan=on_plan,
@@ -289,6 +292,7 @@ def job(
     how = arguments.choice("implementation", implementation, Implementation)
     settings = Options() if options is None else arguments.instance("options", options, Options)
     settings = replace(settings, half=half) if policy is None else policy.options(settings)
+    settings = replace(settings, keep_overridable=True)  # state that has a default stays an input
     none = policy is not None and policy.compute is None and loss_scale == AUTO
     scale = None if none else casting.parse_scale(loss_scale, half)
     skips = arguments.flag("skip_nonfinite", skip_nonfinite)

@@ -6,6 +6,7 @@ user, each of which is compared before it is suggested.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.outputs import Faint, faint_limit
-from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.errors import AmpRewriteError, CertificateError
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import Level, Options
 from amp_rewrite.rescaling.regions import Causes, causes_outside, select
@@ -179,14 +180,18 @@ def repair(work: Work, options: Options, policy: ObservePolicy, prior_ranges: Se
     first = _make(work, Settings(options, ranges))
     if policy is ObservePolicy.NEVER or options.level is Level.UNSAFE_FORCE_ALL or first.has_misfits:
         return first
-    best = _best(work, first)
+    half_flops = work.half_flops(first.result) if _fainter(first) else 0
+    best = _cheapest(work, first, _best(work, first), half_flops)
     is_repaired = best.settings.decisive != first.settings.decisive
     return _judged_by_its_inputs(replace(best, first=first) if is_repaired else best)
 
 
 def _best(work: Work, first: Outcome) -> Outcome:
-    """Return the best outcome of ATTEMPTS after the first, with its result at the final path."""
+    """Return the best outcome of ATTEMPTS after the first, with its result at the final path, and a warning
+    for each attempt whose result was not proved.
+    """
     best = latest = first
+    unproved: list[str] = []
     half_flops: int | None = None
     for attempt in ATTEMPTS:
         settings = attempt.settings(work, best) if attempt.when(best) else None
@@ -198,7 +203,11 @@ def _best(work: Work, first: Outcome) -> Outcome:
         has_price = best.is_made_up and not (attempt.is_range or best.loses_values)
         if best.is_made_up and half_flops is None:
             half_flops = work.half_flops(best.result)  # before the next result overwrites its file
-        latest = _make(work, settings, best)
+        try:
+            latest = _make(work, settings, best)
+        except CertificateError as error:
+            unproved.append(f"without the repair '{attempt.name}': {error.problem}")
+            continue
         is_dear = has_price and _is_dear(work, best, latest, half_flops or 0)
         if attempt.is_better(best, latest) and not is_dear:
             best, half_flops = latest, None
@@ -206,7 +215,28 @@ def _best(work: Work, first: Outcome) -> Outcome:
             best = replace(best, settings=replace(best.settings, search=settings.search))
     if latest.settings.decisive != best.settings.decisive:
         best = replace(best, result=work.rewrite(best.settings))
-    return best
+    report = best.result.report
+    report = replace(report, warnings=(*unproved, *report.warnings))
+    return replace(best, result=replace(best.result, report=report))
+
+
+def _fainter(first: Outcome) -> Verdict | None:
+    """Return the verdict on fainter inputs that passes, of an outcome that loses values on synthetic ones."""
+    verdict = first.verification
+    return verdict.fainter if isinstance(verdict, Verdict) and first.is_made_up else None
+
+
+def _cheapest(work: Work, first: Outcome, best: Outcome, half_flops: int) -> Outcome:
+    """Return the best outcome, or the first with its verdict on fainter inputs where a repair is dear or in
+    vain: synthetic inputs may be larger than those of the user.
+    """
+    fainter = _fainter(first)
+    if fainter is None or not (best.is_far or _is_dear(work, first, best, half_flops)):
+        return best
+    result = (
+        first.result if best.settings.decisive == first.settings.decisive else work.rewrite(first.settings)
+    )
+    return replace(first, result=result, verification=fainter)
 
 
 def _make(work: Work, settings: Settings, before: Outcome | None = None) -> Outcome:
@@ -260,9 +290,10 @@ def _without_rescaling(work: Work, outcome: Outcome) -> Settings:
         return replace(settings, options=options)
 
     def passes(selected: Sequence[Causes]) -> bool:
-        with work.elsewhere() as other:
+        with work.elsewhere() as other, contextlib.suppress(CertificateError):
             verdict = other.compare(other.rewrite(others(selected)), fresh=False)
-        return isinstance(verdict, Verdict) and not verdict.is_far
+            return isinstance(verdict, Verdict) and not verdict.is_far
+        return False
 
     is_worth_a_search = len(regions) > 1 and passes(())
     return others(select(regions, passes) if is_worth_a_search else ())

@@ -28,7 +28,7 @@ from amp_rewrite.running import run_arguments, tolerances
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sessions import Device, Feeds, Libraries
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
-from amp_rewrite.running.verdict import Verdict
+from amp_rewrite.running.verdict import Verdict, error_in_words
 from amp_rewrite.running.verification import verify
 from amp_rewrite.text import brief, plural
 from amp_rewrite.tuning import effort
@@ -217,7 +217,7 @@ def _outcome_text(tuned: Tuned, report: Report) -> str:
         return f"{_slower(tuned) if report.gated else _none(tuned)}, so the model stays as it is"
     if tuned.is_met:
         first = tuned.walked[0]
-        before = f", with an error of {first.error:.1e}" if tuned.bound == "error" else ""
+        before = f", with {_an_error(first.error)}" if tuned.bound == "error" else ""
         return (
             f"within {_target(tuned)}, predicted {tuned.speedup:.2f} times as fast as float32; "
             f"{first.speedup:.2f} times before the search{before}"
@@ -257,8 +257,12 @@ def _target(tuned: Tuned) -> str:
 
 def _reached(tuned: Tuned) -> str:
     if tuned.bound == "error":
-        return f"an error of {tuned.verdict.error:.1e}"
+        return _an_error(tuned.verdict.error)
     return f"{tuned.bound} {max(output.metrics.relative_l2 for output in tuned.verdict.outputs):.1e}"
+
+
+def _an_error(error: float) -> str:
+    return f"an error of {error:.1e}" if math.isfinite(error) else error_in_words(error)
 
 
 def _effort(tuned: Tuned) -> str:

@@ -121,13 +121,15 @@ class InputSource:
     """The source of samples: synthesised with `seed`, read from `paths`, or else passed by the caller.
 
     `files` has the file or folder of each sample that was read, in order; `images` is the range of synthetic
-    images, None if there are none, or several ranges.
+    images, None if there are none, or several ranges. `change` says how inputs of unknown magnitude were
+    changed; it may be empty.
     """
 
     seed: int | None = None
     paths: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     images: ImageRange | None = None
+    change: str = ""
 
     @property
     def is_synthetic(self) -> bool:
@@ -150,6 +152,7 @@ class InputSource:
             "seed": self.seed,
             "paths": list(self.paths),
             "images": self.images.value if self.images else None,
+            "change": self.change,
         }
 
 
@@ -376,12 +379,29 @@ def _coerced(inputs: Mapping[str, Input], values: Mapping[str, Any], where: Path
 
 
 @dataclass(frozen=True, slots=True)
+class Longer:
+    """A synthetic sample whose open sizes are this many times as long as usual."""
+
+    times: int
+    sizes: Mapping[str, int]
+    feeds: Feeds
+
+    def in_words(self, factor: int = 1) -> str:
+        """Return the sizes, times a factor."""
+        return " and ".join(f"{name} = {factor * size:,}" for name, size in self.sizes.items())
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
-    """Samples, their source, and the names of synthetic inputs of unknown magnitude."""
+    """Samples, their source, the names of synthetic inputs of unknown magnitude and of images of an unknown
+    range, and longer samples.
+    """
 
     samples: Iterable[Feeds]
     source: InputSource
     free: frozenset[str] = frozenset()
+    images: frozenset[str] = frozenset()
+    longer: Iterable[Longer] = ()
 
 
 def trials(model: onnx.ModelProto | str | Path, data: Data) -> tuple[Trial, ...]:
@@ -391,11 +411,28 @@ def trials(model: onnx.ModelProto | str | Path, data: Data) -> tuple[Trial, ...]
     loaded, source = loading.load(model).model, input_source(data)
     if not source.is_synthetic:
         return (Trial(_samples(loaded, _path_of(model), data), source),)
-    stated, free = synthetic.unspecific_inputs(loaded, data.dims, data.ranges)
+    stated, free, vague = synthetic.unspecific_inputs(loaded, data.dims, data.ranges)
     images = tuple(ImageRange) if None in stated else tuple(stated)
     is_mixed = None not in stated and len(stated) > 1  # images of both ranges
     sources = [source] if is_mixed or not images else [replace(source, images=one) for one in images]
-    return tuple(Trial(_samples(loaded, _path_of(model), of_source(data, one)), one, free) for one in sources)
+    path = _path_of(model)
+    longer = _longer(loaded, path, of_source(data, sources[0])) if data.steps == 1 else ()
+    return tuple(
+        Trial(_samples(loaded, path, of_source(data, one)), one, free, vague, longer) for one in sources
+    )
+
+
+LENGTHS = (32, 8)
+"""The factors of open sizes, largest first: 64 tokens or frames become 2,048, which people run."""
+
+
+def _longer(model: ir.Model, path: str, data: Data) -> Iterator[Longer]:
+    """Yield synthetic samples with long open sizes, longest first."""
+    for times in LENGTHS:
+        dims = synthetic.lengthened(model, data.dims, times)
+        if dims is not None:
+            sizes = {name: size for name, size in dims.items() if name not in data.dims}
+            yield Longer(times, sizes, next(_samples(model, path, replace(data, dims=dims))))
 
 
 def of_source(data: Data, source: InputSource) -> Data:

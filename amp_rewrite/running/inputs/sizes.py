@@ -214,7 +214,7 @@ _NAMED = (
     ("seq sequence len length tokens text src tgt source target s l", SEQUENCE),
 )
 """Words of a symbol, and the size that they suggest; the first match counts."""
-_AUDIO = {"sample", "samples", "audio", "wave", "waveform", "signal"}
+AUDIO = {"sample", "samples", "audio", "wave", "waveform", "signal"}
 
 
 def name_words(text: str) -> frozenset[str]:
@@ -315,6 +315,7 @@ class Sizing:
             if not isinstance(dim, int)
         ]
         refuse_wrong_sizes(dims, {d.label: d.symbol or None for d in self._open}, FeedError)
+        self._lengths: dict[str, int] = {}
         self._sizes = {d.key: dims[d.label] for d in self._open if d.label in dims} | dict(dims)
         # from certain to likely; each rule is applied to all dimensions before the next one
         for rule in (self._required, self._named, self._batch, self._positional, self._derived):
@@ -322,6 +323,8 @@ class Sizing:
                 size = None if dim.key in self._sizes else rule(dim)
                 if size is not None:
                     self._sizes[dim.key] = size
+                    if rule in (self._named, self._positional) and not dim.is_side and size > CHANNELS:
+                        self._lengths[dim.key] = size
 
     def shape(self, declared: Input) -> Shape:
         """Return the shape of an input of known rank."""
@@ -330,6 +333,12 @@ class Sizing:
     def open_sizes(self) -> dict[str, int]:
         """Return the size of each open dimension, by its name in `dims`."""
         return {dim.key: self._size(dim.input, dim.axis) for dim in self._open}
+
+    def lengths(self) -> dict[str, int]:
+        """Return the sizes that the user and the weights leave open, by name in `dims`, without those of
+        batches, channels and the sides of images, and without those that follow from others.
+        """
+        return self._lengths
 
     def _size(self, declared: Input, axis: int, default: int = 1) -> int:
         dim = (declared.dims or ())[axis]
@@ -355,7 +364,7 @@ class Sizing:
         words = name_words(dim.symbol)
         if self._is_derived(dim) or (dim.is_audio and words & {"seq", "sequence", "len", "length"}):
             return None
-        if dim.is_float and dim.axis > 0 and words & _AUDIO:
+        if dim.is_float and dim.axis > 0 and words & AUDIO:
             return SAMPLES
         size = next((size for vocabulary, size in _NAMED if words & set(vocabulary.split())), None)
         return self._consumers.batch or size if size == BATCH else size

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from amp_rewrite.costs import flop_count
 from amp_rewrite.model import inlining
+from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.options import Ranges
 from amp_rewrite.running.inputs import declared_inputs, values
 from amp_rewrite.running.inputs.declared_inputs import Input, Structure
@@ -47,21 +49,48 @@ def synthesise(
 
 def unspecific_inputs(
     model: ir.Model, dims: Mapping[str, int], ranges: Ranges
-) -> tuple[frozenset[ImageRange | None], frozenset[str]]:
-    """Return the ranges that the graph implies for its images, None for an unknown one, and the names of the
-    inputs of unknown magnitude (`values.is_free`). An input with a declared range is in neither.
+) -> tuple[frozenset[ImageRange | None], frozenset[str], frozenset[str]]:
+    """Return the ranges that the graph implies for its images, None for an unknown one, the names of the
+    inputs of unknown magnitude (`values.is_free`), and those of images of an unknown range. An input with a
+    declared range is in none.
 
     Raises as `synthesise` does.
     """
     floats = [spec for spec in _specs(model, dims, ranges) if spec.dtype.is_floating_point()]
-    images = frozenset(values.stated_range(spec) for spec in floats if values.is_image(spec))
-    return images, frozenset(spec.input.name for spec in floats if values.is_free(spec))
+    images = {spec.input.name: values.stated_range(spec) for spec in floats if values.is_image(spec)}
+    free = frozenset(spec.input.name for spec in floats if values.is_free(spec))
+    return frozenset(images.values()), free, frozenset(name for name in images if images[name] is None)
 
 
 def open_sizes(model: ir.Model, dims: Mapping[str, int]) -> dict[str, int]:
     """Return the size that `synthesise` chooses for each open dimension, by its name in `dims`."""
     inlining.inline(model)
     return Sizing(_required_inputs(model), dims, Consumers(model.graph)).open_sizes()
+
+
+def lengthened(model: ir.Model, dims: Mapping[str, int], factor: int) -> dict[str, int] | None:
+    """Return `dims` with the open lengths (`Sizing.lengths`) this many times as long; None if there are none,
+    or if a sample or a run on it would be large.
+
+    Raises as `synthesise` does.
+    """
+    inlining.inline(model)
+    inputs = _required_inputs(model)
+    lengths = Sizing(inputs, dims, Consumers(model.graph)).lengths()
+    longer = {**dims, **{name: factor * size for name, size in lengths.items()}}
+    sizing = Sizing(inputs, longer, Consumers(model.graph))
+    if not lengths or any(math.prod(sizing.shape(one)) > _MOST_ELEMENTS for one in inputs):
+        return None
+    count = flop_count.count(model, element_types.infer(model), sizing.open_sizes())
+    elements = sum(math.prod(shape) for shape in count.shapes.known.values())
+    is_small = count.total <= _MOST_FLOPS and elements <= _MOST_VALUES and not count.unknown_trip_counts
+    return longer if is_small else None
+
+
+_MOST_ELEMENTS, _MOST_FLOPS, _MOST_VALUES = 1 << 22, 20e9, 1 << 29
+"""The largest run on long inputs: elements of an input, FLOPs, and elements of all values together, from
+which two runs on two cores take about a second and a half (ALiBi at 2,048 tokens: 3.6e8).
+"""
 
 
 def _specs(model: ir.Model, dims: Mapping[str, int], ranges: Ranges, model_path: str = "") -> list[InputSpec]:

@@ -5,6 +5,7 @@ applicable rule decides.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,9 @@ from amp_rewrite.bounds import given
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.running.inputs.declared_inputs import Input, Structure
-from amp_rewrite.running.inputs.sizes import CHANNELS, Consumers, NodeInput, Shape, name_words
+from amp_rewrite.running.inputs.masks import kept
+from amp_rewrite.running.inputs.sizes import AUDIO, CHANNELS, Consumers, NodeInput, Shape, name_words
+from amp_rewrite.running.inputs.voice import voice
 
 Array = NDArray[Any]
 
@@ -119,7 +122,11 @@ Rule = Callable[[InputSpec], Array | None]
 def rules(dtype: ir.DataType) -> tuple[Rule, ...]:
     """Return the rules for an element type, the last of which always applies; empty for other types."""
     if dtype == ir.DataType.BOOL:
-        return (lambda spec: spec.full(not spec.chooses or spec.sample % BRANCHES == 0),)
+        return (
+            lambda spec: spec.full(
+                spec.sample % BRANCHES == 0 if spec.chooses else kept(spec.input.value, spec.consumers)
+            ),
+        )
     if dtype == ir.DataType.STRING:
         return (lambda spec: np.full(spec.shape, "hello world"),)
     if dtype.is_integer():
@@ -173,10 +180,10 @@ def _position(spec: InputSpec) -> Array | None:
 
 
 def _by_name(spec: InputSpec) -> Array | None:
-    """Return 0 for token types and the past, and 1 for a mask."""
+    """Return 0 for token types and the past, and what keeps everything for a mask."""
     if spec.words >= {"token", "type"} or "segment" in spec.words or _is_past(spec.input.name, spec.shape):
         return spec.full(0)
-    return spec.full(1) if "mask" in spec.words else None
+    return spec.full(kept(spec.input.value, spec.consumers)) if "mask" in spec.words else None
 
 
 def _index(spec: InputSpec) -> Array | None:
@@ -191,16 +198,18 @@ def _bound(spec: InputSpec) -> int | None:
 
 
 def _entries(spec: InputSpec, use: NodeInput) -> int | None:
-    """Return the number of entries that this use indexes; an index tuple must be valid in every axis."""
+    """Return the number of entries that this use indexes, 1 if it is unknown; an index tuple must be valid in
+    every axis.
+    """
     if use.key == ("OneHot", 0):
         return _stored_number(use.input_at(1))
     if use.key not in _TABLES:
         return None
     shape = spec.shape_of(use.input_at(_TABLES[use.key]))
     if use.operator in ("GatherND", "ScatterND"):
-        return min(shape, default=None)
+        return min(shape, default=1)
     axis = use.attribute("axis", use.attribute("gather_axis"))
-    return shape[axis] if -len(shape) <= axis < len(shape) else None
+    return shape[axis] if -len(shape) <= axis < len(shape) else 1
 
 
 _TABLES: dict[tuple[str, int], int] = {
@@ -235,9 +244,9 @@ def _compared(spec: InputSpec) -> Array | None:
 
 
 def _by_use(spec: InputSpec) -> Array | None:
-    """Return 1 for masks of several axes, and small trip counts for loops."""
+    """Return what keeps everything for masks of several axes, and small trip counts for loops."""
     if spec.reaches(_MASKED) and len(spec.shape) > 1:
-        return spec.full(1)
+        return spec.full(kept(spec.input.value, spec.consumers))
     return spec.full(TRIP_COUNT) if spec.is_single and spec.reaches(_COUNTS) else None
 
 
@@ -339,14 +348,16 @@ _SCALES = _node_inputs("Resize", 2) | _node_inputs("Upsample", 1)
 
 
 def _mask(spec: InputSpec) -> Array | None:
-    """Return 0 for the past and for an additive softmax mask, 1 for a multiplicative mask."""
+    """Return 0 for the past and for an additive softmax mask, and what keeps everything for other masks."""
     if _is_past(spec.input.name, spec.shape) or spec.reaches(_ADDED_MASKS):
         return spec.full(0)
     if "mask" not in spec.words:
         return None
     sums = (use.node.outputs[0] for use in spec.uses if use.operator == "Add")
     behind = (use for total in sums for use in spec.consumers.of(total))
-    return spec.full(0 if any(use.operator == "Softmax" for use in behind) else 1)
+    return spec.full(
+        0 if any(use.operator == "Softmax" for use in behind) else kept(spec.input.value, spec.consumers)
+    )
 
 
 def _scales(spec: InputSpec) -> Array | None:
@@ -410,12 +421,31 @@ def _image(spec: InputSpec) -> Array | None:
     return spec.uniform(0.0, (stated_range(spec) or spec.default_images).most)
 
 
+def _audio(spec: InputSpec) -> Array | None:
+    """Return a voice for a waveform: by its name or size, or read by an STFT or a filter of one channel."""
+    sizes = sorted(spec.shape)
+    if not sizes or len(sizes) > _AUDIO_RANK or math.prod(sizes[:-1]) > _MOST_WAVES or sizes[-1] < _SHORTEST:
+        return None
+    filters = (use.stored_shape(1) for use in spec.uses if use.key == ("Conv", 0))
+    is_read = any(len(shape) == _AUDIO_RANK and shape[1] == 1 for shape in filters)
+    is_long = len(sizes) == _AUDIO_RANK and sizes[-1] >= _LONG
+    is_wave = is_read or is_long or spec.words & _WAVES or spec.reaches(_node_inputs("STFT", 0))
+    return voice(spec.shape, spec.random) if is_wave else None
+
+
+_AUDIO_RANK, _MOST_WAVES, _SHORTEST, _LONG = 3, 8, 256, 4096
+"""[batch, channel, sample]: a few recordings of at least 16 ms; from a quarter of a second on nothing else is
+as long in one channel.
+"""
+_WAVES = AUDIO | {"pcm", "speech", "wav"}
+
 _FLOATS: tuple[Rule, ...] = (
     _mask,
     _scales,
     _in_domain,
     _declared,
     _image,
+    _audio,
     lambda spec: spec.random.standard_normal(spec.shape),
 )
 
@@ -427,13 +457,14 @@ def is_image(spec: InputSpec) -> bool:
 
 
 def is_free(spec: InputSpec) -> bool:
-    """Return whether a float tensor of several elements has unknown magnitude: no rule applies, so that it is
-    normally distributed; its name suggests no normalised data; and it is no recurrent state.
+    """Return whether a float tensor of several elements has unknown magnitude: audio, or one that no rule
+    applies to, so that it is normally distributed; its name suggests no normalised data; and it is no
+    recurrent state.
     """
     is_array = spec.dtype.is_floating_point() and spec.input.structure is Structure.TENSOR
     if not is_array or spec.is_single or spec.words & _NORMALISED or spec.reaches(_STATES):
         return False
-    return all(rule(spec) is None for rule in _FLOATS[:-1])
+    return all(rule(spec) is None for rule in _FLOATS[: _FLOATS.index(_audio)])
 
 
 _NORMALISED = frozenset(("pixel", "latent", "latents", "noise"))

@@ -1,0 +1,296 @@
+"""Selections that the result makes otherwise: those of the original are imposed on it.
+
+Half makes close scores equal. Behind a TopK rows then change places, an ArgMax takes another class, and
+NonMaxSuppression another box, so that all that follows differs by far more than any value before. With the
+original's selections in place of its own, the result is compared row by row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.running import metrics
+from amp_rewrite.running.comparison import Runs
+from amp_rewrite.running.instrumented_model import InstrumentedModel, Models
+from amp_rewrite.running.sequences import Steps
+from amp_rewrite.running.sessions import Feeds
+from amp_rewrite.running.tolerances import Tolerances
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A node that selects otherwise in the rewritten model, in `places` of `of`.
+
+    `gap` is the largest difference of the scores between which it does, and `ratio` the largest one relative
+    to the scores. An unnamed node goes by the name of its first output.
+    """
+
+    node: str
+    operator: str
+    places: int
+    of: int
+    gap: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Imposed:
+    """The outputs of both models with the selections of the original, and the nodes of the rewritten one that
+    would select otherwise, in order.
+    """
+
+    runs: Runs
+    choices: tuple[Choice, ...]
+
+
+def impose(before: InstrumentedModel, after: InstrumentedModel, feeds: Feeds) -> Imposed | None:
+    """Run both models, the second with the selections of the first in its main graph; both graphs are edited.
+
+    Returns None if the second makes the same selections, has none, or does not run that way, and for a
+    sequence.
+    """
+    pairs = _pairs(before.nodes, after.nodes)
+    if not pairs or isinstance(feeds, Steps):
+        return None
+    outputs = [output.name for output in before.graph.output]
+    chosen = [_chosen(node) for node, _ in pairs]
+    try:
+        expected = before.outputs({*outputs, *chosen, *_read((node for node, _ in pairs), feeds)}, feeds)
+        taken = {**feeds, **{name: expected[name] for name in chosen}}
+        for _, node in pairs:
+            _take_as_input(after.graph, node, taken[_chosen(node)])
+        own = [_chosen(node) for _, node in pairs]
+        actual = after.outputs({*outputs, *own, *_read((node for _, node in pairs), taken)}, taken)
+    except AmpRewriteError:
+        return None
+    choices: list[Choice] = []
+    for (node, other), name in zip(pairs, own, strict=True):
+        reads, others = _reads(node, {**feeds, **expected}), _reads(other, {**taken, **actual})
+        choices += _choices(_Selection(node, reads, others, taken[_chosen(node)], actual[name]))
+    runs = Runs(feeds, *({name: values[name] for name in outputs} for values in (expected, actual)))
+    return Imposed(runs, tuple(choices)) if choices else None
+
+
+class Selections:
+    """The models of a comparison, to impose the selections of the original where they explain a failure."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._vain = 0
+
+    def imposed(self, feeds: Feeds, bounds: Tolerances) -> Imposed | None:
+        """Return the runs on a sample with the selections of the original, if those of the result differ from
+        them between close scores only; None after MOST_VAIN samples without that.
+
+        Close is twice the tolerance, as each of two scores may be off by it.
+        """
+        if self._vain >= MOST_VAIN:
+            return None
+        found = impose(*self._models.instrumented(), feeds)
+        limit = (Tolerances() if bounds.error is None else bounds).error or 0.0
+        if found is None or not all(choice.ratio <= 2 * limit for choice in found.choices):
+            self._vain += 1
+            return None
+        return found
+
+
+MOST_VAIN = 2
+"""The samples that fail for another reason after which nothing is imposed any more: each takes two runs."""
+
+
+def worst(choices: Iterable[Choice]) -> tuple[Choice, ...]:
+    """Return the choices of each node in the sample with the largest difference of scores."""
+    nodes: dict[str, Choice] = {}
+    for choice in choices:
+        nodes[choice.node] = max(choice, nodes.get(choice.node, choice), key=lambda each: each.gap)
+    return tuple(nodes.values())
+
+
+# The nodes that select, in both models.
+
+_CHOSEN = {"ArgMax": 0, "ArgMin": 0, "NonMaxSuppression": 0, "TopK": 1}
+"""The output of each operator that says what it selects."""
+
+_COMPARISONS = frozenset("Greater GreaterOrEqual Less LessOrEqual".split())
+_BY_MASK = {"NonZero": 0, "Compress": 1}
+"""Operators that select by a mask, and the input that it is."""
+_OF_MASKS = frozenset("And Cast Flatten Identity Not Or Reshape Squeeze Transpose Unsqueeze Xor".split())
+
+
+def _pairs(
+    before: Sequence[onnx.NodeProto], after: Sequence[onnx.NodeProto]
+) -> list[tuple[onnx.NodeProto, onnx.NodeProto]]:
+    """Return the nodes that select, with those of the same output and attributes in the rewritten model."""
+    theirs = {_chosen(node): node for node in _selecting(after)}
+    pairs = ((node, theirs.get(_chosen(node))) for node in _selecting(before))
+    return [
+        (node, other)
+        for node, other in pairs
+        if other is not None and _attributes(node) == _attributes(other)
+    ]
+
+
+def _selecting(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    masks = set(_masks(nodes))
+    for node in nodes:
+        at = _CHOSEN.get(node.op_type, math.inf) if not node.domain else math.inf
+        if (at < len(node.output) and _chosen(node)) or not masks.isdisjoint(node.output):
+            yield node
+
+
+def _masks(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    """Yield the outputs of the comparisons by which rows are selected."""
+    producers = {name: node for node in nodes for name in node.output}
+    names = [node.input[_BY_MASK[node.op_type]] for node in producers.values() if node.op_type in _BY_MASK]
+    while names:
+        node = producers.pop(name := names.pop(), None)
+        if node is not None and node.op_type in _COMPARISONS:
+            yield name
+        elif node is not None and node.op_type in _OF_MASKS:
+            names += node.input
+
+
+def _chosen(node: onnx.NodeProto) -> str:
+    return node.output[_CHOSEN.get(node.op_type, 0)]
+
+
+def _attributes(node: onnx.NodeProto) -> tuple[str, dict[str, Any]]:
+    return node.op_type, {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+
+
+def _take_as_input(graph: onnx.GraphProto, node: onnx.NodeProto, value: Array) -> None:
+    """Make the selection of a node an input of the graph; its own one gets another name."""
+    name = _chosen(node)
+    taken = helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), None)
+    graph.input.append(taken)
+    if node.op_type == "TopK" and node.output[0]:
+        axis = _attributes(node)[1].get("axis", -1)
+        values = helper.make_node("GatherElements", [node.input[0], name], [node.output[0]], axis=axis)
+        graph.node.insert(list(graph.node).index(node) + 1, values)
+    for at, output in enumerate(node.output):
+        if output:
+            node.output[at] = f"{output}__own"
+
+
+# What they read, and how close that is where they select otherwise.
+
+
+def _read(nodes: Iterable[onnx.NodeProto], feeds: Mapping[str, Any]) -> set[str]:
+    """Return the values that nodes read, but for the inputs of the model."""
+    return {name for node in nodes for name in node.input if name and name not in feeds}
+
+
+def _reads(node: onnx.NodeProto, values: Mapping[str, Any]) -> list[Array]:
+    return [np.asarray(values[name], np.float64) for name in node.input if name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """A node, what it reads in each model, its selection in the original, and in the other one."""
+
+    node: onnx.NodeProto
+    reads: list[Array]
+    others: list[Array]
+    given: Array
+    own: Array
+
+    @property
+    def differs(self) -> NDArray[np.bool_]:
+        """Where the two are different; for numbers of boxes that differ, the boxes of one only."""
+        if self.node.op_type != "NonMaxSuppression":
+            return self.given != self.own
+        if self.given.shape == self.own.shape:
+            return (self.given != self.own).any(axis=1)
+        return np.unique(np.concatenate([self.given, self.own]), axis=0, return_counts=True)[1] == 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Close:
+    """Numbers that are to be close, and the scale of their difference, if they are smaller."""
+
+    these: Array
+    those: Array
+    scale: float
+
+    @property
+    def gaps(self) -> Array:
+        """The differences."""
+        with np.errstate(invalid="ignore"):
+            return np.where(self.these == self.those, 0.0, np.abs(self.these - self.those))
+
+    @property
+    def ratio(self) -> float:
+        """The largest difference, relative to the numbers."""
+        scales = np.maximum(np.maximum(np.abs(self.these), np.abs(self.those)), self.scale)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return float(np.where(self.gaps == 0, 0.0, self.gaps / scales).max(initial=0.0))
+
+
+def _choices(found: _Selection) -> Iterator[Choice]:
+    """Yield what a node selects otherwise, if it does."""
+    differs, node = found.differs, found.node
+    if not differs.any():
+        return
+    close = _CLOSE.get(node.op_type, _thresholds)(found)
+    yield Choice(
+        node=node.name or node.output[0],
+        operator=node.op_type,
+        places=int(np.count_nonzero(differs)),
+        of=differs.size,
+        gap=float(close[0].gaps.max(initial=0.0)),
+        ratio=max(each.ratio for each in close),
+    )
+
+
+def _ranked(found: _Selection) -> list[_Close]:
+    """Return the scores of what either model selects along an axis, in the original and in the other one."""
+    attributes = _attributes(found.node)[1]
+    axis = attributes.get("axis", -1 if found.node.op_type == "TopK" else 0)
+    given, own = found.given, found.own
+    if found.node.op_type != "TopK" and not attributes.get("keepdims", 1):
+        given, own = np.expand_dims(given, axis), np.expand_dims(own, axis)
+    close: list[_Close] = []
+    for scores in (found.reads[0], found.others[0]):
+        these, those = (np.take_along_axis(scores, indices, axis) for indices in (given, own))
+        scale = metrics.rms(these[np.isfinite(these)])
+        close.append(_Close(these[given != own], those[given != own], scale))
+    return close
+
+
+def _thresholds(found: _Selection) -> list[_Close]:
+    """Return the numbers that are compared, in both models."""
+    close: list[_Close] = []
+    for reads in (found.reads, found.others):
+        these, those = np.broadcast_arrays(*reads)
+        typical = np.median(np.abs(these - those))
+        close.append(_Close(these[found.differs], those[found.differs], float(typical)))
+    return close
+
+
+def _boxes(found: _Selection) -> list[_Close]:
+    """Return scores and boxes of what either model selects, in both, and the limits."""
+    batch, kind, box = np.unique(np.concatenate([found.given, found.own]), axis=0).T
+    both = zip(found.reads, found.others, strict=True)
+    (boxes, other_boxes), (scores, other_scores), *limits = both
+    pairs = [(scores[batch, kind, box], other_scores[batch, kind, box])]
+    pairs += [(boxes[batch, box], other_boxes[batch, box]), *limits]
+    return [_Close(these, those, metrics.rms(these)) for these, those in pairs]
+
+
+_CLOSE: Mapping[str, Callable[[_Selection], list[_Close]]] = {
+    "ArgMax": _ranked,
+    "ArgMin": _ranked,
+    "NonMaxSuppression": _boxes,
+    "TopK": _ranked,
+}

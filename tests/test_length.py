@@ -1,0 +1,106 @@
+"""Open sizes that are long: a copy of synthetic inputs that is run beside them, and sums that overflow."""
+
+import numpy as np
+import onnx
+import pytest
+
+from amp_rewrite import Options, analyze, rewrite
+from amp_rewrite.model import loading
+from amp_rewrite.running.inputs import synthetic
+from tests import text
+from tests.commands import run
+
+pytest.importorskip("onnxruntime")
+from amp_rewrite import verify
+
+SMALL = 0.05 * np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+
+
+def attention(slope, more=""):
+    """Attention with a bias of this slope on the positions of the keys, as in ALiBi."""
+    return text.model(
+        f"""g (float[t,8] latents) => (float[t,8] y)
+            <float[8,8] w, float[512,8] table, float slope = {{{slope}}}> {{
+        k = MatMul (latents, w) p = Transpose <perm = [1, 0]> (k) s = MatMul (latents, p)
+        n = Shape <start = 0, end = 1> (latents) m = Squeeze (n)
+        zero = Constant <value = int64 {{0}}> () one = Constant <value = int64 {{1}}> ()
+        r = Range (zero, m, one) c = Cast <to = 1> (r) b = Mul (c, slope) a = Add (s, b)
+        q = Softmax <axis = -1> (a) {more or "y = MatMul (q, latents)"} }}""",
+        {"w": SMALL},
+    )
+
+
+LIMITED = "z = MatMul (q, latents) v = Gather (table, r) y = Add (z, v)"
+"""With a table of 512 positions."""
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        (attention(1e-5), []),
+        (attention(0.05), ["as long as t = 2,048"]),
+        (attention(0.02), ["as long as t = 4,096, extrapolated"]),
+        (attention(0.5, LIMITED), ["as long as t = 512"]),
+    ],
+    ids=["accurate", "inaccurate", "less and less accurate", "up to a table's length"],
+)
+def test_a_length_on_which_the_result_fails_is_a_warning(tmp_path, model, changes):
+    """The verdict stays good, and the line names the length."""
+    onnx.save(model, tmp_path / "m.onnx")
+    verdict = verify(model, rewrite(model).model)
+    assert (verdict.ok, [each.change for each in verdict.stressed]) == (True, changes)
+    done = run(tmp_path / "m.onnx")
+    assert (done.exit_code, *(change in done.output for change in changes)) == (0, *(True for _ in changes))
+
+
+@pytest.mark.parametrize("how", ["--dim", "--data"])
+def test_a_length_that_is_given_is_the_one_that_counts(tmp_path, how):
+    """The user knows it."""
+    onnx.save(attention(0.05), tmp_path / "m.onnx")
+    np.savez(tmp_path / "in.npz", latents=np.zeros((64, 8), np.float32) + SMALL[0])
+    done = run(tmp_path / "m.onnx", how, {"--dim": "t=64", "--data": tmp_path / "in.npz"}[how])
+    assert "PASS" in done.output
+    assert "as long as" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("inputs", "longer"),
+    [
+        ("int64[batch,seq] ids, float[batch,seq,4] x", {"seq": 512}),
+        ("float[batch,3,h,w] x", None),
+        ("float[?,3,?,?] x", None),
+        ("float[batch,4,frames] x, float[batch,d,4] y", {"frames": 2048, "d": 512}),
+        ("float[a,1024,1024] x", None),
+        ("float[64,1024,1024,n] x", None),
+    ],
+)
+def test_sizes_are_lengths_unless_they_are_batches_channels_or_sides(inputs, longer):
+    """Nor is an input lengthened beyond some millions of elements."""
+    model = text.unchecked(f"g ({inputs}) => (float z) {{ z = Constant <value = float {{1.0}}> () }}")
+    assert synthetic.lengthened(loading.load(model).model, {}, 32) == longer
+
+
+@pytest.mark.parametrize(
+    ("product", "says"),
+    [
+        ("MatMul (r, s)", True),
+        ("MatMul (o, s)", True),
+        ('Einsum <equation = "ts,td->sd"> (s, s)', True),
+        ("MatMul (q, s)", False),
+        ("MatMul (o, latents)", False),
+        ("MatMul (s, w)", False),
+    ],
+    ids=["a mask", "bounded values", "an Einsum", "attention weights", "unbounded", "a layer"],
+)
+def test_a_sum_of_bounded_terms_over_an_open_size_is_a_warning(product, says):
+    """It may overflow; attention weights sum to 1, and where the size is given, it is known."""
+    model = text.unchecked(
+        f"""g (int64[1,t] mask, float[t,8] latents) => (float[a,b] y) <float[8,8] w> {{
+        r = Cast <to = 1> (mask) s = Sigmoid (latents) o = Transpose <perm = [1, 0]> (s)
+        q = Softmax <axis = 1> (o) k = {product} y = MatMul (k, w) }}"""
+    )
+    warnings = [each for each in analyze(model).report().warnings if "may overflow float16" in each]
+    assert bool(warnings) == says
+    assert all("adds up t, which is open: from 65,504 on" in each for each in warnings)
+    given = analyze(model, Options(dims={"t": 64})).report().warnings
+    assert not any("may overflow float16" in each for each in given)

@@ -1,0 +1,119 @@
+"""An opset at which more is bfloat16, where some nodes lose their kernels: named, priced, and not taken."""
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+
+from amp_rewrite import Options, rewrite
+from amp_rewrite.preparing.opset_raising import NewerOpset
+from tests import text
+from tests.commands import run
+
+POOLED = """g (float[1,8,64,64] x) => (float[1,8,32,32] y) <float[8,8,3,3] v, float[8,8,3,3] w> {
+  [a] a = Conv <pads = [1, 1, 1, 1]> (x, v) [b] b = Conv <pads = [1, 1, 1, 1]> (a, w)
+  [c] c = Conv <pads = [1, 1, 1, 1]> (b, v) [pool] p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (c)
+  [d] d = Conv <pads = [1, 1, 1, 1]> (p, v) [e] y = Conv <pads = [1, 1, 1, 1]> (d, w)
+}"""
+"""Conv has bfloat16 from opset 22 on, where MaxPool has no kernel on CUDA."""
+SCALED = """g (float[1,8,8,8] x) => (float[1,8,8,8] y) <float[8,8,1,1] v, float[8,8,8,8] w> {
+  s = ImageScaler <scale = 2.0> (x) a = MatMul (s, w) y = MatMul (a, w) }"""
+
+
+def proto(graph, opset=17):
+    """A model of that opset."""
+    return text.unchecked(f'<ir_version: 8, opset_import: ["" : {opset}]> {graph}')
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    """The model in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(proto(POOLED), "m.onnx")
+    return "m.onnx"
+
+
+def bfloat16(graph, at=17, **options):
+    """The report on a rewrite to bfloat16."""
+    return rewrite(proto(graph, at), Options(half="bfloat16", **options)).report
+
+
+def test_the_opset_is_named_and_not_taken():
+    """By data, for the command to say; float16 has all kernels, and a user who decides is told nothing."""
+    assert bfloat16(POOLED).newer_opset == NewerOpset(22, 5, ("MaxPool",))
+    assert rewrite(proto(POOLED)).report.newer_opset is None
+    assert bfloat16(POOLED, keep_opset=True).newer_opset is None
+    assert bfloat16(POOLED, opset=22).newer_opset is None
+    assert bfloat16(SCALED, 9).newer_opset is None  # no runtime has ImageScaler from opset 10 on
+
+
+def test_the_command_ends_with_what_it_gains(path):
+    """As flags to add: with these it does what was said."""
+    told = run(path, "--to", "bf16", "--skip=verify", "--device", "exact,100/0.01,1").output.splitlines()[-1]
+    assert told.startswith("      add --opset 22   # 5 nodes more in bfloat16, predicted "), told
+    assert told.endswith("; onnxruntime-cuda has no kernels for 1 MaxPool")
+    run(path, "--to", "bf16", "--skip=verify", "--opset", "22", "--json", "r.json")
+    assert json.loads(Path("r.json").read_text())["nodes"]["half"] == 5
+
+
+def test_what_is_predicted_to_be_slower_is_not_advised(path):
+    """Two Casts and two copies cost more than three small products save."""
+    assert "--opset" not in run(path, "--to", "bf16", "--skip=verify").output
+
+
+def test_an_opset_that_is_asked_for_is_priced_with_its_copies(path):
+    """And warned of, with the operators that the target has no kernels for."""
+    report = bfloat16(POOLED, opset=22)
+    (warning,) = (each for each in report.warnings if "no kernel" in each)
+    assert "onnxruntime-cuda has no kernel at `Options.opset` 22 for 1 node (MaxPool)" in warning
+    assert (report.prediction.float32.copies, report.prediction.result.copies) == (0, 2)
+    assert bfloat16(POOLED, opset=22, target="any").prediction.result.copies == 0
+    conclusion = run(path, "--to", "bf16", "--opset", "22").output
+    assert "4 Casts and 2 copies cost more time than half saves" in conclusion
+    assert "copies" not in run(path, "--opset", "keep").output
+
+
+AT_22 = "at `Options.opset` 22 it can, but onnxruntime-cuda has no kernels for 1 MaxPool there"
+
+
+@pytest.mark.parametrize(
+    ("opset", "graph", "options", "remedy"),
+    [
+        (
+            11,
+            POOLED,
+            {},
+            "at `Options.opset` 22 it can, but onnxruntime-cuda has no kernels for 1 MaxPool there",
+        ),
+        (9, SCALED, {}, "export it at opset 13 or newer"),
+        (11, POOLED, {"keep_opset": True}, "`Options.opset` sets a newer one"),
+    ],
+)
+def test_what_helps_an_opset_without_bfloat16_is_true(opset, graph, options, remedy):
+    """The flag only where it does not refuse."""
+    (warning,) = (each for each in bfloat16(graph, opset, **options).warnings if "bfloat16 needs" in each)
+    assert warning == f"bfloat16 needs opset 13, and the model has {opset}: nothing can change; {remedy}"
+
+
+def test_a_result_and_a_plan_know_of_later_opsets(path):
+    """They said that a Conv can only be float32."""
+    product = POOLED.replace("=> (float[1,8,32,32] y)", "=> (float[8,8] y)").replace(
+        "(d, w)\n", "(d, w) f = Flatten (z) q = MatMul (f, u) r = MatMul (q, t) y = MatMul (r, t)\n"
+    )
+    product = product.replace("[e] y", "[e] z").replace("w> {", "w, float[8192,64] u, float[64,64] t> {")
+    onnx.save(proto(product), path)
+    made = run(path, "--to", "bf16", "--skip=verify", "--save-plan", "plan", "--keep-full", "d")
+    for subject in ("m_bf16.onnx", "plan"):
+        told = run("explain", subject).output
+        assert "nothing at this opset: the schema has bfloat16 from 22 on" in told, made.output + told
+        assert "it can only be float32" not in told
+
+
+@pytest.mark.parametrize(("half", "opset", "said"), [("bf16", 22, True), ("fp16", 17, False)])
+def test_a_result_that_the_cpu_does_not_open_says_so(path, half, opset, said):
+    """The comparison emulates bfloat16, and so passes where a session would not open."""
+    pytest.importorskip("onnxruntime")
+    told = run(path, "--to", half, "--opset", opset).output
+    line = "      onnxruntime's CPU provider does not open it: Could not find an implementation for Conv(22)"
+    assert (line in told) == said, told
