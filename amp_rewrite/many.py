@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shlex
@@ -12,12 +13,13 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from amp_rewrite import arguments, version
 from amp_rewrite.arguments import PathLike
-from amp_rewrite.errors import ModelError, OutputError, WorkerError
+from amp_rewrite.errors import ModelError, OptionError, WorkerError
 from amp_rewrite.files import staging
 from amp_rewrite.model import external_data
 from amp_rewrite.process import executors
@@ -49,10 +51,14 @@ class Job:
 
 
 def models_in(folder: Path, results: Path | None) -> list[Path]:
-    """Return the .onnx files of a folder, recursively, but not those in a folder of results."""
+    """Return the .onnx files of a folder, recursively, but not those of results, nor unfinished ones."""
     own = results.resolve() if results is not None else None
     models = (path for path in sorted(folder.rglob("*.onnx")) if not path.is_dir())
-    return [path for path in models if own not in path.resolve().parents]
+    return [
+        path
+        for path in models
+        if own not in path.resolve().parents and not path.parent.name.endswith(staging.UNFINISHED)
+    ]
 
 
 def data_beside(model: Path) -> Path | None:
@@ -87,13 +93,15 @@ def _digest(path: Path) -> str:
 class Record:
     """The lines of an earlier run in a file, if there is one, to which those of this run are appended.
 
-    Raises OutputError for a file that is no record.
+    Raises OptionError for a file that is no record, which `force` replaces.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, force: bool = False) -> None:
         self._path = path
-        self._lines = dict(_read(path)) if path is not None else {}
+        self._lines: dict[str, Line] = {}
         if path is not None:
+            with contextlib.suppress(*((OptionError,) if force else ())):
+                self._lines = dict(_read(path))
             staging.write("".join(map(_text, self._lines.values())).encode(), path)
 
     def done(self, job: Job, of: Line) -> Line | None:
@@ -122,14 +130,18 @@ def _read(path: Path) -> Iterator[tuple[str, Line]]:
     for number, text in enumerate(texts, 1):
         try:
             line = json.loads(text)
-            yield line["model"], line
+            yield _KEPT(line)[0], line
         except (ValueError, KeyError, TypeError) as error:
             if number < len(texts) or number == 1:
                 raise _no_record(path) from error
 
 
-def _no_record(path: Path) -> OutputError:
-    return OutputError("is no record of earlier results", where=path, remedy="choose another place")
+_KEPT = itemgetter("model", "result", "exit_code", "sha256", "of")
+
+
+def _no_record(path: Path) -> OptionError:
+    remedy = "choose another place, or replace it with --force"
+    return OptionError("is no record of earlier results", where=path, remedy=remedy)
 
 
 def _text(line: Line) -> str:
@@ -255,7 +267,8 @@ def convert_all(
     left them is not rewritten again. The workers of an `executor` (concurrent.futures) start the processes;
     they must see the same files.
 
-    Raises ModelError without a model, OptionError for invalid arguments, and OutputError.
+    Raises ModelError without a model, OptionError for invalid arguments and for a `results.jsonl` of another
+    kind, but with the flag `--force`, and OutputError.
 
     Examples:
         >>> import tempfile, onnx
@@ -273,7 +286,8 @@ def convert_all(
     words = tuple(shlex.split(flags) if isinstance(flags, str) else arguments.texts("flags", flags))
     found = [each for path in arguments.paths("models", models) for each in places(path, folder)]
     jobs = [Job(model, folder / place, words) for model, place in found]
-    return run_all(jobs, Record(folder / RECORD), executor, lambda _: None)
+    record = Record(folder / RECORD, force="--force" in words)
+    return run_all(jobs, record, executor, lambda _: None)
 
 
 def places(path: Path, results: Path | None) -> Iterator[tuple[Path, Path]]:

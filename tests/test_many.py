@@ -9,7 +9,8 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite import many
-from amp_rewrite.errors import ModelError, OptionError, OutputError
+from amp_rewrite.errors import ModelError, OptionError
+from amp_rewrite.files import staging
 from tests import text
 from tests.commands import failure, run
 from tests.test_executors import dask
@@ -155,10 +156,25 @@ def test_bad_input_is_one_line(models, tmp_path):
         amp_rewrite.convert_all("empty", "half")
     with pytest.raises(OptionError, match="Executor"):
         amp_rewrite.convert_all(models, "half", executor="dask://here:1")
-    (tmp_path / "mine").write_text("mine\n")
-    with pytest.raises(OutputError, match="no record of earlier results"):
+    assert "names no executor" in failure("models", "-o", "half", "--executor", "here")
+    assert not (tmp_path / "half").exists()
+
+
+@pytest.mark.parametrize("content", ["mine\n", '{"model": "mine.onnx"}\n', '["mine"]\n'])
+@pytest.mark.usefixtures("models")
+def test_a_record_replaces_no_file_of_another_kind(tmp_path, content):
+    """But with --force."""
+    (tmp_path / "mine").write_text(content)
+    with pytest.raises(OptionError, match="no record of earlier results"):
         many.Record(tmp_path / "mine")
     assert "no record" in failure("models", "-o", "half", "--json", "mine")
-    assert "names no executor" in failure("models", "-o", "half", "--executor", "here")
-    assert (tmp_path / "mine").read_text() == "mine\n"
-    assert not (tmp_path / "half").exists()
+    assert (tmp_path / "mine").read_text() == content
+    many.Record(tmp_path / "mine", force=True)
+    assert (tmp_path / "mine").read_text() == ""
+
+
+def test_what_a_killed_run_left_is_no_model(models):
+    """Its unfinished results are in a folder that is named so."""
+    found = many.models_in(models, None)
+    write(models / f".one.onnx.{staging.UNFINISHED}" / "one.onnx")
+    assert many.models_in(models, None) == found

@@ -1,6 +1,5 @@
 """The stub CUDA libraries: what they are built from, where they go, and what is said where they cannot be."""
 
-import importlib.util
 import shutil
 import subprocess
 import sys

@@ -92,7 +92,8 @@ class ManyModelsCommand(WritingCommand):
         console = Console(quiet=ctx.params["quiet"])
         with opened(where) as executor:
             path = ctx.params["json_"] or (folder and folder / many.RECORD)
-            lines = many.run_all(jobs, Record(path), executor, partial(_print, console))
+            record = Record(path, force=ctx.params["force"])
+            lines = many.run_all(jobs, record, executor, partial(_print, console))
         _tell(console, lines)
         ctx.exit(max(line["exit_code"] for line in lines))
 

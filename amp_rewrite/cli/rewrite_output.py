@@ -13,7 +13,7 @@ from amp_rewrite.cli import comparison_flags, exit_codes, explanation_sources, n
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.html_page import PageMaker
 from amp_rewrite.cli.progress import tell
-from amp_rewrite.cli.rewrite_job import JobFiles, RewriteJob
+from amp_rewrite.cli.rewrite_job import JobFiles, RewriteJob, attempted
 from amp_rewrite.console import Console
 from amp_rewrite.costs import flop_count
 from amp_rewrite.coverage import counts

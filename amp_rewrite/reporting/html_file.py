@@ -172,6 +172,7 @@ def _plain_error(box_error: BoxError) -> dict[str, Any]:
         "effect": None if error.effect is None else f"{error.effect:.1e}",
         "size": min(error.error, _WORST),
         "non_finite": error.non_finite,
+        "lost": not math.isfinite(error.error),
         "reads": None if error.low is None or error.high is None else f"{error.low:.3g} to {error.high:.3g}",
     }
 

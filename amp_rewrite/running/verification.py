@@ -340,7 +340,7 @@ def verify_trials(
                 if (effective := bounds.of(half)) != bounds and half is not None:
                     how = f"{blank.how}; an error of at most {effective.error:g}, as of {half.name}"
                     bounds, blank = effective, replace(blank, how=how)
-                both = Models(float32, sessions.reference(where), runnable, where, libraries)
+                both = Models(float32, runnable, where, libraries)
                 pair = Pair(
                     before, after, half, bounds, metrics, noise, _is_large(float32), both, Selections(both)
                 )

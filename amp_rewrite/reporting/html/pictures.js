@@ -20,10 +20,9 @@ const Pictures = (() => {
   function errors({ errors: all, boxes }) {
     const last = d3.max(boxes, (box, index) => (box.graph ? 0 : index)) || 1;
     const [x, y] = [d3.scaleLinear([0, last], [LEFT, RIGHT]), d3.scaleLog([1e-8, 10], [HEIGHT, 0]).clamp(true)];
-    const rank = ({ non_finite: lost, size }) => (lost ? Infinity : size);
     const worst = d3.rollup(
       all,
-      (some) => d3.greatest(some, rank),
+      (some) => d3.greatest(some, ({ size }) => size),
       ({ box }) => Math.floor((COLUMNS * box) / last),
     );
     const scale = d3.range(-8, 2, 2).flatMap((power) => {
@@ -32,7 +31,7 @@ const Pictures = (() => {
       return [line, label(LEFT - 8, at + 4, power > -8 ? `1e${power}` : "≤1e-8", "end")];
     });
     const dots = [...worst.values()].map((error) => {
-      const [lost, { operator, name }] = [error.non_finite, boxes[error.box]];
+      const [lost, { operator, name }] = [error.lost, boxes[error.box]];
       const title = svg("title", {}, `${operator} ${name}: ${lost ? "not finite" : error.error}`);
       const at = lost ? 0 : y(Math.max(error.size, 1e-8));
       return svg("circle", { cx: x(error.box), cy: at, r: lost ? 3.5 : 2.2, class: `fill ${lost ? "bad" : "half"}` }, title);
