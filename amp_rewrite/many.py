@@ -20,7 +20,7 @@ from typing import Any
 from amp_rewrite import arguments, version
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import ModelError, OptionError, WorkerError
-from amp_rewrite.files import staging
+from amp_rewrite.files import reading, staging
 from amp_rewrite.model import external_data
 from amp_rewrite.process import executors
 
@@ -122,7 +122,7 @@ class Record:
 def _read(path: Path) -> Iterator[tuple[str, Line]]:
     """Yield the lines of a file by model, but for one that a killed run did not finish."""
     try:
-        texts = path.read_text(encoding="utf-8").splitlines()
+        texts = reading.read(path).decode().splitlines()
     except FileNotFoundError:
         return
     except (OSError, ValueError) as error:

@@ -213,6 +213,7 @@ def test_an_infinite_error_is_still_json():
     error = data_of(html)["errors"][0]
     assert (error["error"], error["non_finite"], error["reads"]) == ("inf", 3, None)
     assert error["size"] > 1
+    assert error["lost"]
 
 
 def test_the_page_says_what_the_model_is(tmp_path):
