@@ -131,6 +131,17 @@ def variadic(nodes: int, operator: str) -> onnx.ModelProto:
     return _model([*made, joined, helper.make_node("MatMul", ["c", "w"], ["y"])])
 
 
+def masks(nodes: int) -> onnx.ModelProto:
+    """A chain of n masks before one softmax, each with a fill of its own."""
+    count = nodes // 2
+    made = [helper.make_node("Constant", [], [f"k{i}"], value_float=-1e9 - 1e6 * i) for i in range(count)]
+    made.append(helper.make_node("MatMul", ["x", "w"], ["v0"]))
+    made += [helper.make_node("Where", [f"f{i}", f"k{i}", f"v{i}"], [f"v{i + 1}"]) for i in range(count)]
+    made.append(helper.make_node("Softmax", [f"v{count}"], ["s"]))
+    made.append(helper.make_node("MatMul", ["s", "w"], ["y"]))
+    return _model(made, flags=[f"f{i}" for i in range(count)])
+
+
 def inputs(nodes: int) -> onnx.ModelProto:
     """A Concat of n inputs of the model, each of which gets a Cast before a product."""
     names = [f"x{i}" for i in range(nodes)]
@@ -263,6 +274,7 @@ FAMILIES: Mapping[str, Callable[[int], onnx.ModelProto]] = {
     "Sum": functools.partial(variadic, operator="Sum"),
     "Max": functools.partial(variadic, operator="Max"),
     "inputs": inputs,
+    "masks": masks,
     "fan-out": fan_out,
     "ladder": ladder,
     "loop states": loop_states,

@@ -37,7 +37,7 @@ def bounds(analysis: Analysis) -> dict[str, Bound]:
 
 def of(model: onnx.ModelProto, **ranges: tuple[float, float]) -> dict[str, Bound]:
     """The bounds of a model whose inputs have these ranges."""
-    return bounds(pipeline.analyze(model, Options(ranges=ranges, fold=False)))
+    return bounds(pipeline.analyze(model, Options(ranges=ranges, fold=False, keep_overridable=True)))
 
 
 def ranges_of(sample: Feeds) -> dict[str, tuple[float, float]]:

@@ -329,7 +329,7 @@ def test_inputs_with_a_default_become_constant(model):
     for ir_version, given, flags, count in (
         (8, "vwc", "", 3),
         (8, "c", "", 1),
-        (8, "vwc", "--keep-overridable", 0),
+        (8, "vwc", "--skip=defaults", 0),
         (3, "vwc", "", 0),
     ):
         shown = "".join(f", {inputs[name]}" for name in given)

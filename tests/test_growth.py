@@ -19,7 +19,7 @@ GROWTH = 1.3
 SMALL = 100
 """The nodes of the smaller model."""
 
-QUICK = ("Sum", "inputs")
+QUICK = ("Sum", "inputs", "masks")
 """The families that are tried by default."""
 
 

@@ -97,7 +97,10 @@ def _found(proto: onnx.ModelProto) -> Expected:
     graph = unit_building.build(whole, shape_inference.types(whole))
     found = ranges.check(graph, constants.find(whole), FLOAT16)
     outputs = [unit.node.outputs[0].name or "" for unit in graph.units]
-    masks = {value.name or "": frozenset(outputs[u] for u in way) for value, way in found.masks.items()}
+    masks = {
+        value.name or "": frozenset(outputs[unit] for unit in found.masks.units([value]))
+        for value in found.masks.clamped
+    }
     return Expected(frozenset(outputs[unit] for unit in found.findings), masks)
 
 

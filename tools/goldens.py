@@ -101,7 +101,8 @@ def compare(old: Path, new: Path, names: list[str], settings: list[str]) -> bool
             print("  " + change.replace("\0", f" ({', '.join(where)}) ").rstrip())
     counts = ", ".join(f"{part} {count}" for part, count in totals.most_common())
     print(f"{same} of {len(names) * len(settings)} results are identical; different: {counts or 'none'}")
-    print("units:", ", ".join(f"{move} {count}" for move, count in moved.items()) or "none changes precision")
+    if moved:
+        print("units:", ", ".join(f"{move} {count}" for move, count in moved.items()))
     return bool(totals)
 
 

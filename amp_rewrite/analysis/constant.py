@@ -51,6 +51,7 @@ class Context:
         self.fits = fits
         self.half = half
         self.leaving = frozenset(graph.root.outputs)
+        self.overflowing = set[int]()
 
     def node(self, unit: int) -> ir.Node:
         """Return the node of a unit."""
@@ -92,14 +93,17 @@ class Context:
 
 
 def overflow(constant: Constant, context: Context) -> Findings:
-    """Return the units that read a constant that overflows, or values that overflow because of it."""
-    readers = [use.unit for use in harmed(constant, context)]
+    """Return the units that read a constant that overflows, or values that overflow because of it, without
+    those that an earlier call with the same context has returned.
+    """
+    readers = {use.unit for use in harmed(constant, context)} - context.overflowing
 
     def edges(unit: int) -> Iterable[int]:
         carries = effective_op(context.node(unit)) in CARRY_HUGE
         return context.graph.successors[unit] if carries else ()
 
-    behind = reach(readers, edges, lambda _: True)
+    behind = reach(readers, edges, lambda unit: unit not in context.overflowing)
+    context.overflowing.update(readers, behind)
     return dict.fromkeys((*readers, *behind), beyond(constant, context))
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Container, Iterable
 
 import onnx_ir as ir
 
 from amp_rewrite.analysis.constant import CARRY_HUGE, Constant, Context, harmed
-from amp_rewrite.analysis.propagation import UnitUse, propagate
+from amp_rewrite.analysis.propagation import Propagation, UnitUse, propagate
 from amp_rewrite.model import constants
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.onnx_facts.operators import (
@@ -27,30 +28,63 @@ _AS_THE_MASK_SAYS = 0
 """Sign after a product with 0 and 1, or 0 and -1: not positive, by the design of the model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mask:
-    """The units on the paths of a mask to a softmax, none where a constant is no mask.
+class Masks:
+    """The masks among constants, each with its uses. `clamped` are those that may be clamped, since all
+    consumers on their paths to a softmax preserve a mask, whatever the other inputs of the model; the units
+    on the paths of `others` need float32.
 
-    It may be clamped only where all consumers on these paths preserve a mask, whatever the other inputs of
-    the model: elsewhere these units need float32.
+    A constant with other uses is no mask, nor is one that is positive in a softmax. All paths are followed
+    together: many masks before one softmax share most of them.
     """
 
-    units: tuple[int, ...] = ()
-    may_be_clamped: bool = False
+    def __init__(self, constants: Iterable[Constant], context: Context) -> None:
+        self._context = context
+        self.clamped: dict[ir.Value, tuple[UnitUse, ...]] = {}
+        self.others: dict[ir.Value, tuple[UnitUse, ...]] = {}
+        starts = {each.value: _starts(each, context) for each in constants}
+        paths = self._follow(itertools.chain(*starts.values()))
+        refused = paths.on_paths_to(use for use in paths.uses if not _masks(use, context)).keys()
+        ending = paths.on_paths_to(use for use in paths.uses if _is_softmax(use, context)).keys()
+        whole = _Whole(context)
+        changing = (use for use in paths.uses if use not in refused and not _keeps_mask(use, context, whole))
+        changed = paths.on_paths_to(changing).keys()
+        for value, uses in starts.items():
+            if refused.isdisjoint(uses) and not ending.isdisjoint(uses):
+                (self.clamped if changed.isdisjoint(uses) else self.others)[value] = uses
+
+    def _follow(self, starts: Iterable[UnitUse], seen: Container[UnitUse] = ()) -> Propagation:
+        context = self._context
+        return propagate(
+            context.graph, starts, lambda use: None if use in seen else _sign_after(use, context)
+        )
+
+    def units(self, values: Iterable[ir.Value] | None = None) -> set[int]:
+        """Return the units on the paths of masks that may be clamped, by default of all."""
+        starts = (self.clamped[value] for value in (self.clamped if values is None else values))
+        return {use.unit for use in self._follow(itertools.chain(*starts)).uses}
+
+    def reaching(self, is_end: Callable[[int], bool]) -> set[ir.Value]:
+        """Return the masks that may be clamped, with such a unit on their paths."""
+        paths = self._follow(itertools.chain(*self.clamped.values()))
+        before = paths.on_paths_to(use for use in paths.uses if is_end(use.unit)).keys()
+        return {value for value, uses in self.clamped.items() if not before.isdisjoint(uses)}
+
+    def new_units(self, value: ir.Value, seen: set[UnitUse]) -> set[int]:
+        """Return the units on the paths of one of the `others` that are not `seen`; then they are."""
+        starts = (use for use in self.others[value] if use not in seen)
+        found = [use for use in self._follow(starts, seen).uses if use not in seen]
+        seen.update(found)
+        return {use.unit for use in found}
 
 
-def find(constant: Constant, context: Context) -> Mask:
-    """Return the paths of a mask; none where the constant has other uses, or is positive in a softmax."""
+def _starts(constant: Constant, context: Context) -> tuple[UnitUse, ...]:
+    """Return the uses of what may be a mask; none of another constant."""
     fit, largest = constant.fit, context.half.largest
-    if constant.value in context.leaving or (fit.low < -largest and fit.high > largest):
-        return Mask()
+    is_both = fit.low < -largest and fit.high > largest
+    if constant.value in context.leaving or is_both or not any(harmed(constant, context)):
+        return ()
     sign = -1 if fit.low < -largest else 1
-    starts = [use._replace(carried=sign) for use in constant.uses] if any(harmed(constant, context)) else ()
-    uses = propagate(context.graph, starts, lambda use: _sign_after(use, context)).uses
-    if not all(_masks(use, context) for use in uses) or not any(_is_softmax(use, context) for use in uses):
-        return Mask()
-    units = tuple(dict.fromkeys(use.unit for use in uses))
-    return Mask(units, all(_keeps_mask(use, context) for use in uses))
+    return tuple(use._replace(carried=sign) for use in constant.uses)
 
 
 def _masks(use: UnitUse, context: Context) -> bool:
@@ -72,7 +106,7 @@ def _carries(use: UnitUse, context: Context) -> bool:
     return operator in _CARRY_MASK and not leaves and (operator, use.port) != ("Div", 1)
 
 
-def _keeps_mask(use: UnitUse, context: Context) -> bool:
+def _keeps_mask(use: UnitUse, context: Context, whole: _Whole) -> bool:
     """Return whether a use gives the same softmax for the clamped mask as for the mask: certificate.masks
     proves no other clamp.
     """
@@ -83,7 +117,7 @@ def _keeps_mask(use: UnitUse, context: Context) -> bool:
     if (port := SOFTMAX_PORTS.get((node.domain, name))) is not None:
         return use.port == port and not any(value.name for value in node.outputs[ATTENTION_RESULTS:])
     if name == "Mul":
-        return _is_scale(inputs[1 - use.port]) or _is_whole(inputs[1 - use.port], context)
+        return _is_scale(inputs[1 - use.port]) or inputs[1 - use.port] in whole
     if name == "Div":
         return use.port == 0 and _is_scale(inputs[1])
     return not node.domain and use.port in MASK_CARRIERS.get(name, ())
@@ -96,34 +130,46 @@ def _is_scale(value: ir.Value | None) -> bool:
     return 1 / LARGEST_MASK_SCALE <= abs(float(constants.numbers(tensor).item())) <= LARGEST_MASK_SCALE
 
 
-def _is_whole(value: ir.Value | None, context: Context) -> bool:
-    """Return whether the elements of a value are integers by their producers: Casts of integers or booleans,
-    and differences and products of these and of stored integers.
+class _Whole:
+    """The values whose elements are integers by their producers: Casts of integers or booleans, and
+    differences and products of these and of stored integers.
     """
-    waiting, reached = [value], {value}
-    while waiting:
-        value = waiting.pop()
-        tensor = constants.stored_as(value)
-        if value is None or value.is_graph_input():
-            return False
-        if tensor is not None:
-            if tensor.size != 1 or not float(constants.numbers(tensor).item()).is_integer():
+
+    def __init__(self, context: Context) -> None:
+        self._types = context.graph.types
+        self._known = set[ir.Value | None]()
+        self._unknown = set[ir.Value | None]()
+
+    def __contains__(self, value: ir.Value | None) -> bool:
+        waiting, reached = [value], {value}
+        while waiting:
+            before = self._operands(waiting.pop())
+            if before is None:
+                self._unknown.add(value)
                 return False
-            continue
-        node = value.producer()
+            waiting += before - reached
+            reached |= before
+        self._known |= reached
+        return True
+
+    def _operands(self, value: ir.Value | None) -> set[ir.Value | None] | None:
+        """Return the values that must be whole if this one is to be; None if it is not."""
+        tensor, node = constants.stored_as(value), None if value is None else value.producer()
+        if value in self._known:
+            return set()
+        if value is None or value.is_graph_input() or value in self._unknown:
+            return None
+        if tensor is not None:
+            is_one = tensor.size == 1 and float(constants.numbers(tensor).item()).is_integer()
+            return set() if is_one else None
         if node is None or node.domain:
-            return False
+            return None
         name, data = node.op_type, node.inputs[0]
-        kind = context.graph.types.get(data) if name == "Cast" and data is not None else None
+        kind = self._types.get(data) if name == "Cast" and data is not None else None
         if kind is not None and (kind.dtype.is_integer() or kind.dtype == ir.DataType.BOOL):
-            continue
+            return set()
         ports = FIRST if name == "Cast" else ALL if name == "Mul" else MASK_CARRIERS.get(name)
-        if ports is None:
-            return False
-        before = {each for port, each in enumerate(node.inputs) if port in ports} - reached
-        reached |= before
-        waiting += before
-    return True
+        return None if ports is None else {each for port, each in enumerate(node.inputs) if port in ports}
 
 
 def _sign_after(use: UnitUse, context: Context) -> float | None:

@@ -103,7 +103,7 @@ def check(graph: UnitGraph, observations: Seen, value_ranges: Ranges, half: Half
     """
     if not observations:
         return {}
-    masking = {unit for units in value_ranges.masks.values() for unit in units}
+    masking = value_ranges.masks.units()
     saturated = {value.name for value in gates.find_saturated(graph)}
     relevant = {name: each for name, each in observations.items() if name not in saturated}
     evidence = ((unit.index, _evidence(unit, relevant, half, unit.index in masking)) for unit in graph.units)

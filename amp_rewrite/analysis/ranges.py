@@ -10,8 +10,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.analysis import absorption, masks, small_constants
+from amp_rewrite.analysis import absorption, small_constants
 from amp_rewrite.analysis.constant import Constant, Context, beyond, overflow
+from amp_rewrite.analysis.masks import Masks
 from amp_rewrite.analysis.propagation import UnitUse, uses_of
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import constants
@@ -34,13 +35,13 @@ _RULES = (
 class Ranges:
     """The fit of each constant into half (`fits`), and the units that must stay float32 (`findings`).
 
-    A mask is a huge negative fill that reaches a softmax: `masks` maps its value to the units on that path.
-    `floors` are bounds of norms that half would make 0, and may be its least number instead.
+    A mask is a huge negative fill that reaches a softmax. `floors` are bounds of norms that half would make
+    0, and may be its least number instead.
     """
 
     fits: dict[ir.Value, Fit]
     findings: dict[int, Evidence]
-    masks: dict[ir.Value, tuple[int, ...]]
+    masks: Masks
     floors: set[ir.Value] = field(default_factory=set[ir.Value])
 
 
@@ -49,19 +50,25 @@ def check(graph: UnitGraph, stored_tensors: Mapping[ir.Value, StoredTensor], hal
     values = [value for value in stored_tensors if graph.uses.get(value)]
     tensors = [stored_tensors[value].tensor for value in values]
     fits = dict(zip(values, constants.fits(tensors, half), strict=True))
-    context, result = Context(graph, dict(fits), half), Ranges(fits, {}, {})
+    context, found = Context(graph, dict(fits), half), list[Constant]()
     for value, tensor in zip(values, tensors, strict=True):
         uses = tuple(UnitUse(unit, site.port) for unit, site in graph.uses[value])
-        _look_at(Constant(value, fits[value], prod(dims(tensor)), uses), context, result)
-    for unit in graph.by_operator.get("ConstantOfShape", ()):
-        node = graph.units[unit].node
-        if not node.domain:
-            value = node.outputs[0]
-            fits[value] = fit = halves.fit(fill_of(node), half)
-            constant = Constant(value, fit, 1, tuple(uses_of(graph, unit)))
-            _look_at(constant, context, result)
-            if fit.overflowing and value not in result.masks:
-                _keep({unit: beyond(constant, context)}, result)
+        found.append(Constant(value, fits[value], prod(dims(tensor)), uses))
+    fills = {
+        context.node(unit).outputs[0]: unit
+        for unit in graph.by_operator.get("ConstantOfShape", ())
+        if not context.node(unit).domain
+    }
+    for value, unit in fills.items():
+        fits[value] = halves.fit(fill_of(context.node(unit)), half)
+        found.append(Constant(value, fits[value], 1, tuple(uses_of(graph, unit))))
+    result = Ranges(fits, {}, Masks((each for each in found if each.fit.overflowing), context))
+    followed = set[UnitUse]()
+    for constant in found:
+        _look_at(constant, context, result, followed)
+        unit = fills.get(constant.value)
+        if unit is not None and constant.fit.overflowing and constant.value not in result.masks.clamped:
+            _keep({unit: beyond(constant, context)}, result)
     return result
 
 
@@ -71,16 +78,13 @@ def fill_of(node: ir.Node) -> NDArray[np.float32]:
     return numbers(attribute.as_tensor()) if attribute is not None else np.zeros(1, np.float32)
 
 
-def _look_at(constant: Constant, context: Context, result: Ranges) -> None:
-    """Add the evidence from a constant."""
-    if constant.fit.overflowing:
-        mask = masks.find(constant, context)
-        if mask.may_be_clamped:
-            result.masks[constant.value] = mask.units
-        elif mask.units:
-            _keep(dict.fromkeys(mask.units, beyond(constant, context)), result)
-        else:
-            _keep(overflow(constant, context), result)
+def _look_at(constant: Constant, context: Context, result: Ranges, followed: set[UnitUse]) -> None:
+    """Add the evidence from a constant; `followed` are uses that others need in float32."""
+    if constant.value in result.masks.others:
+        units = result.masks.new_units(constant.value, followed)
+        _keep(dict.fromkeys(units, beyond(constant, context)), result)
+    elif constant.fit.overflowing and constant.value not in result.masks.clamped:
+        _keep(overflow(constant, context), result)
     if small_constants.is_floor_of_norm(constant, context):
         result.floors.add(constant.value)
         return

@@ -192,7 +192,7 @@ def bound_model(model: ir.Model, facts: Facts, options: Options) -> Proven:
 
 def with_clamped_masks(model: ir.Model, facts: Facts, options: Options, proof: Proven) -> Proven:
     """Return the bounds with those of the model with clamped masks; unchanged without masks."""
-    masks = facts.ranges.masks
+    masks = facts.ranges.masks.clamped
     if not masks:
         return proof
     entering = given.bounds(model, proof.inputs) | dict.fromkeys(masks, symmetric(options.half.fill))

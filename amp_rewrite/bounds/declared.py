@@ -22,7 +22,7 @@ def find(facts: Facts, root: ir.Graph, proven: Proven, half: Half) -> Mapping[in
 
     Results of other operators are bounded from above only, and need not be that large.
     """
-    masking = {unit for units in facts.ranges.masks.values() for unit in units}
+    masking = facts.ranges.masks.units()
     inputs = {value.name: value for value in root.inputs}
     evidence: dict[int, Evidence] = {}
     for each in proven.inputs:

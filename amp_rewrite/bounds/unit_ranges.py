@@ -83,8 +83,8 @@ def find(facts: Facts, units: Iterable[int], proven: Proven, observations: Seen,
 
 class _Judge:
     def __init__(self, facts: Facts, proven: Proven, observations: Seen, half: Half) -> None:
-        self._fits, self._masks = facts.ranges.fits, facts.ranges.masks
-        self._masking = {unit for units in self._masks.values() for unit in units}
+        self._fits, self._masks = facts.ranges.fits, facts.ranges.masks.clamped
+        self._masking = facts.ranges.masks.units()
         self._proven, self._seen, self._half = proven, observations, half
 
     def unit(self, unit: Unit) -> UnitRange:

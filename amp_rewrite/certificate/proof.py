@@ -255,23 +255,39 @@ _INTEGERS = frozenset(
 class Masks(Readers):
     """The consumers of a model's values, followed to the softmaxes that they end in."""
 
+    def __init__(self, model: Numbered) -> None:
+        super().__init__(model)
+        self._known: dict[int, bool | None] = {MISSING: True}
+        self._whole, self._fractional = set[int](), set[int]()
+
     def is_mask(self, number: int) -> bool:
-        """Return whether a value is consumed only as a mask of softmaxes."""
-        waiting, visits, ends = [number], {number}, False
+        """Return whether a value is consumed only as a mask of softmaxes; linear for all values together."""
+        waiting = [number]
         while waiting:
-            value = waiting.pop()
-            if value in self._leaving:
-                return False
-            for node, port in self._readers.get(value, ()):
-                if port == SOFTMAX_PORTS.get(node.operator) and node.count <= ATTENTION_RESULTS:
-                    ends = True
-                elif node.operator[1] not in ("Shape", "Size"):
-                    if node.operator[0] or not self._carries(node, port):
-                        return False
-                    outputs = {*range(node.first, node.first + node.count)} - visits
-                    visits |= outputs
-                    waiting += outputs
-        return ends
+            value = waiting[-1]
+            after = None if value in self._known else self._behind(value)
+            if after is None:
+                self._known.setdefault(value, None)
+                waiting.pop()
+                continue
+            new = [each for each in after if each not in self._known]
+            waiting += new
+            if not new:
+                ends = [self._known[each] for each in after]
+                self._known[value] = None if None in ends else any(ends)
+        return bool(self._known[number])
+
+    def _behind(self, value: int) -> set[int] | None:
+        """Return the values that a mask goes into, MISSING for a softmax; None where it goes elsewhere."""
+        found = set[int]()
+        for node, port in self._readers.get(value, ()) if value not in self._leaving else ():
+            if port == SOFTMAX_PORTS.get(node.operator) and node.count <= ATTENTION_RESULTS:
+                found.add(MISSING)
+            elif node.operator[1] not in ("Shape", "Size"):
+                if node.operator[0] or not self._carries(node, port):
+                    return None
+                found.update(range(node.first, node.first + node.count))
+        return None if value in self._leaving else found
 
     def _carries(self, node: Node, port: int) -> bool:
         name, inputs = node.operator[1], node.inputs
@@ -291,25 +307,33 @@ class Masks(Readers):
 
     def _is_whole(self, number: int) -> bool:
         """Return whether the elements of a value are integers by its producers."""
-        model, waiting, visits = self._model, [number], {number}
+        waiting, visits = [number], {number}
         while waiting:
-            value = waiting.pop()
-            node, name = model.makers[value], ""
-            if model.kinds[value] in _INTEGERS:
-                continue
-            if node is None:
-                array = self._array(value)
-                if array is None or not np.array_equal(array, np.rint(array.astype(np.float32))):
-                    return False
-                continue
-            name = node.operator[1]
-            ports = FIRST if name == "Cast" else ALL if name == "Mul" else MASK_CARRIERS.get(name)
-            if node.operator[0] or ports is None:
+            before = self._operands(waiting.pop())
+            if before is None:
+                self._fractional.add(number)
                 return False
-            before = {each for port, each in enumerate(node.inputs) if port in ports} - visits
+            waiting += before - visits
             visits |= before
-            waiting += before
+        self._whole |= visits
         return True
+
+    def _operands(self, value: int) -> set[int] | None:
+        """Return the values that must be whole if this one is to be; None if it is not."""
+        node = self._model.makers[value]
+        if value in self._whole or self._model.kinds[value] in _INTEGERS:
+            return set()
+        if value in self._fractional:
+            return None
+        if node is None:
+            array = self._array(value)
+            is_whole = array is not None and np.array_equal(array, np.rint(array.astype(np.float32)))
+            return set() if is_whole else None
+        name = node.operator[1]
+        ports = FIRST if name == "Cast" else ALL if name == "Mul" else MASK_CARRIERS.get(name)
+        if node.operator[0] or ports is None:
+            return None
+        return {each for port, each in enumerate(node.inputs) if port in ports}
 
     def _array(self, number: int) -> np.ndarray | None:
         """Return a constant of at most a million elements; None for any other value."""

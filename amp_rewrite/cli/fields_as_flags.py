@@ -32,7 +32,7 @@ FLAGS = {
     "Options.opset": "--opset",
     "Options.keep_functions": "--skip inline",
     "Options.keep_io": "--keep-io",
-    "Options.keep_overridable": "--keep-overridable",
+    "Options.keep_overridable": "--skip defaults",
     "Options.ranges": "--range",
     "Options.rescale": "--skip rescale",
     "Options.storage_only": "--storage-only",

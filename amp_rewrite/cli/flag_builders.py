@@ -339,7 +339,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "What becomes half": (
         *("to", "target", "list_", "allow", "deny", "keep_full", "force_half"),
         *("only", "only_op", "op_type", "storage_only"),
-        *("level", "io", "keep_io", "keep_overridable", "plan", "device", "gate", "opset"),
+        *("level", "io", "keep_io", "plan", "device", "gate", "opset"),
     ),
     "Value ranges": ("range", "observe", "calibrate", "executor"),
     "The train step": ("loss", "seed_value", "state", "gradient", "loss_scale", "implementation"),

@@ -483,10 +483,7 @@ DECLARED: Mapping[str, Declared] = {
         "Store weights in half, each with a Cast to float32, and leave all arithmetic in float32.",
     ),
     "keep_softmax": Declared(arguments.flag),
-    "keep_overridable": _switch(
-        "--keep-overridable",
-        "Keep inputs that have a default, which become constants otherwise: most are weights.",
-    ),
+    "keep_overridable": _step("defaults", "inputs that have a default do not become constants"),
     "certify": _step("certify", "the result is written without the proof of it", in_plan=False),
     "dims": Declared(open_sizes.given),
     "op_types": Declared(operator_lists.declarations, (DeclaredFlag("--op-type", _OP_TYPES, _OP_TYPE),)),

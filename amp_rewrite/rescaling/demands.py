@@ -4,7 +4,6 @@ powers of two, where range alone keeps units in float32.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -103,9 +102,9 @@ def _pinned_nodes(facts: Facts) -> Collection[ir.Node]:
     """Return the nodes of written-out activations and softmaxes, which runtimes fuse as they are, and those
     on the way from a mask to a softmax.
     """
-    units, masked = facts.graph.units, facts.ranges.masks.values()
+    units, masked = facts.graph.units, facts.ranges.masks.units()
     fused = (unit for unit, part in facts.graph.spelled.items() if part.operator in gates.FUSED)
-    return {units[unit].node for unit in (*fused, *itertools.chain(*masked))}
+    return {units[unit].node for unit in (*fused, *masked)}
 
 
 def _magnitudes(units: Iterable[Unit], observed: Seen) -> Magnitudes:

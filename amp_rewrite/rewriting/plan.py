@@ -234,7 +234,7 @@ class _Planner:
         halved = states.half_names(states.borders(graph.root, graph.types), options)
         self._halved = halved if facts.old_opset is None else frozenset[str]()
         self._entering = frozenset(graph.root.inputs)
-        self.masks = {value for value, units in ranges.masks.items() if any(map(painting.is_half, units))}
+        self.masks = ranges.masks.reaching(painting.is_half)
         self._outputs = self._output_uses()
         self._needed = traversal.needed_nodes(graph.nodes)
         self.values: list[ir.Value] = []
