@@ -132,7 +132,7 @@ def test_a_model_that_is_half_already_is_said_to_be():
         0,
         "half.onnx has float16 already, and again.onnx is a copy\n",
     )
-    assert Path("again.onnx").read_bytes() == Path("half.onnx").read_bytes()
+    assert onnx.load("again.onnx").graph == onnx.load("half.onnx").graph
     told = run("half.onnx", "-o", "again.onnx", "--json", "r.json")
     assert "nothing changed" in told.stdout
     assert json.loads(Path("r.json").read_text())["verified"] is False

@@ -50,7 +50,7 @@ def test_the_nodes_are_gone_through_a_bounded_number_of_times(path, monkeypatch)
     assert len(times) <= MOST_TRAVERSALS
 
 
-MOST_TRAVERSALS = 21
+MOST_TRAVERSALS = 23
 
 
 def test_the_report_counts(model):
