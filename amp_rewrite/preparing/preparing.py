@@ -25,7 +25,6 @@ from amp_rewrite.preparing import (
     value_shapes,
 )
 from amp_rewrite.preparing.form_changes import FormChange
-from amp_rewrite.text import plural
 
 # Casts from float32 to float32 are bypassed, and every CastLike of a known type becomes a Cast.
 
@@ -78,20 +77,23 @@ def _write(node: ir.Node, types: Types) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A prepared model with the requested form, the types of its values, the changes made, and warnings."""
+    """A prepared model with the requested form, the types of its values, the changes made, and warnings.
+
+    `constant_inputs` counts the inputs with a default that became constants.
+    """
 
     model: ir.Model
     form: Form
     types: Types
     changes: tuple[FormChange, ...]
     warnings: tuple[str, ...]
+    constant_inputs: int
 
 
 def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepared:
     """Prepare `model` in place, preserving its semantics; `held` maps names of values to evidence."""
     warnings = _settle_functions(model, form)
-    if not form.keep_overridable and model.ir_version >= CONSTANT_INPUTS_BELOW:
-        warnings += _settle_inputs(model)
+    constant_inputs = 0 if form.keep_overridable else _settle_inputs(model)
     changes: list[FormChange] = []
     nodes = traversal.nodes(model.graph).values()
     operators = {node.op_type for inner in nodes for node in inner}
@@ -114,7 +116,7 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     value_shapes.infer_shapes(model, types)
     if "Transpose" in operators and form.target.is_onnxruntime:
         changes += transposed_weights.raise_ranks(model, types)
-    return Prepared(model, form, types, tuple(changes), warnings)
+    return Prepared(model, form, types, tuple(changes), warnings, constant_inputs)
 
 
 def _folded(
@@ -170,15 +172,12 @@ def _settle_functions(model: ir.Model, form: Form) -> tuple[str, ...]:
     return (f"{count} model-local {noun} kept, in float32",) if count else ()
 
 
-def _settle_inputs(model: ir.Model) -> tuple[str, ...]:
-    """Make constants of the inputs that have a default, which are weights in most models; return a warning if
-    there are any. No runtime folds what a caller may override, and it would be cast in every run.
+def _settle_inputs(model: ir.Model) -> int:
+    """Make constants of the inputs that have a default, which are weights in most models; return their
+    number. No runtime folds what a caller may override, and it would be cast in every run.
     """
     inputs = model.graph.inputs
-    others = [value for value in inputs if not value.is_initializer()]
-    count = len(inputs) - len(others)
-    inputs[:] = others
-    return (f"{plural(count, 'input')} with a default {_CONSTANT}",) if count else ()
-
-
-_CONSTANT = "became constant, as weights are; `Options.keep_overridable` keeps such inputs"
+    count = len(inputs)
+    if model.ir_version >= CONSTANT_INPUTS_BELOW:
+        inputs[:] = [value for value in inputs if not value.is_initializer()]
+    return count - len(inputs)
