@@ -85,7 +85,7 @@ class Prepared:
     """A prepared model with the requested form, the types of its values, the changes made, and warnings.
 
     `newer` is the opset that the user could ask for, and `on_cpu` are the nodes without kernels at the one
-    that was asked for.
+    that was asked for. `constant_inputs` counts the inputs with a default that became constants.
     """
 
     model: ir.Model
@@ -93,6 +93,7 @@ class Prepared:
     types: Types
     changes: tuple[FormChange, ...]
     warnings: tuple[str, ...]
+    constant_inputs: int
     newer: NewerOpset | None = None
     on_cpu: frozenset[ir.Node] = frozenset()
 
@@ -100,8 +101,7 @@ class Prepared:
 def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepared:
     """Prepare `model` in place, preserving its semantics; `held` maps names of values to evidence."""
     warnings = _settle_functions(model, form)
-    if not form.keep_overridable and model.ir_version >= CONSTANT_INPUTS_BELOW:
-        warnings += _settle_inputs(model)
+    constant_inputs = 0 if form.keep_overridable else _settle_inputs(model)
     changes: list[FormChange] = []
     nodes = traversal.nodes(model.graph).values()
     operators = {node.op_type for inner in nodes for node in inner}
@@ -127,7 +127,7 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
         changes += transposed_weights.raise_ranks(model, types)
     on_cpu = opset_raising.without_kernels(model, form, changes)
     warnings += _of_lost_kernels(on_cpu, form)
-    return Prepared(model, form, types, tuple(changes), warnings, newer, on_cpu)
+    return Prepared(model, form, types, tuple(changes), warnings, constant_inputs, newer, on_cpu)
 
 
 def _of_lost_kernels(nodes: Collection[ir.Node], form: Form) -> tuple[str, ...]:
@@ -193,15 +193,12 @@ def _settle_functions(model: ir.Model, form: Form) -> tuple[str, ...]:
     return (f"{count} model-local {noun} kept, in float32",) if count else ()
 
 
-def _settle_inputs(model: ir.Model) -> tuple[str, ...]:
-    """Make constants of the inputs that have a default, which are weights in most models; return a warning if
-    there are any. No runtime folds what a caller may override, and it would be cast in every run.
+def _settle_inputs(model: ir.Model) -> int:
+    """Make constants of the inputs that have a default, which are weights in most models; return their
+    number. No runtime folds what a caller may override, and it would be cast in every run.
     """
     inputs = model.graph.inputs
-    others = [value for value in inputs if not value.is_initializer()]
-    count = len(inputs) - len(others)
-    inputs[:] = others
-    return (f"{plural(count, 'input')} with a default {_CONSTANT}",) if count else ()
-
-
-_CONSTANT = "became constant, as weights are; `Options.keep_overridable` keeps such inputs"
+    count = len(inputs)
+    if model.ir_version >= CONSTANT_INPUTS_BELOW:
+        inputs[:] = [value for value in inputs if not value.is_initializer()]
+    return count - len(inputs)
