@@ -6,7 +6,7 @@
 `Observed`, which can be saved and merged, `emulate` builds a float32 model that rounds wherever a model is
 half, `measure_coverage` measures the part of any model that is half, `measure_placement` counts the nodes
 that onnxruntime executes on a provider, and `AmpPass` is the rewrite as a pass of onnx-ir. `restore` widens a
-half model to float32, and `rewrite_zoo` rewrites and compares many models. `Options` and `Pins` configure a
+half model to float32, and `convert_all` rewrites and compares many models. `Options` and `Pins` configure a
 rewrite, `load_lists` loads operator lists (`OpLists`), `Tolerances` and user-defined `Metric`s judge a
 comparison, and `load_plan` reads a saved plan. Errors that a caller can fix are `errors.AmpRewriteError`.
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from amp_rewrite.coverage.counts import Coverage
     from amp_rewrite.coverage.counts import measure as measure_coverage
     from amp_rewrite.explaining.frozen_analysis import Analysis
+    from amp_rewrite.many import convert_all
     from amp_rewrite.onnx_ir_pass import AmpPass
     from amp_rewrite.pipeline import Result, analyze, rewrite
     from amp_rewrite.placement.placement import Placement
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from amp_rewrite.running.verdict import Verdict
     from amp_rewrite.running.verification import verify
     from amp_rewrite.tuning.tune import Tuned, tune
-    from amp_rewrite.zoo.run import rewrite_zoo
 
     __version__: str
 
@@ -61,6 +61,7 @@ __all__ = [
     "Verdict",
     "analyze",
     "certify",
+    "convert_all",
     "emulate",
     "load_lists",
     "load_plan",
@@ -69,7 +70,6 @@ __all__ = [
     "observe",
     "restore",
     "rewrite",
-    "rewrite_zoo",
     "tune",
     "verify",
 ]
@@ -92,6 +92,7 @@ _PLACES = {
     "Verdict": "running.verdict:Verdict",
     "analyze": "pipeline:analyze",
     "certify": "certificate.certifying:certify",
+    "convert_all": "many:convert_all",
     "emulate": "running.emulation:emulate",
     "load_lists": "policy.operator_lists:load",
     "load_plan": "rewriting.plan_files:load",
@@ -100,7 +101,6 @@ _PLACES = {
     "observe": "running.observation:observe",
     "restore": "rewriting.restore:restore",
     "rewrite": "pipeline:rewrite",
-    "rewrite_zoo": "zoo.run:rewrite_zoo",
     "tune": "tuning.tune:tune",
     "verify": "running.verification:verify",
     "__version__": "version:installed",  # called on access

@@ -236,8 +236,7 @@ class EngineError(AmpRewriteError):
 
 
 class MissingPackageError(AmpRewriteError):
-    """An optional package is needed: `package`, which is of the extra `extra` of amp-rewrite; `instead` says
-    where to install it if not here, and what does without.
+    """An optional package is needed: `package`, which is of the extra `extra` of amp-rewrite.
 
     Examples:
         >>> from amp_rewrite.errors import MissingPackageError
@@ -245,10 +244,10 @@ class MissingPackageError(AmpRewriteError):
         'a comparison needs the package onnxruntime; install it with: pip install onnxruntime'
     """
 
-    def __init__(self, package: str, *, extra: str, purpose: str, instead: str = "") -> None:
+    def __init__(self, package: str, *, extra: str, purpose: str) -> None:
         self.package = package
         self.extra = extra
         super().__init__(
             f"{purpose} needs the package {package}",
-            remedy=f"install it {instead}" if instead else f"install it with: pip install {package}",
+            remedy=f"install it with: pip install {package}",
         )

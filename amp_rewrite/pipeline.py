@@ -3,13 +3,14 @@
     load, widen, prepare, analyse, bound, classify, colour, predict    decisions, without edits
     rescale, and again from analyse to predict                         values that leave float16, and then fit
     plan, freeze                                                       decisions, without edits
-    edit, tidy, annotate, write, check                                 edits, as decided
+    edit, annotate, write, check                                       edits, as decided
 
 Each stage is a call into the package that it is named for, and the condition for that call.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -52,7 +53,6 @@ from amp_rewrite.rewriting import (
     plan_files,
     report,
     result_checks,
-    tidy,
     widened_model,
 )
 from amp_rewrite.rewriting import plan as planning
@@ -229,8 +229,9 @@ def rewrite(
             with timed.stage("edit"):
                 analysis.state.is_edited = True
                 casts = editing.apply(analysis.plan, model, graph.nodes, graph.types)
-            with timed.stage("tidy"):
-                removed = tidy.run(graph.root, graph.nodes, graph.types)
+                removed = preparing.bypass_casts(
+                    itertools.chain(*graph.nodes.values()), graph.types, analysis.options.half.dtype
+                )
             with timed.stage("annotate"):
                 warnings = _annotate(analysis, casts)
         proof = result_checks.Proof(source, analysis.options.op_types, timed) if options.certify else None

@@ -30,6 +30,8 @@ from networks import Network
 from peers import Converted
 
 from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.placement import profile
+from amp_rewrite.placement.profile import Profile
 from amp_rewrite.running import latency, metrics, run_arguments, sessions
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.latency import Round, TimedModel, TimingBudget
@@ -161,7 +163,7 @@ def _figures(
     subject: TimedModel, columns: dict[str, Round], network: Network, device: Device
 ) -> dict[str, object]:
     mine = columns[subject.name]
-    profile = latency.profile(subject, device, network.feeds)
+    ran = _profiled(subject, device, network.feeds)
 
     def faster(other: str) -> float | None:
         return latency.speedup(columns[other], mine).median if other in columns else None
@@ -171,9 +173,19 @@ def _figures(
         "faster": faster(FLOAT),
         "faster_tf32": faster(TF32),
         "faster_half": faster(peers.ALL_HALF.name),
-        "casts": profile.casts,
-        "on_cpu": profile.on_cpu if device is Device.CUDA else None,
+        "casts": ran.casts,
+        "on_cpu": ran.on_cpu if device is Device.CUDA else None,
     }
+
+
+def _profiled(subject: TimedModel, device: Device, feeds: sessions.Feeds) -> Profile:
+    """The profile of one run."""
+    options = sessions.session_options(subject.libraries)
+    with tempfile.TemporaryDirectory() as folder:
+        options.enable_profiling, options.profile_file_prefix = True, f"{folder}/profile"
+        session = sessions.create(str(subject.path), options, device, where=subject.path, tf32=subject.tf32)
+        latency.prepare(session, feeds, device, subject.path)()
+        return profile.read(Path(session.end_profiling()))
 
 
 Column = tuple[str, int, Callable[[Row], str]]

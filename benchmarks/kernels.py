@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,9 +19,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from amp_rewrite.errors import MissingPackageError
-from amp_rewrite.placement import opening, stub_libraries
-from amp_rewrite.running.sessions import Device
+_STUBS = Path(__file__).parents[1] / "tools" / "stub_libraries.py"
+"""Runs a command with stub CUDA libraries where an onnxruntime-gpu has no CUDA."""
 
 _CHILD = """
 import json
@@ -39,7 +37,6 @@ print(json.dumps(rows))
 
 _WEBGPU = """
 import json
-import os
 os.environ["ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER"] = "1"
 import onnxruntime
 import onnxruntime_ep_webgpu
@@ -59,8 +56,7 @@ _OPEN = (1 << 31) - 1
 def kernels(*, webgpu: bool = False) -> list[dict[str, object]]:
     """All kernels, sorted, or those for WebGPU; RuntimeError if onnxruntime crashes on listing them."""
     child = subprocess.run(
-        [sys.executable, "-c", _WEBGPU if webgpu else _CHILD],
-        env=_environment(),
+        [sys.executable, _STUBS, sys.executable, "-c", _WEBGPU if webgpu else _CHILD],
         capture_output=True,
         text=True,
         check=False,
@@ -69,15 +65,6 @@ def kernels(*, webgpu: bool = False) -> list[dict[str, object]]:
         raise RuntimeError(f"onnxruntime cannot list its kernels (exit code {child.returncode})")
     rows = json.loads(child.stdout.splitlines()[-1])
     return sorted((_kernel(*row) for row in rows), key=lambda kernel: json.dumps(kernel, sort_keys=True))
-
-
-def _environment() -> dict[str, str]:
-    """That of the child: for an onnxruntime-gpu on a machine without CUDA, with stub CUDA libraries."""
-    try:
-        is_stubbed = opening.needs_stubs(Device.CUDA)
-    except MissingPackageError:
-        return dict(os.environ)
-    return {**os.environ, "LD_LIBRARY_PATH": str(stub_libraries.folder())} if is_stubbed else dict(os.environ)
 
 
 def _kernel(

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import warnings
 from collections import Counter
@@ -26,8 +29,6 @@ from model_folder import models
 from amp_rewrite import Options, rewrite
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.numerics.half import BY_NAME
-from amp_rewrite.placement import opening
-from amp_rewrite.placement.differences import compare_placements
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.placement.placing import Place, placer
 from amp_rewrite.placement.saved_graph import FULL
@@ -35,6 +36,7 @@ from amp_rewrite.policy import kernel_table
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.text import visible
 
+TOOL, USED = Path(__file__).parents[1] / "tools" / "stub_libraries.py", "AMP_REWRITE_CUDA_STUBS"
 NEAR = 1.1
 """How many times the nodes of the model a result may have to be called near it."""
 PACKAGES = ("onnxruntime-gpu", "onnx", "onnx-ir")
@@ -196,9 +198,19 @@ def _line(row: Row, halves: Sequence[str]) -> str:
 def _cells(original: Placement, result: Placement) -> list[str]:
     if result.refused:
         return ["" if original.refused else "**does not load**", "", "", "", ""]
-    worse = ", ".join(map(str, compare_placements(original, result).worse))
+    worse = ", ".join(worsened(original, result))
     nodes, half, full, _, casts, *_ = _numbers(result)
     return [*(f"{number:,}" for number in (nodes, half, full, casts)), worse]
+
+
+def worsened(original: Placement, result: Placement) -> list[str]:
+    """What a result has more of than its original, and no rewrite should raise."""
+    pairs = {
+        "inserted Casts": (original.inserted_casts, result.inserted_casts),
+        "copies": (original.copies, result.copies),
+        "nodes on the CPU": (original.cpu_nodes, result.cpu_nodes),
+    }
+    return [f"{what} {before:,} -> {after:,}" for what, (before, after) in pairs.items() if after > before]
 
 
 def _refused(rows: Sequence[Row]) -> Iterator[str]:
@@ -217,7 +229,9 @@ def _text(text: str) -> str:
 
 
 def main() -> None:
-    """Places every model and prints the page."""
+    """Places every model and prints the page, in a process with stub libraries where CUDA does not work."""
+    if USED not in os.environ:
+        sys.exit(subprocess.run([sys.executable, TOOL, sys.executable, *sys.argv], check=False).returncode)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--markdown", type=Path)
@@ -227,7 +241,7 @@ def main() -> None:
     folder, halves = arguments.folder, arguments.to or tuple(BY_NAME)
     with placer(Device.CUDA) as place:
         rows = [placed(model.name, model.path, place, halves) for model in models(folder)]
-    text = markdown(rows, stubs=opening.needs_stubs(Device.CUDA), halves=halves)
+    text = markdown(rows, stubs=bool(os.environ[USED]), halves=halves)
     text = text.replace(f"{folder}", "FOLDER")
     print(text)
     if arguments.markdown:

@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-from amp_rewrite.running.latency import Bench, Footprint, Latency, Profile, Speedup, TimedModel
+from amp_rewrite.running.latency import Bench, Latency, Speedup, TimedModel
 from amp_rewrite.running.sessions import Device
 
 
-def latency(name, p50, *, speed=1.0, tf32=False, on_cpu=0, memory=2_500_000):
+def latency(name, p50, *, speed=1.0, tf32=False):
     """A latency with these figures."""
-    profile = Profile(9, on_cpu, 4, 2, (("Unique", on_cpu),) if on_cpu else ())
     return Latency(
         model=TimedModel(name, Path(name), tf32),
         p50=p50,
@@ -17,7 +16,6 @@ def latency(name, p50, *, speed=1.0, tf32=False, on_cpu=0, memory=2_500_000):
         throughput=1000 / p50,
         speedup=Speedup(speed, speed * 0.9, speed * 1.1),
         size=1200,
-        footprint=Footprint(0.25, memory, profile),
     )
 
 

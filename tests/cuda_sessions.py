@@ -12,21 +12,17 @@ from pathlib import Path
 import onnx
 import pytest
 
-from amp_rewrite.errors import MissingPackageError
-from amp_rewrite.placement import opening, placing, stub_libraries
+from amp_rewrite.placement import placing
 from amp_rewrite.running.sessions import Device
+from tools import stub_libraries
 
 
 def reason():
     """Why CUDA's provider cannot be asked here; nothing where it can be."""
-    try:
-        stub_libraries.installed()
-    except MissingPackageError:
+    if stub_libraries.installed() is None:
         return "onnxruntime-gpu is not installed"
     has_gcc = shutil.which("gcc") is not None and shutil.which("nm") is not None
-    return (
-        "" if has_gcc or not opening.needs_stubs(Device.CUDA) else "there is no GPU, and gcc is not installed"
-    )
+    return "" if has_gcc or not stub_libraries.needed() else "there is no GPU, and gcc is not installed"
 
 
 MARKS = [pytest.mark.cuda, pytest.mark.slow, pytest.mark.skipif(bool(reason()), reason=reason())]
@@ -40,12 +36,32 @@ def marks(test):
 
 
 @contextlib.contextmanager
+def file_placer():
+    """A function that gives the placement of a file on CUDA."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in stub_libraries.environment().items():
+            patched.setenv(name, value)
+        with placing.placer(Device.CUDA) as place:
+            yield place
+
+
+@contextlib.contextmanager
 def cuda_placer():
     """A function that gives the placement of a model on CUDA."""
-    with placing.placer(Device.CUDA) as place, tempfile.TemporaryDirectory() as folder:
+    with file_placer() as place, tempfile.TemporaryDirectory() as folder:
 
         def placed(model):
             onnx.save(model, Path(folder) / "model.onnx")
             return place(Path(folder) / "model.onnx", None)
 
         yield placed
+
+
+def worsened(original, result):
+    """What a result has more of than its original, and no rewrite should raise."""
+    pairs = {
+        "inserted Casts": (original.inserted_casts, result.inserted_casts),
+        "copies": (original.copies, result.copies),
+        "nodes on the CPU": (original.cpu_nodes, result.cpu_nodes),
+    }
+    return [f"{what} {before} -> {after}" for what, (before, after) in pairs.items() if after > before]

@@ -63,7 +63,7 @@ def test_beside_a_rewrite_that_does_less(model, rule, flag):
 
 LINES = """
 --skip verify --samples 2 --seed 3 | --seed and --samples have no effect with
---skip verify --data a.npz         | leave out --data, or --skip verify, or add --observe always or
+--skip verify --data a.npz         | leave out --data, or --skip verify, or add --observe always
 --skip verify --data a.npz --observe never | --data has no effect with --skip verify
 --data a.npz --dim n=4           | --dim has no effect with --data, which supplies the inputs
 verify a b --data c --samples 2  | --samples has no effect with --data

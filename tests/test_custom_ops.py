@@ -84,7 +84,7 @@ def test_nodes_are_blamed(model):
 COMMANDS = {
     "rewrite": "rewrite m.onnx -o half.onnx --data in.npz --require verify --per-node --observe always",
     "calibrate": "m.onnx -o half.onnx --data in.npz --require verify --calibrate in.npz",
-    "latency": "m.onnx -o half.onnx --data in.npz --require verify --show latency --html r.html",
+    "page": "m.onnx -o half.onnx --data in.npz --require verify --html r.html",
     "tuned": "m.onnx -o half.onnx --data in.npz --require verify --tolerance error=1e-7",
     "tune": "tune m.onnx -o half.onnx --data in.npz --max-error 1e-3",
     "verify": "verify m.onnx m.onnx --data in.npz --per-node --json v.json",

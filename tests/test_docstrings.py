@@ -39,7 +39,7 @@ def place(found):
 
 
 PUBLIC = dict(public())
-PROCESSES = ("amp_rewrite.zoo.run.rewrite_zoo", "amp_rewrite.placement.placing.place")
+PROCESSES = ("amp_rewrite.many.convert_all", "amp_rewrite.placement.placing.place")
 """Examples that start processes, and take seconds."""
 
 

@@ -89,7 +89,6 @@ def files_of_a_reader(tmp_path, monkeypatch):
         Path(name).parent.mkdir(exist_ok=True)
         np.savez(name, **demo.feeds())
     onnx.save(demo.train_step(), "step.onnx")
-    Path("zoo.yaml").write_text("models: {one: model.onnx}")
     Path("evaluate.py").write_text("def mean_ap(*outputs):\n    return 0.5\n")
 
 

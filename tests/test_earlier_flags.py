@@ -13,15 +13,13 @@ rewrite --no-verify --no-fold --keep-opset       | --skip verify --skip fold --o
 rewrite --policy mixed_float16 --observed a.json | --to=mixed_float16 --calibrate=a.json
 rewrite --out-dir half --rescale                 | --output=half/ --observe always
 rewrite --infer Exp --clear=Reshape --allow Exp  | --list=infer=Exp --list=clear=Reshape --allow Exp
-rewrite --require-half --keep-fp32 a --latency   | --require half --keep-full=a --show latency
+rewrite --require-half --keep-fp32 a             | --require half --keep-full=a
 explain --all --advice                           | --show all --show advice
-verify --accumulate half                         | --target=onnxruntime-webgpu
 tune --max-error 1e-3 -- --no-fold               | --tolerance=error=1e-3 -- --no-fold
 coverage --min-flops 0.9 --require MatMul=1      | --rules=min-flops=0.9 --rules=require=MatMul=1
 coverage --if-present --markdown a --github      | --rules if-present --report=markdown=a --report github
 train --initial-scale 8 --skip-nonfinite --explain
     | --loss-scale=initial=8 --loss-scale skip-nonfinite --dry-run
-bench --chart a.svg --no-verify                  | --plots=a.svg --no-verify
 """
 
 

@@ -280,11 +280,10 @@ def test_every_command_that_runs_models_prints_text_alone(running, name):
     if name == "other":
         tame(run(running, "-o", folder / f"\x1b[31m{name}\n::error::.onnx", "--per-node", *saved))
         tame(run("explain", folder / "plan.json", "--show=all"))
-        tame(run("bench", running, "--rounds", "1", "--warmup", "0", "--chart", folder / "chart.svg"))
+        tame(run("bench", running, "--rounds", "1", "--warmup", "0"))
         assert json.loads((folder / "report.json").read_text())["verification"]["outputs"][0]["name"] == evil(
             "y"
         )
-        ET.parse(folder / "chart.svg")
         return
     flags = ("--level", "unsafe-force-all", "--tolerance", "relative_l2=1e-9", "--per-node")
     printed = tame(run(running, "-o", forced, *flags))

@@ -105,13 +105,11 @@ def test_errors_survive_the_way_between_processes(error):
     assert vars(copy) == vars(error)
 
 
-@pytest.mark.parametrize(
-    "text", ["threads", "processes:0", "processes:257", "processes:-1", "dask://", "dask://here", "dask:1:2"]
-)
+@pytest.mark.parametrize("text", ["threads", "processes:2", "dask://", "dask://here", "dask:1:2"])
 def test_other_names_are_refused(text):
     """One line that shows how it is written."""
-    with pytest.raises(OptionError, match="processes:4"):
-        executors.named(text)
+    with pytest.raises(OptionError, match="dask://127"), executors.named(text):
+        pass
 
 
 def test_an_executor_is_of_the_right_type():
@@ -125,7 +123,7 @@ def test_nobody_answers(monkeypatch):
     pytest.importorskip("distributed")
     monkeypatch.setattr(executors, "CONNECTING", 0.5)
     with pytest.raises(OptionError, match=r"no Dask scheduler answers at 127\.0\.0\.1:1"):
-        executors.named("dask://127.0.0.1:1").opened().__enter__()
+        executors.named("dask://127.0.0.1:1").__enter__()
 
 
 @pytest.mark.slow
@@ -133,7 +131,7 @@ def test_a_cluster_by_its_address_ends_well():
     """Work is done there, and what was not begun ends with the context."""
     with dask() as executor:
         address = executor._client.scheduler.address.removeprefix("tcp://")
-        with executors.named(f"dask://{address}").opened() as named:
+        with executors.named(f"dask://{address}") as named:
             assert list(executors.results(named, sorted, [([2, 1],), ([4, 3],)])) == [[1, 2], [3, 4]]
             left = [named.submit(time.sleep, 5) for _ in range(9)]
         assert all(future.cancelled() for future in left)
@@ -148,19 +146,21 @@ def test_the_command_line_takes_executors(tmp_path):
     for at in range(10):
         np.savez(samples / f"s{at}.npz", **feeds(seed=at))
     base = [tmp_path / "m.onnx", "-o", tmp_path / "o.onnx", "--calibrate", samples, "-q"]
-    for name, flags in (("one", []), ("two", ["--executor", "processes:2"])):
-        assert run(*base, "--save-observed", tmp_path / f"{name}.json", *flags).exit_code == 0
+    tune = ["tune", tmp_path / "m.onnx", "-o", tmp_path / "t.onnx", "--data", samples / "s0.npz"]
+    with dask() as executor:
+        workers = ["--executor", executor._client.scheduler.address.replace("tcp", "dask")]
+        for name, flags in (("one", []), ("two", workers)):
+            assert run(*base, "--save-observed", tmp_path / f"{name}.json", *flags).exit_code == 0
+        assert run(*tune, *workers).exit_code == 0
     one, two = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one", "two"))
     assert [(k, v["low"], v["high"]) for k, v in one["values"].items()] == [
         (k, v["low"], v["high"]) for k, v in two["values"].items()
     ]
-    tune = ["tune", tmp_path / "m.onnx", "-o", tmp_path / "t.onnx", "--data", samples / "s0.npz"]
-    assert run(*tune, "--executor", "processes:2").exit_code == 0
 
 
 def test_an_executor_needs_work(tmp_path):
     """--executor alone is refused: the comparison runs here."""
     onnx.save(model(CHAIN), tmp_path / "m.onnx")
-    line = failure(tmp_path / "m.onnx", "-o", tmp_path / "o.onnx", "--executor", "processes:2")
+    line = failure(tmp_path / "m.onnx", "-o", tmp_path / "o.onnx", "--executor", "dask://127.0.0.1:1")
     assert "--executor is for --calibrate" in line
     assert not (tmp_path / "o.onnx").exists()

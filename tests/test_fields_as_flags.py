@@ -35,13 +35,11 @@ SUGGESTS = {
     "coverage/counts.py",
 }
 CORE = ("analysis", "colouring", "model", "numerics", "onnx_types", "policy", "rewriting")
-# Runs a compiler, which has flags of its own.
-COMPILES = {"placement/stub_libraries.py"}
 LIBRARY = [
     path
     for path in sorted(PACKAGE.rglob("*.py"))
-    if path.relative_to(PACKAGE).parts[0] not in ("cli", "zoo")  # which runs the command
-    and path.relative_to(PACKAGE).as_posix() not in SUGGESTS | COMPILES
+    if path.relative_to(PACKAGE).parts[0] not in ("cli", "many.py")  # which runs the command
+    and path.relative_to(PACKAGE).as_posix() not in SUGGESTS
 ]
 
 

@@ -91,12 +91,6 @@ def test_a_missing_folder_is_made(model, flag):
     assert not list(place.parent.glob(".amp*"))
 
 
-def test_plots_go_to_a_folder(model):
-    """A file in the place of the folder is said before the work."""
-    assert "name a folder" in failure(model, "--plots", model)
-    assert [path.name for path in model.parent.iterdir()] == ["model.onnx"]
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 @pytest.mark.parametrize("flag", ["-o", "--json"])
 def test_a_device_stays_what_it_is(model, flag):
@@ -119,7 +113,6 @@ WRITERS = [
     ("coverage", "--junit"),
     ("coverage", "--update", "--baseline"),
     ("bench", "--json"),
-    ("bench", "--chart"),
 ]
 
 
@@ -190,11 +183,10 @@ def test_no_other_input_is_written_over(stored, monkeypatch):
         (("-o", "z.onnx", "--json", "z.onnx.00001-of-00002.data"), "the weights of --output both name"),
         (("--save-plan", "model_fp16.onnx.data"), "--save-plan and the weights of the result both name"),
         (("-o", "z.onnx", "--json", "Z.onnx"), "--output and --json both name"),
-        (("--plots", ".", "--json", "ranges.svg"), "--json and --plots FOLDER both name"),
     ],
 )
 def test_what_is_written_differs(model, monkeypatch, flags, words):
-    """Default names, data files and pictures are planned with the rest, before anything is written."""
+    """Default names and data files are planned with the rest, before anything is written."""
     monkeypatch.chdir(model.parent)
     assert words in failure(model, *flags, "--external-data", "always")
     assert [path.name for path in model.parent.iterdir()] == ["model.onnx"]
@@ -231,7 +223,7 @@ FOREIGN = [
     ("explain", "--json", "weights.bin"),
     ("coverage", "--markdown", "other.onnx"),
     ("coverage", "--junit", "weights.bin"),
-    ("bench", "--chart", "other.onnx"),
+    ("bench", "--json", "other.onnx"),
     ("certify", "--json", "other.onnx"),
 ]
 
@@ -284,7 +276,6 @@ def test_no_model_of_somebody_is_replaced(foreign, command):
         "-o": "--output",
         "--markdown": "--report markdown",
         "--junit": "--report junit",
-        "--chart": "--plots",
     }
     by = today.get(flag, flag)
     assert said.endswith(f"; choose another place for {by}, or replace it with --force")

@@ -7,12 +7,10 @@ from collections import Counter
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from amp_rewrite import Options, restore, rewrite
-from amp_rewrite.rewriting import tidy
 from benchmarks.graphs import FAMILIES
 
 GROWTH = 1.3
@@ -93,19 +91,6 @@ def folded(i):
     """A node whose result is stored."""
     tensor = numpy_helper.from_array(np.full((1, 4), i, np.float32), f"s{i}")
     return helper.make_node("Exp", [tensor.name], [f"v{i}"]), tensor
-
-
-def test_tidying_grows_with_the_inputs_of_a_node():
-    """Casts to the half type that a value has already are removed as fast as they are many."""
-
-    def tidied(model):
-        root = ir.from_proto(model).graph
-        kinds = {value: value.type for node in root for value in node.outputs}
-        assert tidy.run(root, {root: list(root)}, kinds) == len(model.graph.node) // 2
-        (concat,) = (node for node in root if node.op_type == "Concat")
-        assert [value.name for value in concat.inputs] == [f"h{i}" for i in range(len(concat.inputs))]
-
-    assert not grown(tidied, half_casts)
 
 
 def half_casts(count):

@@ -12,12 +12,9 @@ from click.testing import CliRunner
 from onnx import helper
 
 from amp_rewrite import demo
-from amp_rewrite.cli import html_and_plots, main
+from amp_rewrite.cli import main
 from amp_rewrite.explaining.sentences import chain
 from amp_rewrite.pipeline import analyze
-from amp_rewrite.running.sessions import Device
-from amp_rewrite.zoo import index_page
-from amp_rewrite.zoo.row import Row, Status
 from benchmarks.graphs import Transformer
 from tests.sampling import every
 from tests.text import DOWNSTREAM, model
@@ -261,9 +258,28 @@ def test_the_overview_has_the_verdict_and_the_numbers(browser, demo_report):
         assert "PASS: verified against the original" in text
         assert "44 in float16, 6 in float32" in text
         assert shown.page.locator("#overview .coverage .row").count() > 5
-        assert shown.page.locator("#overview svg").count() == 3
+        assert shown.page.locator("#overview svg").count() == 2
         for heading in ("Summary", "Coverage", "Verification", "Nodes that add most error"):
             assert heading in text
+
+
+PICTURE = """(title) => [...document.querySelectorAll(`svg[aria-label^="${title}"] > .fill`)]
+  .map((each) => ({ x: each.getBBox().x, tone: each.classList[1], tag: each.tagName }))"""
+
+
+def test_the_pictures_show_errors_and_what_half_cannot_hold(browser, tmp_path):
+    """A dot for each node, from left to right; a bar in red for numbers that are too large or too small."""
+    pytest.importorskip("onnxruntime", reason="it runs the models")
+    stored = np.array([[1.0, 1e5], [1e-9, 2.0]], np.float32)
+    source = "g (float[2,2] x) => (float[2,2] y) <float[2,2] w> { a = MatMul (x, x) y = Add (a, w) }"
+    with Shown(browser, written(model(source, {"w": stored}), tmp_path)) as shown:
+        dots = [each for each in shown.page.evaluate(PICTURE, "Relative error") if each["tag"] == "circle"]
+        assert [each["x"] for each in dots] == sorted(each["x"] for each in dots)
+        bars = shown.page.evaluate(PICTURE, "Magnitudes")
+        tones = [each["tone"] for each in bars if each["tag"] == "rect" and each["tone"] != "light"]
+        assert sorted(tones)[:2] == ["bad", "bad"]
+        assert "half" in tones
+        assert shown.complaints == []
 
 
 def test_a_failure_opens_at_the_node_to_look_at(browser, tmp_path):
@@ -397,24 +413,6 @@ def test_repeated_layers_are_one_box_until_they_are_opened(browser, tmp_path):
         assert shown.complaints == []
 
 
-@pytest.mark.slow
-def test_many_executed_nodes_are_drawn_apart(browser, tmp_path, monkeypatch):
-    """The executed graph of a large model, too, and it is not laid out before it is shown."""
-    pytest.importorskip("onnxruntime", reason="it opens the model")
-    monkeypatch.setattr(html_and_plots, "_DEVICE", Device.CPU)
-    report = written(Transformer(1700).model(), tmp_path, "--dry-run", "--show=placement")
-    with Shown(browser, report) as shown:
-        layouts = "performance.getEntriesByName('layout').length"
-        assert shown.page.evaluate(layouts) == 1
-        shown.page.check("#executed")
-        assert shown.page.evaluate(layouts) == 2
-        shown.page.click("#fold")
-        boxes = shown.page.evaluate("ampReport.scene.items.map(({x, y, w, h}) => [x, y, w, h])")
-        assert len(boxes) > 1000
-        assert overlaps(np.array(boxes)) == 0
-        assert shown.complaints == []
-
-
 SHARED = Path(__file__).parents[2] / "shared" / "models"
 ODD_ONES = """gtcrn_stream_raw onnx_sequence_model4 onnxscript_nested_functions pcb_aoi_opset1
 silero_vad_v6""".split()
@@ -488,91 +486,6 @@ def test_a_rewritten_model_explains_itself(browser, tmp_path):
         shown.find("score_scale")
         assert "tensor cores" in shown.details()  # of the product at the end of its chain
         assert shown.complaints == []
-
-
-@pytest.fixture
-def placed_report(tmp_path, monkeypatch):
-    """The report on the demo with what the CPU provider executes, which has few kernels for half."""
-    pytest.importorskip("onnxruntime", reason="it opens the models")
-    monkeypatch.setattr(html_and_plots, "_DEVICE", Device.CPU)
-    return written(demo.network(), tmp_path, "--skip=verify", "--show=placement")
-
-
-def test_the_executed_graph_is_drawn_beside_the_plan(browser, placed_report):
-    """A switch shows it: drawn apart, in the colours of its precision, with its own search."""
-    with Shown(browser, placed_report) as shown:
-        shown.page.check("#executed")
-        boxes = shown.page.evaluate("ampReport.scene.items.map(({x, y, w, h}) => [x, y, w, h])")
-        assert overlaps(np.array(boxes)) == 0
-        drawn = shown.page.evaluate("ampReport.data.boxes.map(({operator, shade}) => [operator, shade])")
-        assert ["com.microsoft:FusedMatMul", "full"] in drawn
-        shown.fit()
-        assert shown.colour(drawn.index(["com.microsoft:FusedMatMul", "full"])) == shown.palette("full")
-        assert shown.page.is_disabled("#by-error")
-        shown.find("FusedMatMul")
-        assert "Fused from" in shown.details()
-        assert shown.complaints == []
-
-
-@pytest.mark.slow
-def test_planned_and_executed_nodes_lead_to_each_other(browser, placed_report):
-    """A fused node to what it was made of, that back to it; a node that is gone says so."""
-    with Shown(browser, placed_report) as shown:
-        shown.find("score_matmul")
-        shown.page.locator("#details button", has_text="FusedMatMul").click()
-        assert shown.page.is_checked("#executed")
-        assert "FusedMatMul" in shown.page.text_content("#details h2")
-        shown.page.locator("#details button", has_text="score_matmul").click()
-        assert not shown.page.is_checked("#executed")
-        assert shown.page.text_content("#details .title") == "score_matmul"
-        assert shown.complaints == []
-
-
-@pytest.mark.slow
-def test_what_got_worse_is_red_and_can_be_shown(browser, placed_report):
-    """The Casts that onnxruntime inserts; a click on a number shows its nodes in the executed graph."""
-    with Shown(browser, placed_report) as shown:
-        rows = shown.page.locator("#placement tr")
-        row = rows.filter(has_text="inserted Casts")
-        red = shown.page.evaluate("e => getComputedStyle(e).color", row.locator("td").last.element_handle())
-        assert tuple(map(int, red[4:-1].split(","))) == shown.palette("bad")
-        assert shown.page.locator("#placement td.bad").count() == 1
-        row.locator("button").click()
-        shown.page.wait_for_timeout(600)
-        assert shown.page.is_checked("#executed")
-        find = "ampReport.data.boxes.findIndex(({operator}) => operator === 'com.microsoft:FusedMatMul')"
-        assert shown.colour(shown.page.evaluate(find)) != shown.palette("full")  # it fades
-        inserted = "b => b.operator === 'Cast' && !b.executed.origins.length"
-        cast = shown.page.evaluate(f"ampReport.data.boxes.findIndex({inserted})")
-        assert shown.colour(cast) == shown.palette("cast")
-
-
-@pytest.mark.slow
-def test_without_a_placement_there_is_nothing_to_switch(browser, demo_report):
-    """Nor a section about it."""
-    with Shown(browser, demo_report) as shown:
-        assert not shown.page.is_visible("#graphs")
-        assert shown.page.locator("#placement").count() == 0
-
-
-def test_the_page_of_many_models_looks_like_a_report(browser, demo_report, tmp_path):
-    """The same colours and letters, a bar for the share of half, and nothing to load or run."""
-    rows = [Row("good", "good.onnx", Status.CLOSE, half=0.75), Row("far", "far.onnx", Status.FAR, "why")]
-    page, shown = tmp_path / "index.html", browser.new_page(color_scheme="dark")
-    page.write_text(index_page.render(rows, {"PASS": 1, "FAIL": 1}), encoding="utf-8")
-    complaints = []
-    shown.on("console", lambda message: complaints.append(message.text))
-    styles = "e => { const {color, fontFamily} = getComputedStyle(e); return [color, fontFamily]; }"
-    shown.goto(page.as_uri())
-    found = [shown.eval_on_selector(each, styles) for each in ("body", "h1", ".verdict.good")]
-    assert shown.eval_on_selector("td.bad", styles)[0] != shown.eval_on_selector("td.good", styles)[0]
-    whole, half = (each.bounding_box()["width"] for each in shown.query_selector_all(".models rect"))
-    assert half == pytest.approx(0.75 * whole, rel=0.02)
-    assert complaints == []
-    shown.close()
-    with Shown(browser, demo_report, "dark") as report:
-        alike = [report.page.eval_on_selector(each, styles) for each in ("body", "h1", ".verdict.good")]
-    assert found == alike
 
 
 def test_the_graph_can_be_saved_as_svg(browser, demo_report):

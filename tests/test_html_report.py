@@ -18,7 +18,7 @@ from amp_rewrite.explaining.sentences import chain, of_cause
 from amp_rewrite.model import constants
 from amp_rewrite.pipeline import analyze, rewrite
 from amp_rewrite.reporting import (
-    charts,
+    binades,
     drawn_graph,
     html_file,
     html_report,
@@ -26,7 +26,6 @@ from amp_rewrite.reporting import (
     verdict_text,
 )
 from amp_rewrite.reporting.html_report import Evidence, HtmlReport
-from amp_rewrite.reporting.pictures import Dot
 from tests.commands import run
 from tests.text import DOWNSTREAM, RUNS, model
 
@@ -42,7 +41,7 @@ def made(proto, evidence=None):
     drawn = drawn_graph.build(
         analysis.graph.root, analysis.graph.types, found.decisions, planned, found.counted.flops
     )
-    stored = charts.binades_of_stored(constants.find(analysis.loaded.model).values())
+    stored = binades.of_stored(constants.find(analysis.loaded.model).values())
     card = html_report.model_card(analysis.loaded.model, drawn, "")
     half = analysis.plan.half
     decided = html_report.decision_view(drawn, found.decisions, found.causes, stored, half, card)
@@ -110,20 +109,6 @@ def test_what_holds_nodes_back_is_what_explain_says():
 
 
 @needs_runs
-def test_the_worst_output_of_a_node_is_drawn():
-    """Of two errors at one box the larger has its dot, with the name that was compared."""
-    evidence = compared(demo.network())
-    blame = evidence.verdict.blame
-    mild = blame.nodes[0]
-    worse = replace(mild, error=0.5, non_finite=0, node="as compared")
-    two = replace(evidence.verdict, blame=replace(blame, nodes=(worse, replace(mild, error=0.1))))
-    drawn = made(demo.network(), replace(evidence, verdict=two)).pictures["errors"]
-    assert [shape.title for shape in drawn.shapes if isinstance(shape, Dot)] == [
-        f"{mild.operator} as compared: 5.0e-01"
-    ]
-
-
-@needs_runs
 def test_errors_stand_at_the_boxes_that_make_the_values():
     """Every node that was compared has its error; the verdict has the cells of the terminal's table."""
     proto = demo.network()
@@ -138,7 +123,7 @@ def test_errors_stand_at_the_boxes_that_make_the_values():
     ]
     assert data["verification"]["ok"] is True
     assert data["suspect"] is None
-    assert set(shown.pictures) == {"errors", "ranges"}
+    assert [title.split(",")[0] for title in data["histograms"]] == ["stored numbers", "node outputs"]
     for box, pair in zip(data["boxes"], data["magnitudes"], strict=True):
         most = max(
             (evidence.observed[v["name"]].most for v in box["outputs"] if v["name"] in evidence.observed),
@@ -228,6 +213,7 @@ def test_an_infinite_error_is_still_json():
     error = data_of(html)["errors"][0]
     assert (error["error"], error["non_finite"], error["reads"]) == ("inf", 3, None)
     assert error["size"] > 1
+    assert error["lost"]
 
 
 def test_the_page_says_what_the_model_is(tmp_path):

@@ -13,7 +13,7 @@ ORDER = """
     preparing analysis bounds costs colouring rewriting rescaling explaining
     running placement coverage reporting
     pipeline training tuning
-    testing onnx_ir_pass demo options half zoo cli __init__ __main__
+    testing onnx_ir_pass demo options half many cli __init__ __main__
 """.split()
 ASKING = {
     "certificate/folding.py",

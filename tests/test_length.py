@@ -40,7 +40,7 @@ LIMITED = "z = MatMul (q, latents) v = Gather (table, r) y = Add (z, v)"
         (attention(1e-5), []),
         (attention(0.05), ["as long as t = 2,048"]),
         (attention(0.02), ["as long as t = 4,096, extrapolated"]),
-        (attention(0.5, LIMITED), ["as long as t = 512"]),
+        (attention(0.3, LIMITED), ["as long as t = 512"]),
     ],
     ids=["accurate", "inaccurate", "less and less accurate", "up to a table's length"],
 )

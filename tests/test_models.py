@@ -9,6 +9,7 @@ import pytest
 
 from amp_rewrite import certify, pipeline
 from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.model.output_paths import WRITTEN
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.options import IOTypes, Level, Options
@@ -137,12 +138,21 @@ def unproved(case):
 
 
 def test_twice_is_once(case):
-    """A second rewrite changes nothing, not one byte."""
+    """A second rewrite changes nothing but the name of the source."""
     if case.result is None:
         return
     again = case.target.with_suffix(".again.onnx")
     pipeline.rewrite(case.target, Options(check=False), output=again)
-    assert again.read_bytes() == case.target.read_bytes()
+    assert without_source(again) == without_source(case.target)
+
+
+def without_source(path):
+    """The model in a file, without the name of what it was made from."""
+    proto = onnx.load(path, load_external_data=False)
+    entries = [entry for entry in proto.metadata_props if entry.key != WRITTEN]
+    del proto.metadata_props[:]
+    proto.metadata_props.extend(entries)
+    return proto
 
 
 def test_loads_with_the_same_borders(case):

@@ -9,12 +9,9 @@ import onnx
 import pytest
 
 from amp_rewrite import demo, rewrite
-from amp_rewrite.placement import placing
-from amp_rewrite.placement.differences import compare_placements
 from amp_rewrite.placement.placement import CpuReason
-from amp_rewrite.running.sessions import Device
 from tests import text
-from tests.cuda_sessions import MARKS
+from tests.cuda_sessions import MARKS, file_placer, worsened
 
 ROOT = Path(__file__).parents[1]
 MODELS = ROOT.parent / "shared" / "models"
@@ -26,7 +23,7 @@ pytestmark = MARKS
 @pytest.fixture(scope="module")
 def place():
     """Places a model that is given as a path or as a proto, all in one process."""
-    with placing.placer(Device.CUDA) as placed:
+    with file_placer() as placed:
         yield placed
 
 
@@ -63,7 +60,7 @@ def test_the_demo_loads_and_is_half(place, written):
     assert (original.refused, result.refused) == ("", "")
     assert sum(original.half.values()) == 0
     assert sum(result.half.values()) > sum(result.full.values())
-    assert compare_placements(original, result).worse == ()
+    assert worsened(original, result) == []
 
 
 def test_a_run_is_counted(place, written):

@@ -4,10 +4,7 @@ import pytest
 
 from amp_rewrite import rewrite
 from amp_rewrite.options import IOTypes, Level, Options
-from amp_rewrite.placement import placing
-from amp_rewrite.placement.differences import compare_placements
-from amp_rewrite.running.sessions import Device
-from tests.cuda_sessions import MARKS
+from tests.cuda_sessions import MARKS, file_placer, worsened
 from tests.real_models import INDEX, MISSING, MODELS
 
 pytestmark = [
@@ -52,8 +49,8 @@ def complaints(place, model, scratch):
         result = place(scratch / "result.onnx", None)
         if result.refused:
             yield case, f"does not load: {result.refused}"
-        elif worse := compare_placements(original, result).worse:
-            yield case, ", ".join(map(str, worse))
+        elif worse := worsened(original, result):
+            yield case, ", ".join(worse)
 
 
 @pytest.mark.parametrize("share", range(SHARES))
@@ -62,7 +59,7 @@ def test_results_load_and_are_placed_as_well_as_float32(tmp_path, share):
     what is known to be worse may become better.
     """
     found = {}
-    with placing.placer(Device.CUDA) as place:
+    with file_placer() as place:
         for name, model in [(entry["name"], MODELS / entry["file"]) for entry in INDEX][share::SHARES]:
             for case, complaint in complaints(place, model, tmp_path):
                 found[f"{name}, {case}"] = complaint

@@ -330,7 +330,7 @@ def test_the_gate_says_what_it_did(path, tmp_path):
     assert done.exit_code == 0
     line = f"{tmp_path / 'o.onnx'} is a copy, because --gate asks for that where float16 does not pay\n"
     assert f"nothing became float16: {line}" in done.output
-    assert (tmp_path / "o.onnx").read_bytes() == path.read_bytes()
+    assert onnx.load(tmp_path / "o.onnx").graph == onnx.load(path).graph
     assert json.loads((tmp_path / "r.json").read_text())["gated"] is True
 
 

@@ -4,13 +4,12 @@ import pytest
 
 from amp_rewrite import analyze
 from amp_rewrite.colouring.painting import Rule
-from amp_rewrite.placement.differences import compare_placements
 from amp_rewrite.placement.placement import CpuReason
 from amp_rewrite.policy import targets
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.options import Level, Options
 from amp_rewrite.policy.reasons import in_words
-from tests.cuda_sessions import cuda_placer, marks
+from tests.cuda_sessions import cuda_placer, marks, worsened
 from tests.text import agree, in_half, model, rewritten
 
 TRANSPOSED = """g (float[1,4,5,5] x) => (float[A,B,C,D] y) <float[4,4,2,2] w, float[4,4,1,1] v> {{
@@ -123,4 +122,4 @@ def test_cuda_refuses_these_and_no_others(half):
             original, result = place(before), place(rewritten(before, Options(half=half)).model)
             refused = {group.why for group in original.on_cpu} == {CpuReason.REFUSED}
             assert refused == bool(name), source
-            assert (result.refused, compare_placements(original, result).worse) == ("", ()), source
+            assert (result.refused, worsened(original, result)) == ("", []), source

@@ -98,7 +98,7 @@ def test_an_empty_path_is_not_the_current_folder(model, tmp_path):
     assert refusal(Options, lists="").startswith("Options.lists: '' is not an operator list")
 
 
-@pytest.mark.parametrize("flag", ["-o", "--list", "--data", "--plots", "--json", "--keep-full"])
+@pytest.mark.parametrize("flag", ["-o", "--list", "--data", "--html", "--json", "--keep-full"])
 def test_an_empty_argument_is_refused(model, tmp_path, monkeypatch, flag):
     """A variable of the shell that is not set stands for no list, and not for the current folder."""
     monkeypatch.chdir(tmp_path)
@@ -149,15 +149,6 @@ def test_a_way_through_a_folder_that_is_not_there_leads_nowhere(model, tmp_path,
     for flag in ("-o", "--json", "--save-plan", "--html"):
         assert run("m.onnx", flag, spelling).exit_code == 2, flag
     assert (tmp_path / "m.onnx").read_bytes() == before
-
-
-def test_plots_go_to_no_folder_that_is_made_on_the_way_to_the_input(tmp_path, monkeypatch):
-    """--plots makes its folder: the pictures in it are told from the input whatever it is called."""
-    monkeypatch.chdir(tmp_path)
-    onnx.save(text.model(MODEL), "errors.svg")
-    before = (tmp_path / "errors.svg").read_bytes()
-    assert run("errors.svg", "-o", "o.onnx", "--plots", "none/..").exit_code == 2
-    assert (tmp_path / "errors.svg").read_bytes() == before
 
 
 def test_a_sample_is_read_once(model):

@@ -13,11 +13,10 @@ from pathlib import Path
 import onnx
 import pytest
 
-from amp_rewrite import Options, rewrite
+from amp_rewrite import Options, many, rewrite
 from amp_rewrite.errors import OptionError, OutputError
 from amp_rewrite.files import staging
 from amp_rewrite.policy.options import Beside, ExternalData
-from amp_rewrite.zoo import model_entries
 from tests import text
 from tests.model_files import names
 
@@ -253,7 +252,7 @@ def test_what_a_killed_run_leaves_is_one_folder(model, tmp_path, moment):
         rewrite(model, BESIDE, output=out, force=True)
         assert onnx.load(out).graph.initializer
     assert len(names(tmp_path)) == 5
-    assert sorted(model_entries.models_in(tmp_path, None)) == [model, out]
+    assert sorted(many.models_in(tmp_path, None)) == [model, out]
 
 
 def test_a_stage_that_is_in_use_stays(tmp_path):

@@ -282,7 +282,7 @@ def test_only_modules_that_are_there_wait(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (("",), {"plain,verify", "plain,zoo", "plain,own.onnx"}),
+        (("",), {"plain,verify", "plain,own.onnx"}),
         (("ow",), {"plain,own.onnx"}),
         (("none",), {"file,none"}),
         (("own.onnx", "--keep-f"), {"plain,--keep-full"}),

@@ -1,19 +1,16 @@
 """The stub CUDA libraries: what they are built from, where they go, and what is said where they cannot be."""
 
-import importlib.util
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
-import onnx
 import pytest
 
-from amp_rewrite.errors import MissingPackageError, OptionError, OutputError
-from amp_rewrite.placement import opening, stub_libraries
-from amp_rewrite.placement.stub_libraries import Installed
-from tests import text
-from tests.test_cli import failure
+from amp_rewrite.errors import OptionError, OutputError
+from tools import stub_libraries
+from tools.stub_libraries import Installed
 
 has_gcc = shutil.which("gcc") is not None and shutil.which("nm") is not None
 needs_gcc = pytest.mark.skipif(not has_gcc, reason="gcc or nm is not installed")
@@ -111,43 +108,35 @@ def test_a_relative_cache_is_ignored(monkeypatch):
     assert stub_libraries.folder().parent == Path("~/.cache/amp-rewrite/cuda-stub").expanduser()
 
 
-@pytest.fixture
-def model(tmp_path, monkeypatch):
-    """A model on a machine that has onnxruntime-gpu, no CUDA, and an empty cache."""
+def test_a_command_runs_with_them(tmp_path, monkeypatch):
+    """Where they are needed they come first, and its exit code is that of the tool; else nothing changes."""
+    monkeypatch.setattr(stub_libraries, "folder", lambda: tmp_path)
+    monkeypatch.setattr(stub_libraries, "needed", lambda: True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/before")
+    assert stub_libraries.environment()["LD_LIBRARY_PATH"] == f"{tmp_path}:/before"
+    code = "import os, sys; sys.exit(int(os.environ['LD_LIBRARY_PATH'].startswith(sys.argv[1])) + 4)"
+    monkeypatch.setattr(sys, "argv", ["tool", sys.executable, "-c", code, str(tmp_path)])
+    with pytest.raises(SystemExit, match="5"):
+        stub_libraries.main()
+    monkeypatch.setattr(stub_libraries, "needed", lambda: False)
+    assert stub_libraries.environment()["LD_LIBRARY_PATH"] == "/before"
+
+
+def test_without_gcc_there_is_one_line(tmp_path, monkeypatch):
+    """It says what to install."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(stub_libraries, "installed", lambda: Installed("1.99.0", ()))
-    monkeypatch.setattr(opening, "needs_stubs", lambda _: True)
-    path = tmp_path / "model.onnx"
-    onnx.save(text.model("g (float[4] x) => (float[4] y) { y = Relu (x) }"), path)
-    return path
-
-
-def test_without_gcc_there_is_one_line(model, monkeypatch):
-    """Exit code 2, and what to install."""
+    monkeypatch.setattr(stub_libraries, "needed", lambda: True)
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    line = failure("placement", model)
-    assert "placement on CUDA needs gcc" in line
-    assert "install gcc" in line
+    monkeypatch.setattr(sys, "argv", ["tool", "true"])
+    with pytest.raises(SystemExit, match="stub libraries need gcc; install gcc"):
+        stub_libraries.main()
 
 
-def test_without_onnxruntime_gpu_there_is_one_line(model, monkeypatch):
-    """Exit code 2, and what to install."""
-    monkeypatch.undo()
+def test_without_onnxruntime_gpu_none_are_needed(monkeypatch):
+    """The command says what it lacks."""
     monkeypatch.setattr(stub_libraries.importlib.util, "find_spec", lambda _: None)
-    opening.needs_stubs.cache_clear()
-    line = failure("placement", model)
-    assert "pip install onnxruntime-gpu" in line
-    with pytest.raises(MissingPackageError):
-        stub_libraries.installed()
-
-
-def test_in_an_installation_for_the_cpu_nothing_is_installed_beside_it(model, monkeypatch, tmp_path):
-    """The two packages share a folder; the CPU does without."""
-    monkeypatch.undo()
-    (tmp_path / "capi").mkdir()
-    spec = importlib.util.spec_from_file_location("onnxruntime", tmp_path / "__init__.py")
-    monkeypatch.setattr(stub_libraries.importlib.util, "find_spec", lambda _: spec)
-    opening.needs_stubs.cache_clear()
-    line = failure("placement", model)
-    assert "pip install" not in line
-    assert "in an environment without onnxruntime, which it would overwrite, or give --provider cpu" in line
+    stub_libraries.needed.cache_clear()
+    assert stub_libraries.installed() is None
+    assert stub_libraries.needed() is False
+    stub_libraries.needed.cache_clear()

@@ -15,9 +15,6 @@ import amp_rewrite
 from amp_rewrite.errors import FeedError, OptionError
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.options import Options, Pins
-from amp_rewrite.reporting import charts
-from amp_rewrite.reporting.charts import Plan, Search
-from amp_rewrite.reporting.pictures import Dot, Tone
 from amp_rewrite.tuning import effort, search
 from amp_rewrite.tuning import switches as sites
 from amp_rewrite.tuning.search import Group, Parts
@@ -499,35 +496,6 @@ def test_a_tolerance_of_nothing_is_the_target(files, name):
     given = ("--data", files / "in.npz", "--tolerance", f"{name}=0")
     target = "within 0," if name == "error" else "within relative_l2 0,"
     assert target in run(files / "m.onnx", "-o", files / "r.onnx", *given).output
-
-
-def test_the_page_shows_the_search(files):
-    """Which nodes rounding hurts, and the plans that were measured, as plots and on the page."""
-    plots, page = files / "plots", files / "page.html"
-    done = run(
-        "tune", files / "m.onnx", "-o", files / "t.onnx", "--data", files / "in.npz",
-        "--plots", plots, "--html", page,
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    assert "Sub centre" in (plots / "sensitivity.svg").read_text()
-    assert "parts in half" in (plots / "search.svg").read_text()
-    assert "Plans of the search" in page.read_text()
-
-
-def test_the_hull_has_what_no_plan_beats():
-    """By time, each nearer than all that are faster."""
-    plans = [
-        Plan(2.0, 1e-3, 4),
-        Plan(1.0, 1e-1, 7),
-        Plan(3.0, 1e-2, 3),
-        Plan(4.0, 0.0, 0),
-        Plan(1.0, 1e-2, 6),
-    ]
-    assert charts.hull(plans) == [plans[4], plans[0], plans[3]]
-    dots = [s for s in charts.searched(Search(plans, 1e-2, {})).shapes if isinstance(s, Dot)]
-    assert dots[1].x < dots[0].x < dots[3].x
-    assert dots[1].y < dots[0].y < dots[3].y
-    assert (dots[1].tone, dots[0].tone) == (Tone.GREY, Tone.HALF)
 
 
 @pytest.mark.slow

@@ -11,9 +11,9 @@ import pytest
 from amp_rewrite import demo
 from amp_rewrite.cli import rewrite_output
 from amp_rewrite.cli.comparison_flags import ComparisonFlags
-from amp_rewrite.cli.html_and_plots import ReportFiles
 from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.errors import TimeLimitError
+from amp_rewrite.reporting import html_file
 from amp_rewrite.rewriting import result_checks
 from tests import text
 from tests.commands import run
@@ -63,7 +63,7 @@ STAGES = {
     "rewrite, check": (REWRITE, result_checks, "validate"),
     "rewrite, comparison": (REWRITE, ComparisonFlags, "verdict"),
     "rewrite, blame": (FAILING, ComparisonFlags, "with_blame"),
-    "rewrite, page": (REWRITE, ReportFiles, "write"),
+    "rewrite, page": (REWRITE, html_file, "write"),
     "rewrite, report": (REWRITE, rewrite_output, "_write_json"),
     "in place, comparison": (("m.onnx", "--in-place", *REPORTS), ComparisonFlags, "verdict"),
     "in place, nothing changed": (
@@ -77,7 +77,7 @@ STAGES = {
     "restore, comparison": (RESTORE, ComparisonFlags, "verdict"),
     "train, proof": (TRAIN, result_checks.Proof, "__call__"),
     "train, check": (TRAIN, result_checks, "validate"),
-    "train, page": (TRAIN, ReportFiles, "write"),
+    "train, page": (TRAIN, html_file, "write"),
     "many models": (("m.onnx", "-o", "many", *BESIDE), ComparisonFlags, "verdict"),
 }
 

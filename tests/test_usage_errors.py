@@ -26,13 +26,9 @@ m.onnx --x
     | amp-rewrite: there is no flag --x; see amp-rewrite rewrite --help-all
 m.onnx --samples 0
     | amp-rewrite: --samples 0 is not 1 or more; see amp-rewrite rewrite --help-all
-zoo models -o half --to bfloat16
-    | amp-rewrite: there is no flag --to of zoo; flags of amp-rewrite MODEL go after two dashes: -- --to
-zoo . -o half -- --fp16
+m.onnx --fp16
     | amp-rewrite: there is no flag --fp16; float16 is what amp-rewrite MODEL gives;
       --to bfloat16 asks for the other half type
-zoo . -o half --no-verify
-    | there is no flag --no-verify of zoo; flags of amp-rewrite MODEL go after two dashes: -- --skip verify
 m.onnx --min-flops 0.9
     | there is no flag --min-flops; --rules min-flops=... is a flag of coverage
 m.onnx --skip-verify                           | there is no flag --skip-verify; did you mean --skip verify?
@@ -43,8 +39,6 @@ verify a
     | amp-rewrite: missing argument 'REWRITTEN'; see amp-rewrite verify --help
 verify a b c
     | amp-rewrite: got unexpected extra argument (c); see amp-rewrite verify --help
-zoo models
-    | amp-rewrite: missing option '-o' / '--output'; see amp-rewrite zoo --help
 none.onnx                                      | none.onnx: there is no such file; check the path
 model.onnx --allow Matmul                      | there is no operator Matmul; did you mean MatMul?
 model.onnx --allow Exp --deny Exp              | Exp is in both --allow and --deny

@@ -222,7 +222,7 @@ class _Flows:
         """Return the bits of a unit's output from those of its inputs."""
         node, operator = self._graph.units[unit].node, self._operators[unit]
         if operator in PRODUCTS | TRANSFORMS:
-            terms = long_sums.terms(node) if "Conv" not in node.op_type else None
+            terms = long_sums.terms(node)
             is_layer = terms is None or terms > _POINT
             before |= _PRODUCT | (_LAYER if is_layer else _PROJECTED if terms == _POINT else 0)
         elif operator in _SQUARES or patterns.square_of(node) is not None:

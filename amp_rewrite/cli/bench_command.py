@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, choice, json_flag, number, switch, written_file
+from amp_rewrite.cli.flag_builders import PATH, choice, json_flag, number, switch
 from amp_rewrite.cli.input_flags import custom_ops_flag, input_flags, naming_sizes, timeout_flag
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import writing
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.reporting import charts, pictures, terminal
+from amp_rewrite.reporting import terminal
 from amp_rewrite.running import latency, run_arguments
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
@@ -26,9 +26,7 @@ from amp_rewrite.running.sessions import Device, Libraries
 @click.argument("models", nargs=-1, required=True, type=PATH, metavar="A [B ...]")
 @input_flags
 @timeout_flag
-@choice(
-    "--provider", ["cuda", "cpu", "webgpu"], "Where to run; if not given, CUDA where it works, else the CPU."
-)
+@choice("--provider", ["cuda", "cpu"], "Where to run; if not given, CUDA where it works, else the CPU.")
 @switch("--tf32", "On CUDA, let float32 products use TF32.")
 @number("--rounds", click.IntRange(min=1), "The largest number of rounds.", 200)
 @number("--warmup", click.IntRange(min=0), "Rounds to run before measuring.", 10)
@@ -41,7 +39,6 @@ from amp_rewrite.running.sessions import Device, Libraries
 )
 @custom_ops_flag
 @json_flag("figures")
-@written_file("--plots", "Draw the latencies, as an .svg.", "plot")
 def bench(
     models: tuple[Path, ...],
     data: Data,
@@ -53,15 +50,12 @@ def bench(
     seconds: float,
     custom_ops: Libraries,
     json_: Path | None,
-    plot: Path | None,
 ) -> None:
     """Time models on the same inputs, each against the first.
 
     Synthetic inputs are those of A, and all models must take them. Each round runs every model once, every
     second one in reverse: A B B A.
     """
-    if plot is not None:
-        pictures.refuse_other_suffix(plot)  # fails before the timing, which takes minutes
     run_arguments.libraries(custom_ops)
     device = run_arguments.device(provider)
     if tf32 and device is not Device.CUDA:
@@ -76,5 +70,3 @@ def bench(
     terminal.print_bench(Console(), measured)
     if json_ is not None:
         writing.write_json(measured.to_json(), json_)
-    if plot is not None:
-        pictures.write(charts.latencies(measured), plot)

@@ -159,7 +159,6 @@ _SUMMARIES = {
     "certify": "Prove that REWRITTEN and ORIGINAL differ only in precision.",
     "bench": "Time models on the same inputs, each against the first.",
     "placement": "Show what onnxruntime or TensorRT makes of each MODEL.",
-    "zoo": "Rewrite, compare and report on all models of SOURCE.",
     "train": "Rewrite a train step, MODEL, to half with a loss scale.",
     "restore": "Turn a half MODEL, made by any tool, back into float32.",
     "demo": "Rewrite a small built-in network, and compare the two.",

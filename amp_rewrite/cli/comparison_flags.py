@@ -17,7 +17,6 @@ from amp_rewrite.cli.input_flags import custom_ops_flag, naming_sizes
 from amp_rewrite.cli.progress import counted, tell
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.options import IOTypes
-from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting.report import SummaryLine
 from amp_rewrite.running import emulation, run_arguments, tolerances, verification
@@ -136,9 +135,9 @@ _FLAGS = (
     metric_flag,
     choice(
         "--provider",
-        ["cuda", "cpu", "webgpu"],
-        "Where the half model runs: on CUDA, on the CPU (half is emulated), or on WebGPU (real half "
-        "arithmetic; with Mesa it needs no GPU). If not given: CUDA where it works, else the CPU.",
+        ["cuda", "cpu"],
+        "Where the half model runs: on CUDA, or on the CPU (half is emulated). If not given: CUDA where it "
+        "works, else the CPU.",
     ),
     switch(
         "--per-node",
@@ -159,14 +158,12 @@ _FLAGS = (
 class ComparisonFlags:
     """The settings of a comparison: criteria, provider, and per-node blame even for a good verdict.
 
-    `accumulate` is the accumulator type that is emulated for half, that of the target. `libraries` implement
-    the custom operators, and `steps` are those of a sequence.
+    `libraries` implement the custom operators, and `steps` are those of a sequence.
     """
 
     judging: Judging
     provider: str | None
     per_node: bool
-    accumulate: Accumulation = Accumulation.FLOAT
     libraries: Libraries = ()
     steps: int = 1
 
@@ -197,7 +194,6 @@ class ComparisonFlags:
                 self.judging.metrics,
                 io=io,
                 device=self.provider,
-                accumulate=self.accumulate,
                 libraries=self.libraries,
                 on_step=lambda step: tell(progress, f"verify: {step}"),
             )
@@ -227,7 +223,6 @@ class ComparisonFlags:
             rewritten,
             first,
             device=verdict.witness,
-            accumulate=self.accumulate,
             libraries=self.libraries,
         )
         if self.per_node or by_effect:

@@ -31,11 +31,8 @@ _TODAY: Mapping[str, tuple[str, str]] = {
     "--require-verify": ("--require", "verify"),
     "--out-dir": ("--output", "{}/"),
     "--max-error": ("--tolerance", "error={}"),
-    "--placement": ("--show", "placement"),
-    "--latency": ("--show", "latency"),
     "--all": ("--show", "all"),
     "--ranges": ("--show", "ranges"),
-    "--chart": ("--plots", _SAME),
     "--advice": ("--show", "advice"),
     "--min-flops": ("--rules", "min-flops={}"),
     "--min-nodes": ("--rules", "min-nodes={}"),
@@ -47,7 +44,6 @@ _TODAY: Mapping[str, tuple[str, str]] = {
     "--markdown": ("--report", "markdown={}"),
     "--junit": ("--report", "junit={}"),
     "--github": ("--report", "github"),
-    "--accumulate": ("--target", _SAME),
     "--state-suffix": ("--state", _SAME),
     "--initial-scale": ("--loss-scale", "initial={}"),
     "--increment-period": ("--loss-scale", "period={}"),
@@ -63,10 +59,6 @@ def of_today(flag: str) -> str:
     return " ".join(_TODAY.get(flag, (flag,))).replace(_SAME, "...").rstrip()
 
 
-_VALUES = {"--accumulate": {"float": "any", "half": "onnxruntime-webgpu"}}
-"""The values that have another name today."""
-
-
 def translate(args: Sequence[str], own: Container[str]) -> Iterator[str]:
     """Yield the arguments of a command, earlier flags as those of today; `own` are the flags that it has."""
     rest = iter(args)
@@ -79,6 +71,6 @@ def translate(args: Sequence[str], own: Container[str]) -> Iterator[str]:
             yield arg
         elif "{}" in value:
             text = text if separator else next(rest, "")
-            yield f"{flag}={value.format(_VALUES.get(name, {}).get(text, text))}"
+            yield f"{flag}={value.format(text)}"
         else:
             yield from filter(None, (flag, value))

@@ -164,8 +164,6 @@ def _unknown_flag(flag: str, context: click.Context | None) -> str:
     remedy = _MEANT.get(name.lower().replace("_", "-")) if "--to" in _flags(context) else None
     if near := _spelt_apart(flag, context) or _nearest(flag, _flags(context)):
         remedy = f"did you mean {near}?"
-    elif "rewrite" in others and _passes_flags_on(context):
-        remedy = f"flags of amp-rewrite MODEL go after two dashes: -- {today}"
     elif others:
         subject = "it" if today == flag else today
         remedy = f"{subject} is a flag of {', '.join(others)}"
@@ -185,10 +183,6 @@ def _of(context: click.Context | None) -> str:
     """Return the command as "of NAME"; empty for the main job, whose name is implicit."""
     name = context.command.name if context is not None else None
     return "" if name in (None, "rewrite", "main") else f" of {name}"
-
-
-def _passes_flags_on(context: click.Context | None) -> bool:
-    return context is not None and any(p.name == "flags" for p in context.command.params)
 
 
 def _flags(context: click.Context | None) -> list[str]:

@@ -17,8 +17,8 @@ from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.explanation_sources import DecisionSource, Explanation
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, json_flag
-from amp_rewrite.cli.html_and_plots import PageMaker, Placing, ReportFiles, report_flags
+from amp_rewrite.cli.flag_builders import PATH, json_flag, words
+from amp_rewrite.cli.html_page import PageMaker, html_flag
 from amp_rewrite.cli.input_flags import counted_flags
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
@@ -28,8 +28,7 @@ from amp_rewrite.explaining.suggestions import NodeRemedy
 from amp_rewrite.model import writing
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.policy.devices import Device
-from amp_rewrite.reporting import summary, terminal
-from amp_rewrite.reporting.executed_graph import PlacementView
+from amp_rewrite.reporting import html_file, summary, terminal
 from amp_rewrite.reporting.html_report import HtmlReport
 from amp_rewrite.reporting.terminal import print_lines
 from amp_rewrite.rewriting import plan_files, records, result_checks
@@ -205,6 +204,13 @@ def _near(name: str, candidates: list[str], otherwise: str) -> str:
     return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 
+_SHOWN = {
+    "all": "every part of the model with its reason, one line each",
+    "ranges": "for every part in half whether its values are proven, or were observed, to fit into half",
+    "advice": "what would make half faster on Tensor Cores, and its cost",
+}
+
+
 @click.command(cls=WritingCommand)
 @click.argument("model", type=PATH)
 @click.argument("node", required=False)
@@ -214,7 +220,8 @@ def _near(name: str, candidates: list[str], otherwise: str) -> str:
 @counted_flags
 @json_flag("explanation")
 @decision_flags()
-@report_flags(("all", "ranges", "advice", "placement"))
+@html_flag
+@words("--show", _SHOWN, "Show more:")
 def explain(
     model: Path,
     node: str | None,
@@ -222,7 +229,8 @@ def explain(
     data: Data,
     json_: Path | None,
     asked: DecisionFlags,
-    report_files: ReportFiles,
+    html: Path | None,
+    show: tuple[str, ...],
 ) -> None:
     """Say what keeps MODEL, or one NODE of it, in float32.
 
@@ -230,17 +238,13 @@ def explain(
     NODE is the name of a node, or of one of its outputs; its chain of causes is printed, with the flag that
     would change it.
     """
-    query = _query(node, why_cast, report_files.shows, asked.options.device)
-    placement_view: PlacementView | None = None
+    query = _query(node, why_cast, show, asked.options.device)
     is_plan = plan_files.is_plan(model)
     with contextlib.nullcontext() if is_plan else result_checks.blaming(lambda: str(model)):
         asked = _alone(model, asked, data) if is_plan else _sized(model, asked, data)
         explanation = _explanation(model, asked)
-        if report_files.asked:
-            pages = PageMaker(asked.options.dims.dims, _placing(report_files, model, explanation))
-            page = _page(model, explanation, pages)
-            report_files.write(page)
-            placement_view = page.placement
+        if html is not None:
+            html_file.write(_page(model, explanation, PageMaker(asked.options.dims.dims)), html)
         notes = Console(stderr=True)
         for warning in explanation.warnings:
             notes.print(f"warning  {in_flags(warning)}")
@@ -250,10 +254,7 @@ def explain(
         answer = query(Console(), explanation)
         print_lines(notes, _decided_now(model, asked, explanation))
     if json_ is not None:
-        placement = {"placement": placement_view.compared.to_json()} if placement_view else {}
-        writing.write_json(
-            {"model": str(model), "from": explanation.source.value, **answer, **placement}, json_
-        )
+        writing.write_json({"model": str(model), "from": explanation.source.value, **answer}, json_)
 
 
 def _sized(model: Path, decisions: DecisionFlags, data: Data) -> DecisionFlags:
@@ -287,13 +288,6 @@ def _decided_now(model: Path, decisions: DecisionFlags, explanation: Explanation
         flags = "these flags" if decisions.decided else "the defaults"
         origin = f"this is what a rewrite with {flags} decides first, before it compares"
         yield SummaryLine("note", f"{model.name} carries no decisions of a rewrite; {origin}")
-
-
-def _placing(report_files: ReportFiles, model: Path, explanation: Explanation) -> Placing | None:
-    """Return the placing if it is requested, without an original for a model that is itself a result."""
-    if not report_files.placement:
-        return None
-    return Placing(None if explanation.source is DecisionSource.METADATA else model)
 
 
 def _page(model: Path, explanation: Explanation, pages: PageMaker) -> HtmlReport:

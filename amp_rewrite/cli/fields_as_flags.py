@@ -43,6 +43,7 @@ FLAGS = {
     "Observed.save": "--save-observed",
     "dims": "--dim",
     "in_place=True": "--in-place",
+    "force=True": "--force",
     "loss": "--loss",
     "output": "-o",
     "Analysis.save_plan": "--save-plan",

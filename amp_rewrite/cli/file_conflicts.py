@@ -26,13 +26,11 @@ from amp_rewrite.model import external_data, output_paths
 from amp_rewrite.model.output_paths import Kind
 from amp_rewrite.numerics import half
 from amp_rewrite.policy import operator_lists
-from amp_rewrite.reporting.html_report import PICTURES
 from amp_rewrite.rewriting import restore
 
 _RESULT = "the result"
 _OUTPUT = "--output"
 _MODEL = "MODEL"
-_PLOTS = "--plots FOLDER"
 
 
 class WritingCommand(SectionedCommand):
@@ -59,8 +57,7 @@ class WritingCommand(SectionedCommand):
             return self._invoke_piped(ctx)
         outputs = list(_output_files(self.params, ctx.params))
         for file in outputs:
-            if file.path.parent.is_dir() or file.by != _PLOTS:  # which names its folder in its errors
-                destination.resolve(file.path)
+            destination.resolve(file.path)
         if outputs:
             _refuse_conflicts(outputs, list(_input_files(self.params, ctx.params)))
         if not ctx.params.pop("force", False):
@@ -167,13 +164,10 @@ def _input_files(params: Sequence[click.Parameter], values: Mapping[str, Any]) -
 
 
 def _output_files(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[_File]:
-    """Yield the outputs of the command, including default names and every possible plot."""
+    """Yield the outputs of the command, including default names."""
     yield from _flag_files(params, values, written=True)
     if values.get("update"):
         yield from (_File("--baseline", path) for path in _baseline(values["baseline"], values["rules"]))
-    if values.get("plots"):
-        places = (values["plots"] / f"{name}.svg" for name in PICTURES)
-        yield from (_File(_PLOTS, place) for place in places)
     if _has_default_name(values):
         model = values["model"]
         names = [output_paths.default(model, to) for to in _halves(values)] or [restore.default(model)]
@@ -202,7 +196,7 @@ def _flag_files(
     for param in params:
         value = values.get(param.name or "")
         is_updated = param.name == "baseline" and values.get("update")
-        if isinstance(param.type, WrittenFile) != written or param.name == "plots" or is_updated:
+        if isinstance(param.type, WrittenFile) != written or is_updated:
             continue
         is_argument = isinstance(param, click.Argument)
         by = (param.name or "").upper() if is_argument else max(param.opts, key=len)
@@ -259,7 +253,6 @@ class Ineffective:
 
 
 _OBSERVE = "--observe always"
-_LATENCY = "--show latency"
 _NO_VERIFY = "--skip verify"
 
 INEFFECTIVE = (
@@ -268,15 +261,9 @@ INEFFECTIVE = (
         "compares nothing",
         ("--tolerance", "--metric", "--provider", "--per-node", "--require verify"),
     ),
-    Ineffective(_NO_VERIFY, "runs no model", ("--data", "--seed", "--samples"), (_OBSERVE, _LATENCY)),
-    Ineffective(_NO_VERIFY, "runs no model", ("--custom-ops",), (_OBSERVE, "--calibrate", _LATENCY)),
-    Ineffective(_NO_VERIFY, "runs no model", ("--steps",), (_OBSERVE, "--calibrate")),
-    Ineffective(
-        _NO_VERIFY,
-        "runs no model",
-        ("--timeout",),
-        (_OBSERVE, "--calibrate", _LATENCY, "--show placement"),
-    ),
+    Ineffective(_NO_VERIFY, "runs no model", ("--data", "--seed", "--samples"), (_OBSERVE,)),
+    Ineffective(_NO_VERIFY, "runs no model", ("--custom-ops",), (_OBSERVE, "--calibrate")),
+    Ineffective(_NO_VERIFY, "runs no model", ("--steps", "--timeout"), (_OBSERVE, "--calibrate")),
     Ineffective("--dry-run", "compares nothing", ("--require verify",)),
     Ineffective("--quiet", "prints errors only", ("--verbose",)),
     Ineffective("--data", "supplies the inputs", ("--dim", "--seed", "--samples")),

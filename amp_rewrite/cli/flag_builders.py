@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -244,23 +243,17 @@ def executor_flag(what: str) -> Flag:
     return click.option(
         "--executor",
         metavar="WHERE",
-        help=f"{what}: processes:N of this machine, or the workers of a Dask scheduler, dask://HOST:PORT.",
+        help=f"{what}: the workers of a Dask scheduler, dask://HOST:PORT.",
     )
 
 
 @contextlib.contextmanager
-def opened(
-    where: str | None, here: Callable[[int], AbstractContextManager[Executor]] | None = None
-) -> Generator[Executor | None]:
-    """Yield the executor of that name, or None; `here` opens one for a number of processes in its own way.
-
-    Raises as `executors.named` and `ExecutorName.opened`.
-    """
+def opened(where: str | None) -> Generator[Executor | None]:
+    """Yield the executor of that name, or None; raise as `executors.named`."""
     if where is None:
         yield None
         return
-    name = executors.named(where, "--executor")
-    with here(name.processes) if here and name.processes else name.opened() as executor:
+    with executors.named(where, "--executor") as executor:
         yield executor
 
 
@@ -337,10 +330,10 @@ def output_flag(default: str, *, takes_folder: bool = False) -> Flag:
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Common": ("output", "to", "io", "keep_io", "keep_full", "target", "data", "tolerance", "json_", "html"),
-    "What to print": ("why_cast", "against", "run"),
+    "What to print": ("why_cast", "show", "run"),
     "The measurement": ("rounds", "warmup", "seconds", "tf32"),
     "Files": (
-        *("output", "in_place", "dry_run", "external_data", "json_", "html", "plots", "show"),
+        *("output", "in_place", "dry_run", "external_data", "json_", "html"),
         *("reports", "save_plan", "save_observed", "force"),
     ),
     "What becomes half": (
@@ -371,7 +364,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 
 _RARE = frozenset(
     (
-        *("external_data", "plots", "show", "save_plan", "save_observed", "plan"),
+        *("external_data", "save_plan", "save_observed", "plan"),
         *("list_", "op_type", "only", "only_op", "level", "gate", "opset", "observe", "executor"),
         *("seed", "samples", "custom_ops", "metric", "per_node"),
     )

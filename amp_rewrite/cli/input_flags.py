@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from amp_rewrite import many
 from amp_rewrite.cli.flag_builders import PATH, assignments, grouped, number, repeatable, written
 from amp_rewrite.console import Console
 from amp_rewrite.errors import FeedError, ModelError, OptionError, RunError
@@ -20,7 +21,6 @@ from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.sessions import Libraries, Runnable
 from amp_rewrite.text import brief
-from amp_rewrite.zoo import model_entries
 
 _FLAGS = (
     repeatable(
@@ -60,7 +60,7 @@ def _default_paths() -> tuple[Path, ...]:
 
 def _beside(model: Path) -> tuple[Path, ...]:
     """Return the samples beside a model if they fit it, as no flag names them."""
-    paths = tuple(filter(None, [model_entries.data_beside(model)]))
+    paths = tuple(filter(None, [many.data_beside(model)]))
     try:
         for _ in feeds.feeds(model, Data(paths)) if paths else ():
             pass

@@ -6,23 +6,25 @@ import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from amp_rewrite.cli.exit_codes import BAD_INPUT, FAILED, errors_as_one_line
+from amp_rewrite import many
+from amp_rewrite.cli.exit_codes import BAD_INPUT, FAILED
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import FOLDER, PATH, check_groups, written
+from amp_rewrite.cli.flag_builders import FOLDER, PATH, check_groups, opened, written
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import ModelError, OptionError
+from amp_rewrite.many import Ended, Job, Line, Record
 from amp_rewrite.model import output_paths
-from amp_rewrite.zoo import model_entries
 
 models_argument: Any = click.argument("model", nargs=-1, required=True, type=PATH, metavar="MODEL...")
 """One or more models, as `model`: a tuple of paths."""
 
-OF_ONE = ("save_plan", "json_", "html", "plots", "save_observed")
+OF_ONE = ("save_plan", "html", "save_observed")
 """Flags that name a file of one model."""
 
 
@@ -43,26 +45,29 @@ def find(paths: Iterable[Path], results: Path | None = None) -> list[Found]:
 
 
 def _at(path: Path, results: Path | None) -> Iterator[Found]:
-    if _is_folder(path):
-        models = model_entries.models_in(path, results)
-        if not models:
-            raise ModelError("has no .onnx file", where=path, remedy="name a folder of models")
-        yield from (Found(model, model.relative_to(path)) for model in models)
-    elif _is_pattern(path):
+    if _is_pattern(path):
         matching = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - may be absolute
         if not matching:
             raise ModelError("matches no file", where=path, remedy="check the pattern")
         yield from (entry for match in matching for entry in _at(match, results))
+    elif _is_folder(path):
+        yield from (Found(*each) for each in many.places(path, results))
     else:
         yield Found(path, Path(path.name))
 
 
 class ManyModelsCommand(WritingCommand):
-    """A command on one model, which runs once for each where several are named.
+    """A command on one model, which runs once for each where several are named, in a process of its own.
 
-    The results of several go to the folder that `--output` names. One that fails does not stop the others;
-    the exit code is the highest of all.
+    The results of several go to the folder that `--output` names, with a line of JSON for each; those that
+    are done there already are skipped. One that fails does not stop the others; the exit code is the highest
+    of all.
     """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, which are kept for the commands on each model."""
+        ctx.meta[_WORDS] = list(args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> None:
         """Run the command for each model; raise OptionError for flags that name a file of one."""
@@ -77,28 +82,45 @@ class ManyModelsCommand(WritingCommand):
         folder = _folder(ctx, paths)
         models = find(paths, folder)
         _refuse(ctx, models, folder)
+        if len(models) == 1 and is_single and folder is not None:
+            ctx.params |= {"model": models[0].model, "output": folder / models[0].place}
+            super().invoke(ctx)
+            return
+        where, ctx.params["executor"] = ctx.params["executor"], None  # which runs no samples here
         check_groups(ctx)
-        codes = [self._one(ctx, dict(ctx.params), each, folder) for each in models]
-        if len(models) > 1:
-            _tell(Console(quiet=ctx.params["quiet"]), models, codes)
-        ctx.exit(max(codes))
+        jobs = [Job(each.model, folder and folder / each.place, _flags(ctx, paths)) for each in models]
+        console = Console(quiet=ctx.params["quiet"])
+        with opened(where) as executor:
+            path = ctx.params["json_"] or (folder and folder / many.RECORD)
+            record = Record(path, force=ctx.params["force"])
+            lines = many.run_all(jobs, record, executor, partial(_print, console))
+        _tell(console, lines)
+        ctx.exit(max(line["exit_code"] for line in lines))
 
-    def _one(self, ctx: click.Context, params: dict[str, Any], entry: Found, folder: Path | None) -> int:
-        ctx.params = {**params, "model": entry.model}
-        try:
-            with errors_as_one_line():
-                if folder is not None:
-                    ctx.params["output"] = folder / entry.place
-                Console(quiet=params["quiet"]).print(Styled(str(entry.model), "bold"))
-                super().invoke(ctx)
-        except click.exceptions.Exit as end:
-            return end.exit_code
-        except click.ClickException as error:
-            error.show()
-            return error.exit_code
-        finally:
-            ctx.params = params
-        return 0
+
+_WORDS = "amp_rewrite.words"
+"""Where a context has the arguments as they were written."""
+
+
+def _flags(ctx: click.Context, paths: Sequence[Path]) -> tuple[str, ...]:
+    """Return the arguments without the models, `--executor` and `--json`."""
+    words: list[str] = [word for word in ctx.meta[_WORDS] if word != "--"]
+    for path in paths:
+        words.remove(next(word for word in words if Path(word) == path))
+    for flag in ("--executor", "--json"):
+        while flag in words:
+            at = words.index(flag)
+            del words[at : at + 2]
+    return tuple(word for word in words if not word.startswith(("--executor=", "--json=")))
+
+
+def _print(console: Console, ended: Ended) -> None:
+    console.print(Styled(ended.line["model"], "bold"))
+    if ended.printed is None:
+        console.print(f"done before: {ended.line['result']}")
+    for text, where in zip(ended.printed or (), (Console(), Console(stderr=True)), strict=False):
+        for line in text.splitlines():
+            where.whole(line)
 
 
 def _folder(ctx: click.Context, paths: Sequence[Path]) -> Path | None:
@@ -144,8 +166,7 @@ def _is_pattern(path: Path) -> bool:
 def _refuse(ctx: click.Context, models: Sequence[Found], folder: Path | None) -> None:
     flags = written(ctx, OF_ONE) if len(models) > 1 or folder is None else {}
     if flags:
-        remedy = "leave it out, or use amp-rewrite zoo, which writes reports of every model"
-        raise OptionError(f"{next(iter(flags.values()))} is for one model", remedy=remedy)
+        raise OptionError(f"{next(iter(flags.values()))} is for one model", remedy="leave it out")
     if folder is not None and (ctx.params["in_place"] or ctx.params["dry_run"]):
         flag = "--in-place" if ctx.params["in_place"] else "--dry-run"
         raise OptionError(f"--output {folder} has no effect with {flag}", remedy="leave out one of them")
@@ -171,12 +192,13 @@ def _refuse_one_place(models: Sequence[Found]) -> None:
             raise OptionError(problem, remedy="name the folder that both are in, which keeps them apart")
 
 
-def _tell(console: Console, subjects: Sequence[Found], codes: Sequence[int]) -> None:
+def _tell(console: Console, lines: Sequence[Line]) -> None:
     """Print the number of models that succeeded, and the others by the meaning of their exit codes."""
     console.print()
-    tally = f"{codes.count(0):,} of {len(subjects):,} models done"
+    codes = [line["exit_code"] for line in lines]
+    tally = f"{codes.count(0):,} of {len(lines):,} models done"
     failures = {
-        words: [str(each.model) for each, code in zip(subjects, codes, strict=True) if code == failure]
+        words: [line["model"] for line in lines if line["exit_code"] == failure]
         for failure, words in _FAILURES.items()
     }
     groups = (f"; {words}: {', '.join(models)}" for words, models in failures.items() if models)

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
 
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, choice, json_flag, read_path, switch, written
+from amp_rewrite.cli.flag_builders import PATH, choice, json_flag, switch, written
 from amp_rewrite.cli.input_flags import custom_ops_flag, input_flags, timeout_flag
-from amp_rewrite.console import Console
+from amp_rewrite.console import Console, Part, Styled
 from amp_rewrite.errors import FeedError, OptionError
 from amp_rewrite.model import loading, writing
-from amp_rewrite.placement import differences, placing, tensorrt
-from amp_rewrite.placement.differences import compare_placements, print_placements
-from amp_rewrite.placement.placement import Placement
+from amp_rewrite.placement import placing, tensorrt
+from amp_rewrite.placement.placement import Counts, Placement
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.running import run_arguments
+from amp_rewrite.running import run_arguments, sessions
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.sessions import Device, Feeds, Libraries
+from amp_rewrite.text import plural
 
 
 @click.command(cls=WritingCommand)
 @click.argument("models", nargs=-1, required=True, type=PATH, metavar="MODEL...")
-@read_path("--against", "ORIGINAL", "Show what differs from the placement of this model.")
 @switch("--run", "Run each model once as well, and count what the run executes.")
 @choice(
     "--provider",
     ["cuda", "cpu", tensorrt.NAME],
-    "The provider; without CUDA, stub libraries stand in for it (gcc is needed). tensorrt compiles, without "
-    "a GPU.",
-    "cuda",
+    "The provider; if not given, CUDA where it works, else the CPU. tensorrt compiles, without a GPU.",
 )
 @custom_ops_flag
 @input_flags
@@ -40,9 +37,8 @@ from amp_rewrite.running.sessions import Device, Feeds, Libraries
 @json_flag("placements")
 def placement(
     models: tuple[Path, ...],
-    against: Path | None,
     run: bool,
-    provider: str,
+    provider: str | None,
     custom_ops: Libraries,
     data: Data,
     limit: TimeLimit,
@@ -52,31 +48,26 @@ def placement(
 
     Shown is the graph after its own optimisation: nodes by precision, Casts, copies between devices, and
     which nodes run on the CPU and why. Exit code 1 when a model does not load, or does not run with --run.
-    Stub libraries compute nothing: with them, a model whose shapes depend on values may fail to run.
 
     With --provider tensorrt, TensorRT for RTX parses and compiles each MODEL, and the nodes are the layers of
     its network. Open dimensions count as 64 unless --dim gives them.
     """
     _refuse_ineffective_flags(provider, run=run)
-    for path in filter(None, (*models, against)):
+    for path in models:
         with loading.open_file(path):  # before packages are missed
             pass
     libraries = run_arguments.libraries(custom_ops)
-    with limit.running(), placing.placer(_provider(provider), libraries, data.dims) as place:
-        original = place(against, _feeds(against, data, run=run)) if against else None
+    where = tensorrt.NAME if provider == tensorrt.NAME else run_arguments.device(provider)
+    with limit.running(), placing.placer(where, libraries, data.dims) as place:
         placements = {str(model): place(model, _feeds(model, data, run=run)) for model in models}
     if json_ is not None:
-        writing.write_json(_json(placements, original, provider), json_)
-    print_placements(Console(), placements, original)
+        writing.write_json(_json(placements, where), json_)
+    print_placements(Console(), placements)
     if any(one.refused or one.failed for one in placements.values()):
         raise click.exceptions.Exit(1)
 
 
-def _provider(name: str) -> Device | str:
-    return name if name == tensorrt.NAME else Device[name.upper()]
-
-
-def _refuse_ineffective_flags(provider: str, *, run: bool) -> None:
+def _refuse_ineffective_flags(provider: str | None, *, run: bool) -> None:
     """Raise OptionError for flags about runs where there is none; TensorRT takes sizes without one."""
     context = click.get_current_context()
     of_runs = ("data", "dim", "seed", "samples", "timeout")
@@ -102,19 +93,57 @@ def _feeds(model: Path, data: Data, *, run: bool) -> Feeds | None:
     return sample
 
 
-def _json(
-    placements: Mapping[str, Placement], original: Placement | None, provider: str
-) -> dict[str, object]:
-    models = [{"model": name, **one.to_json(), **_against(one, original)} for name, one in placements.items()]
-    before = {} if original is None else {"original": original.to_json()}
-    device = _provider(provider)
-    runtime = (
-        differences.runtime(device).to_json()
-        if isinstance(device, Device)
-        else {"tensorrt": tensorrt.version(), "provider": provider}
-    )
-    return {**runtime, **before, "models": models}
+def _json(placements: Mapping[str, Placement], where: Device | str) -> dict[str, object]:
+    models = [{"model": name, **one.to_json()} for name, one in placements.items()]
+    if isinstance(where, Device):
+        runtime = {"onnxruntime": sessions.onnxruntime().__version__, "provider": where.value.lower()}
+    else:
+        runtime = {"tensorrt": tensorrt.version(), "provider": where}
+    return {**runtime, "models": models}
 
 
-def _against(candidate: Placement, original: Placement | None) -> dict[str, object]:
-    return {} if original is None else {"against": compare_placements(original, candidate).to_json()}
+# Placements in a terminal.
+
+_HEADER = ("model", "nodes", "half", "float32", "Casts", "inserted", "copies", "on the CPU")
+
+
+def print_placements(console: Console, placements: Mapping[str, Placement]) -> None:
+    """Print a table with a line for each model, then its details: fusions, nodes on the CPU and why."""
+    loaded = {name: each for name, each in placements.items() if not each.refused}
+    if loaded:
+        console.numbers(_HEADER, ([name, *_cells(each)] for name, each in loaded.items()))
+    for name, each in placements.items():
+        if len(placements) > 1:
+            console.print(Styled(name, "bold"))
+        if each.engine_bytes is not None:
+            console.print(Styled(f"{'engine':<12}", "dim"), f"{each.engine_bytes / 1e6:,.1f} MB")
+        for label, line in _lines(each):
+            console.print(Styled(f"{label:<12}", "dim"), line)
+
+
+def _cells(placement: Placement) -> list[str]:
+    half, full = (sum(counts.values()) for counts in (placement.half, placement.full))
+    casts = (placement.float_casts, placement.inserted_casts, placement.copies, placement.cpu_nodes)
+    return [f"{number:,}" for number in (placement.nodes, half, full, *casts)]
+
+
+def _lines(placement: Placement) -> Iterator[tuple[str, Part]]:
+    if placement.refused:
+        yield "REFUSED", Styled(placement.refused, "red")
+        return
+    if placement.fused:
+        yield "fused", _counts_text(placement.fused)
+    for group in placement.on_cpu:
+        yield "on the CPU", f"{group.count} {group.operator} ({group.precision}): {group.why.value}"
+    if placement.untyped:
+        yield "unknown type", _counts_text(placement.untyped)
+    if placement.failed:
+        yield "NOT RUN", Styled(placement.failed, "red")
+    if placement.profile is not None:
+        profile = placement.profile
+        ran = f"{plural(profile.nodes, 'node')}, {plural(profile.casts, 'Cast')} ran"
+        yield "one run", f"{ran}, {profile.copies:,} {'copy' if profile.copies == 1 else 'copies'}"
+
+
+def _counts_text(counts: Counts) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())

@@ -49,7 +49,7 @@ STAGES = {
     **dict.fromkeys(("insert", "prepare"), "preparing the model"),
     **dict.fromkeys(("analyse", "bound", "rescale"), "analysing values"),
     **dict.fromkeys(("classify", "colour", "predict", "plan", "freeze"), "deciding precisions"),
-    **dict.fromkeys(("edit", "tidy", "annotate"), "changing the model"),
+    **dict.fromkeys(("edit", "annotate"), "changing the model"),
     **dict.fromkeys(("prove", "check"), "checking the result"),
     **dict.fromkeys(("observe", "calibrate"), "running the original for its values"),
     "write": "writing the model",
@@ -60,7 +60,6 @@ STAGES = {
     "restore": "restoring float32",
     "measure": "measuring latencies",
     "compile": "compiling the result",
-    "zoo": "rewriting the models",
 }
 """The stages of a run, in words."""
 

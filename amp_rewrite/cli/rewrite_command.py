@@ -32,7 +32,7 @@ from amp_rewrite.tuning.repair import ObservePolicy
 
 _FLAGS = (
     written_file("--save-observed", "Write the ranges that --calibrate saw, as JSON for --calibrate."),
-    executor_flag("What runs the samples of --calibrate"),
+    executor_flag("What runs several models, or the samples of --calibrate"),
 )
 
 
@@ -115,7 +115,6 @@ calibration_flags = grouped(
     *("check", "certify", "metadata", "external_data"),
     steps={VERIFY: "the result is not compared with the model"},
     takes_samples=True,
-    shows=("placement", "latency"),
 )
 def rewrite(
     job: RewriteJob,
@@ -142,10 +141,6 @@ def rewrite(
     _refuse_observing(job, policy)
     if compiler is not None:
         _refuse_check(dry_run=dry_run)
-    latency = job.files.page.latency
-    if latency and (in_place or dry_run):
-        problem = "--show latency takes two models to time"
-        raise OptionError(problem, remedy="write the result to another file with -o")
     job = replace(
         job,
         is_compared=job.is_compared and not dry_run,
@@ -155,7 +150,7 @@ def rewrite(
     )
     with job.running(job.samples) as running_job:
         observed_job = replace(running_job, seen=calibration.seen(running_job))
-        show = carry_out(observed_job, policy, is_dry=dry_run, latency=latency)
+        show = carry_out(observed_job, policy, is_dry=dry_run)
     show()
 
 

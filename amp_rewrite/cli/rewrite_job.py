@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from amp_rewrite.cli.flag_builders import (
     verbose_flag,
     written_file,
 )
-from amp_rewrite.cli.html_and_plots import ReportFiles, report_flags
+from amp_rewrite.cli.html_page import html_flag
 from amp_rewrite.cli.input_flags import input_flags, naming_sizes, timeout_flag
 from amp_rewrite.cli.progress import counting, shown_progress, tell
 from amp_rewrite.coverage import counts
@@ -56,7 +56,7 @@ from amp_rewrite.process.stopwatch import Progress, Stopwatch
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
-from amp_rewrite.running import emulation, run_arguments, sessions
+from amp_rewrite.running import emulation, run_arguments
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data, of_source
 from amp_rewrite.running.observation import observe
@@ -139,13 +139,13 @@ class JobFiles:
 
     report: Path | None
     plan: Path | None
-    page: ReportFiles
+    html: Path | None
     observed: Path | None = None
 
     @property
     def names(self) -> str:
         """The names of all files, for the user."""
-        files = (self.report, self.plan, self.page.html, self.page.plots, self.observed)
+        files = (self.report, self.plan, self.html, self.observed)
         return ", ".join(str(file) for file in files if file and file.name != STANDARD_OUTPUT.name)
 
 
@@ -363,10 +363,9 @@ class RewriteJob:
         if not (result.report.changed or self.required):
             return self._refusal()
         data = _fresh(self.data) if fresh else self.data
-        comparing = self._as_target(self.comparing)
         return self._attempted(
             "verify",
-            lambda: comparing.verdict(self.model, result.model, data, self.options.io, self.progress),
+            lambda: self.comparing.verdict(self.model, result.model, data, self.options.io, self.progress),
         )
 
     def _refusal(self) -> ModelError | None:
@@ -375,17 +374,13 @@ class RewriteJob:
         return error if isinstance(error, ModelError) else None
 
     def _open(self) -> None:
-        device = sessions.reference(run_arguments.device(self.comparing.provider))
+        device = run_arguments.device(self.comparing.provider)
         with emulation.reference(self.model, device, self.comparing.libraries):
             pass
 
-    def _as_target(self, comparing: ComparisonFlags) -> ComparisonFlags:
-        """Return a comparison that emulates the accumulators of the target."""
-        return replace(comparing, accumulate=self.options.target.accumulate)
-
     def blame(self, outcome: Outcome, *, per_node: bool = False) -> Outcome:
         """Attach blame to the verdict of the outcome, if there is one; with `per_node` even to a good one."""
-        comparing = self._as_target(replace(self.comparing, per_node=per_node or self.comparing.per_node))
+        comparing = replace(self.comparing, per_node=per_node or self.comparing.per_node)
         verdict = outcome.verification
         if not isinstance(verdict, Verdict):
             return outcome
@@ -420,16 +415,16 @@ VERIFY = "verify"
 _REQUIRED = ("half", VERIFY)
 
 
-def job_flags(save_plan: str, *result: str, shows: Sequence[str] = ("placement",), **settings: Any) -> Flag:
+def job_flags(save_plan: str, *result: str, **settings: Any) -> Flag:
     """Return a decorator that adds the flags of a rewrite to a command and passes it a RewriteJob in `job`.
 
-    `save_plan` is the help of that flag, and `shows` are the values of `--show`; the others are the arguments
-    of `decision_flags`.
+    `save_plan` is the help of that flag; the others are the arguments of `decision_flags`.
     """
     files = (
         output_flag("MODEL_fp16.onnx (or _bf16)", takes_folder=settings.get("takes_samples", False)),
         written_file("--save-plan", save_plan),
         json_flag("report"),
+        html_flag,
         require_flag(*(_REQUIRED if VERIFY in settings.get("steps", ()) else _REQUIRED[:1])),
         quiet_flag,
         verbose_flag,
@@ -440,7 +435,6 @@ def job_flags(save_plan: str, *result: str, shows: Sequence[str] = ("placement",
         input_flags,
         comparison_flags,
         timeout_flag,
-        report_flags(shows),
     )
 
     def decorate(command: Command) -> Command:
@@ -453,7 +447,6 @@ def job_flags(save_plan: str, *result: str, shows: Sequence[str] = ("placement",
             data: Data,
             comparing: ComparisonFlags,
             limit: TimeLimit,
-            report_files: ReportFiles,
             **arguments: Any,
         ) -> Any:
             job = RewriteJob(
@@ -465,7 +458,7 @@ def job_flags(save_plan: str, *result: str, shows: Sequence[str] = ("placement",
                 data=replace(data, ranges=asked.options.ranges, steps=comparing.steps),
                 comparing=comparing,
                 limit=limit,
-                files=JobFiles(own["json_"], own["save_plan"], report_files),
+                files=JobFiles(own["json_"], own["save_plan"], own["html"]),
                 output=own["output"],
                 needs_half="half" in own["require"],
                 required=VERIFY in own["require"],

@@ -11,7 +11,7 @@ from typing import Any
 from amp_rewrite.bounds import bounding
 from amp_rewrite.cli import comparison_flags, exit_codes, explanation_sources, next_steps
 from amp_rewrite.cli.fields_as_flags import in_flags
-from amp_rewrite.cli.html_and_plots import PageMaker, Placing
+from amp_rewrite.cli.html_page import PageMaker
 from amp_rewrite.cli.progress import tell
 from amp_rewrite.cli.rewrite_job import JobFiles, RewriteJob, attempted
 from amp_rewrite.console import Console
@@ -25,40 +25,31 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import staging
 from amp_rewrite.model import external_data, writing
 from amp_rewrite.numerics.half import BFLOAT16
-from amp_rewrite.pipeline import Result
 from amp_rewrite.placement import tensorrt
-from amp_rewrite.placement.differences import Comparison
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.reporting import summary, terminal, verdict_text
-from amp_rewrite.reporting.charts import Plan, Search
-from amp_rewrite.reporting.html_report import Evidence, HtmlReport
+from amp_rewrite.reporting import html_file, summary, terminal, verdict_text
+from amp_rewrite.reporting.html_report import Evidence
 from amp_rewrite.reporting.terminal import Subject
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Obstacle, Report, SummaryLine
-from amp_rewrite.running import latency, run_arguments, sessions, verification
-from amp_rewrite.running.inputs import feeds
-from amp_rewrite.running.latency import Bench, TimedModel
+from amp_rewrite.running import sessions, verification
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural
 from amp_rewrite.tuning import tune as tuning
 from amp_rewrite.tuning.repair import ObservePolicy, Outcome, Verification
-from amp_rewrite.tuning.tune import Tuned
 
 
-def carry_out(
-    job: RewriteJob, policy: ObservePolicy, *, is_dry: bool = False, latency: bool = False
-) -> Callable[[], None]:
+def carry_out(job: RewriteJob, policy: ObservePolicy, *, is_dry: bool = False) -> Callable[[], None]:
     """Run a job, or plan it if `is_dry`, write its files and move them into place.
 
     Return the function that prints its report.
     """
     files = job.files
-    placing = Placing(job.model, job.limit, job.comparing.libraries) if files.page.placement else None
-    pages = PageMaker(job.options.dims.dims, placing)
+    pages = PageMaker(job.options.dims.dims)
 
     def record(analysis: Analysis) -> None:
         """Record the analysis for the files, before its model is changed."""
@@ -66,25 +57,21 @@ def carry_out(
             _save_plan(files.plan, analysis)
         if files.report is not None or (not is_dry and bounding.is_quick(analysis.facts)):
             analysis.ranges()
-        if files.page.asked:
+        if files.html is not None:
             pages.record(analysis)
-
-    def write(page: HtmlReport) -> Comparison | None:
-        files.page.write(page)
-        return page.placement.compared if page.placement else None
 
     job = replace(job, on_plan=record)
     if is_dry:
         analysis = job.plan(policy)
-        comparison = write(pages.of_plan(job.model, analysis)) if files.page.asked else None
-        return partial(_print_plan, job, analysis, comparison)
-    outcome, comparison = job.run(policy), None
-    if files.page.asked:
-        page_evidence = evidence(job, outcome, timed=latency)
-        comparison = write(
-            pages.page(job.model, outcome.result.report, page_evidence, Path(outcome.result.model))
-        )
-    return partial(_print_result, job, *_settled(job, outcome, comparison))
+        if files.html is not None:
+            html_file.write(pages.of_plan(job.model, analysis), files.html)
+        return partial(_print_plan, job, analysis)
+    outcome = job.run(policy)
+    if files.html is not None:
+        result = outcome.result
+        page = pages.page(job.model, result.report, evidence(job, outcome), Path(result.model))
+        html_file.write(page, files.html)
+    return partial(_print_result, job, *_settled(job, outcome))
 
 
 def _save_plan(path: Path, analysis: Analysis) -> None:
@@ -104,12 +91,10 @@ def _save_plan(path: Path, analysis: Analysis) -> None:
 NOTHING_CHANGED = "nothing changed"
 
 
-def evidence(job: RewriteJob, outcome: Outcome, *, timed: bool) -> Evidence:
-    """Collect the verdict with its blame, observed magnitudes, and if `timed` latencies."""
+def evidence(job: RewriteJob, outcome: Outcome) -> Evidence:
+    """Collect the verdict with its blame, and observed magnitudes."""
     measurements = Evidence(
         observed=job.seen or {},
-        bench=_latencies(job, outcome.result) if timed else None,
-        search=_search(outcome.tuned),
         notes=tuple(outcome_lines(outcome, job.options.io)),
     )
     verdict = job.blame(outcome, per_node=True).verification
@@ -118,14 +103,6 @@ def evidence(job: RewriteJob, outcome: Outcome, *, timed: bool) -> Evidence:
     reason = not_verified(job, verdict)
     explanation = reason if reason == NOTHING_CHANGED else f"not compared with the original: {reason}"
     return replace(measurements, unverified=explanation)
-
-
-def _search(tuned: Tuned | None) -> Search:
-    """Return the measurements of a search in the form that the page draws."""
-    if tuned is None:
-        return Search()
-    plans = [Plan(point.seconds, point.error, point.half) for point in tuned.walked]
-    return Search(plans, tuned.target, tuned.sensitivity)
 
 
 def not_verified(job: RewriteJob, verdict: Verification) -> str:
@@ -137,22 +114,7 @@ def not_verified(job: RewriteJob, verdict: Verification) -> str:
     return "--skip verify was given" if not job.is_compared else NOTHING_CHANGED
 
 
-def _latencies(job: RewriteJob, result: Result[Any]) -> Bench | None:
-    """Measure the latencies of both models with the defaults of `bench`; None where they cannot be run."""
-    tell(job.progress, "measure")
-    libraries, pair = job.comparing.libraries, (job.model, Path(result.model))
-    data = replace(job.data, steps=1)
-    subjects = [TimedModel(str(path), path, libraries=libraries) for path in pair]
-    bench = attempted(
-        job.limit,
-        lambda: latency.measure(subjects, list(feeds.feeds(job.model, data)), run_arguments.device(None)),
-    )
-    return None if isinstance(bench, AmpRewriteError) else bench
-
-
-def _settled(
-    job: RewriteJob, outcome: Outcome, placement: Comparison | None
-) -> tuple[Outcome, Coverage | None]:
+def _settled(job: RewriteJob, outcome: Outcome) -> tuple[Outcome, Coverage | None]:
     """Write the outcome as JSON, commit all files, and return the outcome with the path of its model, and the
     coverage of that, if it was measured.
 
@@ -172,7 +134,7 @@ def _settled(
         engine = {"engine": job.engines[0].to_json()} if job.engines else {}
         coverage = _coverage(outcome.result.model, job.options.dims.dims)
         flops = {"flops_in_half": coverage and coverage.flops.share}
-        extras = {**flops, **_json_extras(advice, placement, job.seen), **tuned, **engine}
+        extras = {**flops, **_json_extras(advice, job.seen), **tuned, **engine}
         _write_json(job.files.report, report, verdict, not_verified(job, verdict), extras)
     model = staging.current().commit(outcome.result.model)
     return replace(outcome, result=replace(outcome.result, model=model)), coverage
@@ -378,12 +340,9 @@ def _is_refused(verdict: Verification) -> bool:
     return isinstance(verdict, ModelError) and verdict.problem.startswith("onnxruntime refuses the model")
 
 
-def _json_extras(
-    advice: Advice, comparison: Comparison | None, observations: Observed | None
-) -> dict[str, object]:
-    placement = {"placement": comparison.to_json()} if comparison else {}
+def _json_extras(advice: Advice, observations: Observed | None) -> dict[str, object]:
     calibration = {"calibration": observations.counts} if observations is not None else {}
-    return {"advice": advice.to_json(), **placement, **calibration}
+    return {"advice": advice.to_json(), **calibration}
 
 
 def _write_json(
@@ -397,13 +356,13 @@ def _write_json(
     writing.write_json({**plain, **verified, "verification": verdict, **extras}, path)
 
 
-def _print_plan(job: RewriteJob, analysis: Analysis, placement: Comparison | None) -> None:
+def _print_plan(job: RewriteJob, analysis: Analysis) -> None:
     """Print the report on a dry run."""
     console = Console(quiet=job.is_quiet)
     advise = cache(partial(explanation_sources.advise_planned, analysis))
     terminal.print_device_check(console, job.policy, advise)
     if job.files.report is not None:
-        more = _json_extras(advise(), placement, job.seen)
+        more = _json_extras(advise(), job.seen)
         _write_json(job.files.report, analysis.report(), None, "--dry-run was given", more)
     terminal.print_plan(console, analysis.plan)
     terminal.print_lines(console, summary.match_lines(analysis.matched))

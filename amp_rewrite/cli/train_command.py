@@ -26,7 +26,7 @@ from amp_rewrite.cli.flag_builders import (
     require_flag,
     switch,
 )
-from amp_rewrite.cli.html_and_plots import PageMaker, ReportFiles, html_flag
+from amp_rewrite.cli.html_page import PageMaker, html_flag
 from amp_rewrite.cli.input_flags import counted_flags, timeout_flag
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.cli.rewrite_job import attempted
@@ -37,7 +37,7 @@ from amp_rewrite.model import writing
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy.named_policies import FLOAT32, Policy
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.reporting import summary, terminal
+from amp_rewrite.reporting import html_file, summary, terminal
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.inputs import feeds
@@ -259,7 +259,7 @@ def train(
         writing.write_json({"model": str(model), **report.to_json(), **extras}, json_)
     if written is not None and html is not None:
         page = pages.of_step(model, report, step, _sentence(compared), Path(written))
-        ReportFiles(html, None).write(page)
+        html_file.write(page, html)
     written = staging.current().commit(written)
     if written is not None:
         advise = partial(explanation_sources.advise_model, Path(written), report.half, options)

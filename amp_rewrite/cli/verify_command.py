@@ -15,11 +15,8 @@ from amp_rewrite.cli.flag_builders import PATH, choice, json_flag, verbose_flag
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
 from amp_rewrite.cli.progress import shown_progress, tell
 from amp_rewrite.console import Console
-from amp_rewrite.errors import OptionError
 from amp_rewrite.model import loading, writing
-from amp_rewrite.policy import targets
 from amp_rewrite.policy.options import IOTypes
-from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import terminal, verdict_text
 from amp_rewrite.running.inputs.feeds import Data
@@ -37,13 +34,6 @@ from amp_rewrite.running.inputs.feeds import Data
     "Whether float32 inputs and outputs may be half in REWRITTEN.",
     "keep",
 )
-@choice(
-    "--target",
-    targets.BY_NAME,
-    "The runtime that will run REWRITTEN: sums inside half nodes are emulated in float32, or in half, as in "
-    "browsers.",
-    targets.ONNXRUNTIME_CUDA.name,
-)
 @json_flag("verdict")
 @verbose_flag
 def verify(
@@ -53,19 +43,17 @@ def verify(
     comparing: ComparisonFlags,
     limit: TimeLimit,
     io: str,
-    target: str,
     json_: Path | None,
     verbose: bool,
 ) -> None:
     """Compare REWRITTEN with ORIGINAL on given or synthetic inputs.
 
-    They run on CUDA where it works, and otherwise on the CPU, with half rounded as a GPU would round it;
-    with --provider webgpu in real half arithmetic. Exit code 1 when a tolerance is exceeded, when names,
-    types or shapes differ, or when given inputs prove nothing.
+    They run on CUDA where it works, and otherwise on the CPU, with half rounded as a GPU would round it. Exit
+    code 1 when a tolerance is exceeded, when names, types or shapes differ, or when given inputs prove
+    nothing.
     """
     comparing.refuse_missing()
     data = replace(data, steps=comparing.steps)
-    comparing = replace(comparing, accumulate=_sums(target, comparing))
     for path in (original, rewritten):
         loading.load(path)  # for our error messages rather than onnxruntime's
     with shown_progress() as progress, limit.running():
@@ -84,14 +72,3 @@ def verify(
         writing.write_json(verdict_text.to_json(verdict), json_)
     refuse_failed(verdict)
     exit_codes.fail_unless(verdict.ok or verdict.is_made_up)
-
-
-def _sums(target: str, comparing: ComparisonFlags) -> Accumulation:
-    """Return the accumulator type to emulate; raise OptionError for a provider with real half arithmetic."""
-    sums = targets.BY_NAME[target].accumulate
-    if sums is Accumulation.HALF and (comparing.provider or "cpu") != "cpu":
-        raise OptionError(
-            f"--target {target} has no effect with --provider {comparing.provider}, which emulates nothing",
-            remedy="leave out one of the two",
-        )
-    return sums

@@ -328,6 +328,8 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     graph, pricing, plan, options = facts.graph, decided.priced, decided.plan, decided.options
     painting, predicted = pricing.painting, of_job(pricing, options)
     warnings = (*loaded.warnings, *prepared.warnings, *facts.warnings)
+    if plan and prepared.constant_inputs:
+        warnings = (*warnings, f"{plural(prepared.constant_inputs, 'input')} with a default {_CONSTANT}")
     if not decided.replayed:
         warnings = (*warnings, *match_counts.of_lists(graph, painting, options))
     proven, products = decided.proven, open_sums.find(graph, painting.is_half)
@@ -374,3 +376,6 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     if decided.options.ranges:
         analysis.ranges()
     return analysis
+
+
+_CONSTANT = "became constant, as weights are; `Options.keep_overridable` keeps such inputs"

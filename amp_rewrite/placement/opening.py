@@ -1,27 +1,24 @@
-"""A process that opens models in onnxruntime, with stub CUDA libraries where CUDA does not work."""
+"""A process that opens models in onnxruntime."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-import subprocess
-import sys
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from amp_rewrite.errors import FeedError, ResourceError
-from amp_rewrite.placement import stub_libraries
+from amp_rewrite.placement import profile
+from amp_rewrite.placement.profile import Profile
 from amp_rewrite.process import child_process
 from amp_rewrite.process.child_process import ChildProcess, CrashError
-from amp_rewrite.running import latency, sessions
-from amp_rewrite.running.latency import Profile
+from amp_rewrite.running import sessions
 from amp_rewrite.running.runtime_errors import is_scarce, reason
 from amp_rewrite.running.sessions import Device, Feeds, Libraries
 
-# The process that opens sessions: no stub library and no crash of onnxruntime reaches the user's process.
+# The process that opens sessions: no crash of onnxruntime reaches the user's process.
 # It reads requests from its standard input and answers each; all else that is printed, onnxruntime's log
 # included, goes to the file that the request names.
 
@@ -110,21 +107,19 @@ def _ran(session: Any, feeds: Feeds) -> Answer:
         sessions.run_session(session, feeds)
     except FeedError as error:
         return Answer(failed=error.problem)
-    return Answer(profile=latency.read(Path(session.end_profiling())))
+    return Answer(profile=profile.read(Path(session.end_profiling())))
 
 
-def serve(*, stubs: bool) -> None:
-    """Answer requests until there are no more; a request that is None asks whether CUDA works here."""
-    runtime = sessions.onnxruntime()
-    if not stubs and hasattr(runtime, "preload_dlls"):
-        runtime.preload_dlls()
+def serve() -> None:
+    """Answer requests until there are no more."""
     child_process.serve(_answer)
 
 
-def _answer(request: Request | None) -> Answer | ResourceError | bool:
-    if request is None:
-        return sessions.best_device() is Device.CUDA
+def _answer(request: Request) -> Answer | ResourceError:
     _print_to(request.log)
+    runtime = sessions.onnxruntime()
+    if request.device is Device.CUDA and hasattr(runtime, "preload_dlls"):
+        runtime.preload_dlls()
     try:
         return opened(request)
     except ResourceError as error:
@@ -137,18 +132,18 @@ def _print_to(file: Path) -> None:
         os.dup2(opened_file.fileno(), 2)
 
 
-_CODE = "from amp_rewrite.placement import opening; opening.serve(stubs={stubs})"
+_CODE = "from amp_rewrite.placement import opening; opening.serve()"
 
 
 class SessionProcess:
     """A process that opens sessions; it starts with the first request, and anew after a crash."""
 
-    def __init__(self, *, stubs: bool) -> None:
-        self._child = ChildProcess(_CODE.format(stubs=stubs), _with_stubs if stubs else None)
+    def __init__(self) -> None:
+        self._child = ChildProcess(_CODE)
 
     def opened(self, request: Request) -> Answer:
-        """Return the answer to a request. Raises the errors of `stub_libraries.folder`, TimeLimitError,
-        ResourceError, and RunError where no process can be started.
+        """Return the answer to a request; raise TimeLimitError, ResourceError, and RunError if no process can
+        be started.
         """
         try:
             answer = self._child.ask(request)
@@ -158,57 +153,17 @@ class SessionProcess:
             raise answer
         return answer
 
-    def has_cuda(self) -> bool:
-        """Return whether a session on CUDA works in that process."""
-        try:
-            return self._child.ask(None) is True
-        except CrashError:
-            return False
-
     def end(self) -> None:
         """End the process, if there is one."""
         self._child.end()
 
 
-def _with_stubs() -> dict[str, str]:
-    paths = (str(stub_libraries.folder()), os.environ.get("LD_LIBRARY_PATH"))
-    return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths))}
-
-
 @contextlib.contextmanager
-def session_process(device: Device) -> Generator[SessionProcess]:
-    """Return a process for sessions on a device, with stub libraries for CUDA where CUDA does not work.
-
-    Raises MissingPackageError without onnxruntime, or for CUDA without onnxruntime-gpu.
-    """
-    process = SessionProcess(stubs=needs_stubs(device))
+def session_process() -> Generator[SessionProcess]:
+    """Yield a process for sessions; raise MissingPackageError without onnxruntime."""
+    sessions.onnxruntime()
+    process = SessionProcess()
     try:
         yield process
     finally:
         process.end()
-
-
-@functools.cache
-def needs_stubs(device: Device) -> bool:
-    """Return whether a session on that device needs the stub libraries: for CUDA, where CUDA does not work.
-
-    Raises MissingPackageError as `session_process` does.
-    """
-    if device is not Device.CUDA:
-        sessions.onnxruntime()
-        return False
-    stub_libraries.installed()
-    if not _has_driver():
-        return True
-    process = SessionProcess(stubs=False)
-    try:
-        return not process.has_cuda()
-    finally:
-        process.end()
-
-
-def _has_driver() -> bool:
-    """Return whether CUDA's driver can be loaded; probed in a separate process, as it cannot be unloaded."""
-    code = "import ctypes; ctypes.CDLL('libcuda.so.1')"
-    probe = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, check=False)
-    return probe.returncode == 0

@@ -14,9 +14,9 @@ import onnx
 from amp_rewrite.model import proto_traversal
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.placement import saved_graph
+from amp_rewrite.placement.profile import CPU, Profile
 from amp_rewrite.placement.saved_graph import COPIES, FULL, HALVES, Executed
 from amp_rewrite.rewriting import records
-from amp_rewrite.running.latency import CPU, Profile
 
 # onnxruntime's verbose log -> the provider of each node, and the reasons for nodes on the CPU.
 
@@ -246,7 +246,9 @@ _FUSIONS = ("Gemm", "Gelu", "LayerNormalization", "SimplifiedLayerNormalization"
 """Return whether this is a fused operator without a domain; other fused operators have a domain."""
 
 
-def why_on_cpu(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes) -> tuple[CpuReason | None, ...]:
+def _why_on_cpu(
+    nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes
+) -> tuple[CpuReason | None, ...]:
     """Return for each node the reason why it is on the CPU provider, None where it is not."""
     remaining = Counter(log.nodes.get(CPU, {}))
     is_all = len(log.counts) == 1 and CPU in log.counts  # the log then lists no nodes
@@ -260,7 +262,7 @@ def why_on_cpu(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes) ->
 
 
 def _on_cpu(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes) -> tuple[OnCpu, ...]:
-    whys = why_on_cpu(nodes, log, model)
+    whys = _why_on_cpu(nodes, log, model)
     here = [(node, why) for node, why in zip(nodes, whys, strict=True) if why is not None]
     totals = Counter((node.operator, node.precision, why) for node, why in here)
     unseen = Counter(log.nodes.get(CPU, {})) - Counter(_key(node) for node, _ in here)

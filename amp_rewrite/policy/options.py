@@ -303,7 +303,7 @@ class Options:
     @property
     def rescales(self) -> bool:
         """True if values may be stored times powers of two."""
-        is_summed_in_float32 = self.target.accumulate is targets.Accumulation.FLOAT  # else sums may overflow
+        is_summed_in_float32 = self.target.longest_sum is None  # else sums may overflow
         is_decided = self.level is not Level.UNSAFE_FORCE_ALL
         return self.rescale and self.half is FLOAT16 and is_summed_in_float32 and is_decided
 

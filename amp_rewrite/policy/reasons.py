@@ -98,7 +98,7 @@ _WORDS: Mapping[Reason, str] = {
     Reason.FINAL_SOFTMAX: "it makes output {value}, and the policy keeps a final softmax in float32",
     Reason.NO_KERNEL: "{subject} has no {half} kernel{more}",
     Reason.WRITTEN_OUT: "part of a written-out {subject}, whose kernels compute this in float32",
-    Reason.LONG_SUM: "{subject} adds up {more} in {half}, which {limit:.0f} terms at most bear",
+    Reason.LONG_SUM: "{subject} adds up {more} in {half}, which has the precision for {limit:.0f}",
     Reason.CAST: "a Cast takes the types that are beside it",
     Reason.NOT_LISTED: "the operator is on no list of {subject}",
     Reason.LISTED: "{text}",

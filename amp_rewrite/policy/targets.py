@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -14,16 +13,6 @@ from amp_rewrite.onnx_types.schema import Signature
 from amp_rewrite.policy import kernel_table
 from amp_rewrite.policy.entries import Operator
 from amp_rewrite.policy.kernel_table import Support
-
-# The accumulator type of half kernels.
-
-
-class Accumulation(enum.Enum):
-    """FLOAT: in float32, as tensor cores do; HALF: every product and every partial sum is rounded."""
-
-    FLOAT = "float"
-    HALF = "half"
-
 
 # Nodes that onnxruntime's CUDA provider refuses for an attribute or input, though it has a kernel.
 #
@@ -112,10 +101,9 @@ class Target:
     into its known faults (analysis.runtimes). `refusals` say, by operator, which nodes it refuses though it
     has a kernel. One that `fuses_half_scales` makes integer kernels of nodes between QuantizeLinear and
     DequantizeLinear in half as well; others recognise float32 alone. With
-    `norms_in_float32`, one kernel computes a ReduceL2, and squares in float32. `accumulate` is the
-    accumulator type of its half kernels, emulated in comparisons, and `longest_sum` the most terms that they
-    sum accurately. `longest_axes` are, by operator, the most positions along a spatial axis up to which its
-    half kernel is right.
+    `norms_in_float32`, one kernel computes a ReduceL2, and squares in float32. `longest_sum` is the most
+    terms that sums, means and pools may add up, where its kernels accumulate in half. `longest_axes` are, by
+    operator, the most positions along a spatial axis up to which its half kernel is right.
     """
 
     name: str
@@ -128,7 +116,6 @@ class Target:
     refusals: Mapping[str, Refused] = field(default_factory=dict[str, Refused], repr=False)
     fuses_half_scales: bool = False
     norms_in_float32: bool = False
-    accumulate: Accumulation = Accumulation.FLOAT
     longest_sum: int | None = None
     longest_axes: Mapping[str, int] = field(default_factory=dict[str, int], repr=False)
 
@@ -184,14 +171,12 @@ ONNXRUNTIME_WEBGPU = Target(
     table="onnxruntime_webgpu",
     together=_ATTENTION,
     is_onnxruntime=True,
-    accumulate=Accumulation.HALF,
-    longest_sum=1024,
+    longest_sum=64,
     longest_axes={"ConvTranspose": 2048},
 )
 """onnxruntime's WebGPU provider, as in browsers, by the kernels that onnxruntime-ep-webgpu 0.4.0 registers.
-They accumulate in half: normal numbers lose 4.7e-3 of 1024 products and 6.5e-3 of 2048, positive ones 4.3e-3
-and 1.0e-2 (docs/targets.md). ConvTranspose computes positions in half, which ends to count at 2048
-(microsoft/onnxruntime#28976).
+They accumulate in half; reductions have 64 lanes, so that up to 64 terms are added in pairs. ConvTranspose
+computes positions in half, which ends to count at 2048 (microsoft/onnxruntime#28976).
 """
 
 TENSORRT = Target(

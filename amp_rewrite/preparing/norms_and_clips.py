@@ -125,6 +125,9 @@ def _divide(node: ir.Node, names: UniqueNames) -> FormChange:
     return change
 
 
+# Clips as a Max and a Min.
+
+
 def rewrite_clips(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
     """Rewrite float32 Clips between nodes that will likely be half (half_ports), unless they are excluded
     (form_changes).
@@ -138,38 +141,29 @@ def rewrite_clips(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
         return ()
     types, exclusions = element_types.infer(model), form_changes.nodes_to_preserve(model, form)
     half = half_ports.predict_outlook(nodes, types, ports, version_of).half
-    clips = [
-        node
-        for node in clips
-        if node not in exclusions and _is_known(node, types) and _is_between(node, half)
-    ]
-    changes = [
-        FormChange(FormChangeKind.MAX_AND_MIN, pinned_as(node), into=pinned_as(node)) for node in clips
-    ]
-    bounds = _Constants(UniqueNames(traversal.graphs(model.graph)))
+    clips = [node for node in clips if node not in exclusions and _is_between(node, half, types)]
+    names = map(pinned_as, clips)
+    changes = tuple(FormChange(FormChangeKind.MAX_AND_MIN, name, into=name) for name in names)
+    bounds: _Bounds = {}
+    unique = UniqueNames(traversal.graphs(model.graph))
     for node in clips:
-        _replace(node, bounds)
-    return tuple(changes)
+        _replace(node, unique, bounds)
+    return changes
 
 
-def _is_between(node: ir.Node, half: Collection[ir.Node]) -> bool:
-    """Return whether the producer of a Clip's data will be half, and a consumer of its result, if any."""
-    data, result = node.inputs[0], node.outputs[0]
-    readers = result.consumers()
-    return data is not None and data.producer() in half and (not readers or any(r in half for r in readers))
-
-
-def _is_known(node: ir.Node, types: Types) -> bool:
-    """Return whether a Clip has float32 data, and bounds that are absent or constant scalars other than NaN.
-
-    A Clip ignores a NaN bound; Max and Min would propagate it.
+def _is_between(node: ir.Node, half: Collection[ir.Node], types: Types) -> bool:
+    """Return whether the producer of a Clip's float32 data will be half, and a consumer of its result, if
+    any, and its bounds are absent or constant scalars other than NaN, which a Clip ignores.
     """
-    data = node.inputs[0]
-    if data is None or types.get(data) != FLOAT32:
+    data, readers = node.inputs[0], node.outputs[0].consumers()
+    if data is None or types.get(data) != FLOAT32 or data.producer() not in half:
         return False
-    stated = all(a.type == ir.AttributeType.FLOAT and not a.is_ref() for a in node.attributes.values())
-    numbers = stated and not any(math.isnan(each.as_float()) for each in node.attributes.values())
-    return numbers and all(value is None or _is_number(value) for value in node.inputs[1:])
+    stated = (
+        a.type == ir.AttributeType.FLOAT and not a.is_ref() and not math.isnan(a.as_float())
+        for a in node.attributes.values()
+    )
+    is_known = all(stated) and all(value is None or _is_number(value) for value in node.inputs[1:])
+    return is_known and (not readers or any(reader in half for reader in readers))
 
 
 def _is_number(value: ir.Value) -> bool:
@@ -178,45 +172,32 @@ def _is_number(value: ir.Value) -> bool:
     return tensor is not None and len(tensor.shape) == 0 and not np.isnan(constants.numbers(tensor))
 
 
-class _Constants:
-    """Constant nodes for bounds, one for each number of a graph."""
-
-    def __init__(self, names: UniqueNames) -> None:
-        self.names = names
-        self._made: dict[tuple[ir.Graph, float], ir.Value] = {}
-
-    def before(self, node: ir.Node, number: float) -> ir.Value:
-        """Return the value of a number, defined before this node in its graph."""
-        graph = graph_edits.graph_of(node)
-        if (graph, number) not in self._made:
-            tensor = ir.tensor(number, ir.DataType.FLOAT)
-            constant = self.names.constant(node.outputs[0], "bound", tensor)
-            value = constant.outputs[0]
-            value.type, value.shape = FLOAT32, ir.Shape([])
-            graph.insert_before(node, constant)
-            self._made[graph, number] = value
-        return self._made[graph, number]
-
-
-def _replace(node: ir.Node, bounds: _Constants) -> None:
+def _replace(node: ir.Node, names: UniqueNames, bounds: _Bounds) -> None:
     output = node.outputs[0]
-    low = _bound(node, 1, "min", -_LARGEST, bounds)
-    high = _bound(node, 2, "max", _LARGEST, bounds)
-    above = ir.Node(
-        "", "Max", [node.inputs[0], low], name=bounds.names.of_node(f"{node.name or 'Clip'}__Max")
-    )
+    low, high = (_bound(node, *each, names, bounds) for each in ((1, "min", -_LARGEST), (2, "max", _LARGEST)))
+    above = ir.Node("", "Max", [node.inputs[0], low], name=names.of_node(f"{node.name or 'Clip'}__Max"))
     value = above.outputs[0]
-    value.name, value.type, value.shape = bounds.names.of_value(output, "max"), output.type, output.shape
+    value.name, value.type, value.shape = names.of_value(output, "max"), output.type, output.shape
     below = ir.Node("", "Min", [value, high], name=node.name, metadata_props=node.metadata_props)
     graph_edits.replace(node, [above, below], below.outputs[0])
 
 
-def _bound(node: ir.Node, port: int, attribute: str, missing: float, bounds: _Constants) -> ir.Value:
+_LARGEST = float(np.finfo(np.float32).max)
+_Bounds = dict[tuple[ir.Graph, float], ir.Value]
+"""The constant of each number of a graph."""
+
+
+def _bound(
+    node: ir.Node, port: int, attribute: str, missing: float, names: UniqueNames, bounds: _Bounds
+) -> ir.Value:
     """Return a bound as a value: the input, or a constant of the attribute or of the default."""
     value = node.inputs[port] if port < len(node.inputs) else None
     if value is not None:
         return value
-    return bounds.before(node, node.attributes.get_float(attribute, missing))
-
-
-_LARGEST = float(np.finfo(np.float32).max)
+    key = graph_edits.graph_of(node), node.attributes.get_float(attribute, missing)
+    if key not in bounds:
+        constant = names.constant(node.outputs[0], "bound", ir.tensor(key[1], ir.DataType.FLOAT))
+        bounds[key] = constant.outputs[0]
+        bounds[key].type, bounds[key].shape = FLOAT32, ir.Shape([])
+        key[0].insert_before(node, constant)
+    return bounds[key]

@@ -31,28 +31,31 @@ from amp_rewrite.text import plural
 # Casts from float32 to float32 are bypassed, and every CastLike of a known type becomes a Cast.
 
 
-def bypass_casts(model: ir.Model, types: Types) -> None:
-    """Remove Casts from float32 to float32, which some exporters write, and which block fusions.
+def bypass_casts(nodes: Iterable[ir.Node], types: Types, dtype: ir.DataType = ir.DataType.FLOAT) -> int:
+    """Remove Casts from a type to itself among these nodes, and return their number.
+
+    Some exporters write those of float32, which block fusions; a rewrite leaves those of half where a model
+    is half in part.
 
     One that produces an output of the model or of a body stays.
     """
     sources: dict[ir.Value, ir.Value] = {}
-    nodes = [*_idle(model, types)]
-    for node in nodes:
+    idle = [*_idle(nodes, types, ir.TensorType(dtype))]
+    for node in idle:
         value = node.inputs[0]
         assert value is not None, "an idle Cast reads something"
         sources[node.outputs[0]] = sources.get(value, value)  # in a chain of Casts, the first operand
     graph_edits.replace_uses(sources)
-    graph_edits.remove(nodes)
+    graph_edits.remove(idle)
+    return len(idle)
 
 
-def _idle(model: ir.Model, types: Types) -> Iterator[ir.Node]:
-    float32 = ir.TensorType(ir.DataType.FLOAT)
-    for node in traversal.every_node(model.graph):
+def _idle(nodes: Iterable[ir.Node], types: Types, kind: ir.TensorType) -> Iterator[ir.Node]:
+    for node in nodes:
         if node.op_type != "Cast" or node.domain or node.inputs[0] is None:
             continue
         output = node.outputs[0]
-        if not output.is_graph_output() and types.get(node.inputs[0]) == float32 == types.get(output):
+        if not output.is_graph_output() and types.get(node.inputs[0]) == kind == types.get(output):
             yield node
 
 
@@ -82,7 +85,7 @@ class Prepared:
     """A prepared model with the requested form, the types of its values, the changes made, and warnings.
 
     `newer` is the opset that the user could ask for, and `on_cpu` are the nodes without kernels at the one
-    that was asked for.
+    that was asked for. `constant_inputs` counts the inputs with a default that became constants.
     """
 
     model: ir.Model
@@ -90,6 +93,7 @@ class Prepared:
     types: Types
     changes: tuple[FormChange, ...]
     warnings: tuple[str, ...]
+    constant_inputs: int
     newer: NewerOpset | None = None
     on_cpu: frozenset[ir.Node] = frozenset()
 
@@ -97,8 +101,7 @@ class Prepared:
 def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepared:
     """Prepare `model` in place, preserving its semantics; `held` maps names of values to evidence."""
     warnings = _settle_functions(model, form)
-    if not form.keep_overridable and model.ir_version >= CONSTANT_INPUTS_BELOW:
-        warnings += _settle_inputs(model)
+    constant_inputs = 0 if form.keep_overridable else _settle_inputs(model)
     changes: list[FormChange] = []
     nodes = traversal.nodes(model.graph).values()
     operators = {node.op_type for inner in nodes for node in inner}
@@ -118,13 +121,13 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
         changes += norms_and_clips.rewrite_clips(model, form)
     types = shape_inference.types(model)
     if "Cast" in operators:
-        bypass_casts(model, types)
+        bypass_casts(traversal.every_node(model.graph), types)
     value_shapes.infer_shapes(model, types)
     if "Transpose" in operators and form.target.is_onnxruntime:
         changes += transposed_weights.raise_ranks(model, types)
     on_cpu = opset_raising.without_kernels(model, form, changes)
     warnings += _of_lost_kernels(on_cpu, form)
-    return Prepared(model, form, types, tuple(changes), warnings, newer, on_cpu)
+    return Prepared(model, form, types, tuple(changes), warnings, constant_inputs, newer, on_cpu)
 
 
 def _of_lost_kernels(nodes: Collection[ir.Node], form: Form) -> tuple[str, ...]:
@@ -178,7 +181,7 @@ def _settle_casts(model: ir.Model) -> None:
     """Remove the CastLikes between constants and their consumers."""
     types = shape_inference.types(model)
     write_cast_likes(model, types)
-    bypass_casts(model, types)
+    bypass_casts(traversal.every_node(model.graph), types)
 
 
 def _settle_functions(model: ir.Model, form: Form) -> tuple[str, ...]:
@@ -190,15 +193,12 @@ def _settle_functions(model: ir.Model, form: Form) -> tuple[str, ...]:
     return (f"{count} model-local {noun} kept, in float32",) if count else ()
 
 
-def _settle_inputs(model: ir.Model) -> tuple[str, ...]:
-    """Make constants of the inputs that have a default, which are weights in most models; return a warning if
-    there are any. No runtime folds what a caller may override, and it would be cast in every run.
+def _settle_inputs(model: ir.Model) -> int:
+    """Make constants of the inputs that have a default, which are weights in most models; return their
+    number. No runtime folds what a caller may override, and it would be cast in every run.
     """
     inputs = model.graph.inputs
-    others = [value for value in inputs if not value.is_initializer()]
-    count = len(inputs) - len(others)
-    inputs[:] = others
-    return (f"{plural(count, 'input')} with a default {_CONSTANT}",) if count else ()
-
-
-_CONSTANT = "became constant, as weights are; `Options.keep_overridable` keeps such inputs"
+    count = len(inputs)
+    if model.ir_version >= CONSTANT_INPUTS_BELOW:
+        inputs[:] = [value for value in inputs if not value.is_initializer()]
+    return count - len(inputs)

@@ -9,7 +9,7 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,23 +35,19 @@ class CrashError(Exception):
 class ChildProcess:
     """A process that starts with the first request, and again after its end.
 
-    `code` is Python that calls `serve`, after imports that it `needs`; `environment` returns its environment
-    variables, by default those of this process. `process` is None while it does not run.
+    `code` is Python that calls `serve`, after imports that it `needs`. `process` is None while it does not
+    run.
     """
 
-    def __init__(
-        self, code: str, environment: Callable[[], Mapping[str, str]] | None = None, needs: str = ""
-    ) -> None:
+    def __init__(self, code: str, needs: str = "") -> None:
         self._code = _FIRST.format(needs) + code
-        self._environment = environment
         self._has_greeted = False
         self.process: subprocess.Popen[bytes] | None = None
 
     def ask(self, request: Any, *, is_interruptible: bool = True) -> Any:
         """Return the answer to a request; with `is_interruptible` in a thread, within the time limit.
 
-        Raises CrashError, TimeLimitError, RunError if no process can be started, and the errors of
-        `environment`.
+        Raises CrashError, TimeLimitError, and RunError if no process can be started.
         """
         child = self.start()
         exchange = functools.partial(self._exchange, child, request)
@@ -66,11 +62,10 @@ class ChildProcess:
             raise
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start the process, unless it runs; raises RunError, and the errors of `environment`."""
+        """Start the process, unless it runs; raises RunError."""
         if self.process is not None and self.process.poll() is None:
             return self.process
         self.end()
-        environment = None if self._environment is None else self._environment()
         if not sys.executable or getattr(sys, "frozen", False):
             raise RunError("no process can be started: no Python interpreter is known")
         try:
@@ -79,7 +74,6 @@ class ChildProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env=environment,
             )
         except OSError as error:
             raise RunError(f"no process can be started ({error.strerror})") from error

@@ -1,4 +1,4 @@
-"""Work in other processes: executors by name, and the results of their tasks.
+"""Work in other processes: an executor by name, and the results of their tasks.
 
 An executor is any `concurrent.futures.Executor` whose workers can import amp_rewrite and see the same files.
 """
@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import multiprocessing
 import re
-import signal
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
 from amp_rewrite.errors import AmpRewriteError, MissingPackageError, OptionError, WorkerError
@@ -20,55 +17,30 @@ from amp_rewrite.process import interruptible, startup
 
 T = TypeVar("T")
 
-MOST = 256
-"""The largest number of processes in a name."""
-
 CONNECTING = 10.0
 """The seconds within which a scheduler must answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutorName:
-    """A number of processes (`processes:N`), or the address of a scheduler (`dask://HOST:PORT`)."""
+@contextlib.contextmanager
+def named(text: str, by: str = "executor") -> Generator[Executor]:
+    """Open the executor of a name, `dask://HOST:PORT`, the address of a scheduler; it ends with the context,
+    which cancels tasks that have not begun.
 
-    processes: int = 0
-    address: str = ""
-
-    @contextlib.contextmanager
-    def opened(self) -> Generator[Executor]:
-        """Open the executor; it ends with the context, which cancels tasks that have not begun.
-
-        Raises MissingPackageError without `distributed`, and OptionError if no scheduler answers.
-        """
-        if self.address:
-            with _connected(self.address) as client:
-                executor: Executor = client.get_executor(pure=False)
-                try:
-                    yield executor
-                finally:
-                    executor.shutdown(wait=False)  # cancels in Dask, which has no `cancel_futures`
-            return
-        # a fork would copy the threads of a runtime without running them; interrupts are for this process
-        spawning, ignore = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
-        pool = ProcessPoolExecutor(self.processes, spawning, initializer=signal.signal, initargs=ignore)
+    Raises OptionError for another name from the flag or argument `by`, or if no scheduler answers, and
+    MissingPackageError without `distributed`.
+    """
+    address = _DASK.fullmatch(text)
+    if not address:
+        remedy = "write it as in dask://127.0.0.1:8786"
+        raise OptionError(f"{by} {text} names no executor", remedy=remedy)
+    with _connected(address[1]) as client:
+        executor: Executor = client.get_executor(pure=False)
         try:
-            yield pool
+            yield executor
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            executor.shutdown(wait=False)  # cancels in Dask, which has no `cancel_futures`
 
 
-def named(text: str, by: str = "executor") -> ExecutorName:
-    """Parse the name of an executor from the flag or argument `by`; raises OptionError for others."""
-    count, address = _PROCESSES.fullmatch(text), _DASK.fullmatch(text)
-    if count and 0 < int(count[1]) <= MOST:
-        return ExecutorName(processes=int(count[1]))
-    if address:
-        return ExecutorName(address=address[1])
-    remedy = f"write it as in processes:4 (at most {MOST}) or dask://127.0.0.1:8786"
-    raise OptionError(f"{by} {text} names no executor", remedy=remedy)
-
-
-_PROCESSES = re.compile(r"processes:(\d{1,9})")
 _DASK = re.compile(r"dask://([^/\s]+:\d{1,5})")
 
 

@@ -1,1 +1,1 @@
-"""Presentation of reports: terminal, HTML report, charts and summaries."""
+"""Presentation of reports: terminal, HTML report and summaries."""

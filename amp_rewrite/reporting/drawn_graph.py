@@ -18,7 +18,7 @@ from amp_rewrite.model.graph_edits import graph_of
 from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
 from amp_rewrite.policy.node_patterns import pinned_as
-from amp_rewrite.reporting import charts
+from amp_rewrite.reporting import binades
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.plan import Plan, PlannedCast, Storage
 from amp_rewrite.rewriting.report import StepPart
@@ -131,14 +131,6 @@ def build(
 ) -> DrawnGraph:
     """Return the drawn graph of a model with the planned Casts; a rewritten model has its Casts as nodes."""
     return _Drawer(root, types, decisions, plan_changes, flops).drawn()
-
-
-def undecided(root: ir.Graph, types: Types) -> tuple[DrawnGraph, tuple[ir.Node | None, ...]]:
-    """Return the drawn graph of a model without decisions, shades and stored numbers, and the node of each of
-    its boxes, None for an input or output.
-    """
-    drawer = _Drawer(root, types, Decisions(()), PlannedChanges(), {}, reads=False)
-    return drawer.drawn(), drawer.nodes
 
 
 # The boxes of each graph, in order.
@@ -458,10 +450,10 @@ def _stored_numbers(tensor: ir.TensorProtocol | None) -> tuple[str, Counts]:
     """
     if tensor is None or tensor.dtype not in _FLOATS or not 0 < tensor.size <= _LARGEST:
         return "", ()
-    least, most, counts = np.inf, -np.inf, charts.binades(np.zeros(0, np.float32))
+    least, most, counts = np.inf, -np.inf, binades.of_array(np.zeros(0, np.float32))
     for block in constants.read(tensor):
         least, most = min(least, float(np.min(block))), max(most, float(np.max(block)))
-        counts += charts.binades(block)
+        counts += binades.of_array(block)
     text = f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
     return text, tuple(sorted(counts.items())) if tensor.size > _FEW else ()
 

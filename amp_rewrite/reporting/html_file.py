@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from amp_rewrite.explaining import sentences
-from amp_rewrite.reporting import pictures, verdict_text
+from amp_rewrite.files import staging
+from amp_rewrite.reporting import verdict_text
 from amp_rewrite.reporting.drawn_graph import DrawnGraph
-from amp_rewrite.reporting.executed_graph import PlacementView
 from amp_rewrite.reporting.html_report import BoxError, Evidence, HtmlReport, UnitReason
 from amp_rewrite.rewriting import records
 from amp_rewrite.rewriting.report import SummaryLine
@@ -29,7 +29,7 @@ _FOLDER = Path(__file__).parent / "html"
 _VENDORED = ("d3", "dagre")
 _OURS = (
     *("dom", "layout", "drawing", "view", "step", "magnitudes", "details"),
-    *("search", "pictures", "execution", "export", "overview", "main"),
+    *("search", "pictures", "export", "overview", "main"),
 )
 """The scripts; each uses only those before it."""
 
@@ -49,6 +49,11 @@ def render(report: HtmlReport) -> bytes:
     }
     # the substituted text is not scanned for placeholders again
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], asset("page.html")).encode()
+
+
+def write(report: HtmlReport, path: Path) -> None:
+    """Write the whole file; raise OutputError."""
+    staging.write(render(report), path)
 
 
 def embedded(data: Any) -> str:
@@ -97,8 +102,8 @@ def plain(report: HtmlReport) -> dict[str, Any]:
         "errors": list(map(_plain_error, report.errors)),
         "suspect": report.suspect,
         "magnitudes": [pair and [float(f"{each:.2e}") for each in pair] for pair in report.magnitudes],
-        "pictures": list(map(pictures.plain, report.pictures.values())),
-        "placement": _plain_placement(report.placement) if report.placement else None,
+        "normal": math.log2(view.half.smallest * view.half.integers / 2),
+        "histograms": {title: sorted(counts.items()) for title, counts in report.histograms.items()},
         "step": step and {"lines": _lines(step.lines), "parts": [part and part.value for part in step.parts]},
     }
 
@@ -124,24 +129,6 @@ def _plain_graph(graph: DrawnGraph) -> dict[str, Any]:
         "boxes": records.plain(graph.boxes),
         "wires": [[wire.source, wire.target] for wire in graph.wires],
         "layers": graph.layers,
-    }
-
-
-def _plain_placement(view: PlacementView) -> dict[str, Any]:
-    """Return the placement; `executed` is the executed graph, with the origins of its boxes."""
-    compared, original, executed = view.compared, view.compared.original, view.executed
-    graph = _plain_graph(executed.drawn) if executed else None
-    if graph and executed:
-        for box, node in zip(graph["boxes"], executed.nodes, strict=True):
-            box["executed"] = records.plain(node)
-    return {
-        "runtime": compared.runtime.to_json(),
-        "refused": compared.result.refused,
-        "original_refused": original.refused if original else "",
-        "counts": records.plain(list(compared.counts())),
-        "fused": compared.result.fused,
-        "on_cpu": records.plain(compared.result.on_cpu),
-        "executed": graph,
     }
 
 
@@ -185,6 +172,7 @@ def _plain_error(box_error: BoxError) -> dict[str, Any]:
         "effect": None if error.effect is None else f"{error.effect:.1e}",
         "size": min(error.error, _WORST),
         "non_finite": error.non_finite,
+        "lost": not math.isfinite(error.error),
         "reads": None if error.low is None or error.high is None else f"{error.low:.3g} to {error.high:.3g}",
     }
 

@@ -17,15 +17,12 @@ from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.explaining.sentences import Paragraph, Step
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.reporting import charts, drawn_graph, summary
-from amp_rewrite.reporting.charts import Binades, Point, Search
+from amp_rewrite.reporting import binades, drawn_graph, summary
+from amp_rewrite.reporting.binades import Binades
 from amp_rewrite.reporting.drawn_graph import Box, DrawnGraph, Shade
-from amp_rewrite.reporting.executed_graph import PlacementView
-from amp_rewrite.reporting.pictures import Picture
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.report import Report, StepPart, SummaryLine
 from amp_rewrite.running.blame import NodeError
-from amp_rewrite.running.latency import Bench
 from amp_rewrite.running.verdict import Verdict
 
 
@@ -118,15 +115,13 @@ class DecisionView:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Results of runs: the verdict, or in `unverified` the reason for its absence; observed values;
-    latencies; the search for a plan; and notes on the outcome.
+    """Results of runs: the verdict, or in `unverified` the reason for its absence; observed values; and notes
+    on the outcome.
     """
 
     verdict: Verdict | None = None
     unverified: str = ""
     observed: Seen = field(default_factory=dict[str, Any])
-    bench: Bench | None = None
-    search: Search = field(default_factory=Search)
     notes: tuple[SummaryLine, ...] = ()
 
 
@@ -140,8 +135,8 @@ class BoxError:
 
 @dataclass(frozen=True, slots=True)
 class HtmlReport:
-    """The content of an HTML report; `report` is None for a model that was rewritten earlier, `placement`
-    if not requested, `step` for models other than train steps.
+    """The content of an HTML report; `report` is None for a model that was rewritten earlier, `step` for
+    models other than train steps.
     """
 
     title: str
@@ -149,7 +144,6 @@ class HtmlReport:
     decided: DecisionView
     evidence: Evidence
     coverage: Coverage
-    placement: PlacementView | None = None
     step: StepView | None = None
 
     def summary_lines(self) -> Iterator[SummaryLine]:
@@ -190,47 +184,17 @@ class HtmlReport:
         return sentences.exponents(rescaled.values if rescaled else ())
 
     @property
-    def pictures(self) -> dict[str, Picture]:
-        """The charts, by their file names (PICTURES)."""
-        evidence = self.evidence
-        observed = charts.binades_of_values(evidence.observed)
-        charts_by_name: dict[str, Picture] = {}
-        if points := list(self._errors()):
-            charts_by_name["errors"] = charts.errors(points)
-        if self.decided.stored or observed:
-            after = charts.binades_of_values(evidence.observed, self._exponents) if self._exponents else {}
-            charts_by_name["ranges"] = charts.ranges(self.decided.stored, observed, self.decided.half, after)
-        if points := list(self._sensitivities()):
-            charts_by_name["sensitivity"] = charts.errors(points, "Error that rounding at each node adds")
-        if evidence.search.plans:
-            charts_by_name["search"] = charts.searched(evidence.search)
-        if evidence.bench is not None:
-            charts_by_name["latency"] = charts.latencies(evidence.bench)
-        return charts_by_name
-
-    @property
-    def _last(self) -> int:
-        """The position of the last box of the main graph, and 1 where it is the first."""
-        return max(sum(not box.graph for box in self.decided.graph.boxes) - 1, 1)
-
-    def _errors(self) -> Iterator[Point]:
-        """Yield the errors of compared nodes along the graph, under the names used in the comparison."""
-        last = self._last
-        for at in sorted(self.errors, key=lambda each: each.box):
-            label = f"{at.error.operator} {at.error.node}"
-            yield Point(at.box / last, at.error.error, not math.isfinite(at.error.error), label)
-
-    def _sensitivities(self) -> Iterator[Point]:
-        """Yield the sensitivities of nodes in the main graph, from a search or from the comparison."""
-        effects = {at.error.node: at.error.effect for at in self.errors if at.error.effect}
-        error_of, last = self.evidence.search.sensitivity or effects, self._last
-        for at, box in enumerate(self.decided.graph.boxes):
-            if not box.graph and box.name in error_of:
-                error = error_of[box.name]
-                yield Point(at / last, error, not math.isfinite(error), f"{box.operator} {box.name}")
-
-
-PICTURES = ("errors", "ranges", "sensitivity", "search", "latency")
+    def histograms(self) -> dict[str, Binades]:
+        """Counts of magnitudes by title: of stored numbers, and of node outputs in the original and, if any
+        were, rescaled.
+        """
+        seen, exponents = self.evidence.observed, self._exponents
+        counts = {
+            "stored numbers": self.decided.stored,
+            "node outputs, each by its largest magnitude": binades.of_values(seen),
+            "the same, rescaled as in the result": binades.of_values(seen, exponents) if exponents else {},
+        }
+        return {title: found for title, found in counts.items() if found}
 
 
 def decision_view(

@@ -324,8 +324,6 @@ def print_bench(console: Console, bench: Bench) -> None:
     columns = [_figures(bench, latency) for latency in bench.latencies]
     rows = ((name, *(column[name] for column in columns)) for name in columns[0]) if columns else ()
     console.numbers(("", *labels), rows)
-    for letter, latency in zip(labels, bench.latencies, strict=True):
-        _print_cpu_operators(console, bench, letter, latency)
 
 
 def letters(count: int) -> list[str]:
@@ -340,9 +338,7 @@ def _letters(number: int) -> str:
 
 def _figures(bench: Bench, latency: Latency) -> dict[str, str]:
     """Return the figures of a model by their names; the first model has no interval of its speed."""
-    footprint, speed = latency.footprint, latency.speedup
-    profile, memory = footprint.profile, footprint.memory
-    is_first, is_on_cpu = latency is bench.latencies[0], bench.device is Device.CPU
+    speed, is_first = latency.speedup, latency is bench.latencies[0]
     return {
         "p50 ms": f"{latency.p50:.3f}",
         "p90 ms": f"{latency.p90:.3f}",
@@ -350,23 +346,5 @@ def _figures(bench: Bench, latency: Latency) -> dict[str, str]:
         "runs/s": f"{latency.throughput:,.1f}",
         "speed against A": f"{speed.median:.2f}x",
         "  with 90 % between": "" if is_first else f"{speed.low:.2f} to {speed.high:.2f}",
-        "to open, s": f"{footprint.session_seconds:.2f}",
         "file": size(latency.size),
-        "peak memory": "n/a" if memory is None else size(max(memory, 0)),
-        "nodes on the CPU": "n/a" if is_on_cpu else f"{profile.on_cpu:,} of {profile.nodes:,}",
-        "Casts that ran": f"{profile.casts:,}",
     }
-
-
-_SHOWN = 5
-"""The number of operators that ran on the CPU that are named."""
-
-
-def _print_cpu_operators(console: Console, bench: Bench, letter: str, latency: Latency) -> None:
-    """Print the operators that ran on the CPU although the bench was on another device."""
-    operators = latency.footprint.profile.cpu_operators
-    if bench.device is Device.CPU or not operators:
-        return
-    operator_list = ", ".join(f"{count} {operator}" for operator, count in operators[:_SHOWN])
-    more = ", ..." if len(operators) > _SHOWN else ""
-    console.print(f"{letter} on the CPU: {operator_list}{more}")

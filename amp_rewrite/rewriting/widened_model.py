@@ -95,7 +95,7 @@ def widen(model: ir.Model, halves: Halves = HALF_TYPES, *, kept_io: Container[st
     widener.run()
     inserted = _casts(model) - before
     annotations.remove(model)
-    preparing.bypass_casts(model, element_types.infer(model))
+    preparing.bypass_casts(every_node(model.graph), element_types.infer(model))
     _take_over_outputs(model)
     _declare(model, halves)
     return Edited(widened, before + inserted - _casts(model), inserted, at_limit)

@@ -12,11 +12,10 @@ import onnx
 
 from amp_rewrite.analysis import unit_building
 from amp_rewrite.colouring import pin_patterns
-from amp_rewrite.model import inlining, loading
+from amp_rewrite.model import inlining, loading, traversal
 from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
 from amp_rewrite.policy import node_patterns
-from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.preparing import preparing
 from amp_rewrite.running import emulation, metrics, selections, sessions
 from amp_rewrite.running.emulation import KEEP_ROUNDED, emulated
@@ -90,7 +89,6 @@ def blame(
     feeds: Feeds,
     *,
     device: Device | None = None,
-    accumulate: Accumulation = Accumulation.FLOAT,
     libraries: Libraries = (),
 ) -> Blame:
     """Run both models and compare all values of the main graph that exist in both, in chunks.
@@ -100,11 +98,11 @@ def blame(
     """
     where = device or sessions.best_device()
     with (
-        emulation.reference(original, sessions.reference(where), libraries) as float32,
-        emulated(rewritten, where, accumulate=accumulate) as runnable,
+        emulation.reference(original, where, libraries) as float32,
+        emulated(rewritten, where) as runnable,
     ):
         float32.session = None
-        before = InstrumentedModel(float32.model, sessions.reference(where), libraries)
+        before = InstrumentedModel(float32.model, where, libraries)
         after = InstrumentedModel(runnable, where, libraries)
         shared = shared_values(before, after)
         differences = dict(_compare((name, value, value) for name, value in feeds.items()))
@@ -126,7 +124,7 @@ def pins(original: Runnable, blamed: Iterable[NodeError]) -> tuple[str, ...]:
     model = loading.load(original).model
     inlining.inline(model)
     types = shape_inference.types(model)
-    preparing.bypass_casts(model, types)
+    preparing.bypass_casts(traversal.every_node(model.graph), types)
     names = pin_patterns.pinnable(unit_building.build(model, types))
     node_names = dict.fromkeys(name for error in blamed for name in error.to_keep(names))
     return tuple(node_patterns.pattern_for(name, names) for name in node_names)

@@ -15,7 +15,7 @@ from amp_rewrite.errors import AmpRewriteError, FeedError
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.options import IOTypes
-from amp_rewrite.running import metrics, sequences, sessions, witness_sessions
+from amp_rewrite.running import metrics, sequences, sessions
 from amp_rewrite.running.metrics import Channels, Metrics, Moments, is_float
 from amp_rewrite.running.sequences import EachStep, Steps, by_step
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
@@ -88,7 +88,7 @@ def run(before: Any, after: Any, feeds: Feeds, sample: str) -> Runs:
     """
     expected = sessions.run_session(before, feeds, where=sample)
     try:
-        return Runs(feeds, expected, witness_sessions.run_session(after, feeds))
+        return Runs(feeds, expected, sessions.run_session(after, feeds))
     except FeedError as error:
         raise RewrittenRunError(error.problem) from error
 

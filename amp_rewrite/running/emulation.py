@@ -28,11 +28,9 @@ from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES, Half
 from amp_rewrite.onnx_facts.operators import MOVERS
 from amp_rewrite.onnx_types import element_types
-from amp_rewrite.policy.targets import Accumulation
-from amp_rewrite.preparing import value_shapes
 from amp_rewrite.rewriting import cast_insertion, widened_model
 from amp_rewrite.rewriting.cast_insertion import Placer, Redirection, redirect
-from amp_rewrite.running import half_accumulation, scatter_emulation, sessions
+from amp_rewrite.running import scatter_emulation, sessions
 from amp_rewrite.running.sessions import Device, Libraries, Runnable
 
 KEEP_ROUNDED = MOVERS | frozenset("Abs Constant ConstantOfShape MaxPool Neg Relu Sign".split())
@@ -42,22 +40,17 @@ _COMMUTE = frozenset("Abs Flatten Identity MaxPool Neg Relu Reshape Squeeze Tran
 """Operators that commute with rounding: they move values, or are monotonic on them."""
 
 
-def emulate(
-    source: loading.ModelSource, *, late: bool = False, accumulate: Accumulation | str = Accumulation.FLOAT
-) -> onnx.ModelProto:
+def emulate(source: loading.ModelSource, *, late: bool = False) -> onnx.ModelProto:
     """Return a float32 model that rounds wherever `source` computes in float16 or bfloat16.
 
     Inputs and outputs keep their types: an initializer that is also an input or output stays half, a sequence
     is cast element by element, and an optional if it is not empty. With `late`, a value whose consumers
     all commute with rounding is rounded behind them: the results are the same, and the runtime can
-    fuse a Conv with its Relu. With `accumulate` "half", each product and partial sum of half nodes is also
-    rounded, in the order of onnxruntime's WebGPU provider (half_accumulation.RULES); a run then
-    takes some 5 s for 10^9 products. `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an
+    fuse a Conv with its Relu. `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an
     onnx_graphsurgeon.Graph with half values, from any tool; it is not modified.
 
     Raises ModelError, also if an input or output cannot be cast: an optional of half below opset 16, or a
-    sequence of half below opset 13. Raises OptionError for a `late` that is not a boolean, or an `accumulate`
-    that is not known.
+    sequence of half below opset 13. Raises OptionError for a `late` that is not a boolean.
 
     Examples:
         >>> import onnxruntime
@@ -68,42 +61,24 @@ def emulate(
         >>> session.run(None, feeds())[0].dtype
         dtype('float32')
     """
-    how = arguments.choice("accumulate", accumulate, Accumulation)
-    return serialization.to_proto(emulation(source, late=arguments.flag("late", late), accumulate=how))
+    return serialization.to_proto(emulation(source, late=arguments.flag("late", late)))
 
 
-def emulation(
-    source: loading.ModelSource,
-    *,
-    late: bool = False,
-    accumulate: Accumulation = Accumulation.FLOAT,
-    remaining: list[ir.Node] | None = None,
-) -> loading.Loaded:
-    """Return the model of `emulate` for further edits; append nodes that still sum in float32 to the list."""
+def emulation(source: loading.ModelSource, *, late: bool = False) -> loading.Loaded:
+    """Return the model of `emulate` for further edits."""
     loaded = loading.load(source)
     inlining.inline(loaded.model)
-    unsummed = _Emulator(loaded.model, late=late).run(accumulate)
-    if remaining is not None:
-        remaining += unsummed
+    _Emulator(loaded.model, late=late).run()
     return loaded
 
 
 @contextlib.contextmanager
-def emulated(
-    model: sessions.Runnable,
-    device: Device,
-    *,
-    late: bool = False,
-    accumulate: Accumulation = Accumulation.FLOAT,
-    remaining: list[ir.Node] | None = None,
-) -> Generator[sessions.Runnable]:
-    """Yield the model to run for a half model: its emulation on the CPU, else the model itself. Appends to
-    the list as `emulation` does.
-    """
+def emulated(model: Runnable, device: Device, *, late: bool = False) -> Generator[Runnable]:
+    """Yield the model to run for a half model: its emulation on the CPU, else the model itself."""
     if device is not Device.CPU:
         yield model
         return
-    with runnable(emulation(model, late=late, accumulate=accumulate, remaining=remaining)) as substitute:
+    with runnable(emulation(model, late=late)) as substitute:
         yield substitute
 
 
@@ -185,18 +160,8 @@ class _Emulator:
             for port, value in enumerate(graph.outputs):
                 self._graph_outputs.setdefault(value, []).append(Use(graph, port))
 
-    def run(self, accumulate: Accumulation) -> list[ir.Node]:
-        """Replace every half value by a rounded float32 value, except the model's inputs and outputs. Returns
-        the nodes that still sum in float32 although half accumulation was requested.
-        """
-        summing: list[tuple[ir.Node, ir.DataType]] = []
-        if accumulate is Accumulation.HALF:
-            value_shapes.infer_shapes(self._model, self._types)  # for the lengths of sums
-            nodes = filter(half_accumulation.sums, every_node(self._root))
-            types = ((node, self._types.get(node.outputs[0])) for node in nodes)
-            summing = [
-                (node, kind.dtype) for node, kind in types if kind is not None and kind.dtype in HALF_TYPES
-            ]
+    def run(self) -> None:
+        """Replace every half value by a rounded float32 value, except the model's inputs and outputs."""
         halves = {v: t.dtype for v, t in self._types.items() if t.dtype in HALF_TYPES}
         scatters = [
             (node, halves[node.outputs[0]])
@@ -209,9 +174,7 @@ class _Emulator:
             if value.name:  # an optional output that is omitted has no name
                 self._emulate(value, dtype)
         redirect(self._redirections)
-        remaining = half_accumulation.apply(summing, self._opset, self._names)
         scatter_emulation.apply(self._model, scatters)
-        return remaining
 
     def _emulate(self, value: ir.Value, dtype: ir.DataType) -> None:
         node = value.producer()

@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 
 from amp_rewrite.model import inlining, loading, serialization
-from amp_rewrite.running import witness_sessions
+from amp_rewrite.running import sessions
 from amp_rewrite.running.emulation import rounded_name
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
@@ -70,18 +70,18 @@ class InstrumentedModel:
         """Return those of these values that are dense float tensors, from one run."""
         session = self._session(names, optimised=False)
         selection = {output.name for output in session.get_outputs() if output.type in _FLOATS}
-        outputs = witness_sessions.run_session(session, feeds, selection) if selection else {}
+        outputs = sessions.run_session(session, feeds, selection) if selection else {}
         # a sparse value is not an array
         return {name: value for name, value in outputs.items() if isinstance(value, np.ndarray)}
 
     def outputs(self, names: Iterable[str], feeds: Feeds) -> Mapping[str, Any]:
         """Return all of these values, from one run optimised as in a comparison."""
-        return witness_sessions.run_session(self._session(names, optimised=True), feeds)
+        return sessions.run_session(self._session(names, optimised=True), feeds)
 
     def _session(self, names: Iterable[str], *, optimised: bool) -> Any:
         _set_outputs(self._proto.graph, names)
         model = self._model
-        return witness_sessions.open_session(
+        return sessions.open_session(
             self._proto,
             self._device,
             self._libraries,
@@ -125,10 +125,9 @@ def _set_outputs(graph: onnx.GraphProto, names: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The original, its device, the rewritten model, its device, and the libraries of both."""
+    """The original, the rewritten model, and the device and the libraries of both."""
 
     original: Runnable
-    reference: Device
     rewritten: Runnable
     device: Device
     libraries: Libraries
@@ -136,7 +135,7 @@ class Models:
     def instrumented(self) -> tuple[InstrumentedModel, InstrumentedModel]:
         """Return new copies of both that output values."""
         return (
-            InstrumentedModel(self.original, self.reference, self.libraries),
+            InstrumentedModel(self.original, self.device, self.libraries),
             InstrumentedModel(self.rewritten, self.device, self.libraries),
         )
 

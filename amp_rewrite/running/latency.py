@@ -4,49 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import re
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from amp_rewrite.errors import FeedError, ModelError
+from amp_rewrite.errors import FeedError
 from amp_rewrite.model import loading
-from amp_rewrite.process import child_process, startup
-from amp_rewrite.process.child_process import ChildProcess, CrashError
-from amp_rewrite.running import run_arguments, sessions
+from amp_rewrite.running import sessions
 from amp_rewrite.running.sessions import Device, Feeds, Libraries
 
-# Queries to NVML, NVIDIA's management library, about the first visible CUDA device.
-
-Answer = TypeVar("Answer")
-
-
-def query(question: Callable[[Any, Any], Answer]) -> Answer | None:
-    """Return the result of `question`, which gets the module `pynvml` and the handle of the device.
-
-    None without the package nvidia-ml-py, without a driver, or if NVML raises an error.
-    """
-    try:
-        nvml = startup.import_module("pynvml")
-        nvml.nvmlInit()
-        first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
-        if first.startswith("GPU-"):
-            return question(nvml, nvml.nvmlDeviceGetHandleByUUID(first))
-        return question(nvml, nvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdigit() else 0))
-    except Exception:  # NVML has its own errors, and nothing here may depend on it
-        return None
-
-
-# Memory in bytes: available to this process, its peak so far, and in use on a CUDA device.
+# Memory in bytes: what is available to this process.
 
 SOURCES = (
     (Path("/proc/meminfo"), r"^MemAvailable:\s+(\d+) kB$", 1024),
@@ -54,7 +28,6 @@ SOURCES = (
     (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), r"^(\d+)$", 1),  # cgroup v1
 )
 """Limits of the available memory: file, pattern, and unit in bytes."""
-STATUS = Path("/proc/self/status")
 
 
 def available() -> int | None:
@@ -70,16 +43,6 @@ def _limits() -> Iterator[int]:
             yield number * unit
     with contextlib.suppress(AttributeError, ValueError, OSError):  # no such function, no such name
         yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def in_use(device: Device) -> int | None:
-    """Return the memory in use by all processes on a CUDA device (with nvidia-ml-py), elsewhere the peak of
-    this process so far (Linux). None if unknown.
-    """
-    if device is Device.CUDA:
-        return query(lambda module, handle: int(module.nvmlDeviceGetMemoryInfo(handle).used))
-    peak = _read_number(STATUS, r"^VmHWM:\s+(\d+) kB$")  # getrusage includes the parent's, from before exec
-    return None if peak is None else peak * 1024
 
 
 def _read_number(file: Path, pattern: str) -> int | None:
@@ -108,15 +71,10 @@ class TimedModel:
     libraries: Libraries = ()
 
 
-def open_timed_session(model: TimedModel, device: Device, profile: Path | None = None) -> Any:
-    """Open a session; with `profile`, it writes a profile to a file with that prefix.
-
-    Raises ModelError if onnxruntime rejects the model.
-    """
+def open_timed_session(model: TimedModel, device: Device) -> Any:
+    """Open a session; raise ModelError if onnxruntime rejects the model."""
     options = sessions.session_options(model.libraries)
     options.add_session_config_entry(*_STOP_SPINNING)
-    if profile is not None:
-        options.enable_profiling, options.profile_file_prefix = True, str(profile)
     return sessions.create(str(model.path), options, device, where=model.path, tf32=model.tf32)
 
 
@@ -165,136 +123,6 @@ def bind(session: Any, values: Feeds) -> Any:
     return binding
 
 
-# Node placement, from the profile that onnxruntime writes of a run.
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """The nodes that one run executed, including subgraphs, after the runtime's own fusions.
-
-    `nodes` is their number, `on_cpu` the number of those on the CPU provider, and `cpu_operators` counts the
-    latter by operator. `casts` is the number of executions of Casts, the runtime's own included, `copies`
-    that of copies between devices; each iteration of a loop counts.
-    """
-
-    nodes: int
-    on_cpu: int
-    casts: int
-    copies: int
-    cpu_operators: tuple[tuple[str, int], ...]
-
-
-CPU = "CPUExecutionProvider"
-_RAN = "_kernel_time"
-"""Suffix of the events of executed nodes; older versions also write events of fences before and after."""
-_COPIES = frozenset(("MemcpyFromHost", "MemcpyToHost"))
-
-
-def read(path: Path) -> Profile:
-    """Return the profile of a session after one run."""
-    events: list[Mapping[str, Any]] = []
-    for line in path.read_text(errors="replace").splitlines():  # one event each; names are not escaped
-        with contextlib.suppress(ValueError):
-            event = json.loads(line.rstrip(","))
-            entries: list[Any] = event if isinstance(event, list) else [event]
-            events += [each for each in entries if isinstance(each, dict)]
-    return parse(events)
-
-
-def parse(events: Iterable[Mapping[str, Any]]) -> Profile:
-    """Return the profile from the Chrome trace events of the file."""
-    ran = [event for event in events if event.get("cat") == "Node" and event["name"].endswith(_RAN)]
-    nodes = {(event["name"], event["args"].get("node_index")): event["args"] for event in ran}
-    operators = Counter(event["args"].get("op_name", "") for event in ran)
-    cpu = Counter(node.get("op_name", "") for node in nodes.values() if node.get("provider") == CPU)
-    return Profile(
-        nodes=len(nodes),
-        on_cpu=cpu.total(),
-        casts=operators["Cast"],
-        copies=sum(operators[name] for name in _COPIES),
-        cpu_operators=tuple(sorted(cpu.items(), key=lambda entry: (-entry[1], entry[0]))),
-    )
-
-
-# The cost of a model besides run time: seconds to open a session, memory, nodes not on the device.
-#
-# Each model is measured in its own process, so that no measurement includes memory of another model.
-
-
-@dataclass(frozen=True, slots=True)
-class Footprint:
-    """The cost of a model besides run time.
-
-    `session_seconds` is the time to open a session. `memory` is the increase in memory, in bytes, by opening
-    it and a few runs: of the peak of the process, on CUDA of what is in use on the device; None if
-    unknown. `profile` is that of one run.
-    """
-
-    session_seconds: float
-    memory: int | None
-    profile: Profile
-
-
-RUNS = 3
-"""The number of runs after which onnxruntime's arenas have reached their size."""
-
-
-def measure_footprint(model: TimedModel, device: Device, feeds: Feeds) -> Footprint:
-    """Measure a footprint in a child process. Raises ModelError and FeedError as a run does."""
-    child = ChildProcess(_CODE)
-    with tempfile.TemporaryDirectory() as folder:  # the child may be killed, and would not remove its own
-        try:
-            answer = child.ask((model, device, feeds, Path(folder)))
-        except CrashError as error:
-            raise ModelError("the run crashes onnxruntime", where=model.path) from error
-        finally:
-            child.end()
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
-
-
-_CODE = "from amp_rewrite.running import latency; latency.serve()"
-
-
-def serve() -> None:
-    """Answer, in the child process, with the footprint or with the error for the caller to raise."""
-
-    def answer(request: tuple[TimedModel, Device, Feeds, Path]) -> Footprint | Exception:
-        try:
-            return _measure(*request)
-        except Exception as error:
-            return error
-
-    child_process.serve(answer)
-
-
-def _measure(model: TimedModel, device: Device, feeds: Feeds, folder: Path) -> Footprint:
-    run_arguments.device(device)  # so that initialising it counts for no model
-    before, start = in_use(device), time.perf_counter()
-    session = open_timed_session(model, device)
-    seconds = time.perf_counter() - start
-    run = prepare(session, feeds, device, model.path)
-    for _ in range(RUNS):
-        run()
-    after = in_use(device)
-    grown = None if before is None or after is None else after - before
-    del session, run
-    return Footprint(seconds, grown, _profile(model, device, feeds, folder))
-
-
-def profile(model: TimedModel, device: Device, feeds: Feeds) -> Profile:
-    """Profile one run in this process. Raises ModelError and FeedError as a run does."""
-    with tempfile.TemporaryDirectory() as folder:
-        return _profile(model, device, feeds, Path(folder))
-
-
-def _profile(model: TimedModel, device: Device, feeds: Feeds, folder: Path) -> Profile:
-    session = open_timed_session(model, device, folder / "profile")
-    prepare(session, feeds, device, model.path)()
-    return read(Path(session.end_profiling()))
-
-
 Clock = Callable[[], float]
 """A monotonic clock, in seconds."""
 
@@ -329,7 +157,7 @@ class Speedup:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """The run time and footprint of one model.
+    """The run time of one model.
 
     `p50`, `p90` and `p99` are percentiles in milliseconds, `throughput` is sequential runs per second.
     `speedup` is the first model's time divided by this one's in the same round. `size` is that of the file
@@ -343,7 +171,6 @@ class Latency:
     throughput: float
     speedup: Speedup
     size: int
-    footprint: Footprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,11 +199,9 @@ class Bench:
 
 def _to_json(latency: Latency) -> dict[str, Any]:
     fields = asdict(latency)
-    model, cost = fields.pop("model"), fields.pop("footprint")
+    model = fields.pop("model")
     model["libraries"] = [str(path) for path in model["libraries"]]
-    profile = cost.pop("profile")
-    profile["cpu_operators"] = dict(profile["cpu_operators"])
-    return {**model, "path": str(model["path"]), **fields, **cost, **profile}
+    return {**model, "path": str(model["path"]), **fields}
 
 
 def measure(
@@ -390,14 +215,13 @@ def measure(
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     sizes = [loading.load(model.path).size for model in models]
-    footprints = [measure_footprint(model, device, feeds[0]) for model in models]
     rounds = time_rounds(models, feeds, device, budget or TimingBudget())
     columns = list(zip(*rounds, strict=True))
     latencies: list[Latency] = []
-    for model, seconds, size, cost in zip(models, columns, sizes, footprints, strict=True):
+    for model, seconds, size in zip(models, columns, sizes, strict=True):
         p50, p90, p99 = (float(p) * 1000 for p in np.percentile(seconds, (50, 90, 99)))
         ratio, throughput = speedup(columns[0], seconds), len(seconds) / sum(seconds)
-        latencies.append(Latency(model, p50, p90, p99, throughput, ratio, size, cost))
+        latencies.append(Latency(model, p50, p90, p99, throughput, ratio, size))
     return Bench(tuple(latencies), device, len(rounds), sessions.onnxruntime().__version__)
 
 

@@ -14,7 +14,7 @@ from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError, OptionError
 from amp_rewrite.model import loading, serialization
-from amp_rewrite.running import sessions, witness_sessions
+from amp_rewrite.running import sessions
 from amp_rewrite.running.sequences import Steps, sequences
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
@@ -117,13 +117,11 @@ def device(value: Device | str | None) -> Device:
     """Return the device, the best one for None.
 
     Raises OptionError for one that is not known or does not work here, and MissingPackageError without
-    onnxruntime, or for WebGPU without the package for that.
+    onnxruntime.
     """
     if value is None:
         return sessions.best_device()
     target = arguments.choice("device", value, Device)
-    if target is Device.WEBGPU:
-        witness_sessions.require()
     if target is Device.CUDA and sessions.best_device() is not Device.CUDA:
         raise OptionError("CUDA does not work here", remedy=_OTHER_DEVICE)
     return target

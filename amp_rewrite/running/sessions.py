@@ -32,7 +32,6 @@ from amp_rewrite.errors import (
 from amp_rewrite.model import loading, proto_traversal
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.process import interruptible, startup
-from amp_rewrite.running import webgpu
 from amp_rewrite.running.inputs import declared_inputs
 from amp_rewrite.running.runtime_errors import is_scarce, reason
 from amp_rewrite.running.sequences import Steps
@@ -313,22 +312,10 @@ Runnable = onnx.ModelProto | str | Path
 
 
 class Device(enum.Enum):
-    """An execution device: CUDA with TF32 off, the CPU, or a WebGPU adapter.
-
-    WebGPU computes half nodes in half, also in software (Mesa's Vulkan driver for CPUs).
-    """
+    """An execution device: CUDA with TF32 off, or the CPU."""
 
     CUDA = "CUDA"
     CPU = "CPU"
-    WEBGPU = "WebGPU"
-
-
-def reference(device: Device) -> Device:
-    """Return the device of the float32 model for a comparison with half on another.
-
-    For WebGPU that is the CPU, which has kernels for every operator and full float32 precision.
-    """
-    return Device.CPU if device is Device.WEBGPU else device
 
 
 def providers(device: Device, *, tf32: bool = False) -> list[Any]:
@@ -446,18 +433,10 @@ def _source(model: Runnable, options: Any) -> bytes | str:
 def create(
     model: bytes | str, options: Any, device: Device, where: str | Path = "", *, tf32: bool = False
 ) -> Any:
-    """Create an InferenceSession; raise ModelError, at `where`, if onnxruntime rejects the model.
-
-    Raises MissingPackageError for WebGPU without its package.
-    """
+    """Create an InferenceSession; raise ModelError, at `where`, if onnxruntime rejects the model."""
     options.log_severity_level = FATAL_ONLY
-    keywords: dict[str, Any] = {"providers": providers(device, tf32=tf32)}
-    if device is Device.WEBGPU:
-        webgpu.select(onnxruntime(), options)
-        keywords = {"enable_fallback": 0}  # to the CPU, which would judge in WebGPU's name
     try:
-        with webgpu.without_notes() if device is Device.WEBGPU else contextlib.nullcontext():
-            session = onnxruntime().InferenceSession(model, options, **keywords)
+        session = onnxruntime().InferenceSession(model, options, providers=providers(device, tf32=tf32))
     except Exception as error:  # onnxruntime's errors have no common base class
         why = reason(error)
         if is_scarce(error):

@@ -1,5 +1,5 @@
-"""Numerical verification of a rewritten model against the original: on CUDA, with half emulated on the CPU,
-or on WebGPU, which computes in half.
+"""Numerical verification of a rewritten model against the original: on CUDA, or on the CPU with half
+emulated.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-import onnx_ir as ir
 
 from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike
@@ -18,7 +17,6 @@ from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError
 from amp_rewrite.model import external_data
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.policy.options import IOTypes
-from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import (
     comparison,
@@ -30,7 +28,6 @@ from amp_rewrite.running import (
     sessions,
     stressing,
     tolerances,
-    witness_sessions,
 )
 from amp_rewrite.running.comparison import (
     Float32Noise,
@@ -57,8 +54,6 @@ from amp_rewrite.running.verdict import (
     without_changing,
     without_undecided,
 )
-from amp_rewrite.running.witness_sessions import WitnessSession
-from amp_rewrite.text import plural
 
 # From two open sessions to a verdict: runs on every sample, the bounds, and float32's own noise.
 
@@ -251,7 +246,6 @@ def verify(
     *,
     io: IOTypes | str = IOTypes.KEEP,
     device: Device | str | None = None,
-    accumulate: Accumulation | str = Accumulation.FLOAT,
     inputs: InputSource = FROM_CALLER,
     timeout: float | None = None,
     steps: int = 1,
@@ -263,12 +257,11 @@ def verify(
     The models can be of any kind that `rewrite` takes. A sample is a mapping from input names to arrays;
     `samples` is one sample or an iterable of samples, and `inputs` is their source. Without samples, one is
     synthesised as by the command, which proves less than real data. With `io` "half", float32
-    inputs and outputs may be half in the rewritten model. `device` is "cuda", "cpu" or "webgpu"; by default
-    CUDA if it works. On WebGPU the rewritten model runs in half arithmetic, against float32 on the CPU.
+    inputs and outputs may be half in the rewritten model. `device` is "cuda" or "cpu"; by default CUDA if it
+    works.
     With `steps`, a sample is a sequence: each model runs that many, its state outputs go back into the inputs
     that they pair up with by name, other inputs are those of the next samples in turn, and the worst step
-    counts. Where half is emulated, `accumulate` says whether sums in half nodes are "float" or "half"
-    (`emulate`). `metrics` are user-defined, functions or `Metric`s with bounds; one that raises or returns
+    counts. `metrics` are user-defined, functions or `Metric`s with bounds; one that raises or returns
     no number fails the verdict, with that reason. `custom_ops` are the libraries of the models' custom
     operators.
 
@@ -293,7 +286,6 @@ def verify(
     arguments.instance("inputs", inputs, InputSource, "omit it")
     own = tolerances.several(metrics)
     libraries = run_arguments.libraries(custom_ops)
-    sums = arguments.choice("accumulate", accumulate, Accumulation)
     with TimeLimit(timeout).running():
         if samples is None:
             trials = feeds.trials(run_arguments.model("original", original), Data(steps=steps))
@@ -307,7 +299,6 @@ def verify(
             own,
             io=io,
             device=device,
-            accumulate=sums,
             libraries=libraries,
         )
 
@@ -321,7 +312,6 @@ def verify_trials(
     *,
     io: IOTypes = IOTypes.KEEP,
     device: Device | str | None = None,
-    accumulate: Accumulation = Accumulation.FLOAT,
     libraries: Libraries = (),
     on_step: Callable[[str], object] = lambda _: None,
 ) -> Verdict:
@@ -332,33 +322,25 @@ def verify_trials(
     models = run_arguments.model("original", original), run_arguments.model("rewritten", rewritten)
     where = run_arguments.device(device)
     on_step("opening the original (1 of 3)")
-    with emulation.reference(models[0], sessions.reference(where), libraries) as reference:
+    with emulation.reference(models[0], where, libraries) as reference:
         float32, before = reference.model, reference.session
         source = trials[0].source if before.get_inputs() else FROM_CALLER
-        blank = Verdict(
-            outputs=(), signature=(), how=_how(where, accumulate), samples=0, inputs=source, witness=where
-        )
+        blank = Verdict(outputs=(), signature=(), how=_HOW[where], samples=0, inputs=source, witness=where)
         try:
-            remaining: list[ir.Node] = []
             on_step("opening the result (2 of 3)")
-            with emulated(
-                models[1], where, late=True, accumulate=accumulate, remaining=remaining
-            ) as runnable:
-                blank = replace(blank, how=_how(where, accumulate, remaining))
+            with emulated(models[1], where, late=True) as runnable:
                 after = _open_rewritten(runnable, where, libraries)
-                if isinstance(after, WitnessSession):
-                    blank = replace(blank, how=f"{blank.how}, {after.placed} there")
                 wrong = comparison.wrongly_declared((float32, models[1]), before, after)
                 exempt = {*wrong, *comparison.undeclared(float32, before, after)}
                 differences = tuple(comparison.differences(before, after, io, exempt))
                 warnings = (*filter(None, [reference.note]), *wrong.values())
                 blank = replace(blank, signature=differences, warnings=warnings)
-                noise = Float32Noise(float32, sessions.reference(where), libraries)
+                noise = Float32Noise(float32, where, libraries)
                 half = emulation.half_of(runnable)
                 if (effective := bounds.of(half)) != bounds and half is not None:
                     how = f"{blank.how}; an error of at most {effective.error:g}, as of {half.name}"
                     bounds, blank = effective, replace(blank, how=how)
-                both = Models(float32, sessions.reference(where), runnable, where, libraries)
+                both = Models(float32, runnable, where, libraries)
                 pair = Pair(
                     before, after, half, bounds, metrics, noise, _is_large(float32), both, Selections(both)
                 )
@@ -378,21 +360,12 @@ def _is_large(model: Runnable) -> bool:
 
 def _open_rewritten(model: Runnable, device: Device, libraries: Libraries) -> Any:
     try:
-        return witness_sessions.open_session(model, device, libraries)
+        return sessions.open_session(model, device, libraries)
     except ModelError as error:
         raise RewrittenRunError(error) from error
-
-
-def _how(device: Device, accumulate: Accumulation, remaining: Sequence[ir.Node] = ()) -> str:
-    """Describe the comparison, and count the nodes that sum in float32 although half was requested."""
-    if device is not Device.CPU or accumulate is not Accumulation.HALF:
-        return _HOW[device]
-    beside = f" but those of {plural(len(remaining), 'node')}" if remaining else ""
-    return f"{_HOW[device]}, sums too{beside}"
 
 
 _HOW = {
     Device.CUDA: "CUDA, float32 without TF32 against half",
     Device.CPU: "CPU, float32 against half emulated",
-    Device.WEBGPU: "float32 on the CPU against half on WebGPU",
 }

@@ -153,7 +153,7 @@ def compare(original: Path, result: Path, step: ScaledStep, half: Half, data: Da
     """
     device = run_arguments.device(None)
     batches = list(itertools.islice(_batches(original, step, data), STEPS))
-    before = sessions.open_session(original, sessions.reference(device))
+    before = sessions.open_session(original, device)
     with emulated(result, device) as runnable:
         after = sessions.open_session(runnable, device)
         runs = _Runs(step, before, after, batches[0], loading.load(result).model.metadata_props)

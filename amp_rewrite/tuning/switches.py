@@ -34,10 +34,9 @@ from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types import control_flow, element_types
 from amp_rewrite.policy.options import Options
-from amp_rewrite.policy.targets import Accumulation
 from amp_rewrite.process import executors
 from amp_rewrite.rewriting.cast_insertion import Placer, cast, redirect
-from amp_rewrite.running import comparison, emulation, half_accumulation, metrics, sequences, sessions
+from amp_rewrite.running import comparison, emulation, metrics, sequences, sessions
 from amp_rewrite.running.emulation import KEEP_ROUNDED
 from amp_rewrite.running.metrics import Moments, Spread
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
@@ -274,18 +273,12 @@ def _by_reader(analysis: Analysis, switches: Switches, value: ir.Value) -> dict[
 def _rounded(
     switches: Switches, value: ir.Value, options: Options, clamped: Mapping[ir.Value, Limits]
 ) -> ir.Value:
-    """Return the value cast to half and back; what the plan saturates or lifts is clamped before.
-
-    If the target accumulates in half, the value is that of half accumulation.
-    """
+    """Return the value cast to half and back; what the plan saturates or lifts is clamped before."""
     half = options.half
     nodes = _clamp(switches, value, clamped.get(value, ()))
-    exact = value
-    if options.target.accumulate is Accumulation.HALF:
-        value = half_accumulation.summed(value, half.dtype, switches.opset, switches.names)
     for dtype in (half.dtype, ir.DataType.FLOAT):
         node = cast(nodes[-1].outputs[0] if nodes else value, dtype, switches.names.of_node("Cast"))
-        node.outputs[0].name = switches.names.of_value(exact, "rounded")
+        node.outputs[0].name = switches.names.of_value(value, "rounded")
         nodes.append(node)
     switches.placer.behind(nodes, value)
     return nodes[-1].outputs[0]

@@ -436,7 +436,6 @@ class _Judge:
                     metrics=self.metrics,
                     io=options.io,
                     device=self.device,
-                    accumulate=options.target.accumulate,
                     custom_ops=self.libraries,
                 )
                 for samples in self.groups

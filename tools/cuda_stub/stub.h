@@ -1,6 +1,6 @@
 /* What the stub CUDA libraries share. They stand in for a GPU so that onnxruntime's CUDA provider opens sessions:
    it partitions and fuses as on the device, and even runs, but nothing is computed. Every function that is not
-   written out in one of these files is generated and returns success (amp_rewrite/placement/stub_libraries.py). */
+   written out in one of these files is generated and returns success (tools/stub_libraries.py). */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -14,61 +14,20 @@ const Details = (() => {
     border: () => "input or output of the graph",
   };
 
-  /**
-   * Fills the panel; `data` is the content of the page with the graph that is shown, `go` selects another box of it,
-   * `cross` one of the other graph.
-   */
-  function show(panel, data, index, go, cross) {
+  /** Fills the panel; `data` is the content of the page, `go` selects another box. */
+  function show(panel, data, index, go) {
     const box = data.boxes[index];
-    const planned = [decided, casts, execution, arithmetic, attributes, compared, observed];
-    const sections = [...(box.executed === undefined ? planned : [origins]), values, bodies, placed];
+    const sections = [decided, casts, arithmetic, attributes, compared, observed, values, bodies, placed];
     panel.replaceChildren(
       el("button", { class: "close", type: "button", "aria-label": "Close", onclick: () => go(null) }, "×"),
       el("h2", {}, box.operator),
       el("p", { class: "title" }, name(box.name)),
-      el("p", {}, el("span", { class: `chip ${box.shade}` }, shadeOf(box, data))),
-      ...(box.executed === undefined ? data.stepChip(index) : []),
-      ...sections.flatMap((section) => section(data, index, go, cross)),
+      el("p", {}, el("span", { class: `chip ${box.shade}` }, SHADES[box.shade](data.half))),
+      ...data.stepChip(index),
+      ...sections.flatMap((section) => section(data, index, go)),
     );
     panel.hidden = false;
     panel.scrollTop = 0;
-  }
-
-  function shadeOf(box, { half }) {
-    return box.executed && box.shade === "cast" ? `Cast between float32 and ${half}` : SHADES[box.shade](half);
-  }
-
-  /** What an executed node stands for, and where it is. */
-  function origins(data, index, go, cross) {
-    const { executed } = data.boxes[index];
-    if (!executed) return [];
-    const { origins: all, is_fused: isFused, why_cpu: why } = executed;
-    const cpu = why ? [el("h3", {}, "On the CPU"), el("p", { class: "bad" }, CPU[why] || why)] : [];
-    if (!all.length) return [...cpu, el("h3", {}, "Inserted"), el("p", {}, "onnxruntime put this node in.")];
-    return [...cpu, el("h3", {}, isFused ? "Fused from" : "Executes"), originList(data, all, cross)];
-  }
-
-  const CPU = {
-    "no kernel": "The provider has no kernel for this operator and these types.",
-    "refused by attribute": "The provider has a kernel that refuses these attributes or shapes.",
-    preferred: "onnxruntime prefers the CPU for it.",
-    inserted: "onnxruntime put it in there.",
-  };
-
-  function originList(data, all, cross) {
-    const items = all.map(({ operator, name: called, box }) =>
-      el("li", {}, box === null ? [el("span", {}, operator, " "), name(called)] : boxLink(data.other, box, cross)),
-    );
-    return el("ul", { class: "links" }, ...items);
-  }
-
-  /** The executed node that a planned one became. */
-  function execution(data, index, go, cross) {
-    const { executedAs, shade } = data.boxes[index];
-    if (executedAs === undefined || shade === "border") return [];
-    const gone = "onnxruntime executes no such node: it is folded, or removed.";
-    if (executedAs === null) return [el("h3", {}, "Executed as"), el("p", {}, gone)];
-    return [el("h3", {}, "Executed as"), el("p", {}, boxLink(data.other, executedAs, cross))];
   }
 
   function decided(data, index, go) {

@@ -242,7 +242,7 @@ const Drawing = (() => {
     const room = box.w - 30;
     const middle = box.layers ? box.y - 10 : box.y;
     context.font = `600 ${small ? 12 : 13}px ${FONT}`;
-    const words = box.shade === "cast" && !box.executed ? box.name.replace(/^.* to /s, "Cast to ") : box.operator;
+    const words = box.shade === "cast" ? box.name.replace(/^.* to /s, "Cast to ") : box.operator;
     const label = box.shade === "border" ? box.name : words;
     const lift = mark && named ? 4 : 0; // above the gauge
     write(context, label, box.x, middle - lift + (named ? -3 : 4), room, "center", ink);

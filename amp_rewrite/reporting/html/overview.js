@@ -6,10 +6,9 @@ const Overview = (() => {
   const WORST = 12;
   const [OPERATORS, CAUSES] = [10, 6]; // shown at first
 
-  /** The sections that have content; `markExecuted` highlights boxes of the executed graph. */
-  function sections(data, go, mark, markExecuted) {
-    const placement = () => Execution.section(data, markExecuted);
-    return [summary, step, placement, coverage, causes, verification, errors, pictures, model].flatMap((section) =>
+  /** The sections that have content. */
+  function sections(data, go, mark) {
+    return [summary, step, coverage, causes, verification, errors, pictures, model].flatMap((section) =>
       section(data, go, mark),
     );
   }
@@ -190,8 +189,13 @@ const Overview = (() => {
     );
   }
 
-  function pictures({ pictures: all }) {
-    return all.flatMap((picture) => section(picture.title, Pictures.draw(picture)));
+  function pictures(data) {
+    return [
+      ...(data.errors.length ? section("Relative error of each node", Pictures.errors(data)) : []),
+      ...(Object.keys(data.histograms).length
+        ? section(`Magnitudes against the limits of ${data.half}`, Pictures.magnitudes(data))
+        : []),
+    ];
   }
 
   return { sections };

@@ -7,7 +7,7 @@ const Search = (() => {
 
   /** Connects the field and the list of results; `onfound` gets the set of matches or null, `go` the choice. */
   function open(field, list, data, onfound, go) {
-    let texts = data.boxes.map(searchable);
+    const texts = data.boxes.map(searchable);
     let found = [];
     let current = 0;
 
@@ -61,13 +61,6 @@ const Search = (() => {
       event.preventDefault();
     }
 
-    /** Searches another graph from now on. */
-    function use(another) {
-      data = another;
-      texts = data.boxes.map(searchable);
-      clear();
-    }
-
     function clear() {
       field.value = "";
       search();
@@ -77,7 +70,7 @@ const Search = (() => {
     field.addEventListener("keydown", onkey);
     field.addEventListener("focus", () => field.value && search());
     field.addEventListener("blur", () => (list.hidden = true));
-    return { clear, use };
+    return { clear };
   }
 
   function searchable(box) {

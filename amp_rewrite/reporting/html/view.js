@@ -97,13 +97,11 @@ const View = (() => {
         focus(index);
     }
 
-    /** Shows another scene from its beginning or, if it is of the same graph, where this one was. */
-    function use(another, isSame = false) {
+    /** Shows another scene of the graph, where the first one was. */
+    function use(another) {
       scene = another;
       look.wiresAt = wiresAt(scene);
-      if (isSame) return redraw();
-      Object.assign(look, NOTHING);
-      selection.interrupt().call(zoom.transform, home());
+      redraw();
     }
 
     function set(change) {

@@ -3,10 +3,17 @@
 They are compiled by gcc, once for each version of onnxruntime, into the user's cache. The functions whose
 results matter are written in C (`tools/cuda_stub`); every other one that the provider imports or looks up by
 name is generated, and returns success.
+
+    python tools/stub_libraries.py amp-rewrite placement MODEL --provider cuda
+
+runs a command with them where CUDA does not work. The graphs are those that onnxruntime makes; nothing is
+computed, so that a model whose shapes depend on values may fail to run. Needs gcc and onnxruntime-gpu
+(`pip install --no-deps onnxruntime-gpu` is enough).
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -15,12 +22,13 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from amp_rewrite.errors import AmpRewriteError, MissingPackageError, OptionError, OutputError
+from amp_rewrite.errors import AmpRewriteError, OptionError, OutputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,8 @@ LIBRARIES = (
 """The libraries as CUDA 13 names them; the structures in `tools/cuda_stub` have its layout."""
 
 _RUNTIME = LIBRARIES[0].soname
+SOURCES = Path(__file__).resolve().parent / "cuda_stub"
+"""The C files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +73,48 @@ class Installed:
     providers: tuple[Path, ...]
 
 
-def installed() -> Installed:
-    """Return the installed onnxruntime-gpu; MissingPackageError without one, or without a CUDA provider.
-
-    onnxruntime itself is not imported.
-    """
+def installed() -> Installed | None:
+    """Return the installed onnxruntime-gpu, which is not imported; None without one."""
     spec = importlib.util.find_spec("onnxruntime")
     folder = Path(spec.origin).parent / "capi" if spec and spec.origin else None
     names = ("libonnxruntime_providers_cuda.so", "libonnxruntime_providers_tensorrt.so")
     if folder is None or not (folder / names[0]).is_file():
-        alone = "in an environment without onnxruntime, which it would overwrite, or give `device=CPU`"
-        instead, purpose = alone if spec else "", "placement on CUDA"
-        raise MissingPackageError("onnxruntime-gpu", extra="gpu", purpose=purpose, instead=instead)
+        return None
     libraries = tuple(folder / name for name in names if (folder / name).is_file())
     return Installed(importlib.metadata.version("onnxruntime-gpu"), libraries)
+
+
+@functools.cache
+def needed() -> bool:
+    """Return whether onnxruntime-gpu is installed, and no driver of CUDA (probed in a process: it cannot be
+    unloaded).
+    """
+    code = "import ctypes; ctypes.CDLL('libcuda.so.1')"
+    probe = [sys.executable, "-S", "-c", code]
+    return installed() is not None and subprocess.run(probe, capture_output=True, check=False).returncode != 0
+
+
+USED = "AMP_REWRITE_CUDA_STUBS"
+"""The environment variable that has the folder of the libraries, and is empty where they are not needed."""
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a process that asks the CUDA provider, with stub libraries where needed."""
+    if not needed():
+        return {**os.environ, USED: ""}
+    paths = (str(folder()), os.environ.get("LD_LIBRARY_PATH"))
+    return {**os.environ, USED: str(folder()), "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths))}
 
 
 def folder() -> Path:
     """Return the folder of the stub libraries for the installed onnxruntime, which are built if missing; it
     goes first into LD_LIBRARY_PATH before a process starts.
 
-    Raises MissingPackageError without onnxruntime-gpu, OptionError without gcc or for an onnxruntime-gpu of
+    Raises OptionError without gcc or for an onnxruntime-gpu of
     another CUDA than 13, and OutputError where the cache cannot be written.
     """
     runtime = installed()
+    assert runtime is not None, "they are needed for one alone"
     target = _cache() / f"{runtime.version}-{_digest()}"
     if not target.is_dir():
         try:
@@ -104,16 +132,9 @@ def _cache() -> Path:
     return home / "amp-rewrite" / "cuda-stub"
 
 
-def sources() -> Path:
-    """Return the folder of the C files: in an installed package, or beside it in a checkout."""
-    package = Path(__file__).resolve().parents[1]
-    shipped = package / "cuda_stub"
-    return shipped if shipped.is_dir() else package.parent / "tools" / "cuda_stub"
-
-
 def _digest() -> str:
-    """Return a digest of this module and the C files: a newer amp-rewrite builds its own libraries."""
-    files = (Path(__file__), *sorted(sources().glob("*.[ch]")))
+    """Return a digest of this module and the C files: newer ones build their own libraries."""
+    files = (Path(__file__), *sorted(SOURCES.glob("*.[ch]")))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
@@ -136,7 +157,7 @@ def build(runtime: Installed, target: Path) -> None:
     for tool in ("gcc", "nm"):
         if shutil.which(tool) is None:
             raise OptionError(
-                f"placement on CUDA needs {tool} where there is no GPU, to build stub libraries",
+                f"stub libraries need {tool}",
                 remedy="install gcc and binutils (apt-get install gcc)",
             )
     imported = [symbol for provider in runtime.providers for symbol in _imports(provider)]
@@ -178,7 +199,7 @@ def _compile(library: Library, symbols: Sequence[str], scratch: Path, target: Pa
     body = "".join(f"__attribute__((weak)) int {name}(void) {{ return 0; }}\n" for name in symbols)
     generated.write_text(body)
     versions.write_text(f"{library.soname} {{ global: *; }};\n")
-    source = sources() / f"{library.name}.c"
+    source = SOURCES / f"{library.name}.c"
     files = [generated, source] if source.is_file() else [generated]
     linked = [f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={versions}"]
     output = ["-o", str(target / library.soname)]
@@ -191,3 +212,15 @@ def _run(command: Sequence[str]) -> str:
         message = " ".join(process.stderr.split())[:300]
         raise AmpRewriteError(f"the stub CUDA libraries cannot be built ({command[0]}: {message})")
     return process.stdout
+
+
+def main() -> None:
+    """Run the command that was given."""
+    try:
+        sys.exit(subprocess.run(sys.argv[1:], env=environment(), check=False).returncode)
+    except AmpRewriteError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
