@@ -6,10 +6,13 @@ QuantizeLinear(x, 1e-7)       a scale with a large rounding error
 
 from __future__ import annotations
 
+import numpy as np
+
 from amp_rewrite.analysis.constant import NONE, Constant, Context, Findings
 from amp_rewrite.analysis.propagation import UnitUse, propagate
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.model.quantised_regions import DEQUANTIZE, QUANTIZE
+from amp_rewrite.numerics import rounding
 from amp_rewrite.onnx_facts.operators import DIVISORS, MOVERS
 from amp_rewrite.policy.evidence import Reason
 
@@ -33,26 +36,42 @@ def is_floor_of_norm(constant: Constant, context: Context) -> bool:
 
 def find(constant: Constant, context: Context) -> Findings:
     """Return the units on any path from a constant that half flushes to zero to a division by it, and the
-    quantisations with a scale that is subnormal in half.
+    quantisations with a scale that is subnormal and inexact in half.
 
     A constant that is flushed only in part is not followed: only a division by itself counts.
     """
     fit, half = constant.fit, context.half
+    if not fit.flushed:
+        return _inexact_scale(constant, context)
     is_tiny = fit.low * fit.high > 0 and fit.magnitude < half.smallest
 
     def after(use: UnitUse) -> float | None:
         return 0.0 if is_tiny and effective_op(context.node(use.unit)) in _CARRY_ZERO else None
 
-    def is_end(use: UnitUse) -> bool:
+    def divides(use: UnitUse) -> bool:
         operator = effective_op(context.node(use.unit))
-        if operator in (DEQUANTIZE, QUANTIZE):
-            return use.port == 1 and not fit.exact and 0 < fit.magnitude < half.least_normal
-        return bool(fit.flushed) and operator != "Sqrt" and DIVISORS.get(operator) == use.port
+        return operator != "Sqrt" and DIVISORS.get(operator) == use.port
 
     paths = propagate(context.graph, constant.uses, after)
-    ends = [use for use in paths.uses if is_end(use)]
-    if not ends:
-        return NONE
-    text = ", and is part of a divisor or a logarithm" if fit.flushed else ""
+    ends = [use for use in paths.uses if divides(use)]
+    text = ", and is part of a divisor or a logarithm"
     evidence = constant.evidence(Reason.ROUNDED, half, fit.high if is_tiny else None, 0.0, text)
     return {use.unit: evidence for use in paths.on_paths_to(ends)}
+
+
+def _inexact_scale(constant: Constant, context: Context) -> Findings:
+    fit, half = constant.fit, context.half
+    if fit.exact or not 0 < fit.low < half.least_normal:
+        return NONE
+    becomes = float(rounding.convert(np.array([fit.low], np.float32), half).astype(np.float32)[0])
+    if abs(becomes - fit.low) <= fit.low * _ROUNDOFFS / half.integers:
+        return NONE
+    evidence = constant.evidence(Reason.ROUNDED, half, fit.low, becomes)
+    scales = (use.unit for use in constant.uses if use.port == 1)
+    return {u: evidence for u in scales if context.node(u).op_type in (DEQUANTIZE, QUANTIZE)}
+
+
+_ROUNDOFFS = 2.0
+"""Limit of the relative error of a scale, in unit roundoffs (1 over half's integer bound): a normal number
+loses at most one, so that only subnormal ones exceed it.
+"""
