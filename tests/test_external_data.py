@@ -204,8 +204,8 @@ def test_a_tensor_without_a_folder_may_lie_anywhere(external):
     assert made.const_value.numpy().dtype == np.float16
 
 
-@pytest.mark.parametrize(("columns", "said"), [(700, "buffer is smaller"), (701, "it ends too early")])
-def test_data_that_shrinks_meanwhile(columns, said, tmp_path, monkeypatch):
+@pytest.mark.parametrize("columns", [700, 701])
+def test_data_that_shrinks_meanwhile(columns, tmp_path, monkeypatch):
     """A file truncated after it was checked is an error in one line, not a crash, whoever reads it first."""
     resolve, path = external_module.resolve, tmp_path / "m.onnx"
     weight = f"<float[700, {columns}] w>"
@@ -218,7 +218,7 @@ def test_data_that_shrinks_meanwhile(columns, said, tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr(external_module, "resolve", cut)
-    assert said in refused(path)
+    assert "it ends too early" in refused(path)
 
 
 @pytest.mark.parametrize("door", [onnx.ModelProto.SerializeToString, lambda m: m])

@@ -76,9 +76,9 @@ def test_given_inputs_are_not_changed(tmp_path, original):
 
 
 def test_what_half_computes_well_is_no_warning():
-    """The changed copies pass as well."""
+    """The changed copies pass as well, but for an offset that half inputs cannot hold: it only insures."""
     verdict = verify(SAFE, rewrite(SAFE).model)
-    assert (verdict.ok, verdict.stressed) == (True, ())
+    assert (verdict.ok, [failed for failed in verdict.stressed if failed.warns]) == (True, [])
 
 
 @pytest.mark.parametrize("name", ["pixel_values", "latents", "attention_mask"])
