@@ -166,11 +166,7 @@ def _record(step: Step, loss_scale: LossScale | None, inserted_scale: InsertedSc
     step.model.metadata_props.update(step.spec.to_metadata())
     if loss_scale is None:
         return  # an earlier call may have inserted a scale
-    record: dict[str, Any] = {
-        "scale": _scale_json(loss_scale),
-        "state": _borders_json(inserted_scale.borders),
-        "powers": inserted_scale.powers,
-    }
+    record = {"scale": _scale_json(loss_scale), "state": _borders_json(inserted_scale.borders)}
     step.model.metadata_props[STATE_KEY] = json.dumps(record)
 
 
