@@ -223,7 +223,8 @@ def lines(step: ScaledStep) -> Iterator[SummaryLine]:
     guessed = f" (by the dataflow: {', '.join(step.guessed)})" if step.guessed else ""
     state = plural(len(spec.state), "tensor")
     yield SummaryLine("step", f"loss '{spec.loss}', seed '{spec.seed}', {state} of state{guessed}")
-    yield SummaryLine("scale", _scale(step))
+    against = "" if step.loss_scale is None else "; a proof is against the float32 step with it"
+    yield SummaryLine("scale", f"{_scale(step)}{against}")
     around, behind = plural(len(step.loss_region), "node"), plural(len(step.optimiser), "node")
     gradients = plural(len(step.frontier), "gradient")
     yield SummaryLine("float32", f"{around} around the loss, {behind} behind {gradients}")
