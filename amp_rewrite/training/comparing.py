@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.errors import ModelError, RunError
+from amp_rewrite.errors import ModelError, ResourceError, RunError
 from amp_rewrite.model import loading
 from amp_rewrite.model.states import Pair
 from amp_rewrite.rewriting import widened_model
@@ -185,12 +185,12 @@ def compare(original: Path, result: Path, job: TrainJob, data: Data) -> StepComp
     """
     device, step, half = run_arguments.device(None), job.step, job.options.half
     batches = list(itertools.islice(_batches(original, step, data), STEPS))
+    scaled = None if job.loss_scale is None else _run_scaled(original, job, job.loss_scale, batches)
     before = sessions.open_session(original, sessions.reference(device))
-    with emulated(result, device) as runnable:
-        after = sessions.open_session(runnable, device)
+    with emulated(result, device) as substitute:
+        after = sessions.open_session(substitute, device)
         runs = _Runs(step, before, after, batches[0], loading.load(result).model.metadata_props)
         steps = tuple(map(runs.take, batches))
-    scaled = None if job.loss_scale is None else _run_scaled(original, job, job.loss_scale, batches)
     files = ", ".join(path.name for path in data.paths)
     inputs = f"{files}, and made-up inputs beside it" if files else f"made-up inputs (seed {data.seed})"
     return StepComparison(steps, half.name, BOUNDS[half.name], inputs, scaled)
@@ -216,7 +216,7 @@ def _run_scaled(original: Path, job: TrainJob, asked: LossScale, batches: Sequen
         bare = replace(job.step, borders=ScaleBorders())
         if different and _Runs(bare, before, before, batches[0], {}).first_difference(batches):
             return ScaledRun(scale, not_run="the original itself gives other bits when it is run again")
-    except (ModelError, RunError) as error:
+    except (ModelError, ResourceError, RunError) as error:
         return ScaledRun(scale, not_run=str(error))
     return ScaledRun(scale, different)
 
