@@ -191,6 +191,7 @@ def rewrite(
     Raises ModelError, ListError, OptionError, PlanError and OutputError, MissingPackageError for a
     graphsurgeon graph without graphsurgeon, and with `Options.certify` CertificateError for a result that is
     not proved, which is then not written. One with rescaled values is made again without, with a warning.
+    With `transform`, the proof is against the model as that changes it.
 
     Examples:
         >>> from amp_rewrite import Options, rewrite
@@ -234,7 +235,11 @@ def rewrite(
                 )
             with timed.stage("annotate"):
                 warnings = _annotate(analysis, casts)
-        proof = result_checks.Proof(source, analysis.options.op_types, timed) if options.certify else None
+        proof = (
+            result_checks.Proof(source, analysis.options.op_types, timed, transform=transform)
+            if options.certify
+            else None
+        )
         try:
             with writing.transaction(target) as staged:
                 with timed.stage("write"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -288,15 +286,6 @@ def test_a_cast_with_further_attributes_is_no_cast_for_precision(attribute, verd
     cast = f"h = Cast <to = 10, {attribute}> (x) f = Cast <to = 1> (h) y = Neg (f)"
     check((plain, f"y = Neg (x) -> {cast}", verdict))
     check((plain.replace("y = Neg (x)", cast), plain, verdict))
-
-
-def test_a_quotient_by_what_is_declared_to_be_a_loss_scale():
-    """It is one of the original, though the result says that it is a scale of its own."""
-    original = "(float[2] x) => (float[2] y) <float s = {1024}> { y = Div (x, s) }"
-    result = model(edited(original, "y = Div (x, s) -> m = Mul (x, s) y = Div (m, s)"))
-    scale = {"scale": {"value": 1024.0}, "state": {"finite": None}, "powers": {"s": 1}}
-    result.metadata_props.add(key="amp_rewrite.train.loss_scale", value=json.dumps(scale))
-    check((original, result, "not proved"))
 
 
 SHAPES = """

@@ -8,6 +8,7 @@ import pytest
 
 from amp_rewrite import training
 from amp_rewrite.running import sessions
+from amp_rewrite.training.insertion import NodeBuilder
 from tests import train_steps
 from tests.commands import failure, run
 
@@ -164,6 +165,69 @@ def test_an_original_that_is_not_finite_proves_nothing(model):
     np.savez(model.parent / "d.npz", x=np.full((8, 4), np.inf, np.float32))
     done, found = compared(model, "--data", model.parent / "d.npz")
     assert (done.exit_code, found["verdict"]) == (1, "inconclusive")
+
+
+def test_the_scale_changes_no_bit(model):
+    """The float32 step with it is run beside the original, with a power of two in place of another number."""
+    for scale, number in (("dynamic", 32768), ("1000", 512), ("dynamic,initial=1e30,period=1", 2**99)):
+        done, found = compared(model, "--loss-scale", scale)
+        assert (found["scaled"]["different"], found["scaled"]["not_run"]) == ("", "")
+        assert f"a scale of {number:g} has the bits of the original in 3 steps" in done.output
+    assert compared(model, "--loss-scale", "none")[1]["scaled"] is None
+
+
+def test_digits_of_subnormal_gradients_are_no_fault(tmp_path):
+    """The original loses them, and the step with a scale does not."""
+    onnx.save(train_steps.step(train_steps.source(stored="float loss_grad = {1.0e-38}")), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", lr=np.float32(1))
+    _, found = compared(tmp_path / "m.onnx", "--data", tmp_path / "d.npz")
+    assert (found["scaled"]["different"], found["scaled"]["not_run"]) == ("", "")
+
+
+def test_a_scale_that_changes_bits_fails(model, monkeypatch):
+    """A reciprocal of another number is a fault of ours, which the comparison of half need not show."""
+    scalar = NodeBuilder.scalar
+
+    def other(build, stem, number, dtype):
+        return scalar(build, stem, 1.125 if stem == "loss_scale__one" else number, dtype)
+
+    monkeypatch.setattr(NodeBuilder, "scalar", other)
+    done, found = compared(model)
+    assert "a scale of 32768 has other bits in 'w1_new' in step 1" in done.output
+    assert (done.exit_code, found["verdict"], {step["update"] < 0.25 for step in found["steps"]}) == (
+        1,
+        "FAIL",
+        {True},
+    )
+
+
+def test_a_skipped_step_that_changes_state_fails(model, monkeypatch):
+    """The scale is made infinite for one step, since no gradient of three usual ones is."""
+    monkeypatch.setattr("amp_rewrite.training.insertion.guard", lambda *_: ())
+    done, _ = compared(model)
+    assert done.exit_code == 1
+    assert "a scale of 32768 changes 'w1_new' in a step that is skipped" in done.output
+
+
+DROPPED = train_steps.source(
+    forward="h0 = MatMul (x, w1)  h = Dropout (h0, half, yes)",
+    stored="float loss_grad = {1.0}, float half = {0.5}, bool yes = {1}",
+    opset=13,
+)
+LOW = train_steps.source(forward="lx = Cast <to = 10> (x)  hx = Cast <to = 1> (lx)  h = MatMul (hx, w1)")
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [(DROPPED, "the original itself gives other bits when it is run again"), (LOW, "has half values")],
+    ids=["random", "half"],
+)
+def test_a_scale_that_cannot_be_judged_was_not_run(tmp_path, written, why):
+    """The line says so, and the comparison of half decides."""
+    onnx.save(train_steps.step(written), tmp_path / "m.onnx")
+    done, found = compared(tmp_path / "m.onnx")
+    assert why in found["scaled"]["not_run"]
+    assert "a scale of 32768 was not run beside the original: the original" in done.output
 
 
 def test_what_was_not_compared_says_why(model):

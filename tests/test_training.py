@@ -174,6 +174,20 @@ def test_large_gradients_are_finite():
     assert made["grads_finite"]
 
 
+@pytest.mark.parametrize("large", [{"x": 1e38, "w1": 1e-38, "w2": 1e3}, {"x": 1e20, "w1": 1e16, "w2": 0.0}])
+def test_every_gradient_is_looked_at(large):
+    """One of them alone is infinite: the step keeps its state."""
+    model = step()
+    result = training.insert_loss_scale(model, None, DynamicLossScale(1))
+    fed = {**start(model), **batches(model, 1)[0], "y": np.full((8, 3), 1e3, np.float32)}
+    fed |= {name: np.full_like(fed[name], number) for name, number in large.items()}
+    plain = train_steps.session(_with_outputs(model, "dw1", "dw2"))(fed)
+    assert [np.isfinite(plain[name]).all() for name in ("dw1", "dw2")].count(False) == 1
+    made = train_steps.session(result.model)({**fed, **training.initial_state(result.model)})
+    assert not made["grads_finite"]
+    assert all((made[f"{name}_new"] == fed[name]).all() for name in ("w1", "w2"))
+
+
 def test_a_fixed_scale_skips_no_step():
     """As in TensorFlow: what is not finite is applied, unless it is asked otherwise."""
     model = step()

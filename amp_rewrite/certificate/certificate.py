@@ -23,11 +23,10 @@ class Licence(enum.Enum):
     another version with the same meaning. FOLDED: a constant expression is folded. MERGED: a
     BatchNormalization is folded into the weights of its producer. MAX_AND_MIN: a Clip is a Max and a Min.
     RECIPROCAL: a Reciprocal is a division. SQUARE: a value times itself is its power of 2. RANK: a stored
-    factor of a matrix product has additional axes of size 1. LOSS_SCALE: a value is multiplied by a loss
-    scale, or by its reciprocal, and no output depends on the scale. SKIPPED: an output keeps its old state
-    where gradients are not finite. RESCALED: a constant, an epsilon, or an additional Mul has a power of two,
-    and all of these cancel. DEFAULT: an input that has a default is a constant. DECLARED: a custom operator
-    reads another float type, which is declared for it, or only that tells that it makes floats.
+    factor of a matrix product has additional axes of size 1. RESCALED: a constant, an epsilon, or an
+    additional Mul has a power of two, and all of these cancel. DEFAULT: an input that has a default is a
+    constant. DECLARED: a custom operator reads another float type, which is declared for it, or only that
+    tells that it makes floats.
     """
 
     CLAMPED = "clamped"
@@ -47,8 +46,6 @@ class Licence(enum.Enum):
     RECIPROCAL = "reciprocal"
     SQUARE = "square"
     RANK = "rank"
-    LOSS_SCALE = "loss scale"
-    SKIPPED = "skipped"
     RESCALED = "rescaled"
     DEFAULT = "default"
     DECLARED = "declared types"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from onnx import ModelProto
 
-from amp_rewrite.certificate import loss_scale, numbering
+from amp_rewrite.certificate import numbering
 from amp_rewrite.certificate.certificate import Certificate, DifferentError, Licence, Place
 from amp_rewrite.certificate.numbered import MISSING, Numbered, fixed_inputs
 from amp_rewrite.certificate.numbering import functions_of, inlined_size
@@ -48,12 +48,10 @@ def certify(original: Source, rewritten: Source, *, op_types: Mapping[str, str] 
         before = _numbered(*models[0], declared, fixed[0])
         after = _numbered(*models[1], declared, fixed[1], believed=False)
         try:
-            plain, uses = loss_scale.take_out(before, after)
-            problem = interface_problem(before, plain)
+            problem = _scale_problem(before, after) or interface_problem(before, after)
             if problem:
                 return Certificate(False, 0, problem=problem)
-            proving = Proving(before, plain)
-            proving.uses.update(uses)
+            proving = Proving(before, after)
             proving.uses[Licence.DEFAULT] = len(fixed[0] - fixed_inputs(models[0][0], models[0][0]))
             for pair in equal_inputs(proving):
                 proving.assume(*pair)
@@ -62,6 +60,19 @@ def certify(original: Source, rewritten: Source, *, op_types: Mapping[str, str] 
             place = Place(name, before.describe(left), after.describe(right)) if right != MISSING else None
             return Certificate(False, 0, problem=difference.problem, place=place)
         return proving.run()
+
+
+def _scale_problem(original: Numbered, rewritten: Numbered) -> str:
+    """Return the reason why a train step with a loss scale is not proved against one without; else empty."""
+    before, after = ({each.key for each in model.proto.metadata_props} for model in (original, rewritten))
+    return _ADDS_A_SCALE if _LOSS_SCALE in after - before else ""
+
+
+_LOSS_SCALE = "amp_rewrite.train.loss_scale"
+_ADDS_A_SCALE = (
+    "it has a loss scale, and the original has none: compare it with the original with the same scale in "
+    "float32, which `amp-rewrite train ORIGINAL --to float32 --loss-scale ...` writes"
+)
 
 
 def _numbered(

@@ -248,10 +248,7 @@ def train(
             advise = partial(explanation_sources.advise_model, Path(written), report.half, options)
             if "verify" not in asked.skipped:
                 tell(progress, "verify")
-                half = job.options.half
-                compared = attempted(
-                    limit, partial(comparing.compare, model, Path(written), job.step, half, data)
-                )
+                compared = attempted(limit, partial(comparing.compare, model, Path(written), job, data))
     step = job.step
     report = replace(report, warnings=tuple(map(in_flags, report.warnings)))
     if json_ is not None:
@@ -298,7 +295,8 @@ def _refuse_contradictions(*, dry_run: bool, output: Path | None, html: Path | N
 
 def _sentence(compared: StepComparison | AmpRewriteError | None) -> str:
     if isinstance(compared, StepComparison):
-        return f"{compared.verdict}: {comparing.describe(compared)}"
+        scaled = f"; {compared.scaled}" if compared.scaled is not None else ""
+        return f"{compared.verdict}: {comparing.describe(compared)}{scaled}"
     return in_flags(compared) if compared else "--skip verify was given"
 
 
@@ -314,3 +312,5 @@ def _print_compared(console: Console, compared: StepComparison | AmpRewriteError
     if isinstance(compared, StepComparison):
         console.print(comparing.describe(compared))
         console.numbers(comparing.COLUMNS, comparing.cells(compared))
+        if compared.scaled is not None:
+            console.print(str(compared.scaled))

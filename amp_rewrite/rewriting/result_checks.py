@@ -17,7 +17,7 @@ from amp_rewrite.certificate.certifying import certify
 from amp_rewrite.certificate.element_checks import WrittenTensors
 from amp_rewrite.certificate.tensors import InFolder, JustWritten
 from amp_rewrite.errors import EXPORT_AGAIN, AmpRewriteError, CertificateError, ModelError
-from amp_rewrite.model import external_data, serialization
+from amp_rewrite.model import external_data, loading, serialization
 from amp_rewrite.model.loading import ModelSource, root_cause
 from amp_rewrite.model.serialization import Checkable
 from amp_rewrite.onnx_types.element_types import Types
@@ -140,7 +140,8 @@ _CRASHES = "onnx's checker crashed"
 
 @dataclass(slots=True)
 class Proof:
-    """Proves a result, a path, bytes or a ModelProto, to be `source` but for precision.
+    """Proves a result, a path, bytes or a ModelProto, to be `source`, after a `transform` of it if there is
+    one, but for precision.
 
     `certificate` is that of the result, once it is proved. CertificateError is raised for a result that is
     not proved. Of a model that is not even proved equal to itself, as one in memory with tensors in the files
@@ -153,6 +154,7 @@ class Proof:
     timed: Stopwatch = field(default_factory=Stopwatch)
     certificate: Certificate | None = None
     written: WrittenTensors = field(default_factory=WrittenTensors)
+    transform: Callable[[ir.Model], object] | None = None
 
     def __call__(self, result: Any) -> None:
         """Prove it."""
@@ -171,10 +173,18 @@ class Proof:
         """Return the certificate of the result and, if that proves nothing, of the source with itself."""
         source: Any = serialization.checkable(self.source)
         folder = external_data.folder(self.source) if isinstance(self.source, ir.Model) else None
-        if folder is not None:
-            source, result = InFolder(source, folder), InFolder(result, folder)
-        elif isinstance(result, Path):
+        if self.transform is not None:
+            loaded = loading.load(self.source)
+            self.transform(loaded.model)
+            source, folder = serialization.to_proto(loaded), external_data.folder(loaded.model)
+            if folder is None and loaded.files:
+                folder = loaded.files[0].path.resolve().parent
+        if isinstance(result, Path):
             result = JustWritten(result, self.written)
+        elif folder is not None:
+            result = InFolder(result, folder)
+        if folder is not None:
+            source = InFolder(source, folder)
         certificate = self._certified(source, result)
         return certificate, certificate if certificate.proved else self._certified(source, source)
 

@@ -1,15 +1,16 @@
 """Comparison of a train step with its result: a few steps of both on the same batches, state fed back.
 
-A certificate proves that the two differ in precision alone; this measures the effect on the loss and on the
-parameter updates. Half is emulated on a CPU, and computed on CUDA.
+A certificate proves the result to be the float32 step with the same loss scale but for precision. That step
+is run here beside the original, and must give the same bits. For the result, this measures the effect of half
+on the loss and on the parameter updates. Half is emulated on a CPU, and computed on CUDA.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,19 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.errors import ModelError
+from amp_rewrite.errors import ModelError, ResourceError, RunError
 from amp_rewrite.model import loading
 from amp_rewrite.model.states import Pair
-from amp_rewrite.numerics.half import Half
+from amp_rewrite.rewriting import widened_model
 from amp_rewrite.running import run_arguments, sessions
-from amp_rewrite.running.emulation import emulated
+from amp_rewrite.running.emulation import emulated, runnable
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
+from amp_rewrite.training import spec
+from amp_rewrite.training.insertion import ScaleBorders
 from amp_rewrite.training.scaled_step import ScaledStep, start_values
+from amp_rewrite.training.spec import LossScale
+from amp_rewrite.training.steps import TrainJob
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -82,13 +87,36 @@ class ComparedStep:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaledRun:
+    """The run of the float32 step with a loss `scale` beside the original. `different` names the first output
+    with other bits, and the step; `not_run` is the reason for no run. Both are empty for equal bits.
+    """
+
+    scale: LossScale
+    different: str = ""
+    not_run: str = ""
+
+    def __str__(self) -> str:
+        """Return the outcome as one sentence."""
+        scale = self.scale
+        number = scale.value if isinstance(scale, spec.FixedLossScale) else scale.initial_scale
+        subject = f"the float32 step with a scale of {number:g}"
+        if self.not_run:
+            return f"{subject} was not run beside the original: {self.not_run}"
+        return f"{subject} {self.different or f'has the bits of the original in {STEPS} steps'}"
+
+
+@dataclass(frozen=True, slots=True)
 class StepComparison:
-    """The compared steps, in order; `half` is the half type, and `inputs` describes the batches."""
+    """The compared steps, in order; `half` is the half type, and `inputs` describes the batches. `scaled` is
+    the run of the float32 step with its loss scale, None without a scale.
+    """
 
     steps: tuple[ComparedStep, ...]
     half: str
     bounds: Bounds
     inputs: str
+    scaled: ScaledRun | None = None
 
     @property
     def ok(self) -> bool:
@@ -97,8 +125,10 @@ class StepComparison:
 
     @property
     def verdict(self) -> str:
-        """The verdict on all steps: that of the first that does not pass."""
-        return next((each for step in self.steps if (each := self.verdict_of(step)) != PASS), PASS)
+        """The verdict on all steps: that of the first that does not pass; FAIL if the scale changes bits."""
+        changes = self.scaled is not None and bool(self.scaled.different)
+        last = "FAIL" if changes else PASS
+        return next((each for step in self.steps if (each := self.verdict_of(step)) != PASS), last)
 
     def verdict_of(self, step: ComparedStep) -> str:
         """Return PASS or FAIL; inconclusive where the original is not finite or no state changes."""
@@ -115,6 +145,7 @@ class StepComparison:
             "verdict": self.verdict,
             "inputs": self.inputs,
             "bounds": asdict(self.bounds),
+            "scaled": self.scaled and asdict(self.scaled),
             "steps": [{name: _as_json(value) for name, value in step.items()} for step in steps],
         }
 
@@ -145,22 +176,60 @@ def refuse_huge(original: Path) -> None:
 MOST_ELEMENTS = 1 << 40
 
 
-def compare(original: Path, result: Path, step: ScaledStep, half: Half, data: Data) -> StepComparison:
-    """Run STEPS steps of both models; inputs missing from `data` are synthesised.
+def compare(original: Path, result: Path, job: TrainJob, data: Data) -> StepComparison:
+    """Run STEPS steps of both models, and of the float32 step with the loss scale of the job; inputs missing
+    from `data` are synthesised.
 
     Raises what `feeds.feeds` raises, ModelError where a model does not load, and RunError where one does not
     run.
     """
-    device = run_arguments.device(None)
+    device, step, half = run_arguments.device(None), job.step, job.options.half
     batches = list(itertools.islice(_batches(original, step, data), STEPS))
+    scaled = None if job.loss_scale is None else _run_scaled(original, job, job.loss_scale, batches)
     before = sessions.open_session(original, device)
-    with emulated(result, device) as runnable:
-        after = sessions.open_session(runnable, device)
+    with emulated(result, device) as substitute:
+        after = sessions.open_session(substitute, device)
         runs = _Runs(step, before, after, batches[0], loading.load(result).model.metadata_props)
         steps = tuple(map(runs.take, batches))
     files = ", ".join(path.name for path in data.paths)
     inputs = f"{files}, and made-up inputs beside it" if files else f"made-up inputs (seed {data.seed})"
-    return StepComparison(steps, half.name, BOUNDS[half.name], inputs)
+    return StepComparison(steps, half.name, BOUNDS[half.name], inputs, scaled)
+
+
+def _run_scaled(original: Path, job: TrainJob, asked: LossScale, batches: Sequence[Arrays]) -> ScaledRun:
+    """Run the float32 step with a loss scale beside the original, on the CPU and without fusion, which rounds
+    otherwise. A scale that is no power of two changes bits: the power below it is taken instead.
+    """
+    scale = spec.at_powers_of_two(asked)
+    loaded = loading.load(original)
+    if widened_model.has_half(loaded.model):
+        return ScaledRun(scale, not_run="the original has half values, of which a scale keeps more")
+    replace(job, loss_scale=scale, scaled_steps=[]).first(loaded.model)
+    try:
+        before = sessions.open_session(original, optimised=False)
+        with runnable(loaded) as model:
+            after = sessions.open_session(model, optimised=False)
+            runs = _Runs(job.step, before, after, batches[0], loaded.model.metadata_props)
+            different = runs.first_difference(batches) or runs.change_in_a_skipped_step(batches[0])
+        if different and not runs.is_finite:
+            return ScaledRun(scale, not_run="the original is not finite")
+        bare = replace(job.step, borders=ScaleBorders())
+        if different and _Runs(bare, before, before, batches[0], {}).first_difference(batches):
+            return ScaledRun(scale, not_run="the original itself gives other bits when it is run again")
+    except (ModelError, ResourceError, RunError) as error:
+        return ScaledRun(scale, not_run=str(error))
+    return ScaledRun(scale, different)
+
+
+def _is_same(before: Array, after: Array) -> bool:
+    """Return whether arrays have the same bits, but for differences below the least normal number of float32:
+    a scale keeps the digits that subnormal numbers lose.
+    """
+    if before.dtype.kind != "f" or before.shape != after.shape:
+        return np.array_equal(before, after)
+    with np.errstate(all="ignore"):
+        is_near = np.abs(before - after) < np.finfo(np.float32).tiny
+    return bool(np.all(is_near | (before == after) | (np.isnan(before) & np.isnan(after))))
 
 
 class _Runs:
@@ -176,13 +245,45 @@ class _Runs:
         scale = (step.borders.scale, step.borders.good_steps)
         self._all: tuple[Pair, ...] = (*step.spec.state, *(pair for pair in scale if pair is not None))
 
-    def take(self, batch: Arrays) -> ComparedStep:
+    def first_difference(self, batches: Iterable[Arrays]) -> str:
+        """Return the first output of the original that has other bits in the result; empty if none has."""
+        for number, batch in enumerate(batches, 1):
+            outputs, others, _ = self._run(batch)
+            for name, value in outputs.items():
+                if not _is_same(np.asarray(value), np.asarray(others[name])):
+                    return f"has other bits in '{name}' in step {number}"
+        return ""
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the current state of the original is finite."""
+        return all(np.isfinite(state).all() for _, state, _ in self._states())
+
+    def change_in_a_skipped_step(self, batch: Arrays) -> str:
+        """Return the first state that a step changes whose gradients an infinite scale makes non-finite."""
+        scale, finite = self._step.borders.scale, self._step.borders.finite
+        if scale is None or finite is None:
+            return ""
+        fed = {**batch, **self._half_state, scale.input: np.asarray(np.inf, np.float32)}
+        outputs = sessions.run_session(self._after, fed)
+        for pair in self._step.spec.state if not outputs[finite] else ():
+            is_guarded = pair not in self._step.unguarded
+            if is_guarded and not _is_same(np.asarray(fed[pair.input]), outputs[pair.output]):
+                return f"changes '{pair.output}' in a step that is skipped"
+        return ""
+
+    def _run(self, batch: Arrays) -> tuple[Arrays, Arrays, int]:
         """Run one step of both; retry a step that the loss scale skips, with the scale that follows."""
         outputs = sessions.run_session(self._before, {**batch, **self._state})
         self._state = {pair.input: outputs[pair.output] for pair in self._step.spec.state}
         finite, skipped, half_outputs = self._step.borders.finite, 0, self._take_half(batch)
         while finite and not half_outputs[finite] and skipped < MOST_SKIPPED:
             skipped, half_outputs = skipped + 1, self._take_half(batch)
+        return outputs, half_outputs, skipped
+
+    def take(self, batch: Arrays) -> ComparedStep:
+        """Run one step of both, and compare them."""
+        outputs, half_outputs, skipped = self._run(batch)
         loss, half_loss = (float(np.ravel(run[self._step.spec.loss])[0]) for run in (outputs, half_outputs))
         return ComparedStep(loss, half_loss, self._update(), *self._largest(), skipped)
 

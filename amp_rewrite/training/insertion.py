@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -335,15 +335,13 @@ class ScaleBorders:
 @dataclass(frozen=True, slots=True)
 class InsertedScale:
     """An inserted scale by names: its inputs and outputs, the unguarded state, the scaled seed, the product
-    that it is cast from, and the values that are powers of the scale: 1 for the scale itself, -1 for its
-    reciprocal.
+    that it is cast from.
     """
 
     borders: ScaleBorders
     unguarded: tuple[Pair, ...]
     seed: str
     product: str = ""
-    powers: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def insert_scale(step: Step, loss_scale: LossScale, build: NodeBuilder, *, skips: bool) -> InsertedScale:
@@ -367,9 +365,8 @@ def insert_scale(step: Step, loss_scale: LossScale, build: NodeBuilder, *, skips
         reciprocal = build.node("Div", (one, factor), "loss_scale__reciprocal", behind=factor)
     scaling = multiply_linear(step, factor, reciprocal, build)
     names = (scaling.seed.name or "", scaling.product.name or "")
-    powers = _powers(build, factor, reciprocal)
     if not skips:
-        return InsertedScale(ScaleBorders(), (), *names, powers)
+        return InsertedScale(ScaleBorders(), (), *names)
     finite = all_finite(scaling.gradients, build)
     unguarded = guard(step, finite, build)
     scale_pair = steps_pair = None
@@ -380,16 +377,7 @@ def insert_scale(step: Step, loss_scale: LossScale, build: NodeBuilder, *, skips
     flag = build.node("Identity", (finite,), "grads_finite__out", dtype=BOOL)
     build.output(flag, "grads_finite")
     borders = ScaleBorders(scale_pair, steps_pair, flag.name)
-    return InsertedScale(borders, unguarded, *names, powers)
-
-
-def _powers(build: NodeBuilder, factor: ir.Value, reciprocal: ir.Value) -> dict[str, int]:
-    """Return the exponent of the scale in both factors and in their casts, by name."""
-    degrees = {factor: 1, reciprocal: -1}
-    for node in build.nodes:
-        if node.op_type == "Cast" and node.inputs[0] in degrees:
-            degrees[node.outputs[0]] = degrees[node.inputs[0]]
-    return {value.name or "": degree for value, degree in degrees.items()}
+    return InsertedScale(borders, unguarded, *names)
 
 
 def _output(build: NodeBuilder, before: ir.Value, after: ir.Value) -> Pair:

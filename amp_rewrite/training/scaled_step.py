@@ -166,11 +166,7 @@ def _record(step: Step, loss_scale: LossScale | None, inserted_scale: InsertedSc
     step.model.metadata_props.update(step.spec.to_metadata())
     if loss_scale is None:
         return  # an earlier call may have inserted a scale
-    record: dict[str, Any] = {
-        "scale": _scale_json(loss_scale),
-        "state": _borders_json(inserted_scale.borders),
-        "powers": inserted_scale.powers,
-    }
+    record = {"scale": _scale_json(loss_scale), "state": _borders_json(inserted_scale.borders)}
     step.model.metadata_props[STATE_KEY] = json.dumps(record)
 
 
@@ -227,7 +223,8 @@ def lines(step: ScaledStep) -> Iterator[SummaryLine]:
     guessed = f" (by the dataflow: {', '.join(step.guessed)})" if step.guessed else ""
     state = plural(len(spec.state), "tensor")
     yield SummaryLine("step", f"loss '{spec.loss}', seed '{spec.seed}', {state} of state{guessed}")
-    yield SummaryLine("scale", _scale(step))
+    against = "" if step.loss_scale is None else "; a proof is against the float32 step with it"
+    yield SummaryLine("scale", f"{_scale(step)}{against}")
     around, behind = plural(len(step.loss_region), "node"), plural(len(step.optimiser), "node")
     gradients = plural(len(step.frontier), "gradient")
     yield SummaryLine("float32", f"{around} around the loss, {behind} behind {gradients}")

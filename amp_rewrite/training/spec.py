@@ -273,6 +273,18 @@ def _at_least_one(name: str, number: Any) -> float:
     return float(number)
 
 
+def at_powers_of_two(scale: LossScale) -> LossScale:
+    """Return the scale with each number that is no power of two replaced by the power below it."""
+    if isinstance(scale, FixedLossScale):
+        return FixedLossScale(_power_of_two(scale.value))
+    multiplier = max(_power_of_two(scale.multiplier), 2.0)
+    return DynamicLossScale(_power_of_two(scale.initial_scale), scale.increment_period, multiplier)
+
+
+def _power_of_two(number: float) -> float:
+    return math.ldexp(0.5, math.frexp(number)[1])
+
+
 def parse_scale(scale: LossScale | str | float | None, half: Half = FLOAT16) -> LossScale | None:
     """Parse a loss scale: an instance, a number from 1 up, "dynamic", or None for none.
 
