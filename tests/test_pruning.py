@@ -225,4 +225,4 @@ def test_islands_are_connected_parts(state):
     left = [analysis.painting.is_half(unit.index) and unit.index not in gone for unit in graph.units]
     parts = unpaid_parts.find_islands(graph, found.costs, found.borders, left, gone)
     assert {names[unit]: island.nodes for unit, island in parts.items()} == {"product": 1, "read": 1}
-    assert parts[names.index("product")].times < 1 < parts[names.index("read")].times
+    assert parts[names.index("product")].number < 1 < parts[names.index("read")].number

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.costs import fusions
 from amp_rewrite.costs.minimum_cut import UNLIMITED, Network
 from amp_rewrite.costs.model_costs import Border, ModelCosts
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 Price = tuple[Iterable[int], int]
 """Units, and the cost if any of them is half; less than 0 for the benefit of a unit by itself."""
@@ -34,9 +34,7 @@ class _Term(NamedTuple):
 
 
 def _terms(costs: ModelCosts, borders: Iterable[Border]) -> Iterator[_Term]:
-    """Yield the cost of the Cast of each value, and of a border inside of each fusion: its launch, and a value
-    that is written and read.
-    """
+    """Yield the cost of each Cast, and of a border in each fusion: a launch, and a value written and read."""
     for border in borders:
         yield _Term(border.units, costs.cast(border.value, costs.large), 1, border.full, border.half)
     for fusion in costs.fusions:
@@ -61,104 +59,61 @@ def find_unpaid_parts(
 ) -> frozenset[int]:
     """Return the units to revert to float32, of those in `halves` that are not `pinned`; whole ties only.
 
-    `prices` are further costs of units in half, in femtoseconds: each where any of its units is half. Casts
-    of the model are not among the units: they follow their neighbours. Linear in units and edges
-    (minimum_cut).
+    `prices` are further costs of units in half, in femtoseconds. Casts of the model are not among the units:
+    they follow their neighbours. Linear in units and edges (minimum_cut).
     """
-    network = _UnitNetwork(graph, halves)
-    for unit, gain in (*_gains(costs), *((unit, UNLIMITED) for unit in pinned)):
-        network.add_gain(unit, gain)
-    for units, price in prices:
-        for unit in units if price < 0 else ():
-            network.add_gain(unit, -price)
-        network.add(_Term([unit for unit in units if halves[unit]], max(price, 0), full=True))
-    for term in _terms(costs, borders):
-        network.add(term)
-    return network.unpaid()
+    network, first = Network(), _connected(graph.ties)
+    nodes = {unit: first.get(unit, unit) for unit, is_half in enumerate(halves) if is_half}
+    alone = [(unit, -price) for units, price in prices if price < 0 for unit in units]
+    for unit, gain in (*_gains(costs), *((unit, UNLIMITED) for unit in pinned), *alone):
+        if unit in nodes:
+            (network.supply if gain > 0 else network.demand)[nodes[unit]] += abs(gain)
+    for unit, other in fusions.fused_pairs(graph):  # the first may be half only where the second is
+        if unit in nodes and other in nodes:
+            network.edge(nodes[unit], nodes[other], UNLIMITED)
+    priced = (
+        _Term([u for u in units if halves[u]], price, full=True) for units, price in prices if price > 0
+    )
+    for number, term in enumerate((*_terms(costs, borders), *priced)):
+        _add(network, number, term, nodes)
+    cut = network.cut_off()
+    return frozenset(unit for unit, node in nodes.items() if node in cut)
 
 
-class _UnitNetwork:
-    """A node for each half unit, or for all that are tied, and some for terms of several units."""
-
-    def __init__(self, graph: UnitGraph, halves: Sequence[bool]) -> None:
-        self._network = Network()
-        first = _connected(graph.ties)
-        groups = {unit: first.get(unit, unit) for unit, is_half in enumerate(halves) if is_half}
-        nodes = {group: self._network.node() for group in dict.fromkeys(groups.values())}
-        self._node = {unit: nodes[group] for unit, group in groups.items()}
-        for unit, other in fusions.fused_pairs(graph):  # a unit that may be half only where the other is
-            if unit in self._node and other in self._node:
-                self._network.edge(self._node[unit], self._node[other], UNLIMITED)
-
-    def add_gain(self, unit: int, gain: int) -> None:
-        if unit in self._node:
-            (self._network.supply if gain > 0 else self._network.demand)[self._node[unit]] += abs(gain)
-
-    def add(self, term: _Term) -> None:
-        nodes = {self._node[unit]: None for unit in term.units if unit in self._node}
-        full = term.full or any(unit not in self._node for unit in term.units)
-        if not nodes or (full and term.half):
-            return
-        if full:
-            self._network.demand[self._any_of(nodes)] += term.cost
-        elif term.half:
-            self._network.supply[self._all_of(nodes)] += term.cost
-        elif len(nodes) > 1:
-            self._network.edge(self._any_of(nodes), self._all_of(nodes), term.cost)
-
-    def _any_of(self, nodes: Collection[int]) -> int:
-        """Return a node that is half where any of these is."""
-        if len(nodes) == 1:
-            return next(iter(nodes))
-        shared = self._network.node()
-        for node in nodes:
-            self._network.edge(node, shared, UNLIMITED)
-        return shared
-
-    def _all_of(self, nodes: Collection[int]) -> int:
-        """Return a node that is half only where all of these are."""
-        if len(nodes) == 1:
-            return next(iter(nodes))
-        shared = self._network.node()
-        for node in nodes:
-            self._network.edge(shared, node, UNLIMITED)
-        return shared
-
-    def unpaid(self) -> frozenset[int]:
-        """Return the units that are cheaper in float32."""
-        cut = self._network.cut_off()
-        return frozenset(unit for unit, node in self._node.items() if node in cut)
-
-
-@dataclass(frozen=True, slots=True)
-class Island:
-    """A connected part that was reverted to float32: its nodes, and the additional Casts if it were half.
-
-    `times` is the predicted ratio of its cost to its saving; None where it saves nothing.
-    """
-
-    nodes: int
-    casts: int
-    times: float | None
+def _add(network: Network, number: int, term: _Term, nodes: Mapping[int, int]) -> None:
+    """Add a term, with a node that is half where any unit is, and one that is half only where all are."""
+    members = {nodes[unit] for unit in term.units if unit in nodes}
+    full = term.full or any(unit not in nodes for unit in term.units)
+    if not members or (full and term.half):
+        return
+    some, every = ("some", number), ("every", number)
+    for node in members:
+        network.edge(node, some, UNLIMITED)
+        network.edge(every, node, UNLIMITED)
+    if full:
+        network.demand[some] += term.cost
+    elif term.half:
+        network.supply[every] += term.cost
+    else:
+        network.edge(some, every, term.cost)
 
 
 def find_islands(
     graph: UnitGraph,
     costs: ModelCosts,
     borders: Iterable[Border],
-    in_half: Sequence[bool],
-    reverted_units: Collection[int],
-) -> Mapping[int, Island]:
-    """Return the island of each of the `reverted_units`; `in_half` are the colours without them.
-
-    Linear in units, edges and kernels.
+    halves: Sequence[bool],
+    unpaid: Collection[int],
+) -> Mapping[int, Evidence]:
+    """Return the reason of each of the `unpaid` units: the nodes of its connected part, the Casts that it
+    would add in half, and the ratio of their price to what it would save; None where it would save nothing.
     """
-    edges = [(unit, *filter(reverted_units.__contains__, graph.successors[unit])) for unit in reverted_units]
-    parts = _connected((*edges, *(tie for tie in graph.ties if tie[0] in reverted_units)))
+    edges = [(unit, *filter(unpaid.__contains__, graph.successors[unit])) for unit in unpaid]
+    parts = _connected((*edges, *(tie for tie in graph.ties if tie[0] in unpaid)))
     casts, cost, gain = Counter[int](), Counter[int](), Counter[int]()
     for term in _terms(costs, borders):
         within = Counter(parts[unit] for unit in term.units if unit in parts)
-        half = term.half + sum(in_half[unit] for unit in term.units) if within else 0
+        half = term.half + sum(halves[unit] and unit not in parts for unit in term.units if within)
         size = term.half + term.full + len(term.units)
         for part, more in within.items():  # added Casts less removed ones
             change = (0 < half + more < size) - (0 < half < size)
@@ -168,9 +123,14 @@ def find_islands(
         if unit in parts:
             gain[parts[unit]] += saved
     nodes = Counter({graph.units[unit].node: part for unit, part in parts.items()}.values())
-    times = {part: round(cost[part] / gain[part], 2) if gain[part] > 0 else None for part in nodes}
-    islands = {part: Island(nodes[part], max(casts[part], 0), times[part]) for part in nodes}
-    return {unit: islands[part] for unit, part in parts.items()}
+
+    def reason(part: int) -> Evidence:
+        times = round(cost[part] / gain[part], 2) if gain[part] > 0 else None
+        counts = {"nodes": nodes[part], "casts": max(casts[part], 0)}
+        return Evidence(Authority.PREDICTION, Reason.ISLAND, costs.device.name, times, **counts)
+
+    reasons = {part: reason(part) for part in nodes}
+    return {unit: reasons[part] for unit, part in parts.items()}
 
 
 def _connected(edges: Iterable[tuple[int, ...]]) -> dict[int, int]:
