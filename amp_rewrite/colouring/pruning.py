@@ -1,17 +1,10 @@
 """Refinement of a painting by predicted times: the rule `prune`, the prediction, and the gate on request.
 
-`prune` makes half units that cost more than they save FULL, but for
-
-| not pruned                               | why                                            |
-|------------------------------------------|------------------------------------------------|
-| units decided by a pin or an override    | the user knows better                          |
-| arithmetic, in a search that maximises   | it was requested at any price                  |
-| any unit at level `unsafe-force-all`     | all of them were requested                     |
-| any unit, where nothing would be left    | the user requested half; the report says that  |
-|                                          | it does not pay, and the gate undoes it        |
-
-Sizes count as large (ModelCosts.large), and as larger still where nothing would be left. Keeping more in
-float32 never saves a unit from pruning (costs.unpaid_parts), unless it removes the last part that pays.
+`prune` makes half units that cost more than they save FULL, except those that a pin or an override decides,
+arithmetic in a search that maximises it, and any at level `unsafe-force-all`. Sizes count as large
+(ModelCosts.large), and as larger still where nothing would be left; where nothing is then either, nothing is
+pruned: the report says that it does not pay, and the gate undoes it. Keeping more in float32 never saves a
+unit from pruning (costs.unpaid_parts), unless it removes the last part that pays.
 """
 
 from __future__ import annotations
@@ -170,11 +163,14 @@ def _settle(graph: UnitGraph, pruned_units: Painting, before: Painting) -> Paint
         beside = (*graph.predecessors[unit], *graph.successors[unit])
         if any(paints[other].colour is Colour.FULL for other in beside):
             paints[unit] = Paint(Colour.FULL, Rule.LEFT)
+    causes = [paint.cause for paint in before.paints]
     for unit, paint in enumerate(paints):
-        cause = paint.cause
-        while cause is not None and paint.colour is Colour.HALF and paints[cause].colour is Colour.FULL:
-            cause = before.paints[cause].cause
-        paints[unit] = replace(paint, cause=cause)
+        chain = [unit] if paint.colour is Colour.HALF else []
+        while chain and (cause := causes[chain[-1]]) is not None and paints[cause].colour is Colour.FULL:
+            chain.append(cause)
+        for link in chain:
+            causes[link] = causes[chain[-1]]
+        paints[unit] = replace(paint, cause=causes[unit]) if chain else paint
     return replace(pruned_units, paints=tuple(paints))
 
 

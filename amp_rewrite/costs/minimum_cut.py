@@ -13,7 +13,7 @@ UNLIMITED = 1 << 120
 """Capacity that exceeds any sum of costs."""
 
 _WORK = 64
-"""Visits for each node and edge after which the search ends: what was cut off until then is part of the cut."""
+"""Visits for each node and edge after which the search ends; what was cut off until then remains so."""
 
 
 class Network:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.costs import fusions
 from amp_rewrite.costs.minimum_cut import UNLIMITED, Network
@@ -62,34 +63,33 @@ def find_unpaid_parts(
     `prices` are further costs of units in half, in femtoseconds. Casts of the model are not among the units:
     they follow their neighbours. Linear in units and edges (minimum_cut).
     """
-    network, first = Network(), _connected(graph.ties)
-    nodes = {unit: first.get(unit, unit) for unit, is_half in enumerate(halves) if is_half}
+    network = Network()
     alone = [(unit, -price) for units, price in prices if price < 0 for unit in units]
     for unit, gain in (*_gains(costs), *((unit, UNLIMITED) for unit in pinned), *alone):
-        if unit in nodes:
-            (network.supply if gain > 0 else network.demand)[nodes[unit]] += abs(gain)
+        if halves[unit]:
+            (network.supply if gain > 0 else network.demand)[unit] += abs(gain)
     for unit, other in fusions.fused_pairs(graph):  # the first may be half only where the second is
-        if unit in nodes and other in nodes:
-            network.edge(nodes[unit], nodes[other], UNLIMITED)
+        if halves[unit] and halves[other]:
+            network.edge(unit, other, UNLIMITED)
+    tied = (_Term([u for u in tie if halves[u]], UNLIMITED) for tie in graph.ties)
     priced = (
         _Term([u for u in units if halves[u]], price, full=True) for units, price in prices if price > 0
     )
-    for number, term in enumerate((*_terms(costs, borders), *priced)):
-        _add(network, number, term, nodes)
-    cut = network.cut_off()
-    return frozenset(unit for unit, node in nodes.items() if node in cut)
+    for number, term in enumerate((*_terms(costs, borders), *tied, *priced)):
+        _add(network, number, term, halves)
+    return frozenset(node for node in network.cut_off() if isinstance(node, int))
 
 
-def _add(network: Network, number: int, term: _Term, nodes: Mapping[int, int]) -> None:
+def _add(network: Network, number: int, term: _Term, halves: Sequence[bool]) -> None:
     """Add a term, with a node that is half where any unit is, and one that is half only where all are."""
-    members = {nodes[unit] for unit in term.units if unit in nodes}
-    full = term.full or any(unit not in nodes for unit in term.units)
-    if not members or (full and term.half):
+    units = [unit for unit in term.units if halves[unit]]
+    full = term.full or len(units) < len(term.units)
+    if not units or (full and term.half):
         return
     some, every = ("some", number), ("every", number)
-    for node in members:
-        network.edge(node, some, UNLIMITED)
-        network.edge(every, node, UNLIMITED)
+    for unit in units:
+        network.edge(unit, some, UNLIMITED)
+        network.edge(every, unit, UNLIMITED)
     if full:
         network.demand[some] += term.cost
     elif term.half:
@@ -108,8 +108,7 @@ def find_islands(
     """Return the reason of each of the `unpaid` units: the nodes of its connected part, the Casts that it
     would add in half, and the ratio of their price to what it would save; None where it would save nothing.
     """
-    edges = [(unit, *filter(unpaid.__contains__, graph.successors[unit])) for unit in unpaid]
-    parts = _connected((*edges, *(tie for tie in graph.ties if tie[0] in unpaid)))
+    parts = _parts(graph, unpaid)
     casts, cost, gain = Counter[int](), Counter[int](), Counter[int]()
     for term in _terms(costs, borders):
         within = Counter(parts[unit] for unit in term.units if unit in parts)
@@ -133,17 +132,15 @@ def find_islands(
     return {unit: reasons[part] for unit, part in parts.items()}
 
 
-def _connected(edges: Iterable[tuple[int, ...]]) -> dict[int, int]:
-    """Return a representative of each unit of these edges, the same for all that they connect."""
-    first: dict[int, int] = {}
+def _parts(graph: UnitGraph, units: Collection[int]) -> dict[int, int]:
+    """Return one unit for each of these, the same for those that are connected."""
+    parts: dict[int, int] = {}
+    ties = {unit: tie for tie in graph.ties for unit in tie}
 
-    def root(unit: int) -> int:
-        while first.setdefault(unit, unit) != unit:
-            first[unit] = first[first[unit]]
-            unit = first[unit]
-        return unit
+    def beside(unit: int) -> Iterable[int]:
+        return (*graph.predecessors[unit], *graph.successors[unit], *ties.get(unit, ()))
 
-    for edge in edges:
-        for unit in edge:
-            first[root(unit)] = root(edge[0])
-    return {unit: root(unit) for unit in list(first)}
+    for unit in units:
+        if unit not in parts:
+            parts.update(dict.fromkeys((unit, *reach([unit], beside, units.__contains__)), unit))
+    return parts
