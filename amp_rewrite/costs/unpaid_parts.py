@@ -9,6 +9,7 @@ on a lattice, Operations Research 26, 1978).
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -86,6 +87,10 @@ def _add(network: Network, number: int, term: _Term, halves: Sequence[bool]) -> 
     full = term.full or len(units) < len(term.units)
     if not units or (full and term.half):
         return
+    if not full and not term.half and len(units) <= 2:  # the same with fewer nodes
+        for start, end in itertools.permutations(units, 2):
+            network.edge(start, end, term.cost)
+        return
     some, every = ("some", number), ("every", number)
     for unit in units:
         network.edge(unit, some, UNLIMITED)
@@ -121,12 +126,18 @@ def find_islands(
     for unit, saved in _gains(costs):
         if unit in parts:
             gain[parts[unit]] += saved
-    nodes = Counter({graph.units[unit].node: part for unit, part in parts.items()}.values())
+    nodes = Counter(part for _, part in {(graph.units[unit].node, part) for unit, part in parts.items()})
 
     def reason(part: int) -> Evidence:
         times = round(cost[part] / gain[part], 2) if gain[part] > 0 else None
-        counts = {"nodes": nodes[part], "casts": max(casts[part], 0)}
-        return Evidence(Authority.PREDICTION, Reason.ISLAND, costs.device.name, times, **counts)
+        return Evidence(
+            Authority.PREDICTION,
+            Reason.ISLAND,
+            subject=costs.device.name,
+            number=times,
+            nodes=nodes[part],
+            casts=max(casts[part], 0),
+        )
 
     reasons = {part: reason(part) for part in nodes}
     return {unit: reasons[part] for unit, part in parts.items()}
