@@ -28,8 +28,8 @@ from amp_rewrite.analysis.outputs import Faint
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.bounds import bounding, deciding
 from amp_rewrite.bounds.bounding import Proven
-from amp_rewrite.colouring import classification, paying, rules
-from amp_rewrite.colouring.paying import Priced
+from amp_rewrite.colouring import classification, pruning, rules
+from amp_rewrite.colouring.pruning import Priced
 from amp_rewrite.costs import flop_count
 from amp_rewrite.errors import CertificateError
 from amp_rewrite.explaining import causes, sentences
@@ -382,8 +382,8 @@ def _choose(
     with timed.stage("predict"):
         unpruned: Collection[int] = ()
         if replay is None:
-            painting, unpruned = paying.beside_pins(graph, facts.findings, facts.freed, painting, options)
-        priced = paying.settle(graph, painting, options, unpruned, decided=replay is not None)
+            painting, unpruned = pruning.beside_pins(graph, facts.findings, facts.freed, painting, options)
+        priced = pruning.settle(graph, painting, options, unpruned, decided=replay is not None)
     return _Choice(observed, facts, proven, priced)
 
 

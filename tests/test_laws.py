@@ -309,7 +309,7 @@ def test_more_in_float32_makes_nothing_half(model, asked, data):
 def is_within(analysis, painting, asked):
     """Whether a painting has no half unit that an analysis has not, or was pruned at larger sizes."""
     known = model_costs.measure_prices(analysis.graph, asked)
-    sizes = [cut and cut.larger for cut in (pruning.find(known, p) for p in (analysis.painting, painting))]
+    sizes = [pruning.find(known, each)[0] for each in (analysis.painting, painting)]
     return halves(painting) <= halves(analysis.painting) or (asked.prunes and sizes[0] != sizes[1])
 
 

@@ -23,11 +23,11 @@ def drawn(seed):
 def network(supplies, demands, edges):
     """The same as a Network."""
     made = Network()
-    for supply, demand in zip(supplies, demands, strict=True):
-        node = made.node()
-        made.supply[node], made.demand[node] = supply, demand
-    for edge in edges:
-        made.edge(*edge)
+    made.supply.update(dict(enumerate(supplies)))
+    made.demand.update(dict(enumerate(demands)))
+    for start, end, forth, back in edges:
+        made.edge(start, end, forth)
+        made.edge(end, start, back)
     return made
 
 
@@ -71,17 +71,22 @@ def chain(length):
 
 
 def test_a_long_chain_takes_linear_work(monkeypatch):
-    """Nodes are settled in work that grows as their number does."""
-    work = []
-    settle = Network._settle
-    monkeypatch.setattr(Network, "_settle", lambda *given: work.append(settle(*given)) or work[-1])
+    """What is cut off once is not visited again."""
+    visited = []
+    search = Network._nearest_supply
+
+    def watched(*given):
+        found = search(*given)
+        visited.append(len(found[1]))
+        return found
+
+    monkeypatch.setattr(Network, "_nearest_supply", watched)
     for length in (1000, 4000):
-        work.append(0)
         assert len(chain(length).cut_off()) == length - 1
-    assert sum(work) < 20 * 5000
+    assert sum(visited) < 3 * 5000
 
 
-def test_where_the_work_would_grow_beyond_nothing_is_cut_off(monkeypatch):
-    """The search ends after a bounded number of rounds, and what it does not know stays."""
-    monkeypatch.setattr(minimum_cut, "_ROUNDS", 0)
+def test_where_the_work_would_grow_beyond_the_rest_stays(monkeypatch):
+    """The search ends after a bounded number of visits, and what it does not know is not cut off."""
+    monkeypatch.setattr(minimum_cut, "_WORK", 0)
     assert chain(10).cut_off() == set()

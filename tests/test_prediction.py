@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from amp_rewrite.colouring import paying
+from amp_rewrite.colouring import pruning
 from amp_rewrite.costs import model_costs
 from amp_rewrite.costs.model_costs import AS_GIVEN, RunTime
 from amp_rewrite.errors import OptionError
@@ -357,11 +357,11 @@ def test_the_default_device():
 def test_a_very_large_model_without_shapes(monkeypatch):
     """Where sizes would be guesses and there are many, nothing is predicted but for the gate."""
     monkeypatch.setattr(value_shapes, "MOST_NODES", 0)
-    monkeypatch.setattr(paying, "MOST_GUESSED", 0)
+    monkeypatch.setattr(pruning, "MOST_GUESSED", 0)
     source = (
         "g (float[n,4] x) => (float[n,4] y) <float[4,4] w> { h = MatMul (x, w)  k = Relu (h)  y = Neg (k) }"
     )
     assert rewrite(text.model(source)).report.prediction is None
     assert rewrite(text.model(source), Options(gate=True)).report.prediction is not None
-    monkeypatch.setattr(paying, "MOST_GUESSED", 3)
+    monkeypatch.setattr(pruning, "MOST_GUESSED", 3)
     assert rewrite(text.model(source)).report.prediction is not None

@@ -225,4 +225,13 @@ def test_islands_are_connected_parts(state):
     left = [analysis.painting.is_half(unit.index) and unit.index not in gone for unit in graph.units]
     parts = unpaid_parts.find_islands(graph, found.costs, found.borders, left, gone)
     assert {names[unit]: island.nodes for unit, island in parts.items()} == {"product": 1, "read": 1}
-    assert parts[names.index("product")].times < 1 < parts[names.index("read")].times
+    assert parts[names.index("product")].number < 1 < parts[names.index("read")].number
+
+
+def test_a_node_in_two_islands_counts_in_both(state):
+    """Base and exponent of a Pow may have two types: as two parts, each of one node."""
+    graph = analyze(state, GRAPPLERS).graph
+    found = model_costs.measure_prices(graph, Options())
+    power = {unit.index for unit in graph.units if unit.node.name == "next"}
+    parts = unpaid_parts.find_islands(graph, found.costs, found.borders, [False] * len(graph.units), power)
+    assert [island.nodes for island in parts.values()] == [1, 1]

@@ -7,7 +7,6 @@ their order.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -165,34 +164,23 @@ def _large(
 # Borders: the values at which Casts run, and the costs of these, for any colours of the units.
 
 
-class Made(enum.Enum):
-    """Type of a value that enters without a producing unit."""
-
-    FULL = "full"
-    HALF = "half"
-
-
 @dataclass(frozen=True, slots=True)
 class Border:
-    """A value that may be cast: its producing unit, or the type in which it enters; and its readers.
+    """A value that may be cast: the units that make and read it, each once.
 
-    `readers` are units, each once. `full` and `half` hold where it has a consumer in that type whatever the
-    colours: an output of the model, a Cast.
+    `full` and `half` hold where it is made or read in that type whatever the colours: an input or an output
+    of the model, a Cast.
     """
 
     value: ir.Value
-    producer: int | None
-    made: Made
-    readers: tuple[int, ...]
-    full: bool = False
-    half: bool = False
+    units: tuple[int, ...]
+    full: bool
+    half: bool
 
     def is_cast(self, halves: Sequence[bool]) -> bool:
         """Return whether a Cast of the value runs where the units have these colours."""
-        is_half = self.made is Made.HALF if self.producer is None else halves[self.producer]
-        if is_half:
-            return self.full or not all(halves[unit] for unit in self.readers)
-        return self.half or any(halves[unit] for unit in self.readers)
+        colours = [halves[unit] for unit in self.units]
+        return (self.full or not all(colours)) and (self.half or any(colours))
 
 
 def find_borders(graph: UnitGraph, costs: ModelCosts, halved: Container[str | None]) -> Iterator[Border]:
@@ -221,22 +209,18 @@ class _Finder:
         )
 
     def border(self, value: ir.Value) -> Border:
-        producer = self._graph.producer.get(value)
-        uses = self._graph.uses.get(value, ())
-        readers = dict.fromkeys([unit for unit, _ in uses if unit not in self._inside])
-        is_halved = value.name in self._halved
-        entry_type = Made.HALF if is_halved and value in self._entering else Made.FULL
-        if producer in self._casts and self._reads_half(producer):
-            producer, entry_type = None, Made.HALF
-        casts = [unit for unit in readers if unit in self._casts] if self._casts else []
+        producer, is_halved = self._graph.producer.get(value), value.name in self._halved
+        is_from_half = producer in self._casts and self._reads_half(producer)
+        enters_half = producer is None and is_halved and value in self._entering
         leaves = value in self._leaving
+        readers = [unit for unit, _ in self._graph.uses.get(value, ()) if unit not in self._inside]
+        casts = self._casts.intersection(readers)
+        made = () if producer is None or is_from_half else (producer,)
         return Border(
             value,
-            producer,
-            entry_type,
-            tuple([unit for unit in readers if unit not in self._casts]),
-            full=leaves and not is_halved,
-            half=(leaves and is_halved) or any(map(self._makes_half, casts)),
+            tuple(dict.fromkeys([*made, *(unit for unit in readers if unit not in casts)])),
+            full=(producer is None and not enters_half) or (leaves and not is_halved),
+            half=is_from_half or enters_half or (leaves and is_halved) or any(map(self._makes_half, casts)),
         )
 
     def _reads_half(self, unit: int | None) -> bool:

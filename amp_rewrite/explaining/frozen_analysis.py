@@ -14,10 +14,10 @@ from amp_rewrite.arguments import PathLike
 from amp_rewrite.bounds import bounding, deciding, open_sums, unit_ranges
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.bounds.unit_ranges import HalfRanges
-from amp_rewrite.colouring import classification, match_counts, paying, rules
+from amp_rewrite.colouring import classification, match_counts, pruning, rules
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
-from amp_rewrite.colouring.paying import Priced
+from amp_rewrite.colouring.pruning import Priced
 from amp_rewrite.costs.model_costs import Prediction, Prices, RunTime
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import causes, suggestions
@@ -290,10 +290,10 @@ class Analysis:
         entries = classification.classify(self.graph, self.findings, options, self.facts.freed)
         painting = rules.paint(self.graph, entries, follow=options.follows, level=options.level)
         unpinned_units, prices = self.facts.freed, self._prices
-        painting, paid = paying.beside_pins(
+        painting, paid = pruning.beside_pins(
             self.graph, self.findings, unpinned_units, painting, options, prices
         )
-        return paying.pruned(self.graph, painting, options, prices, {*paid, *unpruned}).painting
+        return pruning.pruned(self.graph, painting, options, prices, {*paid, *unpruned}).painting
 
     def _refuse_edited(self) -> None:
         if self.state.is_edited:

@@ -53,6 +53,7 @@ def first_step(decisions: Decisions, index: int) -> Step:
 
 _BY_HAND = "changed by hand in the saved plan"
 _GONE = "a node that is no longer in the model"
+_NO_LONGER_HALF = "a node that is no longer half, or no longer in the model"
 
 
 def _because(decision: Decision, cause: str) -> str:
@@ -70,7 +71,7 @@ def _because(decision: Decision, cause: str) -> str:
         return _LEFT.get(kind, f"stays float32: {own}")
     if rule in _ON_THE_WAY:
         proof = f"{own}; " if decision.entry.authority is Authority.PROOF else ""
-        return f"{proof}{_ON_THE_WAY[rule]} {cause or _GONE}"
+        return f"{proof}{_ON_THE_WAY[rule]} {cause or _NO_LONGER_HALF}"
     return f"{_OWN.get(rule, 'denied')}: {own}"
 
 
