@@ -344,8 +344,8 @@ SLACK = 2.0**-22
 
 
 def outside_interval(exact: Array, rewritten: Held, size: Array) -> str:
-    """Return the fault of constants; empty where each lies in the interval of SLACK times `size`, the magnitude
-    of the terms of a sum, around the exact number, with both ends rounded alike.
+    """Return the fault of constants; empty where each lies in the interval of SLACK times `size`, the
+    magnitude of the terms of a sum, around the exact number, with both ends rounded alike.
     """
     tensor = rewritten.tensor
     if tensors.dims(tensor) != exact.shape:
