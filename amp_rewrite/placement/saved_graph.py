@@ -41,11 +41,6 @@ class Executed:
         return kind_match or (UNKNOWN if UNKNOWN in self.outputs else "other")
 
 
-def _operator(node: ir.Node) -> str:
-    """Return the operator that onnxruntime executes, with its domain where that is not ONNX's own."""
-    return node.metadata_props.get(_OPERATOR) or schema.written(node.domain, node.op_type)
-
-
 def own_name(name: str) -> str:
     """Return a node's name without the suffix that onnxruntime appends when moving it past a Transpose."""
     return _MOVED.sub("", name)
@@ -79,7 +74,7 @@ def load(path: Path) -> ir.Model:
 
 def _executed(node: ir.Node, types: Types) -> Executed:
     return Executed(
-        _operator(node),
+        node.metadata_props.get(_OPERATOR) or schema.written(node.domain, node.op_type),
         node.name or "",
         tuple(_type(value, types) for value in node.inputs if value is not None),
         tuple(_type(value, types) for value in node.outputs if value.name),
