@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -48,6 +49,14 @@ class Job:
         own = (self.model, *_weights(self.model), *filter(None, [data_beside(self.model)]))
         files = {str(path): _digest(path) for path in dict.fromkeys((*own, *named)) if path.is_file()}
         return {"files": files, "flags": list(self.flags), "version": version.installed()}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A model, and its path relative to the folder that was named, or its own name."""
+
+    model: Path
+    place: Path
 
 
 def models_in(folder: Path, results: Path | None) -> list[Path]:
@@ -164,7 +173,7 @@ class Ended:
 def run(job: Job, of: Line, start: Path) -> Ended:
     """Run a job in the folder `start`, and return how it ended; errors are in the line."""
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.json"
+        report = Path(folder) / _UNNAMED
         place = () if job.output is None else ("-o", str(job.output))
         words = ("rewrite", *job.flags, *place, "--json", str(report), "--", str(job.model))
         code, printed = _ran(words, start)
@@ -184,6 +193,9 @@ def run(job: Job, of: Line, start: Path) -> Ended:
     }
     return Ended(line, printed)
 
+
+_UNNAMED = "-"
+"""The name of a report that the command does not name among the files that it wrote."""
 
 _HAS_REPORT, _NO_RESULT = (0, 1), 2
 """The exit codes of a rewrite that wrote its report, and of one without a result."""
@@ -285,20 +297,25 @@ def convert_all(
         arguments.instance("executor", executor, Executor)
     words = tuple(shlex.split(flags) if isinstance(flags, str) else arguments.texts("flags", flags))
     found = [each for path in arguments.paths("models", models) for each in places(path, folder)]
-    jobs = [Job(model, folder / place, words) for model, place in found]
+    jobs = [Job(each.model, folder / each.place, words) for each in found]
     record = Record(folder / RECORD, force="--force" in words)
     return run_all(jobs, record, executor, lambda _: None)
 
 
-def places(path: Path, results: Path | None) -> Iterator[tuple[Path, Path]]:
-    """Yield a model, or those in a folder but not in `results`, with the place of each below the results.
+def is_folder(path: Path) -> bool:
+    """Return whether there is a folder at a path, which need not be a valid one."""
+    return os.path.isdir(path)  # noqa: PTH112 - False for what is not a valid path
+
+
+def places(path: Path, results: Path | None) -> Iterator[Found]:
+    """Yield a model, or those in a folder but not in `results`.
 
     Raises ModelError for a folder without any.
     """
-    if not path.is_dir():
-        yield path, Path(path.name)
+    if not is_folder(path):
+        yield Found(path, Path(path.name))
         return
     models = models_in(path, results)
     if not models:
         raise ModelError("has no .onnx file", where=path, remedy="name a folder of models")
-    yield from ((model, model.relative_to(path)) for model in models)
+    yield from (Found(model, model.relative_to(path)) for model in models)

@@ -18,8 +18,6 @@ from pathlib import Path
 from amp_rewrite.running.inputs.feeds import Data, feeds, given_sizes
 from amp_rewrite.running.sessions import Feeds
 
-ABOUT = "FOLDER is any folder of models, with inputs beside them (`model.npz` for `model.onnx`)"
-
 
 @dataclass(frozen=True, slots=True)
 class Model:

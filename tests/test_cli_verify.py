@@ -460,13 +460,6 @@ def test_a_proof_that_fails_says_that_the_original_comes_first(tmp_path):
     assert "swapped?" not in run("certify", path, half).stdout
 
 
-ANGLE = """<ir_version: 9, opset_import: ["": 17]> g (float[8, 8] x) => (float[8, 8] y)
-    <float many = {64}, float few = {0.01}> {
-    [front] a = Tanh (x) [much] b = Mul (a, many) [phase] c = Sin (b) [little] d = Mul (x, few)
-    [small] e = Tanh (d) [slight] f = Mul (e, few) [close] g = Exp (f) [last] y = Add (c, f) }"""
-"""What half loses in `much` is small beside its value, and is an angle."""
-
-
 @pytest.mark.parametrize("to", ["float16", "bfloat16"])
 def test_half_inputs_and_outputs_name_the_flag_that_takes_them(model, to):
     """Types that differ are no comparison; with the flag they are."""

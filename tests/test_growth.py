@@ -93,21 +93,6 @@ def folded(i):
     return helper.make_node("Exp", [tensor.name], [f"v{i}"]), tensor
 
 
-def half_casts(count):
-    """A Concat of n values, each of which a Cast makes half, and another Cast again."""
-    read = [(f"h{i}", f"c{i}") for i in range(count)]
-    nodes = [helper.make_node("Cast", ["x"], [half], to=TensorProto.FLOAT16) for half, _ in read]
-    nodes += [helper.make_node("Cast", [half], [again], to=TensorProto.FLOAT16) for half, again in read]
-    nodes.append(helper.make_node("Concat", [again for _, again in read], ["y"], axis=0))
-    ends = [
-        helper.make_tensor_value_info(name, kind, ["rows", 4])
-        for name, kind in [("x", TensorProto.FLOAT), ("y", TensorProto.FLOAT16)]
-    ]
-    inner = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, None) for pair in read for name in pair]
-    graph = helper.make_graph(nodes, "half", ends[:1], ends[1:], value_info=inner)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
 @pytest.mark.parametrize("make", [idle_cast, folded])
 def test_preparing_grows_with_the_inputs_of_a_node(make):
     """Casts that do nothing, and stored results, are as many as a node has inputs."""

@@ -74,9 +74,6 @@ def test_an_opset_that_is_asked_for_is_priced_with_its_copies(path):
     assert "copies" not in run(path, "--opset", "keep").output
 
 
-AT_22 = "at `Options.opset` 22 it can, but onnxruntime-cuda has no kernels for 1 MaxPool there"
-
-
 @pytest.mark.parametrize(
     ("opset", "graph", "options", "remedy"),
     [

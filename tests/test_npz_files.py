@@ -16,7 +16,7 @@ from amp_rewrite.errors import FeedError
 from tests import test_feeds
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.running import latency
+from amp_rewrite.running.inputs import feeds
 
 ROOT = Path(__file__).parents[1]
 FIXED = "g (float[2, 3] x) => (float[2, 3] y) { y = Relu (x) }"
@@ -110,7 +110,7 @@ def test_a_header_must_match_the_size_of_the_data(archived, inflated):
 
 def test_open_dimensions_are_bounded_by_memory(tmp_path, inflated, monkeypatch):
     """Arrays that fit the model, but not into memory, are refused."""
-    monkeypatch.setattr(latency, "available", lambda: 1_000_000)
+    monkeypatch.setattr(feeds, "available", lambda: 1_000_000)
     np.savez_compressed(tmp_path / "x.npz", x=np.zeros((1_000_000, 3), np.float32))
     said = refusal(tmp_path / "x.npz", OPEN)
     assert said.endswith("would take 12 MB, and 1 MB of memory are free; give a smaller sample")
@@ -119,7 +119,7 @@ def test_open_dimensions_are_bounded_by_memory(tmp_path, inflated, monkeypatch):
 
 def test_memory_is_known_here():
     """At least a megabyte and at most a petabyte, or unknown."""
-    found = latency.available()
+    found = feeds.available()
     assert found is None or 1e6 < found < 1e15
 
 
@@ -128,12 +128,12 @@ def test_the_least_memory_counts(tmp_path, monkeypatch):
     (tmp_path / "all").write_text("MemTotal: 9 kB\nMemAvailable:    4 kB\n")
     (tmp_path / "limit").write_text("2048\n")
     (tmp_path / "none").write_text("max\n")
-    (_, system, unit), (_, group, one), _ = latency.SOURCES
-    monkeypatch.setattr(latency, "SOURCES", [(tmp_path / "all", system, unit)])
-    assert latency.available() == 4096
+    (_, system, unit), (_, group, one), _ = feeds.SOURCES
+    monkeypatch.setattr(feeds, "SOURCES", [(tmp_path / "all", system, unit)])
+    assert feeds.available() == 4096
     more = [(tmp_path / name, group, one) for name in ("limit", "none", "missing")]
-    monkeypatch.setattr(latency, "SOURCES", [*latency.SOURCES, *more])
-    assert latency.available() == 2048
+    monkeypatch.setattr(feeds, "SOURCES", [*feeds.SOURCES, *more])
+    assert feeds.available() == 2048
 
 
 def test_an_encrypted_archive(archived):

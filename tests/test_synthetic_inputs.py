@@ -63,12 +63,6 @@ def test_open_dimensions_get_sensible_sizes(symbols, shape):
     assert made(f"g (float[{symbols}] x) => (float[{symbols}] y) {{ y = Relu (x) }}")["x"].shape == shape
 
 
-WAVEFORM = """g (float[{dims}] x) => (float y) <{stored}> {{
-    one = Constant <value_ints = [1]> () wave = Unsqueeze (x, one)
-    two = Constant <value_ints = [2]> () signal = Unsqueeze (x, two)
-    spectrum = {operator} y = ReduceMax <keepdims = 0> (spectrum) }}"""
-
-
 GRAPH = """
 g (float[{nodes}, 4] x, int64[2, {edges}] edge_index, float[{edges}, 3] weights) => (float[{edges}, 5] y)
 <float[4, 5] w, int64 from = {{0}}> {{

@@ -126,9 +126,6 @@ def test_a_cast_between_the_two_is_no_trouble(runtime, order, pinned):
     loads(runtime, before, rewrite(before, Options(pins=Pins(keep_full=pinned))).model)
 
 
-RANKED = "g (float[2,3,4] x) => (float[A,B,C] y) <float[{}4,6] w> {{\n{}}}"
-
-
 def test_no_node_is_added():
     """The weights have one axis more, of size one."""
     found = text.rewritten(text.model(turned((1, 0, 2)))).model

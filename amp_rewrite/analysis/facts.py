@@ -94,7 +94,7 @@ def gather(
     findings = (
         _findings(graph, value_ranges, options, observations, faint, pinned)
         if old is None
-        else _of_all(graph, old)
+        else {unit.index: old for unit in graph.units}
     )
     remedy = "" if old is None else _newer_opset(prepared, options)
     return Facts(graph, tensors, value_ranges, findings, old, remedy=remedy)
@@ -123,10 +123,6 @@ def _old_opset(root: ir.Graph, half: Half) -> Evidence | None:
     if version >= least:
         return None
     return Evidence(Authority.SCHEMA, Reason.OPSET_WITHOUT_HALF, number=version, limit=least, half=half.name)
-
-
-def _of_all(graph: UnitGraph, evidence: Evidence) -> Mapping[int, Evidence]:
-    return {unit.index: evidence for unit in graph.units}
 
 
 def _findings(

@@ -22,7 +22,7 @@ from amp_rewrite.onnx_facts.operators import MOVERS
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Level, Options
 
-# Units that lists deny for their range, and bounds prove tame: exponentials, powers and sums within half.
+# Units that lists deny for their range, and bounds free: exponentials, powers and sums within half.
 
 _POWER = 250.0**2
 """The largest proven power: 250 squared; half overflows at 255.9 squared."""

@@ -65,9 +65,13 @@ class InputRange:
 
 def variable(model: ir.Model) -> frozenset[ir.Value]:
     """Return the stored values that a caller can override: initializers that are inputs, from IR 4 on."""
-    if model.ir_version < CONSTANT_INPUTS_BELOW:
-        return frozenset()
-    return frozenset(value for value in model.graph.inputs if value.is_initializer())
+    return frozenset(value for value in _settable(model) if value.is_initializer())
+
+
+def _settable(model: ir.Model) -> list[ir.Value]:
+    """Return the inputs that a caller gives, or can override."""
+    has_constants = model.ir_version < CONSTANT_INPUTS_BELOW
+    return [value for value in model.graph.inputs if not (has_constants and value.is_initializer())]
 
 
 def ranges(model: ir.Model, declared: Ranges) -> tuple[InputRange, ...]:
@@ -75,8 +79,7 @@ def ranges(model: ir.Model, declared: Ranges) -> tuple[InputRange, ...]:
 
     Raises OptionError for a declared range of a name that is no numeric input.
     """
-    can_be_set = model.ir_version >= CONSTANT_INPUTS_BELOW
-    inputs = {v.name or "": v for v in model.graph.inputs if can_be_set or not v.is_initializer()}
+    inputs = {value.name or "": value for value in _settable(model)}
     for name in declared:
         _check(name, inputs)
     return tuple(_ranges(inputs, declared))
@@ -155,12 +158,8 @@ def _table(node: ir.Node, port: int) -> int | None:
 
 def bounds(model: ir.Model, input_ranges: tuple[InputRange, ...]) -> dict[ir.Value, Bound]:
     """Return the bounds of a model's inputs: their ranges, else those of their types."""
-    intervals = {
-        input_range.name: interval(input_range.low, input_range.high) for input_range in input_ranges
-    }
-    constant_initializers = model.ir_version < CONSTANT_INPUTS_BELOW
-    values = [value for value in model.graph.inputs if not (constant_initializers and value.is_initializer())]
-    return {value: intervals.get(value.name or "", _of_type(value)) for value in values}
+    intervals = {each.name: interval(each.low, each.high) for each in input_ranges}
+    return {value: intervals.get(value.name or "", _of_type(value)) for value in _settable(model)}
 
 
 def _of_type(value: ir.Value) -> Bound:

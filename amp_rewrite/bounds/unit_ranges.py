@@ -93,7 +93,11 @@ class _Judge:
         """
         most = self._half.largest / (1.0 if unit.index in self._masking else HEADROOM)
         ranges = [self._value(value, most) for value in dict.fromkeys(_values(unit))]
-        return max(ranges, key=_concern, default=UnitRange(Knowledge.PROVEN, "", 0.0))
+        return max(
+            ranges,
+            key=lambda each: (_ORDER.index(each.knowledge), each.bound),
+            default=UnitRange(Knowledge.PROVEN, "", 0.0),
+        )
 
     def _value(self, value: ir.Value, most: float) -> UnitRange:
         name, bound = value.name or "", self._bound(value)
@@ -113,10 +117,6 @@ class _Judge:
 
 
 _ORDER = list(Knowledge)
-
-
-def _concern(unit_range: UnitRange) -> tuple[int, float]:
-    return _ORDER.index(unit_range.knowledge), unit_range.bound
 
 
 def _values(unit: Unit) -> Iterator[ir.Value]:

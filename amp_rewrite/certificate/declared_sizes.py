@@ -49,14 +49,12 @@ def refuse_other_shapes(
             unknown[info.name] = dims, left, right
     inferred = _inferred_dims(rewritten, unknown) if unknown else {}
     if inferred is None and infer_shapes(original.proto) is None:
-        unknown = _with_sources(unknown, sources_of)
+        unknown = _with_sources(unknown, sources_of, {})
     inferred = inferred or {}
     operators = {(*node.operator, node.version) for node in rewritten.makers if node is not None}
     is_whole = all(find_schema(*each) for each in operators)
     if not is_whole:  # onnx infers nothing behind such a node
-        unknown = {
-            name: each for name, each in unknown.items() if sources_of.get(each[1]) or inferred.get(name)
-        }
+        unknown = _with_sources(unknown, sources_of, inferred)
     _refuse_unknown(unknown, sources_of, inferred, ranks)
     known = (
         (dims, [*sources_of.get(left, ()), *inferred.get(name, ())])
@@ -76,9 +74,9 @@ _Unknown = dict[str, tuple[_Dims, int, int]]
 _Sources = Mapping[Any, Sequence[_Dims]]
 
 
-def _with_sources(unknown: _Unknown, sources_of: _Sources) -> _Unknown:
-    """Return the values whose shapes the original declares."""
-    return {name: each for name, each in unknown.items() if sources_of.get(each[1])}
+def _with_sources(unknown: _Unknown, sources_of: _Sources, inferred: _Sources) -> _Unknown:
+    """Return the values whose shapes the original declares, or onnx infers."""
+    return {name: each for name, each in unknown.items() if sources_of.get(each[1]) or inferred.get(name)}
 
 
 def _refuse_unknown(unknown: _Unknown, sources_of: _Sources, inferred: _Sources, ranks: Ranks) -> None:

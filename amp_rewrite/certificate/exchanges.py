@@ -343,10 +343,9 @@ SLACK = 2.0**-22
 """The relative error that float32 may have: two roundings."""
 
 
-def outside_interval(exact: Array, rewritten: Held, size: Array | None = None, slack: float = SLACK) -> str:
-    """Return the fault of constants; empty where each lies in the interval of `slack` times `size` around the
-    exact number, with both ends rounded alike. `size` is the magnitude of the terms of a sum, by default the
-    number's own.
+def outside_interval(exact: Array, rewritten: Held, size: Array) -> str:
+    """Return the fault of constants; empty where each lies in the interval of SLACK times `size`, the
+    magnitude of the terms of a sum, around the exact number, with both ends rounded alike.
     """
     tensor = rewritten.tensor
     if tensors.dims(tensor) != exact.shape:
@@ -354,7 +353,7 @@ def outside_interval(exact: Array, rewritten: Held, size: Array | None = None, s
     if tensor.data_type not in _INTERVAL_FLOATS:
         return "they are no floats"
     values = tensors.whole(tensor, rewritten.folder)
-    around = slack * np.abs(exact if size is None else size)
+    around = SLACK * np.abs(size)
     wrong = _outside(exact, around, values)
     if not wrong.any() or any(not _outside(exact, around, halves).any() for halves in _as_halves(values)):
         return ""

@@ -145,8 +145,9 @@ def main() -> None:
     """Rewrite ONNX models from float32 to mixed precision.
 
     A first argument that is not a command means rewrite: amp-rewrite model.onnx writes model_fp16.onnx beside
-    it. The common options of a command: amp-rewrite COMMAND --help; all: --help-all. Without a model:
-    amp-rewrite demo.
+    it. Without a model: amp-rewrite demo.
+
+    Common options of a command: amp-rewrite COMMAND --help; all: --help-all.
     """
 
 

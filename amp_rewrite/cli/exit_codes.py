@@ -1,6 +1,6 @@
 """The exit codes of the command, and all code that sets one.
 
-    0          done; a rewrite that could not be compared is done too, unless --require-verify is given
+    0          done; a rewrite that could not be compared is done too, unless --require verify is given
     1          a result is not valid, a comparison failed or proves nothing on given inputs, or a coverage
                rule is broken
     2          bad input or usage, or an internal error: one line on standard error; with many models, if any

@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import FOLDER, PATH, check_groups, opened, written
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import ModelError, OptionError
-from amp_rewrite.many import Ended, Job, Line, Record
+from amp_rewrite.many import Ended, Found, Job, Line, Record
 from amp_rewrite.model import output_paths
 
 models_argument: Any = click.argument("model", nargs=-1, required=True, type=PATH, metavar="MODEL...")
@@ -26,14 +25,6 @@ models_argument: Any = click.argument("model", nargs=-1, required=True, type=PAT
 
 OF_ONE = ("save_plan", "html", "save_observed")
 """Flags that name a file of one model."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A model, and its path relative to the folder that was named, or its own name."""
-
-    model: Path
-    place: Path
 
 
 def find(paths: Iterable[Path], results: Path | None = None) -> list[Found]:
@@ -50,10 +41,8 @@ def _at(path: Path, results: Path | None) -> Iterator[Found]:
         if not matching:
             raise ModelError("matches no file", where=path, remedy="check the pattern")
         yield from (entry for match in matching for entry in _at(match, results))
-    elif _is_folder(path):
-        yield from (Found(*each) for each in many.places(path, results))
     else:
-        yield Found(path, Path(path.name))
+        yield from many.places(path, results)
 
 
 class ManyModelsCommand(WritingCommand):
@@ -74,7 +63,7 @@ class ManyModelsCommand(WritingCommand):
         paths: tuple[Path, ...] = ctx.params["model"]
         if _ends_in_output(ctx, paths):
             paths, ctx.params["output"] = paths[:1], paths[1]
-        is_single = len(paths) == 1 and not _is_pattern(paths[0]) and not _is_folder(paths[0])
+        is_single = len(paths) == 1 and not _is_pattern(paths[0]) and not many.is_folder(paths[0])
         if is_single and not ctx.meta.get(FOLDER):
             ctx.params["model"] = paths[0]
             super().invoke(ctx)
@@ -130,7 +119,7 @@ def _folder(ctx: click.Context, paths: Sequence[Path]) -> Path | None:
     """
     folder: Path | None = ctx.params["output"]
     is_file = folder is not None and not ctx.meta.get(FOLDER) and folder.suffix == ".onnx"
-    directory = next(filter(_is_folder, paths), None) if folder is None or is_file else None
+    directory = next(filter(many.is_folder, paths), None) if folder is None or is_file else None
     if directory is not None:
         remedy = "name the model in it, or a folder for the results with -o FOLDER"
         raise ModelError("is a folder", where=directory, remedy=remedy)
@@ -153,10 +142,6 @@ def _ends_in_output(ctx: click.Context, paths: Sequence[Path]) -> bool:
         return True
     is_writing = output.is_file() and not ctx.params["dry_run"]
     return is_writing and (ctx.params["force"] or output_paths.is_result_of(model, output))
-
-
-def _is_folder(path: Path) -> bool:
-    return os.path.isdir(path)  # noqa: PTH112 - False for what is not a valid path
 
 
 def _is_pattern(path: Path) -> bool:

@@ -149,7 +149,7 @@ def _print(console: Console, restoration: Restored, model: Path) -> None:
     if edited.at_limit:
         names = ", ".join(edited.at_limit[:_SHOWN]) + (", ..." if len(edited.at_limit) > _SHOWN else "")
         count = plural(len(edited.at_limit), "stored tensor")
-        console.print(f"note     {count} at a limit of half, such as a mask, left as they are: {names}")
+        console.print(f"note     {count} at a limit of half, such as a mask, not changed: {names}")
     for warning in restoration.warnings:
         console.print(f"warning  {warning}")
     for broken in restoration.broken:

@@ -338,12 +338,12 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
         warnings = (*warnings, *open_sums.warnings(products, proven, options.half))
     counts = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
     matched = tuple(suggestions.with_effects(counts, graph, painting, options.half))
-    final_report = counted(
+    counts_of_plan = counted(
         report.of_plan(plan, report.count_nodes(graph, painting)), painting, decided.before
     )
     proofs = (unit for unit, entry in enumerate(painting.entries) if entry.authority is Authority.PROOF)
-    coverage_plan = replace(
-        final_report,
+    known = replace(
+        counts_of_plan,
         freed=sum(map(painting.is_half, proofs)),
         denied=deciding.count_denied(facts, painting.halves, options),
         state=float_state(plan, graph) if options.io is IOTypes.KEEP else None,
@@ -371,7 +371,7 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
         facts,
         decided.seen,
         pricing.prices,
-        coverage_plan,
+        known,
     )
     if decided.options.ranges:
         analysis.ranges()

@@ -68,8 +68,6 @@ LIMITS: Mapping[str, frozenset[float]] = {
 DIVISORS: Mapping[str, int] = {"Div": 1, "Log": 0, "Pow": 0, "Reciprocal": 0, "Sqrt": 0}
 """Operators sensitive to the relative error of an input, however small its value, and that input; a Pow is if
 the exponent is negative or no integer."""
-INVERSES = frozenset("Acos Acosh Asin Atanh".split())
-"""Operators whose slope is infinite at an input of 1."""
 
 ALL = range(1 << 31)
 """Every port of a variadic operator."""

@@ -14,8 +14,8 @@ import onnx
 from amp_rewrite.model import proto_traversal
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.placement import saved_graph
-from amp_rewrite.placement.profile import CPU, Profile
-from amp_rewrite.placement.saved_graph import COPIES, FULL, HALVES, Executed
+from amp_rewrite.placement.profile import COPIES, CPU, Profile
+from amp_rewrite.placement.saved_graph import FULL, HALVES, UNKNOWN, Executed
 from amp_rewrite.rewriting import records
 
 # onnxruntime's verbose log -> the provider of each node, and the reasons for nodes on the CPU.
@@ -212,7 +212,7 @@ def of(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes, *, cpu_ask
         fused=_fused(operators, model),
         half=_sorted_counts(node.operator for node in work if node.precision in HALVES),
         full=_sorted_counts(node.operator for node in work if node.precision == FULL),
-        untyped=_sorted_counts(node.operator for node in work if node.precision == "unknown"),
+        untyped=_sorted_counts(node.operator for node in work if node.precision == UNKNOWN),
         casts=_sorted_counts(f"{''.join(node.inputs[:1])}>{''.join(node.outputs[:1])}" for node in casts),
         inserted_casts=sum(_is_inserted(node, model) for node in casts),
         on_cpu=() if cpu_asked else _on_cpu(nodes, log, model),
@@ -243,31 +243,20 @@ def _is_fusion(operator: str) -> bool:
 
 _REORDERING = ("ReorderInput", "ReorderOutput")
 _FUSIONS = ("Gemm", "Gelu", "LayerNormalization", "SimplifiedLayerNormalization")
-"""Return whether this is a fused operator without a domain; other fused operators have a domain."""
-
-
-def _why_on_cpu(
-    nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes
-) -> tuple[CpuReason | None, ...]:
-    """Return for each node the reason why it is on the CPU provider, None where it is not."""
-    remaining = Counter(log.nodes.get(CPU, {}))
-    is_all = len(log.counts) == 1 and CPU in log.counts  # the log then lists no nodes
-    reasons: list[CpuReason | None] = []
-    for node in nodes:
-        key = _key(node)
-        is_here = remaining[key] > 0 or is_all
-        remaining[key] -= is_here
-        reasons.append(_why(key, log, model) if is_here else None)
-    return tuple(reasons)
+"""Fused operators without a domain; all others have one."""
 
 
 def _on_cpu(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes) -> tuple[OnCpu, ...]:
-    whys = _why_on_cpu(nodes, log, model)
-    here = [(node, why) for node, why in zip(nodes, whys, strict=True) if why is not None]
-    totals = Counter((node.operator, node.precision, why) for node, why in here)
-    unseen = Counter(log.nodes.get(CPU, {})) - Counter(_key(node) for node, _ in here)
-    for (operator, _), count in unseen.items():  # nodes that the saved graph does not show
-        totals[operator, "unknown", CpuReason.UNSAID] += count
+    remaining = Counter(log.nodes.get(CPU, {}))
+    is_all = len(log.counts) == 1 and CPU in log.counts  # the log then lists no nodes
+    totals = Counter[tuple[str, str, CpuReason]]()
+    for node in nodes:
+        key = _key(node)
+        if remaining[key] > 0 or is_all:
+            remaining[key] -= 1
+            totals[node.operator, node.precision, _why(key, log, model)] += 1
+    for (operator, _), count in (+remaining).items():  # nodes that the saved graph does not show
+        totals[operator, UNKNOWN, CpuReason.UNSAID] += count
     groups = [OnCpu(*key, count) for key, count in totals.items()]
     return tuple(sorted(groups, key=lambda group: (-group.count, group.operator, group.precision)))
 

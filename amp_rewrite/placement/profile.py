@@ -30,7 +30,8 @@ class Profile:
 CPU = "CPUExecutionProvider"
 _RAN = "_kernel_time"
 """Suffix of the events of executed nodes; older versions also write events of fences before and after."""
-_COPIES = frozenset(("MemcpyFromHost", "MemcpyToHost"))
+COPIES = ("MemcpyFromHost", "MemcpyToHost")
+"""Operators that copy between devices."""
 
 
 def read(path: Path) -> Profile:
@@ -54,6 +55,6 @@ def parse(events: Iterable[Mapping[str, Any]]) -> Profile:
         nodes=len(nodes),
         on_cpu=cpu.total(),
         casts=operators["Cast"],
-        copies=sum(operators[name] for name in _COPIES),
+        copies=sum(operators[name] for name in COPIES),
         cpu_operators=tuple(sorted(cpu.items(), key=lambda entry: (-entry[1], entry[0]))),
     )

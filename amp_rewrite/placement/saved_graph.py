@@ -14,8 +14,8 @@ from amp_rewrite.model.traversal import every_node
 from amp_rewrite.numerics import half
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
+from amp_rewrite.placement.profile import COPIES
 
-COPIES = ("MemcpyFromHost", "MemcpyToHost")
 HALVES = tuple(half.BY_NAME)
 FULL = element_type_name(ir.DataType.FLOAT)
 UNKNOWN = "unknown"
@@ -39,11 +39,6 @@ class Executed:
         types = (*self.inputs, *self.outputs)
         kind_match = next((kind for kind in (*HALVES, FULL) if kind in types), None)
         return kind_match or (UNKNOWN if UNKNOWN in self.outputs else "other")
-
-
-def _operator(node: ir.Node) -> str:
-    """Return the operator that onnxruntime executes, with its domain where that is not ONNX's own."""
-    return node.metadata_props.get(_OPERATOR) or schema.written(node.domain, node.op_type)
 
 
 def own_name(name: str) -> str:
@@ -79,7 +74,7 @@ def load(path: Path) -> ir.Model:
 
 def _executed(node: ir.Node, types: Types) -> Executed:
     return Executed(
-        _operator(node),
+        node.metadata_props.get(_OPERATOR) or schema.written(node.domain, node.op_type),
         node.name or "",
         tuple(_type(value, types) for value in node.inputs if value is not None),
         tuple(_type(value, types) for value in node.outputs if value.name),

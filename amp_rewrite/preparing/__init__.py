@@ -1,1 +1,1 @@
-"""Normalization of a float32 model before placement."""
+"""The form of a float32 model, before anything is decided."""

@@ -10,7 +10,7 @@ largest number of float32, as it is for Clip.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Container
+from collections.abc import Callable, Collection, Container, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -54,10 +54,6 @@ _ITSELF: frozenset[str] = frozenset()
 # such a norm with a weight only if the square is a Pow, not a Mul, even in float32. `d` may be the data less
 # their mean: followed by a bias, it is a LayerNormalization. The fused kernel squares by a multiplication.
 
-_POW_BROADCASTS = 7
-"""The first opset at which the operands of a Pow are broadcast."""
-
-
 _X = var("x")
 _ROOT = root_of(op("ReduceMean", part("square", op("Mul", _X, _X))))
 _WEIGHTED = op("Mul", quotient(_X, _ROOT), fits(lambda value: stored_as(value) is not None))
@@ -65,12 +61,9 @@ _WEIGHTED = op("Mul", quotient(_X, _ROOT), fits(lambda value: stored_as(value) i
 
 def write_squares(model: ir.Model, exclusions: Container[ir.Node]) -> tuple[FormChange, ...]:
     """Rewrite these float32 products as powers, except nodes in `exclusions`."""
-    if element_types.default_opset(model.graph.opset_imports) < _POW_BROADCASTS:
-        return ()
     roots = [node for node in every_node(model.graph) if patterns.is_default(node, "Sqrt")]
     squares = [square for square in map(_square, roots) if square is not None and square not in exclusions]
-    names = UniqueNames(graphs(model.graph)) if squares else None
-    return tuple(_raise(node, names) for node in squares) if names is not None else ()
+    return _written(model, squares, FormChangeKind.SQUARE, _raise)
 
 
 def _square(root: ir.Node) -> ir.Node | None:
@@ -82,28 +75,39 @@ def _square(root: ir.Node) -> ir.Node | None:
     return None
 
 
-def _raise(node: ir.Node, names: UniqueNames) -> FormChange:
-    change = FormChange(FormChangeKind.SQUARE, pinned_as(node))
+def _raise(node: ir.Node, names: UniqueNames) -> None:
     two = names.constant(node.outputs[0], "two", ir.tensor(2.0, ir.DataType.FLOAT))
     graph_edits.replace_by(node, "Pow", [node.inputs[0], two.outputs[0]], two)
-    return change
+
+
+_BROADCASTS = 7
+"""The first opset at which the operands of a Div or a Pow are broadcast."""
+
+
+def _written(
+    model: ir.Model,
+    nodes: Sequence[ir.Node],
+    kind: FormChangeKind,
+    write: Callable[[ir.Node, UniqueNames], None],
+) -> tuple[FormChange, ...]:
+    """Write nodes otherwise, as operators whose operands are broadcast."""
+    if not nodes or element_types.default_opset(model.graph.opset_imports) < _BROADCASTS:
+        return ()
+    changes, names = [FormChange(kind, pinned_as(node)) for node in nodes], UniqueNames(graphs(model.graph))
+    for node in nodes:
+        write(node, names)
+    return tuple(changes)
 
 
 # x * Reciprocal(root) becomes x * (1 / root): onnxruntime 1.31.1 fuses x / root and x * (1 / root) to a
 # SimplifiedLayerNormalization, but not a Reciprocal, even in float32. Both round the exact quotient once:
 # they are bit-identical.
 
-_DIV_BROADCASTS = 7
-"""The first opset at which the operands of a Div are broadcast."""
-
 
 def write_reciprocals(model: ir.Model, exclusions: Container[ir.Node]) -> tuple[FormChange, ...]:
     """Rewrite these float32 reciprocals as divisions, except nodes in `exclusions`."""
-    if element_types.default_opset(model.graph.opset_imports) < _DIV_BROADCASTS:
-        return ()
     norm_nodes = [node for node in every_node(model.graph) if _is_of_norm(node) and node not in exclusions]
-    names = UniqueNames(graphs(model.graph)) if norm_nodes else None
-    return tuple(_divide(node, names) for node in norm_nodes) if names is not None else ()
+    return _written(model, norm_nodes, FormChangeKind.RECIPROCAL, _divide)
 
 
 def _is_of_norm(node: ir.Node) -> bool:
@@ -118,11 +122,9 @@ def _is_of_norm(node: ir.Node) -> bool:
 _INVERSE = op("Reciprocal", root_of(op("ReduceMean")))
 
 
-def _divide(node: ir.Node, names: UniqueNames) -> FormChange:
-    change = FormChange(FormChangeKind.RECIPROCAL, pinned_as(node))
+def _divide(node: ir.Node, names: UniqueNames) -> None:
     one = names.constant(node.outputs[0], "one", ir.tensor(1.0, ir.DataType.FLOAT))
     graph_edits.replace_by(node, "Div", [one.outputs[0], node.inputs[0]], one)
-    return change
 
 
 # Clips as a Max and a Min.

@@ -191,18 +191,10 @@ class _Drawer:
     """The drawing of a model; items are compared by identity, as planned Casts compare by content."""
 
     def __init__(
-        self,
-        root: ir.Graph,
-        types: Types,
-        decisions: Decisions,
-        plan_changes: PlannedChanges,
-        flops: Flops,
-        *,
-        reads: bool = True,
+        self, root: ir.Graph, types: Types, decisions: Decisions, plan_changes: PlannedChanges, flops: Flops
     ) -> None:
         self._types = types
         self._flops = flops
-        self._reads = reads
         self._decisions = decisions
         self._units: dict[object, list[int]] = {}
         for unit, decision in enumerate(decisions.all):
@@ -227,11 +219,6 @@ class _Drawer:
             constants=sum(map(_is_constant, nodes)),
             layers=tuple(_repeated_layers(boxes, wires)),
         )
-
-    @property
-    def nodes(self) -> tuple[ir.Node | None, ...]:
-        """Return the node of each box, None for an input, output or planned Cast."""
-        return tuple(item if isinstance(item, ir.Node) else None for item in self._items)
 
     def _box(self, item: _Item) -> Box:
         if isinstance(item, PlannedCast):
@@ -290,8 +277,7 @@ class _Drawer:
     def _value(self, value: ir.Value, *, half: bool) -> BoxValue:
         is_stored = value.is_initializer() or _is_constant(value.producer())
         if value not in self._numbers:
-            reads = is_stored and self._reads
-            self._numbers[value] = _stored_numbers(constants.stored_as(value)) if reads else ("", ())
+            self._numbers[value] = _stored_numbers(constants.stored_as(value)) if is_stored else ("", ())
         return BoxValue(
             value.name or "", _type_text(value, self._types), half, is_stored, *self._numbers[value]
         )

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import os
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,39 +16,6 @@ from amp_rewrite.errors import FeedError
 from amp_rewrite.model import loading
 from amp_rewrite.running import sessions
 from amp_rewrite.running.sessions import Device, Feeds, Libraries
-
-# Memory in bytes: what is available to this process.
-
-SOURCES = (
-    (Path("/proc/meminfo"), r"^MemAvailable:\s+(\d+) kB$", 1024),
-    (Path("/sys/fs/cgroup/memory.max"), r"^(\d+)$", 1),  # "max" without a limit
-    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), r"^(\d+)$", 1),  # cgroup v1
-)
-"""Limits of the available memory: file, pattern, and unit in bytes."""
-
-
-def available() -> int | None:
-    """Return the bytes that this process can allocate before the system or its container runs out of memory;
-    None if unknown.
-    """
-    return min(_limits(), default=None)
-
-
-def _limits() -> Iterator[int]:
-    for file, pattern, unit in SOURCES:
-        if (number := _read_number(file, pattern)) is not None:
-            yield number * unit
-    with contextlib.suppress(AttributeError, ValueError, OSError):  # no such function, no such name
-        yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _read_number(file: Path, pattern: str) -> int | None:
-    try:
-        match = re.search(pattern, file.read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return int(match[1]) if match else None
-
 
 # Models prepared for repeated, timed runs: session open, inputs converted and on the device.
 

@@ -180,9 +180,8 @@ def _unsaturated(verdict: Verdict, runs: Runs, pair: Pair) -> Verdict:
     if len(names) == sum(output.error is not None for output in passing):  # no float output proves anything
         names += [output.name for output in passing if output.error is None]
     hidden = saturation.hidden(*pair.models.instrumented(), names, runs.feeds) if names else {}
-    expected, actual = (
-        {name: getattr(value, side) for name, value in hidden.items()} for side in ("expected", "actual")
-    )
+    expected = {name: value.expected for name, value in hidden.items()}
+    actual = {name: value.actual for name, value in hidden.items()}
     judged = pair.judge(comparison.compare(Runs(runs.feeds, expected, actual), "", pair.half))
     return with_unsaturated(verdict, {output.name: (hidden[output.name].name, output) for output in judged})
 

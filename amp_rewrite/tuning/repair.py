@@ -100,6 +100,11 @@ class Outcome:
         return self.settings.plan is not None
 
     @property
+    def passes(self) -> bool:
+        """Whether it was compared, and passed."""
+        return isinstance(self.verification, Verdict) and self.verification.ok
+
+    @property
     def is_far(self) -> bool:
         """Whether its comparison violates bounds."""
         return isinstance(self.verification, Verdict) and self.verification.is_far
@@ -251,7 +256,7 @@ def _insured(work: Work, outcome: Outcome) -> Outcome:
     All copies on which the outcome fails are tried together, then each alone.
     """
     verdict = outcome.verification
-    if not (outcome.is_made_up and isinstance(verdict, Verdict) and verdict.ok):
+    if not (outcome.is_made_up and isinstance(verdict, Verdict) and outcome.passes):
         return outcome
     copies = [failed.feeds for failed in verdict.stressed if failed.feeds is not None]
     half_flops = work.half_flops(outcome.result) if copies else 0
@@ -260,9 +265,8 @@ def _insured(work: Work, outcome: Outcome) -> Outcome:
         if search is None or not search.is_met:
             continue
         other = _make(work, Settings(outcome.settings.options, plan=search.plan), outcome)
-        passes = isinstance(other.verification, Verdict) and other.verification.ok
         limit = INSURANCE if _saves_time(outcome) else 1 - LEAST
-        if passes and sum(_losses(work, outcome, other, half_flops)) <= limit:
+        if other.passes and sum(_losses(work, outcome, other, half_flops)) <= limit:
             return other
         outcome = replace(outcome, result=work.rewrite(outcome.settings))
     return outcome
@@ -355,8 +359,8 @@ def _may_free(outcome: Outcome) -> bool:
 
 def _frees(before: Outcome, after: Outcome) -> bool:
     """Return whether more is half, and the result passes or was far off before."""
-    passes = isinstance(after.verification, Verdict) and after.verification.ok
-    return (passes and after.result.report.denied < before.result.report.denied) or before.is_far
+    is_more = after.result.report.denied < before.result.report.denied
+    return before.is_far or (is_more and after.passes)
 
 
 def _is_nearer(before: Outcome, after: Outcome) -> bool:
@@ -404,8 +408,7 @@ def _searched_plan(work: Work, outcome: Outcome) -> Settings | None:
 
 
 def _passes_where_made_up(before: Outcome, after: Outcome) -> bool:
-    passes = isinstance(after.verification, Verdict) and after.verification.ok
-    return passes or before.loses_values or not before.is_made_up
+    return after.passes or before.loses_values or not before.is_made_up
 
 
 ATTEMPTS = (

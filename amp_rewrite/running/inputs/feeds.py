@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,7 +29,6 @@ from amp_rewrite.model import loading
 from amp_rewrite.policy import options
 from amp_rewrite.policy.open_sizes import GivenSizes
 from amp_rewrite.policy.options import Ranges
-from amp_rewrite.running import latency
 from amp_rewrite.running.inputs import synthetic
 from amp_rewrite.running.inputs.declared_inputs import (
     Input,
@@ -64,7 +65,7 @@ def read(path: Path, inputs: Mapping[str, Input]) -> dict[str, NDArray[Any]]:
                 shape, dtype = _header(archive, member)
                 check_declared(inputs[name], shape, dtype, path)
                 total_bytes += math.prod(shape) * dtype.itemsize
-            free = latency.available()
+            free = available()
             if free is not None and total_bytes > free:
                 raise FeedError(
                     f"would take {total_bytes / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB of memory are free",
@@ -111,6 +112,39 @@ _PARSERS = {
 
 _LONGEST = 200
 """Characters of a library's error message that are shown: it may quote file contents."""
+
+
+# Memory in bytes: what is available to this process.
+
+SOURCES = (
+    (Path("/proc/meminfo"), r"^MemAvailable:\s+(\d+) kB$", 1024),
+    (Path("/sys/fs/cgroup/memory.max"), r"^(\d+)$", 1),  # "max" without a limit
+    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), r"^(\d+)$", 1),  # cgroup v1
+)
+"""Limits of the available memory: file, pattern, and unit in bytes."""
+
+
+def available() -> int | None:
+    """Return the bytes that this process can allocate before the system or its container runs out of memory;
+    None if unknown.
+    """
+    return min(_limits(), default=None)
+
+
+def _limits() -> Iterator[int]:
+    for file, pattern, unit in SOURCES:
+        if (number := _read_number(file, pattern)) is not None:
+            yield number * unit
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # no such function, no such name
+        yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _read_number(file: Path, pattern: str) -> int | None:
+    try:
+        match = re.search(pattern, file.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(match[1]) if match else None
 
 
 # Sources of samples.
