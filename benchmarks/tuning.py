@@ -26,8 +26,8 @@ from amp_rewrite import measure_coverage, rewrite, tune
 PACKAGES = ("onnx", "onnx-ir", "onnxruntime")
 HEADING = """# Plans within an error of {error:g}, on real models
 
-`amp-rewrite tune --max-error {error:g} --prefer {prefer}` on each model's own inputs: how many values half
-would round, how often the float32 model was run with some of them rounded, how many nodes the search keeps in
+`amp-rewrite tune --tolerance error={error:g} --prefer {prefer}` on each model's own inputs: how many values
+half would round, how often the float32 model was run with some of them rounded, how many nodes the search keeps in
 float32, the share of FLOPs in half by the default plan and by the tuned one, their errors, and the noise of
 float32 (how far it is off when it is optimised differently). Half is emulated on the CPU. Errors above
 {error:g} are bold.
@@ -64,7 +64,7 @@ def measure(model: Model, error: float, prefer: str) -> dict[str, Any]:
 
 def markdown(rows: dict[str, dict[str, Any]], error: float, prefer: str) -> str:
     """The table, with an introduction that says how it was made."""
-    flags = f"--max-error {error:g} --prefer {prefer}"
+    flags = f"--tolerance error={error:g} --prefer {prefer}"
     heading = HEADING.format(
         error=error,
         prefer=prefer,

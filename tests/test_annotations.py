@@ -280,17 +280,6 @@ def test_nodes_of_one_name_are_told_apart():
     assert decided["MatMul"] is True
 
 
-def test_what_an_older_format_left_in_the_nodes_goes():
-    """A model with records in its nodes is warned of, and none is left in the result."""
-    made = rewrite(text.model(MODEL)).model
-    (prop,) = made.metadata_props
-    prop.value = '{"format":2,"entries":[]}'
-    made.graph.node[0].metadata_props.add(key=KEY, value='{"units":[[0,"T","half","allow",null,0]]}')
-    again = rewrite(made, Options(level=Level.UNSAFE_FORCE_ALL))
-    assert any("format 2, and 3 is read here" in warning for warning in again.report.warnings)
-    assert all(not node.metadata_props for node in again.model.graph.node)
-
-
 def test_whatever_stands_in_the_metadata():
     """A table and columns are read, or refused as damaged: an odd word is nothing else's fault."""
     proto, said = rewrite(text.model(MODEL)).model, []

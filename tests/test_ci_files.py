@@ -120,7 +120,7 @@ def test_the_action_rewrites_and_counts(runner, tmp_path, bound, status):
         "inputs.model": "model.onnx",
         "inputs.output": "half.onnx",
         "inputs.rewrite-args": "--skip verify\n--quiet",
-        "inputs.coverage-args": f"--min-flops {bound}\n--max-casts 8",
+        "inputs.coverage-args": f"--rules min-flops={bound}\n--rules max-casts=8",
         "inputs.report": "report",
     }
     done = step("Rewrite", tmp_path, runner, values)
@@ -139,5 +139,5 @@ def test_the_hook_counts_each_model_that_is_committed(runner, tmp_path):
     onnx.save(network(), tmp_path / "second model.onnx")
     entry = shlex.split(HOOKS[0]["entry"])
     for bound, status in (("0", 0), ("0.5", 1)):
-        call = shlex.join([*entry, "--min-flops", bound, "model.onnx", "second model.onnx"])
+        call = shlex.join([*entry, "--rules", f"min-flops={bound}", "model.onnx", "second model.onnx"])
         assert run(call, tmp_path, runner).returncode == status

@@ -184,7 +184,7 @@ main(prog_name="amp-rewrite")
     ("flags", "half"),
     [
         ((), {"product", "second"}),
-        (("--infer", "Exp"), {"product", "exponential", "root", "second"}),
+        (("--list", "infer=Exp"), {"product", "exponential", "root", "second"}),
         (("--deny", "MatMul"), set()),
         (("--keep-full", "product"), {"second"}),
         (("--keep-full", ".*o.*"), set()),

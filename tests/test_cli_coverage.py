@@ -28,11 +28,13 @@ def model(tmp_path):
 
 RUNS = """
                                                | 0 | 66.6 % & open dimensions count as 64 (n)
---min-flops 0.9 --max-casts 5                  | 1 | BROKEN min-flops 0.9: 66.6 % of FLOPs in half second
---require Conv=1 -q                            | 1 | BROKEN require Conv=1: the model has no Conv node
---require Conv=1 --if-present                  | 0 | kept
---min-flops .6 --min-nodes .5 --min-weights .5 | 0 | kept min-flops & kept min-nodes & kept min-weights
---require MatMul=.5 --forbid-half Exp --max-casts 1
+--rules min-flops=0.9 --rules max-casts=5
+    | 1 | BROKEN min-flops 0.9: 66.6 % of FLOPs in half second
+--rules require=Conv=1 -q                            | 1 | BROKEN require Conv=1: the model has no Conv node
+--rules require=Conv=1 --rules if-present                  | 0 | kept
+--rules min-flops=.6 --rules min-nodes=.5 --rules min-weights=.5
+    | 0 | kept min-flops & kept min-nodes & kept min-weights
+--rules require=MatMul=.5 --rules forbid-half=Exp --rules max-casts=1
     | 0 | kept require MatMul=0.5 & kept forbid-half Exp & kept max-casts 1
 """
 
@@ -48,7 +50,7 @@ def test_a_rule_is_kept_or_broken(model, flags, exit_code, phrases):
 
 def test_quiet_prints_broken_rules_alone(model):
     """With the nodes that break them."""
-    result = run("coverage", model, "--min-flops", "0.9", "--max-casts", "5", "-q")
+    result = run("coverage", model, "--rules", "min-flops=0.9", "--rules", "max-casts=5", "-q")
     assert result.exit_code == 1
     assert result.stdout == "BROKEN   min-flops 0.9: 66.6 % of FLOPs in half\n           second\n"
 
@@ -64,10 +66,9 @@ def test_dimensions_have_the_sizes_that_are_given(model, tmp_path):
 def test_files_are_written_also_when_a_rule_is_broken(model, tmp_path):
     """They are written, since CI shows them."""
     paths = [tmp_path / name for name in ("found.json", "page.md", "junit.xml")]
-    flags = zip(("--json", "--markdown", "--junit"), paths, strict=True)
-    result = run(
-        "coverage", model, "--min-nodes", "1", *(word for flag in flags for word in flag), "--github"
-    )
+    found, page, suite = paths
+    flags = ("--json", found, "--report", f"markdown={page}", "--report", f"junit={suite}")
+    result = run("coverage", model, "--rules", "min-nodes=1", *flags, "--report", "github")
     assert result.exit_code == 1
     assert json.loads(paths[0].read_text())["rules"][0]["nodes"] == ["second"]
     assert "❌ **min-nodes 1**" in paths[1].read_text(encoding="utf-8")
@@ -80,7 +81,9 @@ def test_a_file_of_rules_counts_and_flags_count_before_it(model, tmp_path):
     rules = tmp_path / "rules.yaml"
     rules.write_text("min-flops: 0.9\nrequire: {MatMul: 1.0}\ndims: {n: 2}\n")
     assert run("coverage", model, "--rules", rules, "-q").stdout.count("BROKEN") == 2
-    eased = run("coverage", model, "--rules", rules, "--min-flops", "0.5", "--require", "MatMul=0.5")
+    eased = run(
+        "coverage", model, "--rules", rules, "--rules", "min-flops=0.5", "--rules", "require=MatMul=0.5"
+    )
     assert eased.exit_code == 0
     assert "open dimensions" not in eased.stdout
 

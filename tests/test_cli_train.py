@@ -23,7 +23,9 @@ def model(tmp_path):
 def test_a_step_is_written_with_its_scale(model):
     """The result has the state of the scale, the report says what the step is, and the names are told."""
     folder = model.parent
-    done = run("train", model, "-o", folder / "t.onnx", "--json", folder / "r.json", "--increment-period", 7)
+    done = run(
+        "train", model, "-o", folder / "t.onnx", "--json", folder / "r.json", "--loss-scale", "period=7"
+    )
     assert done.exit_code == 0, done.output
     assert "loss 'loss', seed 'loss_grad', 2 tensors of state" in done.output
     assert "dynamic from 32768, times 2 after 7 good steps" in done.output
@@ -60,7 +62,9 @@ def test_flags_say_what_a_step_is(model):
     """Flags count before names: a gradient that is named is the frontier."""
     out = model.parent / "t.onnx"
     flags = ("--loss", "loss", "--seed", "dm", "--state", "w1=w1_new", "--gradient", "dw1", "--loss-scale", 8)
-    done = run("train", model, "-o", out, *flags, "--skip-nonfinite", "--implementation", "casting")
+    done = run(
+        "train", model, "-o", out, *flags, "--loss-scale", "skip-nonfinite", "--implementation", "casting"
+    )
     assert done.exit_code == 0, done.output
     assert "seed 'dm', 1 tensor of state" in done.output
     assert "fixed at 8, steps are skipped unless 'grads_finite'" in done.output
@@ -155,7 +159,7 @@ def test_a_step_that_learns_otherwise_fails(tmp_path, stored, flags, code, verdi
 
 def test_steps_that_the_scale_skips_are_tried_again(model):
     """They are counted; what is compared are steps that were taken."""
-    done, found = compared(model, "--initial-scale", 2**40)
+    done, found = compared(model, "--loss-scale", f"initial={2**40}")
     assert found["steps"][0]["skipped"] > 20
     assert (done.exit_code, found["verdict"]) == (0, "PASS")
 

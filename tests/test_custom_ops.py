@@ -86,7 +86,7 @@ COMMANDS = {
     "calibrate": "m.onnx -o half.onnx --data in.npz --require verify --calibrate in.npz",
     "page": "m.onnx -o half.onnx --data in.npz --require verify --html r.html",
     "tuned": "m.onnx -o half.onnx --data in.npz --require verify --tolerance error=1e-7",
-    "tune": "tune m.onnx -o half.onnx --data in.npz --max-error 1e-3",
+    "tune": "tune m.onnx -o half.onnx --data in.npz --tolerance error=1e-3",
     "verify": "verify m.onnx m.onnx --data in.npz --per-node --json v.json",
     "placement": "placement m.onnx --provider cpu --run --data in.npz",
     "bench": "bench m.onnx m.onnx --data in.npz --rounds 2 --warmup 0 --json b.json",

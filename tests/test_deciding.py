@@ -212,7 +212,16 @@ def test_what_went_back_is_not_freed_by_a_search(tmp_path, monkeypatch):
 def test_a_search_knows_declared_ranges(tmp_path, error, freed, tuned):
     """`tune` takes the same flags: what is freed goes back first, and the report has the range."""
     onnx.save(between(TINY), tmp_path / "m.onnx")
-    run("tune", tmp_path / "m.onnx", "--max-error", error, "--range", "x=-8:8", "--json", tmp_path / "r.json")
+    run(
+        "tune",
+        tmp_path / "m.onnx",
+        "--tolerance",
+        f"error={error}",
+        "--range",
+        "x=-8:8",
+        "--json",
+        tmp_path / "r.json",
+    )
     report = json.loads((tmp_path / "r.json").read_text())
     assert (report["freed"], "tuning" in report) == (freed, tuned)
     assert report["ranges"]["inputs"] == [{"name": "x", "low": -8.0, "high": 8.0, "source": "declared"}]
@@ -221,7 +230,15 @@ def test_a_search_knows_declared_ranges(tmp_path, error, freed, tuned):
 def test_tune_leaves_the_list_alone_where_asked(tmp_path):
     """With --skip bounds nothing is freed, whatever error is allowed."""
     onnx.save(between(TINY), tmp_path / "m.onnx")
-    run("tune", tmp_path / "m.onnx", "--max-error", "0.5", "--skip=bounds", "--json", tmp_path / "r.json")
+    run(
+        "tune",
+        tmp_path / "m.onnx",
+        "--tolerance",
+        "error=0.5",
+        "--skip=bounds",
+        "--json",
+        tmp_path / "r.json",
+    )
     assert json.loads((tmp_path / "r.json").read_text())["freed"] == 0
 
 

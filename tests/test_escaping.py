@@ -244,8 +244,18 @@ def tame(result):
         ("explain", evil("nobody")),
         ("explain", "--why-cast", evil("h")),
         ("explain", "--why-cast", evil("nobody")),
-        ("coverage", "--github", "--min-flops", "1", "--forbid-half", evil("Odd"), "--require", "Exp=1"),
-        ("coverage", "--require", f"{evil('Odd')}=2"),
+        (
+            "coverage",
+            "--report",
+            "github",
+            "--rules",
+            "min-flops=1",
+            "--rules",
+            f"forbid-half={evil('Odd')}",
+            "--rules",
+            "require=Exp=1",
+        ),
+        ("coverage", "--rules", f"require={evil('Odd')}=2"),
         ("--keep-full", evil("(")),
         ("--allow", evil("Odd")),
         ("--list", PATH),
@@ -255,7 +265,7 @@ def tame(result):
         ("-\x1b[31m",),
         ("--dim", evil("n")),
         ("--tolerance", evil("relative_l2")),
-        ("coverage", "--max-casts", evil("1")),
+        ("coverage", "--rules", f"max-casts={evil('1')}"),
         ("bench", "--rounds", evil("1")),
         ("bench", "--data", PATH),
         ("verify", PATH),
@@ -297,9 +307,10 @@ def test_the_files_for_a_ci_hold_text_alone(model):
     """JUnit is XML that can be read, Markdown a page without lines of others', the HTML report one script."""
     folder = model.parent
     files = [folder / name for name in ("c.md", "c.xml", "c.json", "r.html")]
-    flags = zip(("--markdown", "--junit", "--json"), files, strict=False)
-    asked = ("--min-flops", "1", "--forbid-half", "Exp", "--require", "Sqrt=1")
-    tame(run("coverage", model, *asked, *(word for flag in flags for word in flag)))
+    page, suite, found, _ = files
+    flags = ("--report", f"markdown={page}", "--report", f"junit={suite}", "--json", found)
+    asked = ("--rules", "min-flops=1", "--rules", "forbid-half=Exp", "--rules", "require=Sqrt=1")
+    tame(run("coverage", model, *asked, *flags))
     tame(run("--dry-run", model, "--html", files[3]))
     page, suite, _, report = (file.read_text(encoding="utf-8") for file in files)
     assert not FORBIDDEN.search(page + suite)

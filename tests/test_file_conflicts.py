@@ -52,6 +52,12 @@ def test_two_things_at_one_place_are_refused(model, monkeypatch, arguments, word
     assert [path.name for path in model.parent.iterdir()] == ["model.onnx"]
 
 
+def to(flags, path):
+    """Flags that write to a path; a kind of report is part of the last word."""
+    flag, *kind = flags[-2:] if flags[0] == "--report" else flags[-1:]
+    return [*flags[: -1 - len(kind)], flag, "=".join([*kind, str(path)])]
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -59,17 +65,17 @@ def test_two_things_at_one_place_are_refused(model, monkeypatch, arguments, word
         ("rewrite", "--html"),
         ("explain", "--json"),
         ("explain", "--html"),
-        ("coverage", "--markdown"),
-        ("coverage", "--junit"),
+        ("coverage", "--report", "markdown"),
+        ("coverage", "--report", "junit"),
         ("bench", "--json"),
     ],
 )
 def test_no_command_writes_over_its_model(model, command):
     """Whatever the flag, the model stays as it was."""
     before = model.read_bytes()
-    name, flag = command
-    today = {"--markdown": "--report markdown", "--junit": "--report junit"}.get(flag, flag)
-    assert f"choose another place for {today}" in failure(name, model, flag, model)
+    name, *flags = command
+    said = failure(name, model, *to(flags, model))
+    assert f"choose another place for {' '.join(flags)}" in said
     assert model.read_bytes() == before
 
 
@@ -109,8 +115,8 @@ WRITERS = [
     ("explain", "--json"),
     ("explain", "--html"),
     ("coverage", "--json"),
-    ("coverage", "--markdown"),
-    ("coverage", "--junit"),
+    ("coverage", "--report", "markdown"),
+    ("coverage", "--report", "junit"),
     ("coverage", "--update", "--baseline"),
     ("bench", "--json"),
 ]
@@ -121,7 +127,7 @@ def test_no_command_writes_over_weights(stored, command):
     """The data files of a model are as safe as the model, whatever the flag."""
     before = content(stored.parent)
     name, *flags = command
-    assert "the weights of MODEL" in failure(name, stored, *flags, stored.with_name("ext.onnx.data"))
+    assert "the weights of MODEL" in failure(name, stored, *to(flags, stored.with_name("ext.onnx.data")))
     assert content(stored.parent) == before
 
 
@@ -167,7 +173,7 @@ def test_no_other_input_is_written_over(stored, monkeypatch):
         said = failure(stored, *read, "--json", written)
         assert f"--json and {read[0]} both name {written}" in said
     for read, written in [("rules.yaml", "rules.yaml"), ("rules.yaml", "baseline.json")]:
-        said = failure("coverage", stored, "--rules", read, "--junit", written)
+        said = failure("coverage", stored, "--rules", read, "--report", f"junit={written}")
         assert f"--report junit and --rules both name {written}" in said
     assert "--baseline and MODEL" in failure("coverage", stored, "--baseline", stored, "--update")
     assert content(folder) == before
@@ -221,8 +227,8 @@ FOREIGN = [
     ("restore", "-o", "other.onnx"),
     ("restore", "-o", "link.bin"),
     ("explain", "--json", "weights.bin"),
-    ("coverage", "--markdown", "other.onnx"),
-    ("coverage", "--junit", "weights.bin"),
+    ("coverage", "--report", "markdown=other.onnx"),
+    ("coverage", "--report", "junit=weights.bin"),
     ("bench", "--json", "other.onnx"),
     ("certify", "--json", "other.onnx"),
 ]
@@ -272,12 +278,8 @@ def test_no_model_of_somebody_is_replaced(foreign, command):
     models = ["ext.onnx", "ours.onnx"] if name == "certify" else ["ext.onnx"]
     more = ["--calibrate", "none"] if flag == "--save-observed" else []
     said = failure(name, *models, flag, place, *more)
-    today = {
-        "-o": "--output",
-        "--markdown": "--report markdown",
-        "--junit": "--report junit",
-    }
-    by = today.get(flag, flag)
+    report, _, path = place.rpartition("=")
+    by, place = {"-o": "--output"}.get(flag, f"{flag} {report}".rstrip()), path
     assert said.endswith(f"; choose another place for {by}, or replace it with --force")
     is_result, is_model = flag == "-o", place.endswith(".onnx")
     other = "is a model that amp-rewrite did not write" if is_model else "is not a model"
@@ -313,9 +315,9 @@ def test_what_was_made_before_is_replaced():
         ("other.onnx", "-o", "a.onnx", "--skip=verify", "--external-data", "always"),
         ("restore", "ours.onnx", "-o", "b.onnx", "--skip=verify"),
         ("restore", "a.onnx", "-o", "b.onnx", "--skip=verify"),
-        ("tune", "ext.onnx", "-o", "a.onnx", "--max-error", "1", "--json", "a.json"),
-        ("coverage", "a.onnx", "--markdown", "a.md"),
-        ("coverage", "b.onnx", "--markdown", "a.md"),
+        ("tune", "ext.onnx", "-o", "a.onnx", "--tolerance", "error=1", "--json", "a.json"),
+        ("coverage", "a.onnx", "--report", "markdown=a.md"),
+        ("coverage", "b.onnx", "--report", "markdown=a.md"),
     ]
     for command in again:
         done = run(*command)
@@ -330,7 +332,7 @@ AGAIN = [
     ("rewrite", "m.onnx", "-o", "results/"),
     ("rewrite", "m.onnx", "-o", "out.onnx", "--skip=metadata"),
     ("rewrite", "m.onnx", "-o", "out.onnx", "--external-data", "always"),
-    ("tune", "m.onnx", "-o", "out.onnx", "--max-error", "1"),
+    ("tune", "m.onnx", "-o", "out.onnx", "--tolerance", "error=1"),
     ("restore", "m.onnx", "-o", "out.onnx"),
 ]
 

@@ -234,7 +234,7 @@ def test_the_graph_can_be_coloured_by_magnitude(browser, tmp_path):
         million = Constant <value = float {1e6}> () trillion = Constant <value = float {1e12}> ()
         [large] y = Mul (x, million) [small] z = Div (x, trillion) [usual] u = Relu (x) }""")
     np.savez(tmp_path / "x.npz", x=np.ones((2, 2), np.float32))
-    report = written(proto, tmp_path, "--no-rescale", "--calibrate", str(tmp_path / "x.npz"))
+    report = written(proto, tmp_path, "--skip", "rescale", "--calibrate", str(tmp_path / "x.npz"))
     with Shown(browser, report) as shown:
         shown.page.click("#by-magnitude")
         assert shown.complaints == []

@@ -175,8 +175,8 @@ def test_the_coverage_of_several(folder):
     """One file of each kind has them all: a suite a model, and the exit code of the worst."""
     (folder / "models" / "broken.onnx").unlink()
     run("models/a.onnx", "-o", "models/deep/b.onnx", "--force", *FAST)
-    files_ = ("--json", "c.json", "--junit", "c.xml", "--markdown", "c.md")
-    done = run("coverage", "models", "--min-flops", "1", *files_)
+    files_ = ("--json", "c.json", "--report", "junit=c.xml", "--report", "markdown=c.md")
+    done = run("coverage", "models", "--rules", "min-flops=1", *files_)
     assert done.exit_code == 1
     told = json.loads((folder / "c.json").read_text())
     assert [(one["model"], one["ok"]) for one in told["models"]] == [

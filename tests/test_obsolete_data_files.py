@@ -132,7 +132,7 @@ COMMANDS = {
     "in place": ("{model}", "--in-place", "--skip=verify"),
     "over": ("{other}", "-o", "{model}", "--force", "--skip=verify"),
     "restored over": ("restore", "{other}", "-o", "{model}", "--force", "--skip=verify"),
-    "tuned over": ("tune", "{other}", "-o", "{model}", "--force", "--max-error", "1"),
+    "tuned over": ("tune", "{other}", "-o", "{model}", "--force", "--tolerance", "error=1"),
 }
 
 

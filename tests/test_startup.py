@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import json
 import os
 import re
 import signal
@@ -18,7 +17,6 @@ from onnx.parser import parse_model
 import amp_rewrite
 from amp_rewrite.cli import main
 from amp_rewrite.cli.commands import loaded
-from amp_rewrite.demo import network
 from amp_rewrite.process import startup
 from tests.commands import run
 from tests.test_packaging import ROOT
@@ -328,22 +326,6 @@ def test_help_lists_the_common_flags_and_help_all_the_rest():
     assert "--help-all" in flags_in(common) < flags_in(everything)
     assert {name for name in declared if name.startswith("--")} <= flags_in(everything)
     assert common.index("Common:") < common.index("Files:")
-
-
-@pytest.mark.parametrize(
-    ("other", "ours"), [("--keep-fp32", "--keep-full"), ("--force-fp16", "--force-half")]
-)
-def test_flags_by_the_names_of_other_tools(other, ours, tmp_path):
-    """They do what ours do."""
-    model, proto = tmp_path / "m.onnx", network()
-    save(proto, model)
-    name = next(node.name for node in proto.graph.node if node.op_type in ("Conv", "MatMul", "Gemm"))
-    counts = []
-    for flag in (other, ours):
-        report = tmp_path / "out.json"
-        run(model, flag, name, "--dry-run", "--json", report)
-        counts.append(json.loads(report.read_text())["nodes"])
-    assert counts[0] == counts[1]
 
 
 MANY_FLAGS = ("rewrite", "explain", "tune", "train")

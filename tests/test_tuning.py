@@ -374,7 +374,7 @@ def test_the_command_writes_a_result_and_its_plan(files):
     data = ["--data", files / "in.npz"]
     done = run(
         "tune", files / "m.onnx", "-o", files / "t.onnx", "--save-plan", files / "p.json",
-        "--json", files / "t.json", "--max-error", "1e-3", "--prefer", "flops", "-v", *data,
+        "--json", files / "t.json", "--tolerance", "error=1e-3", "--prefer", "flops", "-v", *data,
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "tuned" in done.output
@@ -427,7 +427,7 @@ def test_what_does_not_pay_is_left_as_it_is(tmp_path):
     assert (result.report.changed, result.report.gated) == (False, True)
     data = ["--data", files / "in.npz", "--json", files / "r.json", "--html", files / "p.html", *DEVICE]
     data.append("--gate")
-    for command, bound in (([], ["--tolerance", "error=5e-4"]), (["tune"], ["--max-error", "5e-4"])):
+    for command, bound in (([], ["--tolerance", "error=5e-4"]), (["tune"], ["--tolerance", "error=5e-4"])):
         done = run(*command, files / "m.onnx", "-o", files / "r.onnx", *data, *bound)
         assert done.exit_code == 0, done.output
         assert re.search(r"search +float32 is fastest: .* predicted to be 0\.\d\d times as fast", done.output)
@@ -450,7 +450,7 @@ def test_arithmetic_is_not_offered_where_nothing_in_half_is_near_enough(tmp_path
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
     onnx.save(model, tmp_path / "m.onnx")
     np.savez(tmp_path / "in.npz", x=draw.normal(size=(2, 8)).astype(np.float32))
-    given = ("--data", tmp_path / "in.npz", "--max-error", "1e-5", "--json", tmp_path / "r.json")
+    given = ("--data", tmp_path / "in.npz", "--tolerance", "error=1e-5", "--json", tmp_path / "r.json")
     done = run("tune", tmp_path / "m.onnx", "-o", tmp_path / "r.onnx", *given)
     assert done.exit_code == 0, done.output
     told = json.loads((tmp_path / "r.json").read_text())
@@ -576,7 +576,7 @@ def test_nothing_is_tuned_where_a_plan_decides(files):
         (["--budget", "0s"], "--budget 0s is no time above zero"),
         (["--budget", "soon"], "--budget soon is no time above zero"),
         (["--tolerance", "error=nan"], "the tolerance error=nan is out of range"),
-        (["--max-error", "1e-3", "--tolerance", "error=1e-2"], "the tolerance error has two bounds"),
+        (["--tolerance", "error=1e-3", "--tolerance", "error=1e-2"], "the tolerance error has two bounds"),
         (["--level", "unsafe-force-all"], "leaves nothing to tune"),
         (["--metric", "no_such_module:f"], "cannot be imported"),
         (["--data", "none.npz"], "none.npz"),

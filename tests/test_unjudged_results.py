@@ -54,8 +54,8 @@ def interrupt(*_, **__):
 OUTPUT = ("-o", "old.onnx", *BESIDE)
 REWRITE = ("m.onnx", *OUTPUT, *REPORTS, "--data", "in.npz")
 FAILING = (*REWRITE, "--level", "unsafe-force-all")
-TUNE = ("tune", "m.onnx", *OUTPUT, *REPORTS, "--data", "in.npz", "--max-error", "1e-9")
-SEARCHED = ("tune", "varied.onnx", *OUTPUT, *REPORTS, "--data", "varied.npz", "--max-error", "1e-9")
+TUNE = ("tune", "m.onnx", *OUTPUT, *REPORTS, "--data", "in.npz", "--tolerance", "error=1e-9")
+SEARCHED = ("tune", "varied.onnx", *OUTPUT, *REPORTS, "--data", "varied.npz", "--tolerance", "error=1e-9")
 RESTORE = ("restore", "half.onnx", *OUTPUT, "--json", "r.json")
 TRAIN = ("train", "step.onnx", "-o", "old.onnx", "--json", "r.json", "--html", "r.html")
 STAGES = {
@@ -150,7 +150,7 @@ def test_a_time_limit_replaces_nothing(folder, monkeypatch, command, there):
 
 SIGNALLED = [
     (("rewrite",), signal.SIGTERM),
-    (("tune", "--max-error", "1e-9"), signal.SIGINT),
+    (("tune", "--tolerance", "error=1e-9"), signal.SIGINT),
     (("rewrite", "--in-place"), signal.SIGINT),
 ]
 

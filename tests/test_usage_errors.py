@@ -29,8 +29,6 @@ m.onnx --samples 0
 m.onnx --fp16
     | amp-rewrite: there is no flag --fp16; float16 is what amp-rewrite MODEL gives;
       --to bfloat16 asks for the other half type
-m.onnx --min-flops 0.9
-    | there is no flag --min-flops; --rules min-flops=... is a flag of coverage
 m.onnx --skip-verify                           | there is no flag --skip-verify; did you mean --skip verify?
 m.onnx --tolerance eror=1                      | there is no tolerance eror; did you mean error?
 certify a b --baseline 1
@@ -63,8 +61,8 @@ model.onnx --plan plan.json --to float16       | amp-rewrite: --plan decides eve
 model.onnx --plan plan.json --target any       | amp-rewrite: --plan decides everything; leave out --target
 model.onnx --plan plan.json --list default     | amp-rewrite: --plan decides everything; leave out --list
 model.onnx --plan plan.json --allow Exp        | amp-rewrite: --plan decides everything; leave out --allow
-model.onnx --plan plan.json --infer Exp        | amp-rewrite: --plan decides everything; leave out --list
-model.onnx --plan plan.json --clear Exp        | amp-rewrite: --plan decides everything; leave out --list
+model.onnx --plan plan.json --list infer=Exp   | amp-rewrite: --plan decides everything; leave out --list
+model.onnx --plan plan.json --list clear=Exp   | amp-rewrite: --plan decides everything; leave out --list
 model.onnx --plan plan.json --deny Exp         | amp-rewrite: --plan decides everything; leave out --deny
 model.onnx --plan plan.json --keep-full x      | amp-rewrite: --plan decides everything; leave out --keep-full
 model.onnx --plan plan.json --force-half x

@@ -99,7 +99,7 @@ def test_two_places(model):
     [
         ("verify", "m.onnx", "m.onnx", "--tolerance", "max_abs=1", "--tolerance", "max_abs=2"),
         ("verify", "m.onnx", "m.onnx", *NO_BOUND),
-        ("coverage", "m.onnx", "--require", "MatMul=0", "--require", "MatMul=1"),
+        ("coverage", "m.onnx", "--rules", "require=MatMul=0", "--rules", "require=MatMul=1"),
     ],
     ids=["two bounds", "no bound", "two shares"],
 )

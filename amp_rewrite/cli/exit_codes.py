@@ -25,7 +25,6 @@ from typing import Any
 import click
 from click.exceptions import NoSuchOption
 
-from amp_rewrite.cli import earlier_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.errors import TRACEBACK, AmpRewriteError
 from amp_rewrite.process import startup
@@ -144,7 +143,8 @@ _MEANT = {
     **dict.fromkeys(("precision", "dtype", "type", "fp", "half-type", "amp"), _TYPES),
     "keep-io-types": "inputs and outputs stay float32, unless --io half is given",
     "op-block-list": "--deny OP keeps the nodes of an operator in float32",
-    "node-block-list": "--keep-full NAME keeps a node in float32",
+    **dict.fromkeys(("node-block-list", "keep-fp32"), "--keep-full NODE keeps a node in float32"),
+    "force-fp16": "--force-half NODE computes a node in half",
 }
 """Remedies for flags of other tools, by name."""
 
@@ -159,14 +159,12 @@ def usage_line(error: click.UsageError) -> str:
 
 
 def _unknown_flag(flag: str, context: click.Context | None) -> str:
-    name, today = flag.lstrip("-"), earlier_flags.of_today(flag)
-    others = list(_commands_with(today.partition(" ")[0], context))
+    name, others = flag.lstrip("-"), list(_commands_with(flag, context))
     remedy = _MEANT.get(name.lower().replace("_", "-")) if "--to" in _flags(context) else None
     if near := _spelt_apart(flag, context) or _nearest(flag, _flags(context)):
         remedy = f"did you mean {near}?"
     elif others:
-        subject = "it" if today == flag else today
-        remedy = f"{subject} is a flag of {', '.join(others)}"
+        remedy = f"it is a flag of {', '.join(others)}"
     return f"there is no flag {flag}{_of(context)}; {remedy or _see_help(context)}"
 
 

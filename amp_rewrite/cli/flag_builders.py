@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from amp_rewrite.cli import earlier_flags
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.options import DECLARED, Beside, ExternalData
 from amp_rewrite.process import executors
@@ -375,11 +374,6 @@ _OTHERS = "Options"
 
 class SectionedCommand(click.Command):
     """A command whose options are listed in sections: the common ones by `--help`, all by `--help-all`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments, with flags of earlier versions in the words of today."""
-        own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
-        return super().parse_args(ctx, list(earlier_flags.translate(args, own)))
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the parameters, with `--help-all`, which is listed where `--help` does not list all."""

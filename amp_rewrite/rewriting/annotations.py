@@ -30,7 +30,6 @@ from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model.output_paths import DECISIONS
-from amp_rewrite.model.traversal import every_node
 from amp_rewrite.onnx_facts import declared_types
 from amp_rewrite.policy.entries import Entry, Kind
 from amp_rewrite.policy.evidence import Authority
@@ -310,10 +309,8 @@ def _decompressed(text: str) -> Any:
 
 
 def remove(model: ir.Model) -> None:
-    """Remove our metadata, including the per-node records of earlier formats."""
-    if model.metadata_props.pop(KEY, None) is not None:
-        for node in every_node(model.graph):
-            node.metadata_props.pop(KEY, None)
+    """Remove our metadata."""
+    model.metadata_props.pop(KEY, None)
 
 
 def read(model: ir.Model) -> Decisions | None:
