@@ -94,3 +94,16 @@ def test_a_value_that_is_stored_times_a_power_of_two_is_compared_without_it(is_r
     x = 300 * np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)
     x[0, 0] = np.inf
     assert amp_rewrite.verify(before, after, {"x": x}).ok == is_rescaled
+
+
+def test_channels_of_far_means_are_not_saturated():
+    """Each lies at an end of the range of both, but has an error of its own that shows."""
+    body = """g (float[1,2,8,8] x) => (float[1,2,8,8] y) <float[1,2,1,1] deviations = {{1, 100}},
+        float[1,2,1,1] means = {{0, 40000}}> {{ {h} u = Mul (h, deviations) y = Add (u, means) }}"""
+    before = text.model(body.format(h="h = Tanh (x)"))
+    after = text.model(body.format(h="c = Cast <to = 10> (x) t = Tanh (c) h = Cast <to = 1> (t)"))
+    x = np.random.default_rng(1).standard_normal((1, 2, 8, 8)).astype(np.float32)
+    verdict = amp_rewrite.verify(before, after, {"x": x})
+    assert verdict.ok
+    assert not verdict.outputs[0].saturated
+    assert 1e-5 < verdict.error < 1e-3

@@ -50,7 +50,7 @@ SELECTIONS = {
 
 def judged(name, factors="1, 1, 1, 1, 1", change=("", "")):
     """The verdict on a result that is half, computes with these factors, and has this change."""
-    outputs, selection = SELECTIONS[name]
+    outputs, selection = (SELECTIONS | MORE)[name]
     before = BODY.format(outputs=outputs, selection=selection, factors="1, 1, 1, 1, 1")
     after = BODY.format(outputs=outputs, selection=selection.replace(*change), factors=factors)
     options = amp_rewrite.Options(level=Level.UNSAFE_FORCE_ALL)
@@ -72,6 +72,25 @@ def test_rows_that_change_places_between_close_scores_pass(name):
     assert said.endswith(f"between values at most {choice.gap:.1e} apart")
 
 
+MASKED = """d = Sub (s, middle) o = Identity (d) a = Slice (r, zero, one, axis) t = Squeeze (a, axis)
+    edge = Constant <value = float {400.0}> () far = Constant <value = float {-10000.0}> ()
+    h = Less (t, edge) j = Where (h, far, o)"""
+"""Scores about 0, of which three in five are -10000."""
+MORE = {
+    "the least": ("float[1] y", "v, i = TopK (s, k) y = ReduceMin <axes = [1], keepdims = 0> (v)"),
+    "masked": (
+        "float[1,n,4] y",
+        f"""{MASKED} nil = Constant <value = float {{0.0}}> () m = Greater (j, nil) n = Squeeze (m, zero)
+            i = NonZero (n) l = Squeeze (i, zero) y = Gather <axis = 1> (b, l)""",
+    ),
+    "ranked": (
+        "float[1,200,4] y",
+        f"""{MASKED} kk = Constant <value = int64[1] {{200}}> () v, i = TopK (j, kk) l = Squeeze (i, zero)
+            y = Gather <axis = 1> (b, l)""",
+    ),
+}
+"""Selections for wrong results alone."""
+
 WRONG = {
     "a coordinate": ("TopK", "1.05, 1, 1, 1, 1", ("", "")),
     "a box that is kept": ("NonMaxSuppression", "1.05, 1, 1, 1, 1", ("", "")),
@@ -89,6 +108,10 @@ WRONG = {
     ),
     "another class": ("an index", "1, 1, 1, 1, 1", ("= ArgMax", "= ArgMin")),
     "a limit": ("NonMaxSuppression", "1, 1, 1, 1, 1", ("middle, middle)", "middle, low)")),
+    "no limit": ("NonMaxSuppression", "1, 1, 1, 1, 1", ("most, middle, middle)", "most, middle)")),
+    "fewer": ("the least", "1, 1, 1, 1, 1", ("(s, k)", "(s, five)")),
+    "masked scores at a threshold": ("masked", "1, 1, 1, 1, 1", ("Identity", "Neg")),
+    "the order of masked scores": ("ranked", "1, 1, 1, 1, 1", ("Identity", "Neg")),
 }
 
 

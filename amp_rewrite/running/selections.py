@@ -77,7 +77,10 @@ def impose(before: InstrumentedModel, after: InstrumentedModel, feeds: Feeds) ->
     choices: list[Choice] = []
     for (node, other), name in zip(pairs, own, strict=True):
         reads, others = _reads(node, {**feeds, **expected}), _reads(other, {**taken, **actual})
-        choices += _choices(_Selection(node, reads, others, taken[_chosen(node)], actual[name]))
+        found = _Selection(node, reads, others, taken[_chosen(node)], actual[name])
+        if not found.has_same_shapes:
+            return None
+        choices += _choices(found)
     runs = Runs(feeds, *({name: values[name] for name in outputs} for values in (expected, actual)))
     return Imposed(runs, tuple(choices)) if choices else None
 
@@ -206,6 +209,12 @@ class _Selection:
     own: Array
 
     @property
+    def has_same_shapes(self) -> bool:
+        """Whether both models select from the same shapes, and as much; boxes may be more or fewer."""
+        is_as_much = self.node.op_type == "NonMaxSuppression" or self.given.shape == self.own.shape
+        return is_as_much and [each.shape for each in self.reads] == [each.shape for each in self.others]
+
+    @property
     def differs(self) -> NDArray[np.bool_]:
         """Where the two are different; for numbers of boxes that differ, the boxes of one only."""
         if self.node.op_type != "NonMaxSuppression":
@@ -254,7 +263,10 @@ def _choices(found: _Selection) -> Iterator[Choice]:
 
 
 def _ranked(found: _Selection) -> list[_Close]:
-    """Return the scores of what either model selects along an axis, in the original and in the other one."""
+    """Return the scores of what either model selects along an axis, in the original and in the other one.
+
+    Their scale is that of the better half: the last of many may be masked, by numbers far below all others.
+    """
     attributes = _attributes(found.node)[1]
     axis = attributes.get("axis", -1 if found.node.op_type == "TopK" else 0)
     given, own = found.given, found.own
@@ -263,9 +275,14 @@ def _ranked(found: _Selection) -> list[_Close]:
     close: list[_Close] = []
     for scores in (found.reads[0], found.others[0]):
         these, those = (np.take_along_axis(scores, indices, axis) for indices in (given, own))
-        scale = metrics.rms(these[np.isfinite(these)])
+        best = np.take(these, range((these.shape[axis] + 1) // 2), axis)
+        scale = metrics.rms(best[np.isfinite(best)])
         close.append(_Close(these[given != own], those[given != own], scale))
     return close
+
+
+NEAREST = 0.25
+"""The share of numbers that are nearer to a threshold than the typical one: more than half may be masked."""
 
 
 def _thresholds(found: _Selection) -> list[_Close]:
@@ -273,8 +290,10 @@ def _thresholds(found: _Selection) -> list[_Close]:
     close: list[_Close] = []
     for reads in (found.reads, found.others):
         these, those = np.broadcast_arrays(*reads)
-        typical = np.median(np.abs(these - those))
-        close.append(_Close(these[found.differs], those[found.differs], float(typical)))
+        distances = np.abs(these - those)
+        distances = distances[np.isfinite(distances) & (distances > 0)]
+        typical = float(np.quantile(distances, NEAREST)) if distances.size else 0.0
+        close.append(_Close(these[found.differs], those[found.differs], typical))
     return close
 
 

@@ -175,7 +175,8 @@ def _unsaturated(verdict: Verdict, runs: Runs, pair: Pair) -> Verdict:
     names = [
         output.name
         for output in passing
-        if output.name in arrays and saturation.is_suspect(arrays[output.name], output.metrics.relative_l2)
+        if output.name in arrays and output.error is not None
+        if saturation.is_suspect(arrays[output.name], output.error)
     ]
     if len(names) == sum(output.error is not None for output in passing):  # no float output proves anything
         names += [output.name for output in passing if output.error is None]
