@@ -260,7 +260,8 @@ def _insured(work: Work, outcome: Outcome) -> Outcome:
         return outcome
     copies = [failed.feeds for failed in verdict.stressed if failed.feeds is not None]
     half_flops = work.half_flops(outcome.result) if copies else 0
-    for stressed in (copies, *([copy] for copy in copies if len(copies) > 1)):
+    is_quick = half_flops * (1 + len(copies)) <= QUICK
+    for stressed in (copies, *([copy] for copy in copies if len(copies) > 1)) if is_quick else ():
         search = work.tune(outcome, stressed) if stressed else None
         if search is None or not search.is_met:
             continue
@@ -271,6 +272,9 @@ def _insured(work: Work, outcome: Outcome) -> Outcome:
         outcome = replace(outcome, result=work.rewrite(outcome.settings))
     return outcome
 
+
+QUICK = 1e9
+"""The most FLOPs in half of a run on all samples with which an insurance is looked for: a few seconds."""
 
 INSURANCE = 0.02
 """The most that an insurance against stressed inputs may cost, of speed and of FLOPs in half together; where
