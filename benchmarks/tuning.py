@@ -29,8 +29,8 @@ HEADING = """# Plans within an error of {error:g}, on real models
 `amp-rewrite tune --tolerance error={error:g} --prefer {prefer}` on each model's own inputs: how many values
 half would round, how often the float32 model was run with some of them rounded, how many nodes the search
 keeps in float32, the share of FLOPs in half by the default plan and by the tuned one, their errors, and the
-noise of float32 (how far it is off when it is optimised differently). Half is emulated on the CPU. Errors above
-{error:g} are bold.
+noise of float32 (how far it is off when it is optimised differently). Half is emulated on the CPU. Errors
+above {error:g} are bold.
 
 Made on {date} by `{command}` with {versions}; seconds are of a machine with two cores.
 
