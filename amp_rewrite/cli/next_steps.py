@@ -56,15 +56,16 @@ def after(job: RewriteJob, outcome: Outcome, *, is_bad: bool) -> Iterator[str]:
 
 
 def _newer(newer: NewerOpset, job: RewriteJob, report: Report) -> Iterator[str]:
-    """Yield the flag for an opset at which more is half, with its gain and loss, unless that is predicted to
-    be slower than float32.
+    """Yield the flag for an opset at which more is half, with its gain and loss; of a result with half nodes,
+    unless that is predicted to be slower than float32.
     """
     try:
         there = pipeline.analyze(job.model, replace(job.options, opset=newer.version)).report()
     except AmpRewriteError:  # a pin fits no node there
         return
     more = there.nodes.half + there.nodes.mixed - report.nodes.half - report.nodes.mixed
-    if more <= 0 or (there.prediction is not None and frozen_analysis.is_worth_saying(there.prediction)):
+    is_slow = there.prediction is not None and frozen_analysis.is_worth_saying(there.prediction)
+    if more <= 0 or (is_slow and report.nodes.half):
         return
     gains = f"{plural(more, 'node')} more in {report.half}"
     speed = there.prediction and f", predicted {there.prediction.speedup:.1f} times as fast as float32"
