@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -263,6 +263,7 @@ def rewrite(
                 replace(options, rescale=False),
                 output=output,
                 in_place=in_place,
+                force=force,
                 observed=observed,
                 imprecise_outputs=imprecise_outputs,
                 transform=transform,
@@ -304,7 +305,7 @@ def _decide(
     options = replace(options, op_types=argument_checks.check_op_types(model, options))
     annotations.declare_types(model, options.op_types)
     pins = before = annotations.read_evidence_of_runs(model)
-    warnings = list(_purpose_warnings(model)) if transform is None else []
+    warnings = [] if transform is not None else annotations.purpose_warnings(model)
     with timed.stage("widen"):
         if widened_model.has_half(model):
             warnings += widened_model.widen_others(source, model, options)
@@ -452,12 +453,6 @@ def _count_freed(before: _Choice, after: _Choice) -> int:
     """Return the number of nodes that are float32 in the one choice, and half in the other."""
     was, now = (report.extents(each.facts.graph, each.priced.painting) for each in (before, after))
     return sum(extent is Extent.ALL for node, extent in now.items() if was.get(node) is Extent.NONE)
-
-
-def _purpose_warnings(model: ir.Model) -> Iterator[str]:
-    """Yield a warning for a train step, which its metadata describe."""
-    if any(key.startswith(annotations.TRAINING) for key in model.metadata_props):
-        yield "its metadata describe a train step, which needs a loss scale: `amp-rewrite train` inserts it"
 
 
 def _find_obstacle(analysis: Analysis) -> Obstacle | None:

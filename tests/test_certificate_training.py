@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from amp_rewrite import certify, training
-from amp_rewrite.rewriting import tidy
+from amp_rewrite.rewriting import editing
 from amp_rewrite.training import DynamicLossScale, FixedLossScale
 from tests import text, train_steps
 from tests.commands import failure, run
@@ -92,12 +92,13 @@ def test_a_result_that_is_not_proved_is_not_written(tmp_path, monkeypatch):
     """A fault of ours is one line, and leaves nothing behind."""
     onnx.save(step(), tmp_path / "step.onnx")
 
-    def spoil(graph, nodes, types):
-        move = next(node for node in graph if node.outputs[0].name == "a1")
-        move.replace_input_with(1, next(value for value in graph.inputs if value.name == "w1"))
-        return tidy.run(graph, nodes, types)
+    def spoil(plan, model, nodes, types):
+        casts = editing.apply(plan, model, nodes, types)
+        move = next(node for node in model.graph if node.outputs[0].name == "a1")
+        move.replace_input_with(1, next(value for value in model.graph.inputs if value.name == "w1"))
+        return casts
 
-    monkeypatch.setattr("amp_rewrite.pipeline.tidy", SimpleNamespace(run=spoil))
+    monkeypatch.setattr("amp_rewrite.pipeline.editing", SimpleNamespace(apply=spoil))
     said = failure("train", tmp_path / "step.onnx", "-o", tmp_path / "half.onnx")
     assert "please report this fault" in said
     assert not (tmp_path / "half.onnx").exists()

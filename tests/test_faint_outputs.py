@@ -182,7 +182,7 @@ def test_the_report_says_so(path):
     result = run(path, "--json", path.with_name("report.json"), "-v")
     assert result.exit_code == 0, result.output
     report = json.loads(path.with_name("report.json").read_text())
-    assert report["faint"] == {"y": report["verification"]["outputs"][0]["floor"]}
+    assert report["faint"] == pytest.approx({"y": report["verification"]["outputs"][0]["floor"]})
     cost = f"{report['faint']['y']:.1e}"
     said = (
         "faint    the last products before 'y' stay float32: rounding that output alone to float16 makes a "

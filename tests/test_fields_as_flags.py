@@ -78,7 +78,7 @@ def test_every_flag_stands_for_a_field_that_is_there():
     }
     known |= {
         f"{module.__name__.split('.')[-1]}.{name}"
-        for module in (plan_files, coverage_rules)
+        for module in (plan_files, coverage_rules, training)
         for name in dir(module)
     }
     known |= {f"OpLists.override({kind.value})" for kind in Kind}

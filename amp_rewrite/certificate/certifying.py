@@ -71,7 +71,7 @@ def _scale_problem(original: Numbered, rewritten: Numbered) -> str:
 _LOSS_SCALE = "amp_rewrite.train.loss_scale"
 _ADDS_A_SCALE = (
     "it has a loss scale, and the original has none: compare it with the original with the same scale in "
-    "float32, which `amp-rewrite train ORIGINAL --to float32 --loss-scale ...` writes"
+    "float32, which `training.insert_loss_scale` writes"
 )
 
 

@@ -9,6 +9,7 @@ import click
 
 from amp_rewrite.certificate.certifying import certify as proved
 from amp_rewrite.cli import comparison_flags, exit_codes
+from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import OP_TYPE, PATH, json_flag, op_types, repeatable
 from amp_rewrite.console import Console
@@ -33,7 +34,7 @@ def certify(original: Path, rewritten: Path, op_type: tuple[str, ...], json_: Pa
     certificate = proved(original, rewritten, op_types=op_types(op_type))
     if not certificate.proved:
         terminal.print_lines(Console(), comparison_flags.doubts("certify", original, rewritten))
-    Console().print(str(certificate))
+    Console().print(in_flags(certificate))
     if certificate.proved:
         terminal.print_lines(Console(), _not_valid(original, rewritten, certificate.nodes))
     if json_ is not None:

@@ -51,6 +51,7 @@ FLAGS = {
     "samples": "--data",
     "steps": "--steps",
     "skip_nonfinite": "--loss-scale skip-nonfinite",
+    "training.insert_loss_scale": "`amp-rewrite train ORIGINAL --to float32 --loss-scale ...`",
 }
 """The flag for each field or argument of the library."""
 

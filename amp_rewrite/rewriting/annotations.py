@@ -308,6 +308,13 @@ def _decompressed(text: str) -> Any:
         raise ValueError(str(error)) from error
 
 
+def purpose_warnings(model: ir.Model) -> list[str]:
+    """Return a warning for a train step, which its metadata describe."""
+    is_step = any(key.startswith(TRAINING) for key in model.metadata_props)
+    scale = "its metadata describe a train step, which needs a loss scale: `amp-rewrite train` inserts it"
+    return [scale] if is_step else []
+
+
 def remove(model: ir.Model) -> None:
     """Remove our metadata."""
     model.metadata_props.pop(KEY, None)
