@@ -1,5 +1,6 @@
 """amp-rewrite: a mixed-precision compiler pass over ONNX models.
 
+`convert` does the whole job: it rewrites a model, compares the two, and repairs what fails (`Outcome`).
 `rewrite` rewrites a model, `analyze` decides and changes nothing, `verify` compares two models on samples,
 `certify` proves that one is the other but for precision, `tune` finds the fastest plan within an error,
 `observe` records the extremes of a model's values on samples (for `rewrite(..., observed=...)`) as
@@ -20,6 +21,7 @@ from amp_rewrite.process import startup
 if TYPE_CHECKING:
     from amp_rewrite.certificate.certificate import Certificate
     from amp_rewrite.certificate.certifying import certify
+    from amp_rewrite.conversion import convert
     from amp_rewrite.coverage.counts import Coverage
     from amp_rewrite.coverage.counts import measure as measure_coverage
     from amp_rewrite.explaining.frozen_analysis import Analysis
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from amp_rewrite.running.tolerances import Metric, Tolerances
     from amp_rewrite.running.verdict import Verdict
     from amp_rewrite.running.verification import verify
+    from amp_rewrite.tuning.repair import Outcome
     from amp_rewrite.tuning.tune import Tuned, tune
 
     __version__: str
@@ -52,6 +55,7 @@ __all__ = [
     "Observed",
     "OpLists",
     "Options",
+    "Outcome",
     "Pins",
     "Placement",
     "Restored",
@@ -61,6 +65,7 @@ __all__ = [
     "Verdict",
     "analyze",
     "certify",
+    "convert",
     "convert_all",
     "emulate",
     "load_lists",
@@ -83,6 +88,7 @@ _PLACES = {
     "Observed": "rewriting.observations:Observed",
     "OpLists": "policy.operator_lists:OpLists",
     "Options": "policy.options:Options",
+    "Outcome": "tuning.repair:Outcome",
     "Pins": "policy.options:Pins",
     "Placement": "placement.placement:Placement",
     "Restored": "rewriting.restore:Restored",
@@ -92,6 +98,7 @@ _PLACES = {
     "Verdict": "running.verdict:Verdict",
     "analyze": "pipeline:analyze",
     "certify": "certificate.certifying:certify",
+    "convert": "conversion:convert",
     "convert_all": "many:convert_all",
     "emulate": "running.emulation:emulate",
     "load_lists": "policy.operator_lists:load",

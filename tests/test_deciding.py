@@ -7,8 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-from amp_rewrite import analyze, verify
-from amp_rewrite.cli import rewrite_job
+from amp_rewrite import analyze, conversion, verify
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.options import Options, Pins
 from amp_rewrite.pipeline import rewrite
@@ -190,7 +189,7 @@ def test_what_went_back_is_not_freed_by_a_second_rewrite(tmp_path):
 def tuned_with(monkeypatch, path, *flags):
     """The options with which the main job tunes first."""
     asked = []
-    monkeypatch.setattr(rewrite_job, "tune", lambda _, __, options, *___, **____: asked.append(options))
+    monkeypatch.setattr(conversion, "tune", lambda _, __, options, *___, **____: asked.append(options))
     run(path, *flags)
     return asked[0]
 

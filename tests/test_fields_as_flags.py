@@ -70,7 +70,7 @@ def test_the_library_names_no_flag():
 def test_every_flag_stands_for_a_field_that_is_there():
     """What the table names are fields of a dataclass, arguments of the API, or functions."""
     classes = {"Options": Options, "Pins": Pins, "Data": Data, "ExternalData": ExternalData}
-    calls = (amp_rewrite.rewrite, amp_rewrite.verify, amp_rewrite.measure_coverage)
+    calls = (amp_rewrite.rewrite, amp_rewrite.verify, amp_rewrite.measure_coverage, amp_rewrite.convert)
     calls = (*calls, training.rewrite_train_step, training.find_spec)
     known = {name for call in calls for name in inspect.signature(call).parameters}
     known |= {

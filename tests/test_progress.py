@@ -11,6 +11,7 @@ from rich.progress import Progress
 import amp_rewrite
 from amp_rewrite import demo
 from amp_rewrite.cli import progress
+from amp_rewrite.process import stopwatch
 from tests.commands import run
 
 pytest.importorskip("onnxruntime")
@@ -98,7 +99,7 @@ def test_the_bar_follows_the_counts():
     shown = progress.ShownProgress(display)
     (task,) = display.tasks
     assert task.total is None
-    assert list(progress.counted(shown, "abc", 3)) == ["a", "b", "c"]
+    assert list(stopwatch.counted(shown, "abc", 3)) == ["a", "b", "c"]
     assert (task.completed, task.total) == (2, 3)
     shown("write")
     assert (task.description, task.completed, task.total) == ("writing the model", 0, None)

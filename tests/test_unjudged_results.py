@@ -10,11 +10,11 @@ import pytest
 
 from amp_rewrite import demo
 from amp_rewrite.cli import rewrite_output
-from amp_rewrite.cli.comparison_flags import ComparisonFlags
-from amp_rewrite.cli.rewrite_job import RewriteJob
+from amp_rewrite.conversion import Conversion
 from amp_rewrite.errors import TimeLimitError
 from amp_rewrite.reporting import html_file
 from amp_rewrite.rewriting import result_checks
+from amp_rewrite.tuning.comparing import Judging
 from tests import text
 from tests.commands import run
 from tests.test_file_conflicts import content
@@ -61,24 +61,24 @@ TRAIN = ("train", "step.onnx", "-o", "old.onnx", "--json", "r.json", "--html", "
 STAGES = {
     "rewrite, proof": (REWRITE, result_checks.Proof, "__call__"),
     "rewrite, check": (REWRITE, result_checks, "validate"),
-    "rewrite, comparison": (REWRITE, ComparisonFlags, "verdict"),
-    "rewrite, blame": (FAILING, ComparisonFlags, "with_blame"),
+    "rewrite, comparison": (REWRITE, Judging, "verdict"),
+    "rewrite, blame": (FAILING, Judging, "with_blame"),
     "rewrite, page": (REWRITE, html_file, "write"),
     "rewrite, report": (REWRITE, rewrite_output, "_write_json"),
-    "in place, comparison": (("m.onnx", "--in-place", *REPORTS), ComparisonFlags, "verdict"),
+    "in place, comparison": (("m.onnx", "--in-place", *REPORTS), Judging, "verdict"),
     "in place, nothing changed": (
         ("half.onnx", "--in-place", "--require=verify"),
-        ComparisonFlags,
+        Judging,
         "verdict",
     ),
-    "tune, comparison": (TUNE, ComparisonFlags, "verdict"),
-    "tune, search": (SEARCHED, RewriteJob, "tune"),
+    "tune, comparison": (TUNE, Judging, "verdict"),
+    "tune, search": (SEARCHED, Conversion, "tune"),
     "restore, check": (RESTORE, result_checks, "validate"),
-    "restore, comparison": (RESTORE, ComparisonFlags, "verdict"),
+    "restore, comparison": (RESTORE, Judging, "verdict"),
     "train, proof": (TRAIN, result_checks.Proof, "__call__"),
     "train, check": (TRAIN, result_checks, "validate"),
     "train, page": (TRAIN, html_file, "write"),
-    "many models": (("m.onnx", "-o", "many", *BESIDE), ComparisonFlags, "verdict"),
+    "many models": (("m.onnx", "-o", "many", *BESIDE), Judging, "verdict"),
 }
 
 
@@ -137,7 +137,7 @@ def test_a_time_limit_replaces_nothing(folder, monkeypatch, command, there):
     if not there:
         command = ["new.onnx" if word == "old.onnx" else word for word in command]
     before = content(folder)
-    monkeypatch.setattr(ComparisonFlags, "verdict", stop)
+    monkeypatch.setattr(Judging, "verdict", stop)
     monkeypatch.setattr("amp_rewrite.process.interruptible.TimeLimit.is_over", True)
     done = run(*command, "--timeout", "5")
     assert done.exit_code == (2 if there else int(command[0] == "tune")), done.output

@@ -8,18 +8,20 @@ import click
 
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, choice, json_flag, number, switch
-from amp_rewrite.cli.input_flags import custom_ops_flag, input_flags, naming_sizes, timeout_flag
-from amp_rewrite.cli.progress import shown_progress, tell
+from amp_rewrite.cli.input_flags import custom_ops_flag, input_flags, timeout_flag
+from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import writing
 from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.process.stopwatch import tell
 from amp_rewrite.reporting import terminal
 from amp_rewrite.running import latency, run_arguments
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.latency import TimedModel, TimingBudget
 from amp_rewrite.running.sessions import Device, Libraries
+from amp_rewrite.tuning.comparing import naming_sizes
 
 
 @click.command(cls=WritingCommand)

@@ -1,4 +1,4 @@
-"""The flags of a comparison (`--tolerance`, `--metric`, `--provider`, `--per-node`), and the comparison."""
+"""The flags of a comparison (`--tolerance`, `--metric`, `--provider`, `--per-node`), and their meaning."""
 
 from __future__ import annotations
 
@@ -6,27 +6,20 @@ import importlib
 import operator
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
 from amp_rewrite.cli.flag_builders import choice, grouped, number, repeatable, switch
-from amp_rewrite.cli.input_flags import custom_ops_flag, naming_sizes
-from amp_rewrite.cli.progress import counted, tell
+from amp_rewrite.cli.input_flags import custom_ops_flag
 from amp_rewrite.errors import OptionError
-from amp_rewrite.policy.options import IOTypes
-from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting.report import SummaryLine
-from amp_rewrite.running import emulation, run_arguments, tolerances, verification
-from amp_rewrite.running.blame import blame
-from amp_rewrite.running.inputs import feeds
-from amp_rewrite.running.inputs.feeds import Data, Trial, of_source, trials
-from amp_rewrite.running.sessions import Libraries, Runnable
+from amp_rewrite.running import emulation, tolerances
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.tuning import effects
+from amp_rewrite.tuning.comparing import Judging
 
 # The flag `--metric`, and bounds of `--tolerance` for the metrics that it names.
 
@@ -38,16 +31,10 @@ metric_flag = repeatable(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Judging:
-    """The acceptance criteria of a comparison: tolerances of built-in metrics, and user-defined metrics."""
-
-    bounds: Tolerances
-    metrics: tuple[Metric, ...]
-
-
-def read(metric_texts: Sequence[str], tolerance_texts: Sequence[str]) -> Judging:
-    """Return the metrics and all bounds; raise OptionError for a failed import or a malformed bound."""
+def read(
+    metric_texts: Sequence[str], tolerance_texts: Sequence[str]
+) -> tuple[Tolerances, tuple[Metric, ...]]:
+    """Return all bounds and the metrics; raise OptionError for a failed import or a malformed bound."""
     metrics: dict[str, Metric] = {}
     for metric in map(_metric, metric_texts):
         if metric.name in metrics:
@@ -58,7 +45,8 @@ def read(metric_texts: Sequence[str], tolerance_texts: Sequence[str]) -> Judging
         name, _, bound = text.partition("=")
         metrics[name] = _bounded(metrics[name], bound)
     rest = tuple(text for text in tolerance_texts if text not in own)
-    return Judging(tolerances.parse_tolerances(rest, others=tuple(metrics.values())), tuple(metrics.values()))
+    own_metrics = tuple(metrics.values())
+    return tolerances.parse_tolerances(rest, others=own_metrics), own_metrics
 
 
 _OTHER_NAME = "name it with --metric NAME=MODULE:FUNCTION"
@@ -154,103 +142,24 @@ _FLAGS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonFlags:
-    """The settings of a comparison: criteria, provider, and per-node blame even for a good verdict.
-
-    `libraries` implement the custom operators, and `steps` are those of a sequence.
-    """
-
-    judging: Judging
-    provider: str | None
-    per_node: bool
-    libraries: Libraries = ()
-    steps: int = 1
-
-    def refuse_missing(self) -> None:
-        """Raise OptionError or MissingPackageError, before any work, for a faulty provider or library."""
-        if self.provider is not None:
-            run_arguments.device(self.provider)
-        run_arguments.libraries(self.libraries)
-
-    def verdict(
-        self,
-        original: Runnable,
-        rewritten: Runnable,
-        data: Data,
-        io: IOTypes = IOTypes.KEEP,
-        progress: Progress | None = None,
-    ) -> Verdict:
-        """Return the verdict on all samples; `progress` shows the steps, and how many samples are done.
-
-        Raises MissingPackageError, ModelError and FeedError when the models cannot be run.
-        """
-        with naming_sizes(original, data):
-            verdict = verification.verify_trials(
-                original,
-                rewritten,
-                _with_progress(trials(original, data), data, progress),
-                self.judging.bounds,
-                self.judging.metrics,
-                io=io,
-                device=self.provider,
-                libraries=self.libraries,
-                on_step=lambda step: tell(progress, f"verify: {step}"),
-            )
-        return replace(verdict, signature=tuple(map(in_flags, verdict.signature)))
-
-    def with_blame(
-        self,
-        verdict: Verdict,
-        original: Runnable,
-        rewritten: Runnable,
-        data: Data,
-        *,
-        by_effect: bool = False,
-    ) -> Verdict:
-        """Attach the blame on the first sample if it is requested or an output exceeds its tolerance.
-
-        With `by_effect`, nodes are ranked by the error that they add to the outputs.
-
-        Raises as `verdict` does.
-        """
-        if verdict.blame is not None or not verdict.outputs or not (self.per_node or verdict.is_far):
-            return verdict
-        single = replace(of_source(data, verdict.inputs), steps=1)
-        first = next(iter(feeds.feeds(original, single)))
-        blamed = blame(
-            original,
-            rewritten,
-            first,
-            device=verdict.witness,
-            libraries=self.libraries,
-        )
-        if self.per_node or by_effect:
-            by_node = effects.effects(original, rewritten, first, self.libraries)
-            blamed = effects.ranked(blamed, by_node, original)
-        return replace(verdict, blame=blamed)
-
-
-def _with_progress(all_trials: Sequence[Trial], data: Data, progress: Progress | None) -> tuple[Trial, ...]:
-    totals = (-(-len(trial.source.files) // data.steps) or data.samples for trial in all_trials)
-    return tuple(
-        replace(trial, samples=counted(progress, trial.samples, total))
-        for trial, total in zip(all_trials, totals, strict=True)
-    )
+def in_flags_of(verdict: Verdict) -> Verdict:
+    """Translate the fields named in a verdict to flags."""
+    signature, unproven = (tuple(map(in_flags, texts)) for texts in (verdict.signature, verdict.unproven))
+    return replace(verdict, signature=signature, unproven=unproven)
 
 
 comparison_flags = grouped(
     _FLAGS,
-    "comparing",
-    lambda flags: ComparisonFlags(
-        read(flags["metric"], flags["tolerance"]),
-        flags["provider"],
-        flags["per_node"],
+    "judging",
+    lambda flags: Judging(
+        *read(flags["metric"], flags["tolerance"]),
+        device=flags["provider"],
         libraries=flags["custom_ops"],
         steps=flags["steps"],
+        per_node=flags["per_node"],
     ),
 )
-"""A decorator that adds these flags to a command and passes them as `ComparisonFlags` in `comparing`."""
+"""A decorator that adds these flags to a command and passes them as `Judging` in `judging`."""
 
 
 def doubts(command: str, original: Path, rewritten: Path) -> Iterator[SummaryLine]:

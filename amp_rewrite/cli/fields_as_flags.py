@@ -11,6 +11,7 @@ from pathlib import Path
 
 FLAGS = {
     "custom_ops": "--custom-ops",
+    "verify=False": "--skip verify",
     "device=CPU": "--provider cpu",
     "Data.dims": "--dim",
     "Data.paths": "--data FILE.npz",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import shlex
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,12 @@ import click
 from amp_rewrite import many
 from amp_rewrite.cli.flag_builders import PATH, assignments, grouped, number, repeatable, written
 from amp_rewrite.console import Console
-from amp_rewrite.errors import FeedError, ModelError, OptionError, RunError
+from amp_rewrite.errors import FeedError, ModelError, OptionError
 from amp_rewrite.policy.open_sizes import DEFAULT
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.sessions import Libraries, Runnable
+from amp_rewrite.running.sessions import Libraries
 from amp_rewrite.text import brief
 
 _FLAGS = (
@@ -108,23 +106,6 @@ def _size(name: str, text: str) -> int:
 
 _DIGITS = 18
 """The number of digits that always fits into the 64 bits of an ONNX dimension."""
-
-
-@contextlib.contextmanager
-def naming_sizes(model: Runnable, data: Data) -> Generator[None]:
-    """Add the sizes that `--dim` could change to the error of a run that fails on synthetic inputs."""
-    try:
-        yield
-    except RunError as error:
-        sizes = {} if data.paths else feeds.open_sizes(model, data)
-        if not sizes:
-            raise
-        assignments = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-        flags = " ".join(f"--dim {shlex.quote(name)}=SIZE" for name in sizes)
-        remedy = (
-            f"its synthetic inputs have {assignments}: give other sizes with {flags}, or inputs with --data"
-        )
-        raise RunError(error.problem, where=error.where, remedy=remedy) from error
 
 
 _TIMEOUT = number(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Generator
 
 from rich.console import Console, RenderableType
 from rich.progress import (
@@ -19,9 +18,6 @@ from rich.progress import Progress as Display
 from rich.text import Text
 
 from amp_rewrite.explaining.sentences import size
-from amp_rewrite.process.stopwatch import Progress, count_of
-
-T = TypeVar("T")
 
 
 class _Bar(BarColumn):
@@ -106,28 +102,3 @@ def shown_progress(*, quiet: bool = False) -> Generator[ShownProgress | None]:
         return
     with Display(*COLUMNS, console=console, transient=True) as display:
         yield ShownProgress(display)
-
-
-def tell(progress: Progress | None, stage: str) -> None:
-    """Announce a stage to the progress callback, if there is one."""
-    if progress is not None:
-        progress(stage)
-
-
-def counted(progress: Progress | None, samples: Iterable[T], total: int) -> Iterator[T]:
-    """Yield the samples of a stage and report how many are done, if the callback can show it."""
-    count = counting(progress, total)
-    for position, sample in enumerate(samples):
-        count(position)
-        yield sample
-
-
-def counting(progress: Progress | None, total: int) -> Callable[[int], None]:
-    """Return a function that reports completed steps out of `total`, if the callback can show several."""
-    show = count_of(progress) if total > 1 else None
-
-    def count(completed: int) -> None:
-        if show is not None:
-            show(completed, total)
-
-    return count

@@ -9,7 +9,7 @@ import click
 
 from amp_rewrite.certificate.certifying import certify
 from amp_rewrite.cli import exit_codes, rewrite_output
-from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags, refuse_failed
+from amp_rewrite.cli.comparison_flags import comparison_flags, in_flags_of, refuse_failed
 from amp_rewrite.cli.decision_flags import skip_flag
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import (
@@ -22,20 +22,22 @@ from amp_rewrite.cli.flag_builders import (
     verbose_flag,
 )
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
-from amp_rewrite.cli.progress import shown_progress, tell
+from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.console import Console, Styled
+from amp_rewrite.conversion import refuse_unjudged
 from amp_rewrite.errors import AmpRewriteError, ModelError
 from amp_rewrite.files import staging
 from amp_rewrite.model import writing
 from amp_rewrite.policy.options import ExternalData, IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.process.stopwatch import Progress
+from amp_rewrite.process.stopwatch import Progress, tell
 from amp_rewrite.reporting import terminal, verdict_text
 from amp_rewrite.rewriting.restore import Restored
 from amp_rewrite.rewriting.restore import restore as restored
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural
+from amp_rewrite.tuning.comparing import Judging
 
 
 @click.command(cls=WritingCommand)
@@ -62,7 +64,7 @@ def restore(
     quiet: bool,
     verbose: bool,
     data: Data,
-    comparing: ComparisonFlags,
+    judging: Judging,
     limit: TimeLimit,
 ) -> None:
     """Turn a half MODEL, made by any tool, back into float32.
@@ -71,16 +73,16 @@ def restore(
     do anything are removed. The result is compared with MODEL, whose half is emulated unless --provider names
     another place to run it. Exit code 1 when the result is not valid, or too far off.
     """
-    comparing.refuse_missing()
+    judging.refuse_missing()
     with shown_progress(quiet=quiet) as progress:
         tell(progress, "restore")
         restoration = restored(model, output=output, io=io, external_data=external_data, force=True)
         verdict = None
         if not skip:
             tell(progress, "verify")
-            verdict = _compared(comparing, restoration, model, data, io, limit, progress)
+            verdict = _compared(judging, restoration, model, data, io, limit, progress)
         is_proved = isinstance(verdict, Verdict) and verdict.is_far and _is_proved(model, restoration)
-    rewrite_output.refuse_unjudged(limit, verdict, restoration.model)
+    refuse_unjudged(limit, verdict, restoration.model)
     if json_ is not None:
         verification = verdict_text.to_json(verdict) if isinstance(verdict, Verdict) else None
         writing.write_json({**restoration.to_json(), "verification": verification}, json_)
@@ -91,7 +93,7 @@ def restore(
         Console(stderr=quiet).print(f"warning  not compared with the model: {verdict}")
     elif verdict is not None:
         subject = terminal.Subject(str(restoration.model))
-        per_node = comparing.per_node
+        per_node = judging.per_node
         terminal.print_verdict(console, verdict, subject, is_verbose=verbose, per_node=per_node)
         if is_proved:
             console.print(f"note     the result is proved equal to {model} but for precision: {_OFF}")
@@ -103,7 +105,7 @@ def restore(
 
 
 def _compared(
-    comparing: ComparisonFlags,
+    judging: Judging,
     restoration: Restored,
     model: Path,
     data: Data,
@@ -115,7 +117,8 @@ def _compared(
     borders = IOTypes.HALF if io == "float" else IOTypes.KEEP
     try:
         with limit.running():
-            verdict = comparing.verdict(Path(restoration.model), model, data, borders, progress)
+            verdict = judging.verdict(Path(restoration.model), model, data, borders, progress)
+            verdict = in_flags_of(verdict)
             failed = verdict.failed_run
             return ModelError(f"{model} does not run ({failed})") if failed else verdict
     except AmpRewriteError as error:

@@ -18,13 +18,13 @@ from amp_rewrite.cli.flag_builders import (
     written_file,
 )
 from amp_rewrite.cli.many_models import ManyModelsCommand, models_argument
-from amp_rewrite.cli.progress import tell
 from amp_rewrite.cli.rewrite_job import VERIFY, RewriteJob, job_flags
 from amp_rewrite.cli.rewrite_output import carry_out
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
 from amp_rewrite.placement import tensorrt
 from amp_rewrite.policy.options import Level
+from amp_rewrite.process.stopwatch import tell
 from amp_rewrite.reporting import summary, terminal
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.running.inputs.feeds import Data

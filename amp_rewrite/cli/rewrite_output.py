@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -12,14 +12,14 @@ from amp_rewrite.bounds import bounding
 from amp_rewrite.cli import comparison_flags, exit_codes, explanation_sources, next_steps
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.html_page import PageMaker
-from amp_rewrite.cli.progress import tell
-from amp_rewrite.cli.rewrite_job import JobFiles, RewriteJob, attempted
+from amp_rewrite.cli.rewrite_job import JobFiles, RewriteJob
 from amp_rewrite.console import Console
+from amp_rewrite.conversion import refuse_unjudged
 from amp_rewrite.costs import flop_count
 from amp_rewrite.coverage import counts
 from amp_rewrite.coverage.advice import Advice
 from amp_rewrite.coverage.counts import Coverage, assumptions, some
-from amp_rewrite.errors import AmpRewriteError, ModelError, TimeLimitError
+from amp_rewrite.errors import AmpRewriteError, ModelError
 from amp_rewrite.explaining import frozen_analysis, sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import staging
@@ -27,9 +27,8 @@ from amp_rewrite.model import external_data, writing
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.placement import tensorrt
 from amp_rewrite.placement.placement import Placement
-from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.policy.options import IOTypes
-from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.process.stopwatch import tell
 from amp_rewrite.reporting import html_file, summary, terminal, verdict_text
 from amp_rewrite.reporting.html_report import Evidence
 from amp_rewrite.reporting.terminal import Subject
@@ -40,7 +39,8 @@ from amp_rewrite.running import sessions, verification
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural
 from amp_rewrite.tuning import tune as tuning
-from amp_rewrite.tuning.repair import ObservePolicy, Outcome, Verification
+from amp_rewrite.tuning.comparing import attempted
+from amp_rewrite.tuning.repair import NOTHING_CHANGED, ObservePolicy, Outcome, Verification, coverage_of
 
 
 def carry_out(job: RewriteJob, policy: ObservePolicy, *, is_dry: bool = False) -> Callable[[], None]:
@@ -88,30 +88,19 @@ def _save_plan(path: Path, analysis: Analysis) -> None:
     staging.write(text.encode(), path)
 
 
-NOTHING_CHANGED = "nothing changed"
-
-
 def evidence(job: RewriteJob, outcome: Outcome) -> Evidence:
     """Collect the verdict with its blame, and observed magnitudes."""
     measurements = Evidence(
         observed=job.seen or {},
         notes=tuple(outcome_lines(outcome, job.options.io)),
     )
-    verdict = job.blame(outcome, per_node=True).verification
-    if isinstance(verdict, Verdict):
-        return replace(measurements, verdict=verdict, observed=job.seen or job.observe(verdict))
-    reason = not_verified(job, verdict)
+    blamed = job.blame(outcome, per_node=True)
+    if blamed.verdict is not None:
+        observed = job.seen or job.observe(blamed.verdict)
+        return replace(measurements, verdict=blamed.verdict, observed=observed)
+    reason = in_flags(blamed.unverified)
     explanation = reason if reason == NOTHING_CHANGED else f"not compared with the original: {reason}"
     return replace(measurements, unverified=explanation)
-
-
-def not_verified(job: RewriteJob, verdict: Verification) -> str:
-    """Return the reason why the result is not verified against the original; empty if it is."""
-    if isinstance(verdict, Verdict):
-        return "; ".join(verdict.faults)
-    if verdict is not None:
-        return in_flags(verdict)
-    return "--skip verify was given" if not job.is_compared else NOTHING_CHANGED
 
 
 def _settled(job: RewriteJob, outcome: Outcome) -> tuple[Outcome, Coverage | None]:
@@ -121,21 +110,19 @@ def _settled(job: RewriteJob, outcome: Outcome) -> tuple[Outcome, Coverage | Non
     Raises TimeLimitError where the time limit expired before a verdict that justifies replacing a file, and
     EngineError where the job asks for a result that TensorRT compiles, and this one it refuses.
     """
-    report, verdict = outcome.result.report, outcome.verification
-    refuse_unjudged(job.limit, verdict, outcome.result.model)
+    refuse_unjudged(job.limit, outcome.verification, outcome.result.model)
     if job.compiles:
         tell(job.progress, "compile")
         result = Path(outcome.result.model)
         job.engines.append(tensorrt.compile_result(job.model, result, job.options.dims.dims))
     coverage = None
     if job.files.report is not None:
-        advice = _advise(job, outcome)
-        tuned = {"tuning": outcome.tuned.to_json()} if outcome.tuned else {}
+        coverage = coverage_of(outcome)
         engine = {"engine": job.engines[0].to_json()} if job.engines else {}
-        coverage = _coverage(outcome.result.model, job.options.dims.dims)
-        flops = {"flops_in_half": coverage and coverage.flops.share}
-        extras = {**flops, **_json_extras(advice, job.seen), **tuned, **engine}
-        _write_json(job.files.report, report, verdict, not_verified(job, verdict), extras)
+        data = {**outcome.to_json(coverage), **engine, "not_verified": in_flags(outcome.unverified) or None}
+        if isinstance(outcome.verification, AmpRewriteError):
+            data["verification"] = {"not_compared": in_flags(outcome.verification)}
+        _write_json(job.files.report, data, _advise(job, outcome), job.seen)
     model = staging.current().commit(outcome.result.model)
     return replace(outcome, result=replace(outcome.result, model=model)), coverage
 
@@ -145,25 +132,13 @@ def _advise(job: RewriteJob, outcome: Outcome) -> Advice:
     return explanation_sources.advise_model(result.model, result.report.half, job.options)
 
 
-def refuse_unjudged(limit: TimeLimit, verdict: Verification, result: Path) -> None:
-    """Raise TimeLimitError where the time limit expired and an unverified result would replace a file."""
-    is_good = isinstance(verdict, Verdict) and verdict.ok
-    if limit.is_over and not is_good and staging.current().replaces(result):
-        overrun = f"running the models took longer than {limit.name} allows ({limit.seconds:g} s)"
-        raise TimeLimitError(
-            f"{overrun}, and the file there stays",
-            where=result.name,
-            remedy=f"give {limit.name} more seconds",
-        )
-
-
 def _print_result(job: RewriteJob, outcome: Outcome, coverage: Coverage | None) -> None:
     """Print the report on a committed result and set the exit code."""
     console = Console(quiet=job.is_quiet)
     report, verdict = outcome.result.report, outcome.verification
     terminal.print_device_check(console, job.policy, partial(_advise, job, outcome))
     _print_first(Console(stderr=True), job, outcome)
-    reason = not_verified(job, verdict)
+    reason = in_flags(outcome.unverified)
     terminal.print_lines(console, _rewrite_lines(job, outcome))
     if not console.quiet:
         terminal.print_lines(console, data_lines(Path(outcome.result.model)))
@@ -236,14 +211,6 @@ def _change(before: Report, after: Report) -> str:
     return " and ".join(parts) or "chose other nodes for float32"
 
 
-def _coverage(result: Any, dims: Dims) -> Coverage | None:
-    """Return the coverage of a result; None where stored numbers that sizes depend on are damaged."""
-    try:
-        return counts.measure(result, dims)
-    except ModelError:
-        return None
-
-
 def _in_half(coverage: Coverage, half: str) -> Iterator[str]:
     """Yield the share of FLOPs in half, of those that are known, if any are; for less than half of them, that
     the result is mostly float32.
@@ -267,7 +234,7 @@ def _print_conclusion(
     report, verdict, result = outcome.result.report, outcome.verification, outcome.result.model
     in_half: list[str] = []
     if report.obstacle is None:
-        coverage = coverage or _coverage(result, job.options.dims.dims)
+        coverage = coverage or coverage_of(outcome)
         in_half += [] if coverage is None else _in_half(coverage, report.half)
     sizes = [summary.sizes(report)] if reason != NOTHING_CHANGED else []
     notes = [
@@ -282,7 +249,7 @@ def _print_conclusion(
             subject,
             is_valid=is_valid,
             is_verbose=job.is_verbose,
-            per_node=job.comparing.per_node,
+            per_node=job.judging.per_node,
         )
         return
     label = "unchanged" if reason == NOTHING_CHANGED else "not compared"
@@ -298,7 +265,7 @@ def _not_on_the_cpu(job: RewriteJob, report: Report, result: Path) -> Iterator[s
     is_new = report.half == BFLOAT16.name and report.obstacle is None
     if not is_new or not job.is_compared or report.size_after > verification.LARGE:
         return
-    error = attempted(job.limit, lambda: sessions.open_session(result, libraries=job.comparing.libraries))
+    error = attempted(job.limit, lambda: sessions.open_session(result, libraries=job.judging.libraries))
     if isinstance(error, ModelError):
         why = error.problem.partition("(")[2].removesuffix(")")
         yield f"onnxruntime's CPU provider does not open it: {why}"
@@ -340,20 +307,9 @@ def _is_refused(verdict: Verification) -> bool:
     return isinstance(verdict, ModelError) and verdict.problem.startswith("onnxruntime refuses the model")
 
 
-def _json_extras(advice: Advice, observations: Observed | None) -> dict[str, object]:
+def _write_json(path: Path, outcome: dict[str, Any], advice: Advice, observations: Observed | None) -> None:
     calibration = {"calibration": observations.counts} if observations is not None else {}
-    return {"advice": advice.to_json(), **calibration}
-
-
-def _write_json(
-    path: Path, report: Report, judged: Verification, reason: str, extras: Mapping[str, object]
-) -> None:
-    verdict = verdict_text.to_json(judged) if isinstance(judged, Verdict) else None
-    if isinstance(judged, AmpRewriteError):
-        verdict = {"not_compared": in_flags(judged)}
-    verified = {"verified": not reason, "not_verified": reason or None}
-    plain = {**report.to_json(), "warnings": list(map(in_flags, report.warnings))}
-    writing.write_json({**plain, **verified, "verification": verdict, **extras}, path)
+    writing.write_json({**outcome, "advice": advice.to_json(), **calibration}, path)
 
 
 def _print_plan(job: RewriteJob, analysis: Analysis) -> None:
@@ -362,8 +318,10 @@ def _print_plan(job: RewriteJob, analysis: Analysis) -> None:
     advise = cache(partial(explanation_sources.advise_planned, analysis))
     terminal.print_device_check(console, job.policy, advise)
     if job.files.report is not None:
-        more = _json_extras(advise(), job.seen)
-        _write_json(job.files.report, analysis.report(), None, "--dry-run was given", more)
+        report = analysis.report()
+        plain = {**report.to_json(), "warnings": list(map(in_flags, report.warnings))}
+        unverified = {"verified": False, "not_verified": "--dry-run was given", "verification": None}
+        _write_json(job.files.report, {**plain, **unverified}, advise(), job.seen)
     terminal.print_plan(console, analysis.plan)
     terminal.print_lines(console, summary.match_lines(analysis.matched))
     terminal.print_lines(console, summary.observed_lines(job.seen))

@@ -28,8 +28,7 @@ from amp_rewrite.cli.flag_builders import (
 )
 from amp_rewrite.cli.html_page import PageMaker, html_flag
 from amp_rewrite.cli.input_flags import counted_flags, timeout_flag
-from amp_rewrite.cli.progress import shown_progress, tell
-from amp_rewrite.cli.rewrite_job import attempted
+from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.console import Console
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.files import staging
@@ -37,6 +36,7 @@ from amp_rewrite.model import writing
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy.named_policies import FLOAT32, Policy
 from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.process.stopwatch import tell
 from amp_rewrite.reporting import html_file, summary, terminal
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.rewriting.report import Report
@@ -45,6 +45,7 @@ from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.training import comparing, scaled_step, spec, steps
 from amp_rewrite.training.comparing import StepComparison
 from amp_rewrite.training.spec import Asked, DynamicLossScale, Implementation, LossScale
+from amp_rewrite.tuning.comparing import attempted
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ import click
 
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, choice, executor_flag, opened, quantity
-from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, job_flags
+from amp_rewrite.cli.rewrite_job import RewriteJob, job_flags
 from amp_rewrite.cli.rewrite_output import carry_out
+from amp_rewrite.conversion import Tuning
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.options import Level
 from amp_rewrite.tuning.repair import ObservePolicy

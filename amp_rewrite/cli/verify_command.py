@@ -8,18 +8,20 @@ from pathlib import Path
 import click
 
 from amp_rewrite.cli import exit_codes, next_steps
-from amp_rewrite.cli.comparison_flags import ComparisonFlags, comparison_flags, doubts, refuse_failed
+from amp_rewrite.cli.comparison_flags import comparison_flags, doubts, in_flags_of, refuse_failed
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.file_conflicts import WritingCommand
 from amp_rewrite.cli.flag_builders import PATH, choice, json_flag, verbose_flag
 from amp_rewrite.cli.input_flags import input_flags, timeout_flag
-from amp_rewrite.cli.progress import shown_progress, tell
+from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.console import Console
 from amp_rewrite.model import loading, writing
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.process.stopwatch import tell
 from amp_rewrite.reporting import terminal, verdict_text
 from amp_rewrite.running.inputs.feeds import Data
+from amp_rewrite.tuning.comparing import Judging
 
 
 @click.command(cls=WritingCommand)
@@ -40,7 +42,7 @@ def verify(
     original: Path,
     rewritten: Path,
     data: Data,
-    comparing: ComparisonFlags,
+    judging: Judging,
     limit: TimeLimit,
     io: str,
     json_: Path | None,
@@ -52,18 +54,18 @@ def verify(
     code 1 when a tolerance is exceeded, when names, types or shapes differ, or when given inputs prove
     nothing.
     """
-    comparing.refuse_missing()
-    data = replace(data, steps=comparing.steps)
+    judging.refuse_missing()
+    data = replace(data, steps=judging.steps)
     for path in (original, rewritten):
         loading.load(path)  # for our error messages rather than onnxruntime's
     with shown_progress() as progress, limit.running():
         tell(progress, "verify")
-        verdict = comparing.verdict(original, rewritten, data, IOTypes(io), progress)
+        verdict = judging.verdict(original, rewritten, data, IOTypes(io), progress)
         tell(progress, "blame")
-        verdict = comparing.with_blame(verdict, original, rewritten, data, by_effect=True)
+        verdict = in_flags_of(judging.with_blame(verdict, original, rewritten, data, by_effect=True))
     terminal.print_lines(Console(stderr=True), doubts("verify", original, rewritten))
     subject = terminal.Subject(str(rewritten))
-    terminal.print_verdict(Console(), verdict, subject, is_verbose=verbose, per_node=comparing.per_node)
+    terminal.print_verdict(Console(), verdict, subject, is_verbose=verbose, per_node=judging.per_node)
     terminal.print_hints(Console(), next_steps.of_comparison(verdict, original, rewritten))
     if verdict.failed_run:
         mended = f"amp-rewrite restore {as_argument(rewritten)}   # a float32 model of it, which may run"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
+
+T = TypeVar("T")
 
 Progress = Callable[[str], None]
 """A callback with the name of each stage as it begins."""
@@ -29,6 +31,31 @@ class CountingProgress(Protocol):
 def count_of(progress: Progress | None) -> Count | None:
     """Return the callback for the steps of a stage; None if `progress` does not show them."""
     return progress.count if isinstance(progress, CountingProgress) else None
+
+
+def tell(progress: Progress | None, stage: str) -> None:
+    """Announce a stage to the progress callback, if there is one."""
+    if progress is not None:
+        progress(stage)
+
+
+def counted(progress: Progress | None, samples: Iterable[T], total: int) -> Iterator[T]:
+    """Yield the samples of a stage and report how many are done, if the callback can show it."""
+    count = counting(progress, total)
+    for position, sample in enumerate(samples):
+        count(position)
+        yield sample
+
+
+def counting(progress: Progress | None, total: int) -> Callable[[int], None]:
+    """Return a function that reports completed steps out of `total`, if the callback can show several."""
+    show = count_of(progress) if total > 1 else None
+
+    def count(completed: int) -> None:
+        if show is not None:
+            show(completed, total)
+
+    return count
 
 
 class Stopwatch:

@@ -17,9 +17,12 @@ from typing import Any, Protocol
 
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.outputs import Faint, faint_limit
-from amp_rewrite.errors import AmpRewriteError, CertificateError
+from amp_rewrite.coverage import counts
+from amp_rewrite.coverage.counts import Coverage
+from amp_rewrite.errors import AmpRewriteError, CertificateError, ModelError
 from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import Level, Options
+from amp_rewrite.reporting import verdict_text
 from amp_rewrite.rescaling.regions import Causes, causes_outside, select
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
@@ -81,6 +84,7 @@ class Settings:
 class Outcome:
     """A result, its verification, and its settings; `is_made_up` if it was compared on synthetic inputs, and
     the user requested no search on these. `first` is the outcome before all repairs; None without a repair.
+    With `is_skipped` no comparison was requested.
     """
 
     result: Result[Any]
@@ -88,6 +92,45 @@ class Outcome:
     settings: Settings
     is_made_up: bool = False
     first: Outcome | None = None
+    is_skipped: bool = False
+
+    def __repr__(self) -> str:
+        """Return one line: the conclusion, and the counts of the result."""
+        report = self.result.report
+        conclusion = self.unverified if self.verdict is None else verdict_text.conclusion(self.verdict)
+        half = f"{report.nodes.half + report.nodes.mixed:,} of {report.nodes.total:,} nodes in {report.half}"
+        return f"Outcome({conclusion}, {half}{', repaired' if self.first else ''})"
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict of the comparison; None without one, for the reason in `unverified`."""
+        return self.verification if isinstance(self.verification, Verdict) else None
+
+    @property
+    def unverified(self) -> str:
+        """The reason why the result is not verified against the original; empty if it is."""
+        if isinstance(self.verification, Verdict):
+            return "; ".join(self.verification.faults)
+        if self.verification is not None:
+            return str(self.verification)
+        return "`verify=False` was given" if self.is_skipped else NOTHING_CHANGED
+
+    def to_json(self, coverage: Coverage | None = None) -> dict[str, Any]:
+        """Return the report, the verdict, and the search as JSON data; the result's coverage is measured if
+        it is not given.
+        """
+        verification = None if self.verdict is None else verdict_text.to_json(self.verdict)
+        if isinstance(self.verification, AmpRewriteError):
+            verification = {"not_compared": str(self.verification)}
+        coverage = coverage or coverage_of(self)
+        return {
+            **self.result.report.to_json(),
+            "verified": not self.unverified,
+            "not_verified": self.unverified or None,
+            "verification": verification,
+            "flops_in_half": coverage and coverage.flops.share,
+            **({"tuning": self.tuned.to_json()} if self.tuned else {}),
+        }
 
     @property
     def tuned(self) -> Tuned | None:
@@ -124,6 +167,18 @@ class Outcome:
         """Return whether a finite value of the original is non-finite in the result."""
         outputs = self.verification.outputs if isinstance(self.verification, Verdict) else ()
         return any(output.metrics.non_finite for output in outputs)
+
+
+NOTHING_CHANGED = "nothing changed"
+"""The reason for no comparison of a result that is its model."""
+
+
+def coverage_of(outcome: Outcome) -> Coverage | None:
+    """Return the coverage of a result; None where stored numbers that sizes depend on are damaged."""
+    try:
+        return counts.measure(outcome.result.model, outcome.settings.options.dims.dims)
+    except ModelError:
+        return None
 
 
 class Work(Protocol):

@@ -195,7 +195,7 @@ FROM_CALLER = InputSource()
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The origin of inputs: files, or without `paths`, synthesis.
+    """The origin of inputs: files, samples (`arrays`: mappings from input names to arrays), or synthesis.
 
     A path is an `.npz` (one sample: arrays by the names of the inputs), a directory of these, an ONNX
     `test_data_set_*` directory, or a directory of those. `dims` gives sizes for open dimensions, by symbol or
@@ -212,6 +212,7 @@ class Data:
     images: ImageRange
     ranges: Ranges
     steps: int
+    arrays: tuple[Feeds, ...]
 
     def __init__(
         self,
@@ -222,6 +223,7 @@ class Data:
         images: ImageRange | str = ImageRange.UNIT,
         ranges: Ranges | None = None,
         steps: int = 1,
+        arrays: Iterable[Feeds] = (),
     ) -> None:
         hold = partial(object.__setattr__, self)
         hold("paths", arguments.paths("Data.paths", paths))
@@ -231,6 +233,12 @@ class Data:
         hold("images", arguments.choice("Data.images", images, ImageRange))
         hold("ranges", options.checked("Data.ranges", ranges))
         hold("steps", arguments.whole("Data.steps", steps, least=1))
+        hold("arrays", tuple(arrays))
+
+    @property
+    def is_given(self) -> bool:
+        """True if the inputs are the user's, in files or as arrays."""
+        return bool(self.paths or self.arrays)
 
 
 def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
@@ -247,10 +255,10 @@ def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
 def _samples(model: ir.Model, path: str, data: Data, *, partial: bool = False) -> Iterator[Feeds]:
     """Yield the samples of `feeds` for a model from a path; those in files may lack inputs if `partial`."""
     if data.steps > 1 and not partial:
-        distinct = data.steps if data.paths else min(data.steps, DISTINCT)
+        distinct = data.steps if data.is_given else min(data.steps, DISTINCT)
         singles = replace(data, steps=1, samples=data.samples * distinct)
         return sequences(model, _samples(model, path, singles), data.steps, distinct)
-    if not data.paths:
+    if not data.is_given:
         return synthetic.synthesise(model, data.dims, data.seed, data.samples, path, data.images, data.ranges)
     declared = inputs_of(model, path)
     inputs = {one.name: replace(one, has_default=partial or one.has_default) for one in declared}
@@ -268,35 +276,40 @@ def _path_of(model: onnx.ModelProto | str | Path) -> str:
 def partial_feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
     """Yield the samples in files, which may lack inputs of the model; raise as `feeds`."""
     return (
-        _samples(loading.load(model).model, _path_of(model), data, partial=True) if data.paths else iter(())
+        _samples(loading.load(model).model, _path_of(model), data, partial=True)
+        if data.is_given
+        else iter(())
     )
 
 
 def input_source(data: Data) -> InputSource:
     """Return the source of the samples, with any files; raise FeedError as `feeds` does."""
-    if not data.paths:
+    if not data.is_given:
         return InputSource(seed=data.seed)
+    if data.arrays:
+        return FROM_CALLER
     files = tuple(str(reader.args[0]) for reader in _all_readers(data))
     return InputSource(paths=tuple(map(str, data.paths)), files=files)
 
 
-def given_sizes(model: str | Path, data: Data, others: Iterable[Path] = ()) -> GivenSizes:
+def given_sizes(model: onnx.ModelProto | str | Path, data: Data, others: Iterable[Path] = ()) -> GivenSizes:
     """Return the sizes of a model's open dimensions: by name from `data`, all others from the first sample in
     its files, or in `others` if it has none. Raises as `feeds` does.
     """
-    data = replace(data, paths=data.paths or others)
-    if not data.paths:
+    data = data if data.is_given else replace(data, paths=others)
+    if not data.is_given:
         return GivenSizes(data.dims)
-    loaded = loading.load(model).model
-    first = next(_samples(loaded, str(model), data, partial=True), {})
+    loaded, path = loading.load(model).model, _path_of(model)
+    first = next(_samples(loaded, path, data, partial=True), {})
     shapes = {name: array.shape for name, array in first.items() if hasattr(array, "shape")}
     sampled = {
         f"{declared.name}:{axis}": shapes[declared.name][axis]
-        for declared in inputs_of(loaded, str(model))
+        for declared in inputs_of(loaded, path)
         for axis, dim in enumerate(declared.dims or ())
         if declared.name in shapes and not isinstance(dim, int) and dim not in data.dims
     }
-    origins = (sampled and f"of {Path(input_source(data).files[0]).name}", data.dims and "given by name")
+    name = "samples[0]" if data.arrays else Path(input_source(data).files[0]).name
+    origins = (sampled and f"of {name}", data.dims and "given by name")
     return GivenSizes({**sampled, **data.dims}, " and ".join(map(str, filter(None, origins))))
 
 
@@ -309,7 +322,8 @@ def open_sizes(model: onnx.ModelProto | str | Path, data: Data) -> dict[str, int
 
 
 def _all_readers(data: Data) -> list[partial[Feeds]]:
-    return [reader for path in data.paths for reader in _readers(path)]
+    arrays = (partial(_given, f"samples[{at}]", sample) for at, sample in enumerate(data.arrays))
+    return [*arrays, *(reader for path in data.paths for reader in _readers(path))]
 
 
 def _readers(path: Path) -> Iterator[partial[Feeds]]:
@@ -403,7 +417,11 @@ _FORMATS: dict[Structure, _Format] = {
 }
 
 
-def _coerced(inputs: Mapping[str, Input], values: Mapping[str, Any], where: Path) -> Feeds:
+def _given(where: str, sample: Feeds, inputs: Mapping[str, Input]) -> Feeds:
+    return _coerced(inputs, sample, where)
+
+
+def _coerced(inputs: Mapping[str, Input], values: Mapping[str, Any], where: str | Path) -> Feeds:
     """Return the values in the declared types; raise FeedError for a missing, unknown or unfit one."""
     refuse_wrong_names(values, inputs, where)
     return {name: coerce(inputs[name], value, where) for name, value in values.items()}
