@@ -4,7 +4,6 @@ import onnx
 import pytest
 
 from amp_rewrite import Options, analyze, rewrite, training
-from amp_rewrite.coverage.advice import Advice, Dimension, Padding
 from amp_rewrite.errors import OptionError
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.options import Policy
@@ -68,20 +67,18 @@ def test_a_train_step_takes_a_policy():
     assert scaled.model.graph.node
 
 
-def advice(shortfall="", paddings=(), dims=()):
-    """Advice as it comes of a model."""
-    return Advice("float16", "h200", shortfall, paddings, dims)
-
-
-def test_the_device_check():
-    """It says whether the device gains, and which sizes do not fit."""
-    assert list(advice().hints()) == ["h200 has Tensor Cores for float16"]
-    assert list(advice("it gains nothing").hints()) == ["it gains nothing"]
-    padding = Padding("MatMul", ("a", "b"), (Dimension("inner dimension", 30, 32),), None)
-    assert list(advice(paddings=(padding,), dims=("batch",)).hints())[1:] == [
-        "2 products with dimensions that are no multiples of 8: 30 -> 32",
-        "open dimensions (batch), the batch as well, are best as multiples of 8",
-    ]
+@pytest.mark.parametrize(
+    ("device", "to", "said"),
+    [
+        ("h200", "mixed_float16", "h200 has Tensor Cores for float16"),
+        ("t4", "mixed_bfloat16", "t4 has no Tensor Cores for bfloat16"),
+    ],
+)
+def test_the_device_check(tmp_path, device, to, said):
+    """It says whether the device gains from the half type."""
+    onnx.save(text.model(NET), tmp_path / "m.onnx")
+    done = run(tmp_path / "m.onnx", "--dry-run", "--to", to, "--device", device)
+    assert f"device   {said}" in done.output
 
 
 def test_the_batch_counts_in_a_train_step(tmp_path):

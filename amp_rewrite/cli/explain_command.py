@@ -101,7 +101,7 @@ def _answer_advice(console: Console, explanation: Explanation, device: Device) -
         console.print(line)
     for line in explanation.assumptions if advice.paddings else ():
         console.print(Styled(line, "dim"))
-    return {"advice": advice.to_json()}
+    return {"advice": records.plain(advice)}
 
 
 def _answer_cast(console: Console, explanation: Explanation, name: str) -> Answer:

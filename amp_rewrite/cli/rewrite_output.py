@@ -33,7 +33,7 @@ from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.reporting import html_file, summary, terminal, verdict_text
 from amp_rewrite.reporting.html_report import Evidence
 from amp_rewrite.reporting.terminal import Subject
-from amp_rewrite.rewriting import plan_files
+from amp_rewrite.rewriting import plan_files, records
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Obstacle, Report, SummaryLine
 from amp_rewrite.running import sessions, verification
@@ -342,7 +342,7 @@ def _is_refused(verdict: Verification) -> bool:
 
 def _json_extras(advice: Advice, observations: Observed | None) -> dict[str, object]:
     calibration = {"calibration": observations.counts} if observations is not None else {}
-    return {"advice": advice.to_json(), **calibration}
+    return {"advice": records.plain(advice), **calibration}
 
 
 def _write_json(

@@ -53,7 +53,7 @@ _LABELS = {"warning": "bold yellow", "BROKEN": "bold red"}
 def print_device_check(console: Console, policy: Policy | None, advise: Callable[[], Advice]) -> None:
     """Print the compatibility check of a precision policy; nothing without one, or where it is float32."""
     if policy is not None and policy.compute is not None and not console.quiet:
-        print_lines(console, (SummaryLine("device", hint) for hint in advise().hints()))
+        print_lines(console, (SummaryLine("device", line) for line in advise().lines()))
 
 
 def print_hints(console: Console, hints: Iterable[str]) -> None:
