@@ -68,9 +68,6 @@ LINES = """
 --data a.npz --dim n=4           | --dim has no effect with --data, which supplies the inputs
 verify a b --data c --samples 2  | --samples has no effect with --data
 bench a --data c --seed 2        | --seed has no effect with --data
-coverage a --tolerance 0.1       | --tolerance is for --baseline; add --baseline FILE
-coverage a --baseline b --update --tolerance 0.1
-    | --tolerance has no effect with --update, which compares nothing
 """
 
 

@@ -359,7 +359,7 @@ OTHERS = {
         ("{model}", "--plan", "{file}"),
         ("{model}", "--data", "{file}"),
         ("coverage", "{model}", "--rules", "{file}"),
-        ("coverage", "{model}", "--baseline", "{file}"),
+        ("coverage", "{model}", "--rules", "baseline={file}"),
         ("explain", "{file}"),
         ("{file}",),
     ],

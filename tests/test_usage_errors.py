@@ -31,8 +31,8 @@ m.onnx --fp16
       --to bfloat16 asks for the other half type
 m.onnx --skip-verify                           | there is no flag --skip-verify; did you mean --skip verify?
 m.onnx --tolerance eror=1                      | there is no tolerance eror; did you mean error?
-certify a b --baseline 1
-    | amp-rewrite: there is no flag --baseline of certify; it is a flag of coverage
+certify a b --rules 1
+    | amp-rewrite: there is no flag --rules of certify; it is a flag of coverage
 verify a
     | amp-rewrite: missing argument 'REWRITTEN'; see amp-rewrite verify --help
 verify a b c

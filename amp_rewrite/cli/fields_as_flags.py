@@ -47,7 +47,7 @@ FLAGS = {
     "loss": "--loss",
     "output": "-o",
     "Analysis.save_plan": "--save-plan",
-    "coverage_rules.save_baseline": "--update",
+    "coverage_rules.save_baseline": "--report baseline=FILE",
     "samples": "--data",
     "steps": "--steps",
     "skip_nonfinite": "--loss-scale skip-nonfinite",

@@ -356,7 +356,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         ),
         *("per_node", "timeout"),
     ),
-    "Rules": ("rules", "baseline", "update"),
+    "Rules": ("rules",),
     "Checks": ("compiler",),
 }
 """The options of each section by argument name, in order; the last section takes all others."""

@@ -54,7 +54,7 @@ class Advice:
     def lines(self) -> Iterator[str]:
         """Yield a line on the device, one for each of the first products, and one on open dimensions."""
         if not self.has_tensor_cores:
-            yield f"{self.device} has no Tensor Cores for {self.half}: it saves memory, and no time of products"
+            yield f"{self.device} has no Tensor Cores for {self.half}: it saves memory, and no time"
             return
         yield f"{self.device} has Tensor Cores for {self.half}, fastest where sizes are multiples of {STEP}"
         texts = [f"{each.operator} '{each.node}' has {_in_words(each)}" for each in self.paddings]
@@ -77,8 +77,7 @@ def advise(flop_count: FlopCount, decisions: Decisions, half: str, device: Devic
     paddings: list[Padding] = []
     for node in every_node(flop_count.model.graph) if has_tensor_cores else ():
         is_half = node in chosen or counts.of_node(node, flop_count.types, layouts) is Precision.HALF
-        sizes = [size for size in _sizes(node, flop_count) if size > 1 and size % STEP] if is_half else []
-        if sizes:
+        if sizes := [size for size in _sizes(node, flop_count) if is_half and size > 1 and size % STEP]:
             part = (flop_count.flops.get(node) or 0) / flop_count.total if flop_count.total else None
             written = schema.written(node.domain, node.op_type)
             paddings.append(Padding(pinned_as(node), written, tuple(dict.fromkeys(sizes)), part))
