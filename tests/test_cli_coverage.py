@@ -32,9 +32,9 @@ RUNS = """
     | 1 | BROKEN min-flops 0.9: 66.6 % of FLOPs in half second
 --rules require=Conv=1 -q                            | 1 | BROKEN require Conv=1: the model has no Conv node
 --rules require=Conv=1 --rules if-present                  | 0 | kept
---rules min-flops=.6 --rules min-nodes=.5 --rules min-weights=.5
+--rules min-flops=0.6 --rules min-nodes=0.5 --rules min-weights=0.5
     | 0 | kept min-flops & kept min-nodes & kept min-weights
---rules require=MatMul=.5 --rules forbid-half=Exp --rules max-casts=1
+--rules require=MatMul=0.5 --rules forbid-half=Exp --rules max-casts=1
     | 0 | kept require MatMul=0.5 & kept forbid-half Exp & kept max-casts 1
 """
 
@@ -94,6 +94,7 @@ def test_a_baseline_is_written_and_then_held(model, tmp_path):
     held = ("--rules", f"baseline={tmp_path / 'coverage.json'}")
     assert run("coverage", model, *written).exit_code == 0
     assert run("coverage", model, *held, "--rules", "tolerance=0").exit_code == 0
+    assert "--report baseline and --rules both name" in failure("coverage", model, *held, *written)
     worse = SOURCE.replace("float16[n, 8] x", "float[n, 8] x").replace("float16[8, 16]", "float[8, 16]")
     worse = worse.replace("[up] f = Cast <to = 1> (h)", "").replace("(f, w2)", "(h, w2)")
     onnx.save(text.model(worse), model)
@@ -116,13 +117,12 @@ MISTAKES = """
 --rules max-casts=x         | max-casts: expected int
 --rules minflops=1          | there is no rule minflops; did you mean min-flops?
 --report markdown=a.txt --report junit=a.txt | --report markdown and --report junit both name a.txt
---report x                  | --report x is not a report; write markdown=FILE, junit=FILE, baseline=FILE or github
+--report x | --report x is not a report; write markdown=FILE, junit=FILE, baseline=FILE or github
 --report markdown=          | --report markdown= is not a report
 --rules forbid-half=Sofmax  | no operator is called Sofmax; did you mean Softmax?
 --dim n               | --dim n is not NAME=SIZE
 --dim m=3             | no open dimension 'm'; it leaves open n
 --rules baseline=none.json  | there is no such baseline; write it with --report baseline=FILE
---rules baseline=b.json --report baseline=b.json | --report baseline and --rules both name b.json
 --rules none.yaml     | cannot be read
 """
 
