@@ -89,7 +89,7 @@ COMMANDS = {
     "tune": "tune m.onnx -o half.onnx --data in.npz --tolerance error=1e-3",
     "verify": "verify m.onnx m.onnx --data in.npz --per-node --json v.json",
     "placement": "placement m.onnx --provider cpu --run --data in.npz",
-    "bench": "bench m.onnx m.onnx --data in.npz --rounds 2 --warmup 0 --json b.json",
+    "bench": "bench m.onnx m.onnx --data in.npz --seconds 0 --json b.json",
 }
 
 

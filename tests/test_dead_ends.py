@@ -57,8 +57,6 @@ def folder(tmp_path, monkeypatch):
         ),
         ("m.onnx --keep-full MATMUL", "a whole name: .*matmul.* matches first_matmul_1, last_matmul_2"),
         ("m.onnx --keep-full rooot", "float32; did you mean root?"),
-        ("explain m.onnx --why-cast b", "its producer and its consumers have one type; there are Casts of x"),
-        ("explain m.onnx --why-cast none", "no Cast of 'none'; there are Casts of x"),
     ],
 )
 def test_a_line_that_helps(words, said, folder):

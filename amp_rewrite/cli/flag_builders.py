@@ -329,8 +329,8 @@ def output_flag(default: str, *, takes_folder: bool = False) -> Flag:
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Common": ("output", "to", "io", "keep_io", "keep_full", "target", "data", "tolerance", "json_", "html"),
-    "What to print": ("why_cast", "show", "run"),
-    "The measurement": ("rounds", "warmup", "seconds", "tf32"),
+    "What to print": ("show", "run"),
+    "The measurement": ("seconds", "tf32"),
     "Files": (
         *("output", "in_place", "dry_run", "external_data", "json_", "html"),
         *("reports", "save_plan", "save_observed", "force"),

@@ -297,7 +297,7 @@ def print_cast(console: Console, story: CastExplanation) -> None:
     if len(story.consumers) > READERS:
         console.print(f"    and {len(story.consumers) - READERS:,} more")
     if story.again:
-        console.print(f"  the result is cast again: see --why-cast {shlex.quote(story.again)}")
+        console.print(f"  the result is cast again: explain {shlex.quote(story.again)}")
     if not story.consumers and not story.is_output and not story.again:
         console.print("  no float32 or half part of a node uses the result")
 
