@@ -82,7 +82,7 @@ def test_nodes_are_blamed(model):
 
 
 COMMANDS = {
-    "rewrite": "rewrite m.onnx -o half.onnx --data in.npz --require verify --per-node --observe always",
+    "rewrite": "rewrite m.onnx -o half.onnx --data in.npz --require verify --per-node",
     "calibrate": "m.onnx -o half.onnx --data in.npz --require verify --calibrate in.npz",
     "page": "m.onnx -o half.onnx --data in.npz --require verify --html r.html",
     "tuned": "m.onnx -o half.onnx --data in.npz --require verify --tolerance error=1e-7",

@@ -384,7 +384,6 @@ PLACES_OF_MODELS = [
     ("--in-place", "{}"),
     ("--dry-run", "{}"),
     ("--skip=verify", "{}", "-o", "out.onnx"),
-    ("--observe", "always", "{}"),
     ("explain", "{}"),
     ("bench", "{}"),
     ("verify", "{}", "{}"),

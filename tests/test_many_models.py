@@ -205,5 +205,5 @@ def test_the_exit_code_is_that_of_the_worst_model(folder, more, code):
     pytest.importorskip("onnxruntime")
     if code == 1:
         (folder / "models" / "broken.onnx").unlink()
-    flags = ("--observe", "never", *more)
+    flags = ("--skip", "repair", *more)
     assert run("models", "-o", "half", *flags).exit_code == code

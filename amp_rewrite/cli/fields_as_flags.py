@@ -39,7 +39,6 @@ FLAGS = {
     "Pins.force_half": "--force-half",
     "Pins.keep_full": "--keep-full",
     "Pins.only": "--only",
-    "Pins.only_op": "--only-op",
     "Observed.save": "--save-observed",
     "dims": "--dim",
     "in_place=True": "--in-place",

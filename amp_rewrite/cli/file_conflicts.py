@@ -1,6 +1,6 @@
 """Checks before any work: files that cannot be written or conflict, and flags without effect beside others.
 
-With `--dry-run` every flag of the real run is accepted, except `--require verify`.
+With `--dry-run` every flag of the real run is accepted, except `--require verify` and `tensorrt`.
 """
 
 from __future__ import annotations
@@ -243,19 +243,17 @@ class Ineffective:
         )
 
 
-_OBSERVE = "--observe always"
 _NO_VERIFY = "--skip verify"
 
 INEFFECTIVE = (
     Ineffective(
         _NO_VERIFY,
         "compares nothing",
-        ("--tolerance", "--metric", "--provider", "--per-node", "--require verify"),
+        ("--tolerance", "--metric", "--provider", "--per-node", "--require verify", "--skip repair"),
     ),
-    Ineffective(_NO_VERIFY, "runs no model", ("--data", "--seed", "--samples"), (_OBSERVE,)),
-    Ineffective(_NO_VERIFY, "runs no model", ("--custom-ops",), (_OBSERVE, "--calibrate")),
-    Ineffective(_NO_VERIFY, "runs no model", ("--steps", "--timeout"), (_OBSERVE, "--calibrate")),
-    Ineffective("--dry-run", "compares nothing", ("--require verify",)),
+    Ineffective(_NO_VERIFY, "runs no model", ("--data", "--seed", "--samples")),
+    Ineffective(_NO_VERIFY, "runs no model", ("--custom-ops", "--steps", "--timeout"), ("--calibrate",)),
+    Ineffective("--dry-run", "makes no result", ("--require verify", "--require tensorrt")),
     Ineffective("--quiet", "prints errors only", ("--verbose",)),
     Ineffective("--data", "supplies the inputs", ("--dim", "--seed", "--samples")),
 )

@@ -40,10 +40,10 @@ from amp_rewrite.running import sessions, verification
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural
 from amp_rewrite.tuning import tune as tuning
-from amp_rewrite.tuning.repair import ObservePolicy, Outcome, Verification
+from amp_rewrite.tuning.repair import Outcome, Verification
 
 
-def carry_out(job: RewriteJob, policy: ObservePolicy, *, is_dry: bool = False) -> Callable[[], None]:
+def carry_out(job: RewriteJob, *, is_dry: bool = False) -> Callable[[], None]:
     """Run a job, or plan it if `is_dry`, write its files and move them into place.
 
     Return the function that prints its report.
@@ -62,11 +62,11 @@ def carry_out(job: RewriteJob, policy: ObservePolicy, *, is_dry: bool = False) -
 
     job = replace(job, on_plan=record)
     if is_dry:
-        analysis = job.plan(policy)
+        analysis = job.plan()
         if files.html is not None:
             html_file.write(pages.of_plan(job.model, analysis), files.html)
         return partial(_print_plan, job, analysis)
-    outcome = job.run(policy)
+    outcome = job.run()
     if files.html is not None:
         result = outcome.result
         page = pages.page(job.model, result.report, evidence(job, outcome), Path(result.model))
