@@ -315,7 +315,8 @@ def test_the_files_for_a_ci_hold_text_alone(model):
     assert not re.search(r"(?m)^\s*::", page + suite)
     failures = [failure.text for failure in ET.fromstring(suite).iter("failure")]
     assert any(visible(evil("long")) in failure for failure in failures)
-    assert "<script>'" not in page + report
+    assert "<script>'" not in report
+    assert page.count("```") == 2, "what is in a block of code is text"
     assert not re.search("[\x1b\u2028\u2029\u202e]", report)
 
 

@@ -81,13 +81,10 @@ def test_the_device_check(tmp_path, device, to, said):
     assert f"device   {said}" in done.output
 
 
-def test_the_batch_counts_in_a_train_step(tmp_path):
-    """A batch of 30 is the inner dimension of the products that give gradients."""
-    odd = train_steps.source().replace("float[8,", "float[30,").replace("float[16, 3]", "float[16, 8]")
-    onnx.save(text.model(odd.replace("float[30, 3]", "float[30, 8]")), tmp_path / "m.onnx")
+def test_the_device_check_of_a_train_step(tmp_path):
+    """A train step has one without a policy as well."""
+    onnx.save(text.model(train_steps.source()), tmp_path / "m.onnx")
     done = run("train", tmp_path / "m.onnx", "-o", tmp_path / "t.onnx")
-    assert done.exit_code == 0, done.output
-    assert "30 -> 32" in done.output
     assert "device   h200 has Tensor Cores" in done.output
 
 

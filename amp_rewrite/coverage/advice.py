@@ -48,15 +48,13 @@ class Advice:
     half: str
     device: str
     has_tensor_cores: bool
-    paddings: tuple[Padding, ...]
-    open_dims: tuple[str, ...]
+    paddings: tuple[Padding, ...] = ()
+    open_dims: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
         """Yield a line on the device, one for each of the first products, and one on open dimensions."""
-        if not self.has_tensor_cores:
-            yield f"{self.device} has no Tensor Cores for {self.half}: it saves memory, and no time"
-            return
-        yield f"{self.device} has Tensor Cores for {self.half}, fastest where sizes are multiples of {STEP}"
+        fast = f"has Tensor Cores for {self.half}, fastest where sizes are multiples of {STEP}"
+        yield f"{self.device} {fast if self.has_tensor_cores else f'has no Tensor Cores for {self.half}'}"
         texts = [f"{each.operator} '{each.node}' has {_in_words(each)}" for each in self.paddings]
         yield from texts[: counts.NAMED]
         if more := texts[counts.NAMED :]:

@@ -16,6 +16,7 @@ from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.explaining.sentences import CastExplanation, Step, first_step, of_cause, size
 from amp_rewrite.onnx_types.element_types import element_type_name
+from amp_rewrite.policy import devices
 from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.reporting import verdict_text
 from amp_rewrite.reporting.summary import lines
@@ -50,10 +51,12 @@ def print_lines(console: Console, lines: Iterable[SummaryLine]) -> None:
 _LABELS = {"warning": "bold yellow", "BROKEN": "bold red"}
 
 
-def print_device_check(console: Console, policy: Policy | None, advise: Callable[[], Advice]) -> None:
+def print_device_check(console: Console, policy: Policy | None, device: devices.Device) -> None:
     """Print the compatibility check of a precision policy; nothing without one, or where it is float32."""
     if policy is not None and policy.compute is not None and not console.quiet:
-        print_lines(console, (SummaryLine("device", line) for line in advise().lines()))
+        half = policy.compute.name
+        for line in Advice(half, device.name, device.is_fast(half)).lines():
+            console.labelled(Styled("device   ", "dim"), line)
 
 
 def print_hints(console: Console, hints: Iterable[str]) -> None:
