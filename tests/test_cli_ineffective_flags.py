@@ -52,7 +52,7 @@ PAIRS = [
     (rule, flag)
     for rule in INEFFECTIVE
     for flag in rule.flags
-    if rule.beside in ("--skip verify", "--dry-run")
+    if rule.beside in ("--skip verify", "--dry-run") and not rule.command
 ]
 
 
