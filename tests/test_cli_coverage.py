@@ -116,6 +116,7 @@ MISTAKES = """
 --rules require=MatMul=x    | rule require=MatMul=x: require[...]: expected float, got str
 --rules max-casts=x         | max-casts: expected int
 --rules minflops=1          | there is no rule minflops; did you mean min-flops?
+--rules min-flops=0.1 --rules min-flops=0.2 | two rules min-flops; give one
 --report markdown=a.txt --report junit=a.txt | --report markdown and --report junit both name a.txt
 --report x | --report x is not a report; write markdown=FILE, junit=FILE, baseline=FILE or github
 --report markdown=          | --report markdown= is not a report
