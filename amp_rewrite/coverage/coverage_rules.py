@@ -71,9 +71,9 @@ class CoverageRules:
     def __post_init__(self) -> None:
         """Raise OptionError for a share outside 0 to 1: 95 would never be reached, -1 always."""
         names = ("min_flops", "min_nodes", "min_weights", "tolerance")
-        shares = {name: getattr(self, name) for name in names}
+        shares = {name: share for name in names if (share := getattr(self, name)) is not None}
         for name, share in (*shares.items(), *self.require.items()):
-            if share is not None and not (arguments.is_number(share) and 0 <= share <= 1):
+            if not (arguments.is_number(share) and 0 <= share <= 1):
                 number = f"{share:g}" if arguments.is_number(share) else arguments.describe(share)
                 raise OptionError(f"{name} {number} is not a share", remedy=SHARE)
         if self.max_casts is not None:
