@@ -95,7 +95,7 @@ Round = tuple[float, ...]
 
 
 WARMUP, FEWEST, MOST = 10, 5, 200
-"""The rounds before the measurement, and the fewest (for meaningful percentiles) and the most measured ones."""
+"""The rounds of the warm-up, and the fewest (for meaningful percentiles) and the most that are measured."""
 
 SECONDS = 20.0
 """How long a measurement takes by default."""
@@ -202,7 +202,8 @@ def _cycling(model: TimedModel, device: Device, samples: Sequence[Feeds], option
 def interleave(runs: Sequence[PreparedRun], seconds: float, clock: Clock = time.perf_counter) -> list[Round]:
     """Call all of `runs` in turn, round by round, after a warm-up; return the seconds of each.
 
-    No round begins after `seconds`, nor of the warm-up after a quarter of that, but for the FEWEST. Every second round is in reverse (A B B A), as what runs second may find caches warm.
+    No round begins after `seconds`, nor one of the warm-up after a quarter of that, but for the FEWEST. Every
+    second round is in reverse (A B B A), as what runs second may find caches warm.
     """
 
     def timed(run: PreparedRun) -> float:
