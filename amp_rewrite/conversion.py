@@ -48,7 +48,7 @@ from amp_rewrite.text import plural
 from amp_rewrite.tuning import repair
 from amp_rewrite.tuning import trials as other_flags
 from amp_rewrite.tuning.comparing import Judging, attempted, naming_sizes
-from amp_rewrite.tuning.repair import ObservePolicy, Outcome, Settings, Verification
+from amp_rewrite.tuning.repair import Outcome, Settings, Verification
 from amp_rewrite.tuning.search import Prefer, Step, Watch
 from amp_rewrite.tuning.tune import Tuned, tune
 
@@ -86,8 +86,9 @@ class Conversion:
 
     `source` is the model as it was given if that is neither a path nor a ModelProto. `seen` holds the ranges
     observed earlier. With `is_compared` the result is compared with the model, with `required` even an
-    unchanged one. `on_plan` gets the analysis before the model is changed. `given` collects the extremes of
-    the samples, and `timed` the stages. It is the `Work` of a repair.
+    unchanged one. With `repairs` a failed comparison is followed by further attempts. `on_plan` gets the
+    analysis before the model is changed. `given` collects the extremes of the samples, and `timed` the
+    stages. It is the `Work` of a repair.
     """
 
     model: Path | onnx.ModelProto
@@ -100,6 +101,7 @@ class Conversion:
     replay: SavedPlan | None = None
     seen: Observed | None = None
     is_compared: bool = True
+    repairs: bool = True
     required: bool = False
     source: ModelSource | None = None
     tuning: Tuning = field(default_factory=Tuning)
@@ -108,22 +110,20 @@ class Conversion:
     given: dict[str, Extremes] = field(default_factory=dict[str, Extremes])
     timed: Stopwatch = field(default_factory=Stopwatch)
 
-    def run(self, policy: ObservePolicy = ObservePolicy.ON_FAILURE) -> Outcome:
-        """Rewrite, compare and repair; raise as `pipeline.rewrite`, and with ALWAYS as `observe`."""
+    def run(self) -> Outcome:
+        """Rewrite, compare and repair; raise as `pipeline.rewrite`."""
         self._stage("inputs", self._refuse_bad_data)
-        policy = ObservePolicy.NEVER if self.replay else policy
-        outcome = self.blame(repair.repair(self, self.options, policy, self._known))
+        outcome = self.blame(repair.repair(self, self.options, self._known))
         if not self.in_place:
-            outcome = other_flags.with_trials(outcome, None if self.replay else self, policy)
+            outcome = other_flags.with_trials(outcome, None if self.replay else self)
         report = replace(outcome.result.report, seconds=self.timed.seconds)
         result = replace(outcome.result, report=report)
         return replace(outcome, result=result, is_skipped=not self.is_compared)
 
-    def plan(self, policy: ObservePolicy) -> Analysis:
-        """Analyze without writing; raise as `pipeline.analyze`, and with ALWAYS as `observe`."""
-        observations = self.observe(None) if policy is ObservePolicy.ALWAYS else self._known
+    def plan(self) -> Analysis:
+        """Analyze without writing; raise as `pipeline.analyze`."""
         analysis = pipeline.analyze(
-            self._source, self.options, replay=self.replay, observed=observations, progress=self.progress
+            self._source, self.options, replay=self.replay, observed=self._known, progress=self.progress
         )
         self.on_plan(analysis)
         return analysis
@@ -175,17 +175,10 @@ class Conversion:
             )
 
     def observe(self, before: Verification) -> Seen:
-        """Merge the ranges observed earlier with those on the inputs of a comparison.
-
-        After a failed comparison, a model that cannot be run leaves the earlier ranges only.
-        """
+        """Merge the ranges observed earlier with those on the inputs of a comparison, if the model runs."""
         data = of_source(self.data, before.inputs) if isinstance(before, Verdict) else self.data
         observations = self._attempted("observe", lambda: self.observe_on(data))
-        if not isinstance(observations, AmpRewriteError):
-            return observations
-        if before is None:
-            raise observations
-        return self._known
+        return self._known if isinstance(observations, AmpRewriteError) else observations
 
     def observe_on(self, data: Data, executor: Executor | None = None) -> Observed:
         """Merge the ranges observed earlier with those on these inputs; raise as `observe`."""
@@ -418,14 +411,14 @@ def convert(
         replay=plan,
         seen=observed,
         is_compared=verify,
+        repairs=repair and plan is None,
         source=None if is_path else model,
         progress=progress,
     )
-    policy = ObservePolicy.ON_FAILURE if repair else ObservePolicy.NEVER
     with result_checks.blaming(lambda: str(model) if is_path else "the model"), writing.transaction(target):
         sizes = feeds.given_sizes(conversion.model, conversion.data)
         conversion = replace(conversion, options=replace(options, dims=sizes))
-        outcome = conversion.run(policy)
+        outcome = conversion.run()
         refuse_unjudged(conversion.limit, outcome.verification, outcome.result.model)
         written = staging.current().commit(outcome.result.model)
     return replace(outcome, result=replace(outcome.result, model=written))

@@ -94,7 +94,7 @@ def test_flags_say_what_a_step_is(model):
         (("--gradient", "x"), "the gradient 'x' is not a value that a node"),
         (("--io", "half"), "--io half would make master weights half"),
         (("--skip=inline",), "--skip inline hides the backward pass"),
-        (("--dry-run",), "-o has no effect with --dry-run"),
+        (("--dry-run",), "--output has no effect with --dry-run"),
     ],
 )
 def test_what_is_refused(model, flags, problem):

@@ -277,7 +277,7 @@ def test_a_size_that_does_not_fit_names_the_dimension(tmp_path):
     result = run(path, "-q")
     assert result.exit_code == 0
     assert said in result.stderr
-    for command in (("verify", path, path), ("bench", path), (path, "--observe", "always")):
+    for command in (("verify", path, path), ("bench", path)):
         failed = run(*command)
         assert failed.exit_code == 2
         assert said in failed.stderr
@@ -312,7 +312,7 @@ def test_what_proves_nothing_on_synthetic_inputs_is_no_failure(tmp_path):
         assert (done.exit_code, "no value of the original is finite" in done.output) == (code, True)
 
 
-ALLOWED = ("--allow", "Mul", "--observe", "never")
+ALLOWED = ("--allow", "Mul", "--skip", "repair")
 
 
 @pytest.mark.parametrize("flags", [(), FORCED, ALLOWED, (*FORCED, "--per-node"), (*ALLOWED, "--per-node")])

@@ -117,7 +117,7 @@ WRITERS = [
     ("coverage", "--json"),
     ("coverage", "--report", "markdown"),
     ("coverage", "--report", "junit"),
-    ("coverage", "--update", "--baseline"),
+    ("coverage", "--report", "baseline"),
     ("bench", "--json"),
 ]
 
@@ -160,7 +160,7 @@ def test_no_other_input_is_written_over(stored, monkeypatch):
     (folder / "rules.yaml").write_text("baseline: baseline.json\n")
     (folder / "inputs").mkdir()
     assert run(stored, "--dry-run", "--save-plan", "plan.json").exit_code == 0
-    assert run("coverage", stored, "--baseline", "baseline.json", "--update").exit_code == 0
+    assert run("coverage", stored, "--report", "baseline=baseline.json").exit_code == 0
     (folder / "inputs" / "a.npz").write_bytes(b"numbers")
     before = content(folder)
     for read, written in [
@@ -175,7 +175,7 @@ def test_no_other_input_is_written_over(stored, monkeypatch):
     for read, written in [("rules.yaml", "rules.yaml"), ("rules.yaml", "baseline.json")]:
         said = failure("coverage", stored, "--rules", read, "--report", f"junit={written}")
         assert f"--report junit and --rules both name {written}" in said
-    assert "--baseline and MODEL" in failure("coverage", stored, "--baseline", stored, "--update")
+    assert "--report baseline and MODEL" in failure("coverage", stored, "--report", f"baseline={stored}")
     assert content(folder) == before
 
 
@@ -410,7 +410,7 @@ def test_a_baseline_is_updated(model):
     """What is to be written anew is no clash with itself."""
     baseline = model.with_name("baseline.json")
     for _ in range(2):
-        assert run("coverage", model, "--baseline", baseline, "--update").exit_code == 0
+        assert run("coverage", model, "--report", f"baseline={baseline}").exit_code == 0
     assert json.loads(baseline.read_text())["nodes"]
 
 

@@ -29,7 +29,7 @@ COMMANDS = {
     "coverage h.onnx": "nodes",
     "coverage h.onnx --rules require=Conv=1": "ok",
     "certify m.onnx h.onnx": "proved",
-    "bench m.onnx h.onnx --rounds 1 --seconds 0.1 --warmup 1": "models",
+    "bench m.onnx h.onnx --seconds 0": "models",
     "explain m.onnx": "from",
     "restore h.onnx -o f.onnx --skip verify": "verification",
     "train step.onnx -o s.onnx --skip verify": "training",

@@ -72,9 +72,9 @@ def test_what_a_run_showed_is_said_of_a_result_that_stays(model):
     "flags",
     [
         ("--level", "unsafe-force-all", "--data", "large.npz"),
-        ("--in-place", "--observe", "never", "--data", "large.npz"),
+        ("--in-place", "--skip", "repair", "--data", "large.npz"),
         ("--plan", "plan.json", "--data", "large.npz"),
-        ("--observe", "never", "--data", "large.npz"),
+        ("--skip", "repair", "--data", "large.npz"),
         ("--tolerance", "error=0", "--require=verify"),
         ("--force-half", ".*", "--tolerance", "error=1e-9", "--require=verify"),
     ],

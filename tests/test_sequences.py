@@ -135,7 +135,7 @@ def test_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     onnx.save(text.model(AVERAGE), "m.onnx")
     np.savez("x.npz", **sample())
-    force = ("--level", "unsafe-force-all", "--observe", "never")
+    force = ("--level", "unsafe-force-all", "--skip", "repair")
     assert run("m.onnx", "--data", "x.npz", *force, "-o", "h.onnx", "--io", "state").exit_code == 0
     flags = ("--data", "x.npz", *force, "-o", "h.onnx", "--io", "state", "--steps", "500")
     done = run("m.onnx", *flags, "--json", "r.json")

@@ -7,32 +7,16 @@ from tests.commands import failure, rows
 from tests.text import model
 
 MISTAKES = """
-m.onnx --fp16
-    | amp-rewrite: there is no flag --fp16; float16 is what amp-rewrite MODEL gives;
-      --to bfloat16 asks for the other half type
-m.onnx --bf16                                  | amp-rewrite: there is no flag --bf16; write --to bfloat16
-m.onnx --precision bf16
-    | amp-rewrite: there is no flag --precision; write --to float16 or --to bfloat16
 m.onnx --to fp8
     | --to 'fp8' is not one of 'float16', 'bfloat16', 'mixed_float16', 'mixed_bfloat16', 'float32'; see
-convert model.onnx
-    | amp-rewrite: no command or file 'convert'; amp-rewrite model.onnx rewrites it, or see --help
-quantize --to fp16 -o half.onnx model.onnx
-    | no command or file 'quantize'; amp-rewrite model.onnx rewrites it
-optimise none.onnx                             | no command or file 'optimise'; amp-rewrite MODEL rewrites
 m.onnx --tolerence error=1
     | amp-rewrite: there is no flag --tolerence; did you mean --tolerance?
 m.onnx --x
     | amp-rewrite: there is no flag --x; see amp-rewrite rewrite --help-all
 m.onnx --samples 0
     | amp-rewrite: --samples 0 is not 1 or more; see amp-rewrite rewrite --help-all
-m.onnx --fp16
-    | amp-rewrite: there is no flag --fp16; float16 is what amp-rewrite MODEL gives;
-      --to bfloat16 asks for the other half type
-m.onnx --skip-verify                           | there is no flag --skip-verify; did you mean --skip verify?
 m.onnx --tolerance eror=1                      | there is no tolerance eror; did you mean error?
-certify a b --baseline 1
-    | amp-rewrite: there is no flag --baseline of certify; it is a flag of coverage
+certify a b --rules 1                          | there is no flag --rules of certify; see
 verify a
     | amp-rewrite: missing argument 'REWRITTEN'; see amp-rewrite verify --help
 verify a b c
@@ -101,12 +85,3 @@ def test_a_mistake_of_two_lines_is_one_line():
 def test_a_word_that_no_file_can_be_called():
     """A first argument that is too long for a name is looked at as a model."""
     assert failure("x" * 5000)
-
-
-@pytest.mark.parametrize("before", [(), ("rewrite",), ("explain",)], ids=str)
-def test_a_model_named_like_a_flag(before, tmp_path, monkeypatch):
-    """A file whose name begins with a dash is told apart from a flag that does not exist."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "-m.onnx").touch()
-    assert failure(*before, "-m.onnx") == "amp-rewrite: -m.onnx would be read as flags; write ./-m.onnx"
-    assert "there is no flag" in failure(*before, "-n.onnx")

@@ -19,7 +19,7 @@ from amp_rewrite.reporting import terminal
 from amp_rewrite.running import latency, run_arguments
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.latency import TimedModel, TimingBudget
+from amp_rewrite.running.latency import SECONDS, TimedModel
 from amp_rewrite.running.sessions import Device, Libraries
 from amp_rewrite.tuning.comparing import naming_sizes
 
@@ -30,13 +30,11 @@ from amp_rewrite.tuning.comparing import naming_sizes
 @timeout_flag
 @choice("--provider", ["cuda", "cpu"], "Where to run; if not given, CUDA where it works, else the CPU.")
 @switch("--tf32", "On CUDA, let float32 products use TF32.")
-@number("--rounds", click.IntRange(min=1), "The largest number of rounds.", 200)
-@number("--warmup", click.IntRange(min=0), "Rounds to run before measuring.", 10)
 @number(
     "--seconds",
     click.FloatRange(min=0),
     "How long to measure: no round begins after that.",
-    20.0,
+    SECONDS,
     metavar="SECONDS",
 )
 @custom_ops_flag
@@ -47,8 +45,6 @@ def bench(
     limit: TimeLimit,
     provider: str | None,
     tf32: bool,
-    rounds: int,
-    warmup: int,
     seconds: float,
     custom_ops: Libraries,
     json_: Path | None,
@@ -68,7 +64,7 @@ def bench(
         tell(progress, "measure")
         with naming_sizes(models[0], data):
             samples = list(feeds.feeds(models[0], data))
-            measured = latency.measure(subjects, samples, device, TimingBudget(rounds, warmup, seconds))
+            measured = latency.measure(subjects, samples, device, seconds)
     terminal.print_bench(Console(), measured)
     if json_ is not None:
         writing.write_json(measured.to_json(), json_)

@@ -35,7 +35,7 @@ from amp_rewrite.rewriting import result_checks
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.tuning.comparing import Judging
-from amp_rewrite.tuning.repair import ObservePolicy, Outcome
+from amp_rewrite.tuning.repair import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,9 @@ class RewriteJob(Conversion):
             sizes = feeds.given_sizes(self.model, self.data, samples)
             yield replace(self, options=replace(self.options, dims=sizes), progress=progress)
 
-    def run(self, policy: ObservePolicy = ObservePolicy.ON_FAILURE) -> Outcome:
+    def run(self) -> Outcome:
         """Rewrite, compare and repair; fields in messages are flags."""
-        outcome = Conversion.run(self, policy)
+        outcome = Conversion.run(self)
         report = outcome.result.report
         report = replace(report, warnings=tuple(map(in_flags, report.warnings)))
         outcome = replace(outcome, result=replace(outcome.result, report=report))
@@ -97,7 +97,10 @@ class RewriteJob(Conversion):
 
 VERIFY = "verify"
 """The value of `--skip` and `--require` for the comparison of the result with the model."""
-_REQUIRED = ("half", VERIFY)
+REPAIR = "repair"
+"""The value of `--skip` for the attempts after a failed comparison."""
+ENGINE = "tensorrt"
+"""The value of `--require` for a result that TensorRT compiles."""
 
 
 def job_flags(save_plan: str, *result: str, **settings: Any) -> Flag:
@@ -110,7 +113,7 @@ def job_flags(save_plan: str, *result: str, **settings: Any) -> Flag:
         written_file("--save-plan", save_plan),
         json_flag("report"),
         html_flag,
-        require_flag(*(_REQUIRED if VERIFY in settings.get("steps", ()) else _REQUIRED[:1])),
+        require_flag("half", *((VERIFY, ENGINE) if VERIFY in settings.get("steps", ()) else ())),
         quiet_flag,
         verbose_flag,
     )
@@ -148,6 +151,8 @@ def job_flags(save_plan: str, *result: str, **settings: Any) -> Flag:
                 needs_half="half" in own["require"],
                 required=VERIFY in own["require"],
                 is_compared=VERIFY not in asked.skipped,
+                repairs=asked.replay is None and REPAIR not in asked.skipped,
+                compiles=ENGINE in own["require"],
                 samples=asked.samples,
                 is_decided=asked.decided or asked.replay is not None,
                 is_quiet=own["quiet"],

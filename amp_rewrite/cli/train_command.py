@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from amp_rewrite import pipeline
-from amp_rewrite.cli import exit_codes, explanation_sources, rewrite_output
+from amp_rewrite.cli import exit_codes, rewrite_output
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
@@ -218,7 +218,6 @@ def train(
     Three steps of both are compared, with their states fed back: on what --data has of states and batches,
     and on made-up inputs for what it lacks. Exit code 1 when the result is not valid, or learns otherwise.
     """
-    _refuse_contradictions(dry_run=dry_run, output=output, html=html)
     console, to = Console(quiet=quiet), asked.policy or asked.options.half
     loss_scale = scaling.settled(asked.policy.compute if asked.policy else asked.options.half)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
@@ -233,7 +232,6 @@ def train(
                 model, job.options, observed=asked.seen, transform=job.first, progress=progress
             )
             report, written = analysis.report(), None
-            advise = partial(explanation_sources.advise_planned, analysis)
         else:
             result = pipeline.rewrite(
                 model,
@@ -246,7 +244,6 @@ def train(
                 progress=progress,
             )
             report, written = result.report, result.model
-            advise = partial(explanation_sources.advise_model, Path(written), report.half, options)
             if "verify" not in asked.skipped:
                 tell(progress, "verify")
                 compared = attempted(limit, partial(comparing.compare, model, Path(written), job, data))
@@ -260,13 +257,12 @@ def train(
         html_file.write(page, html)
     written = staging.current().commit(written)
     if written is not None:
-        advise = partial(explanation_sources.advise_model, Path(written), report.half, options)
         terminal.print_summary(console, rewrite_output.before_speed(report), str(written))
         terminal.print_lines(console, rewrite_output.data_lines(Path(written)))
     terminal.print_lines(console, scaled_step.lines(step))
     _print_compared(console, compared)
     policy = asked.policy or Policy(f"mixed_{asked.options.half.name}")
-    terminal.print_device_check(console, policy, advise)
+    terminal.print_device_check(console, policy, options.device)
     if dry_run:
         terminal.print_lines(console, scaled_step.details(step))
     if written is not None:
@@ -285,13 +281,6 @@ def _print_conclusion(
         clauses.append(f"largest error of the loss {error:.1e} (limit {compared.bounds.loss:g})")
     label = label if report.ok else "FAIL"
     terminal.print_conclusion(console, label, terminal.Subject(result, clauses, rewrite_output.speed(report)))
-
-
-def _refuse_contradictions(*, dry_run: bool, output: Path | None, html: Path | None) -> None:
-    if dry_run and (output or html):
-        flag = "-o" if output else "--html"
-        problem = f"{flag} has no effect with --dry-run, which writes no model"
-        raise OptionError(problem, remedy="leave out one")
 
 
 def _sentence(compared: StepComparison | AmpRewriteError | None) -> str:
