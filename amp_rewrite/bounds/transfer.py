@@ -154,7 +154,7 @@ def _recurrent(x: Operands) -> Interval:
 
 def _matmul(x: Operands) -> Interval:
     count, softmax = terms(x.node), x.producer(0, "Softmax")
-    if softmax is not None and softmax.node.attributes.get_int("axis", -1) in (-1, len(x.dims(0)) - 1):
+    if softmax is not None and softmax.attributes.get_int("axis", -1) in (-1, len(x.dims(0)) - 1):
         return Interval(0.0, _SOFTMAX.high * summed(count)) * hull(x[1], ZERO)  # averages of rows
     sums = [times(x[1].most, x.largest_sum(0, axis=1)), times(x[0].most, x.largest_sum(1, axis=0))]
     sums += [times(times(x[0].most, x[1].most), count)] if count is not None else []
