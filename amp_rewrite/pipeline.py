@@ -26,7 +26,7 @@ from amp_rewrite.analysis.facts import Facts, gather
 from amp_rewrite.analysis.observed import Held, Seen
 from amp_rewrite.analysis.outputs import Faint
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.bounds import bounding, deciding
+from amp_rewrite.bounds import deciding
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.colouring import classification, pruning, rules
 from amp_rewrite.colouring.pruning import Priced
@@ -365,8 +365,8 @@ def _choose(
     if replay is None:
         with timed.stage("bound"):  # bounds that no decision needs are computed on demand
             if deciding.needs(facts, options):
-                proven = bounding.bound_model(prepared.model, facts, options)
-                facts = deciding.decided(facts, prepared.model.graph, proven, options)
+                proven = Proven(prepared.model, facts, options)
+                facts = deciding.decided(facts, proven, options)
     graph = facts.graph
     with timed.stage("classify"):
         entries = (

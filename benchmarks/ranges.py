@@ -17,7 +17,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from amp_rewrite import pipeline
-from amp_rewrite.bounds import bounding, unit_ranges
+from amp_rewrite.bounds import unit_ranges
+from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.bounds.unit_ranges import Knowledge
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model.traversal import varying_values
@@ -56,7 +57,7 @@ def measure(path: Path) -> Row:
     analysis = pipeline.analyze(path, Options(ranges=dict.fromkeys(floats, (-1.0, 1.0))))
     start = time.perf_counter()
     subject = analysis.loaded.model, analysis.facts, analysis.options
-    proven = bounding.with_clamped_masks(*subject, bounding.bound_model(*subject))
+    proven = Proven(*subject)
     seconds = time.perf_counter() - start
     found = unit_ranges.find(analysis.facts, _varying(analysis), proven, {}, analysis.options.half).units
     others = [unit for unit, each in found.items() if each.knowledge is not Knowledge.PROVEN]

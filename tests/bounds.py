@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+from amp_rewrite.bounds.bound import UNKNOWN, Bound
 from numpy.typing import NDArray
 
 from amp_rewrite import pipeline
 from amp_rewrite.bounds import bounding, given
-from amp_rewrite.bounds.bound import UNKNOWN, Bound
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model import serialization
 from amp_rewrite.policy.options import Options

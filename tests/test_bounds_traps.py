@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from amp_rewrite.bounds.bound import UNKNOWN
 
 from amp_rewrite import pipeline
-from amp_rewrite.bounds.bound import UNKNOWN
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.options import Options
 from tests.bounds import bounds, broken, of

@@ -6,7 +6,7 @@
     pixels      GridSample(x, grid + flow)                       up to pixel coordinates
 
 Each flow has sources, ends, or both, and operators that propagate a value from one to the other. A flow ends
-at a layer: a product of many terms, a Conv.
+at a layer: a product of many terms, a Conv. One pass finds from what each unit computes, and by what.
 """
 
 from __future__ import annotations
@@ -14,39 +14,32 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 
 import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.analysis import long_sums
 from amp_rewrite.analysis.propagation import reach
-from amp_rewrite.analysis.units import UnitGraph, read_by
+from amp_rewrite.analysis.units import Unit, UnitGraph, read_by
 from amp_rewrite.model import patterns
-from amp_rewrite.model.constants import constant, numbers
+from amp_rewrite.model.constants import numbers, stored_as
+from amp_rewrite.model.dataflow import Forward
 from amp_rewrite.model.patterns import effective_op
+from amp_rewrite.model.traversal import nodes_inner_first, varying_values
 from amp_rewrite.numerics.half import Fit, Half
-from amp_rewrite.onnx_facts.operators import (
-    ARITHMETIC,
-    AVERAGES,
-    CONTROL_FLOW,
-    COORDINATES,
-    LIMITS,
-    MOVERS,
-    PRODUCTS,
-    REARRANGES,
-    SELECTS,
-    TRANSFORMS,
-)
-from amp_rewrite.onnx_types import schema
+from amp_rewrite.onnx_facts import operators
+from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
-_CARRY = MOVERS | ARITHMETIC | {"Cast"}
+_CARRY = operators.MOVERS | operators.ARITHMETIC | {"Cast"}
 """Operators that propagate coordinates and integers."""
-_TO_ANGLES = _CARRY | PRODUCTS
-_SQUARES = frozenset(("ReduceL2", "ReduceSumSquare"))
-_OF_INPUTS = (_TO_ANGLES | TRANSFORMS | _SQUARES | AVERAGES) - CONTROL_FLOW
+_PRODUCTS = operators.PRODUCTS | operators.TRANSFORMS
+_SUMS = operators.AVERAGES | {"ReduceL2", "ReduceSumSquare"}
+_OF_INPUTS = (_CARRY | _PRODUCTS | _SUMS) - operators.CONTROL_FLOW
 _ANGLES = ("Cos", "Sin")
-_BOUNDED = LIMITS.keys() - {"Exp"} | {"Sign"}
+_BOUNDED = operators.LIMITS.keys() - {"Exp"} | {"Sign"}
+_KEEP_FLOOR = operators.REARRANGES | operators.SELECTS | {"Min"}
 _POINT = 4
 """Contracted size of a product that transforms a point in homogeneous coordinates; one that computes angles
 of a point has fewer terms, one of features has more.
@@ -60,18 +53,34 @@ _COUNTED = 2**24
 """Limit up to which float32 is exact for integers; beyond it every float32 is an integer, so that the type
 tells nothing.
 """
-_LAYER, _PRODUCT, _SQUARE, _FLOORED, _PROJECTED = 1, 2, 4, 8, 16
-"""Operators between the inputs and a value, as bits."""
+_LARGEST: Mapping[str, Callable[[Sequence[float]], float]] = {
+    **dict.fromkeys(operators.REARRANGES | operators.SELECTS | {"Abs", "Div", "Neg"}, itemgetter(0)),
+    **dict.fromkeys(("Concat", "Max", "Min", "Pad", "Range"), max),
+    **dict.fromkeys(("Add", "Sub"), sum),
+    "Mod": itemgetter(1),
+    "Mul": math.prod,
+    "Where": lambda sizes: max(sizes[1:]),
+}
+"""The largest magnitude of an operator's result, from those of its inputs."""
+
+_INPUTS, _INTEGERS, _NOT_INPUTS, _NOT_INTEGERS, _PRODUCT, _SQUARE, _LAYER, _FLOORED = (
+    1 << bit for bit in range(8)
+)
+"""Traits of a value, as bits: it is computed from inputs, from large integers, from anything else than these
+and constants; by a product, a square, a layer; and from below it is bounded by _FLOOR.
+"""
+_FROM_INPUTS = _INPUTS | _NOT_INPUTS
+_FROM_INTEGERS = _INTEGERS | _NOT_INTEGERS
+_OTHERS = _NOT_INPUTS | _NOT_INTEGERS
 
 
 def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping[int, Evidence]:
     """Return the units on such flows; of several reasons the first counts."""
-    flows = _Flows(graph, fits, half)
+    flows = _Flows(graph, fits, half.integers)
     findings: dict[int, Evidence] = {}
     for reason, flow in (
         (Reason.INTEGER, flows.to_integers),
-        (Reason.INTEGER, flows.to_pixels),
-        (Reason.INTEGER, flows.from_integers),
+        (Reason.INTEGER, flows.of_integers),
         (Reason.TO_ANGLE, flows.to_angles),
         (Reason.SPECTRUM, flows.of_spectra),
     ):
@@ -81,264 +90,165 @@ def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping
 
 
 class _Flows:
-    """The flows of a model, each traversed backwards from its ends or forwards from its sources."""
+    """The flows of a model."""
 
-    def __init__(self, graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> None:
-        self._graph = graph
-        self._fits = fits
-        self._limit = half.integers
-        self._integers = _Integers(graph)
+    def __init__(self, graph: UnitGraph, fits: Mapping[ir.Value, Fit], limit: int) -> None:
+        self._graph, self._fits, self._limit = graph, fits, limit
+        self._operators = [effective_op(unit.node) for unit in graph.units]
+        inputs = [value for value in graph.root.inputs if not value.is_initializer()]
+        readers = (node for value in inputs if value.dtype not in _EXACT for node, _ in value.uses())
+        self._inputs = {*inputs, *(node.outputs[0] for node in readers if node.op_type == "Cast")}
 
     def to_integers(self) -> Iterable[int]:
-        """Return the units whose result becomes an integer through arithmetic alone."""
-        return self._back(u for u in self._of("Cast") if _casts_to_integer(self._graph.units[u].node))
+        """Return the units whose result becomes an integer or a pixel coordinate through arithmetic alone."""
+        ends = [
+            unit.index
+            for unit in self._of("Cast")
+            if _dtype(unit.node.outputs[0], self._graph.types).is_integer()
+        ]
+        for unit in self._of(*operators.COORDINATES):
+            read = (unit.node.inputs[port : port + 1] for port in operators.COORDINATES[unit.node.op_type])
+            makers = {self._graph.producer.get(value, -1) for values in read for value in values if value}
+            ends += [maker for maker in makers - {-1} if self._operators[maker] in _CARRY]
+        return self._back(ends, _CARRY)
 
-    def to_pixels(self) -> Iterable[int]:
-        """Return the units whose result becomes a pixel coordinate through arithmetic alone."""
-        uses = (
-            (self._graph.units[unit].node.inputs, port)
-            for operator, ports in COORDINATES.items()
-            for unit in self._of(operator)
-            for port in ports
-        )
-        makers = (self._maker(inputs[port]) for inputs, port in uses if port < len(inputs))
-        return self._back(unit for unit in makers if unit is not None and self._operators[unit] in _CARRY)
-
-    def from_integers(self) -> Iterable[int]:
-        """Return the units that compute from large integers and constants alone, up to a bounded result;
+    def of_integers(self) -> Iterator[int]:
+        """Yield the units that compute from large integers and constants alone, up to a bounded result;
         products only on the way to an angle, where they are no layers.
         """
-
-        def carries(unit: int) -> bool:
-            operator = self._operators[unit]
-            return operator not in _BOUNDED and (operator not in PRODUCTS or unit in self._before_angles)
-
-        return self._with_ends(self._spread(dict.fromkeys(self._counting()), (), carries), _BOUNDED)
+        for unit in self._graph.units if self._counting else ():
+            is_layer = unit.index not in self._before_angles and unit.node.op_type in operators.PRODUCTS
+            is_counted = self._read(unit, self._traits) & _FROM_INTEGERS == _INTEGERS
+            if unit.index in self._counting or (is_counted and not is_layer):
+                yield unit.index
 
     def to_angles(self) -> Iterable[int]:
         """Return the units that compute an angle from inputs; a Sin of an input itself follows its list."""
-        ends = set(self._of(*_ANGLES))
-        way = reach(ends, self._graph.predecessors.__getitem__, self._is_of_a_point) if ends else ()
+        ends = {unit.index for unit in self._of(*_ANGLES)}
+        traits = self._traits if ends else {}
+        before = self._graph.predecessors.__getitem__
+        way = reach(ends, before, lambda unit: traits[unit] & (_FROM_INPUTS | _LAYER) == _INPUTS)
         return (*way, *(unit for each in way for unit in self._graph.successors[each] if unit in ends))
 
     def of_spectra(self) -> Iterable[int]:
         """Return the units that compute the logarithm of a power of inputs, without an addend or lower bound
         before it that masks faint numbers.
         """
-        before = self._graph.predecessors
-        logs = [unit for unit in self._of("Log") if unit not in self._graph.spelled]
-        ends = [unit for unit in logs if before[unit] and self._is_power(before[unit])]
-        return (*ends, *reach(ends, before.__getitem__, self._of_inputs.__contains__))
-
-    @functools.cached_property
-    def _operators(self) -> Sequence[str]:
-        """The operator of each unit."""
-        return [effective_op(unit.node) for unit in self._graph.units]
-
-    def _of(self, *operators: str) -> list[int]:
-        """Return the units of these operators."""
-        return [unit for operator in operators for unit in self._graph.by_operator.get(operator, ())]
-
-    def _maker(self, value: ir.Value | None) -> int | None:
-        return None if value is None else self._graph.producer.get(value)
-
-    def _back(self, ends: Iterable[int]) -> Iterable[int]:
-        """Return these units, and the ones that propagate values to them."""
-        ends = list(ends)
+        logs = [unit for unit in self._of("Log") if unit.index not in self._graph.spelled]
+        traits = self._traits if logs else {}
+        power = _FROM_INPUTS | _PRODUCT | _SQUARE | _FLOORED
+        ends = [
+            unit.index for unit in logs if self._read(unit, traits) & power == _INPUTS | _PRODUCT | _SQUARE
+        ]
         before = self._graph.predecessors.__getitem__
-        return (*ends, *reach(ends, before, lambda unit: self._operators[unit] in _CARRY))
+        return (*ends, *reach(ends, before, lambda unit: traits[unit] & _FROM_INPUTS == _INPUTS))
 
-    def _spread(
-        self, units: dict[int, None], sources: Collection[ir.Value], carries: Callable[[int], bool]
-    ) -> dict[int, None]:
-        """Return the units of the sources, and those that compute from these and constants alone, each after
-        its producers.
-        """
+    def _of(self, *names: str) -> list[Unit]:
+        """Return the units of these operators."""
         graph = self._graph
-        todo = [other for unit in units for other in graph.successors[unit]]
-        todo += [unit for value in sources for unit, _ in graph.uses.get(value, ())]
-        while todo:
-            unit = todo.pop()
-            if unit not in units and carries(unit) and self._reads_only(unit, units, sources):
-                units[unit] = None
-                todo += graph.successors[unit]
-        return units
+        return [graph.units[unit] for name in names for unit in graph.by_operator.get(name, ())]
 
-    def _reads_only(self, unit: int, units: Collection[int], sources: Collection[ir.Value] = ()) -> bool:
-        return all(
-            self._graph.producer.get(value) in units or value in sources or value in self._constants
-            for value in read_by(self._graph, unit)
-        )
-
-    def _with_ends(self, units: dict[int, None], operators: Collection[str]) -> Iterable[int]:
-        """Return these units, and those of some operators that read only these and constants."""
-        behind = {other for unit in units for other in self._graph.successors[unit]} - units.keys()
-        ends = (unit for unit in behind if self._operators[unit] in operators)
-        return (*units, *(unit for unit in ends if self._reads_only(unit, units)))
-
-    @functools.cached_property
-    def _constants(self) -> Collection[ir.Value]:
-        """The values that are computed from constants and shapes alone."""
-        values = set(self._fits)
-        for nodes in self._graph.nodes.values():
-            for node in nodes:
-                if node.op_type in _CONSTANT or (
-                    node.op_type in _KEEP_CONSTANT
-                    and all(v is None or v in values or _is_stored(v) for v in node.inputs)
-                ):
-                    values.update(node.outputs)
-        return values
+    def _back(self, ends: Collection[int], names: Collection[str]) -> Collection[int]:
+        """Return these units, and those that propagate values to them by these operators."""
+        before = self._graph.predecessors.__getitem__
+        return {*ends, *reach(ends, before, lambda unit: self._operators[unit] in names)}
 
     @functools.cached_property
     def _before_angles(self) -> Collection[int]:
         """The units whose result reaches a Sin or Cos through products and arithmetic."""
-        before = self._graph.predecessors.__getitem__
-        return reach(self._of(*_ANGLES), before, lambda unit: self._operators[unit] in _TO_ANGLES)
+        return self._back([unit.index for unit in self._of(*_ANGLES)], _CARRY | operators.PRODUCTS)
 
     @functools.cached_property
-    def _of_inputs(self) -> Mapping[int, int]:
-        """The units that compute from inputs of the model without a default, and the operators between, as
-        bits; a Cast from a type that half may not represent counts as an input (half, 16-bit audio).
-        """
-        inputs = [value for value in self._graph.root.inputs if not value.is_initializer()]
-        casts = (
-            node.outputs[0]
-            for value in inputs
-            if value.dtype not in _EXACT
-            for node, _ in value.uses()
-            if node.op_type == "Cast"
-        )
-        sources = dict.fromkeys((*inputs, *casts))
-        units = self._spread({}, sources, lambda unit: self._operators[unit] in _OF_INPUTS)
-        traits: dict[int, int] = {}
-        for unit in units:
-            before = 0
-            for each in self._graph.predecessors[unit]:
-                before |= traits.get(each, 0)
-            traits[unit] = self._went_through(unit, before)
-        return traits
-
-    def _went_through(self, unit: int, before: int) -> int:
-        """Return the bits of a unit's output from those of its inputs."""
-        node, operator = self._graph.units[unit].node, self._operators[unit]
-        if operator in PRODUCTS | TRANSFORMS:
-            terms = long_sums.terms(node)
-            is_layer = terms is None or terms > _POINT
-            before |= _PRODUCT | (_LAYER if is_layer else _PROJECTED if terms == _POINT else 0)
-        elif operator in _SQUARES or patterns.square_of(node) is not None:
-            before |= _SQUARE | (_LAYER if operator in _SQUARES else 0)
-        elif operator in AVERAGES:
-            before |= _LAYER
-        if operator in ("Add", "Clip", "Max"):  # the third input of a Clip bounds from above
-            fits = (self._fits.get(value) for value in patterns.operands(node)[:2])
-            is_high = any(fit is not None and fit.low >= _FLOOR for fit in fits)
-            return before | (_FLOORED if is_high else 0)
-        return before if operator in REARRANGES | SELECTS | {"Min"} else before & ~_FLOORED
-
-    def _is_of_a_point(self, unit: int) -> bool:
-        return not self._of_inputs.get(unit, _LAYER) & (_LAYER | _PROJECTED)
-
-    def _is_power(self, units: Collection[int]) -> bool:
-        """Return whether these are of inputs, transformed and squared, and nothing masks faint values."""
-        through = functools.reduce(lambda bits, unit: bits | self._of_inputs.get(unit, 0), units, 0)
-        is_spectrum = through & (_PRODUCT | _SQUARE | _FLOORED) == _PRODUCT | _SQUARE
-        return is_spectrum and all(unit in self._of_inputs for unit in units)
-
-    def _counting(self) -> Iterator[int]:
-        """Return the units that read integers that half may not represent."""
-        for unit in self._of("Cast", "Range"):
-            each = self._graph.units[unit]
-            if each.defs and self._integers.make_large(each.node, self._limit):
-                yield unit
+    def _counting(self) -> Collection[int]:
+        """The units that read integers that half may not represent."""
+        sizes = _Magnitudes(self._graph)
+        found = {unit.index for unit in self._of("Cast", "Range") if sizes.read_by(unit.node) > self._limit}
         for value, fit in self._fits.items():
             counts = fit.whole and self._limit < fit.high <= _COUNTED
             if counts and not fit.exact and not fit.overflowing:
-                yield from (consumer for consumer, _ in self._graph.uses.get(value, ()))
+                found.update(consumer for consumer, _ in self._graph.uses.get(value, ()))
+        return found
+
+    @functools.cached_property
+    def _traits(self) -> Mapping[int, int]:
+        """The traits of what each unit makes; control flow follows its bodies."""
+        varying, traits = varying_values(self._graph.nodes, by_sizes=False), dict[int, int]()
+        order = {node: at for at, node in enumerate(nodes_inner_first(self._graph.root))}
+        for unit in sorted(self._graph.units, key=lambda unit: order[unit.node]):
+            read = self._read(unit, traits)
+            is_constant = not read and varying.isdisjoint(unit.defs)
+            traits[unit.index] = self._after(unit, read if read or is_constant else _OTHERS)
+        return traits
+
+    def _read(self, unit: Unit, traits: Mapping[int, int]) -> int:
+        """Return the traits of all that a unit reads."""
+        read = 0
+        for value in read_by(self._graph, unit.index):
+            found = traits.get(self._graph.producer.get(value, -1), 0 if value in self._fits else _OTHERS)
+            read |= found & ~_NOT_INPUTS | _INPUTS if value in self._inputs else found
+        return read
+
+    def _after(self, unit: Unit, traits: int) -> int:
+        """Return the traits of a unit's result from those of what it reads."""
+        node, name = unit.node, self._operators[unit.index]
+        if unit.index in self._counting:
+            traits = (traits | _INTEGERS) & ~_NOT_INTEGERS
+        elif name in _BOUNDED or (name in operators.PRODUCTS and unit.index not in self._before_angles):
+            traits |= _NOT_INTEGERS
+        if name not in _OF_INPUTS:
+            return traits | _NOT_INPUTS
+        terms = long_sums.terms(node) if name in _PRODUCTS else 0
+        if name in _PRODUCTS:
+            traits |= _PRODUCT
+        if name in _SUMS or terms is None or terms >= _POINT:
+            traits |= _LAYER
+        if name in ("ReduceL2", "ReduceSumSquare") or patterns.square_of(node) is not None:
+            traits |= _SQUARE
+        if name in ("Add", "Clip", "Max"):  # the third input of a Clip bounds from above
+            fits = (self._fits.get(value) for value in patterns.operands(node)[:2])
+            is_high = any(fit is not None and fit.low >= _FLOOR for fit in fits)
+            return traits | (_FLOORED if is_high else 0)
+        return traits if name in _KEEP_FLOOR else traits & ~_FLOORED
 
 
-_CONSTANT = ("Constant", "Shape")
-_KEEP_CONSTANT = (_CARRY - CONTROL_FLOW) | {"ConstantOfShape", "Exp", "Reciprocal"}
-
-
-def _is_stored(value: ir.Value) -> bool:
-    return value.const_value is not None and not value.is_graph_input()
-
-
-def _casts_to_integer(node: ir.Node) -> bool:
-    typed = schema.of(node)
-    to = schema.declared(node, typed) if typed is not None else None
-    return to is not None and to.is_integer()
-
-
-class _Integers:
-    """Upper bounds of the magnitudes of integer values, each computed once."""
+class _Magnitudes(Forward[float]):
+    """The largest magnitudes of integers: by types, stored values and static sizes."""
 
     def __init__(self, graph: UnitGraph) -> None:
+        super().__init__()
         self._types = graph.types
-        self._bounds: dict[ir.Value, float] = {}
+        self.visit(graph.root)
 
-    def make_large(self, node: ir.Node, limit: float) -> bool:
-        """Return whether a Cast from an integer or a Range may exceed a limit."""
-        inputs = [value for value in node.inputs[:2] if value is not None]
-        if node.op_type == "Cast":
-            kind = self._types.get(inputs[0])
-            dtype = kind.dtype if kind is not None else ir.DataType.UNDEFINED
-            if not dtype.is_integer() and dtype != ir.DataType.BOOL:
-                return False
-        return any(self._bound(value) > limit for value in inputs)
+    def read_by(self, node: ir.Node) -> float:
+        """Return the largest magnitude of what a Range reads, or a Cast of integers; 0 of others."""
+        is_float = node.op_type == "Cast" and _dtype(node.inputs[0], self._types).is_floating_point()
+        return 0.0 if is_float else max(map(self.of, node.inputs))
 
-    def _bound(self, value: ir.Value) -> float:
-        todo = [value]
-        while todo:
-            at = todo[-1]
-            if at in self._bounds:
-                todo.pop()
-                continue
-            bound = self._direct(at)
-            node = at.producer()
-            if bound is None and node is not None:
-                operands = patterns.operands(node)
-                missing = [each for each in operands if each not in self._bounds]
-                if missing:
-                    todo += missing
-                    continue
-                bound = _LARGEST[node.op_type](node, [self._bounds[each] for each in operands])
-            self._bounds[at] = math.inf if bound is None else bound
-        return self._bounds[value]
+    def unknown(self, value: ir.Value | None) -> float:
+        """Return the largest magnitude of a stored value or a shape, or of a type."""
+        tensor, maker = stored_as(value), value.producer() if value is not None else None
+        if tensor is not None and (tensor.dtype.is_integer() or tensor.size == 1):
+            return float(np.abs(numbers(tensor)).max(initial=0))
+        shape = (
+            maker.inputs[0].shape
+            if maker is not None and patterns.is_default(maker, "Shape") and maker.inputs[0]
+            else None
+        )
+        if shape is not None and shape.is_static():
+            return max(map(float, shape), default=0.0)
+        return _SIZES.get(_dtype(value, self._types), math.inf)
 
-    def _direct(self, value: ir.Value) -> float | None:
-        """Return the bound of a value from its type or its constant, infinity where nothing is known; None
-        where it follows from its producer's inputs.
-        """
-        kind = self._types.get(value)
-        if kind is not None and kind.dtype in _SIZES:
-            return _SIZES[kind.dtype]
-        node = value.producer()
-        tensor = value.const_value if value.const_value is not None or node is None else constant(node)
-        if tensor is not None:
-            is_number = tensor.dtype.is_integer() or tensor.dtype.is_floating_point()
-            return float(np.abs(numbers(tensor)).max(initial=0)) if is_number else math.inf
-        if node is None or node.domain or node.op_type not in _LARGEST or None in node.inputs:
-            return math.inf
-        return None
+    def join(self, facts: Sequence[float]) -> float:
+        """Return the largest of these."""
+        return max(facts)
+
+    def transfer(self, node: ir.Node) -> list[float]:
+        """Return the largest magnitude of the first output."""
+        rule = _LARGEST.get(node.op_type) if not node.domain else None
+        known = _SIZES.get(_dtype(node.outputs[0], self._types))
+        return [known or rule([self.of(value) for value in node.inputs if value is not None])] if rule else []
 
 
-def _longest(node: ir.Node, _bounds: list[float]) -> float:
-    shape = node.inputs[0].shape if node.inputs[0] is not None else None
-    is_static = shape is not None and all(isinstance(dim, int) for dim in shape)
-    return (
-        max((int(dim) for dim in shape or () if isinstance(dim, int)), default=0) if is_static else math.inf
-    )
-
-
-_LARGEST: Mapping[str, Callable[[ir.Node, list[float]], float]] = {
-    **dict.fromkeys(REARRANGES | SELECTS | {"Abs", "Div", "Neg"}, lambda _, bounds: bounds[0]),
-    **dict.fromkeys(("Concat", "Max", "Min", "Pad"), lambda _, bounds: max(bounds)),
-    **dict.fromkeys(("Add", "Sub"), lambda _, bounds: sum(bounds)),
-    "Where": lambda _, bounds: max(bounds[1:]),
-    "Mul": lambda _, bounds: math.prod(bounds),
-    "Mod": lambda _, bounds: bounds[1],
-    "Range": lambda _, bounds: max(bounds[:2]),
-    "Shape": _longest,
-}
-"""Bound of an operator's result, computed from the bounds of its inputs."""
+def _dtype(value: ir.Value | None, types: Types) -> ir.DataType:
+    kind = types.get(value) if value is not None else None
+    return kind.dtype if kind is not None else ir.DataType.UNDEFINED

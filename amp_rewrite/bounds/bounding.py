@@ -1,156 +1,89 @@
-"""Propagation of bounds through a model: proofs for all inputs within their ranges."""
+"""The bounds of values that hold for every input within its range: interval analysis of the float32 model."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from amp_rewrite.analysis.facts import Facts
-from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.bounds import elementwise, given, products, site, written_out_norms
-from amp_rewrite.bounds.bound import UNKNOWN, Bound, hull, symmetric
-from amp_rewrite.bounds.given import InputRange
-from amp_rewrite.bounds.site import WIDE, Known, Rule, Site
-from amp_rewrite.model.constants import constant
-from amp_rewrite.onnx_facts import operators
-from amp_rewrite.onnx_types import control_flow, schema
+from amp_rewrite.bounds import given, transfer
+from amp_rewrite.bounds.intervals import UNKNOWN, Interval, hull, rounded
+from amp_rewrite.bounds.operands import Operands, of_tensor, of_type
+from amp_rewrite.model.constants import stored_as
+from amp_rewrite.model.dataflow import Forward
+from amp_rewrite.onnx_facts.operators import MOVERS
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.options import Options
 
-Bounds = Mapping[ir.Value, Bound]
-"""The bounds of values; missing values are not bounded."""
-
-RULES: Mapping[str, Rule] = {**elementwise.RULES, **products.RULES}
-"""The rules by operator, with its domain; results of any other operator are UNKNOWN."""
-
-_OUTPUTS = {"Split": math.inf, "LSTM": 2, "GRU": 2, "RNN": 2}
-"""The number of outputs that a rule bounds, if more than the first."""
-
-
-def propagate(
-    graph: UnitGraph,
-    entering: Bounds,
-    variable: frozenset[ir.Value],
-    measured: Known | None = None,
-    functions: frozenset[ir.OperatorIdentifier] = frozenset(),
-) -> Known:
-    """Propagate the bounds `entering`, of inputs or of other values, through a model.
-
-    `variable` are stored values that a caller can override; the measurements in `measured` are reused. Calls
-    of `functions`, those of the model, have no rule even if an operator of that name does. Linear in the
-    nodes, and in the stored numbers.
-    """
-    environment = Known(dict(entering), variable, graph.types)
-    if measured is not None:
-        environment = replace(measured, bounds=dict(entering))
-    else:
-        environment.quotients = written_out_norms.bound(graph, environment)
-    _Walk(environment, entering, functions).graph(graph.root)
-    return environment
-
-
-class _Walk:
-    def __init__(
-        self, environment: Known, entering: Bounds, functions: frozenset[ir.OperatorIdentifier]
-    ) -> None:
-        self._known, self._given, self._functions = environment, entering, functions
-
-    def graph(self, graph: ir.Graph) -> None:
-        """Bound the outputs of all nodes of a graph."""
-        for node in graph:
-            if control_flow.bodies(node):
-                self._with_bodies(node)
-            else:
-                self._plain(node)
-
-    def _plain(self, node: ir.Node) -> None:
-        operator = schema.written(node.domain, node.op_type)
-        rule = RULES.get(operator)
-        if rule is None or _ALIGNED in node.attributes or node.op_identifier() in self._functions:
-            if constant(node) is None:
-                self._set(node, UNKNOWN, math.inf)
-            return
-        self._set(node, _ruled(rule, node, self._known), _OUTPUTS.get(operator, 1))
-
-    def _set(self, node: ir.Node, bound: Bound, count: float) -> None:
-        for position, value in enumerate(node.outputs):
-            self._keep(node, value, bound if position < count else UNKNOWN)
-
-    def _keep(self, node: ir.Node, value: ir.Value, bound: Bound) -> None:
-        """Record a bound, adapted to the element type: rules hold for float32; integers truncate and wrap,
-        and half rounds and overflows on its own.
-        """
-        if value in self._given:
-            return
-        dtype = self._known.dtype(value)
-        if dtype in _NARROW:
-            bound = bound if node.op_type in operators.MOVERS | _EXACT else UNKNOWN
-        elif dtype not in WIDE:
-            bound = _whole(bound, site.of_type(dtype))
-        self._known.bounds[value] = bound
-
-    def _with_bodies(self, node: ir.Node) -> None:
-        """Bound the bodies of a node: loop-carried values are UNKNOWN, scanned ones bounded as a whole."""
-        bindings = control_flow.bindings(node) or ()
-        entering: dict[ir.Value, Bound] = {}
-        for binding in bindings:
-            if binding.leaves or binding.mapped:
-                continue
-            sources = [self._known.of(node.inputs[port]) for port in binding.inputs]
-            for body, port in binding.enters:
-                entering[body.inputs[port]] = hull(*sources) if sources else UNKNOWN
-        for body in control_flow.bodies(node):
-            self._known.bounds.update((value, entering.get(value, UNKNOWN)) for value in body.inputs)
-            self.graph(body)
-        self._set(node, UNKNOWN, math.inf)
-        for binding in bindings:
-            if not binding.mapped and binding.leaves:
-                leaving = [self._known.of(body.outputs[port]) for body, port in binding.leaves]
-                initial_bounds = [self._known.of(node.inputs[port]) for port in binding.inputs]
-                for port in binding.outputs:
-                    self._known.bounds[node.outputs[port]] = hull(*leaving, *initial_bounds)
-
-
-def _ruled(rule: Rule, node: ir.Node, known: Known) -> Bound:
-    try:
-        return rule(Site(node, known))
-    except (ArithmeticError, IndexError, TypeError, ValueError):  # a node that no schema allows, NaN
-        return UNKNOWN
-
-
+_WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+"""The element types in whose arithmetic values are bounded; half rounds and overflows on its own."""
+_OUTPUTS = {"Split": 1 << 31, "GRU": 2, "LSTM": 2, "RNN": 2}
+"""The number of outputs that a transfer function bounds, if more than the first."""
 _ALIGNED = "broadcast"
 """The attribute of old opsets that aligns axes other than from the last."""
-_NARROW = frozenset((ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
-_EXACT = frozenset(("Abs", "Cast", "Clip", "GlobalMaxPool", "MaxPool", "Neg", "Relu"))
 
 
-def _whole(bound: Bound, limits: Bound) -> Bound:
-    """Return the interval of integers of a type: truncated, and wrapped on overflow."""
-    if not (limits.low <= bound.low and bound.high <= limits.high and limits.is_finite):
-        return limits
-    return Bound(math.floor(bound.low), math.ceil(bound.high))
+class Proven(Forward[Interval]):
+    """The intervals of all values, with masks clamped as in the rewrite; they follow from the `inputs`."""
 
+    def __init__(self, model: ir.Model, facts: Facts, options: Options) -> None:
+        super().__init__()
+        self.inputs = given.ranges(model, options.ranges)
+        settable = {value.name: value for value in given.settable(model)}
+        self._given = {settable[each.name]: rounded(each.low, each.high) for each in self.inputs}
+        self._given |= transfer.written_out(facts.graph.norms)
+        self._variable, self._calls = {*settable.values()}, frozenset(model.functions)
+        self._masks, self._fill = facts.ranges.masks.clamped, options.half.fill
+        self._types = facts.graph.types
+        self.visit(model.graph)
 
-@dataclass(frozen=True, slots=True)
-class Proven:
-    """The bounds of all values; `inputs` are the ranges from which they follow.
+    def unknown(self, value: ir.Value | None) -> Interval:
+        """Return the range of an input, the interval of a stored value, or the range of any other's type."""
+        if value is None:
+            return UNKNOWN
+        if value in self._given:
+            return self._given[value]
+        tensor = stored_as(value) if value not in self._variable else None
+        return self._clamped(value, of_tensor(tensor)) if tensor is not None else of_type(self._dtype(value))
 
-    `clamped` are the bounds of the model with masks clamped, as in the rewrite.
-    """
+    def join(self, facts: Sequence[Interval]) -> Interval:
+        """Return the interval of all of these."""
+        return hull(*facts)
 
-    inputs: tuple[InputRange, ...]
-    known: Known
-    clamped: Known
+    def transfer(self, node: ir.Node) -> list[Interval]:
+        """Return the intervals of the outputs of a node that are bounded."""
+        operator = schema.written(node.domain, node.op_type)
+        function = transfer.TRANSFERS.get(operator)
+        if function is None or _ALIGNED in node.attributes or node.op_identifier() in self._calls:
+            return []
+        try:
+            bound = function(Operands(node, self.of, self._variable))
+        except (ArithmeticError, IndexError, TypeError, ValueError):  # a node that no schema allows, NaN
+            return []
+        outputs = node.outputs[: _OUTPUTS.get(operator, 1)]
+        return [self._given.get(value) or self._in_its_type(node, value, bound) for value in outputs]
 
-    def of(self, value: ir.Value | None) -> Bound:
-        """Return the bound of a value in float32."""
-        return self.known.of(value)
+    def _in_its_type(self, node: ir.Node, value: ir.Value, bound: Interval) -> Interval:
+        """Return the interval of a result: integers are truncated and wrap, others are rounded."""
+        dtype = self._dtype(value)
+        if dtype in _WIDE:
+            return self._clamped(value, bound if node.op_type in MOVERS else bound.widened())
+        limits = of_type(dtype)
+        if limits is UNKNOWN:
+            return bound if node.op_type in MOVERS else UNKNOWN
+        fits = limits.low < bound.low and bound.high < limits.high
+        return Interval(math.floor(bound.low), math.ceil(bound.high)) if fits else limits
 
-    def of_clamped(self, value: ir.Value) -> Bound:
-        """Return the bound of a value with masks clamped."""
-        return self.clamped.of(value)
+    def _clamped(self, value: ir.Value, bound: Interval) -> Interval:
+        if value not in self._masks:
+            return bound
+        return Interval(max(bound.low, -self._fill), min(bound.high, self._fill))
+
+    def _dtype(self, value: ir.Value) -> ir.DataType | None:
+        kind = self._types.get(value)
+        return kind.dtype if isinstance(kind, ir.TensorType) else None
 
 
 MOST_NODES = 5_000
@@ -164,23 +97,3 @@ def is_quick(facts: Facts) -> bool:
     """Whether bounds of a model take little of the time of its rewrite."""
     nodes = sum(map(len, facts.graph.nodes.values()))
     return nodes <= MOST_NODES and sum(s.tensor.size for s in facts.constants.values()) <= MOST_WEIGHTS
-
-
-def bound_model(model: ir.Model, facts: Facts, options: Options) -> Proven:
-    """Bound a prepared model. Raises OptionError for a declared range of a name that is no numeric input."""
-    inputs = given.ranges(model, options.ranges)
-    entering, variable = given.bounds(model, inputs), given.variable(model)
-    calls = frozenset(model.functions)
-    environment = propagate(facts.graph, entering, variable, functions=calls)
-    return Proven(inputs, environment, environment)
-
-
-def with_clamped_masks(model: ir.Model, facts: Facts, options: Options, proof: Proven) -> Proven:
-    """Return the bounds with those of the model with clamped masks; unchanged without masks."""
-    masks = facts.ranges.masks.clamped
-    if not masks:
-        return proof
-    entering = given.bounds(model, proof.inputs) | dict.fromkeys(masks, symmetric(options.half.fill))
-    calls = frozenset(model.functions)
-    again = propagate(facts.graph, entering, proof.known.variable, proof.known, functions=calls)
-    return replace(proof, clamped=again)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
 
 from amp_rewrite.analysis.facts import Facts
-from amp_rewrite.analysis.observed import HEADROOM, Extremes, Seen
+from amp_rewrite.analysis.observed import HEADROOM, Seen
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import read_by
-from amp_rewrite.bounds import bounding, declared
+from amp_rewrite.bounds import bounding
 from amp_rewrite.bounds.bounding import Proven
+from amp_rewrite.bounds.given import Source
 from amp_rewrite.model import patterns
 from amp_rewrite.model.patterns import effective_op
-from amp_rewrite.model.traversal import varying_values
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.onnx_facts.operators import MOVERS
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
@@ -24,37 +24,44 @@ from amp_rewrite.policy.options import Level, Options
 
 # Units that lists deny for their range, and bounds free: exponentials, powers and sums within half.
 
+_CANDIDATES = ("Exp", "Mul", "Pow", "ReduceSum")
 _POWER = 250.0**2
 """The largest proven power: 250 squared; half overflows at 255.9 squared."""
 _DEGREES = (1.0, 4.0)
 
 
 def tame_candidates(facts: Facts) -> Iterator[int]:
-    """Yield the units of operators in _LIMITS that are no part of an idiom, and that no finding keeps in
-    float32.
+    """Yield the units of _CANDIDATES that are no part of an idiom, and that no finding keeps in float32."""
+    for unit in (unit for operator in _CANDIDATES for unit in facts.graph.by_operator.get(operator, ())):
+        node = facts.graph.units[unit].node
+        is_one = node.op_type != "Mul" or (len(node.inputs) == 2 and node.inputs[0] is node.inputs[1])
+        if is_one and not node.domain and unit not in facts.findings and unit not in facts.graph.spelled:
+            yield unit
+
+
+def _limit(node: ir.Node, half: Half) -> tuple[ir.Value | None, float]:
+    """Return the value of a candidate that must not exceed a number; of an Exp, whose result half resolves up
+    to an argument of 0. An infinite number has no limit below it.
     """
-    for operator in _LIMITS:
-        for unit in facts.graph.by_operator.get(operator, ()):
-            if unit not in facts.findings and unit not in facts.graph.spelled:
-                node = facts.graph.units[unit].node
-                if not node.domain and (operator != "Mul" or _is_square(node)):
-                    yield unit
-
-
-def _is_square(node: ir.Node) -> bool:
-    return len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]
+    if node.op_type == "Exp":
+        return node.inputs[0], 0.0
+    if node.op_type == "ReduceSum":
+        return node.outputs[0], half.largest / HEADROOM
+    degree = 2.0 if node.op_type == "Mul" else patterns.scalar(node.inputs[1])
+    is_supported = degree is not None and _DEGREES[0] <= degree <= _DEGREES[1]
+    return node.inputs[0], _POWER ** (1 / degree) if degree and is_supported else -math.inf
 
 
 def prove_tame(facts: Facts, proven: Proven, half: Half) -> Mapping[int, Evidence]:
     """Return the candidates that fit half for every input, each with the bound that proves it."""
-    changing = varying_values(facts.graph.nodes)
     proofs: dict[int, Evidence] = {}
     for unit in tame_candidates(facts):
-        node = facts.graph.units[unit].node
-        value, limit = _LIMITS[node.op_type](node, half, changing)
-        number = proven.of(value).high if node.op_type == "Exp" else proven.of(value).most
-        if value is not None and number <= limit and (limit == 0 or _are_within(facts, unit, proven, half)):
-            name = value.name or ""
+        value, limit = _limit(facts.graph.units[unit].node, half)
+        bound = proven.of(value)
+        number = bound.high if limit == 0 else bound.most
+        around = () if limit == 0 else _values_around(facts, unit)
+        if number <= limit and all(proven.of(each).most <= half.largest / HEADROOM for each in around):
+            name = (value.name if value is not None else "") or ""
             proofs[unit] = Evidence(Authority.PROOF, Reason.PROVEN_TAME, name, number, limit, half.name)
     return proofs
 
@@ -71,21 +78,13 @@ def find_in_range(facts: Facts, observed: Seen, half: Half) -> Mapping[int, Evid
     """
     limit, found = half.largest / SPARE, dict[int, Evidence]()
     for unit in tame_candidates(facts) if observed else ():
-        values = [value for value in _values_around(facts, unit) if value not in facts.constants]
-        sizes = {value.name or "": observed.get(value.name or "", _UNSEEN).most for value in values}
-        name = max(sizes, key=lambda each: sizes[each], default="")
+        names = [each.name or "" for each in _values_around(facts, unit) if each not in facts.constants]
+        sizes = {name: observed[name].most if name in observed else math.inf for name in names}
+        name = max(sizes, key=sizes.__getitem__, default="")
         if name and sizes[name] <= limit:
             reason = Reason.OBSERVED_IN_RANGE
             found[unit] = Evidence(Authority.PROOF, reason, name, sizes[name], limit, half.name)
     return found
-
-
-_UNSEEN = Extremes(-math.inf, math.inf)
-
-
-def _are_within(facts: Facts, unit: int, proven: Proven, half: Half) -> bool:
-    """Whether the operands of a unit, and the results of its consumers, fit half with HEADROOM."""
-    return all(proven.of(value).most <= half.largest / HEADROOM for value in _values_around(facts, unit))
 
 
 def _values_around(facts: Facts, unit: int) -> Iterator[ir.Value]:
@@ -94,7 +93,7 @@ def _values_around(facts: Facts, unit: int) -> Iterator[ir.Value]:
     The consumers are no longer suspect once the unit is tame; consumers behind movers count as well.
     """
     graph = facts.graph
-    carriers = reach([unit], lambda at: graph.successors[at], lambda at: _moves(graph.units[at].node))
+    carriers = reach([unit], graph.successors.__getitem__, lambda at: _moves(graph.units[at].node))
     after = {reader for at in (unit, *carriers) for reader in graph.successors[at]}
     yield from read_by(graph, unit)
     yield from (value for each in (unit, *after) for value in graph.units[each].defs)
@@ -104,73 +103,75 @@ def _moves(node: ir.Node) -> bool:
     return effective_op(node) in MOVERS
 
 
-_Changing = set[ir.Value | None]
-_Limit = Callable[[ir.Node, Half, _Changing], "tuple[ir.Value | None, float]"]
-"""The limit of an operator: the value of a node that must not exceed it, and its number."""
+# Units that read inputs declared to overflow half.
 
 
-def _exponent(node: ir.Node, half: Half, changing: _Changing) -> tuple[ir.Value | None, float]:
-    """Limit the argument: to 0, up to which its relative error is harmless; a stored one by overflow only."""
-    value = node.inputs[0]
-    return value, 0.0 if value in changing else math.log(half.largest / HEADROOM)
+def find_overflowing(facts: Facts, proven: Proven, half: Half) -> Mapping[int, Evidence]:
+    """Return the units that read an input declared to exceed half, with HEADROOM, or movers of it.
+
+    Results of other operators are bounded from above only, and need not be that large.
+    """
+    masking = facts.ranges.masks.units()
+    inputs = {value.name: value for value in facts.graph.root.inputs}
+    evidence: dict[int, Evidence] = {}
+    for each in (each for each in proven.inputs if each.source is Source.DECLARED):
+        number = max((end for end in (each.low, each.high) if math.isfinite(end)), key=abs, default=0.0)
+        if abs(number) * HEADROOM > half.largest:
+            reason, limit = Reason.DECLARED_OVERFLOW, half.largest
+            found = Evidence(Authority.RANGE, reason, each.name, number, limit, half.name)
+            for unit in _reached(facts, inputs[each.name], proven, limit / HEADROOM):
+                evidence.setdefault(unit, found)
+    return {unit: found for unit, found in evidence.items() if unit not in masking}
 
 
-def _base(node: ir.Node, _half: Half, _changing: _Changing) -> tuple[ir.Value | None, float]:
-    exponent = 2.0 if node.op_type == "Mul" else patterns.scalar(node.inputs[1])
-    least, most = _DEGREES
-    is_supported = exponent is not None and least <= exponent <= most
-    return (
-        (node.inputs[0], _POWER ** (1 / exponent)) if is_supported and exponent is not None else (None, 0.0)
-    )
+def _reached(facts: Facts, start: ir.Value, proven: Proven, most: float) -> Iterator[int]:
+    """Yield the units that read a value, or outputs of movers that may be as large."""
+    graph = facts.graph
+
+    def readers(values: Iterable[ir.Value]) -> list[int]:
+        return [unit for value in values for unit, _ in graph.uses.get(value, ())]
+
+    def further(unit: int) -> list[int]:
+        moved = graph.units[unit].defs if _moves(graph.units[unit].node) else ()
+        return readers(value for value in moved if proven.of(value).most > most)
+
+    first = readers([start])
+    yield from (*first, *reach(first, further, lambda _: True))
 
 
-def _total(node: ir.Node, half: Half, _changing: _Changing) -> tuple[ir.Value | None, float]:
-    return node.outputs[0], half.largest / HEADROOM
-
-
-_LIMITS: Mapping[str, _Limit] = {
-    "Exp": _exponent,
-    "Mul": _base,
-    "Pow": _base,
-    "ReduceSum": _total,
-}
+# Whether bounds are needed, and what they decide.
 
 
 def needs(facts: Facts, options: Options) -> bool:
     """Return True if bounds may decide units of a model: by declared ranges, or for float16, whose lists deny
     operators that may overflow.
     """
-    if facts.old_opset is not None:
-        return False
-    quickly = _frees(options) and bounding.is_quick(facts)
-    return bool(options.ranges) or (quickly and any(True for _ in tame_candidates(facts)))
+    is_quick = _frees(facts, options) and bounding.is_quick(facts)
+    declared = bool(options.ranges) and facts.old_opset is None
+    return declared or (is_quick and any(True for _ in tame_candidates(facts)))
 
 
-def _frees(options: Options) -> bool:
-    return options.free and options.half is FLOAT16 and options.level is Level.DEFAULT
+def _frees(facts: Facts, options: Options) -> bool:
+    is_default = options.half is FLOAT16 and options.level is Level.DEFAULT
+    return is_default and options.free and facts.old_opset is None
 
 
-def decided(facts: Facts, root: ir.Graph, proven: Proven, options: Options) -> Facts:
+def decided(facts: Facts, proven: Proven, options: Options) -> Facts:
     """Return the facts with the findings that follow from bounds."""
-    overflows = declared.find(facts, root, proven, options.half)
-    tame = prove_tame(facts, proven, options.half) if _frees(options) else {}
-    decisive = {unit: each for unit, each in overflows.items() if _counts(facts, unit, each)}
-    return replace(facts, findings={**facts.findings, **decisive}, freed={**facts.freed, **tame})
+    tame = prove_tame(facts, proven, options.half) if _frees(facts, options) else {}
+    findings = dict(facts.findings)
+    for unit, evidence in find_overflowing(facts, proven, options.half).items():
+        if unit not in findings or evidence.authority.outranks(findings[unit].authority):
+            findings[unit] = evidence
+    return replace(facts, findings=findings, freed={**facts.freed, **tame})
 
 
 def freed_by_samples(facts: Facts, observed: Seen, options: Options) -> Facts:
     """Return the facts with the units that samples of the user free."""
-    if facts.old_opset is not None or not _frees(options):
-        return facts
-    return replace(facts, freed=find_in_range(facts, observed, options.half))
+    found = find_in_range(facts, observed, options.half) if _frees(facts, options) else facts.freed
+    return replace(facts, freed=found)
 
 
 def count_denied(facts: Facts, halves: Sequence[bool], options: Options) -> int:
     """Count the units that may be float32 for their range alone, which samples may free."""
-    is_open = facts.old_opset is None and _frees(options)
-    return sum(not halves[unit] for unit in tame_candidates(facts)) if is_open else 0
-
-
-def _counts(facts: Facts, unit: int, evidence: Evidence) -> bool:
-    own = facts.findings.get(unit)
-    return own is None or evidence.authority.outranks(own.authority)
+    return sum(not halves[unit] for unit in tame_candidates(facts)) if _frees(facts, options) else 0

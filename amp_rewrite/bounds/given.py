@@ -5,14 +5,12 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
 
-from amp_rewrite.bounds import site
-from amp_rewrite.bounds.bound import UNKNOWN, Bound, interval
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, stored_as
 from amp_rewrite.onnx_facts.operators import MOVERS
@@ -40,12 +38,11 @@ stored value.
 
 
 class Source(enum.Enum):
-    """The source of a range: the user, or the assumption of an image, a mask, or ids of a table."""
+    """The source of a range: the user, or the assumption of an image or a mask."""
 
     DECLARED = "declared"
     IMAGE = "image"
     MASK = "mask"
-    IDS = "ids"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +60,8 @@ class InputRange:
         return {"name": self.name, "low": low, "high": high, "source": self.source.value}
 
 
-def variable(model: ir.Model) -> frozenset[ir.Value]:
-    """Return the stored values that a caller can override: initializers that are inputs, from IR 4 on."""
-    return frozenset(value for value in _settable(model) if value.is_initializer())
-
-
-def _settable(model: ir.Model) -> list[ir.Value]:
-    """Return the inputs that a caller gives, or can override."""
+def settable(model: ir.Model) -> list[ir.Value]:
+    """Return the inputs that a caller gives, or can override: initializers too, from IR 4 on."""
     has_constants = model.ir_version < CONSTANT_INPUTS_BELOW
     return [value for value in model.graph.inputs if not (has_constants and value.is_initializer())]
 
@@ -79,10 +71,14 @@ def ranges(model: ir.Model, declared: Ranges) -> tuple[InputRange, ...]:
 
     Raises OptionError for a declared range of a name that is no numeric input.
     """
-    inputs = {value.name or "": value for value in _settable(model)}
+    inputs = {value.name or "": value for value in settable(model)}
     for name in declared:
         _check(name, inputs)
-    return tuple(_ranges(inputs, declared))
+    found = (
+        InputRange(name, *declared[name], Source.DECLARED) if name in declared else _assume_range(name, value)
+        for name, value in inputs.items()
+    )
+    return tuple(each for each in found if each is not None)
 
 
 def _check(name: str, inputs: Mapping[str, ir.Value]) -> None:
@@ -91,34 +87,16 @@ def _check(name: str, inputs: Mapping[str, ir.Value]) -> None:
         raise OptionError(f"`Options.ranges` has '{name}', which is no input of the model", remedy=remedy)
     dtype = inputs[name].dtype
     if dtype is None or not (dtype.is_floating_point() or dtype.is_integer()):
-        raise OptionError(
-            f"`Options.ranges` has '{name}', which does not hold numbers", remedy="leave it out"
-        )
+        problem = f"`Options.ranges` has '{name}', which does not hold numbers"
+        raise OptionError(problem, remedy="leave it out")
 
 
-def _ranges(inputs: Mapping[str, ir.Value], declared: Ranges) -> Iterator[InputRange]:
-    for name, value in inputs.items():
-        if name in declared:
-            yield InputRange(name, *declared[name], Source.DECLARED)
-        elif (assumption := _assume_range(value)) is not None:
-            bound, source = assumption
-            yield InputRange(name, bound.low, bound.high, source)
-
-
-def _assume_range(value: ir.Value) -> tuple[Bound, Source] | None:
-    """Return the assumed range: pixels of any scale, normalised or not; 0 or 1 for an integer mask; the
-    indices of a table.
-    """
-    dtype = value.dtype
-    if dtype == ir.DataType.FLOAT and is_image(value, value.shape):
-        return interval(-_PIXEL, _PIXEL), Source.IMAGE
-    if dtype is None or not dtype.is_integer():
-        return None
-    if "mask" in (value.name or "").lower():
-        return interval(0.0, 1.0), Source.MASK
-    always = [(node, port) for node, port in value.uses() if node.graph is value.graph]
-    sizes = [size for node, port in always if (size := _table(node, port)) is not None]
-    return (interval(-float(min(sizes)), min(sizes) - 1.0), Source.IDS) if sizes else None
+def _assume_range(name: str, value: ir.Value) -> InputRange | None:
+    """Return the assumed range: pixels of any scale, normalised or not; 0 or 1 for an integer mask."""
+    if value.dtype == ir.DataType.FLOAT and is_image(value, value.shape):
+        return InputRange(name, -_PIXEL, _PIXEL, Source.IMAGE)
+    is_mask = value.dtype is not None and value.dtype.is_integer() and "mask" in name.lower()
+    return InputRange(name, 0.0, 1.0, Source.MASK) if is_mask else None
 
 
 def is_image(value: ir.Value, shape: Iterable[object] | None) -> bool:
@@ -144,23 +122,3 @@ def _is_read_as_image(value: ir.Value) -> bool:
             visited.update(further)
             queue += further
     return False
-
-
-def _table(node: ir.Node, port: int) -> int | None:
-    """Return the number of entries of the stored table that a Gather reads by these indices."""
-    if node.op_type != "Gather" or node.domain or port != 1:
-        return None
-    tensor = stored_as(node.inputs[0])
-    shape = tensor.shape.numpy() if tensor is not None else ()
-    at = node.attributes.get_int("axis", 0)
-    return int(shape[at]) if -len(shape) <= at < len(shape) else None
-
-
-def bounds(model: ir.Model, input_ranges: tuple[InputRange, ...]) -> dict[ir.Value, Bound]:
-    """Return the bounds of a model's inputs: their ranges, else those of their types."""
-    intervals = {each.name: interval(each.low, each.high) for each in input_ranges}
-    return {value: intervals.get(value.name or "", _of_type(value)) for value in _settable(model)}
-
-
-def _of_type(value: ir.Value) -> Bound:
-    return site.of_type(value.dtype) if isinstance(value.type, ir.TensorType) else UNKNOWN

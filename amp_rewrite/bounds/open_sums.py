@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.bounds.bound import times
 from amp_rewrite.bounds.bounding import Proven
+from amp_rewrite.bounds.intervals import times
 from amp_rewrite.model.patterns import source
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
@@ -20,12 +20,12 @@ def find(graph: UnitGraph, is_half: Callable[[int], bool]) -> Mapping[ir.Node, s
     with the symbol of that size.
     """
     symbols = {str(size) for value in graph.root.inputs for size in value.shape or () if _is_open(size)}
-    units = (unit for operator in _CONTRACTED for unit in graph.by_operator.get(operator, ()) if symbols)
+    units = (*graph.by_operator.get("MatMul", ()), *graph.by_operator.get("Einsum", ()))
     products: dict[ir.Node, str] = {}
-    for node in (graph.units[unit].node for unit in units if is_half(unit)):
+    for node in (graph.units[unit].node for unit in units if symbols and is_half(unit)):
         shapes = [list(graph.shape(value) or ()) for value in node.inputs]
         is_product = not node.domain and len(shapes) == 2 and all(shapes) and not _averages(node)
-        sizes = list(_CONTRACTED[node.op_type](node, *shapes)) if is_product else []
+        sizes = _contracted(node, *shapes) if is_product else []
         names = [str(size) for size in sizes if str(size) in symbols]
         if names and all(map(_is_open, sizes)):
             products[node] = names[0]
@@ -45,19 +45,13 @@ def _averages(node: ir.Node) -> bool:
 _Sizes = list["int | ir.SymbolicDim"]
 
 
-def _of_matrices(_: ir.Node, left: _Sizes, right: _Sizes) -> Iterator[object]:
-    yield from (left[-1], right[-2] if len(right) > 1 else right[-1])
-
-
-def _of_letters(node: ir.Node, left: _Sizes, right: _Sizes) -> Iterator[object]:
+def _contracted(node: ir.Node, left: _Sizes, right: _Sizes) -> _Sizes:
+    """Return the sizes of the contracted axes."""
+    if node.op_type == "MatMul":
+        return [left[-1], right[-2] if len(right) > 1 else right[-1]]
     terms, _, result = schema.text(node, "equation").replace(" ", "").partition("->")
-    for term, sizes in zip(terms.split(","), (left, right), strict=True):
-        letters = zip(term, sizes, strict=False) if "." not in term else ()
-        yield from (size for letter, size in letters if letter not in result)
-
-
-_CONTRACTED = {"MatMul": _of_matrices, "Einsum": _of_letters}
-"""The sizes of the contracted axes of a product, by operator."""
+    letters = zip(terms.replace(",", ""), (*left, *right), strict=False) if "." not in terms else ()
+    return [size for letter, size in letters if letter not in result]
 
 
 def warnings(products: Mapping[ir.Node, str], proven: Proven, half: Half) -> Iterator[str]:
@@ -77,4 +71,4 @@ def warnings(products: Mapping[ir.Node, str], proven: Proven, half: Half) -> Ite
 def _most(node: ir.Node, proven: Proven) -> float:
     """Return the bound of a term of a product; infinity without one, or if the product is bounded."""
     left, right = (proven.of(value) for value in node.inputs)
-    return math.inf if proven.of(node.outputs[0]).is_finite else times(left.most, right.most)
+    return math.inf if proven.of(node.outputs[0]).most < math.inf else times(left.most, right.most)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.observed import HEADROOM, Seen
-from amp_rewrite.analysis.units import Unit, value_of
+from amp_rewrite.analysis.units import read_by
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.bounds.given import InputRange
 from amp_rewrite.numerics.half import Half
@@ -74,51 +74,28 @@ class HalfRanges:
 
 def find(facts: Facts, units: Iterable[int], proven: Proven, observations: Seen, half: Half) -> HalfRanges:
     """Return the ranges of these half units."""
-    judge = _Judge(facts, proven, observations, half)
-    ranges = {unit: judge.unit(facts.graph.units[unit]) for unit in units}
+    masking = facts.ranges.masks.units()
+    ranges: dict[int, UnitRange] = {}
+    for unit in units:
+        most = half.largest / (1.0 if unit in masking else HEADROOM)
+        values = dict.fromkeys((*facts.graph.units[unit].defs, *read_by(facts.graph, unit)))
+        found = [_of_value(value, proven.of(value).most, observations, most) for value in values]
+        worst = max(found, key=lambda each: (_ORDER.index(each.knowledge), each.bound), default=_NOTHING)
+        ranges[unit] = worst
     kinds = Counter(each.knowledge for each in ranges.values())
     proved, observed, unknown = (kinds[knowledge] for knowledge in Knowledge)
     return HalfRanges(ranges, RangeCounts(len(ranges), proved, observed, unknown, proven.inputs))
 
 
-class _Judge:
-    def __init__(self, facts: Facts, proven: Proven, observations: Seen, half: Half) -> None:
-        self._fits, self._masks = facts.ranges.fits, facts.ranges.masks.clamped
-        self._masking = facts.ranges.masks.units()
-        self._proven, self._seen, self._half = proven, observations, half
-
-    def unit(self, unit: Unit) -> UnitRange:
-        """Return the range of a unit's most critical value: unknown before observed and proven, then the
-        largest.
-        """
-        most = self._half.largest / (1.0 if unit.index in self._masking else HEADROOM)
-        ranges = [self._value(value, most) for value in dict.fromkeys(_values(unit))]
-        return max(
-            ranges,
-            key=lambda each: (_ORDER.index(each.knowledge), each.bound),
-            default=UnitRange(Knowledge.PROVEN, "", 0.0),
-        )
-
-    def _value(self, value: ir.Value, most: float) -> UnitRange:
-        name, bound = value.name or "", self._bound(value)
-        if bound <= most:
-            return UnitRange(Knowledge.PROVEN, name, bound)
-        observation = self._seen.get(name)
-        if observation is not None and observation.most <= most:
-            return UnitRange(Knowledge.OBSERVED, name, observation.most)
-        return UnitRange(Knowledge.UNKNOWN, name, bound)
-
-    def _bound(self, value: ir.Value) -> float:
-        """Return the largest magnitude in the rewritten model: masks are clamped, stored values fitted."""
-        if value in self._masks:
-            return self._half.fill
-        fit = self._fits.get(value)
-        return max(-fit.low, fit.high, 0.0) if fit is not None else self._proven.of_clamped(value).most
-
-
 _ORDER = list(Knowledge)
+_NOTHING = UnitRange(Knowledge.PROVEN, "", 0.0)
 
 
-def _values(unit: Unit) -> Iterator[ir.Value]:
-    yield from unit.defs
-    yield from (value for use in unit.uses if (value := value_of(use)) is not None)
+def _of_value(value: ir.Value, bound: float, observations: Seen, most: float) -> UnitRange:
+    name = value.name or ""
+    if bound <= most:
+        return UnitRange(Knowledge.PROVEN, name, bound)
+    seen = observations.get(name)
+    if seen is not None and seen.most <= most:
+        return UnitRange(Knowledge.OBSERVED, name, seen.most)
+    return UnitRange(Knowledge.UNKNOWN, name, bound)

@@ -209,9 +209,8 @@ class Analysis:
         """
         if self.state.ranges is None:
             self._refuse_edited()
-            model, options = self.loaded.model, self.options
-            bounds = self.state.proven or bounding.bound_model(model, self.facts, options)
-            proven = bounding.with_clamped_masks(model, self.facts, options, bounds)
+            options = self.options
+            proven = self.state.proven or Proven(self.loaded.model, self.facts, options)
             halves = filter(self.painting.is_half, range(len(self.graph.units)))
             self.state.ranges = unit_ranges.find(self.facts, halves, proven, self.observed, options.half)
         return self.state.ranges
@@ -334,7 +333,7 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
         warnings = (*warnings, *match_counts.of_lists(graph, painting, options))
     proven, products = decided.proven, open_sums.find(graph, painting.is_half)
     if products and (proven is not None or bounding.is_quick(facts)):
-        proven = proven or bounding.bound_model(prepared.model, facts, options)
+        proven = proven or Proven(prepared.model, facts, options)
         warnings = (*warnings, *open_sums.warnings(products, proven, options.half))
     counts = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
     matched = tuple(suggestions.with_effects(counts, graph, painting, options.half))

@@ -245,7 +245,7 @@ def inputs(range_counts: RangeCounts) -> Iterator[str]:
 
 def assumed(range_counts: RangeCounts) -> Iterator[str]:
     """Return the same for the ranges that are assumed, not declared, and need not hold."""
-    return (_input(each) for each in range_counts.inputs if each.source in (Source.IMAGE, Source.MASK))
+    return (_input(each) for each in range_counts.inputs if each.source is not Source.DECLARED)
 
 
 def _input(bounds: InputRange) -> str:
@@ -256,7 +256,6 @@ _SOURCES = {
     Source.DECLARED: "declared",
     Source.IMAGE: "assumed for images",
     Source.MASK: "assumed for masks",
-    Source.IDS: "the entries of its table",
 }
 
 

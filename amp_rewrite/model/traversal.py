@@ -59,8 +59,9 @@ def needed_nodes(nodes: GraphNodes) -> set[ir.Node]:
     return needed
 
 
-def varying_values(nodes: GraphNodes) -> set[ir.Value | None]:
-    """Return the values that depend on an input of the model or of a body, other than by static sizes alone.
+def varying_values(nodes: GraphNodes, *, by_sizes: bool = True) -> set[ir.Value | None]:
+    """Return the values that depend on an input of the model or of a body, other than by static sizes alone,
+    or by any unless `by_sizes`.
 
     A runtime computes all others once.
     """
@@ -68,7 +69,8 @@ def varying_values(nodes: GraphNodes) -> set[ir.Value | None]:
     for graph, graph_nodes in nodes.items():
         values.update(value for value in graph.inputs if value.const_value is None)
         for node in graph_nodes:
-            if not values.isdisjoint(_read(node)) and not _asks_for_known_sizes(node):
+            is_fixed = _asks_for_sizes(node, known=by_sizes)
+            if not is_fixed and not values.isdisjoint(_read(node)):
                 values.update(node.outputs)
     return values
 
@@ -82,9 +84,9 @@ def _read(node: ir.Node) -> Iterator[ir.Value | None]:
             yield from _read(inner)
 
 
-def _asks_for_known_sizes(node: ir.Node) -> bool:
-    """Return whether it is a Shape or Size of a static shape, which onnxruntime computes once."""
+def _asks_for_sizes(node: ir.Node, *, known: bool) -> bool:
+    """Return whether it is a Shape or Size, of a static shape if `known`: onnxruntime computes it once."""
     if node.domain or node.op_type not in ("Shape", "Size"):
         return False
     shape = None if node.inputs[0] is None else node.inputs[0].shape
-    return shape is not None and shape.is_static()
+    return not known or (shape is not None and shape.is_static())

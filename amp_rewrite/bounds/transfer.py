@@ -1,0 +1,251 @@
+"""Transfer functions by operator: the interval of the first output of real numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from amp_rewrite.analysis.idioms.idiom import Norm
+from amp_rewrite.analysis.long_sums import terms
+from amp_rewrite.bounds.intervals import (
+    UNKNOWN,
+    ZERO,
+    Interval,
+    hull,
+    larger,
+    smaller,
+    summed,
+    symmetric,
+    times,
+)
+from amp_rewrite.bounds.operands import Operands
+from amp_rewrite.model import patterns
+from amp_rewrite.model.patterns import effective_op
+from amp_rewrite.onnx_facts.operators import EXTREMES, JOINS, REARRANGES, SELECTS
+
+Transfer = Callable[[Operands], Interval]
+
+_SOFTMAX = Interval(0.0, 1 + 2**-8)
+"""What a softmax makes, rounding included."""
+_ERROR = 2.0**-22
+"""The absolute error of functions that runtimes approximate: four times float32's roundoff below 1."""
+_LEAST_EPSILON = 1e-30
+"""The least epsilon with which a norm is bounded: squares of numbers below 1e-22 are 0 in float32."""
+
+# Families of operators.
+
+
+def _family(operators: str | Iterable[str], transfer: Transfer) -> Mapping[str, Transfer]:
+    return dict.fromkeys(operators.split() if isinstance(operators, str) else operators, transfer)
+
+
+def _always(low: float, high: float) -> Transfer:
+    return lambda _: Interval(low, high)
+
+
+def _gated(x: Operands) -> Interval:
+    """Bound a function between 0 and its argument: data times a gate of them in [0, 1]."""
+    return hull(x[0], ZERO)
+
+
+def _rising(function: Callable[[float], float]) -> Transfer:
+    """Bound the image under a monotonic function that runtimes approximate, which keeps its sign."""
+
+    def transfer(x: Operands) -> Interval:
+        low, high = function(x[0].low), function(x[0].high)
+        return Interval(
+            low - _ERROR if low < 0 else max(low - _ERROR, 0.0),
+            high + _ERROR if high > 0 else min(high + _ERROR, 0.0),
+        )
+
+    return transfer
+
+
+def _norm(gamma: int, beta: int | None = None, epsilon: float = 1e-5, *, spatial: bool = False) -> Transfer:
+    """Bound a norm along the last axis, or all spatial ones; `epsilon` is the default."""
+
+    def transfer(x: Operands) -> Interval:
+        sizes = x.dims(0)[2:] if spatial else _width(x, gamma)
+        if not all(sizes) or not sizes or x.node.attributes.get_float("epsilon", epsilon) < _LEAST_EPSILON:
+            return UNKNOWN
+        offset = x[beta] if beta is not None and x.value(beta) is not None else ZERO
+        return _normalised(math.prod(size or 0 for size in sizes)) * symmetric(x[gamma].most) + offset
+
+    return transfer
+
+
+def _normalised(size: int) -> Interval:
+    """Bound data divided by the root of the mean of their squares, whatever they are."""
+    return symmetric(math.sqrt(size) * summed(size))
+
+
+def _width(x: Operands, gamma: int) -> Sequence[int]:
+    """Return the size of the last axis, which the weight has as well, where data are normalised along it."""
+    is_last = x.node.attributes.get_int("axis", -1) in (-1, len(x.dims(0)) - 1)
+    sizes = (*x.dims(gamma)[-1:], *x.dims(0)[-1:]) if is_last else ()
+    return [size for size in sizes if size is not None and size > 1][:1]
+
+
+# Single operators.
+
+
+def _subtract(x: Operands) -> Interval:
+    largest = x.producer(1, "ReduceMax")
+    keeps = largest is not None and largest.attributes.get_int("keepdims", 1) == 1
+    if largest is not None and keeps and largest.inputs[0] is x.value(0):  # x - max(x)
+        return Interval(x[0].low - x[1].high, 0.0)
+    return x[0] - x[1]
+
+
+def _power(x: Operands) -> Interval:
+    exponent, a = x.scalar(1), x[0]
+    if exponent == 2:
+        return a.squared()
+    if exponent is None or exponent < 0:
+        return UNKNOWN
+    return Interval(a.low**exponent if exponent % 2 == 1 else 0.0, a.most**exponent)
+
+
+def _joined(x: Operands) -> Interval:
+    """Bound what selects elements of several inputs, unless it adds or multiplies them."""
+    ports = JOINS[x.node.op_type] or range(len(x.node.inputs))
+    return UNKNOWN if effective_op(x.node) in ("Add", "Mul") else hull(*map(x.__getitem__, ports))
+
+
+def _chosen(x: Operands) -> Interval:
+    """Bound Where: by its branches; the first is above a limit where that is the condition."""
+    comparison, a = x.producer(0, "Greater", "GreaterOrEqual"), x[1]
+    is_above = comparison is not None and comparison.inputs[0] is x.value(1)
+    least = x.of(comparison.inputs[1]).low if comparison is not None and is_above else -math.inf
+    return hull(Interval(max(a.low, least), a.high), x[2])
+
+
+def _max_pool(x: Operands) -> Interval:
+    """Keep the interval, unless a window may lie entirely in the padding, where it has no largest element."""
+    holes = {*x.node.attributes.get_ints("dilations", ())} - {1}
+    return UNKNOWN if holes or x.node.attributes.get_int("ceil_mode", 0) else x[0]
+
+
+def _fill(x: Operands) -> Interval:
+    attribute = x.node.attributes.get("value")
+    number = float(attribute.as_tensor().numpy().item()) if attribute is not None else 0.0
+    return Interval(number, number)
+
+
+# Sums.
+
+
+def _average(x: Operands) -> Interval:
+    return hull(x[0].widened(summed(terms(x.node))), ZERO)  # to the border of a pool zeros may be added
+
+
+def _sum(x: Operands) -> Interval:
+    count = terms(x.node)
+    return UNKNOWN if count is None else (x[0] * Interval(count, count)).widened(summed(count))
+
+
+def _recurrent(x: Operands) -> Interval:
+    """Bound the outputs by the default activations and the initial state."""
+    state = x[5] if x.value(5) is not None else ZERO
+    return UNKNOWN if "activations" in x.node.attributes else hull(symmetric(1 + 2**-8), state)
+
+
+def _matmul(x: Operands) -> Interval:
+    count, softmax = terms(x.node), x.producer(0, "Softmax")
+    if softmax is not None and softmax.attributes.get_int("axis", -1) in (-1, len(x.dims(0)) - 1):
+        return Interval(0.0, _SOFTMAX.high * summed(count)) * hull(x[1], ZERO)  # averages of rows
+    sums = [times(x[1].most, x.largest_sum(0, axis=1)), times(x[0].most, x.largest_sum(1, axis=0))]
+    sums += [times(times(x[0].most, x[1].most), count)] if count is not None else []
+    return symmetric(min(sums) * summed(count))
+
+
+def _layer(x: Operands) -> Interval:
+    """Bound a Gemm or Conv by stored weights: sums of products, and a bias where they may begin."""
+    axis = 1 if x.node.op_type == "Conv" or x.node.attributes.get_int("transB", 0) else 0
+    most = times(x[0].most, x.largest_sum(1, axis) * abs(x.node.attributes.get_float("alpha", 1.0)))
+    bias = x[2].most * abs(x.node.attributes.get_float("beta", 1.0)) if x.value(2) is not None else 0.0
+    return symmetric((most + bias) * summed(None))
+
+
+TRANSFERS: Mapping[str, Transfer] = {
+    **_family((REARRANGES | SELECTS | EXTREMES) - {"Dropout", "SequenceAt", "Trilu"}, lambda x: x[0]),
+    **_family("AveragePool GlobalAveragePool ReduceMean", _average),
+    **_family("Concat ScatterElements ScatterND", _joined),
+    **_family("Conv Gemm", _layer),
+    **_family("Cos Sign Sin", _always(-1.0, 1.0)),
+    **_family("GRU LSTM RNN", _recurrent),
+    **_family("Gelu HardSwish com.microsoft:Gelu", _gated),
+    **_family("HardSigmoid Sigmoid", _always(0.0, 1.0)),
+    **_family("RMSNormalization SimplifiedLayerNormalization", _norm(1)),
+    "Add": lambda x: x[0] + x[1],
+    "Clip": lambda x: smaller(larger(x[0], x.given(1, "min", -math.inf)), x.given(2, "max", math.inf)),
+    "ConstantOfShape": _fill,
+    "Div": lambda x: x[0] / x[1],
+    "Erf": _rising(math.erf),
+    "Exp": _rising(lambda x: math.exp(min(x, 89.0))),  # beyond float32 from there on
+    "InstanceNormalization": _norm(1, 2, spatial=True),
+    "LayerNormalization": _norm(1, 2),
+    "LeakyRelu": lambda x: _gated(x) if 0 <= x.node.attributes.get_float("alpha", 0.01) <= 1 else UNKNOWN,
+    "MatMul": _matmul,
+    "Max": lambda x: larger(*x.all),
+    "MaxPool": _max_pool,
+    "Min": lambda x: smaller(*x.all),
+    "Mul": lambda x: x[0].squared() if x.value(0) is x.value(1) else x[0] * x[1],
+    "Neg": lambda x: -x[0],
+    "OneHot": lambda x: x[2],
+    "Pad": lambda x: hull(x[0], x.given(2, "value", 0.0)),
+    "Pow": _power,
+    "Reciprocal": lambda x: Interval(1.0, 1.0) / x[0],
+    "ReduceSum": _sum,
+    "Relu": lambda x: larger(x[0], ZERO),
+    "Softmax": _always(_SOFTMAX.low, _SOFTMAX.high),
+    "Softplus": _rising(lambda x: max(x, 0.0) + math.log1p(math.exp(-abs(x)))),
+    "Sqrt": _rising(lambda x: math.sqrt(max(x, 0.0))),
+    "Sub": _subtract,
+    "Tanh": _rising(math.tanh),
+    "Where": _chosen,
+    "com.microsoft:SkipLayerNormalization": _norm(2, 3, 1e-12),
+    "com.microsoft:SkipSimplifiedLayerNormalization": _norm(2, epsilon=1e-12),
+}
+"""The transfer functions by operator, with its domain."""
+
+# Norms that are written out.
+
+
+def written_out(norms: Iterable[Norm]) -> dict[ir.Value, Interval]:
+    """Return the intervals of the quotients of written-out norms of a known size."""
+    sizes = {norm.result.outputs[0]: _size(norm) for norm in norms}
+    return {value: _normalised(size) for value, size in sizes.items() if size}
+
+
+def _size(norm: Norm) -> int | None:
+    """Return the number of elements of a mean of squares, of data that are centred by the same mean, all in
+    one type; None for any other norm.
+    """
+    size = _mean_of(norm.reduction)
+    means = (node for node in norm.centring if node.op_type != "Sub")
+    is_centred = all(_mean_of(node) == size for node in means)
+    kinds = {value.dtype for node in norm.inner for value in node.outputs}
+    squares = all(node is norm.reduction or node.op_type in ("Mul", "Pow") for node in norm.power)
+    return size if is_centred and squares and len(kinds) == 1 and _is_root(norm.chain) else None
+
+
+def _mean_of(node: ir.Node) -> int | None:
+    keeps = node.op_type == "ReduceMean" and node.attributes.get_int("keepdims", 1) == 1
+    return terms(node) if keeps else None
+
+
+def _is_root(nodes: Sequence[ir.Node]) -> bool:
+    """Whether these nodes add at least _LEAST_EPSILON to a mean, and then scale nothing: as the quotient is
+    homogeneous, they take the root, or its inverse.
+    """
+    first, *others = (node for node in nodes if node.op_type != "Identity")
+    floors = [number for value in first.inputs if (number := patterns.scalar(value)) is not None]
+    is_bounded = first.op_type in ("Add", "Max") and max(floors, default=0.0) >= _LEAST_EPSILON
+    return is_bounded and all(
+        node.op_type in ("Expand", "Pow", "Reciprocal", "Sqrt")
+        or (node.op_type == "Div" and patterns.scalar(node.inputs[0]) == 1.0)
+        for node in others
+    )
