@@ -49,6 +49,7 @@ from amp_rewrite.rescaling.regions import LARGEST, Causes, causes_outside, selec
 from amp_rewrite.rewriting import (
     annotations,
     argument_checks,
+    decisions,
     editing,
     plan_files,
     report,
@@ -368,22 +369,18 @@ def _choose(
                 proven = bounding.bound_model(prepared.model, facts, options)
                 facts = deciding.decided(facts, prepared.model.graph, proven, options)
     graph = facts.graph
-    with timed.stage("classify"):
-        entries = (
-            replay.entries(graph)
-            if replay is not None
-            else classification.classify(graph, facts.findings, options, facts.freed)
-        )
-    with timed.stage("colour"):
-        painting = (
-            replay.painting(graph, entries)
-            if replay is not None
-            else rules.paint(graph, entries, follow=options.follows, level=options.level)
-        )
-    with timed.stage("predict"):
-        unpruned: Collection[int] = ()
-        if replay is None:
+    unpruned: Collection[int] = ()
+    if replay is not None:
+        with timed.stage("colour"):
+            painting = replay.painting(graph)
+    else:
+        with timed.stage("classify"):
+            entries = classification.classify(graph, facts.findings, options, facts.freed)
+        with timed.stage("colour"):
+            painting = rules.paint(graph, entries, follow=options.follows, level=options.level)
+        with timed.stage("predict"):
             painting, unpruned = pruning.beside_pins(graph, facts.findings, facts.freed, painting, options)
+    with timed.stage("predict"):
         priced = pruning.settle(graph, painting, options, unpruned, decided=replay is not None)
     return _Choice(observed, facts, proven, priced)
 
@@ -474,9 +471,10 @@ def _annotate(analysis: Analysis, casts: Sequence[ir.Node]) -> tuple[str, ...]:
     model = analysis.loaded.model
     if not analysis.options.metadata:
         annotations.remove(model)
-        annotations.forget(model, declared_types.KEY)
+        model.metadata_props.pop(declared_types.KEY, None)
         return ()
-    return annotations.update(model, analysis.graph, analysis.painting, analysis.plan, casts)
+    decided = decisions.of(analysis.graph, analysis.painting, analysis.plan, casts)
+    return annotations.update(model, decided, analysis.options, analysis.plan.rescaled)
 
 
 def _check(

@@ -87,8 +87,8 @@ class Explanation:
 def of_plan(path: Path) -> Explanation:
     """Explain a saved plan without its model; raise PlanError when it is missing or damaged."""
     plan = plan_files.load(path)
-    decisions, flops = plan.decisions()
-    untried = tuple(suggestions.untried(causes.find(decisions, flops)))
+    decisions = plan.recorded()
+    untried = tuple(suggestions.untried(causes.find(decisions, decisions.flops)))
     half, assumed = plan.half.name, plan.assumptions
     return Explanation(DecisionSource.PLAN, half, decisions, untried, assumptions=assumed)
 
@@ -123,7 +123,7 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
         return of_analysis(analyze())
     model = loading.load(path).model
     try:
-        decisions, rescaled = annotations.read(model), annotations.read_rescaled(model)
+        decisions, rescaled = annotations.read(model), annotations.rescaled(model.metadata_props)
     except ModelError as error:
         explanation = of_analysis(analyze())
         return replace(

@@ -9,7 +9,7 @@ Recurrent Layers User's Guide). Keras logs the first check for `mixed_float16`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -124,7 +124,7 @@ def advise(flop_count: FlopCount, decisions: Decisions, half: str, device: Devic
 
     No padding is advised for a device that gains no speed from half.
     """
-    nodes: set[Hashable] = {decision.node for decision in decisions.all if decision.is_half}
+    nodes = decisions.half_nodes
     lacks = f"{device.name} has no Tensor Cores for {half}"
     gains = "products gain no speed from it, but use less memory"
     shortfall = "" if device.is_fast(half) else f"{lacks}: {gains}"

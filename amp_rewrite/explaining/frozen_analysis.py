@@ -31,6 +31,7 @@ from amp_rewrite.policy.targets import ONNXRUNTIME_WEBGPU
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.rewriting import decisions, plan_files, report
 from amp_rewrite.rewriting.plan import Plan, float_state
+from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.rewriting.result_checks import IOType, io_types
 from amp_rewrite.text import brief, plural
@@ -266,10 +267,26 @@ class Analysis:
             >>> rewrite(network(), replay=plan).report.nodes.half
             44
         """
-        text = plan_files.dump(self.graph, self.painting, self.plan, self.options)
         place = arguments.path("path", path)
         output_paths.refuse_foreign(place, output_paths.Kind.REPORT, force=force)
-        staging.write(text.encode(), place)
+        staging.write(plan_files.dump(self.saved_plan()).encode(), place)
+
+    def saved_plan(self, flops: causes.Flops | None = None, assumptions: tuple[str, ...] = ()) -> SavedPlan:
+        """Return the decisions, for `rewrite(..., replay=plan)`; first called before an edit, or not at all.
+
+        With `flops`, those of the nodes, and the `assumptions` behind these numbers, causes of float32 can be
+        weighed without the model.
+
+        Examples:
+            >>> from amp_rewrite import analyze, rewrite
+            >>> from amp_rewrite.demo import network
+            >>> rewrite(network(), replay=analyze(network()).saved_plan()).report.nodes.half
+            44
+        """
+        self._refuse_edited()
+        decided = decisions.of(self.graph, self.painting, self.plan, flops=flops)
+        model, rescaled = plan_files.fingerprint(self.graph.root), self.plan.rescaled
+        return plan_files.of(model, decided, self.options, rescaled, assumptions)
 
     def painted(self, options: Options, unpruned: Collection[int] = ()) -> Painting:
         """Return the painting of the same model under other lists, pins, level and `follow`; `unpruned` units
