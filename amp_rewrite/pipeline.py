@@ -470,8 +470,7 @@ def _annotate(analysis: Analysis, casts: Sequence[ir.Node]) -> tuple[str, ...]:
     """Write the decisions into the result, if requested; return the warnings."""
     model = analysis.loaded.model
     if not analysis.options.metadata:
-        annotations.remove(model)
-        model.metadata_props.pop(declared_types.KEY, None)
+        annotations.remove(model, declared_types.KEY)
         return ()
     decided = decisions.of(analysis.graph, analysis.painting, analysis.plan, casts)
     return annotations.update(model, decided, analysis.options, analysis.plan.rescaled)

@@ -79,4 +79,4 @@ def test_one_cause_for_one_reason():
       [second] y = Mul(t, b)
       }"""
     causes = find(amp_rewrite.analyze(text.model(source)).decisions())
-    assert [len(cause.held) for cause in causes if cause.first.entry.authority is Authority.RANGE] == [2]
+    assert [len(cause.held) for cause in causes if cause.first.evidence.authority is Authority.RANGE] == [2]

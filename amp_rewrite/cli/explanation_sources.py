@@ -87,7 +87,7 @@ class Explanation:
 def of_plan(path: Path) -> Explanation:
     """Explain a saved plan without its model; raise PlanError when it is missing or damaged."""
     plan = plan_files.load(path)
-    decisions = plan.recorded()
+    decisions = plan.decided()
     untried = tuple(suggestions.untried(causes.find(decisions, decisions.flops)))
     half, assumed = plan.half.name, plan.assumptions
     return Explanation(DecisionSource.PLAN, half, decisions, untried, assumptions=assumed)

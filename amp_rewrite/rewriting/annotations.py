@@ -21,6 +21,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.observed import Held
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.model.output_paths import DECISIONS
+from amp_rewrite.model.traversal import every_node
 from amp_rewrite.onnx_facts import declared_types
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.entries import Kind
@@ -57,7 +58,8 @@ def update(
         warnings: tuple[str, ...] = ()
     except ModelError as error:
         warnings = (f"what is left of an earlier rewrite is dropped: {error.problem}",)
-    plan = plan_files.of("", _in_model(model, decided), options, _joined(parts))
+    short = _shortened(_in_model(model, decided))
+    plan = plan_files.of("", short, options, _joined(parts))
     model.metadata_props[KEY] = packed(plan)
     return warnings
 
@@ -76,7 +78,7 @@ def _joined(parts: Sequence[Rescaled]) -> Rescaled | None:
 def packed(plan: SavedPlan) -> str:
     """Return a plan as the text of an entry."""
     text = json.dumps(records.plain(plan), separators=(",", ":"), ensure_ascii=False)
-    return base64.b64encode(zlib.compress(text.encode())).decode()
+    return base64.b64encode(zlib.compress(text.encode(), level=9)).decode()
 
 
 def stored(metadata: Mapping[str, str]) -> SavedPlan | None:
@@ -123,25 +125,33 @@ def is_rescaled(metadata: Mapping[str, str]) -> bool:
         return False
 
 
+def _shortened(decided: Decisions) -> Decisions:
+    """Return the decisions as a model has them, which has all names: the first output is that of its node."""
+    short = (msgspec.structs.replace(each, node="", outputs=each.outputs[:1]) for each in decided.all)
+    return replace(decided, all=tuple(short))
+
+
 def _of_nodes(model: ir.Model, plan: SavedPlan) -> Decisions:
-    """Return the decisions of a plan on nodes of a model. Nodes of one name, as in two branches, have it in
-    the order of the model; several records can be of one node.
+    """Return the decisions of a plan on nodes of a model, with all names. Outputs of one name, as in two
+    branches, have it in the order of the model; several records can be of one node.
     """
+    outputs = {node: decisions.names_of_outputs(node) for node in every_node(model.graph)}
     waiting: dict[tuple[str, str], deque[ir.Node]] = {}
-    for node in model.graph.all_nodes():
-        key = schema.written(node.domain, node.op_type), _name(node.name, decisions.names_of_outputs(node))
-        waiting.setdefault(key, deque()).append(node)
-    recorded = plan.recorded()
+    for node, names in outputs.items():
+        waiting.setdefault((schema.written(node.domain, node.op_type), names[0]), deque()).append(node)
+    decided = plan.decided()
     found: dict[Hashable, ir.Node | None] = {}
-    for number, decision in zip(recorded.nodes, recorded.all, strict=True):
+    for number, decision in zip(decided.nodes, decided.all, strict=True):
         if number not in found:
-            nodes = waiting.get((decision.operator, _name(decision.node, decision.outputs)))
+            nodes = waiting.get((decision.operator, next(iter(decision.outputs), "")))
             found[number] = None if not nodes else nodes.popleft() if len(nodes) > 1 else nodes[0]
-    return _in_model(model, replace(recorded, nodes=tuple(found[number] for number in recorded.nodes)))
-
-
-def _name(name: str | None, outputs: Sequence[str]) -> str:
-    return next(iter(outputs), name or "")
+    there = _in_model(model, replace(decided, nodes=tuple(found[number] for number in decided.nodes)))
+    named = (
+        msgspec.structs.replace(decision, node=node.name or "", outputs=outputs[node])
+        for node, decision in zip(there.nodes, there.all, strict=True)
+        if isinstance(node, ir.Node)
+    )
+    return replace(there, all=tuple(named))
 
 
 def _in_model(model: ir.Model, decided: Decisions) -> Decisions:
@@ -194,9 +204,10 @@ def forget_decisions(model: ir.Model) -> None:
             model.metadata_props[KEY] = packed(msgspec.structs.replace(plan, decisions=(), casts=()))
 
 
-def remove(model: ir.Model) -> None:
-    """Remove our metadata."""
-    model.metadata_props.pop(KEY, None)
+def remove(model: ir.Model, *keys: str) -> None:
+    """Remove the decisions from the metadata of a model, and what it has under other keys of ours."""
+    for key in (KEY, *keys):
+        model.metadata_props.pop(key, None)
 
 
 def purpose_warnings(model: ir.Model) -> list[str]:

@@ -24,17 +24,18 @@ Flops = Mapping[Any, int | None]
 """The floating-point operations of nodes; None where they are not known."""
 
 
-class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
+class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The decision on one unit: a type variable of a node with these outputs.
 
     `cause` is the position of the decision that caused this one, None where its own kind did; `flops` are
-    those of the whole node for one run, None where unknown. Names of nodes may be empty and may repeat.
+    those of the whole node for one run, None where unknown. Names of nodes may be empty and may repeat. In a
+    file, only the first of the decisions on a node has `outputs`: a Loop can have thousands of both.
     """
 
-    node: str
+    node: str = ""
     operator: str
     variable: str
-    outputs: tuple[str, ...]
+    outputs: tuple[str, ...] = ()
     precision: Colour
     rule: Rule
     kind: Kind
@@ -123,6 +124,13 @@ class Decisions:
             step = self.cause(step)
         return chain
 
+    def recorded(self) -> Iterator[Decision]:
+        """Yield the decisions as a file has them (see Decision)."""
+        last = None
+        for node, decision in zip(self.nodes, self.all, strict=True):
+            yield msgspec.structs.replace(decision, outputs=()) if node == last else decision
+            last = node
+
     def of_units(self, units: Sequence[int], sites: Iterable[CastSite], start: int = 0) -> Decisions:
         """Return the decisions on these units and sites alone, in this order, for positions from `start` on.
 
@@ -180,21 +188,18 @@ def _decisions(graph: UnitGraph, painting: Painting, flops: Flops) -> Iterator[D
 
 
 def names_of_outputs(node: ir.Node) -> tuple[str, ...]:
-    """Return the names of a node's outputs that have one."""
-    return tuple(value.name for value in node.outputs if value.name)
+    """Return the names of a node's outputs that have one; an empty name where none has."""
+    return tuple(value.name for value in node.outputs if value.name) or ("",)
 
 
-def without_model(decided: Sequence[Decision], sites: Sequence[CastSite]) -> Decisions:
-    """Return recorded decisions; the units of a node are adjacent, each with another variable."""
-    nodes: list[int] = []
-    variables, last = set[str](), None
-    for decision in decided:
-        identity = decision.node, decision.operator, decision.outputs
-        if identity != last or decision.variable in variables:
-            variables.clear()
-        variables.add(decision.variable)
-        nodes.append(nodes[-1] if len(variables) > 1 else len(nodes))
-        last = identity
+def without_model(recorded: Iterable[Decision], sites: Sequence[CastSite]) -> Decisions:
+    """Return the decisions that a file has."""
+    decided, nodes = list[Decision](), list[int]()
+    for decision in recorded:
+        is_same = bool(decided) and not decision.outputs
+        outputs = decided[-1].outputs if is_same else decision.outputs
+        decided.append(msgspec.structs.replace(decision, outputs=outputs) if is_same else decision)
+        nodes.append(nodes[-1] if is_same else len(nodes))
     return Decisions(tuple(decided), tuple(sites), tuple(nodes))
 
 

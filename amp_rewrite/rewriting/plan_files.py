@@ -176,7 +176,7 @@ class SavedPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                     remedy="change the precision of all of them",
                 )
 
-    def recorded(self) -> Decisions:
+    def decided(self) -> Decisions:
         """Return the decisions, independent of the model."""
         return decisions.without_model(self.decisions, self.casts)
 
@@ -201,7 +201,7 @@ def of(
         format=FORMAT,
         model=model,
         options=_options(options),
-        decisions=decided.all,
+        decisions=tuple(decided.recorded()),
         casts=decided.cast_sites,
         rescaled=rescaled,
         assumptions=assumptions,
