@@ -332,7 +332,7 @@ def _decide(
             plan = Plan(options.half)  # inputs and outputs stay as they are too
         plan = replace(plan, rescaled=replay.rescaled if replay is not None else choice.rescaled)
     with timed.stage("freeze"):
-        decided = Decided(priced, plan, options, replay is not None, choice.proven, choice.observed, before)
+        decided = Decided(priced, plan, options, replay, choice.proven, choice.observed, before)
         return freeze(loaded, prepared, facts, decided)
 
 
@@ -369,7 +369,6 @@ def _choose(
                 proven = bounding.bound_model(prepared.model, facts, options)
                 facts = deciding.decided(facts, prepared.model.graph, proven, options)
     graph = facts.graph
-    unpruned: Collection[int] = ()
     if replay is not None:
         with timed.stage("colour"):
             painting = replay.painting(graph)
@@ -378,9 +377,10 @@ def _choose(
             entries = classification.classify(graph, facts.findings, options, facts.freed)
         with timed.stage("colour"):
             painting = rules.paint(graph, entries, follow=options.follows, level=options.level)
-        with timed.stage("predict"):
-            painting, unpruned = pruning.beside_pins(graph, facts.findings, facts.freed, painting, options)
     with timed.stage("predict"):
+        unpruned: Collection[int] = ()
+        if replay is None:
+            painting, unpruned = pruning.beside_pins(graph, facts.findings, facts.freed, painting, options)
         priced = pruning.settle(graph, painting, options, unpruned, decided=replay is not None)
     return _Choice(observed, facts, proven, priced)
 
@@ -473,7 +473,7 @@ def _annotate(analysis: Analysis, casts: Sequence[ir.Node]) -> tuple[str, ...]:
         annotations.remove(model, declared_types.KEY)
         return ()
     decided = decisions.of(analysis.graph, analysis.painting, analysis.plan, casts)
-    return annotations.update(model, decided, analysis.options, analysis.plan.rescaled)
+    return annotations.update(model, decided, analysis.plan_options, analysis.plan.rescaled)
 
 
 def _check(

@@ -90,7 +90,7 @@ def said(made):
     """All that an analysis says in public, as text."""
     decisions = made.decisions()
     paints = made.painting.paints, made.painting.entries
-    found = made.findings, made.warnings, made.matched, made.replayed
+    found = made.findings, made.warnings, made.matched, made.replay
     return repr((made.report(), decisions.all, decisions.cast_sites, paints, found))
 
 

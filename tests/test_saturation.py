@@ -93,7 +93,7 @@ def test_a_value_that_is_stored_times_a_power_of_two_is_compared_without_it(is_r
     after = text.model(body, {"w": WEIGHTS / 4})
     if is_rescaled:
         scaled = Rescaled((Scaled("h", None, 0, 2),))
-        plan = plan_files.of("", Decisions(()), Options(), scaled)
+        plan = plan_files.of("", Decisions(()), plan_files.options_of(Options()), scaled)
         after.metadata_props.add(key=annotations.KEY, value=annotations.packed(plan))
     x = 300 * np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)
     x[0, 0] = np.inf

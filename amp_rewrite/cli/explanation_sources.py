@@ -70,7 +70,7 @@ class Explanation:
     def remedies(self, units: Sequence[int]) -> Sequence[NodeRemedy]:
         """Return the remedies that change the colour of each unit; empty for a plan or without a model."""
         analysis = self.analysis
-        if analysis is None or analysis.replayed or self.counted is None:
+        if analysis is None or analysis.replay or self.counted is None:
             return ()
         subject = Subject(
             analysis.graph, analysis.painting, analysis.options, analysis.painted, self.counted.flops
@@ -97,7 +97,7 @@ def of_analysis(analysis: Analysis) -> Explanation:
     """Explain the decisions of an analysis; for a replayed plan no flag was tried."""
     flop_counts = flop_count.count(analysis.loaded.model, analysis.graph.types, analysis.options.dims.dims)
     root_causes = analysis.causes(flop_counts.flops)
-    source = DecisionSource.PLAN if analysis.replayed else DecisionSource.ANALYSIS
+    source = DecisionSource.PLAN if analysis.replay else DecisionSource.ANALYSIS
     rests, half = tuple(assumptions(flop_counts)), analysis.options.half.name
     return Explanation(
         source=source,

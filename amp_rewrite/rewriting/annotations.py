@@ -21,16 +21,14 @@ import onnx_ir as ir
 from amp_rewrite.analysis.observed import Held
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.model.output_paths import DECISIONS
-from amp_rewrite.model.traversal import every_node
 from amp_rewrite.onnx_facts import declared_types
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.evidence import Authority
-from amp_rewrite.policy.options import Options
 from amp_rewrite.rewriting import decisions, plan_files, records
 from amp_rewrite.rewriting.decisions import Decision, Decisions
 from amp_rewrite.rewriting.plan import Rescaled, Scaled
-from amp_rewrite.rewriting.plan_files import SavedPlan
+from amp_rewrite.rewriting.plan_files import PlanOptions, SavedPlan
 
 TRAINING = "amp_rewrite.train."
 """The prefix of the metadata keys for the spec of a train step: loss, seed, state, grads."""
@@ -43,7 +41,7 @@ LIMIT = 1 << 28
 
 
 def update(
-    model: ir.Model, decided: Decisions, options: Options, rescaled: Rescaled | None
+    model: ir.Model, decided: Decisions, options: PlanOptions, rescaled: Rescaled | None
 ) -> tuple[str, ...]:
     """Write the decisions of a rewrite into its result, with those of an earlier one that still hold.
 
@@ -135,10 +133,12 @@ def _of_nodes(model: ir.Model, plan: SavedPlan) -> Decisions:
     """Return the decisions of a plan on nodes of a model, with all names. Outputs of one name, as in two
     branches, have it in the order of the model; several records can be of one node.
     """
-    outputs = {node: decisions.names_of_outputs(node) for node in every_node(model.graph)}
+    names: dict[Hashable, tuple[str, tuple[str, ...]]] = {}
     waiting: dict[tuple[str, str], deque[ir.Node]] = {}
-    for node, names in outputs.items():
-        waiting.setdefault((schema.written(node.domain, node.op_type), names[0]), deque()).append(node)
+    for node in model.graph.all_nodes():
+        outputs = decisions.names_of_outputs(node)
+        names[node] = (node.name or "", outputs)
+        waiting.setdefault((schema.written(node.domain, node.op_type), outputs[0]), deque()).append(node)
     decided = plan.decided()
     found: dict[Hashable, ir.Node | None] = {}
     for number, decision in zip(decided.nodes, decided.all, strict=True):
@@ -147,20 +147,17 @@ def _of_nodes(model: ir.Model, plan: SavedPlan) -> Decisions:
             found[number] = None if not nodes else nodes.popleft() if len(nodes) > 1 else nodes[0]
     there = _in_model(model, replace(decided, nodes=tuple(found[number] for number in decided.nodes)))
     named = (
-        msgspec.structs.replace(decision, node=node.name or "", outputs=outputs[node])
+        msgspec.structs.replace(decision, node=names[node][0], outputs=names[node][1])
         for node, decision in zip(there.nodes, there.all, strict=True)
-        if isinstance(node, ir.Node)
     )
     return replace(there, all=tuple(named))
 
 
 def _in_model(model: ir.Model, decided: Decisions) -> Decisions:
     """Return the decisions on the nodes of a model, in the order of these nodes, and its Casts."""
-    place: dict[Hashable, int] = {node: place for place, node in enumerate(model.graph.all_nodes())}
-    casts = {
-        value.name for node in model.graph.all_nodes() if node.op_type == "Cast" for value in node.outputs
-    }
-    nodes = decided.nodes
+    there, nodes = tuple(model.graph.all_nodes()), decided.nodes
+    place: dict[Hashable, int] = {node: place for place, node in enumerate(there)}
+    casts = {value.name for node in there if node.op_type == "Cast" for value in node.outputs}
     units = sorted((u for u, node in enumerate(nodes) if node in place), key=lambda unit: place[nodes[unit]])
     return decided.of_units(units, (site for site in decided.cast_sites if site.output in casts))
 

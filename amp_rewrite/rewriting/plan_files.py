@@ -81,7 +81,8 @@ _OF_FORM = (
 )
 
 
-def _options(options: Options) -> PlanOptions:
+def options_of(options: Options) -> PlanOptions:
+    """Return the options of a run that decide with its plan."""
     form = options.form
     return PlanOptions(
         half=options.half.name,
@@ -190,7 +191,7 @@ def _is_of(row: Decision, unit: Unit) -> bool:
 def of(
     model: str,
     decided: Decisions,
-    options: Options,
+    options: PlanOptions,
     rescaled: Rescaled | None = None,
     assumptions: tuple[str, ...] = (),
 ) -> SavedPlan:
@@ -200,7 +201,7 @@ def of(
     return SavedPlan(
         format=FORMAT,
         model=model,
-        options=_options(options),
+        options=options,
         decisions=tuple(decided.recorded()),
         casts=decided.cast_sites,
         rescaled=rescaled,

@@ -404,7 +404,7 @@ def _saved(analysis: Analysis, candidate: Found) -> SavedPlan:
     options = analysis.options
     decided = decisions.of(analysis.graph, candidate.painting, Plan(options.half))
     fingerprint = plan_files.fingerprint(analysis.graph.root)
-    return plan_files.of(fingerprint, decided, options, analysis.plan.rescaled)
+    return plan_files.of(fingerprint, decided, analysis.plan_options, analysis.plan.rescaled)
 
 
 @dataclass(frozen=True, slots=True)
