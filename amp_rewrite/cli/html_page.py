@@ -97,9 +97,7 @@ def _decided(explanation: Explanation, model: ir.Model, changes: PlannedChanges,
     stored = binades.of_stored(constants.find(model).values())
     ranges = explanation.ranges().units if explanation.analysis else {}
     card = html_report.model_card(model, graph, given_flags())
-    return html_report.decision_view(
-        graph, explanation.decisions, explanation.causes, stored, to, card, ranges
-    )
+    return DecisionView(to, graph, explanation.decisions, explanation.causes, ranges, stored, card)
 
 
 def _measured(explanation: Explanation) -> FlopCount:

@@ -92,10 +92,7 @@ class Decisions:
         return f"{decision.place} ({decision.variable})" if node in beside else decision.place
 
     def why(self, unit: int) -> tuple[int, ...]:
-        """Return the chain of causes from a unit to its root, as Painting.why does.
-
-        It ends at a precision that was edited by hand.
-        """
+        """Return the chain of causes from a unit, itself first, to its root, or to one edited by hand."""
         return tuple(self._chain(unit))
 
     def cause(self, unit: int) -> int | None:

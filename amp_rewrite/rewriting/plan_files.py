@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import onnx_ir as ir
@@ -71,28 +72,17 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def form(self) -> Form:
         """The form; OptionError for a half type or a target that there is not."""
-        others = {name: getattr(self, name) for name in _OF_FORM}
-        return Form(half=halves.named(self.half), target=targets.named(self.target), **others)
-
-
-_OF_FORM = (
-    *("keep_functions", "fold", "raise_opset", "idioms", "kept_nodes", "kept_operators", "opset"),
-    "keep_overridable",
-)
+        own: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(Form)}
+        own |= {"half": halves.named(self.half), "target": targets.named(self.target)}
+        return Form(**own)
 
 
 def options_of(options: Options) -> PlanOptions:
     """Return the options of a run that decide with its plan."""
-    form = options.form
-    return PlanOptions(
-        half=options.half.name,
-        target=options.target.name,
-        io=options.io,
-        keep_io=options.keep_io,
-        storage_only=options.storage_only,
-        op_types=dict(options.op_types),
-        **{name: getattr(form, name) for name in _OF_FORM},
-    )
+    names, form = PlanOptions.__struct_fields__, options.form
+    own: dict[str, Any] = {name: getattr(form, name, getattr(options, name, None)) for name in names}
+    own |= {"half": options.half.name, "target": options.target.name, "op_types": dict(options.op_types)}
+    return PlanOptions(**own)
 
 
 class SavedPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -124,22 +114,11 @@ class SavedPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def over(self, options: Options) -> Options:
         """Return the options with all that the plan decides taken from it."""
-        own, form = self.options, self.form
-        return replace(
-            options,
-            half=form.half,
-            target=form.target,
-            io=own.io,
-            keep_io=own.keep_io,
-            keep_functions=form.keep_functions,
-            fold=form.fold,
-            keep_opset=not form.raise_opset and form.opset is None,
-            opset=form.opset,
-            keep_overridable=form.keep_overridable,
-            gate=False,
-            storage_only=own.storage_only,
-            op_types=own.op_types,
-        )
+        own = msgspec.structs.asdict(self.options)
+        for name in ("raise_opset", "idioms", "kept_nodes", "kept_operators"):
+            del own[name]  # the plan has its own form
+        keep_opset = not self.options.raise_opset and self.options.opset is None
+        return replace(options, **own, keep_opset=keep_opset, gate=False)
 
     def painting(self, graph: UnitGraph) -> Painting:
         """Return the saved colours of this model's units; PlanError when they cannot be, or are of another
