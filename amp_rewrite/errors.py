@@ -136,11 +136,11 @@ class PlanError(AmpRewriteError):
     """A saved plan that cannot be read, or that was made for another model.
 
     Examples:
-        >>> from amp_rewrite.rewriting import plan_files
-        >>> plan_files.parse("{}", "plan.json")
+        >>> from amp_rewrite import load_plan
+        >>> load_plan("missing.json")
         Traceback (most recent call last):
             ...
-        amp_rewrite.errors.PlanError: plan.json: is not a valid plan (object missing required field format)...
+        amp_rewrite.errors.PlanError: missing.json: cannot be read (No such file or ...
     """
 
 

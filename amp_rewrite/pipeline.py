@@ -49,6 +49,7 @@ from amp_rewrite.rescaling.regions import LARGEST, Causes, causes_outside, selec
 from amp_rewrite.rewriting import (
     annotations,
     argument_checks,
+    decisions,
     editing,
     plan_files,
     report,
@@ -331,7 +332,7 @@ def _decide(
             plan = Plan(options.half)  # inputs and outputs stay as they are too
         plan = replace(plan, rescaled=replay.rescaled if replay is not None else choice.rescaled)
     with timed.stage("freeze"):
-        decided = Decided(priced, plan, options, replay is not None, choice.proven, choice.observed, before)
+        decided = Decided(priced, plan, options, replay, choice.proven, choice.observed, before)
         return freeze(loaded, prepared, facts, decided)
 
 
@@ -368,18 +369,14 @@ def _choose(
                 proven = Proven(prepared.model, facts, options)
                 facts = deciding.decided(facts, proven, options)
     graph = facts.graph
-    with timed.stage("classify"):
-        entries = (
-            replay.entries(graph)
-            if replay is not None
-            else classification.classify(graph, facts.findings, options, facts.freed)
-        )
-    with timed.stage("colour"):
-        painting = (
-            replay.painting(graph, entries)
-            if replay is not None
-            else rules.paint(graph, entries, follow=options.follows, level=options.level)
-        )
+    if replay is not None:
+        with timed.stage("colour"):
+            painting = replay.painting(graph)
+    else:
+        with timed.stage("classify"):
+            entries = classification.classify(graph, facts.findings, options, facts.freed)
+        with timed.stage("colour"):
+            painting = rules.paint(graph, entries, follow=options.follows, level=options.level)
     with timed.stage("predict"):
         unpruned: Collection[int] = ()
         if replay is None:
@@ -473,10 +470,10 @@ def _annotate(analysis: Analysis, casts: Sequence[ir.Node]) -> tuple[str, ...]:
     """Write the decisions into the result, if requested; return the warnings."""
     model = analysis.loaded.model
     if not analysis.options.metadata:
-        annotations.remove(model)
-        annotations.forget(model, declared_types.KEY)
+        annotations.remove(model, declared_types.KEY)
         return ()
-    return annotations.update(model, analysis.graph, analysis.painting, analysis.plan, casts)
+    decided = decisions.of(analysis.graph, analysis.painting, analysis.plan, casts)
+    return annotations.update(model, decided, analysis.plan_options, analysis.plan.rescaled)
 
 
 def _check(

@@ -112,7 +112,7 @@ def _holds_back(cause: RootCause, coverage: Coverage) -> bool:
     """Whether any node of a cause is not half in the result: a held unit may be without floats."""
     outside = {n.name for n in coverage.node_list if n.precision in (Precision.FULL, Precision.MIXED)}
     held = (cause.decisions.all[unit] for unit in cause.held)
-    return any(outside & {decision.name, *decision.defs} for decision in held)
+    return any(outside & {decision.node, *decision.outputs} for decision in held)
 
 
 def markdown(found: Sequence[Measured]) -> str:

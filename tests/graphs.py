@@ -15,6 +15,7 @@ from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.onnx_types.schema import TypeVar
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Entry, Kind
+from amp_rewrite.rewriting.decisions import Decision, Decisions
 
 FOLLOW = "FOLLOW"
 """The word for an INFER unit that the lists mark `follow`; every kind is a word of its own."""
@@ -44,6 +45,25 @@ def colours(painting: Painting) -> str:
 def rules(painting: Painting) -> str:
     """The rule that painted every unit, as a line of words."""
     return " ".join(paint.rule.value for paint in painting.paints)
+
+
+def why(painting: Painting, unit: int) -> tuple[int, ...]:
+    """The chain of causes from a unit to its root."""
+    painted = zip(painting.paints, painting.entries, strict=True)
+    return Decisions(
+        tuple(
+            Decision(
+                operator="",
+                variable="",
+                precision=paint.colour,
+                rule=paint.rule,
+                kind=entry.kind,
+                evidence=entry.evidence,
+                cause=paint.cause,
+            )
+            for paint, entry in painted
+        )
+    ).why(unit)
 
 
 @functools.cache

@@ -19,7 +19,6 @@ from amp_rewrite.policy import node_patterns, operator_lists
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import SHIPPED_FOR, Level, Options, Pins
-from amp_rewrite.rewriting.decisions import about, made_by
 from amp_rewrite.rewriting.report import extents
 from tests import real_models, text
 from tests.real_models import ASKED, NAMES
@@ -305,7 +304,9 @@ def test_names_that_a_shell_or_a_pattern_would_misread(names):
     """Names that are empty, that repeat, or that mean something to a shell or a pattern are named rightly."""
     model = text.model(ODD, {"e": np.array([1e-12], np.float32)})
     model.graph.node[1].name, model.graph.node[2].name = names
-    cause = next(cause for cause in analyze(model).causes() if cause.first.entry.authority is Authority.RANGE)
+    cause = next(
+        cause for cause in analyze(model).causes() if cause.first.evidence.authority is Authority.RANGE
+    )
     assert cause.suggestion.flags[0].startswith("--force-half ")
     hold(model, Options(), [cause])
 
@@ -378,8 +379,9 @@ def counted(model, options):
     found = []
 
     def note(analysis):
-        for node, extent in extents(analysis.graph, analysis.painting).items():
-            found.append((about(node, made_by([node])[node], "", None, None).place, extent))
+        decided, extent_of = analysis.decisions(), extents(analysis.graph, analysis.painting)
+        places = dict(zip(decided.nodes, (each.place for each in decided.all), strict=True))
+        found.extend((places[node], extent) for node, extent in extent_of.items())
 
     report = rewrite(model, options, on_plan=note).report
     assert report.ok

@@ -38,13 +38,13 @@ def test_what_is_explained_is_so(name, said):
     result = rewrite(
         real_models.path(name).read_bytes(),
         ASKED[said],
-        on_plan=lambda made: found.append((made.graph, made.decisions())),
+        on_plan=lambda made: found.append((made.graph, made.painting.entries, made.decisions())),
     )
-    ((graph, decisions),) = found
+    ((graph, entries, decisions),) = found
     model = loading.load(result.model).model
     types = {value.name: kind.dtype for value, kind in shape_inference.types(model).items() if value.name}
     colours_hold(graph, decisions, types)
-    causes_hold(graph, decisions)
+    causes_hold(graph, entries, decisions)
     if result.report.changed:  # a model that stays as it was carries nothing
         casts_hold(annotations.read(model), model, types)
 
@@ -59,17 +59,17 @@ def colours_hold(graph, decisions, types):
                 assert (dtype in HALF_TYPES) is decisions.all[unit.index].is_half, decisions.all[unit.index]
 
 
-def causes_hold(graph, decisions):
+def causes_hold(graph, entries, decisions):
     """A cause stands on the side where it is said to be, and has the colour that it is said to spread."""
     for unit, decision in enumerate(decisions.all):
-        cause, rule = decision.paint.cause, decision.paint.rule.value
+        cause, rule = decision.cause, decision.rule.value
         if cause is not None:
             words = first_step(decisions, unit)
-            assert rule not in BESIDE or cause in beside(graph, decisions, unit, BESIDE[rule]), words
+            assert rule not in BESIDE or cause in beside(graph, entries, unit, BESIDE[rule]), words
             assert decisions.all[cause].is_half is decision.is_half, words
 
 
-def beside(graph, decisions, unit, side):
+def beside(graph, entries, unit, side):
     """The units on one side of a unit; behind the result of an idiom, those that this stands for, too."""
     found, edges = set(), getattr(graph, side)
     waiting = [*edges[unit]]
@@ -77,20 +77,20 @@ def beside(graph, decisions, unit, side):
         other = waiting.pop()
         if other not in found:
             found.add(other)
-            stands = decisions.all[other].entry.stands_as is not None
+            stands = entries[other].stands_as is not None
             waiting.extend(edges[other] if stands else ())
     return found
 
 
 def casts_hold(told, model, types):
     """Every Cast between half and float32 is told of, and what is told of it stands in the result."""
-    by_node = {site.node: site for site in told.cast_sites}
+    by_output = {site.output: site for site in told.cast_sites}
     casts = [
         node for graph in graphs(model.graph) for node in graph if (node.domain, node.op_type) == ("", "Cast")
     ]
     for node in casts:
         ends = {types.get(value.name) for value in (node.inputs[0], node.outputs[0])}
-        site = by_node.get(node)
+        site = by_output.get(node.outputs[0].name)
         assert site is not None or not (ends & HALF_TYPES and ir.DataType.FLOAT in ends), node
         if site is not None:
             made = types.get(node.outputs[0].name) in HALF_TYPES

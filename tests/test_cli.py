@@ -82,7 +82,7 @@ def test_the_summary_says_what_was_done(model):
 
 SHORT = r"""output +error +limit +verdict
 probabilities  3.6e-04  1e-02  PASS *
-PASS  \S+/demo_fp16.onnx  106.9 -> 61.0 kB, over 99% of FLOPs in float16, largest error 3.6e-04 \(limit.*\)
+PASS  \S+/demo_fp16.onnx  106.9 -> 59.3 kB, over 99% of FLOPs in float16, largest error 3.6e-04 \(limit.*\)
       about 1.1 times as fast as float32 on an H200 \(predicted at 64x3x32x32, open sizes count as 64\)
 next  amp-rewrite explain \S+/demo.onnx   # why nodes stay float32
 """

@@ -325,7 +325,7 @@ def test_a_lone_surrogate_is_refused(model):
     plan = model.with_name("plan.json")
     tame(run("--dry-run", model, "--save-plan", plan))
     content = json.loads(plan.read_text())
-    for row in content["units"]:
+    for row in content["decisions"]:
         row["node"] = "\udfff\ud800"
     plan.write_text(json.dumps(content))
     assert "surrogates not allowed" in tame(run("explain", plan, "--show=all"))

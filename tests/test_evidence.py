@@ -8,7 +8,7 @@ import amp_rewrite
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import classification
 from amp_rewrite.explaining.causes import find
-from amp_rewrite.policy.entries import Entry, Kind
+from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options, Pins
 from amp_rewrite.policy.reasons import authority_in_words, in_words
@@ -65,9 +65,9 @@ def test_findings_yield_to_higher_authorities(authority):
 def test_who_says_it():
     """A list speaks by its name, an override by its flag, others by what they are."""
     listed = Evidence(Authority.LIST, Reason.LISTED, subject="mine", text="fast")
-    assert authority_in_words(Entry(Kind.ALLOW, listed)) == "mine"
-    assert authority_in_words(Entry(Kind.DENY, Evidence(Authority.OVERRIDE, Reason.ASKED))) == "--deny"
-    assert authority_in_words(Entry(Kind.FIXED, Evidence(Authority.RANGE, Reason.OVERFLOW))) == "range"
+    assert authority_in_words(listed, Kind.ALLOW) == "mine"
+    assert authority_in_words(Evidence(Authority.OVERRIDE, Reason.ASKED), Kind.DENY) == "--deny"
+    assert authority_in_words(Evidence(Authority.RANGE, Reason.OVERFLOW), Kind.FIXED) == "range"
 
 
 def test_one_cause_for_one_reason():
@@ -79,4 +79,4 @@ def test_one_cause_for_one_reason():
       [second] y = Mul(t, b)
       }"""
     causes = find(amp_rewrite.analyze(text.model(source)).decisions())
-    assert [len(cause.held) for cause in causes if cause.first.entry.authority is Authority.RANGE] == [2]
+    assert [len(cause.held) for cause in causes if cause.first.evidence.authority is Authority.RANGE] == [2]

@@ -100,7 +100,7 @@ def test_a_plan_with_sizes_assumes_none(model, tmp_path):
     for flags in (("--dim", "n=1000"), ("--data", data)):
         assert run(model, "--dry-run", "-q", "--save-plan", plan, *flags).exit_code == 0
         assert told(plan) == [*CAUSE, UNTRIED]
-        assert json.loads(plan.read_text())["units"][1]["flops"] == 4000
+        assert json.loads(plan.read_text())["decisions"][1]["flops"] == 4000
 
 
 def test_a_symbol_has_one_size(tmp_path):
@@ -304,7 +304,7 @@ def test_a_plan_beside_its_model(model):
     plan = model.with_name("plan.json")
     run(model, "--dry-run", "-q", "--save-plan", plan, "--deny", "MatMul")
     content = json.loads(plan.read_text())
-    content["units"][2]["colour"] = "half"
+    content["decisions"][2]["precision"] = "half"
     plan.write_text(json.dumps(content))
     lines = told(model, "--plan", plan)
     assert lines[:2] == [

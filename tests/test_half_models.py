@@ -128,7 +128,7 @@ def test_what_leaves_float16_stays_float32():
     """A bfloat16 value beyond float16's range is treated as a float32 value is."""
     model = text.unchecked(LEAVING, {"big": np.full(64, 1e30).astype(BF16)})
     analysis = amp_rewrite.analyze(model)
-    halves = {decision.name for decision in analysis.decisions().all if decision.is_half}
+    halves = {decision.node for decision in analysis.decisions().all if decision.is_half}
     assert {"product", "near", "again"} <= halves
     assert "far" not in halves
 

@@ -25,7 +25,7 @@ from amp_rewrite.reporting import (
     summary,
     verdict_text,
 )
-from amp_rewrite.reporting.html_report import Evidence, HtmlReport
+from amp_rewrite.reporting.html_report import DecisionView, Evidence, HtmlReport
 from tests.commands import run
 from tests.text import DOWNSTREAM, RUNS, model
 
@@ -44,7 +44,7 @@ def made(proto, evidence=None):
     stored = binades.of_stored(constants.find(analysis.loaded.model).values())
     card = html_report.model_card(analysis.loaded.model, drawn, "")
     half = analysis.plan.half
-    decided = html_report.decision_view(drawn, found.decisions, found.causes, stored, half, card)
+    decided = DecisionView(half, drawn, found.decisions, found.causes, {}, stored, card)
     result = rewrite(proto)
     return HtmlReport(
         "model.onnx", result.report, decided, evidence or Evidence(), counts.measure(result.model)

@@ -148,16 +148,15 @@ def test_a_result_carries_its_reasons(model, asked):
         assert after == model or all(KEY not in {p.key for p in n.metadata_props} for n in nodes(after))
         return
     left = {node.name for node in nodes(after)} - {""}
-    decided = [d for d in pipeline.analyze(model, asked).decisions().all if d.name in left]
-    carried = [d for d in found.all if d.name in left]
+    decided = [d for d in pipeline.analyze(model, asked).decisions().all if d.node in left]
+    carried = [d for d in found.all if d.node in left]
     assert Counter(map(told, carried)) == Counter(map(told, decided))
 
 
 def told(decision):
     """What a decision says of itself."""
-    entry, paint = decision.entry, decision.paint
-    said = decision.operator, decision.name, decision.variable, entry.kind, entry.evidence
-    return (*said, paint.colour, paint.rule)
+    said = decision.operator, decision.node, decision.variable, decision.kind, decision.evidence
+    return (*said, decision.precision, decision.rule)
 
 
 @law(models(), options())

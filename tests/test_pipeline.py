@@ -89,15 +89,9 @@ def test_an_analysis_is_kept(options):
 def said(made):
     """All that an analysis says in public, as text."""
     decisions = made.decisions()
-    units = [(d.variable, d.operator, d.name, d.defs, d.entry, d.paint, d.is_half) for d in decisions.all]
-    casts = [
-        (c.names, c.dtype, c.origin, c.producer, c.consumers, c.is_output, c.added)
-        for c in decisions.cast_sites
-    ]
     paints = made.painting.paints, made.painting.entries
-    return repr(
-        (made.report(), units, casts, paints, made.findings, made.warnings, made.matched, made.replayed)
-    )
+    found = made.findings, made.warnings, made.matched, made.replay
+    return repr((made.report(), decisions.all, decisions.cast_sites, paints, found))
 
 
 def test_an_analysis_of_what_stays_as_it_is_can_be_asked():

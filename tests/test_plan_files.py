@@ -1,7 +1,8 @@
+import dataclasses
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from onnx import parser
 
 from amp_rewrite import analyze, rewrite
@@ -46,17 +47,16 @@ def saved(tmp_path):
 
 def dumped(proto, options=None):
     """The text of a model's plan."""
-    analysis = analyze(proto, options)
-    return dump(analysis.graph, analysis.painting, analysis.plan, analysis.options)
+    return dump(analyze(proto, options).saved_plan())
 
 
 def recoloured(operator, colour):
     """An edit: another colour for all units of an operator."""
 
     def edit(content):
-        for unit in content["units"]:
+        for unit in content["decisions"]:
             if unit["operator"] == operator:
-                unit["colour"] = colour
+                unit["precision"] = colour
 
     return edit
 
@@ -89,8 +89,7 @@ def test_there_and_back(model, saved, options):
     """A saved plan gives the same painting, and the same bytes, as the run that it was saved from."""
     plan = load(saved(model, options=options))
     assert plan.half is options.half
-    analysis = analyze(model, replay=plan)
-    assert analysis.painting == analyze(model, options).painting
+    assert replace(analyze(model, replay=plan).saved_plan(), where=plan.where) == plan
     once, again = rewrite(model, options), rewrite(model, replay=plan)
     assert again.model.SerializeToString() == once.model.SerializeToString()
     assert again.report.half == options.half.name
@@ -108,7 +107,7 @@ def test_a_plan_goes_over_the_options(model, saved):
         keep_opset=True,
     )
     plan = load(saved(model, options=made))
-    assert plan.over(Options(check=False)) == replace(made, check=False)
+    assert plan.over(Options(check=False)) == dataclasses.replace(made, check=False)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +144,7 @@ JOINED = """g (float[1, 4, 8] x, float[4, 4, 3] w) => (float[1, 4, 6] y) <float[
 def test_a_plan_for_another_target(saved):
     """A target splits the units as it wants them: a plan brings its own."""
     proto = text.model(JOINED)
-    assert dumped(proto, Options(target=ANY)).count('"node"') > dumped(proto).count('"node"')
+    assert dumped(proto, Options(target=ANY)).count('"variable"') > dumped(proto).count('"variable"')
     assert rewrite(proto, replay=load(saved(proto, options=Options(target=ANY)))).report.ok
 
 
@@ -162,13 +161,12 @@ def test_one_plan_is_one_text(model):
 
 
 def test_a_plan_says_what_follows(model):
-    """Besides the decisions, a reader finds the Casts and what becomes of stored tensors."""
+    """Besides the decisions, a reader finds the Casts."""
     content = json.loads(dumped(model))
-    cast = {"value": "x", "to": "float16", "uses": 1, "origin": "input"}
-    assert {**cast, "producer": None, "consumers": [0], "is_output": False} in content["casts"]
-    assert {"value": "w", "form": "half", "saturates": 0, "flushes": 0} in content["stored"]
-    product = next(unit for unit in content["units"] if unit["operator"] == "MatMul")
-    assert (product["colour"], product["rule"], product["kind"]) == ("half", "allow", "allow")
+    cast = {"names": ["x", "x__float16"], "dtype": "float16", "origin": "input", "producer": None}
+    assert {**cast, "consumers": [0], "is_output": False, "added": True} in content["casts"]
+    product = next(unit for unit in content["decisions"] if unit["operator"] == "MatMul")
+    assert (product["precision"], product["rule"], product["kind"]) == ("half", "allow", "allow")
 
 
 def test_an_edited_colour_is_carried_out(model, saved):
@@ -182,8 +180,8 @@ def test_a_plan_can_be_emptied(model, saved):
     """With every colour set to full, nothing changes."""
 
     def empty(content):
-        for unit in content["units"]:
-            unit["colour"] = "full"
+        for unit in content["decisions"]:
+            unit["precision"] = "full"
 
     assert rewrite(model, replay=load(saved(model, empty))).model == model
 
@@ -213,9 +211,9 @@ def test_what_a_schema_does_not_allow(saved):
     """A unit whose type the schema fixes cannot be edited to half."""
 
     def edit(content):
-        for unit in content["units"]:
+        for unit in content["decisions"]:
             if unit["variable"] == "U":
-                unit["colour"] = "half"
+                unit["precision"] = "half"
 
     proto = text.model(MODEL.replace("y = Layer", "y, m = Layer"))
     assert "its schema does not allow it" in refused(proto, saved(proto, edit))
@@ -223,9 +221,11 @@ def test_what_a_schema_does_not_allow(saved):
 
 def test_a_tie_has_one_colour(model, saved):
     """The ends of a sequence cannot be edited apart."""
-    colour = next(u for u in json.loads(dumped(model))["units"] if u["operator"] == "SequenceAt")["colour"]
+    colour = next(u for u in json.loads(dumped(model))["decisions"] if u["operator"] == "SequenceAt")[
+        "precision"
+    ]
     other = {"half": "full", "full": "half"}[colour]
-    assert "must have one colour" in refused(model, saved(model, recoloured("SequenceAt", other)))
+    assert "must have one precision" in refused(model, saved(model, recoloured("SequenceAt", other)))
 
 
 DAMAGE = {
@@ -248,39 +248,56 @@ def test_what_is_no_plan(model, tmp_path, damage):
     assert "`Analysis.save_plan`" in line or damage.startswith(b"\xff")
 
 
-PARTS = "format model half target io keep_io keep_functions form units casts stored assumptions".split()
-FIELDS = "node operator variable colour rule cause kind reason follow authority".split()
+PARTS = [
+    *("format", "model", "options", "decisions"),
+    *(f"options.{key}" for key in "half target io keep_io keep_functions kept_operators op_types".split()),
+    *(f"decisions.0.{key}" for key in "operator variable precision rule kind evidence".split()),
+    *("decisions.0.evidence.authority", "casts.0.origin", "casts.0.consumers"),
+]
 ODD = [
-    *(("units", "colour", odd, "") for odd in ("blue", None, 1, [])),
-    *(("units", "cause", odd, "") for odd in (99, -1, "x", [])),
+    *(("decisions.0.precision", odd, "") for odd in ("blue", None, 1, [])),
+    *(("decisions.0.cause", odd, "decisions[0].cause") for odd in (99, -1, "x")),
+    *(("casts.0.producer", odd, "casts[0]") for odd in (99, -1, "x")),
     # JSON has integers of any length, and a float holds no such number
-    *(("units", "number", odd, "(units[0].number: ") for odd in (10**400, "7")),
-    *(("units", "limit", odd, "") for odd in (10**400, "7")),
-    *(("", "format", odd, f"format {odd}, and 4 is read here") for odd in (0, 1, 2, 3)),
-    *(("", "format", odd, "format another, and 4 is read here") for odd in ("4", None)),
-    ("", "half", "float8", "float8"),
-    ("", "target", "toaster", "is not a valid plan"),
-    ("", "io", "quarter", "is not a valid plan"),
-    ("", "keep_io", "x", "is not a valid plan"),
-    ("", "keep_io", [1], "is not a valid plan"),
-    ("", "keep_functions", "no", "is not a valid plan"),
+    *(("decisions.0.evidence.number", odd, "decisions[0].evidence.number: ") for odd in (10**400, "7")),
+    *(("decisions.0.evidence.limit", odd, "") for odd in (10**400, "7")),
+    *(("format", odd, f"format {odd}, and 5 is read here") for odd in (0, 1, 2, 3, 4)),
+    *(("format", odd, "format another, and 5 is read here") for odd in ("5", None)),
+    ("options.half", "float8", "float8"),
+    ("options.target", "toaster", "is not a valid plan"),
+    ("options.io", "quarter", "is not a valid plan"),
+    ("options.keep_io", "x", "is not a valid plan"),
+    ("options.keep_io", [1], "is not a valid plan"),
+    ("options.keep_functions", "no", "is not a valid plan"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("place", "key"), [*(("", key) for key in PARTS), *(("units", key) for key in FIELDS)]
-)
-def test_what_a_plan_lacks(model, saved, place, key):
-    """A plan without one of its parts, or a unit without one of its fields, is refused."""
-    refused(model, saved(model, lambda content: (content[place][0] if place else content).pop(key) and None))
+def part(content, place):
+    """What holds a part of plain data, and the part's key there."""
+    *outer, key = place.split(".")
+    for each in outer:
+        content = content[int(each) if each.isdigit() else each]
+    return content, key
 
 
-@pytest.mark.parametrize(("place", "key", "odd", "said"), ODD, ids=lambda value: str(value)[:9])
-def test_what_a_plan_cannot_say(model, saved, place, key, odd, said):
-    """A colour, a cause, a number, a version or a run that is none is refused."""
+@pytest.mark.parametrize("place", PARTS)
+def test_what_a_plan_lacks(model, saved, place):
+    """A plan, a decision or a Cast without one of its parts is refused."""
 
     def edit(content):
-        (content[place][0] if place else content).update({key: odd})
+        holder, key = part(content, place)
+        del holder[key]
+
+    refused(model, saved(model, edit))
+
+
+@pytest.mark.parametrize(("place", "odd", "said"), ODD, ids=lambda value: str(value)[:30])
+def test_what_a_plan_cannot_say(model, saved, place, odd, said):
+    """A precision, a cause, a number, a version or a run that is none is refused."""
+
+    def edit(content):
+        holder, key = part(content, place)
+        holder[key] = odd
 
     assert said in refused(model, saved(model, edit))
 
@@ -298,7 +315,7 @@ def test_whatever_stands_in_a_plan(model, tmp_path):
             refusals.add(str(error).partition("is not a valid plan ")[2])
     for problem in (
         "casts[0].consumers: expected array, got int",
-        "units[1].rule: invalid enum value 'x'",
-        "units[1]: object missing required field rule",
+        "decisions[1].rule: invalid enum value 'x'",
+        "decisions[1]: object missing required field rule",
     ):
         assert any(problem in refusal for refusal in refusals)

@@ -261,7 +261,7 @@ def test_a_gated_node_says_why():
 def test_a_saved_plan_has_decided(tmp_path):
     """A plan is carried out whatever is predicted of it; the report predicts all the same."""
     analysis = analyze(text.model(SMALL))
-    dumped = plan_files.dump(analysis.graph, analysis.painting, analysis.plan, analysis.options)
+    dumped = plan_files.dump(analysis.saved_plan())
     (tmp_path / "plan.json").write_text(dumped)
     report = rewrite(
         text.model(SMALL), Options(gate=True), replay=plan_files.load(tmp_path / "plan.json")

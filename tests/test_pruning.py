@@ -41,7 +41,7 @@ def shaped(written):
 
 def half(analysis):
     """The names of the nodes that are half."""
-    return {decision.name for decision in analysis.decisions().all if decision.is_half}
+    return {decision.node for decision in analysis.decisions().all if decision.is_half}
 
 
 def test_a_product_of_float32_state_does_not_pay_two_casts(state):
@@ -86,13 +86,13 @@ def test_it_says_so(state):
     """`explain` has the nodes, the Casts and the price, and groups what is pruned."""
     analysis = analyze(state)
     decisions = analysis.decisions()
-    (unit,) = (unit for unit, decision in enumerate(decisions.all) if decision.name == "read")
+    (unit,) = (unit for unit, decision in enumerate(decisions.all) if decision.node == "read")
     step = first_step(decisions, unit)
     assert step.rule is Rule.PRUNE
     told = "stays float32: an island of 1 node, 2 Casts, predicted to cost "
     assert step.reason.startswith(told)
     assert step.reason.endswith(" times what it saves on h200")
-    (cause,) = (cause for cause in analysis.causes() if cause.first.paint.rule is Rule.PRUNE)
+    (cause,) = (cause for cause in analysis.causes() if cause.first.rule is Rule.PRUNE)
     assert cause.suggestion.why == "nothing to gain, as predicted"
 
 
@@ -152,11 +152,11 @@ def test_a_pin_keeps_what_it_names():
 def test_a_saved_plan_is_carried_out_as_it_is(state, tmp_path):
     """What was pruned stays float32, with its reason; what is half in the plan becomes half, paid or not."""
     analysis = analyze(state)
-    dumped = plan_files.dump(analysis.graph, analysis.painting, analysis.plan, analysis.options)
+    dumped = plan_files.dump(analysis.saved_plan())
     (tmp_path / "plan.json").write_text(dumped)
     again = analyze(state, replay=plan_files.load(tmp_path / "plan.json"))
     assert again.painting == analysis.painting
-    edited = dumped.replace('"colour": "full",\n   "rule": "prune"', '"colour": "half",\n   "rule": "prune"')
+    edited = dumped.replace('"full",\n   "rule": "prune"', '"half",\n   "rule": "prune"')
     (tmp_path / "plan.json").write_text(edited)
     assert "read" in half(analyze(state, replay=plan_files.load(tmp_path / "plan.json")))
 

@@ -239,7 +239,8 @@ def test_a_rescaled_result_that_is_not_proved_is_made_without(overflowing, tmp_p
     proto, inputs, seen = overflowing
 
     def without_powers(original, result, **_):
-        is_rescaled = "rescaled" in str(tensors.read_model(result)[0].metadata_props)
+        metadata = tensors.read_model(result)[0].metadata_props
+        is_rescaled = annotations.is_rescaled({each.key: each.value for each in metadata})
         return Certificate(original is result or not is_rescaled, 0, problem="they differ")
 
     monkeypatch.setattr(result_checks, "certify", without_powers)
@@ -406,9 +407,7 @@ def test_plans_replay_exponents(overflowing):
     """A saved plan makes the same result without observations."""
     proto, _, seen = overflowing
     analysis = analyze(proto, observed=seen)
-    plan = plan_files.parse(
-        plan_files.dump(analysis.graph, analysis.painting, analysis.plan, analysis.options), "here"
-    )
+    plan = plan_files.parse(plan_files.dump(analysis.saved_plan()), "here")
     made, again = rewrite(proto, observed=seen), rewrite(proto, replay=plan)
     assert [t.SerializeToString() for t in again.model.graph.initializer] == [
         t.SerializeToString() for t in made.model.graph.initializer
@@ -422,16 +421,21 @@ def test_metadata_hold_exponents(overflowing):
     """Of all rewrites of a model, as its original is needed for the way back."""
     proto, _, seen = overflowing
     result = rewrite(proto, observed=seen)
-    stored = annotations.read_rescaled(ir.from_proto(result.model))
+    stored = stored_exponents(result.model)
     assert set(stored.values) == set(result.report.rescaled.values)
-    again = rewrite(result.model)
-    assert annotations.read_rescaled(ir.from_proto(again.model)) == stored
+    assert stored_exponents(rewrite(result.model).model) == stored
+    assert stored_exponents(rewrite(result.model, Options(half="bfloat16")).model) == stored
     damaged = onnx.ModelProto.FromString(result.model.SerializeToString())
-    next(each for each in damaged.metadata_props if each.key == annotations.RESCALED).value = "?"
+    next(each for each in damaged.metadata_props if each.key == annotations.KEY).value = "?"
     with pytest.raises(amp_rewrite.errors.ModelError, match="damaged"):
-        annotations.read_rescaled(ir.from_proto(damaged))
+        stored_exponents(damaged)
     (warning,) = restore(damaged).warnings
-    assert "values stay stored times powers of two" in warning
+    assert "values may stay stored times powers of two" in warning
+
+
+def stored_exponents(proto):
+    """What a model stores times powers of two, by its metadata."""
+    return annotations.rescaled({each.key: each.value for each in proto.metadata_props})
 
 
 def parts_of(proto):
@@ -463,7 +467,7 @@ def test_restore_undoes_exponents(name, largest, io):
     restored = restore(result.model, io="float")
     assert (
         restored.warnings,
-        annotations.RESCALED in {each.key for each in restored.model.metadata_props},
+        annotations.KEY in {each.key for each in restored.model.metadata_props},
     ) == (
         (),
         False,

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import amp_rewrite
-from amp_rewrite.policy.options import Level
-from amp_rewrite.rewriting import annotations
+from amp_rewrite.policy.options import Level, Options
+from amp_rewrite.rewriting import annotations, plan_files
+from amp_rewrite.rewriting.decisions import Decisions
+from amp_rewrite.rewriting.plan import Rescaled, Scaled
 from tests import text
 
 pytest.importorskip("onnxruntime")
@@ -90,7 +92,9 @@ def test_a_value_that_is_stored_times_a_power_of_two_is_compared_without_it(is_r
         c = Cast <to = 10> (x) f = Cast <to = 1> (c) h = MatMul (f, w) u = Mul (h, four) y = Softmax (u) }"""
     after = text.model(body, {"w": WEIGHTS / 4})
     if is_rescaled:
-        after.metadata_props.add(key=annotations.RESCALED)
+        scaled = Rescaled((Scaled("h", None, 0, 2),))
+        plan = plan_files.of("", Decisions(()), plan_files.options_of(Options()), scaled)
+        after.metadata_props.add(key=annotations.KEY, value=annotations.packed(plan))
     x = 300 * np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)
     x[0, 0] = np.inf
     assert amp_rewrite.verify(before, after, {"x": x}).ok == is_rescaled

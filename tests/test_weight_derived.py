@@ -35,7 +35,7 @@ def test_each_says_whom_it_leads_to():
     names = [unit.node.op_type for unit in found.graph.units]
     unit = names.index("Add")
     assert found.painting.paints[unit].rule is Rule.LEAD
-    assert [names[cause] for cause in found.painting.why(unit)] == ["Add", "LayerNormalization", "MatMul"]
+    assert [names[cause] for cause in found.decisions().why(unit)] == ["Add", "LayerNormalization", "MatMul"]
 
 
 def test_without_follow_nothing_leads():

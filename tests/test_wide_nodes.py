@@ -51,9 +51,9 @@ def test_units_of_a_node_share_what_it_makes():
     proto = loop(20)
     rewritten = load(amp_rewrite.rewrite(proto, Options(level=Level.UNSAFE_FORCE_ALL)).model).model
     for found in (amp_rewrite.analyze(proto).decisions(), annotations.read(rewritten)):
-        units = [decision for decision in found.all if decision.name == "loop"]
+        units = [decision for decision in found.all if decision.node == "loop"]
         assert len(units) == 20
-        assert len({id(decision.defs) for decision in units}) == 1
+        assert len({decision.outputs for decision in units}) == 1
 
 
 @pytest.mark.slow

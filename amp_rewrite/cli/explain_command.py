@@ -111,7 +111,7 @@ def _answer_node(console: Console, explanation: Explanation, name: str) -> Answe
         raise _no_node(explanation, name)
     for form in forms:
         console.print(f"{name}: {form}")
-    outputs = dict.fromkeys(each for unit in units for each in explanation.decisions.all[unit].defs)
+    outputs = dict.fromkeys(each for unit in units for each in explanation.decisions.all[unit].outputs)
     exponents = {each: e for each in outputs if (e := explanation.exponents.get(each))}
     for value, e in exponents.items():
         rescaled = explanation.analysis.plan.rescaled if explanation.analysis is not None else None
@@ -153,16 +153,15 @@ def _changing(explanation: Explanation, unit: int, remedy: NodeRemedy) -> list[s
 
 def _units_of(explanation: Explanation, name: str) -> list[int]:
     """Return the units of the nodes that have this name, or an output of this name."""
-    nodes = {decision.node: decision for decision in explanation.decisions.all}
-    matches = {node for node, decision in nodes.items() if name in (decision.name, *decision.defs)}
-    return [unit for unit, decision in enumerate(explanation.decisions.all) if decision.node in matches]
+    decisions = enumerate(explanation.decisions.all)
+    return [unit for unit, decision in decisions if name in (decision.node, *decision.outputs)]
 
 
 def _no_node(explanation: Explanation, name: str) -> OptionError:
     if name in _without_units(explanation):
         return OptionError(f"'{name}' has no float32 in it", remedy="name a node that has")
-    nodes = {decision.node: decision for decision in explanation.decisions.all}.values()
-    candidates = [each for decision in nodes for each in (decision.name, *decision.defs) if each]
+    decided = explanation.decisions.all
+    candidates = [each for decision in decided for each in (decision.node, *decision.outputs) if each]
     candidates += [each for site in explanation.decisions.cast_sites for each in site.names]
     near = difflib.get_close_matches(name[:LONGEST_NAME], dict.fromkeys(candidates), n=3)
     offer = "leave NODE out to see what keeps nodes in float32, or say --show all"

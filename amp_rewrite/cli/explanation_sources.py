@@ -69,7 +69,7 @@ class Explanation:
     def remedies(self, units: Sequence[int]) -> Sequence[NodeRemedy]:
         """Return the remedies that change the colour of each unit; empty for a plan or without a model."""
         analysis = self.analysis
-        if analysis is None or analysis.replayed or self.counted is None:
+        if analysis is None or analysis.replay or self.counted is None:
             return ()
         subject = Subject(
             analysis.graph, analysis.painting, analysis.options, analysis.painted, self.counted.flops
@@ -86,8 +86,8 @@ class Explanation:
 def of_plan(path: Path) -> Explanation:
     """Explain a saved plan without its model; raise PlanError when it is missing or damaged."""
     plan = plan_files.load(path)
-    decisions, flops = plan.decisions()
-    untried = tuple(suggestions.untried(causes.find(decisions, flops)))
+    decisions = plan.decided()
+    untried = tuple(suggestions.untried(causes.find(decisions, decisions.flops)))
     half, assumed = plan.half.name, plan.assumptions
     return Explanation(DecisionSource.PLAN, half, decisions, untried, assumptions=assumed)
 
@@ -96,7 +96,7 @@ def of_analysis(analysis: Analysis) -> Explanation:
     """Explain the decisions of an analysis; for a replayed plan no flag was tried."""
     flop_counts = flop_count.count(analysis.loaded.model, analysis.graph.types, analysis.options.dims.dims)
     root_causes = analysis.causes(flop_counts.flops)
-    source = DecisionSource.PLAN if analysis.replayed else DecisionSource.ANALYSIS
+    source = DecisionSource.PLAN if analysis.replay else DecisionSource.ANALYSIS
     rests, half = tuple(assumptions(flop_counts)), analysis.options.half.name
     return Explanation(
         source=source,
@@ -122,7 +122,7 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
         return of_analysis(analyze())
     model = loading.load(path).model
     try:
-        decisions, rescaled = annotations.read(model), annotations.read_rescaled(model)
+        decisions, rescaled = annotations.read(model), annotations.rescaled(model.metadata_props)
     except ModelError as error:
         explanation = of_analysis(analyze())
         return replace(

@@ -17,7 +17,6 @@ from amp_rewrite.cli.flag_builders import given_flags, written_file
 from amp_rewrite.costs.flop_count import FlopCount
 from amp_rewrite.coverage import counts
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.files import staging
 from amp_rewrite.model import constants
 from amp_rewrite.numerics import half
 from amp_rewrite.numerics.half import Half
@@ -26,7 +25,6 @@ from amp_rewrite.policy.options import Options
 from amp_rewrite.reporting import binades, drawn_graph, html_report
 from amp_rewrite.reporting.drawn_graph import PlannedChanges
 from amp_rewrite.reporting.html_report import DecisionView, Evidence, HtmlReport
-from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.training import scaled_step
 from amp_rewrite.training.scaled_step import ScaledStep
@@ -86,11 +84,8 @@ class PageMaker:
 
 def _carried_out(model: Path, analysis: Analysis, scratch: Path) -> Path:
     """Write the result of an analysis to a folder and return its path."""
-    plan = plan_files.dump(analysis.graph, analysis.painting, analysis.plan, analysis.options)
-    options = Options(check=False, metadata=False)
-    saved, result = (scratch / name for name in ("plan.json", "result.onnx"))
-    staging.write(plan.encode(), saved)
-    pipeline.rewrite(model, options, output=result, replay=plan_files.load(str(saved)))
+    options, result = Options(check=False, metadata=False), scratch / "result.onnx"
+    pipeline.rewrite(model, options, output=result, replay=analysis.saved_plan())
     return result
 
 
@@ -102,9 +97,7 @@ def _decided(explanation: Explanation, model: ir.Model, changes: PlannedChanges,
     stored = binades.of_stored(constants.find(model).values())
     ranges = explanation.ranges().units if explanation.analysis else {}
     card = html_report.model_card(model, graph, given_flags())
-    return html_report.decision_view(
-        graph, explanation.decisions, explanation.causes, stored, to, card, ranges
-    )
+    return DecisionView(to, graph, explanation.decisions, explanation.causes, ranges, stored, card)
 
 
 def _measured(explanation: Explanation) -> FlopCount:

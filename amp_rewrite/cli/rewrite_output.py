@@ -76,15 +76,8 @@ def carry_out(job: RewriteJob, *, is_dry: bool = False) -> Callable[[], None]:
 def _save_plan(path: Path, analysis: Analysis) -> None:
     """Write the plan with the FLOPs of its nodes, so that it can be explained without the model."""
     flop_counts = flop_count.count(analysis.loaded.model, analysis.graph.types, analysis.options.dims.dims)
-    text = plan_files.dump(
-        analysis.graph,
-        analysis.painting,
-        analysis.plan,
-        analysis.options,
-        flop_counts.flops,
-        tuple(assumptions(flop_counts)),
-    )
-    staging.write(text.encode(), path)
+    plan = analysis.saved_plan(flop_counts.flops, tuple(assumptions(flop_counts)))
+    staging.write(plan_files.dump(plan).encode(), path)
 
 
 def evidence(job: RewriteJob, outcome: Outcome) -> Evidence:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+import msgspec
 import onnx_ir as ir
 
 from amp_rewrite.analysis.idioms.idiom import Part, Spelled
@@ -151,7 +152,8 @@ def _infer_as_deny(entry: Entry, _: str) -> Entry:
         return entry
     text = f"infer is treated as deny ({in_words(entry.evidence)})"
     return Entry(
-        Kind.DENY, replace(entry.evidence, authority=Authority.LEVEL, reason=Reason.LEVEL, text=text)
+        Kind.DENY,
+        msgspec.structs.replace(entry.evidence, authority=Authority.LEVEL, reason=Reason.LEVEL, text=text),
     )
 
 

@@ -59,15 +59,6 @@ class Painting:
         """A flag for each unit, by position: True for HALF."""
         return [paint.colour is Colour.HALF for paint in self.paints]
 
-    def why(self, unit: int) -> tuple[int, ...]:
-        """Return the chain of causes from a unit, itself first, to the root cause."""
-        chain: dict[int, None] = {}
-        step: int | None = unit
-        while step is not None and step not in chain:  # an edited plan may have a cycle
-            chain[step] = None
-            step = self.paints[step].cause
-        return tuple(chain)
-
 
 def edges_of(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, list[int]]:
     """Return the adjacency of a graph with an edge for each pair, except pairs with None."""

@@ -71,7 +71,7 @@ def _in_words(padding: Padding) -> str:
 def advise(flop_count: FlopCount, decisions: Decisions, half: str, device: Device) -> Advice:
     """Return advice on the products that run in half, or will after the decisions are applied."""
     has_tensor_cores, layouts = device.is_fast(half), Layouts(flop_count.model)
-    chosen = {decision.node for decision in decisions.all if decision.is_half}
+    chosen = decisions.half_nodes
     paddings: list[Padding] = []
     for node in every_node(flop_count.model.graph) if has_tensor_cores else ():
         is_half = node in chosen or counts.of_node(node, flop_count.types, layouts) is Precision.HALF

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from amp_rewrite.colouring.painting import Rule
 from amp_rewrite.policy.evidence import OF_FINDINGS, Authority
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.reasons import authority_in_words, flag_of, in_words
-from amp_rewrite.rewriting.decisions import Decision, Decisions
+from amp_rewrite.rewriting.decisions import Decision, Decisions, Flops
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +90,13 @@ class RootCause:
     @property
     def root_places(self) -> tuple[str, ...]:
         """The labels of the root nodes."""
-        places = {self.decisions.all[unit].node: self.decisions.all[unit].place for unit in self.roots}
+        places = {self.decisions.nodes[unit]: self.decisions.all[unit].place for unit in self.roots}
         return tuple(places.values())
 
     @property
     def nodes(self) -> tuple[Hashable, ...]:
-        """The nodes that stay float32 (see Decision.node), in model order."""
-        return tuple(self.decisions.all[unit].node for unit in self.held)
+        """The nodes that stay float32 (see Decisions.nodes), in model order."""
+        return tuple(self.decisions.nodes[unit] for unit in self.held)
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -112,10 +112,10 @@ class RootCause:
             "node_share": self.node_share,
             "flop_share": self.flop_share,
             "operators": list(self.operators),
-            "rule": root.paint.rule.value,
-            "kind": root.entry.kind.value,
-            "reason": in_words(root.entry.evidence),
-            "source": authority_in_words(root.entry),
+            "rule": root.rule.value,
+            "kind": root.kind.value,
+            "reason": in_words(root.evidence),
+            "source": authority_in_words(root.evidence, root.kind),
             "flags": list(self.suggestion.flags),
             "leave_out": list(self.suggestion.dropped_flags),
             "frees": self.suggestion.frees,
@@ -124,10 +124,6 @@ class RootCause:
             "roots": list(self.root_places),
             "held": [self.decisions.all[unit].place for unit in self.held],
         }
-
-
-Flops = Mapping[Any, int | None]
-"""The floating-point operations of nodes by Decision.node; None where they are not known."""
 
 
 def find(decisions: Decisions, flops: Flops | None = None) -> tuple[RootCause, ...]:
@@ -141,12 +137,11 @@ def find(decisions: Decisions, flops: Flops | None = None) -> tuple[RootCause, .
     origins = decisions.origins()
     for unit in _full_units(decisions):
         groups[_key(decisions.all[origins[unit]])].append(unit)
-    nodes = len({decision.node for decision in decisions.all})
-    in_half = {decision.node for decision in decisions.all if decision.is_half}
+    nodes, in_half = len(set(decisions.nodes)), decisions.half_nodes
     total = sum(flop_counts.values())
     root_causes: list[RootCause] = []
     for units in groups.values():
-        whole = [node for unit in units if (node := decisions.all[unit].node) not in in_half]
+        whole = [node for unit in units if (node := decisions.nodes[unit]) not in in_half]
         roots = dict.fromkeys(origins[unit] for unit in units)
         here = sum(flop_counts.get(node, 0) for node in whole)
         share = here / total if total and (here or unknown.isdisjoint(whole)) else None
@@ -162,28 +157,28 @@ def _full_units(decisions: Decisions) -> list[int]:
     half with its float32 scales is not kept in float32.
     """
     units: dict[Hashable, int] = {}
-    in_half = {decision.node for decision in decisions.all if decision.is_half}
-    for unit, decision in enumerate(decisions.all):
-        bound = decision.entry.authority is Authority.SCHEMA
-        if decision.is_half or (bound and decision.node in in_half):
+    in_half = decisions.half_nodes
+    for unit, (node, decision) in enumerate(zip(decisions.nodes, decisions.all, strict=True)):
+        bound = decision.evidence.authority is Authority.SCHEMA
+        if decision.is_half or (bound and node in in_half):
             continue
-        before = units.setdefault(decision.node, unit)
-        if decisions.all[before].entry.authority is Authority.SCHEMA and not bound:
-            units[decision.node] = unit
+        before = units.setdefault(node, unit)
+        if decisions.all[before].evidence.authority is Authority.SCHEMA and not bound:
+            units[node] = unit
     return sorted(units.values())
 
 
 def _key(root: Decision) -> Hashable:
     """Return the key by which roots are grouped into one cause."""
-    entry = root.entry
+    evidence = root.evidence
     if root.by_hand:
         return "by hand"
-    if root.paint.rule in (Rule.PRUNE, Rule.GATE):
-        return root.paint.rule
-    if entry.authority in OF_FINDINGS:
-        return entry.evidence.reason
-    if entry.authority in (Authority.PIN, Authority.IDIOM):
-        return entry.evidence
-    if root.paint.rule is Rule.LEFT and (entry.kind is Kind.CLEAR or root.operator == "Cast"):
+    if root.rule in (Rule.PRUNE, Rule.GATE):
+        return root.rule
+    if evidence.authority in OF_FINDINGS:
+        return evidence.reason
+    if evidence.authority in (Authority.PIN, Authority.IDIOM):
+        return evidence
+    if root.rule is Rule.LEFT and (root.kind is Kind.CLEAR or root.operator == "Cast"):
         return Kind.CLEAR
-    return root.operator, entry.kind, entry.evidence
+    return root.operator, root.kind, evidence

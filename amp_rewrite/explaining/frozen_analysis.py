@@ -31,6 +31,7 @@ from amp_rewrite.policy.targets import ONNXRUNTIME_WEBGPU
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.rewriting import decisions, plan_files, report
 from amp_rewrite.rewriting.plan import Plan, float_state
+from amp_rewrite.rewriting.plan_files import PlanOptions, SavedPlan
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.rewriting.result_checks import IOType, io_types
 from amp_rewrite.text import brief, plural
@@ -148,9 +149,9 @@ class ModelState:
 class Analysis:
     """The facts and decisions about a model, before the first edit.
 
-    `findings` pin single units to float32, and `predicted` are warnings about predicted times. `replayed` is
-    True where a saved plan decided. `loaded`, `graph` and `plan` refer to the model itself, which `rewrite`
-    edits. `observed` are the values observed before the decisions.
+    `findings` pin single units to float32, and `predicted` are warnings about predicted times. `replay` is
+    the saved plan that decided, if one did. `loaded`, `graph` and `plan` refer to the model itself, which
+    `rewrite` edits. `observed` are the values observed before the decisions.
 
     Examples:
         >>> from amp_rewrite import analyze
@@ -167,7 +168,7 @@ class Analysis:
     plan: Plan
     options: Options
     findings: Mapping[int, Evidence]
-    replayed: bool
+    replay: SavedPlan | None
     warnings: tuple[str, ...]
     matched: tuple[Matched, ...]
     io: tuple[IOType, ...]
@@ -245,7 +246,7 @@ class Analysis:
         """
         self._refuse_edited()
         root_causes = causes.find(self.decisions(), flops)
-        if self.replayed or self.options.storage_only:
+        if self.replay or self.options.storage_only:
             return tuple(suggestions.untried(root_causes))
         again = suggestions.Subject(self.graph, self.painting, self.options, self.painted, flops or {})
         return tuple(suggestions.tried(root_causes, again))
@@ -265,10 +266,38 @@ class Analysis:
             >>> rewrite(network(), replay=plan).report.nodes.half
             44
         """
-        text = plan_files.dump(self.graph, self.painting, self.plan, self.options)
         place = arguments.path("path", path)
         output_paths.refuse_foreign(place, output_paths.Kind.REPORT, force=force)
-        staging.write(text.encode(), place)
+        staging.write(plan_files.dump(self.saved_plan()).encode(), place)
+
+    def saved_plan(self, flops: causes.Flops | None = None, assumptions: tuple[str, ...] = ()) -> SavedPlan:
+        """Return the decisions, for `rewrite(..., replay=plan)`; first called before an edit, or not at all.
+
+        With `flops`, those of the nodes, and the `assumptions` behind these numbers, causes of float32 can be
+        weighed without the model.
+
+        Examples:
+            >>> from amp_rewrite import analyze, rewrite
+            >>> from amp_rewrite.demo import network
+            >>> rewrite(network(), replay=analyze(network()).saved_plan()).report.nodes.half
+            44
+        """
+        self._refuse_edited()
+        decided = decisions.of(self.graph, self.painting, self.plan, flops=flops)
+        model, rescaled = plan_files.fingerprint(self.graph.root), self.plan.rescaled
+        return plan_files.of(model, decided, self.plan_options, rescaled, assumptions)
+
+    @property
+    def plan_options(self) -> PlanOptions:
+        """The options that decide with a saved plan: those of the one that was replayed, or of this run.
+
+        Examples:
+            >>> from amp_rewrite import analyze
+            >>> from amp_rewrite.demo import network
+            >>> analyze(network()).plan_options.half
+            'float16'
+        """
+        return self.replay.options if self.replay is not None else plan_files.options_of(self.options)
 
     def painted(self, options: Options, unpruned: Collection[int] = ()) -> Painting:
         """Return the painting of the same model under other lists, pins, level and `follow`; `unpruned` units
@@ -304,7 +333,7 @@ class Analysis:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The decisions, and the options behind them; `replayed` is True where a saved plan decided.
+    """The decisions, and the options behind them; `replay` is the saved plan that decided, if one did.
 
     `proven` are proven bounds of values, None if not computed yet, `seen` the observations, and `before` the
     units that an earlier rewrite keeps in float32.
@@ -313,7 +342,7 @@ class Decided:
     priced: Priced
     plan: Plan
     options: Options
-    replayed: bool
+    replay: SavedPlan | None
     proven: Proven | None
     seen: Seen
     before: Held
@@ -329,13 +358,13 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
     warnings = (*loaded.warnings, *prepared.warnings, *facts.warnings)
     if plan and prepared.constant_inputs:
         warnings = (*warnings, f"{plural(prepared.constant_inputs, 'input')} with a default {_CONSTANT}")
-    if not decided.replayed:
+    if decided.replay is None:
         warnings = (*warnings, *match_counts.of_lists(graph, painting, options))
     proven, products = decided.proven, open_sums.find(graph, painting.is_half)
     if products and (proven is not None or bounding.is_quick(facts)):
         proven = proven or Proven(prepared.model, facts, options)
         warnings = (*warnings, *open_sums.warnings(products, proven, options.half))
-    counts = () if decided.replayed else match_counts.find(graph, options.operator_lists(), options.pins)
+    counts = () if decided.replay else match_counts.find(graph, options.operator_lists(), options.pins)
     matched = tuple(suggestions.with_effects(counts, graph, painting, options.half))
     counts_of_plan = counted(
         report.of_plan(plan, report.count_nodes(graph, painting)), painting, decided.before
@@ -361,7 +390,7 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
         plan,
         options,
         facts.findings,
-        decided.replayed,
+        decided.replay,
         warnings,
         matched,
         io_types(loaded.model, graph.types),

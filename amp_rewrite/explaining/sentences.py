@@ -40,13 +40,12 @@ def chain(decisions: Decisions, unit: int) -> tuple[Step, ...]:
 def first_step(decisions: Decisions, index: int) -> Step:
     """Return the first step of a unit's chain of causes: its reason, and the unit that caused it."""
     decision = decisions.all[index]
-    paint, entry = decision.paint, decision.entry
-    cause = decisions.label(paint.cause) if paint.cause is not None else ""
+    cause = decisions.label(decision.cause) if decision.cause is not None else ""
     return Step(
         unit=decisions.label(index),
-        colour=paint.colour,
-        rule=paint.rule,
-        kind=entry.kind,
+        colour=decision.precision,
+        rule=decision.rule,
+        kind=decision.kind,
         reason=_BY_HAND if decision.by_hand else _because(decision, cause),
     )
 
@@ -57,20 +56,20 @@ _NO_LONGER_HALF = "a node that is no longer half, or no longer in the model"
 
 
 def _because(decision: Decision, cause: str) -> str:
-    rule, kind = decision.paint.rule, decision.entry.kind
-    own = f"{in_words(decision.entry.evidence)} ({authority_in_words(decision.entry)})"
+    rule, kind = decision.rule, decision.kind
+    own = f"{in_words(decision.evidence)} ({authority_in_words(decision.evidence, kind)})"
     if rule is Rule.SETTLE:
-        relation = "tied to" if decision.paint.colour is Colour.FULL else "a Cast takes the type beside it:"
+        relation = "tied to" if decision.precision is Colour.FULL else "a Cast takes the type beside it:"
         return f"{relation} {cause or _GONE}"
     if rule is Rule.DENY and kind is not Kind.DENY:
         downstream = f"downstream of {cause or _GONE}, which is denied or suspect itself"
         return f"stays float32: {own}, and {downstream}" if kind is Kind.FIXED else downstream
     if rule in (Rule.PRUNE, Rule.GATE):
-        return f"stays float32: {in_words(decision.entry.evidence)}"
+        return f"stays float32: {in_words(decision.evidence)}"
     if rule is Rule.LEFT:
         return _LEFT.get(kind, f"stays float32: {own}")
     if rule in _ON_THE_WAY:
-        proof = f"{own}; " if decision.entry.authority is Authority.PROOF else ""
+        proof = f"{own}; " if decision.evidence.authority is Authority.PROOF else ""
         return f"{proof}{_ON_THE_WAY[rule]} {cause or _NO_LONGER_HALF}"
     return f"{_OWN.get(rule, 'denied')}: {own}"
 
@@ -132,7 +131,7 @@ def remedy(cause: RootCause) -> str:
     flags, drops = " ".join(advice.flags), " ".join(advice.dropped_flags)
     if not flags and not drops:
         return advice.why
-    forced = cause.first.entry.authority in OF_FINDINGS | {Authority.TARGET}
+    forced = cause.first.evidence.authority in OF_FINDINGS | {Authority.TARGET}
     change = f"leave out {drops}" if not flags else f"{flags} in place of {drops}" if drops else flags
     return (
         f"to {'force' if forced else 'allow'}: {change} (frees {_gain(advice, _flops(cause))}; not compared)"

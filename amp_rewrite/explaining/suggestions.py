@@ -92,7 +92,9 @@ def with_effects(
         would = _beyond_schema(index, graph, half) or "no flag changes what a schema does not say"
         if half.tensor in units[0].allowed and Authority.PIN.outranks(entry.authority) and pin:
             would = f"--force-half {shlex.quote(pin)} would"
-        yield replace(one, why=f"{in_words(entry.evidence)} ({authority_in_words(entry)}); {would}")
+        yield replace(
+            one, why=f"{in_words(entry.evidence)} ({authority_in_words(entry.evidence, entry.kind)}); {would}"
+        )
 
 
 _TO_HALF = (Kind.ALLOW.value, Kind.INFER.value, Kind.CLEAR.value, naming.OPERATORS)
@@ -148,24 +150,24 @@ def _without_trying(cause: RootCause) -> str:
     """Return the explanation why no flag would help, where the reason implies it; else an empty string."""
     root = cause.first
     if root.by_hand:
-        return 'set "colour" to "half" in the plan'
-    if root.paint.rule in _PREDICTED:
-        return _PREDICTED[root.paint.rule]
-    if root.entry.authority is Authority.SCHEMA:
-        alone = root.entry.kind is not Kind.DENY or len(cause.root_places) == len(cause.held)
+        return 'set "precision" to "half" in the plan'
+    if root.rule in _PREDICTED:
+        return _PREDICTED[root.rule]
+    if root.evidence.authority is Authority.SCHEMA:
+        alone = root.kind is not Kind.DENY or len(cause.root_places) == len(cause.held)
         return f"nothing at this opset: {_later(root)}" if alone else ""  # those downstream might
-    if root.paint.rule is not Rule.LEFT or root.entry.authority in OF_FINDINGS | _BY_USER:
+    if root.rule is not Rule.LEFT or root.evidence.authority in OF_FINDINGS | _BY_USER:
         return ""
     if root.operator == "Cast":
         return "nothing to gain: a Cast takes the type of its neighbours"
-    return "nothing to gain: it takes the type of its neighbours" if root.entry.kind is Kind.CLEAR else ""
+    return "nothing to gain: it takes the type of its neighbours" if root.kind is Kind.CLEAR else ""
 
 
 def _later(root: Decision) -> str:
     """Return the opset from which on the schema has half, for one that had none; else that float32 stays."""
-    half = halves.BY_NAME.get(root.entry.evidence.half)
+    half = halves.BY_NAME.get(root.evidence.half)
     first = None
-    if half is not None and root.entry.evidence.reason is Reason.NO_HALF_TYPE:
+    if half is not None and root.evidence.reason is Reason.NO_HALF_TYPE:
         first = schema.first_with(*schema.parse(root.operator), root.variable, half.tensor)
     return f"the schema has {half.name} from {first} on" if half and first else "it can only be float32 here"
 
@@ -214,7 +216,7 @@ class _Trials:
     def remedy(self, cause: RootCause, targets: Collection[ir.Node] = ()) -> Suggestion:
         """Return the suggestion for a cause (for one of the target nodes, if any), or why there is none."""
         newer = ""
-        if cause.first.entry.authority is Authority.SCHEMA:
+        if cause.first.evidence.authority is Authority.SCHEMA:
             newer = _beyond_schema(cause.roots[0], self._subject.graph, self._subject.options.half)
         if hopeless := newer or _without_trying(cause):
             return Suggestion(why=hopeless)
@@ -252,16 +254,16 @@ class _Trials:
 
     def _of(self, cause: RootCause) -> Iterator[_Trial]:
         """Yield trials, mildest first: the user's change dropped, INFER for denied operators, pins, ALLOW."""
-        entry = cause.first.entry
+        evidence, kind = cause.first.evidence, cause.first.kind
         units = [self._subject.graph.units[unit] for unit in cause.roots]
         nodes = list(dict.fromkeys(unit.node for unit in units))
         operators = [operator for operator in dict.fromkeys(map(_operator, nodes)) if operator != "Cast"]
-        is_found = entry.authority in OF_FINDINGS
-        if entry.authority is Authority.PIN:
-            yield from self._unpinned(entry.evidence.subject)
-        if entry.authority is Authority.OVERRIDE and operators:
-            yield from self._put_back(operators, entry.kind)
-        if entry.kind is Kind.DENY and not is_found and self._subject.options.level is Level.DEFAULT:
+        is_found = evidence.authority in OF_FINDINGS
+        if evidence.authority is Authority.PIN:
+            yield from self._unpinned(evidence.subject)
+        if evidence.authority is Authority.OVERRIDE and operators:
+            yield from self._put_back(operators, kind)
+        if kind is Kind.DENY and not is_found and self._subject.options.level is Level.DEFAULT:
             yield from self._of_operators(operators, Kind.INFER)
         if is_found and len(nodes) <= PINNED:
             yield from self._of_nodes(nodes)

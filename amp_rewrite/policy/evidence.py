@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 
 class Authority(enum.Enum):
@@ -105,8 +106,7 @@ class Reason(enum.Enum):
     GATED = "gated"
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
     """The ground of a decision on a unit: its authority, its reason, and the facts, where there are any.
 
     `subject` names a value, a pattern, an attribute, a list, a target or a device. `number` is the measured

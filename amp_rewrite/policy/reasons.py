@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from amp_rewrite.policy.entries import Entry, Kind
+from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 
@@ -51,12 +51,12 @@ def flag_of(option: str, subject: str = "") -> str:
     return f"--{name}{separator}{subject}" if subject else f"--{name}"
 
 
-def authority_in_words(entry: Entry) -> str:
-    """Return the name of the list, the flag of the override, else the authority."""
-    if entry.authority is Authority.LIST:
-        return entry.evidence.subject
-    is_listed = entry.authority is Authority.OVERRIDE and entry.evidence.reason is Reason.ASKED
-    return flag_of(entry.kind.value) if is_listed else entry.authority.value
+def authority_in_words(evidence: Evidence, kind: Kind) -> str:
+    """Return the name of the list, the flag of the override that gave a kind, else the authority."""
+    if evidence.authority is Authority.LIST:
+        return evidence.subject
+    is_listed = evidence.authority is Authority.OVERRIDE and evidence.reason is Reason.ASKED
+    return flag_of(kind.value) if is_listed else evidence.authority.value
 
 
 _WORDS: Mapping[Reason, str] = {

@@ -197,9 +197,10 @@ class _Drawer:
         self._flops = flops
         self._decisions = decisions
         self._units: dict[object, list[int]] = {}
-        for unit, decision in enumerate(decisions.all):
-            self._units.setdefault(decision.node, []).append(unit)
-        self._added = {site.node for site in decisions.cast_sites if site.added}
+        for unit, node in enumerate(decisions.nodes):
+            self._units.setdefault(node, []).append(unit)
+        is_rewritten = not plan_changes.casts
+        self._added = {site.output for site in decisions.cast_sites if site.added and is_rewritten}
         self._planned = plan_changes
         self._numbers: dict[ir.Value, tuple[str, Counts]] = {}
         self._casts = {use: cast for cast in plan_changes.casts for use in cast.uses}
@@ -242,7 +243,7 @@ class _Drawer:
             graph=self._position[graph],
             operator=schema.written(node.domain, node.op_type),
             name=pinned_as(node),
-            shade=Shade.CAST if node in self._added else shade,
+            shade=Shade.CAST if node.op_type == "Cast" and node.outputs[0].name in self._added else shade,
             units=units,
             inputs=tuple(port for i in range(len(node.inputs)) for port in self._input(Use(node, i))),
             outputs=tuple(self._value(value, half=value in self._planned.values) for value in node.outputs),

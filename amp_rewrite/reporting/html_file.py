@@ -20,9 +20,10 @@ from amp_rewrite.explaining import sentences
 from amp_rewrite.files import staging
 from amp_rewrite.reporting import verdict_text
 from amp_rewrite.reporting.drawn_graph import DrawnGraph
-from amp_rewrite.reporting.html_report import BoxError, Evidence, HtmlReport, UnitReason
+from amp_rewrite.reporting.html_report import DecisionView, Evidence, HtmlReport
 from amp_rewrite.rewriting import records
 from amp_rewrite.rewriting.report import SummaryLine
+from amp_rewrite.running.blame import NodeError
 from amp_rewrite.running.verdict import Output
 
 _FOLDER = Path(__file__).parent / "html"
@@ -97,9 +98,8 @@ def plain(report: HtmlReport) -> dict[str, Any]:
         "card": records.plain(view.card),
         "verification": _plain_verdict(report.evidence),
         **_plain_graph(view.graph),
-        "causes": [records.plain(cause.text) | {"boxes": cause.boxes} for cause in view.causes],
-        "reasons": [_plain_reason(reason) for reason in view.reasons],
-        "errors": list(map(_plain_error, report.errors)),
+        **_plain_decisions(view),
+        "errors": [_plain_error(box, error) for box, error in report.errors],
         "suspect": report.suspect,
         "magnitudes": [pair and [float(f"{each:.2e}") for each in pair] for pair in report.magnitudes],
         "normal": math.log2(view.half.smallest * view.half.integers / 2),
@@ -112,14 +112,30 @@ def _lines(lines: Iterable[SummaryLine]) -> list[list[str]]:
     return [[line.name, line.text] for line in lines]
 
 
-def _plain_reason(reason: UnitReason) -> dict[str, Any]:
-    """Return the reason of a unit's colour, and for a half unit the knowledge of its values."""
-    unit_range = reason.range
-    range_row = unit_range and {
-        "knowledge": unit_range.knowledge.value,
-        "text": sentences.of_unit(unit_range),
+def _plain_decisions(view: DecisionView) -> dict[str, Any]:
+    """Return the causes of float32, with their boxes; and for each unit its reason, the unit that caused it,
+    its box, None where a rewritten model lacks it, and the knowledge of its values, if it is half.
+    """
+    decided = view.decisions
+    box_of = {unit: number for number, box in enumerate(view.graph.boxes) for unit in box.units}
+    causes = [
+        records.plain(sentences.of_cause(cause)) | {"boxes": [box_of[u] for u in cause.held if u in box_of]}
+        for cause in view.causes
+    ]
+    ranges = {
+        unit: {"knowledge": known.knowledge.value, "text": sentences.of_unit(known)}
+        for unit, known in view.ranges.items()
     }
-    return {**records.plain(reason.step), "cause": reason.cause, "box": reason.box, "range": range_row}
+    reasons = [
+        {
+            **records.plain(sentences.first_step(decided, unit)),
+            "cause": decided.cause(unit),
+            "box": box_of.get(unit),
+            "range": ranges.get(unit),
+        }
+        for unit in range(len(decided.all))
+    ]
+    return {"causes": causes, "reasons": reasons}
 
 
 def _plain_graph(graph: DrawnGraph) -> dict[str, Any]:
@@ -161,11 +177,10 @@ def _plain_output(output: Output) -> dict[str, Any]:
     return {"cells": verdict_text.cells(output), "ok": not output.broken if is_judged else None}
 
 
-def _plain_error(box_error: BoxError) -> dict[str, Any]:
+def _plain_error(box: int, error: NodeError) -> dict[str, Any]:
     """Return errors as text, and `size` as a number for the colour scale: JSON has no infinity."""
-    error = box_error.error
     return {
-        "box": box_error.box,
+        "box": box,
         "value": error.value,
         "error": f"{error.error:.1e}",
         "added": f"{error.added:.1e}",

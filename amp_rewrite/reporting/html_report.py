@@ -15,7 +15,6 @@ from amp_rewrite.bounds.unit_ranges import UnitRange
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.causes import RootCause
-from amp_rewrite.explaining.sentences import Paragraph, Step
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.reporting import binades, drawn_graph, summary
 from amp_rewrite.reporting.binades import Binades
@@ -80,35 +79,17 @@ def step_view(lines: Iterable[SummaryLine], parts: Mapping[str, StepPart], boxes
 
 
 @dataclass(frozen=True, slots=True)
-class UnitReason:
-    """The first step of a unit's chain of causes, the unit that is its cause, and the unit's box.
-
-    `box` is None for a unit that is no longer in a rewritten model. `range` is the knowledge of a half unit's
-    values, None where it was not requested.
-    """
-
-    step: Step
-    cause: int | None
-    box: int | None
-    range: UnitRange | None
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnCause:
-    """A cause of float32 as text, and the boxes of the nodes that it keeps in float32."""
-
-    text: Paragraph
-    boxes: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class DecisionView:
-    """The decisions about a model, taken before the first edit."""
+    """The decisions about a model, taken before the first edit.
+
+    `ranges` is the knowledge of the values of half units, by position; empty where it was not requested.
+    """
 
     half: Half
     graph: DrawnGraph
-    reasons: tuple[UnitReason, ...]
-    causes: tuple[DrawnCause, ...]
+    decisions: Decisions
+    causes: tuple[RootCause, ...]
+    ranges: Mapping[int, UnitRange]
     stored: Binades
     card: ModelCard
 
@@ -123,14 +104,6 @@ class Evidence:
     unverified: str = ""
     observed: Seen = field(default_factory=dict[str, Any])
     notes: tuple[SummaryLine, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class BoxError:
-    """The error of an output of a box of the main graph."""
-
-    box: int
-    error: NodeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +125,8 @@ class HtmlReport:
         yield from self.evidence.notes
 
     @property
-    def errors(self) -> tuple[BoxError, ...]:
-        """The errors of the compared nodes, those that add most first."""
+    def errors(self) -> tuple[tuple[int, NodeError], ...]:
+        """The boxes and the errors of the compared nodes, those that add most first."""
         blame = self.evidence.verdict.blame if self.evidence.verdict is not None else None
         return tuple(_box_errors(self.decided.graph.boxes, blame.nodes)) if blame else ()
 
@@ -162,7 +135,7 @@ class HtmlReport:
         """The box of the node to look at after a comparison that does not pass; None where there is none."""
         verdict = self.evidence.verdict
         worst = verdict.blame.worst if verdict is not None and verdict.blame and not verdict.ok else None
-        return next((at.box for at in self.errors if at.error == worst), None)
+        return next((box for box, error in self.errors if error == worst), None)
 
     @property
     def magnitudes(self) -> tuple[tuple[float, float] | None, ...]:
@@ -197,35 +170,10 @@ class HtmlReport:
         return {title: found for title, found in counts.items() if found}
 
 
-def decision_view(
-    graph: DrawnGraph,
-    decisions: Decisions,
-    causes: Iterable[RootCause],
-    weight_binades: Binades,
-    half: Half,
-    card: ModelCard,
-    ranges: Mapping[int, UnitRange] | None = None,
-) -> DecisionView:
-    """Return the decisions on a model for its report; `ranges` is the knowledge of half units by position."""
-    box_of = {unit: i for i, box in enumerate(graph.boxes) for unit in box.units}
-    reasons = (
-        UnitReason(
-            sentences.first_step(decisions, unit),
-            decisions.cause(unit),
-            box_of.get(unit),
-            (ranges or {}).get(unit),
-        )
-        for unit in range(len(decisions.all))
-    )
-    drawn_causes = (
-        DrawnCause(sentences.of_cause(cause), tuple(box_of[unit] for unit in cause.held if unit in box_of))
-        for cause in causes
-    )
-    return DecisionView(half, graph, tuple(reasons), tuple(drawn_causes), weight_binades, card)
-
-
-def _box_errors(boxes: Sequence[Box], errors: Iterable[NodeError]) -> Iterator[BoxError]:
-    """Yield the errors of values that are outputs of nodes of the main graph, where names are unique."""
+def _box_errors(boxes: Sequence[Box], errors: Iterable[NodeError]) -> Iterator[tuple[int, NodeError]]:
+    """Yield the errors of values that are outputs of nodes of the main graph, where names are unique, with
+    the boxes of these nodes.
+    """
     producers = {
         value.name: i
         for i, box in enumerate(boxes)
@@ -234,4 +182,4 @@ def _box_errors(boxes: Sequence[Box], errors: Iterable[NodeError]) -> Iterator[B
     }
     for error in errors:
         if error.value in producers:
-            yield BoxError(producers[error.value], error)
+            yield producers[error.value], error

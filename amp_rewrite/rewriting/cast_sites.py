@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import msgspec
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph, Use
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.element_types import element_type_name
 from amp_rewrite.rewriting.plan import PlannedCast
+from amp_rewrite.rewriting.records import Count
 
 
 class Origin(enum.Enum):
@@ -28,23 +29,31 @@ class Origin(enum.Enum):
     ANOTHER = "another"
 
 
-@dataclass(frozen=True, slots=True)
-class CastSite:
+class CastSite(msgspec.Struct, frozen=True):
     """An existing or planned Cast: a value is produced in one type and used in another.
 
-    `names` are the known ones of the value, of the Cast and of its output; `node` identifies the Cast, and is
-    None before it exists. `producer` and `consumers` are positions in the decisions; `is_output` says whether
-    the output of the Cast is an output of the model, and `added` whether the rewrite adds the Cast.
+    `names` are the known ones of the value, of the Cast and of its output. `producer` and `consumers` are
+    positions in the decisions; `is_output` says whether the output of the Cast is an output of the model, and
+    `added` whether the rewrite adds the Cast.
     """
 
-    node: Hashable
     names: tuple[str, ...]
     dtype: str
     origin: Origin
-    producer: int | None
-    consumers: tuple[int, ...]
+    producer: Count | None
+    consumers: tuple[Count, ...]
     is_output: bool
     added: bool
+
+    @property
+    def output(self) -> str:
+        """The name of the Cast's output, which tells Casts apart."""
+        return self.names[-1] if self.names else ""
+
+    def of_units(self, places: Mapping[int | None, int]) -> CastSite:
+        """Return the site with other positions; units without one are left out."""
+        consumers = tuple(places[unit] for unit in self.consumers if unit in places)
+        return msgspec.structs.replace(self, producer=places.get(self.producer), consumers=consumers)
 
 
 def of(
@@ -54,12 +63,12 @@ def of(
 
     `cast_nodes` has a node for each planned Cast once they are inserted.
     """
-    yield from existing(graph, casts)
+    yield from _existing(graph, casts)
     for cast, node in zip(casts, cast_nodes or [None] * len(casts), strict=True):
-        yield planned(graph, cast, node)
+        yield _planned(graph, cast, node)
 
 
-def existing(graph: UnitGraph, casts: Iterable[PlannedCast]) -> Iterator[CastSite]:
+def _existing(graph: UnitGraph, casts: Iterable[PlannedCast]) -> Iterator[CastSite]:
     """Yield the sites of the Casts in the model with float32 as their input or output type.
 
     Uses that move to the output of a planned Cast (`casts`) do not count.
@@ -73,9 +82,8 @@ def existing(graph: UnitGraph, casts: Iterable[PlannedCast]) -> Iterator[CastSit
             consumers = (unit for unit, use in graph.uses.get(output, ()) if use not in redirected_uses)
             ports = (port for port, value in enumerate(graph.root.outputs) if value is output)
             yield CastSite(
-                node=node,
-                names=names(value, node, output),
-                dtype=element(node),
+                names=_names(value, node, output),
+                dtype=_element(node),
                 origin=_origin(graph, value),
                 producer=graph.producer.get(value),
                 consumers=tuple(dict.fromkeys(consumers)),
@@ -84,12 +92,11 @@ def existing(graph: UnitGraph, casts: Iterable[PlannedCast]) -> Iterator[CastSit
             )
 
 
-def planned(graph: UnitGraph, cast: PlannedCast, node: ir.Node | None = None) -> CastSite:
-    """Return the site of a planned Cast, with its node once it is inserted."""
+def _planned(graph: UnitGraph, cast: PlannedCast, node: ir.Node | None) -> CastSite:
     units = {use: unit for unit, use in graph.uses.get(cast.value, ())}
+    output = f"{cast.value.name or 'value'}__{element_type_name(cast.dtype)}"
     return CastSite(
-        node=node,
-        names=(*names(cast.value), f"{cast.value.name or 'value'}__{element_type_name(cast.dtype)}"),
+        names=_names(node.inputs[0], node, node.outputs[0]) if node else (*_names(cast.value), output),
         dtype=element_type_name(cast.dtype),
         origin=_origin(graph, cast.value),
         producer=graph.producer.get(cast.value),
@@ -99,7 +106,7 @@ def planned(graph: UnitGraph, cast: PlannedCast, node: ir.Node | None = None) ->
     )
 
 
-def names(*items: ir.Value | ir.Node | None) -> tuple[str, ...]:
+def _names(*items: ir.Value | ir.Node | None) -> tuple[str, ...]:
     """Return the distinct names of these, without those that have none."""
     return tuple(dict.fromkeys(thing.name for thing in items if thing is not None and thing.name))
 
@@ -115,7 +122,7 @@ def _origin(graph: UnitGraph, value: ir.Value) -> Origin:
     return Origin.STORED if producer.op_type == "Constant" else Origin.ANOTHER
 
 
-def element(node: ir.Node) -> str:
+def _element(node: ir.Node) -> str:
     """Return the element type of a Cast's output; an empty string if it is not declared."""
     typed = schema.of(node)
     dtype = None if typed is None else schema.declared(node, typed)

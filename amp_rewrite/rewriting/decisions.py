@@ -1,52 +1,63 @@
-"""The decision on every unit and its reason, independent of the model, so that plan files can carry them."""
+"""The decision on every unit and its reason: one record, in memory and in files alike."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
+from amp_rewrite.colouring.painting import Colour, Painting, Rule
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.policy.operator_lists import Entry
+from amp_rewrite.policy.entries import Kind
+from amp_rewrite.policy.evidence import Evidence
 from amp_rewrite.rewriting import cast_sites
 from amp_rewrite.rewriting.cast_sites import CastSite
 from amp_rewrite.rewriting.plan import Plan
+from amp_rewrite.rewriting.records import Count
+
+Flops = Mapping[Any, int | None]
+"""The floating-point operations of nodes; None where they are not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The decision on one unit.
+class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The decision on one unit: a type variable of a node with these outputs.
 
-    `node` tells nodes apart and is the same for all units of one: names may be empty and may repeat. `defs`
-    are the names of the node's outputs; `paint.cause` is a position among the decisions.
+    `cause` is the position of the decision that caused this one, None where its own kind did; `flops` are
+    those of the whole node for one run, None where unknown. Names of nodes may be empty and may repeat. In a
+    file, only the first of the decisions on a node has `outputs`: a Loop can have thousands of both.
     """
 
-    node: Hashable
+    node: str = ""
     operator: str
-    name: str
-    defs: tuple[str, ...]
     variable: str
-    paint: Paint
-    entry: Entry
+    outputs: tuple[str, ...] = ()
+    precision: Colour
+    rule: Rule
+    kind: Kind
+    evidence: Evidence
+    cause: Count | None = None
+    flops: Count | None = None
 
     @property
     def place(self) -> str:
         """The node's label: operator, and its name or that of its first output."""
-        label = f"'{self.name}'" if self.name else f"-> '{next(iter(self.defs), '')}'"
+        label = f"'{self.node}'" if self.node else f"-> '{next(iter(self.outputs), '')}'"
         return f"{self.operator} {label}"
 
     @property
     def is_half(self) -> bool:
         """Return whether the unit is HALF."""
-        return self.paint.colour is Colour.HALF
+        return self.precision is Colour.HALF
 
     @property
     def by_hand(self) -> bool:
-        """Return whether the colour was edited in a saved plan, so that no rule gives it."""
-        return self.paint.rule is not Rule.SETTLE and self.is_half is (self.paint.rule in _GIVE_FULL)
+        """Return whether the precision was edited in a saved plan, so that no rule gives it."""
+        return self.rule is not Rule.SETTLE and self.is_half is (self.rule in _GIVE_FULL)
 
 
 _GIVE_FULL = (Rule.DENY, Rule.LEFT, Rule.PRUNE, Rule.GATE)
@@ -54,31 +65,40 @@ _GIVE_FULL = (Rule.DENY, Rule.LEFT, Rule.PRUNE, Rule.GATE)
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """The decisions of a whole model, in the order of its units, and the Cast sites that follow from them."""
+    """The decisions on a whole model, in the order of its units, and the Cast sites that follow from them.
+
+    `nodes` tells the nodes of the decisions apart: each is the ir.Node, or a number where there is no model.
+    """
 
     all: tuple[Decision, ...]
     cast_sites: tuple[CastSite, ...] = ()
+    nodes: tuple[Hashable, ...] = ()
+
+    @property
+    def flops(self) -> Flops:
+        """The FLOPs of the nodes, without those that are not known."""
+        recorded = zip(self.nodes, self.all, strict=True)
+        return {node: decision.flops for node, decision in recorded if decision.flops is not None}
+
+    @property
+    def half_nodes(self) -> set[Hashable]:
+        """The nodes of which a unit is half."""
+        return {node for node, decision in zip(self.nodes, self.all, strict=True) if decision.is_half}
 
     def label(self, unit: int) -> str:
         """Return the label of a unit: its node's, and the type variable where the node has several units."""
-        decision, beside = (
-            self.all[unit],
-            (*self.all[max(unit - 1, 0) : unit], *self.all[unit + 1 : unit + 2]),
-        )
-        has_others = any(other.node == decision.node for other in beside)
-        return f"{decision.place} ({decision.variable})" if has_others else decision.place
+        decision, node = self.all[unit], self.nodes[unit]
+        beside = (*self.nodes[max(unit - 1, 0) : unit], *self.nodes[unit + 1 : unit + 2])
+        return f"{decision.place} ({decision.variable})" if node in beside else decision.place
 
     def why(self, unit: int) -> tuple[int, ...]:
-        """Return the chain of causes from a unit to its root, as Painting.why does.
-
-        It ends at a colour that was edited by hand.
-        """
+        """Return the chain of causes from a unit, itself first, to its root, or to one edited by hand."""
         return tuple(self._chain(unit))
 
     def cause(self, unit: int) -> int | None:
-        """Return the unit that caused the colour of another; None where the chain of causes ends."""
+        """Return the unit that caused the precision of another; None where the chain of causes ends."""
         decision = self.all[unit]
-        return None if decision.by_hand or decision.paint.cause == unit else decision.paint.cause
+        return None if decision.by_hand or decision.cause == unit else decision.cause
 
     def origins(self) -> tuple[int, ...]:
         """Return the end of the chain of causes of every unit; linear in the number of units."""
@@ -101,39 +121,83 @@ class Decisions:
             step = self.cause(step)
         return chain
 
+    def recorded(self) -> Iterator[Decision]:
+        """Yield the decisions as a file has them (see Decision)."""
+        last = None
+        for node, decision in zip(self.nodes, self.all, strict=True):
+            yield msgspec.structs.replace(decision, outputs=()) if node == last else decision
+            last = node
 
-def of(graph: UnitGraph, painting: Painting, plan: Plan, cast_nodes: Sequence[ir.Node] = ()) -> Decisions:
-    """Return the decisions of an analysis; `node` of each is the ir.Node.
+    def of_units(self, units: Sequence[int], sites: Iterable[CastSite], start: int = 0) -> Decisions:
+        """Return the decisions on these units and sites alone, in this order, for positions from `start` on.
+
+        What is left out is the cause of nothing, and no part of a site, any more.
+        """
+        places: dict[int | None, int] = {unit: start + place for place, unit in enumerate(units)}
+        return Decisions(
+            tuple(_with_cause(self.all[unit], places) for unit in units),
+            tuple(site.of_units(places) for site in sites),
+            tuple(self.nodes[unit] for unit in units),
+        )
+
+
+def _with_cause(decision: Decision, places: Mapping[int | None, int]) -> Decision:
+    cause = places.get(decision.cause)
+    return decision if cause == decision.cause else msgspec.structs.replace(decision, cause=cause)
+
+
+def of(
+    graph: UnitGraph,
+    painting: Painting,
+    plan: Plan,
+    cast_nodes: Sequence[ir.Node] = (),
+    flops: Flops | None = None,
+) -> Decisions:
+    """Return the decisions of an analysis.
 
     The Cast sites are those of the Casts that the model has, then those that are planned, in their order;
     `cast_nodes` has a node for each of these once they are inserted.
     """
-    sites = tuple(cast_sites.of(graph, plan.casts, cast_nodes))
-    return Decisions(tuple(_decisions(graph, painting)), sites)
-
-
-def _decisions(graph: UnitGraph, painting: Painting) -> Iterator[Decision]:
-    outputs = made_by(unit.node for unit in graph.units)
-    for unit, paint, entry in zip(graph.units, painting.paints, painting.entries, strict=True):
-        yield about(unit.node, outputs[unit.node], str(unit.var), paint, entry)
-
-
-def made_by(nodes: Iterable[ir.Node]) -> dict[ir.Node, tuple[str, ...]]:
-    """Return the output names of each node, once for all its units: a Loop can have thousands."""
-    return {node: tuple(value.name for value in node.outputs if value.name) for node in dict.fromkeys(nodes)}
-
-
-def about(node: ir.Node, outputs: tuple[str, ...], variable: str, paint: Paint, entry: Entry) -> Decision:
-    """Return the decision on one unit of a node with outputs of these names."""
-    return Decision(
-        node=node,
-        operator=schema.written(node.domain, node.op_type),
-        name=node.name or "",
-        defs=outputs,
-        variable=variable,
-        paint=paint,
-        entry=entry,
+    return Decisions(
+        tuple(_decisions(graph, painting, flops or {})),
+        tuple(cast_sites.of(graph, plan.casts, cast_nodes)),
+        tuple(unit.node for unit in graph.units),
     )
+
+
+def _decisions(graph: UnitGraph, painting: Painting, flops: Flops) -> Iterator[Decision]:
+    painted = zip(graph.units, painting.paints, painting.entries, strict=True)
+    for node, units in itertools.groupby(painted, key=lambda each: each[0].node):
+        operator, outputs = schema.written(node.domain, node.op_type), names_of_outputs(node)
+        for unit, paint, entry in units:
+            yield Decision(
+                node=node.name or "",
+                operator=operator,
+                variable=str(unit.var),
+                outputs=outputs,
+                precision=paint.colour,
+                rule=paint.rule,
+                kind=entry.kind,
+                evidence=entry.evidence,
+                cause=paint.cause,
+                flops=flops.get(node),
+            )
+
+
+def names_of_outputs(node: ir.Node) -> tuple[str, ...]:
+    """Return the names of a node's outputs that have one; an empty name where none has."""
+    return tuple(value.name for value in node.outputs if value.name) or ("",)
+
+
+def without_model(recorded: Iterable[Decision], sites: Sequence[CastSite]) -> Decisions:
+    """Return the decisions that a file has."""
+    decided, nodes = list[Decision](), list[int]()
+    for decision in recorded:
+        is_same = bool(decided) and not decision.outputs
+        outputs = decided[-1].outputs if is_same else decision.outputs
+        decided.append(msgspec.structs.replace(decision, outputs=outputs) if is_same else decision)
+        nodes.append(nodes[-1] if is_same else len(nodes))
+    return Decisions(tuple(decided), tuple(sites), tuple(nodes))
 
 
 def merged(before: Decisions, after: Decisions) -> Decisions:
@@ -141,25 +205,13 @@ def merged(before: Decisions, after: Decisions) -> Decisions:
 
     `before` was read from the model that was rewritten again, so both speak of the same nodes.
     """
-    again = {decision.node for decision in after.all}
-    retained = [i for i, decision in enumerate(before.all) if decision.node not in again]
-    positions = {old: len(after.all) + new for new, old in enumerate(retained)}
-    new_casts = {site.node for site in before.cast_sites if site.added}
-    ours = (replace(c, added=c.added or c.node in new_casts) for c in after.cast_sites)
-    decided = {site.node for site in after.cast_sites}
-    others = (_moved_site(c, positions) for c in before.cast_sites if c.node not in decided)
-    units = (*after.all, *(_moved_decision(before.all[i], positions) for i in retained))
-    return Decisions(units, (*ours, *others))
-
-
-def _moved_decision(decision: Decision, positions: Mapping[int, int]) -> Decision:
-    cause = decision.paint.cause
-    return replace(
-        decision, paint=replace(decision.paint, cause=None if cause is None else positions.get(cause))
+    again, sites = set(after.nodes), {site.output for site in after.cast_sites}
+    retained = [unit for unit, node in enumerate(before.nodes) if node not in again]
+    others = (site for site in before.cast_sites if site.output not in sites)
+    left = before.of_units(retained, others, start=len(after.all))
+    added = {site.output for site in before.cast_sites if site.added}
+    ours = (
+        msgspec.structs.replace(site, added=True) if site.output in added else site
+        for site in after.cast_sites
     )
-
-
-def _moved_site(site: CastSite, positions: Mapping[int, int]) -> CastSite:
-    producer = None if site.producer is None else positions.get(site.producer)
-    consumers = tuple(positions[i] for i in site.consumers if i in positions)
-    return replace(site, producer=producer, consumers=consumers)
+    return Decisions((*after.all, *left.all), (*ours, *left.cast_sites), (*after.nodes, *left.nodes))

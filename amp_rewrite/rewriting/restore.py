@@ -129,10 +129,10 @@ def restore(
 def _unscale(model: ir.Model) -> tuple[int, str]:
     """Undo the powers of two of a model; return the number of edits, and a warning where it keeps them."""
     try:
-        edits = unscaling.undo(model, annotations.read_rescaled(model))
+        edits = unscaling.undo(model, annotations.rescaled(model.metadata_props))
     except ModelError as error:
-        return 0, f"values stay stored times powers of two: {error.problem}"
-    annotations.forget(model, annotations.RESCALED)
+        return 0, f"values may stay stored times powers of two: {error.problem}"
+    annotations.remove(model)
     return edits, ""
 
 

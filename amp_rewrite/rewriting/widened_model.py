@@ -94,7 +94,7 @@ def widen(model: ir.Model, halves: Halves = HALF_TYPES, *, kept_io: Container[st
     before = _casts(model)
     widener.run()
     inserted = _casts(model) - before
-    annotations.remove(model)
+    annotations.forget_decisions(model)
     preparing.bypass_casts(every_node(model.graph), element_types.infer(model))
     _take_over_outputs(model)
     _declare(model, halves)

@@ -84,7 +84,7 @@ def hidden(
         actual = after.run([shared[name] for name in expected], feeds) if expected else {}
     except AmpRewriteError:
         return {}
-    is_rescaled = any(entry.key == annotations.RESCALED for entry in after.metadata)
+    is_rescaled = annotations.is_rescaled({entry.key: entry.value for entry in after.metadata})
     values: dict[str, Hidden] = {}
     for name, value in expected.items():
         other = actual.get(shared[name])

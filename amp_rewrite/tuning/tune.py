@@ -20,7 +20,7 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.options import Options
-from amp_rewrite.rewriting import plan_files
+from amp_rewrite.rewriting import decisions, plan_files
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.rewriting.report import Report, SummaryLine
@@ -402,10 +402,9 @@ def _above_zero(name: str, value: object) -> float:
 
 def _saved(analysis: Analysis, candidate: Found) -> SavedPlan:
     options = analysis.options
-    text = plan_files.dump(
-        analysis.graph, candidate.painting, Plan(options.half, rescaled=analysis.plan.rescaled), options
-    )
-    return plan_files.parse(text, "the tuned plan")
+    decided = decisions.of(analysis.graph, candidate.painting, Plan(options.half))
+    fingerprint = plan_files.fingerprint(analysis.graph.root)
+    return plan_files.of(fingerprint, decided, analysis.plan_options, analysis.plan.rescaled)
 
 
 @dataclass(frozen=True, slots=True)
