@@ -1,0 +1,92 @@
+"""Cases as text: paragraphs of a sentence, a model, and rows `name | changes | claims` (CONTRIBUTING.md).
+
+A change is `old -> new`, or what replaces the hole `...` of the model; several are separated by `; `. Flags
+of the command are in brackets, behind the sentence for all rows or among the changes of one: `[--to half]`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+HOLE = "..."
+SEPARATOR = " ; "
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of a paragraph with its model; `start` and `end` are where its claims stand in the file."""
+
+    sentence: str
+    name: str
+    model: str
+    flags: str
+    claims: tuple[str, ...]
+    line: int
+    start: int
+    end: int
+
+    @property
+    def title(self) -> str:
+        """The sentence and the name of the row."""
+        return f"{self.sentence} / {self.name}"
+
+
+def read(path: Path) -> Iterator[Case]:
+    """The cases of a file, in order."""
+    text = path.read_text()
+    starts = [match.start() for match in re.finditer(r"(?:\A|(?<=\n\n))# ", text)]
+    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        yield from _paragraph(text, start, end)
+
+
+def _paragraph(text: str, start: int, end: int) -> Iterator[Case]:
+    head = re.compile(r"(?:#.*\n)+").match(text, start, end)
+    assert head is not None, f"no sentence: {text[start : start + 80]}"
+    sentence, flags = _without_flags(" ".join(line.lstrip("# ") for line in head[0].splitlines()))
+    rows = list(re.compile(r"^    (?=\S)(?:.*)(?:\n     .*)*", re.MULTILINE).finditer(text, head.end(), end))
+    model = text[head.end() : rows[0].start() if rows else end].strip()
+    assert rows or not model, f"no rows: {sentence}"
+    for row in rows:
+        name, *changes, claims = row[0].split("|", 2)
+        edits, own_flags = _without_flags(changes[0] if changes else "")
+        yield Case(
+            sentence,
+            name.strip(),
+            _changed(model, edits),
+            f"{flags} {own_flags}".strip(),
+            tuple(" ".join(claim.split()) for claim in _split(claims)),
+            text.count("\n", 0, row.start()) + 1,
+            row.end() - len(claims),
+            row.end(),
+        )
+
+
+def _without_flags(text: str) -> tuple[str, str]:
+    flags = re.findall(r"\[(--.*?)\](?=[\s;\[]|$)", text)
+    for each in flags:
+        text = text.replace(f"[{each}]", "")
+    return " ".join(text.split()), " ".join(flags)
+
+
+def _changed(model: str, changes: str) -> str:
+    for change in filter(None, re.split(r";(?:\s+|$)", changes)):
+        old, arrow, new = change.partition(" -> ")
+        old, new = (old.strip(), new.strip()) if arrow else (HOLE, change.strip())
+        assert old in model, f"the model has no '{old}'"
+        model = model.replace(old, new)
+    return model
+
+
+def _split(claims: str) -> list[str]:
+    return [claim for part in re.split(r"\s;\s", f" {claims} ") if (claim := part.strip())]
+
+
+def update(path: Path, found: Iterable[tuple[Case, Iterable[str]]]) -> None:
+    """Replaces the claims of cases in their file."""
+    text = path.read_text()
+    for case, claims in sorted(found, key=lambda each: -each[0].start):
+        text = f"{text[: case.start]} {SEPARATOR.join(claims)}{text[case.end :]}"
+    path.write_text(text)
