@@ -18,6 +18,8 @@ from amp_rewrite.errors import AmpRewriteError
 from tests.case_files import SEPARATOR, Case
 from tests.onnx_text import RUNS, agree, lines, model, printed, run, stored, types
 
+TO_WRITE = "?"
+"""Stands where an update writes what is float32 or half."""
 CLOSE = 1e-2
 """How far outputs may be from those of the original, unless a case says otherwise."""
 
@@ -101,12 +103,12 @@ def _today(claims: Sequence[str], made: Outcome) -> list[str]:
 
 def _is_reason(claim: str) -> bool:
     verb = claim.partition(" ")[0]
-    return verb == "full" or (verb not in VERBS and ": " in claim)
+    return verb in ("full", TO_WRITE) or (verb not in VERBS and ": " in claim)
 
 
 def _float32(claims: Sequence[str], made: Outcome) -> list[str]:
     """What is float32, each with the claimed reason where it is part of the one that is found."""
-    if not claims and not made.full:
+    if not made.full and set(claims) <= {TO_WRITE}:
         return [f"half {' '.join(made.half)}"]
     said = {name: reason for claim in claims for name, reason in _reasons(claim).items()}
     holds = {name: reason in made.full.get(name, "") for name, reason in said.items()}
@@ -114,12 +116,16 @@ def _float32(claims: Sequence[str], made: Outcome) -> list[str]:
         return [*claims]
     groups: dict[str, list[str]] = {}
     for name, reason in made.full.items():
-        short = reason.removeprefix("stays float32: ").removeprefix("denied: ")
-        groups.setdefault(said[name] if holds.get(name) else short, []).append(name)
+        groups.setdefault(said[name] if holds.get(name) else _clause(reason), []).append(name)
     return [
         f"{' '.join(names)}: {reason}" if reason else f"full {' '.join(names)}"
         for reason, names in groups.items()
     ] or ["full"]
+
+
+def _clause(reason: str) -> str:
+    """The first clause of a reason, without the rule that it is for."""
+    return re.split(r"[,;] | \(", re.sub(r"^(stays float32|denied): ", "", reason))[0]
 
 
 def _reasons(claim: str) -> Mapping[str, str]:

@@ -109,12 +109,12 @@ def types(proto: onnx.ModelProto) -> dict[str, str]:
 
 
 def stored(proto: onnx.ModelProto) -> dict[str, NDArray[np.generic]]:
-    """What is stored: initializers and tensors of Constant nodes, by the names they are read by."""
+    """What is stored: initializers, and tensors of Constant and ConstantOfShape, by their names."""
     found: dict[str, NDArray[np.generic]] = {}
     for graph in graphs(proto.graph):
         found |= {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
         for node in graph.node:
-            for attribute in node.attribute if node.op_type == "Constant" else ():
+            for attribute in node.attribute if node.op_type in ("Constant", "ConstantOfShape") else ():
                 if attribute.name == "value":
                     found[node.output[0]] = numpy_helper.to_array(attribute.t)
     return found
