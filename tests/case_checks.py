@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +15,7 @@ from amp_rewrite import Analysis, Options, Result, emulate, rewrite
 from amp_rewrite.cli.decision_flags import options_of
 from amp_rewrite.errors import AmpRewriteError
 from tests.case_files import SEPARATOR, Case
-from tests.onnx_text import RUNS, agree, lines, model, printed, run, stored, types
+from tests.onnx_text import RUNS, agree, graphs, lines, model, printed, run, stored, types
 
 TO_WRITE = "?"
 """Stands where an update writes what is float32 or half."""
@@ -125,7 +124,8 @@ def _float32(claims: Sequence[str], made: Outcome) -> list[str]:
 
 def _clause(reason: str) -> str:
     """The first clause of a reason, without the rule that it is for."""
-    return re.split(r"[,;] | \(", re.sub(r"^(stays float32|denied): ", "", reason))[0]
+    reason = re.sub(r"^(stays float32|denied): ", "", reason)
+    return re.sub(r"^(\S+ \S+ \S+ .*?)([,;] | \().*", r"\1", reason)
 
 
 def _reasons(claim: str) -> Mapping[str, str]:
@@ -191,7 +191,11 @@ def _changes(made: Outcome, kind: str) -> list[Any]:
 def _becomes(made: Outcome, words: str) -> str:
     """`becomes TEXT`: the whole result, but for numbers."""
     text = printed(made.rewritten.model)
-    return words if lines(text) == lines(words) else "\n" + textwrap.indent(text.strip(), " " * 8)
+    return (
+        words
+        if lines(text) == lines(words)
+        else " ".join(re.sub(r": (int|tensor|graph) =", " =", text).split())
+    )
 
 
 def _unchanged(made: Outcome, _: str) -> str:
@@ -212,8 +216,8 @@ def _count(name: str) -> Callable[[Outcome, str], str]:
 
 
 def _operators(made: Outcome, words: str) -> str:
-    """`operators A B B`: the operators of the result, each as often as it is there; of its outer graph."""
-    return _set(words, [node.op_type for node in made.rewritten.model.graph.node])
+    """`operators A B B`: the operators of the result and its bodies, each as often as it is there."""
+    return _set(words, [node.op_type for graph in graphs(made.rewritten.model.graph) for node in graph.node])
 
 
 def _as_said(_: Outcome, words: str) -> str:

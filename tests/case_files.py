@@ -7,23 +7,29 @@ of the command are in brackets, behind the sentence for all rows or among the ch
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 HOLE = "..."
 SEPARATOR = " ; "
+WIDTH = 150
 
 
 @dataclass(frozen=True)
 class Case:
-    """A row of a paragraph with its model; `start` and `end` are where its claims stand in the file."""
+    """A row of a paragraph with its model. `start` and `end` are where its claims stand in the file, where
+    they are `written` in several lines perhaps.
+    """
 
     sentence: str
     name: str
     model: str
     flags: str
     claims: tuple[str, ...]
+    written: tuple[str, ...]
     line: int
     start: int
     end: int
@@ -31,7 +37,7 @@ class Case:
     @property
     def title(self) -> str:
         """The sentence and the name of the row."""
-        return f"{self.sentence} / {self.name}"
+        return f"{self.sentence} / {self.name}" if self.name else self.sentence
 
 
 def read(path: Path) -> Iterator[Case]:
@@ -58,6 +64,7 @@ def _paragraph(text: str, start: int, end: int) -> Iterator[Case]:
             _changed(model, edits),
             f"{flags} {own_flags}".strip(),
             tuple(" ".join(claim.split()) for claim in _split(claims)),
+            tuple(_split(claims)),
             text.count("\n", 0, row.start()) + 1,
             row.end() - len(claims),
             row.end(),
@@ -88,5 +95,14 @@ def update(path: Path, found: Iterable[tuple[Case, Iterable[str]]]) -> None:
     """Replaces the claims of cases in their file."""
     text = path.read_text()
     for case, claims in sorted(found, key=lambda each: -each[0].start):
-        text = f"{text[: case.start]} {SEPARATOR.join(claims)}{text[case.end :]}"
-    path.write_text(text)
+        written = dict(zip(case.claims, case.written, strict=True))
+        claimed = SEPARATOR.join(written.get(claim, claim) for claim in claims)
+        text = f"{text[: case.start]} {claimed}{text[case.end :]}"
+    path.write_text("".join(f"{_wrapped(line)}\n" for line in text.splitlines()))
+
+
+def _wrapped(line: str) -> str:
+    """A line of a sentence, a model or a row, broken where it is too long."""
+    indent = "# " if line.startswith("# ") else "        " if line.startswith("    ") else "  "
+    wrap = partial(textwrap.fill, break_long_words=False, break_on_hyphens=False)
+    return line if len(line) <= WIDTH else wrap(line, WIDTH, subsequent_indent=indent)
