@@ -56,6 +56,7 @@ def _paragraph(text: str, start: int, end: int) -> Iterator[Case]:
     model = text[head.end() : rows[0].start() if rows else end].strip()
     assert rows or not model, f"no rows: {sentence}"
     for row in rows:
+        assert "|" in row[0], f"no row, and no model, which has another indentation: {row[0]}"
         name, *changes, claims = row[0].split("|", 2)
         edits, own_flags = _without_flags(changes[0] if changes else "")
         yield Case(
