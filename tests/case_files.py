@@ -1,5 +1,6 @@
 """Cases as text: paragraphs of a sentence, a model, and rows `name | changes | claims` (CONTRIBUTING.md).
 
+A model may begin with `opset N` in place of a header; without either it has opset 17.
 A change is `old -> new`, or what replaces the hole `...` of the model; several are separated by `; `. Flags
 of the command are in brackets, behind the sentence for all rows or among the changes of one: `[--to half]`.
 """
@@ -85,7 +86,7 @@ def _changed(model: str, changes: str) -> str:
         old, new = (old.strip(), new.strip()) if arrow else (HOLE, change.strip())
         assert old in model, f"the model has no '{old}'"
         model = model.replace(old, new)
-    return model
+    return re.sub(r"\Aopset (\d+)\s", r'<ir_version: 8, opset_import: ["" : \1]> ', model)
 
 
 def _split(claims: str) -> list[str]:
