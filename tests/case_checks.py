@@ -126,7 +126,7 @@ def _float32(claims: Sequence[str], made: Outcome) -> list[str]:
 def _clause(reason: str) -> str:
     """The first clause of a reason, without the rule that it is for."""
     reason = re.sub(r"^(stays float32|denied): ", "", reason)
-    return re.sub(r"^(\S+ \S+ \S+ .*?)([,;] | \().*", r"\1", reason)
+    return re.sub(r"^(no arithmetic|safe in half|\S+ \S+ \S+ .*?)([,;] | \().*", r"\1", reason)
 
 
 def _reasons(claim: str) -> Mapping[str, str]:
