@@ -17,6 +17,8 @@ from pathlib import Path
 HOLE = "..."
 SEPARATOR = " ; "
 WIDTH = 150
+HELD = "\u00a0"
+"""A space at which no line is broken."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,10 @@ def update(path: Path, found: Iterable[tuple[Case, Iterable[str]]]) -> None:
 
 
 def _wrapped(line: str) -> str:
-    """A line of a sentence, a model or a row, broken where it is too long."""
+    """A line of a sentence, a model or a row, broken where it is too long: best between nodes and claims."""
     indent = "# " if line.startswith("# ") else "        " if line.startswith("    ") else "  "
+    if len(line) <= WIDTH:
+        return line
+    held = re.sub(r" (=|\(|->) ?", lambda match: match[0].replace(" ", HELD), line)
     wrap = partial(textwrap.fill, break_long_words=False, break_on_hyphens=False)
-    return line if len(line) <= WIDTH else wrap(line, WIDTH, subsequent_indent=indent)
+    return wrap(held, WIDTH, subsequent_indent=indent).replace(HELD, " ")

@@ -83,7 +83,8 @@ class CaseItem(pytest.Item):
 
     def repr_failure(self, excinfo):
         """Say which row is wrong, and what is found instead."""
-        if not isinstance(excinfo.value, (WrongCaseError, AssertionError)):
+        is_ours = isinstance(excinfo.value, (WrongCaseError, AssertionError))
+        if not is_ours and not type(excinfo.value).__module__.startswith("onnx"):
             return super().repr_failure(excinfo)
         return f"{self.case.sentence}\nrow: {self.case.name}\n{excinfo.value}"
 
