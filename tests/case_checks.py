@@ -205,7 +205,7 @@ def _unchanged(made: Outcome, _: str) -> str:
 
 def _warns(made: Outcome, words: str) -> str:
     told = _complaints(made)
-    return words if any(words in each for each in told) else " / ".join(told)
+    return words if words and any(words in each for each in told) else " / ".join(told)
 
 
 def _opset(made: Outcome, _: str) -> str:
