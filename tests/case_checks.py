@@ -165,7 +165,8 @@ def _number(value: np.generic) -> str:
 
 
 def _equal(said: str, found: str) -> bool:
-    return bool(np.float32(said) == np.float32(found)) or said == found
+    a, b = np.float32(said), np.float32(found)
+    return said == found or bool(a == b and np.signbit(a) == np.signbit(b))
 
 
 def _has_type(made: Outcome, words: str) -> str:

@@ -84,8 +84,8 @@ def _without_flags(text: str) -> tuple[str, str]:
 
 def _changed(model: str, changes: str) -> str:
     for change in filter(None, re.split(r";(?:\s+|$)", changes)):
-        old, arrow, new = change.partition(" -> ")
-        old, new = (old.strip(), new.strip()) if arrow else (HOLE, change.strip())
+        exchange = re.fullmatch(r"(.+?)\s->(?:\s(.*))?", change.strip(), re.DOTALL)
+        old, new = (exchange[1], exchange[2] or "") if exchange else (HOLE, change.strip())
         assert old in model, f"the model has no '{old}'"
         model = model.replace(old, new)
     return re.sub(r"\Aopset (\d+)\s", r'<ir_version: 8, opset_import: ["" : \1]> ', model)
