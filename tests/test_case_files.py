@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import onnx
@@ -145,3 +147,26 @@ def test_the_runner_knows_public_names_only():
     used = {name for name in names if name.startswith("amp_rewrite.")}
     assert used
     assert used - public == set()
+
+
+@pytest.mark.slow
+def test_pytest_collects_cases_and_updates_them(tmp_path):
+    """A wrong row fails with its sentence, its name and what was found; with --update it is written."""
+    path, case = case_of(tmp_path, LAYERS, f"{GUARDED} | half m")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "tests.conftest",
+        "-c",
+        ROOT / "pyproject.toml",
+        path,
+    ]
+    failed = subprocess.run([*command, "-n0"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert failed.returncode == 1
+    told = f"{case.sentence}\nrow: a row\nclaimed: half m\nfound:   half m y\n"
+    assert told in failed.stdout
+    subprocess.run([*command, "--update"], cwd=ROOT, capture_output=True, check=True)
+    assert path.read_text().endswith("| half m y\n")
