@@ -1,6 +1,8 @@
-"""What holds for all tests that run here."""
+"""What holds for all tests that run here, and cases as tests: each row of tests/cases/*.cases is one."""
 
 import pytest
+
+UPDATE = "--update"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,3 +23,75 @@ def _one_thread():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sessions, "session_options", options)
         yield
+
+
+def pytest_addoption(parser):
+    """Adds the flag that writes what is found into the cases."""
+    parser.addoption(
+        UPDATE, action="store_true", help="write what is found into tests/cases, to review the diff"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """Updates files in one process."""
+    if config.getoption(UPDATE):
+        config.option.numprocesses = 0
+        config.option.dist = "no"
+
+
+def pytest_collect_file(parent, file_path):
+    """Collects a file of cases."""
+    return CaseFile.from_parent(parent, path=file_path) if file_path.suffix == ".cases" else None
+
+
+class CaseFile(pytest.File):
+    """A file of cases; what an update found is written once all have run."""
+
+    def collect(self):
+        """Yield an item for each row."""
+        from tests import case_files  # noqa: PLC0415
+
+        self.found = []
+        for case in case_files.read(self.path):
+            yield CaseItem.from_parent(self, name=case.title, case=case)
+
+    def teardown(self):
+        """Write the claims that were wrong."""
+        from tests import case_files  # noqa: PLC0415
+
+        if self.found:
+            case_files.update(self.path, self.found)
+
+
+class CaseItem(pytest.Item):
+    """A row of a file of cases."""
+
+    def __init__(self, *, case, **keywords):
+        super().__init__(**keywords)
+        self.case = case
+
+    def runtest(self):
+        """Compare what is claimed with what is found."""
+        from tests import case_checks  # noqa: PLC0415
+
+        problems, claims = case_checks.problems(self.case)
+        if problems and self.config.getoption(UPDATE) and claims != list(self.case.claims):
+            self.parent.found.append((self.case, claims))
+        elif problems:
+            raise WrongCaseError("\n".join(problems))
+
+    def repr_failure(self, excinfo):
+        """Say which row is wrong, and what is found instead."""
+        is_ours = isinstance(excinfo.value, (WrongCaseError, AssertionError))
+        if not is_ours and not type(excinfo.value).__module__.startswith("onnx"):
+            return super().repr_failure(excinfo)
+        return f"{self.case.sentence}\nrow: {self.case.name}\n{excinfo.value}"
+
+    def reportinfo(self):
+        """Return the line of the row."""
+        return self.path, self.case.line - 1, self.case.title
+
+
+class WrongCaseError(Exception):
+    """What a case claims does not hold."""

@@ -374,7 +374,7 @@ def test_metadata_of_somebody_else(tmp_path):
         (("--show=all,advice",), "--show all and --show advice cannot be combined"),
         (
             ("--show", "everything"),
-            "--show everything is not a choice; it can be all, ranges, advice",
+            "--show everything is not a choice; it can be all, ranges, case, advice",
         ),
         (("--dim", "m=3"), "the model has no open dimension 'm'"),
         (("--dim", "n"), "--dim n is not NAME=SIZE"),

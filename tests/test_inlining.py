@@ -1,3 +1,5 @@
+"""Functions inlined: their number, their names; `inlining.cases` has what becomes of calls."""
+
 from functools import partial
 
 import numpy as np
@@ -11,7 +13,7 @@ from amp_rewrite import analyze, emulate, measure_coverage, rewrite
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model import inlining
 from amp_rewrite.onnx_types import element_types
-from amp_rewrite.policy.options import Level, Options
+from amp_rewrite.policy.options import Options
 from tests import text
 
 GRAPH = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
@@ -32,110 +34,7 @@ def loads(model):
     return model
 
 
-INLINED = {
-    "a call": (CALL + PRODUCT, "MatMul Relu"),
-    "two calls, each with nodes and values of its own": (
-        GRAPH % "z = my.f(x, w)  y = my.f(z, w)" + PRODUCT,
-        "MatMul Relu MatMul Relu",
-    ),
-    "a function that calls a function": (
-        GRAPH % "y = my.h(x, w)"
-        + '<domain: "my", opset_import: ["" : 17, "my" : 1]> h (a, b) => (c) { c = my.f(a, b) }'
-        + PRODUCT,
-        "MatMul Relu",
-    ),
-    # opsets that only a function imports are imported by the model afterwards
-    "an operator of another domain": (
-        CALL
-        + """<domain: "my", opset_import: ["" : 17, "com.microsoft" : 1]>
-        f (a, b) => (c) { c = com.microsoft.FusedMatMul(a, b) }""",
-        "FusedMatMul",
-    ),
-    # MatMul and Relu have the same schema in opsets 14 to 21 as in 17; below, they list fewer types,
-    # which onnx refuses and onnxruntime does not
-    **{
-        f"a function of opset {opset}": (
-            CALL + PRODUCT.replace('"" : 17', f'"" : {opset}'),
-            "MatMul Relu",
-        )
-        for opset in (9, 13, 14, 16, 18, 21)
-    },
-    # ONNX forbids this and onnxruntime accepts it: the caller's value is used, in its new type
-    "a function that reads what its caller has": (
-        GRAPH % "a = MatMul(x, w)  y = my.f(a)"
-        + '<domain: "my", opset_import: ["" : 17]> f (v) => (u) { u = Add(v, a) }',
-        "MatMul Add",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", INLINED)
-def test_calls_become_nodes(name):
-    """The body replaces the call, and is coloured like any other nodes."""
-    source, expected = INLINED[name]
-    proto = text.unchecked(source)
-    result = rewrite(proto)
-    made = loads(result.model)
-    assert operators(made) == ["Cast", *expected.split(), "Cast"]
-    assert not made.functions
-    assert result.report.certificate.proved or "reads what" in name
-    used = {node.domain for node in made.graph.node}
-    assert used <= {entry.domain for entry in made.opset_import}
-    assert [entry.version for entry in made.opset_import if not entry.domain] == [17]
-    if "reads what" not in name:
-        text.agree(proto, made)
-
-
-def test_a_function_may_be_called_with_several_types():
-    """Types declared in a function hold for one call, and not for the next."""
-    graph = """<ir_version: 10, opset_import: ["" : 21, "my" : 1]>
-    g (float[4,4] x, double[4,4] d) => (float[4,4] y, double[4,4] z) { y = my.f(x, x)  z = my.f(d, d) }
-    <domain: "my", opset_import: ["" : 21]> f (a, b) => (c) <float[4,4] t> { t = MatMul(a, b) c = Relu(t) }"""
-    proto = text.model(graph)
-    made = loads(rewrite(proto).model)
-    assert not made.functions
-    text.agree(proto, made)
-
-
-def test_attributes_are_put_in():
-    """A reference to a function's attribute is replaced by the value in the call, or else the default."""
-    body = """<domain: "my", opset_import: ["" : 17]>
-    f <k, alpha: float = 0.25> (a, b) => (c) {
-        t = MatMul(a, b)  r = LeakyRelu <alpha: float = @alpha> (t)
-        e = Constant <value_float: float = @k> ()  c = Mul(r, e)
-    }"""
-    proto = text.model(GRAPH % "y = my.f <k = 0.5> (x, w)" + body)
-    made = loads(rewrite(proto).model)
-    leaky = next(node for node in made.graph.node if node.op_type == "LeakyRelu")
-    assert leaky.attribute[0].f == 0.25
-    text.agree(proto, made)
-
-
-def test_calls_in_subgraphs_become_nodes():
-    """A call inside a branch is inlined too."""
-    graph = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
-    g (float[4, 4] x, bool k) => (float[4, 4] y) <float[4, 4] w> {
-        y = If (k) <
-            then_branch = t () => (float[4, 4] p) { p = my.f(x, w) },
-            else_branch = e () => (float[4, 4] q) { q = Identity(x) }
-        >
-    }"""
-    made = loads(rewrite(text.model(graph + PRODUCT)).model)
-    assert not made.functions
-    assert "MatMul" in "".join(text.nodes(made))
-
-
 LEFT_OUT = """<domain: "my", opset_import: ["" : 17]> f (a, b) => (c, d) { c = MatMul(a, b)  d = Relu(c) }"""
-
-
-@pytest.mark.parametrize("call", ['y, "" = my.f(x, w)', '"", y = my.f(x, w)'])
-def test_an_output_that_a_call_leaves_out(call):
-    """The nodes of the body still define it, and use it."""
-    proto = text.model(GRAPH % call + LEFT_OUT)
-    made = loads(rewrite(proto).model)
-    assert {"MatMul", "Relu"} < set(operators(made))
-    assert all(name for node in made.graph.node for name in node.output)
-    text.agree(proto, made)
 
 
 def test_outputs_that_a_call_does_not_even_mention():
@@ -145,69 +44,6 @@ def test_outputs_that_a_call_does_not_even_mention():
     result = rewrite(proto, Options(check=False))
     assert text.complaints(result) == ()
     assert {"MatMul", "Relu"} < set(operators(loads(result.model)))
-
-
-def test_a_function_that_has_the_name_of_an_operator_stays():
-    """Which of the two a call means depends on the runtime: it stays, in float32; others are inlined."""
-    graph = """<ir_version: 8, opset_import: ["" : 17, "my" : 1, "com.microsoft" : 1]>
-    g (float[4,4] x) => (float[4,4] y) <float[4,4] w> { h = my.f(x, w)  y = com.microsoft.Gelu(h) }
-    <domain: "com.microsoft", opset_import: ["" : 17]> Gelu (v) => (u) { u = Relu(v) }"""
-    proto = text.model(graph + PRODUCT)
-    result = rewrite(proto, Options(level=Level.UNSAFE_FORCE_ALL))
-    assert operators(loads(result.model)) == ["Cast", "MatMul", "Relu", "Cast", "Gelu"]
-    assert [function.name for function in result.model.functions] == ["Gelu"]
-    assert text.complaints(result) == (
-        "functions stay float32: there are operators of the same name (com.microsoft:Gelu)",
-    )
-    text.agree(proto, result.model)
-
-
-def test_what_a_kept_function_makes_of_sequences_is_unknown():
-    """Its consumers stay float32, although its result is a tensor."""
-    graph = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
-    g (float[4,4] x) => (float[8,4] y) <float[4,4] w> {
-        m = MatMul (x, w)
-        s = my.pair (m, x)
-        y = ConcatFromSequence <axis = 0> (s)
-    }
-    <domain: "my", opset_import: ["" : 17]> pair (a, b) => (c) { c = SequenceConstruct (a, b) }"""
-    proto = text.model(graph)
-    made = rewrite(proto, Options(keep_functions=True, level=Level.UNSAFE_FORCE_ALL)).model
-    assert operators(loads(made)) == ["Cast", "MatMul", "Cast", "pair", "ConcatFromSequence"]
-    text.agree(proto, made)
-
-
-def test_kept_functions_stay_float32():
-    """With keep_functions, calls are opaque: only the nodes around them are rewritten."""
-    proto = text.model(GRAPH % "h = MatMul(x, w)  y = my.f(h, w)" + PRODUCT)
-    made = loads(rewrite(proto, Options(keep_functions=True)).model)
-    assert operators(made)[-1] == "f"
-    assert made.functions == ir.to_proto(ir.from_proto(proto)).functions
-    assert text.types(made)["w__float16"] == "FLOAT16"
-    text.agree(proto, made)
-
-
-def test_a_model_that_does_not_change_keeps_its_functions():
-    """If nothing becomes half, the model is returned unchanged, not inlined."""
-    body = '<domain: "my", opset_import: ["" : 17]> f (a, b) => (c) { t = Exp(a)  c = Pow(t, b) }'
-    proto = text.model(CALL + body)
-    assert rewrite(proto).model == proto
-
-
-@pytest.mark.parametrize(
-    ("imports", "reason"),
-    [('"" : 11', "version 17 in the model but version 11"), ('"" : 17, "my" : 1', "Cyclic")],
-)
-def test_what_cannot_be_inlined_stays(imports, reason):
-    """Functions that mean something else at that opset, and recursive ones, stay; a warning says why."""
-    call = "c = my.f(t, b)" if "my" in imports else "c = Softmax(t)"
-    body = f'<domain: "my", opset_import: [{imports}]> f (a, b) => (c) {{ t = MatMul(a, b)  {call} }}'
-    proto = onnx.parser.parse_model(GRAPH.replace("<float[4, 4] w>", "") % "y = my.f(x, x)" + body)
-    result = rewrite(proto)
-    assert result.model == proto
-    (warning,) = text.complaints(result)
-    assert reason in warning
-    assert "\n" not in warning
 
 
 def test_a_sparse_initializer_beside_functions():

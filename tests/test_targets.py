@@ -8,83 +8,10 @@ import pytest
 from onnx import parser
 
 from amp_rewrite import analyze
-from amp_rewrite.colouring.painting import Rule
 from amp_rewrite.errors import OptionError
-from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import kernel_table, targets
-from amp_rewrite.policy.options import Level, Options, Pins
-from amp_rewrite.policy.reasons import in_words
-
-BETWEEN = """<ir_version: 10, opset_import: ["": 22]>
-  g (float[1,4,4,4] x, float[4,4] w) => (float[1,4,4,4] y) {{
-    a = MatMul (x, w) [op] b = {} (a) y = MatMul (b, w) }}"""
-
-
-def halves(operator, **options):
-    """Whether the operator between two matrix products is half."""
-    found = analyze(parser.parse_model(BETWEEN.format(operator)), Options(**options))
-    (unit,) = [unit for unit in found.graph.units if unit.node.name == "op"]
-    return found.painting.is_half(unit.index), in_words(found.painting.entries[unit.index].evidence)
-
-
-@pytest.mark.parametrize(
-    ("operator", "half", "expected"),
-    [
-        ("Relu", FLOAT16, True),
-        ("Relu", BFLOAT16, True),
-        ("Elu", FLOAT16, True),
-        ("Elu", BFLOAT16, False),
-        ("Hardmax", FLOAT16, False),
-        ("GlobalLpPool", FLOAT16, False),
-    ],
-)
-def test_the_default_target_gives_half_only_where_cuda_has_a_kernel(operator, half, expected):
-    """onnxruntime's CUDA provider has Relu in both half types, Elu in float16 alone, Hardmax in neither."""
-    found, reason = halves(operator, half=half)
-    assert found is expected
-    assert expected or f"onnxruntime-cuda has no {half.name} kernel" in reason
-
-
-DROPPING = """<ir_version: 10, opset_import: ["": 22]>
-  g (float[4,4] x, float[4,4] w{given}) => (float[4,4] y{taken})
-  <float r = {{0.5}}, bool off = {{0}}, bool on = {{1}}> {{
-    a = MatMul (x, w) [op] b{mask} = Dropout (a, {reads}) y = MatMul (b, w) }}"""
-
-
-@pytest.mark.parametrize(
-    ("reads", "given", "mask", "taken", "expected"),
-    [
-        ("r, off", "", "", "", True),
-        ("r", "", ", m", "", True),
-        ("r, on", "", "", "", False),
-        ("r, mode", ", bool mode", "", "", False),
-        ("r, off", "", ", m", ", bool[4,4] m", False),
-    ],
-)
-def test_a_dropout_at_inference_needs_no_kernel(reads, given, mask, taken, expected):
-    """CUDA has none for version 22; onnxruntime takes out what does not train and whose mask nobody reads."""
-    text = DROPPING.format(reads=reads, given=given, mask=mask, taken=taken)
-    found = analyze(parser.parse_model(text), Options())
-    (unit, *_) = [unit for unit in found.graph.units if unit.node.name == "op"]
-    assert found.painting.is_half(unit.index) is expected
-
-
-def test_any_target_has_every_kernel():
-    """With the target `any` only the lists speak."""
-    assert halves("Elu", half=BFLOAT16, target=targets.ANY)[0]
-
-
-def test_what_the_user_says_beats_the_target():
-    """A pin, a list of the user's and force-all ask for half all the same."""
-    assert halves("Hardmax", pins=Pins(force_half=("op",)))[0]
-    assert halves("Hardmax", lists=Options().operator_lists().override(_infer(), ["Hardmax"]))[0]
-    assert halves("Hardmax", level=Level.UNSAFE_FORCE_ALL)[0]
-
-
-def _infer():
-    return Options().operator_lists().find("", "Add").kind
-
+from amp_rewrite.policy.options import Options
 
 TABLES = {"onnxruntime_cuda": ("kernels", 200), "onnxruntime_webgpu": ("kernels_webgpu", 100)}
 """The dump that a table in the package is made of, and more operators than which it has."""
@@ -171,17 +98,6 @@ def test_variables_that_no_kernel_takes_apart_are_joined(operator, opset, half, 
     assert [set(group) for group in supports(operator, opset, half).joined(half)] == groups
 
 
-def test_a_mask_follows_its_attention():
-    """An additive mask is half with the data, though the schema would let it stay float32."""
-    body = """<ir_version: 10, opset_import: ["": 23]>
-      g (float[1,2,4,4] x, float[4,4] m, float[4,4] w) => (float[1,2,4,4] y) {
-        a = MatMul (x, w) [op] b = Attention (a, a, a, m) y = MatMul (b, w) }"""
-    found = analyze(parser.parse_model(body))
-    (unit,) = [unit for unit in found.graph.units if unit.node.name == "op"]
-    assert found.painting.is_half(unit.index)
-    assert len(unit.uses) == 4
-
-
 @pytest.mark.parametrize("opset", [23, 24, 26])
 @pytest.mark.parametrize("mask", ["bool", "int64"])
 @pytest.mark.parametrize("target", targets.BY_NAME)
@@ -202,13 +118,3 @@ def test_an_unknown_target_is_an_error():
         OptionError, match="choose one of onnxruntime-cuda, onnxruntime-webgpu, tensorrt, any"
     ):
         targets.named("tpu")
-
-
-@pytest.mark.parametrize("target", [targets.ANY, targets.ONNXRUNTIME_CUDA])
-def test_what_has_no_kernel_is_no_less_dangerous(target):
-    """Sinh is denied, and what it feeds is suspect, whether the target has a kernel for it or not."""
-    body = """<ir_version: 10, opset_import: ["": 22]> g (float[4,4] x) => (float[4,4] y) {
-        a = MatMul (x, x) s = Sinh (a) [sum] b = Add (s, a) y = MatMul (b, b) }"""
-    found = analyze(parser.parse_model(body), Options(target=target))
-    (unit,) = [unit for unit in found.graph.units if unit.node.name == "sum"]
-    assert found.painting.paints[unit.index].rule is Rule.DENY

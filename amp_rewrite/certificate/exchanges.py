@@ -11,6 +11,7 @@ from onnx import AttributeProto, TensorProto
 from amp_rewrite.certificate import rescaling, tensors
 from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.element_checks import HALVES, Array, exponent_between
+from amp_rewrite.certificate.folding import Folded
 from amp_rewrite.certificate.node_comparison import differing_attribute, means_same
 from amp_rewrite.certificate.numbered import MISSING, Node, attribute_content, attributes_of, without_graphs
 from amp_rewrite.certificate.proof import Pair, Proof
@@ -202,8 +203,11 @@ class _Norm:
 
 
 def into_product(proof: Proof, norm: Node, right: int) -> Sequence[Pair]:
-    """Prove the weights and the bias of a product with a BatchNormalization folded in; its data remains."""
-    product, after = proof.original.makers[norm.inputs[0]], proof.rewritten.makers[right]
+    """Prove the weights and the bias of a product with BatchNormalizations folded in; its data remains."""
+    norms, product, after = [norm], proof.original.makers[norm.inputs[0]], proof.rewritten.makers[right]
+    while product is not None and product.operator == norm.operator and product.version == norm.version:
+        norms.append(product)
+        product = proof.original.makers[product.inputs[0]]
     product, addend = _without_bias(proof, product)
     if product is None or after is None or len(product.inputs) < 2:
         raise DifferentError(_NO_NORM)
@@ -226,20 +230,17 @@ def into_product(proof: Proof, norm: Node, right: int) -> Sequence[Pair]:
     weight = _product_weight(proof, product)
     view = _view(product, weight)
     channels = view[0] * view[2]
-    statistics = _norm_parameters(proof, norm, channels)
     bias = _vector(proof, product.inputs[2], channels) if len(product.inputs) > 2 else np.zeros(channels)
     bias = bias if addend is None else bias + _channelwise(addend, weight, channels)
-    new_weight = weight.reshape(view).astype(np.float64) * statistics.factor.reshape(view[0], 1, view[2], 1)
+    new_weight, size = weight.reshape(view).astype(np.float64), np.abs(bias)
+    for each in reversed(norms):
+        folded = _norm_parameters(proof, each, channels)
+        new_weight = new_weight * folded.factor.reshape(view[0], 1, view[2], 1)
+        bias = folded.factor * (bias - folded.mean) + folded.shift
+        size = np.abs(folded.factor) * (size + np.abs(folded.mean)) + np.abs(folded.shift)
     _check_weights(proof, new_product.inputs[1], new_weight.reshape(weight.shape))
-    _check_weights(
-        proof,
-        shift,
-        statistics.factor * (bias - statistics.mean) + statistics.shift,
-        np.abs(statistics.factor * bias)
-        + np.abs(statistics.factor * statistics.mean)
-        + np.abs(statistics.shift),
-    )
-    proof.uses[Licence.MERGED] += 1
+    _check_weights(proof, shift, bias, size)
+    proof.uses[Licence.MERGED] += len(norms)
     return [(product.inputs[0], new_product.inputs[0])]
 
 
@@ -247,7 +248,7 @@ def _without_bias(proof: Proof, node: Node | None) -> tuple[Node | None, Array |
     """Return a product, and the constant added to it before normalisation, if any."""
     if node is not None and node.operator == ("", "Add") and not node.proto.attribute:
         for port, value in enumerate(node.inputs):
-            product, addend = proof.original.makers[node.inputs[1 - port]], proof.array(value)
+            product, addend = proof.original.makers[node.inputs[1 - port]], _constant(proof, value)
             if product is not None and addend is not None:
                 return product, addend
     return node, None
@@ -298,7 +299,7 @@ def _whole_number(attributes: Mapping[str, AttributeProto], name: str, default: 
 
 
 def _vector(proof: Proof, left: int, channels: int) -> Array:
-    array = proof.array(left)
+    array = _constant(proof, left)
     if array is None or array.shape not in ((channels,), (1, channels)):
         raise DifferentError("what a BatchNormalization computes with is not stored for each channel")
     return array.reshape(-1).astype(np.float64)
@@ -307,8 +308,19 @@ def _vector(proof: Proof, left: int, channels: int) -> Array:
 _View = tuple[int, int, int, int]
 
 
+def _constant(proof: Proof, left: int) -> Array | None:
+    """Return a float32 constant of the original, or one that it computes of constants; None for others."""
+    if left == MISSING or proof.original.makers[left] is None:
+        return proof.array(left)
+    try:
+        array = Folded(proof).value(left)
+    except DifferentError:
+        return None
+    return array if array.dtype == np.float32 else None
+
+
 def _product_weight(proof: Proof, product: Node) -> Array:
-    weight, data = proof.array(product.inputs[1]), product.inputs[0]
+    weight, data = _constant(proof, product.inputs[1]), product.inputs[0]
     if weight is None:
         raise DifferentError("the weights before a BatchNormalization are not stored")
     if product.operator == ("", "MatMul") and proof.ranks.of(data) != _MATRIX:

@@ -64,6 +64,15 @@ class Folded:
     def add(self, left: int, right: int, output: str) -> None:
         """Add a computed value that the result stores; DifferentError unless it is a constant expression."""
         self._proof.same_kind(left, right)
+        self._refuse_varying(left)
+        self._pairs.append((left, right, output))
+
+    def value(self, left: int) -> Array:
+        """Return a computed value of the original; DifferentError unless it is a constant expression."""
+        self._refuse_varying(left)
+        return compute_outputs(self._model([left], casts=False))[0]
+
+    def _refuse_varying(self, left: int) -> None:
         waiting = [left]
         while waiting:
             number = waiting.pop()
@@ -75,7 +84,6 @@ class Folded:
             elif node.first not in self._nodes:
                 self._nodes[node.first] = self._allowed(node)
                 waiting.extend(node.inputs)
-        self._pairs.append((left, right, output))
 
     def _leaf(self, number: int) -> None:
         tensor = self._proof.original.stored.get(number)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 import math
+import shlex
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,7 +28,7 @@ from amp_rewrite.cli.flag_builders import (
     words,
     written,
 )
-from amp_rewrite.cli.input_flags import holds_ranges
+from amp_rewrite.cli.input_flags import counted_flags, holds_ranges
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.numerics import half as halves
@@ -39,6 +40,7 @@ from amp_rewrite.policy.options import DECLARED, SHIPPED_FOR, DeclaredFlag, IOTy
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
+from amp_rewrite.running.inputs.feeds import Data
 
 
 def _flag(field: str, flag: DeclaredFlag) -> Flag:
@@ -268,6 +270,26 @@ def _refuse_contradictions(
         )
     if flags["keep_io"] and flags["io"] == IOTypes.KEEP.value:
         raise OptionError("--keep-io is for --io half or state", remedy="add one, or leave out --keep-io")
+
+
+def options_of(flags: str) -> Options:
+    """Return the options that the flags of a command line stand for, such as `--to bfloat16 --skip fold`.
+
+    Raises OptionError and click.ClickException, as the command line does.
+
+    Examples:
+        >>> from amp_rewrite.cli.decision_flags import options_of
+        >>> options_of("--to bfloat16 --skip fold").half.name
+        'bfloat16'
+    """
+
+    @click.command()
+    @counted_flags
+    @decision_flags()
+    def read(data: Data, asked: DecisionFlags) -> Options:
+        return replace(asked.options, dims=data.dims)
+
+    return read.main(shlex.split(flags), standalone_mode=False)
 
 
 def decision_flags(

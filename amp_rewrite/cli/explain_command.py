@@ -17,15 +17,15 @@ from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.explanation_sources import DecisionSource, Explanation
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, json_flag, words
+from amp_rewrite.cli.flag_builders import PATH, given_flags, json_flag, words
 from amp_rewrite.cli.html_page import PageMaker, html_flag
 from amp_rewrite.cli.input_flags import counted_flags
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
-from amp_rewrite.explaining import sentences
+from amp_rewrite.explaining import cases, sentences
 from amp_rewrite.explaining.sentences import chain, first_step
 from amp_rewrite.explaining.suggestions import NodeRemedy
-from amp_rewrite.model import writing
+from amp_rewrite.model import loading, writing
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.policy.devices import Device
 from amp_rewrite.reporting import html_file, summary, terminal
@@ -42,7 +42,7 @@ Answer = dict[str, Any]
 
 
 def _query(
-    node: str | None, shows: Sequence[str], device: Device
+    model: Path, node: str | None, shows: Sequence[str], device: Device
 ) -> Callable[[Console, Explanation], Answer]:
     """Return the function that prints and returns the answer, by default the root causes.
 
@@ -53,6 +53,7 @@ def _query(
         "--show all": _answer_all if "all" in shows else None,
         "--show ranges": _answer_ranges if "ranges" in shows else None,
         "--show advice": partial(_answer_advice, device=device) if "advice" in shows else None,
+        "--show case": partial(_answer_case, model=model) if "case" in shows else None,
     }
     asked = {name: answer for name, answer in queries.items() if answer}
     if len(asked) > 1:
@@ -74,6 +75,19 @@ def _answer_ranges(console: Console, explanation: Explanation) -> Answer:
         for unit, each in intervals.units.items()
     ]
     return {"ranges": {**intervals.counts.to_json(), "units": units}}
+
+
+def _answer_case(console: Console, explanation: Explanation, model: Path) -> Answer:
+    if explanation.source is not DecisionSource.ANALYSIS:
+        raise OptionError(
+            "the case of a model is of the float32 one", where=model, remedy="give the original"
+        )
+    flags = given_flags(without=("show", "json_", "html"))
+    title = " ".join((f"What a rewrite decides on {model.stem}.", *([f"[{flags}]"] if flags else [])))
+    case = cases.case(loading.load_graph(model), title, cases.claims(explanation.decisions))
+    for line in case.splitlines():
+        console.whole(line)
+    return {"case": case}
 
 
 def _answer_causes(console: Console, explanation: Explanation) -> Answer:
@@ -178,6 +192,7 @@ def _without_units(explanation: Explanation) -> Iterator[str | None]:
 _SHOWN = {
     "all": "every part of the model with its reason, one line each",
     "ranges": "for every part in half whether its values are proven, or were observed, to fit into half",
+    "case": "a small model and its decisions as text, in the format of the tests",
     "advice": "what would make half faster on Tensor Cores, and its cost",
 }
 
@@ -205,7 +220,7 @@ def explain(
     NODE is the name of a node, or of one of its outputs; its chain of causes is printed, with the flag that
     would change it. Of a value that is cast, or an added Cast, it says why the Cast is there.
     """
-    query = _query(node, show, asked.options.device)
+    query = _query(model, node, show, asked.options.device)
     is_plan = plan_files.is_plan(model)
     with contextlib.nullcontext() if is_plan else result_checks.blaming(lambda: str(model)):
         asked = _alone(model, asked, data) if is_plan else _sized(model, asked, data)

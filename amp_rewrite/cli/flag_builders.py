@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -200,12 +200,15 @@ def check_groups(context: click.Context) -> None:
             build({name: context.params[name] for name in names})
 
 
-def given_flags() -> str:
-    """Return the flags of the current command as they were given; empty outside of a command."""
+def given_flags(*, without: Container[str] = ()) -> str:
+    """Return the flags of the current command as they were given, but for some arguments; empty outside of
+    a command.
+    """
     context = click.get_current_context(silent=True)
     if context is None:
         return ""
-    flags = written(context, (str(p.name) for p in context.command.params if isinstance(p, click.Option)))
+    options = (str(each.name) for each in context.command.params if isinstance(each, click.Option))
+    flags = written(context, (name for name in options if name not in without))
     return " ".join(_flag(flag, context.params.get(name)) for name, flag in flags.items())
 
 

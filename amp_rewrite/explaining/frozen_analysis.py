@@ -20,7 +20,7 @@ from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.colouring.pruning import Priced
 from amp_rewrite.costs.model_costs import Prediction, Prices, RunTime
 from amp_rewrite.errors import OptionError
-from amp_rewrite.explaining import causes, suggestions
+from amp_rewrite.explaining import cases, causes, suggestions
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.files import staging
 from amp_rewrite.model import output_paths
@@ -229,6 +229,17 @@ class Analysis:
         if self.state.decisions is None:
             self.state.decisions = decisions.of(self.graph, self.painting, self.plan)
         return self.state.decisions
+
+    def claims(self) -> str:
+        """Return the nodes that are float32 by their reasons, and those that are half, as one line of text.
+
+        Examples:
+            >>> from amp_rewrite import analyze
+            >>> from amp_rewrite.demo import network
+            >>> analyze(network()).claims()[:57]
+            'square mean_square shifted_square rms unscaled: stays flo'
+        """
+        return cases.claims(self.decisions())
 
     def causes(self, flops: causes.Flops | None = None) -> tuple[RootCause, ...]:
         """Return the causes of float32, with remedies: the most arithmetic first.

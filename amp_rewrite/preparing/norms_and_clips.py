@@ -139,7 +139,10 @@ def rewrite_clips(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
     nodes = [*traversal.every_node(model.graph)]
     clips = [node for node in nodes if half_ports.is_clip(node)]
     version_of, ports = element_types.versions(model.opset_imports), HalfPorts(form)
-    if not form.raise_opset or not clips or not ports.prefers_max_and_min(version_of("")):
+    version = version_of("")
+    if not form.raise_opset or not clips or not ports.prefers_max_and_min(version):
+        return ()
+    if version < _EXTREMES_BROADCAST:
         return ()
     types, exclusions = element_types.infer(model), form_changes.nodes_to_preserve(model, form)
     half = half_ports.predict_outlook(nodes, types, ports, version_of).half
@@ -151,6 +154,10 @@ def rewrite_clips(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
     for node in clips:
         _replace(node, unique, bounds)
     return changes
+
+
+_EXTREMES_BROADCAST = 8
+"""The opset from which operands of Max and Min may differ in shape."""
 
 
 def _is_between(node: ir.Node, half: Collection[ir.Node], types: Types) -> bool:

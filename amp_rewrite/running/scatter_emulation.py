@@ -12,6 +12,7 @@ import onnx.parser
 import onnx_ir as ir
 
 from amp_rewrite.model import inlining
+from amp_rewrite.onnx_types import element_types
 
 _DOMAIN = "amp_rewrite.emulation"
 _FUNCTION = """<domain: "{domain}", opset_import: ["": {opset}]>
@@ -62,7 +63,7 @@ _FUNCTION = """<domain: "{domain}", opset_import: ["": {opset}]>
 
 def apply(model: ir.Model, scatters: Iterable[tuple[ir.Node, ir.DataType]]) -> None:
     """Replace these scatters, which add or multiply values of a half type, in an emulation."""
-    opset = model.opset_imports[""]
+    opset = element_types.default_opset(model.opset_imports)
     for node, half in scatters:
         is_nd = node.op_type == "ScatterND"
         axis, reduction = node.attributes.get_int("axis", 0), node.attributes.get_string("reduction", "")
