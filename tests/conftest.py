@@ -2,6 +2,13 @@
 
 import pytest
 
+pytest_plugins = ["tests.transcripts"]
+
+
+def pytest_addoption(parser):
+    """Adds --update, for tests that are text."""
+    parser.addoption("--update", action="store_true", help="write what cases and transcripts say today")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread():
