@@ -89,3 +89,14 @@ def test_the_demo_without_onnxruntime(tmp_path, monkeypatch):
     assert last.startswith("not compared  ")
     assert told.startswith("not compared with the original: running a model needs the package onnxruntime")
     assert "pip install onnxruntime" in told
+
+
+def test_a_mistake_of_two_lines_is_one_line():
+    """What is printed of an argument is escaped."""
+    line = failure("m.onnx", "--a\nb")
+    assert line == "amp-rewrite: there is no flag --a\\nb; see amp-rewrite rewrite --help-all"
+
+
+def test_a_word_that_no_file_can_be_called():
+    """A first argument that is too long for a name is looked at as a model."""
+    assert failure("x" * 5000)
