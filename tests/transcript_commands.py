@@ -88,7 +88,10 @@ def _command(command: str, folder: Path) -> Done:
     if name not in COMMANDS:
         return _shell(command, folder)
     with contextlib.chdir(folder):
-        return Done(COMMANDS[name](*arguments))
+        try:
+            return Done(COMMANDS[name](*arguments))
+        except (OSError, LookupError, TypeError, ValueError) as error:
+            return Done(f"{name}: {error!r}", 1)
 
 
 def _shell(command: str, folder: Path, given: str = "") -> Done:

@@ -247,11 +247,11 @@ class Transcript(pytest.File):
 class Test(pytest.Function):
     """A paragraph; a function, so that it has the fixtures of all tests."""
 
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:
         """The sentence, the command, and what differs."""
         if isinstance(error := excinfo.value, TranscriptError):
             return f"{self.path}:{error.number}: {self.name.partition(': ')[2]}\n{error.told}"
-        return super().repr_failure(excinfo, style)
+        return super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Where the paragraph begins."""
