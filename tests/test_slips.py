@@ -132,8 +132,6 @@ def test_a_way_through_a_folder_that_is_not_there_leads_nowhere(model, tmp_path,
     (tmp_path / "link").symlink_to("none/../m.onnx")
     before = (tmp_path / "m.onnx").read_bytes()
     assert spelling in refusal(amp_rewrite.rewrite, "m.onnx", output=spelling)
-    for flag in ("-o", "--json", "--save-plan", "--html"):
-        assert run("m.onnx", flag, spelling).exit_code == 2, flag
     assert (tmp_path / "m.onnx").read_bytes() == before
 
 
