@@ -124,6 +124,8 @@ def _list(pattern: str = "**/*") -> str:
 
 def _json(path: str, *keys: str) -> str:
     content, told = json.loads(Path(path).read_text(encoding="utf-8")), []
+    if not keys:
+        return f"{json.dumps(content, ensure_ascii=False)}\n"
     for key in keys:
         found = content
         for part in re.split(r"\.(?=\w)", key):
@@ -148,6 +150,6 @@ def _onnx(path: str) -> str:
 
 
 COMMANDS = {"ls": _list, "json": _json, "half": _half, "nodes": _nodes, "onnx": _onnx}
-"""`ls [PATTERN]`: files, in all folders; `json FILE KEY...`: values by keys with dots; `half MODEL`: names of
-nodes whose first output is half, without Casts; `nodes MODEL`: its operators; `onnx MODEL`: as text.
+"""`ls [PATTERN]`: files, in all folders; `json FILE KEY...`: values by keys with dots, or all; `half MODEL`:
+names of nodes whose first output is half, without Casts; `nodes MODEL`: its operators; `onnx MODEL`: as text.
 """
