@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import amp_rewrite
 from amp_rewrite import demo
 from amp_rewrite.cli import main
-from tests import text, train_steps
+from tests import text, train_steps, tuning_models
 
 NAMES = {
     "amp_rewrite": amp_rewrite,
@@ -28,6 +28,7 @@ NAMES = {
     "onnx": onnx,
     "text": text,
     "train_steps": train_steps,
+    "tuning_models": tuning_models,
 }
 """What expressions may name."""
 
