@@ -11,6 +11,8 @@ from onnx import parser
 
 from amp_rewrite import pipeline
 from amp_rewrite.errors import MissingPackageError
+from amp_rewrite.running import sessions
+from amp_rewrite.running.sessions import Device
 from tests.commands import failure, run
 
 ROOT = Path(__file__).parents[1]
@@ -100,3 +102,9 @@ def test_a_mistake_of_two_lines_is_one_line():
 def test_a_word_that_no_file_can_be_called():
     """A first argument that is too long for a name is looked at as a model."""
     assert failure("x" * 5000)
+
+
+def test_a_device_that_is_not_there(model, monkeypatch):
+    """One line says so, whatever this machine has."""
+    monkeypatch.setattr(sessions, "best_device", lambda: Device.CPU)
+    assert "CUDA does not work here" in failure("bench", model, "--provider", "cuda")
