@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike, Texts
-from amp_rewrite.coverage import coverage_rules as baselines
 from amp_rewrite.coverage.counts import Coverage, measure
 from amp_rewrite.coverage.coverage_rules import TOLERANCE, CoverageRules, RuleResult, check
 from amp_rewrite.coverage.faces import nodes
@@ -63,7 +62,7 @@ def assert_coverage(
         require=arguments.mapping("require", {} if require is None else require, '{"MatMul": 1.0}'),
         forbid_half=arguments.texts("forbid_half", forbid_half),
         max_casts=max_casts,
-        baseline=None if baseline is None else baselines.load_baseline(arguments.path("baseline", baseline)),
+        baseline=None if baseline is None else str(arguments.path("baseline", baseline)),
         tolerance=TOLERANCE if tolerance is None else tolerance,
         if_present=if_present,
     )

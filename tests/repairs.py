@@ -6,7 +6,6 @@ from dataclasses import replace
 import amp_rewrite
 from amp_rewrite.options import Options
 from amp_rewrite.tuning import repair
-from amp_rewrite.tuning.repair import ObservePolicy
 
 
 class OnSamples:
@@ -17,7 +16,8 @@ class OnSamples:
 
     trusts_synthetic = False
 
-    def __init__(self, model, sample, output=None, change=lambda verdict: verdict):
+    def __init__(self, model, sample, output=None, change=lambda verdict: verdict, *, repairs=True):
+        self.repairs = repairs
         self.model, self.sample, self.output, self.change = model, sample, output, change
         self.asked = []
 
@@ -62,9 +62,9 @@ class OnSamples:
         yield self
 
 
-def repaired(work, options=None, policy=ObservePolicy.ON_FAILURE):
+def repaired(work, options=None):
     """The outcome of the main job."""
-    return repair.repair(work, options or Options(), policy)
+    return repair.repair(work, options or Options())
 
 
 def made_up(verdict):

@@ -129,7 +129,7 @@ def test_the_action_rewrites_and_counts(runner, tmp_path, bound, status):
     assert values["steps.model.outputs.path"] == "half.onnx"
     done = step("Precision coverage", tmp_path, runner, values)
     assert done.returncode == status, done.stdout + done.stderr
-    assert "## Precision coverage" in (tmp_path / "summary.md").read_text()
+    assert "Precision coverage" in (tmp_path / "summary.md").read_text()
     assert {path.suffix for path in (tmp_path / "report").iterdir()} == {".json", ".md", ".xml"}
 
 

@@ -243,7 +243,7 @@ def test_what_was_assumed_is_said():
     assert one == "open dimensions count as 64 (batch); --dim NAME=SIZE sets them"
     assert "bodies of 1 node" in two
     assert "Loop 'while'" in two
-    assert "1 If" in three
+    assert "If 'choice'" in three
     assert "mine:Magic 'magic'" in four
     assert [part.name for part in found.unknown] == ["magic"]
 

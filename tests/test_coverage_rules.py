@@ -133,7 +133,7 @@ def baseline(coverage, tmp_path):
 
 def against(found, path, **rules):
     """The rules that a baseline file breaks."""
-    held = check(found, CoverageRules(baseline=coverage_rules.load_baseline(path), **rules))
+    held = check(found, CoverageRules(baseline=str(path), **rules))
     return {check.rule: check for check in held if not check.ok}
 
 
@@ -221,7 +221,7 @@ def rules(tmp_path, content):
 
 def test_a_file_says_all_that_flags_can(tmp_path):
     """Every key is read; the baseline path is relative to the file."""
-    assert rules(tmp_path, FILE) == dict(  # noqa: C408
+    assert rules(tmp_path, FILE) == CoverageRules(
         min_flops=0.95,
         min_nodes=0.5,
         min_weights=1.0,
@@ -229,7 +229,7 @@ def test_a_file_says_all_that_flags_can(tmp_path):
         if_present=True,
         forbid_half=("Softmax", "Exp"),
         max_casts=12,
-        baseline=tmp_path / "numbers" / "coverage.json",
+        baseline=str(tmp_path / "numbers" / "coverage.json"),
         tolerance=0.02,
         dims={"batch": 4},
     )
@@ -238,23 +238,23 @@ def test_a_file_says_all_that_flags_can(tmp_path):
 def test_the_docstring_shows_a_file_that_works(tmp_path):
     """The example in the module can be copied."""
     example = coverage_rules.__doc__.split("\n\n")[1]
-    assert rules(tmp_path, example)["require"] == {"MatMul": 1.0}
+    assert rules(tmp_path, example).require == {"MatMul": 1.0}
 
 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("min-flops: 95", r":1: min-flops is 95; write a share from 0 to 1"),
-        ("min-flops: .nan", r":1: min-flops is .*; write a share"),
-        ("min-flops: much", r":1: min-flops is not a number"),
+        ("min-flops: 95", r"yaml: min-flops 95 is not a share; write a share from 0 to 1"),
+        ("min-flops: nan", r"yaml: min-flops nan is not a share; write a share"),
+        ("min-flops: much", r"yaml: min-flops: expected float, got str; write a share"),
         ("a: 1\nmin-flops: 1", r":1: an unknown key; it can be min-flops,"),
         ("min-flop: 1", r":1: unknown key min-flop; did you mean min-flops\?"),
-        ("require: MatMul", r":1: require is not a mapping"),
-        ("if-present: yes!", r":1: if-present is not a truth value"),
-        ("require:\n  MatMul: 2", r":2: MatMul is 2"),
-        ("forbid-half: {a: 1}", r":1: forbid-half is not a list of operators"),
-        ("max-casts: -1", r":1: max-casts is not a whole number"),
-        ("max-casts: 1.5", r":1: max-casts is not a whole number"),
+        ("require: MatMul", r"yaml: require: expected object, got str"),
+        ("if-present: yes!", r"yaml: if-present: expected bool, got str"),
+        ("require:\n  MatMul: 2", r"yaml: MatMul 2 is not a share"),
+        ("forbid-half: {a: 1}", r"yaml: forbid-half: expected array, got object"),
+        ("max-casts: -1", r"yaml: max-casts: expected int >= 0"),
+        ("max-casts: 1.5", r"yaml: max-casts: expected int, got str"),
         ("- a", "the top level is not a mapping"),
         ("min-flops: 1\nmin-flops: 1", "min-flops is here and on line 1"),
         ("a: [", "is not YAML"),
@@ -264,8 +264,8 @@ def test_the_docstring_shows_a_file_that_works(tmp_path):
         ("#" * 300_000, "is larger than 262,144 bytes"),
     ],
 )
-def test_a_bad_file_is_told_with_its_line(tmp_path, content, problem):
-    """A bad file is an error with its line; no rule is dropped silently."""
+def test_a_bad_file_is_named(tmp_path, content, problem):
+    """A bad file is an error with the key, or the line; no rule is dropped silently."""
     with pytest.raises(ListError, match=problem):
         rules(tmp_path, content)
 
@@ -307,5 +307,5 @@ def test_a_number_of_too_many_digits(tmp_path):
     """Python itself refuses to read more than 4,300 of them."""
     path = tmp_path / "rules.yaml"
     path.write_text(f"max-casts: {'9' * 5000}")
-    with pytest.raises(ListError, match="max-casts is not a whole number of at most 18 digits"):
+    with pytest.raises(ListError, match="max-casts: integer value out of range"):
         coverage_rules.load(path)

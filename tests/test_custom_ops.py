@@ -82,14 +82,14 @@ def test_nodes_are_blamed(model):
 
 
 COMMANDS = {
-    "rewrite": "rewrite m.onnx -o half.onnx --data in.npz --require verify --per-node --observe always",
+    "rewrite": "rewrite m.onnx -o half.onnx --data in.npz --require verify --per-node",
     "calibrate": "m.onnx -o half.onnx --data in.npz --require verify --calibrate in.npz",
     "page": "m.onnx -o half.onnx --data in.npz --require verify --html r.html",
     "tuned": "m.onnx -o half.onnx --data in.npz --require verify --tolerance error=1e-7",
     "tune": "tune m.onnx -o half.onnx --data in.npz --tolerance error=1e-3",
     "verify": "verify m.onnx m.onnx --data in.npz --per-node --json v.json",
     "placement": "placement m.onnx --provider cpu --run --data in.npz",
-    "bench": "bench m.onnx m.onnx --data in.npz --rounds 2 --warmup 0 --json b.json",
+    "bench": "bench m.onnx m.onnx --data in.npz --seconds 0 --json b.json",
 }
 
 

@@ -243,8 +243,8 @@ def test_tune_leaves_the_list_alone_where_asked(tmp_path):
 
 
 def test_without_a_comparison_that_decides_nothing_goes_back(tmp_path):
-    """--observe never: the verdict of the first result counts."""
+    """--skip repair: the verdict of the first result counts."""
     onnx.save(between(TINY), tmp_path / "m.onnx")
-    done = run(tmp_path / "m.onnx", "--observe", "never", "--json", tmp_path / "r.json")
+    done = run(tmp_path / "m.onnx", "--skip", "repair", "--json", tmp_path / "r.json")
     assert done.exit_code == 1
     assert json.loads((tmp_path / "r.json").read_text())["freed"] == 1

@@ -16,7 +16,6 @@ from tests import commands, text
 from tests.repairs import OnSamples, repaired
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.tuning.repair import ObservePolicy
 
 FAINT = """g (float[8,8] x) => (float[8,8] y, float[8,8] loud) <float[8,8] v, float[8,8] w, float[8,8] u> {
     [first] a = MatMul (x, v) [loud] loud = MatMul (x, u)
@@ -88,10 +87,10 @@ def test_the_user_decides(options, stays):
 # ---- the main job
 
 
-def mended(proto, options=None, policy=ObservePolicy.ON_FAILURE, sample=SAMPLE):
+def mended(proto, options=None, sample=SAMPLE, *, repairs=True):
     """The outcome of the main job on a model in memory, and the faint outputs of each of its rewrites."""
-    work = OnSamples(proto, sample)
-    return repaired(work, options, policy), [dict(settings.faint) for settings in work.asked]
+    work = OnSamples(proto, sample, repairs=repairs)
+    return repaired(work, options), [dict(settings.faint) for settings in work.asked]
 
 
 def differences(outcome):
@@ -102,7 +101,7 @@ def differences(outcome):
 def test_a_faint_output_is_brought_nearer():
     """The last products before it stay float32: what is left is the error of what they read."""
     proto = text.model(FAINT, WEIGHTS)
-    plain, _ = mended(proto, policy=ObservePolicy.NEVER)
+    plain, _ = mended(proto, repairs=False)
     nearer, asked = mended(proto)
     floor = {output.name: output.floor for output in plain.verification.outputs}["y"]
     assert asked == [{}, {"y": floor}]
@@ -140,7 +139,7 @@ def test_what_does_not_help_is_taken_back():
     """Where the output is no nearer, the result is what it was."""
     proto = text.model(IF, WEIGHTS)
     sample = {**SAMPLE, "k": np.array(True)}
-    plain, _ = mended(proto, policy=ObservePolicy.NEVER, sample=sample)
+    plain, _ = mended(proto, repairs=False, sample=sample)
     outcome, asked = mended(proto, sample=sample)
     assert [sorted(faint) for faint in asked] == [[], ["y"], []]
     assert outcome.result.model == plain.result.model
@@ -198,7 +197,7 @@ def test_the_report_says_so(path):
     )
 
 
-@pytest.mark.parametrize("flags", [("--observe", "never"), ("--force-half", "last"), ("--allow", "MatMul")])
+@pytest.mark.parametrize("flags", [("--skip", "repair"), ("--force-half", "last"), ("--allow", "MatMul")])
 def test_flags_have_authority_over_it(path, flags):
     """What the user says of the node counts, and so does that no run is to decide."""
     result = run(path, *flags)

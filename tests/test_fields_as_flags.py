@@ -123,7 +123,7 @@ def folder(tmp_path, monkeypatch):
         ),
         ("m.onnx --force-half (", "--force-half ( is not a valid regular expression"),
         ("m.onnx --plan wrong.npz", "make it again with --save-plan"),
-        ("coverage m.onnx --baseline none.json", "there is no such baseline; write it with --update"),
+        ("coverage m.onnx --rules baseline=none.json", "write it with --report baseline=FILE"),
         ("m.onnx --dim batch=999999999999999", "give smaller sizes with --dim"),
     ],
 )

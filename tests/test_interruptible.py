@@ -104,7 +104,7 @@ def test_a_signal_ends_a_run_between_nodes(endless, folder, number, code):
 
 
 RUNNING = [
-    ("{model}", "-o", "{out}", "--observe", "always"),
+    ("{model}", "-o", "{out}", "--require", "verify"),
     ("bench", "{model}"),
     ("verify", "{model}", "{model}"),
 ]

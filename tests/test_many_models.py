@@ -48,8 +48,8 @@ def test_the_coverage_of_several(folder):
     names = [suite.find("testcase").get("classname") for suite in suites]
     assert names == ["models/a.onnx", "models/deep/b.onnx"]
     assert (suites.get("tests"), suites.get("failures")) == ("2", "1")
-    assert (folder / "c.md").read_text().count("## Precision coverage of") == 2
-    assert "--baseline is for one model" in failure("coverage", "models", "--baseline", "b.json", "--update")
+    assert (folder / "c.md").read_text().count("Precision coverage of") == 2
+    assert "a baseline is for one model" in failure("coverage", "models", "--report", "baseline=b.json")
 
 
 def test_a_model_is_found_once(folder):
@@ -65,5 +65,5 @@ def test_the_exit_code_is_that_of_the_worst_model(folder, more, code):
     pytest.importorskip("onnxruntime")
     if code == 1:
         (folder / "models" / "broken.onnx").unlink()
-    flags = ("--observe", "never", *more)
+    flags = ("--skip", "repair", *more)
     assert run("models", "-o", "half", *flags).exit_code == code

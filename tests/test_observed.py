@@ -133,16 +133,17 @@ def test_a_failed_verdict_is_mended(path):
 
 
 def test_nobody_looks_when_told_not_to(path):
-    """With --observe never the verdict stands."""
-    result = run(path, "--observe", "never")
+    """With --skip repair the verdict stands."""
+    result = run(path, "--skip", "repair")
     assert result.exit_code == 1
     assert "--keep-full large" in result.output
 
 
 def test_looking_first_needs_no_verdict(path):
-    """With --observe always, the first plan uses the observation, and no comparison is needed."""
-    assert "of 5 nodes in float16" in run(path, "--observe", "always", "--dry-run").output
-    result = run(path, "--observe", "always", "--skip=verify", "-v")
+    """With --calibrate, the first plan uses the observation, and no comparison is needed."""
+    calibrated = (path, "--calibrate", path.with_name("ones.npz"))
+    assert "of 5 nodes in float16" in commands.run(*calibrated, "--dry-run").output
+    result = commands.run(*calibrated, "--skip=verify", "-v")
     assert result.exit_code == 0
     assert "observed 4 parts" in result.output
 
@@ -161,17 +162,6 @@ def test_the_saved_plan_is_that_of_the_result(path):
     assert run(path, "--save-plan", plan, "-o", first).exit_code == 0
     assert run(path, "--plan", plan, "-o", again).exit_code == 0
     assert again.read_bytes() == first.read_bytes()
-
-
-@pytest.mark.parametrize("flags", [("--level", "unsafe-force-all"), ("--plan", "plan.json")])
-def test_looking_where_all_is_decided_is_refused(path, flags, monkeypatch):
-    """A flag that has no effect is refused in one line with exit code 2."""
-    monkeypatch.chdir(path.parent)
-    run(path, "--save-plan", "plan.json")
-    result = run(path, "--observe", "always", *flags)
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"amp-rewrite: {flags[0]}")
-    assert "leave out --observe" in result.stderr
 
 
 SQUARES = """g (float[8,16] x) => (float[8,16] y) <float[16,16] w, float[16,16] v, int64[1] last = {-1}> {

@@ -74,8 +74,7 @@ def test_samples_are_counted(model, shown):
     assert shown[1:4] == STEPS
     assert shown[4:7] == counts(STEPS[-1], 3)
     del shown[:]
-    assert run(model, "--samples", "3", "--observe", "always").exit_code == 0
-    assert [told for told in shown if told[0] == "observe"] == [("observe", done, 3) for done in (1, 2, 3)]
+    assert run(model, "--samples", "3").exit_code == 0
     assert set(counts(STEPS[-1], 3)) < set(shown)
     del shown[:]
     assert run("verify", model, model).exit_code == 0

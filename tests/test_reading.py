@@ -134,7 +134,7 @@ COMMANDS = {
     "explained plan": ("explain", "{pipe}.json"),
     "coverage": ("coverage", "{pipe}"),
     "rules": ("coverage", "{model}", "--rules", "{pipe}"),
-    "baseline": ("coverage", "{model}", "--baseline", "{pipe}"),
+    "baseline": ("coverage", "{model}", "--rules", "baseline={pipe}"),
     "verify": ("verify", "{model}", "{pipe}"),
     "verify data": ("verify", "{model}", "{model}", "--data", "{pipe}"),
     "bench": ("bench", "{model}", "{pipe}", "--seconds", "0"),

@@ -22,7 +22,7 @@ from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.verdict import Output, Tried, Verdict
 from amp_rewrite.tuning import repair, trials
-from amp_rewrite.tuning.repair import ObservePolicy, Outcome, Settings
+from amp_rewrite.tuning.repair import Outcome, Settings
 from tests.repairs import OnSamples, made_up, repaired
 
 METRICS = Metrics(0, 0, 0, 1, math.inf, None, 0, 1, 0, 1)
@@ -43,7 +43,7 @@ class Answers(OnSamples):
     """A job on two products, whose verdicts are the answers for some options; others are refused."""
 
     def __init__(self, answers):
-        super().__init__(PRODUCT, ONES)
+        super().__init__(PRODUCT, ONES, repairs=False)
         self.answers = answers
 
     def compare(self, result, *, fresh):
@@ -57,14 +57,14 @@ class Answers(OnSamples):
     def observe(self, before):
         """Nothing is to run but comparisons."""
         del before
-        pytest.fail("ObservePolicy.NEVER observes")
+        pytest.fail("a job without repairs observes")
 
 
 def tried(failed, answers, options=None):
     """What is tried after a failed verdict."""
     work = Answers(answers)
     before = Outcome(work.rewrite(Settings(options or Options())), failed, Settings(options or Options()))
-    found = trials.with_trials(before, work, ObservePolicy.NEVER).verification.tried
+    found = trials.with_trials(before, work).verification.tried
     return [(one.level or " ".join(one.keep_full), one.ok) for one in found]
 
 
@@ -154,7 +154,7 @@ def test_float32_is_the_advice_where_nothing_else_passes(tmp_path):
 
 def test_the_flags_that_are_printed_mend_it(path):
     """What stands behind `next` is what passed, and does so again; the result is that of the first flags."""
-    given = ("--data", path.with_name("ones.npz"), "--observe", "never")
+    given = ("--data", path.with_name("ones.npz"), "--skip", "repair")
     result, report = path.with_name("model_fp16.onnx"), path.with_name("report.json")
     found = commands.run(path, *given, "--json", report)
     assert found.exit_code == 1
@@ -176,7 +176,7 @@ def test_names_in_flags_are_whole(path):
     model = onnx.load(path)
     model.graph.node[1].name = long
     onnx.save(model, path)
-    data = ("--data", path.with_name("ones.npz"), "--observe", "never", "--tolerance", "error=1e-9")
+    data = ("--data", path.with_name("ones.npz"), "--skip", "repair", "--tolerance", "error=1e-9")
     found = commands.run(path, *data, "-v")
     assert f"tried --keep-full {long}" in found.output
     missed = commands.run(path, "--skip=verify", "--keep-full", long[:-1])
@@ -186,14 +186,14 @@ def test_names_in_flags_are_whole(path):
 def test_the_page_says_what_was_tried(path):
     """Flags that helped and those that did not."""
     page = path.with_name("report.html")
-    commands.run(path, "--data", path.with_name("ones.npz"), "--observe", "never", "--html", page)
+    commands.run(path, "--data", path.with_name("ones.npz"), "--skip", "repair", "--html", page)
     assert "tried --keep-full" in page.read_text()
 
 
 @pytest.mark.parametrize("flag", ["--in-place", "--plan"])
 def test_nothing_is_tried_where_it_cannot_be_followed(path, flag):
     """The model is gone, or a plan decides, beside which pins are refused."""
-    given = ("--data", path.with_name("ones.npz"), "--observe", "never")
+    given = ("--data", path.with_name("ones.npz"), "--skip", "repair")
     plan = path.with_name("plan.json")
     commands.run(path, "--dry-run", "--save-plan", plan)
     found = commands.run(path, *given, *([flag, plan] if flag == "--plan" else [flag]))
@@ -309,7 +309,7 @@ class MadeUp(Answers):
 
     def __init__(self, answers, flops):
         super().__init__(answers)
-        self.flops = flops
+        self.flops, self.repairs = flops, True
 
     def rewrite(self, settings):
         """A result of which proofs have freed something."""

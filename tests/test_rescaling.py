@@ -556,12 +556,13 @@ def test_the_command_says_so(overflowing, tmp_path):
     assert after < 2 ** data["limits"][1] < before
 
 
-@pytest.mark.parametrize(("flags", "expected"), [(("--observe", "always"), 4), (("--skip=rescale",), None)])
-def test_the_flags(overflowing, tmp_path, flags, expected):
-    """--observe always does so before the first result; --skip rescale never scales."""
+@pytest.mark.parametrize(("flags", "expected"), [(("--calibrate", "m.npz"), 4), (("--skip=rescale",), None)])
+def test_the_flags(overflowing, tmp_path, monkeypatch, flags, expected):
+    """--calibrate does so before the first result; --skip rescale never scales."""
     proto, inputs, _ = overflowing
     onnx.save(proto, tmp_path / "m.onnx")
     np.savez(tmp_path / "m.npz", **inputs)
+    monkeypatch.chdir(tmp_path)
     report = tmp_path / "out.json"
     asked = (tmp_path / "m.onnx", "--data", tmp_path / "m.npz", "-o", tmp_path / "out.onnx", "--json", report)
     assert commands.run(*asked, *flags).exit_code == 0

@@ -164,7 +164,7 @@ def test_looking_at_nothing_but_infinities_shows_nothing(model, tmp_path):
     assert line == "no floating-point value of a run is finite; give other inputs with `samples`"
     onnx.save(model, tmp_path / "m.onnx")
     np.savez(tmp_path / "inf.npz", **sample)
-    flags = ["--dry-run", "--observe", "always", "--data", str(tmp_path / "inf.npz")]
+    flags = ["--dry-run", "--calibrate", str(tmp_path / "inf.npz")]
     done = run(tmp_path / "m.onnx", *flags)
     assert (done.exit_code, done.stderr) == (2, f"amp-rewrite: {line.replace('`samples`', '--data')}\n")
 

@@ -204,7 +204,7 @@ def test_a_rewrite_is_checked_before_it_is_written(tmp_path):
     good, bad = tmp_path / "good.onnx", tmp_path / "bad.onnx"
     onnx.save(demo.network(), good)
     onnx.save(parser.parse_model(BETWEEN.format("HardSwish (a)")), bad)
-    asked = ("--target", "tensorrt", "--check", "tensorrt")
+    asked = ("--target", "tensorrt", "--require", "tensorrt")
     shown = run(good, "-o", tmp_path / "half.onnx", *asked, "--json", tmp_path / "report.json")
     assert shown.exit_code == 0
     assert "compiles it" in shown.stdout
@@ -223,7 +223,7 @@ def test_a_model_that_tensorrt_refuses_itself(tmp_path):
     path = tmp_path / "m.onnx"
     onnx.save(parser.parse_model(REFUSED), path)
     assert "TensorRT refuses the model itself: Celu 'odd'" in failure(
-        path, "-o", tmp_path / "n.onnx", "--to", "bfloat16", "--check", "tensorrt"
+        path, "-o", tmp_path / "n.onnx", "--to", "bfloat16", "--require", "tensorrt"
     )
 
 

@@ -25,7 +25,7 @@ GRAPH = """g (float[1,64] x) => (float[1,64] y) <float[64,64] w, float[1] big = 
 """With --level unsafe-force-all, half overflows and the verdict is FAIL."""
 BESIDE = ("--external-data", "always")
 REPORTS = ("--json", "r.json", "--html", "r.html", "--save-plan", "p.json")
-FORCED = ("--level", "unsafe-force-all", "--observe", "never")
+FORCED = ("--level", "unsafe-force-all", "--skip", "repair")
 
 
 @pytest.fixture

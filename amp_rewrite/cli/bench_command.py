@@ -28,8 +28,6 @@ from amp_rewrite.running.sessions import Device, Libraries
 @timeout_flag
 @choice("--provider", ["cuda", "cpu"], "Where to run; if not given, CUDA where it works, else the CPU.")
 @switch("--tf32", "On CUDA, let float32 products use TF32.")
-@number("--rounds", click.IntRange(min=1), "The largest number of rounds.", 200)
-@number("--warmup", click.IntRange(min=0), "Rounds to run before measuring.", 10)
 @number(
     "--seconds",
     click.FloatRange(min=0),
@@ -45,8 +43,6 @@ def bench(
     limit: TimeLimit,
     provider: str | None,
     tf32: bool,
-    rounds: int,
-    warmup: int,
     seconds: float,
     custom_ops: Libraries,
     json_: Path | None,
@@ -66,7 +62,7 @@ def bench(
         tell(progress, "measure")
         with naming_sizes(models[0], data):
             samples = list(feeds.feeds(models[0], data))
-            measured = latency.measure(subjects, samples, device, TimingBudget(rounds, warmup, seconds))
+            measured = latency.measure(subjects, samples, device, TimingBudget(seconds=seconds))
     terminal.print_bench(Console(), measured)
     if json_ is not None:
         writing.write_json(measured.to_json(), json_)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import glob
 import io
 import logging
-import re
-import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -27,7 +25,7 @@ from amp_rewrite.cli.exit_codes import (
     sigterm_as_exit,
 )
 from amp_rewrite.process import startup
-from amp_rewrite.text import nearest
+from amp_rewrite.text import LONGEST_NAME, nearest
 
 _DEFAULT = "rewrite"
 _GROUP_FLAGS = ("--help", "-h", "--version")
@@ -39,9 +37,10 @@ class _DefaultGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the default subcommand where none is named."""
         _refuse_empty(args)
-        self._refuse_dashed(args)
         if args and args[0] not in self.commands and args[0] not in _GROUP_FLAGS:
-            self._refuse_unknown(args[0], args[1:])
+            near = nearest(args[0], self.commands) if len(args[0]) <= LONGEST_NAME else None
+            if near and not Path(args[0]).exists():
+                raise OneLineError(f"no command or file '{args[0]}'; did you mean {near}?")
             args = [_DEFAULT, *args]
         with errors_as_one_line():  # --help is printed here
             return super().parse_args(ctx, args)
@@ -76,25 +75,6 @@ class _DefaultGroup(click.Group):
         name, stub, rest = super().resolve_command(ctx, args)
         return name, stub and loaded(stub), rest
 
-    def _refuse_unknown(self, word: str, others: Sequence[str]) -> None:
-        """Raise OneLineError for a bare word that is no file, and is close to a subcommand's name or stands
-        before other arguments, as the command of another tool.
-        """
-        if not _WORD.fullmatch(word) or Path(word).exists():
-            return
-        if near := nearest(word, self.commands):
-            raise OneLineError(f"no command or file '{word}'; did you mean {near}?")
-        if others:
-            files = (other for other in others if Path(other).is_file())
-            model = shlex.quote(next(files, "MODEL"))
-            raise OneLineError(f"no command or file '{word}'; amp-rewrite {model} rewrites it, or see --help")
-
-    def _refuse_dashed(self, args: Sequence[str]) -> None:
-        """Raise OneLineError for a file whose name would be read as flags, where the model is expected."""
-        word = next((arg for arg in args if arg not in self.commands), "")
-        if word.startswith("-") and word not in ("-", "--") and Path(word).is_file():
-            raise OneLineError(f"{word} would be read as flags; write ./{word}")
-
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand, without third-party warnings and logs, which messages of ours cover."""
         logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
@@ -103,10 +83,6 @@ class _DefaultGroup(click.Group):
         quiet = warnings.catch_warnings(action="ignore")
         with sigterm_as_exit(), interrupt_as_exit(), quiet, errors_as_one_line():
             return super().invoke(ctx)
-
-
-_WORD = re.compile(r"[A-Za-z][\w-]{,99}")
-"""What a command could be called."""
 
 
 def _refuse_empty(args: Sequence[str]) -> None:

@@ -3,87 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 
-from amp_rewrite.cli import exit_codes, input_flags, many_models
+from amp_rewrite.cli import exit_codes, many_models
 from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import (
-    PATH,
-    WrittenFile,
-    grouped,
-    json_flag,
-    read_path,
-    repeatable,
-    switch,
-)
+from amp_rewrite.cli.flag_builders import PATH, WrittenFile, json_flag, repeatable
+from amp_rewrite.cli.input_flags import counted_flags
 from amp_rewrite.cli.many_models import models_argument
 from amp_rewrite.console import Console, Styled
-from amp_rewrite.coverage import coverage_rules as coverage_rules
+from amp_rewrite.coverage import coverage_rules
 from amp_rewrite.coverage.counts import measure
 from amp_rewrite.coverage.coverage_rules import TOLERANCE, CoverageRules, check
-from amp_rewrite.coverage.faces import MeasuredModel, commands, junit, markdown, print_checks, print_coverage
+from amp_rewrite.coverage.faces import (
+    MeasuredModel,
+    commands,
+    junit,
+    markdown,
+    print_checks,
+    print_coverage,
+)
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.files import staging
 from amp_rewrite.model import writing
 from amp_rewrite.reporting.terminal import print_hints
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-
-_FLAGS = (
-    *input_flags.COUNTED,
-    repeatable(
-        "--rules",
-        "FILE|RULE",
-        "Rules: a YAML file, see docs/ci.md, or a rule, which overrides the file's: min-flops=SHARE, "
-        "min-nodes=SHARE, min-weights=SHARE (the least shares in half, 0 to 1), require=OP=SHARE (of an "
-        "operator's nodes), if-present (an operator that the model lacks is no fault), forbid-half=OP, "
-        "max-casts=N.",
-        type=PATH,
-    ),
-    read_path(
-        "--baseline", "FILE", "A saved coverage that the model must not fall below; --update writes it."
-    ),
-    click.option(
-        "--tolerance",
-        metavar="SHARE",
-        help=f"How far a share may fall below the baseline's.  [default: {TOLERANCE}]",
-    ),
-    switch("--update", "Write the baseline instead of comparing with it."),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class CoverageFlags:
-    """The rules of the flags and the rule file; `update` is the baseline file to write, or None."""
-
-    rules: CoverageRules
-    sized: Data
-    update: Path | None
-
-
-def _parse_flags(flags: Mapping[str, Any]) -> CoverageFlags:
-    """Return the rules of all flags; sizes of --dim override those of the rules."""
-    tolerance = [] if flags["tolerance"] is None else [Path(f"tolerance={flags['tolerance']}")]
-    rules = coverage_rules.collect((*flags["rules"], *tolerance))
-    baseline: Path | None = flags["baseline"] or rules.get("baseline")
-    if flags["update"] and baseline is None:
-        raise OptionError("--update has nothing to write", remedy="say where with --baseline FILE")
-    if tolerance and baseline is None:
-        raise OptionError("--tolerance is for --baseline", remedy="add --baseline FILE, or leave it out")
-    is_compared = baseline is not None and not flags["update"]
-    sized = Data(tuple(flags["data"]), {**rules.get("dims", {}), **input_flags.dims(flags["dim"])})
-    shares = coverage_rules.load_baseline(baseline) if baseline and is_compared else None
-    return CoverageFlags(
-        coverage_rules.rules_of(rules, shares),
-        sized,
-        baseline if flags["update"] else None,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +44,17 @@ class Report:
     path: Path | None = None
 
 
-_GITHUB = "github"
-_RENDERED: Mapping[str, Callable[[Sequence[MeasuredModel]], bytes]] = {
-    "markdown": lambda measured: "\n".join(map(markdown, measured)).encode(),
-    "junit": junit,
+def _write_baseline(measured: Sequence[MeasuredModel], path: Path) -> None:
+    for coverage in (one.coverage for one in measured):
+        assert coverage is not None, "the only model was measured"
+        coverage_rules.save_baseline(coverage, path)
+
+
+_GITHUB, _BASELINE = "github", "baseline"
+_WRITERS: Mapping[str, Callable[[Sequence[MeasuredModel], Path], None]] = {
+    "markdown": lambda measured, path: staging.write(markdown(measured), path),
+    "junit": lambda measured, path: staging.write(junit(measured), path),
+    _BASELINE: _write_baseline,
 }
 
 
@@ -107,19 +64,25 @@ class _ReportType(WrittenFile):
         format_, _, path = str(value).partition("=")
         if value == _GITHUB:
             return Report(_GITHUB)
-        if format_ not in _RENDERED or not path:
-            remedy = "write markdown=FILE, junit=FILE or github"
+        if format_ not in _WRITERS or not path:
+            remedy = f"write {'=FILE, '.join(_WRITERS)}=FILE or github"
             raise OptionError(f"--report {value} is not a report", remedy=remedy)
         return Report(format_, super().convert(path, param, ctx))
 
 
-coverage_flags = grouped(_FLAGS, "asked", _parse_flags)
-"""A decorator that adds these flags to a command and passes them as `CoverageFlags` in `asked`."""
-
-
 @click.command(cls=WritingCommand)
 @models_argument
-@coverage_flags
+@counted_flags
+@repeatable(
+    "--rules",
+    "FILE|RULE",
+    "Rules: a YAML file, see docs/ci.md, or a rule, which overrides the file's: min-flops=SHARE, "
+    "min-nodes=SHARE, min-weights=SHARE (the least shares in half, 0 to 1), require=OP=SHARE (of an "
+    "operator's nodes), if-present (an operator that the model lacks is no fault), forbid-half=OP, "
+    "max-casts=N, baseline=FILE (an earlier coverage, below which no share may fall), "
+    f"tolerance=SHARE (by more than this; {TOLERANCE}).",
+    type=PATH,
+)
 @json_flag("coverage")
 @click.option(
     "--report",
@@ -127,13 +90,15 @@ coverage_flags = grouped(_FLAGS, "asked", _parse_flags)
     multiple=True,
     type=_ReportType(),
     metavar="FORMAT=FILE",
-    help="Report for a CI job: markdown=FILE, for its summary; junit=FILE, one test case a rule; github: "
-    "annotations for GitHub Actions on standard output. May be repeated.",
+    help="Report for a CI job: markdown=FILE, for its summary; junit=FILE, one test case a rule; "
+    "baseline=FILE, for the rule of that name; github: annotations for GitHub Actions on standard output. "
+    "May be repeated.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print broken rules only.")
 def coverage(
     model: tuple[Path, ...],
-    asked: CoverageFlags,
+    data: Data,
+    rules: tuple[Path, ...],
     json_: Path | None,
     reports: tuple[Report, ...],
     quiet: bool,
@@ -144,20 +109,18 @@ def coverage(
     for a single model. Exit code 1 when a rule is broken, and 2 when one of several models cannot be read;
     the files are still written.
     """
-    entries = many_models.find(model)
-    if len(entries) > 1 and (asked.update or asked.rules.baseline):
-        raise OptionError("--baseline is for one model", remedy="leave it out, or name one model")
-    measured = [_measured(each.model, asked, is_single=len(entries) == 1) for each in entries]
+    entries, held = many_models.find(model), coverage_rules.collect(rules)
+    if len(entries) > 1 and (held.baseline or any(report.format == _BASELINE for report in reports)):
+        raise OptionError("a baseline is for one model", remedy="leave it out, or name one model")
+    sized = replace(data, dims={**held.dims, **data.dims})
+    measured = [_measured(each.model, held, sized, is_single=len(entries) == 1) for each in entries]
     ok = all(one.ok for one in measured)
     if json_ is not None:
         all_ = [one.to_json() for one in measured]
         writing.write_json(all_[0] if len(all_) == 1 else {"models": all_, "ok": ok}, json_)
-    _write(reports, measured)
-    if asked.update is not None and measured[0].coverage is not None:
-        if ok:
-            coverage_rules.save_baseline(measured[0].coverage, asked.update)
-        outcome = "wrote the baseline" if ok else "a rule is broken: not written, the baseline"
-        Console(stderr=True, quiet=quiet).print(f"{outcome} {asked.update}")
+    for report in reports:
+        if report.path is not None:
+            _WRITERS[report.format](measured, report.path)
     for one in measured:
         _print(one, quiet=quiet, titled=len(measured) > 1)
         for line in commands(one) if Report(_GITHUB) in reports else ():
@@ -172,18 +135,11 @@ def _is_explained(one: MeasuredModel) -> bool:
     return one.coverage is not None and any(rule.nodes for rule in one.checks)
 
 
-def _write(reports: Sequence[Report], measured: Sequence[MeasuredModel]) -> None:
-    """Write the reports that have a file."""
-    for report in reports:
-        if report.path is not None:
-            staging.write(_RENDERED[report.format](measured), report.path)
-
-
-def _measured(model: Path, criteria: CoverageFlags, *, is_single: bool) -> MeasuredModel:
+def _measured(model: Path, rules: CoverageRules, data: Data, *, is_single: bool) -> MeasuredModel:
     """Measure and check a model; raise the error of a single one that cannot be read."""
     try:
-        measurement = measure(model, feeds.given_sizes(model, criteria.sized).dims)
-        return MeasuredModel(str(model), measurement, check(measurement, criteria.rules))
+        measurement = measure(model, feeds.given_sizes(model, data).dims)
+        return MeasuredModel(str(model), measurement, check(measurement, rules))
     except AmpRewriteError as error:
         if is_single:
             raise

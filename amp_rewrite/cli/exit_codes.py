@@ -19,7 +19,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator
 from typing import Any
 
 import click
@@ -27,8 +27,7 @@ from click.exceptions import NoSuchOption
 
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.errors import TRACEBACK, AmpRewriteError
-from amp_rewrite.process import startup
-from amp_rewrite.text import brief, nearest
+from amp_rewrite.text import brief
 
 FAILED = 1
 BAD_INPUT = 2
@@ -133,91 +132,14 @@ def sigterm_as_exit() -> Generator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-_FLOAT16 = "float16 is what amp-rewrite MODEL gives; --to bfloat16 asks for the other half type"
-_BFLOAT16 = "write --to bfloat16"
-_TYPES = "write --to float16 or --to bfloat16"
-
-_MEANT = {
-    **dict.fromkeys(("fp16", "f16", "float16", "half"), _FLOAT16),
-    **dict.fromkeys(("bf16", "bfloat16"), _BFLOAT16),
-    **dict.fromkeys(("precision", "dtype", "type", "fp", "half-type", "amp"), _TYPES),
-    "keep-io-types": "inputs and outputs stay float32, unless --io half is given",
-    "op-block-list": "--deny OP keeps the nodes of an operator in float32",
-    **dict.fromkeys(("node-block-list", "keep-fp32"), "--keep-full NODE keeps a node in float32"),
-    "force-fp16": "--force-half NODE computes a node in half",
-}
-"""Remedies for flags of other tools, by name."""
-
-
 def usage_line(error: click.UsageError) -> str:
-    """Return the error as one line that ends in a remedy: the likely flag or value, or the help to read."""
-    if isinstance(error, NoSuchOption):
-        return _unknown_flag(error.option_name, error.ctx)
-    message = _plain(error.format_message())
-    near = _near_choice(error)
-    return f"{message}; did you mean {near}?" if near else f"{message}; {_see_help(error.ctx)}"
-
-
-def _unknown_flag(flag: str, context: click.Context | None) -> str:
-    name, others = flag.lstrip("-"), list(_commands_with(flag, context))
-    remedy = _MEANT.get(name.lower().replace("_", "-")) if "--to" in _flags(context) else None
-    if near := _spelt_apart(flag, context) or _nearest(flag, _flags(context)):
-        remedy = f"did you mean {near}?"
-    elif others:
-        remedy = f"it is a flag of {', '.join(others)}"
-    return f"there is no flag {flag}{_of(context)}; {remedy or _see_help(context)}"
-
-
-def _spelt_apart(flag: str, context: click.Context | None) -> str | None:
-    """Return a flag and one of its words that a dash joins, as in --skip-verify; None for any other."""
-    for param in context.command.params if context is not None else ():
-        words = (param.metavar or "").strip("[]").split("|")
-        if word := next((word for word in words if flag == f"{param.opts[-1]}-{word}"), None):
-            return f"{param.opts[-1]} {word}"
-    return None
-
-
-def _of(context: click.Context | None) -> str:
-    """Return the command as "of NAME"; empty for the main job, whose name is implicit."""
-    name = context.command.name if context is not None else None
-    return "" if name in (None, "rewrite", "main") else f" of {name}"
-
-
-def _flags(context: click.Context | None) -> list[str]:
-    return [] if context is None else _flags_of(context.command)
-
-
-def _flags_of(command: click.Command) -> list[str]:
-    options = (param for param in command.params if isinstance(param, click.Option))
-    return [flag for option in options for flag in (*option.opts, *option.secondary_opts)]
-
-
-def _nearest(flag: str, candidates: Iterable[str]) -> str | None:
-    names = {each.lstrip("-"): each for each in candidates if each.startswith("--")}
-    match = nearest(flag.lstrip("-"), names)
-    return names[match] if match else None
-
-
-def _commands_with(flag: str, context: click.Context | None) -> Iterator[str]:
-    """Yield the other commands that have this flag."""
-    group = context.find_root().command if context is not None else None
-    if not isinstance(group, click.Group):
-        return
-    for name in group.commands:
-        if flag in _flags_of(getattr(startup.load(f"amp_rewrite.cli.{name}_command"), name)):
-            yield name
-
-
-def _near_choice(error: click.UsageError) -> str | None:
-    """Return the choice that the rejected value is an alias or a misspelling of; None if there is none."""
-    kind = getattr(getattr(error, "param", None), "type", None)
-    quotation = _QUOTED.search(getattr(error, "message", ""))
-    if not isinstance(kind, click.Choice) or quotation is None:
-        return None
-    return nearest(quotation[1].lower(), map(str, kind.choices))
-
-
-_QUOTED = re.compile("^'([^']*)'")
+    """Return the error as one line that ends in a remedy: the likely flag, or the help to read."""
+    if not isinstance(error, NoSuchOption):
+        return f"{_plain(error.format_message())}; {_see_help(error.ctx)}"
+    command = error.ctx.command.name if error.ctx is not None else None
+    of_command = "" if command in (None, "rewrite", "main") else f" of {command}"
+    remedy = f"did you mean {error.possibilities[0]}?" if error.possibilities else _see_help(error.ctx)
+    return f"there is no flag {error.option_name}{of_command}; {remedy}"
 
 
 def _plain(message: str) -> str:

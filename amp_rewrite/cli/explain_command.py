@@ -42,7 +42,7 @@ Answer = dict[str, Any]
 
 
 def _query(
-    node: str | None, why_cast: str | None, shows: Sequence[str], device: Device
+    node: str | None, shows: Sequence[str], device: Device
 ) -> Callable[[Console, Explanation], Answer]:
     """Return the function that prints and returns the answer, by default the root causes.
 
@@ -50,7 +50,6 @@ def _query(
     """
     queries = {
         "NODE": None if node is None else partial(_answer_node, name=node),
-        "--why-cast": None if why_cast is None else partial(_answer_cast, name=why_cast),
         "--show all": _answer_all if "all" in shows else None,
         "--show ranges": _answer_ranges if "ranges" in shows else None,
         "--show advice": partial(_answer_advice, device=device) if "advice" in shows else None,
@@ -101,40 +100,14 @@ def _answer_advice(console: Console, explanation: Explanation, device: Device) -
         console.print(line)
     for line in explanation.assumptions if advice.paddings else ():
         console.print(Styled(line, "dim"))
-    return {"advice": advice.to_json()}
-
-
-def _answer_cast(console: Console, explanation: Explanation, name: str) -> Answer:
-    explanations = sentences.about(explanation.decisions, name)
-    if not explanations:
-        raise _no_cast(explanation, name)
-    for cast in explanations:
-        terminal.print_cast(console, cast)
-    return {"casts": records.plain(explanations)}
-
-
-def _no_cast(explanation: Explanation, name: str) -> OptionError:
-    candidates = [each for site in explanation.decisions.cast_sites for each in site.names]
-    there = list(
-        dict.fromkeys(names[0] for site in explanation.decisions.cast_sites if (names := site.names))
-    )
-    more = f" and {len(there) - _LISTED:,} more" if len(there) > _LISTED else ""
-    casts = f"there are Casts of {', '.join(there[:_LISTED])}{more}" if there else "there is no Cast"
-    if _units_of(explanation, name):
-        return OptionError(f"no Cast of '{name}': its producer and its consumers have one type", remedy=casts)
-    return OptionError(f"no Cast of '{name}'", remedy=_near(name, candidates, casts))
-
-
-_LISTED = 5
-"""The maximum number of Casts that a message names."""
+    return {"advice": records.plain(advice)}
 
 
 def _answer_node(console: Console, explanation: Explanation, name: str) -> Answer:
     units = _units_of(explanation, name)
     forms = [sentences.of(change) for change in explanation.form_changes if change.node == name]
-    if not (units or forms) and sentences.about(explanation.decisions, name):
-        return _answer_cast(console, explanation, name)
-    if not (units or forms):
+    casts = sentences.about(explanation.decisions, name)
+    if not (units or forms or casts):
         raise _no_node(explanation, name)
     for form in forms:
         console.print(f"{name}: {form}")
@@ -149,6 +122,8 @@ def _answer_node(console: Console, explanation: Explanation, name: str) -> Answe
         terminal.print_chain(console, steps)
         for line in lines:
             console.whole(Styled(f"  {line}", "cyan"))
+    for cast in casts:
+        terminal.print_cast(console, cast)
     rests = explanation.assumptions if any("FLOPs" in line for lines in remedies for line in lines) else ()
     for line in (*rests, *filter(None, [_NO_FLAG_TRIED[explanation.source] if chains else ""])):
         console.print(Styled(line, "dim"))
@@ -156,7 +131,8 @@ def _answer_node(console: Console, explanation: Explanation, name: str) -> Answe
         {"unit": steps[0].unit, "chain": records.plain(steps), "change": lines}
         for steps, lines in zip(chains, remedies, strict=True)
     ]
-    return {"node": name, "form": forms, "units": units_, "exponents": exponents}
+    answer = {"node": name, "form": forms, "units": units_, "exponents": exponents}
+    return {**answer, "casts": records.plain(casts)}
 
 
 def _remedies(explanation: Explanation, units: Sequence[int]) -> list[list[str]]:
@@ -186,22 +162,18 @@ def _no_node(explanation: Explanation, name: str) -> OptionError:
     if name in _without_units(explanation):
         return OptionError(f"'{name}' has no float32 in it", remedy="name a node that has")
     nodes = {decision.node: decision for decision in explanation.decisions.all}.values()
-    candidates = (each for decision in nodes for each in (decision.name, *decision.defs))
+    candidates = [each for decision in nodes for each in (decision.name, *decision.defs) if each]
+    candidates += [each for site in explanation.decisions.cast_sites for each in site.names]
+    near = difflib.get_close_matches(name[:LONGEST_NAME], dict.fromkeys(candidates), n=3)
     offer = "leave NODE out to see what keeps nodes in float32, or say --show all"
-    return OptionError(
-        f"no node is called '{name}'", remedy=_near(name, list(filter(None, candidates)), offer)
-    )
+    remedy = f"did you mean {' or '.join(near)}?" if near else offer
+    return OptionError(f"no node is called '{name}'", remedy=remedy)
 
 
 def _without_units(explanation: Explanation) -> Iterator[str | None]:
     for node in every_node(explanation.counted.model.graph) if explanation.counted is not None else ():
         yield node.name
         yield from (value.name for value in node.outputs)
-
-
-def _near(name: str, candidates: list[str], otherwise: str) -> str:
-    near = difflib.get_close_matches(name[:LONGEST_NAME], dict.fromkeys(candidates), n=3)
-    return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 
 _SHOWN = {
@@ -214,9 +186,6 @@ _SHOWN = {
 @click.command(cls=WritingCommand)
 @click.argument("model", type=PATH)
 @click.argument("node", required=False)
-@click.option(
-    "--why-cast", metavar="VALUE", help="Print why there is a Cast of this value, or one that produces it."
-)
 @counted_flags
 @json_flag("explanation")
 @decision_flags()
@@ -225,7 +194,6 @@ _SHOWN = {
 def explain(
     model: Path,
     node: str | None,
-    why_cast: str | None,
     data: Data,
     json_: Path | None,
     asked: DecisionFlags,
@@ -236,9 +204,9 @@ def explain(
 
     MODEL is a model, a rewritten one (which carries its reasons), or a saved plan. No model is written.
     NODE is the name of a node, or of one of its outputs; its chain of causes is printed, with the flag that
-    would change it.
+    would change it. Of a value that is cast, or an added Cast, it says why the Cast is there.
     """
-    query = _query(node, why_cast, show, asked.options.device)
+    query = _query(node, show, asked.options.device)
     is_plan = plan_files.is_plan(model)
     with contextlib.nullcontext() if is_plan else result_checks.blaming(lambda: str(model)):
         asked = _alone(model, asked, data) if is_plan else _sized(model, asked, data)

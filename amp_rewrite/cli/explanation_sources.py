@@ -25,9 +25,8 @@ from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.devices import Device
 from amp_rewrite.policy.open_sizes import Dims
-from amp_rewrite.policy.options import Options
 from amp_rewrite.preparing.form_changes import FormChange
-from amp_rewrite.rewriting import annotations, plan_files, result_checks
+from amp_rewrite.rewriting import annotations, plan_files
 from amp_rewrite.rewriting.decisions import Decisions
 
 
@@ -143,21 +142,6 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
         rests,
         exponents=sentences.exponents(rescaled.values),
     )
-
-
-def advise_model(path: Path, half: str, options: Options) -> Advice:
-    """Return advice on an unchanged model; raise ModelError as `load`."""
-    with result_checks.blaming(lambda: str(path)):
-        model = loading.load(path).model
-        flop_counts = flop_count.count(model, shape_inference.types(model), options.dims.dims)
-        return advise(flop_counts, Decisions(()), half, options.device)
-
-
-def advise_planned(analysis: Analysis) -> Advice:
-    """Return advice on the decisions of an analysis."""
-    options = analysis.options
-    flop_counts = flop_count.count(analysis.loaded.model, analysis.graph.types, options.dims.dims)
-    return advise(flop_counts, analysis.decisions(), options.half.name, options.device)
 
 
 def _half(types: Types) -> str:

@@ -1,6 +1,6 @@
 """Checks before any work: files that cannot be written or conflict, and flags without effect beside others.
 
-With `--dry-run` every flag of the real run is accepted, except `--require verify`.
+With `--dry-run` every flag of the real run is accepted, except `--require verify` and `tensorrt`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import click
 
 from amp_rewrite.cli.flag_builders import FOLDER, STANDARD_OUTPUT, SectionedCommand, WrittenFile, written
 from amp_rewrite.console import write_escaped
-from amp_rewrite.coverage import coverage_rules as coverage_rules
+from amp_rewrite.coverage import coverage_rules
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.files import destination, staging
 from amp_rewrite.files.file_identity import is_same
@@ -155,9 +155,7 @@ def _is_one_of_many() -> bool:
 def _input_files(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[_File]:
     """Yield the inputs of the command: files that its arguments name, and files that those refer to."""
     for file in _flag_files(params, values, written=False):
-        yield file
-        if not (file.by == "--rules" and values.get("update")):  # whose baseline is written then
-            yield from _behind(file)
+        yield from (file, *_behind(file))
     for name in values.get("list_", ()):
         with contextlib.suppress(AmpRewriteError):  # reading the list raises it again
             yield from (_File("--list", path) for path in operator_lists.load(name).files)
@@ -166,8 +164,6 @@ def _input_files(params: Sequence[click.Parameter], values: Mapping[str, Any]) -
 def _output_files(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[_File]:
     """Yield the outputs of the command, including default names."""
     yield from _flag_files(params, values, written=True)
-    if values.get("update"):
-        yield from (_File("--baseline", path) for path in _baseline(values["baseline"], values["rules"]))
     if _has_default_name(values):
         model = values["model"]
         names = [output_paths.default(model, to) for to in _halves(values)] or [restore.default(model)]
@@ -195,8 +191,7 @@ def _flag_files(
 ) -> Iterator[_File]:
     for param in params:
         value = values.get(param.name or "")
-        is_updated = param.name == "baseline" and values.get("update")
-        if isinstance(param.type, WrittenFile) != written or is_updated:
+        if isinstance(param.type, WrittenFile) != written:
             continue
         is_argument = isinstance(param, click.Argument)
         by = (param.name or "").upper() if is_argument else max(param.opts, key=len)
@@ -207,11 +202,11 @@ def _flag_files(
 
 
 def _behind(file: _File) -> Iterable[_File]:
-    """Return the files behind an input: those in a folder, weights, or the baseline of a rule file."""
+    """Return the files behind an input: those in a folder, weights, or the baseline of rules."""
     if file.path.is_dir():
         return [_File(file.by, path) for pattern in ("*", "*/*") for path in file.path.glob(pattern)]
     if file.by == "--rules":
-        return [_File(file.by, path) for path in _baseline(None, (file.path,))]
+        return [_File(file.by, path) for path in _baseline(file.path)]
     return _weights(file) if file.is_model else ()
 
 
@@ -220,14 +215,10 @@ def _weights(model: _File) -> Iterable[_File]:
     return (_File(f"the weights of {model.by}", path) for path in external_data.referenced_by(model.path))
 
 
-def _baseline(path: Path | None, rules: Iterable[Path]) -> Iterator[Path]:
-    """Yield the baseline that a flag names, or else that of the rules."""
-    if path:
-        yield path
-    else:
-        with contextlib.suppress(AmpRewriteError):  # reading the rules raises it again
-            baseline = coverage_rules.collect(rules).get("baseline")
-            yield from (baseline,) if baseline else ()
+def _baseline(rules: Path) -> Iterator[Path]:
+    with contextlib.suppress(AmpRewriteError):  # reading the rules raises it again
+        baseline = coverage_rules.collect((rules,)).baseline
+        yield from (Path(baseline),) if baseline else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,22 +243,19 @@ class Ineffective:
         )
 
 
-_OBSERVE = "--observe always"
 _NO_VERIFY = "--skip verify"
 
 INEFFECTIVE = (
     Ineffective(
         _NO_VERIFY,
         "compares nothing",
-        ("--tolerance", "--metric", "--provider", "--per-node", "--require verify"),
+        ("--tolerance", "--metric", "--provider", "--per-node", "--require verify", "--skip repair"),
     ),
-    Ineffective(_NO_VERIFY, "runs no model", ("--data", "--seed", "--samples"), (_OBSERVE,)),
-    Ineffective(_NO_VERIFY, "runs no model", ("--custom-ops",), (_OBSERVE, "--calibrate")),
-    Ineffective(_NO_VERIFY, "runs no model", ("--steps", "--timeout"), (_OBSERVE, "--calibrate")),
-    Ineffective("--dry-run", "compares nothing", ("--require verify",)),
+    Ineffective(_NO_VERIFY, "runs no model", ("--data", "--seed", "--samples")),
+    Ineffective(_NO_VERIFY, "runs no model", ("--custom-ops", "--steps", "--timeout"), ("--calibrate",)),
+    Ineffective("--dry-run", "makes no result", ("--require verify", "--require tensorrt")),
     Ineffective("--quiet", "prints errors only", ("--verbose",)),
     Ineffective("--data", "supplies the inputs", ("--dim", "--seed", "--samples")),
-    Ineffective("--update", "compares nothing", ("--tolerance",)),
 )
 
 

@@ -285,15 +285,16 @@ external_data_flag: Any = click.option(
 )
 
 _REQUIREMENTS = {
-    "half": "also if nothing in it is half",
-    "verify": "also if it could not be compared, or on synthetic inputs alone and is too far off there",
+    "half": "exit with code 1, after writing it, also if nothing in it is half",
+    "verify": "so also if it could not be compared, or on synthetic inputs alone and is too far off there",
+    "tensorrt": "TensorRT compiles it, without a GPU; a result that it refuses is not written",
 }
 
 
 def require_flag(*values: str) -> Flag:
     """Build the flag `--require`, which takes these values."""
     meanings = {value: _REQUIREMENTS[value] for value in values}
-    return words("--require", meanings, "Exit with code 1, after writing the result:")
+    return words("--require", meanings, "What the result must be:")
 
 
 verbose_flag: Any = click.option(
@@ -329,18 +330,18 @@ def output_flag(default: str, *, takes_folder: bool = False) -> Flag:
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Common": ("output", "to", "io", "keep_io", "keep_full", "target", "data", "tolerance", "json_", "html"),
-    "What to print": ("why_cast", "show", "run"),
-    "The measurement": ("rounds", "warmup", "seconds", "tf32"),
+    "What to print": ("show", "run"),
+    "The measurement": ("seconds", "tf32"),
     "Files": (
         *("output", "in_place", "dry_run", "external_data", "json_", "html"),
         *("reports", "save_plan", "save_observed", "force"),
     ),
     "What becomes half": (
         *("to", "target", "list_", "allow", "deny", "keep_full", "force_half"),
-        *("only", "only_op", "op_type", "storage_only"),
+        *("only", "op_type", "storage_only"),
         *("level", "io", "keep_io", "plan", "device", "gate", "opset"),
     ),
-    "Value ranges": ("range", "observe", "calibrate", "executor"),
+    "Value ranges": ("range", "calibrate", "executor"),
     "The train step": ("loss", "seed_value", "state", "gradient", "loss_scale", "implementation"),
     "The search": ("prefer", "budget"),
     "Inputs": ("data", "dim", "seed", "samples"),
@@ -356,15 +357,14 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         ),
         *("per_node", "timeout"),
     ),
-    "Rules": ("rules", "baseline", "update"),
-    "Checks": ("compiler",),
+    "Rules": ("rules",),
 }
 """The options of each section by argument name, in order; the last section takes all others."""
 
 _RARE = frozenset(
     (
         *("external_data", "save_plan", "save_observed", "plan"),
-        *("list_", "op_type", "only", "only_op", "level", "gate", "opset", "observe", "executor"),
+        *("list_", "op_type", "only", "level", "gate", "opset", "executor"),
         *("seed", "samples", "custom_ops", "metric", "per_node"),
     )
 )

@@ -78,7 +78,7 @@ def _beside(model: Path) -> tuple[Path, ...]:
 input_flags = grouped(_FLAGS, "data", _data)
 """A decorator that adds these flags to a command and passes them as `Data` in `data`."""
 
-COUNTED = (
+_COUNTED = (
     repeatable("--data", "PATH", "Inputs, whose sizes open dimensions count with.", type=PATH),
     repeatable(
         "--dim",
@@ -87,7 +87,7 @@ COUNTED = (
     ),
 )
 
-counted_flags = grouped(COUNTED, "data", lambda flags: Data(tuple(flags["data"]), dims(flags["dim"])))
+counted_flags = grouped(_COUNTED, "data", lambda flags: Data(tuple(flags["data"]), dims(flags["dim"])))
 """A decorator that adds flags to a command that only counts, and passes them as `Data` in `data`."""
 
 

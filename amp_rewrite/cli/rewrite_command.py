@@ -8,18 +8,10 @@ from pathlib import Path
 import click
 
 from amp_rewrite.cli.fields_as_flags import as_argument
-from amp_rewrite.cli.flag_builders import (
-    Choice,
-    choice,
-    executor_flag,
-    grouped,
-    opened,
-    switch,
-    written_file,
-)
+from amp_rewrite.cli.flag_builders import executor_flag, grouped, opened, switch, written_file
 from amp_rewrite.cli.many_models import ManyModelsCommand, models_argument
 from amp_rewrite.cli.progress import tell
-from amp_rewrite.cli.rewrite_job import VERIFY, RewriteJob, job_flags
+from amp_rewrite.cli.rewrite_job import REPAIR, VERIFY, RewriteJob, job_flags
 from amp_rewrite.cli.rewrite_output import carry_out
 from amp_rewrite.console import Console
 from amp_rewrite.errors import OptionError
@@ -28,7 +20,6 @@ from amp_rewrite.policy.options import Level
 from amp_rewrite.reporting import summary, terminal
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.tuning.repair import ObservePolicy
 
 _FLAGS = (
     written_file("--save-observed", "Write the ranges that --calibrate saw, as JSON for --calibrate."),
@@ -96,32 +87,20 @@ calibration_flags = grouped(
 @models_argument
 @switch("--in-place", "Overwrite the model itself.")
 @switch("--dry-run", "Print the plan, and write no model.")
-@click.option(
-    "--check",
-    "compiler",
-    type=Choice([tensorrt.NAME], case_sensitive=False),
-    help="Compile the result with TensorRT, without a GPU; one that it refuses is not written.",
-)
-@choice(
-    "--observe",
-    [policy.value for policy in ObservePolicy],
-    "When to run the float32 model to observe all values; those near half's limits stay float32, or are "
-    "rescaled. With never, a failed comparison is not followed by a second attempt.",
-    ObservePolicy.ON_FAILURE.value,
-)
 @calibration_flags
 @job_flags(
     "Write the plan as JSON, for --plan.",
     *("check", "certify", "metadata", "external_data"),
-    steps={VERIFY: "the result is not compared with the model"},
+    steps={
+        VERIFY: "the result is not compared with the model",
+        REPAIR: "a failed comparison is not followed by a second attempt",
+    },
     takes_samples=True,
 )
 def rewrite(
     job: RewriteJob,
     in_place: bool,
     dry_run: bool,
-    compiler: str | None,
-    observe: str,
     calibration: CalibrationFlags,
 ) -> None:
     """Rewrite MODEL to mixed precision, and compare the two.
@@ -137,33 +116,15 @@ def rewrite(
     """
     if job.is_verbose:
         terminal.print_lines(Console(quiet=job.is_quiet), summary.versions())
-    policy = ObservePolicy(observe)
-    _refuse_observing(job, policy)
-    if compiler is not None:
-        _refuse_check(dry_run=dry_run)
+    if job.compiles:
+        tensorrt.version()  # before any work
     job = replace(
         job,
         is_compared=job.is_compared and not dry_run,
-        compiles=compiler is not None,
         in_place=in_place,
         files=replace(job.files, observed=calibration.save),
     )
     with job.running(job.samples) as running_job:
         observed_job = replace(running_job, seen=calibration.seen(running_job))
-        show = carry_out(observed_job, policy, is_dry=dry_run)
+        show = carry_out(observed_job, is_dry=dry_run)
     show()
-
-
-def _refuse_observing(job: RewriteJob, policy: ObservePolicy) -> None:
-    """Raise OptionError where observing at once cannot change the decisions."""
-    if policy is ObservePolicy.ALWAYS and (decider := _decider(job)):
-        problem = f"{decider} decides all, whatever is observed"
-        raise OptionError(problem, remedy="leave out --observe")
-
-
-def _refuse_check(*, dry_run: bool) -> None:
-    """Raise OptionError for a check of a dry run, and MissingPackageError without the packages of a check."""
-    tensorrt.version()
-    if dry_run:
-        problem = "--check compiles the result, which --dry-run does not make"
-        raise OptionError(problem, remedy="leave out one")

@@ -64,7 +64,7 @@ from amp_rewrite.running.sessions import Feeds
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural
 from amp_rewrite.tuning import repair, trials
-from amp_rewrite.tuning.repair import ObservePolicy, Outcome, Settings, Verification
+from amp_rewrite.tuning.repair import Outcome, Settings, Verification
 from amp_rewrite.tuning.search import Prefer, Step, Watch
 from amp_rewrite.tuning.tune import Tuned, tune
 
@@ -175,6 +175,7 @@ class RewriteJob:
     is_quiet: bool
     is_decided: bool = False
     is_compared: bool = True
+    repairs: bool = True
     samples: tuple[Path, ...] = ()
     compiles: bool = False
     in_place: bool = False
@@ -197,14 +198,13 @@ class RewriteJob:
             sizes = feeds.given_sizes(self.model, self.data, samples)
             yield replace(self, options=replace(self.options, dims=sizes), progress=progress)
 
-    def run(self, policy: ObservePolicy) -> Outcome:
-        """Rewrite, compare and repair; raise as `pipeline.rewrite`, and with ALWAYS as `observe`."""
+    def run(self) -> Outcome:
+        """Rewrite, compare and repair; raise as `pipeline.rewrite`."""
         self._stage("inputs", self._refuse_bad_data)
-        policy = ObservePolicy.NEVER if self.replay else policy
-        outcome = repair.repair(self, self.options, policy, self._known)
+        outcome = repair.repair(self, self.options, self._known)
         outcome = _in_flags(self.blame(outcome))
         if not self.in_place:
-            outcome = trials.with_trials(outcome, None if self.replay else self, policy)
+            outcome = trials.with_trials(outcome, None if self.replay else self)
         report = replace(outcome.result.report, seconds=self.timed.seconds)
         return replace(outcome, result=replace(outcome.result, report=report))
 
@@ -244,11 +244,10 @@ class RewriteJob:
         elif self.data.dims or self.data.steps > 1:
             next(feeds.feeds(self.model, self.data), None)
 
-    def plan(self, policy: ObservePolicy) -> Analysis:
-        """Analyze without writing; raise as `pipeline.analyze`, and with ALWAYS as `observe`."""
-        observations = self.observe(None) if policy is ObservePolicy.ALWAYS else self._known
+    def plan(self) -> Analysis:
+        """Analyze without writing; raise as `pipeline.analyze`."""
         analysis = pipeline.analyze(
-            self.model, self.options, replay=self.replay, observed=observations, progress=self.progress
+            self.model, self.options, replay=self.replay, observed=self._known, progress=self.progress
         )
         self.on_plan(analysis)
         return analysis
@@ -263,17 +262,10 @@ class RewriteJob:
         return self.tuning.is_requested
 
     def observe(self, before: Verification) -> Seen:
-        """Merge the ranges observed earlier with those on the inputs of a comparison.
-
-        After a failed comparison, a model that cannot be run leaves the earlier ranges only.
-        """
+        """Merge the ranges observed earlier with those on the inputs of a comparison, if the model runs."""
         data = of_source(self.data, before.inputs) if isinstance(before, Verdict) else self.data
         observations = self._attempted("observe", lambda: self.observe_on(data))
-        if not isinstance(observations, AmpRewriteError):
-            return observations
-        if before is None:
-            raise observations
-        return self._known
+        return self._known if isinstance(observations, AmpRewriteError) else observations
 
     def observe_on(self, data: Data, executor: Executor | None = None) -> Observed:
         """Merge the ranges observed earlier with those on these inputs; raise as `observe`."""
@@ -412,7 +404,10 @@ def _beside_a_plan(options: Options) -> Options:
 
 VERIFY = "verify"
 """The value of `--skip` and `--require` for the comparison of the result with the model."""
-_REQUIRED = ("half", VERIFY)
+REPAIR = "repair"
+"""The value of `--skip` for the attempts after a failed comparison."""
+ENGINE = "tensorrt"
+"""The value of `--require` for a result that TensorRT compiles."""
 
 
 def job_flags(save_plan: str, *result: str, **settings: Any) -> Flag:
@@ -425,7 +420,7 @@ def job_flags(save_plan: str, *result: str, **settings: Any) -> Flag:
         written_file("--save-plan", save_plan),
         json_flag("report"),
         html_flag,
-        require_flag(*(_REQUIRED if VERIFY in settings.get("steps", ()) else _REQUIRED[:1])),
+        require_flag("half", *((VERIFY, ENGINE) if VERIFY in settings.get("steps", ()) else ())),
         quiet_flag,
         verbose_flag,
     )
@@ -463,6 +458,8 @@ def job_flags(save_plan: str, *result: str, **settings: Any) -> Flag:
                 needs_half="half" in own["require"],
                 required=VERIFY in own["require"],
                 is_compared=VERIFY not in asked.skipped,
+                repairs=asked.replay is None and REPAIR not in asked.skipped,
+                compiles=ENGINE in own["require"],
                 samples=asked.samples,
                 is_decided=asked.decided or asked.replay is not None,
                 is_quiet=own["quiet"],

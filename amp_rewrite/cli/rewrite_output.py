@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from amp_rewrite.bounds import bounding
-from amp_rewrite.cli import comparison_flags, exit_codes, explanation_sources, next_steps
+from amp_rewrite.cli import comparison_flags, exit_codes, next_steps
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.html_page import PageMaker
 from amp_rewrite.cli.progress import tell
@@ -17,7 +17,6 @@ from amp_rewrite.cli.rewrite_job import JobFiles, RewriteJob, attempted
 from amp_rewrite.console import Console
 from amp_rewrite.costs import flop_count
 from amp_rewrite.coverage import counts
-from amp_rewrite.coverage.advice import Advice
 from amp_rewrite.coverage.counts import Coverage, assumptions, some
 from amp_rewrite.errors import AmpRewriteError, ModelError, TimeLimitError
 from amp_rewrite.explaining import frozen_analysis, sentences
@@ -40,10 +39,10 @@ from amp_rewrite.running import sessions, verification
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural
 from amp_rewrite.tuning import tune as tuning
-from amp_rewrite.tuning.repair import ObservePolicy, Outcome, Verification
+from amp_rewrite.tuning.repair import Outcome, Verification
 
 
-def carry_out(job: RewriteJob, policy: ObservePolicy, *, is_dry: bool = False) -> Callable[[], None]:
+def carry_out(job: RewriteJob, *, is_dry: bool = False) -> Callable[[], None]:
     """Run a job, or plan it if `is_dry`, write its files and move them into place.
 
     Return the function that prints its report.
@@ -62,11 +61,11 @@ def carry_out(job: RewriteJob, policy: ObservePolicy, *, is_dry: bool = False) -
 
     job = replace(job, on_plan=record)
     if is_dry:
-        analysis = job.plan(policy)
+        analysis = job.plan()
         if files.html is not None:
             html_file.write(pages.of_plan(job.model, analysis), files.html)
         return partial(_print_plan, job, analysis)
-    outcome = job.run(policy)
+    outcome = job.run()
     if files.html is not None:
         result = outcome.result
         page = pages.page(job.model, result.report, evidence(job, outcome), Path(result.model))
@@ -129,20 +128,14 @@ def _settled(job: RewriteJob, outcome: Outcome) -> tuple[Outcome, Coverage | Non
         job.engines.append(tensorrt.compile_result(job.model, result, job.options.dims.dims))
     coverage = None
     if job.files.report is not None:
-        advice = _advise(job, outcome)
         tuned = {"tuning": outcome.tuned.to_json()} if outcome.tuned else {}
         engine = {"engine": job.engines[0].to_json()} if job.engines else {}
         coverage = _coverage(outcome.result.model, job.options.dims.dims)
         flops = {"flops_in_half": coverage and coverage.flops.share}
-        extras = {**flops, **_json_extras(advice, job.seen), **tuned, **engine}
+        extras = {**flops, **_calibration(job.seen), **tuned, **engine}
         _write_json(job.files.report, report, verdict, not_verified(job, verdict), extras)
     model = staging.current().commit(outcome.result.model)
     return replace(outcome, result=replace(outcome.result, model=model)), coverage
-
-
-def _advise(job: RewriteJob, outcome: Outcome) -> Advice:
-    result = outcome.result
-    return explanation_sources.advise_model(result.model, result.report.half, job.options)
 
 
 def refuse_unjudged(limit: TimeLimit, verdict: Verification, result: Path) -> None:
@@ -161,7 +154,7 @@ def _print_result(job: RewriteJob, outcome: Outcome, coverage: Coverage | None) 
     """Print the report on a committed result and set the exit code."""
     console = Console(quiet=job.is_quiet)
     report, verdict = outcome.result.report, outcome.verification
-    terminal.print_device_check(console, job.policy, partial(_advise, job, outcome))
+    terminal.print_device_check(console, job.policy, job.options.device)
     _print_first(Console(stderr=True), job, outcome)
     reason = not_verified(job, verdict)
     terminal.print_lines(console, _rewrite_lines(job, outcome))
@@ -340,9 +333,8 @@ def _is_refused(verdict: Verification) -> bool:
     return isinstance(verdict, ModelError) and verdict.problem.startswith("onnxruntime refuses the model")
 
 
-def _json_extras(advice: Advice, observations: Observed | None) -> dict[str, object]:
-    calibration = {"calibration": observations.counts} if observations is not None else {}
-    return {"advice": advice.to_json(), **calibration}
+def _calibration(observations: Observed | None) -> dict[str, object]:
+    return {"calibration": observations.counts} if observations is not None else {}
 
 
 def _write_json(
@@ -359,11 +351,10 @@ def _write_json(
 def _print_plan(job: RewriteJob, analysis: Analysis) -> None:
     """Print the report on a dry run."""
     console = Console(quiet=job.is_quiet)
-    advise = cache(partial(explanation_sources.advise_planned, analysis))
-    terminal.print_device_check(console, job.policy, advise)
+    terminal.print_device_check(console, job.policy, job.options.device)
     if job.files.report is not None:
-        more = _json_extras(advise(), job.seen)
-        _write_json(job.files.report, analysis.report(), None, "--dry-run was given", more)
+        extras = _calibration(job.seen)
+        _write_json(job.files.report, analysis.report(), None, "--dry-run was given", extras)
     terminal.print_plan(console, analysis.plan)
     terminal.print_lines(console, summary.match_lines(analysis.matched))
     terminal.print_lines(console, summary.observed_lines(job.seen))

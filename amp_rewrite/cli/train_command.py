@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from amp_rewrite import pipeline
-from amp_rewrite.cli import exit_codes, explanation_sources, rewrite_output
+from amp_rewrite.cli import exit_codes, rewrite_output
 from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.file_conflicts import WritingCommand
@@ -232,7 +232,6 @@ def train(
                 model, job.options, observed=asked.seen, transform=job.first, progress=progress
             )
             report, written = analysis.report(), None
-            advise = partial(explanation_sources.advise_planned, analysis)
         else:
             result = pipeline.rewrite(
                 model,
@@ -245,7 +244,6 @@ def train(
                 progress=progress,
             )
             report, written = result.report, result.model
-            advise = partial(explanation_sources.advise_model, Path(written), report.half, options)
             if "verify" not in asked.skipped:
                 tell(progress, "verify")
                 compared = attempted(limit, partial(comparing.compare, model, Path(written), job, data))
@@ -259,13 +257,12 @@ def train(
         html_file.write(page, html)
     written = staging.current().commit(written)
     if written is not None:
-        advise = partial(explanation_sources.advise_model, Path(written), report.half, options)
         terminal.print_summary(console, rewrite_output.before_speed(report), str(written))
         terminal.print_lines(console, rewrite_output.data_lines(Path(written)))
     terminal.print_lines(console, scaled_step.lines(step))
     _print_compared(console, compared)
     policy = asked.policy or Policy(f"mixed_{asked.options.half.name}")
-    terminal.print_device_check(console, policy, advise)
+    terminal.print_device_check(console, policy, options.device)
     if dry_run:
         terminal.print_lines(console, scaled_step.details(step))
     if written is not None:

@@ -12,7 +12,6 @@ from amp_rewrite.cli.rewrite_job import RewriteJob, Tuning, job_flags
 from amp_rewrite.cli.rewrite_output import carry_out
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.options import Level
-from amp_rewrite.tuning.repair import ObservePolicy
 from amp_rewrite.tuning.search import Prefer
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -63,5 +62,5 @@ def tune(job: RewriteJob, prefer: str, budget: float | None, executor: str | Non
     job = replace(job, required=True)
     with job.running() as running_job, opened(executor) as workers:
         tuning = Tuning(budget, Prefer(prefer), float("inf"), workers, is_requested=True)
-        show = carry_out(replace(running_job, tuning=tuning), ObservePolicy.ON_FAILURE)
+        show = carry_out(replace(running_job, tuning=tuning))
     show()

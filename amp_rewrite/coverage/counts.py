@@ -17,7 +17,6 @@ from amp_rewrite.model import constants, inlining, loading, serialization, trave
 from amp_rewrite.onnx_facts.operators import CASTS, has_arithmetic
 from amp_rewrite.onnx_types import schema, shape_inference
 from amp_rewrite.onnx_types.element_types import Layouts, Types, element_type_name
-from amp_rewrite.onnx_types.schema import Layout
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.open_sizes import DEFAULT, Dims
 from amp_rewrite.process import startup
@@ -35,25 +34,18 @@ def assumptions(flop_count: FlopCount) -> Iterator[str]:
     if flop_count.shapes.assumed:
         names = some(flop_count.shapes.assumed)
         yield f"open dimensions count as {DEFAULT} ({names}); --dim NAME=SIZE sets them"
-    if nodes := flop_count.unknown_trip_counts:
-        yield (
-            f"the bodies of {plural(len(nodes), 'node')} with a data-dependent trip count count as one run "
-            f"({_node_list(nodes)})"
-        )
-    if nodes := flop_count.undecided_branches:
-        yield (
-            f"for {plural(len(nodes), 'If')} with a data-dependent condition, the costlier branch counts "
-            f"({_node_list(nodes)})"
-        )
-    if nodes := [node for node, flops in flop_count.flops.items() if flops is None]:
-        yield (
-            f"{plural(len(nodes), 'node')} with unknown FLOPs (no shape or no formula) count nowhere "
-            f"({_node_list(nodes)})"
-        )
-
-
-def _node_list(nodes: Sequence[ir.Node]) -> str:
-    return some([f"{schema.written(node.domain, node.op_type)} '{pinned_as(node)}'" for node in nodes])
+    unknown = [node for node, flops in flop_count.flops.items() if flops is None]
+    for nodes, what in (
+        (
+            flop_count.unknown_trip_counts,
+            "the bodies of {} with a data-dependent trip count count as one run",
+        ),
+        (flop_count.undecided_branches, "of {} with a data-dependent condition, the costlier branch counts"),
+        (unknown, "{} with unknown FLOPs (no shape or no formula) count nowhere"),
+    ):
+        if nodes:
+            names = [f"{schema.written(node.domain, node.op_type)} '{pinned_as(node)}'" for node in nodes]
+            yield f"{what.format(plural(len(nodes), 'node'))} ({some(names)})"
 
 
 def some(words: Sequence[str], limit: int = NAMED) -> str:
@@ -96,28 +88,19 @@ def of_node(node: ir.Node, types: Types, layouts: Layouts) -> Precision:
     """
     if not has_arithmetic(node.domain, node.op_type):
         return Precision.OTHER
-    variable = _variable(node, layouts.of(node, types.get))
-    precisions = _of(types, variable) or _of(types, (*node.inputs, *node.outputs))
+    ports = (*node.inputs, *node.outputs)
+    groups = [group for group in layouts.of(node, types.get) or () if not group.var.is_fixed]
+    free = [node.inputs[i] for group in groups for i in group.inputs]
+    free += [node.outputs[i] for group in groups for i in group.outputs]
+    precisions = _of(types, free) or _of(types, ports)
     if not precisions:
         return Precision.OTHER
     return precisions.pop() if len(precisions) == 1 else Precision.MIXED
 
 
 def _of(types: Types, values: Iterable[ir.Value | None]) -> set[Precision]:
-    kinds = (types.get(value) for value in values if value is not None and constants.has_elements(value))
-    return {of_type(kind.dtype) for kind in kinds if kind is not None} - {Precision.OTHER}
-
-
-def _variable(node: ir.Node, layout: Layout | None) -> Iterator[ir.Value | None]:
-    """Return the values at ports with a type variable; at all ports without a schema."""
-    inputs, outputs = node.inputs, node.outputs
-    if layout is None:
-        yield from (*inputs, *outputs)
-        return
-    for group in layout:
-        if not group.var.is_fixed:
-            yield from (inputs[i] for i in group.inputs)
-            yield from (outputs[i] for i in group.outputs)
+    counting = (value for value in values if value is not None and constants.has_elements(value))
+    return {of_type(_dtype(value, types)) for value in counting} - {Precision.OTHER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +156,8 @@ class NodeCoverage:
 
 @dataclass(frozen=True, slots=True)
 class CastTraffic:
-    """A Cast between half and float32; `moved` counts the bytes that it reads and writes in one run.
-
-    `moved` is None where the shape of its input is unknown.
+    """A Cast between half and float32; `moved` counts the bytes that it reads and writes in one run, None
+    where the shape of its input is unknown.
     """
 
     name: str
@@ -250,14 +232,7 @@ class Coverage:
         return tuple(node for node in self.node_list if node.flops is None)
 
     def row(self, operator: str) -> OperatorCoverage | None:
-        """Return the row of an operator; None where the model does not use it.
-
-        Examples:
-            >>> from amp_rewrite import measure_coverage
-            >>> from amp_rewrite.demo import network
-            >>> measure_coverage(network()).row("Conv").nodes
-            Counts(half=0, full=3, mixed=0, other=0)
-        """
+        """Return the row of an operator; None where the model does not use it."""
         return next((row for row in self.rows if row.operator == operator), None)
 
     def summary(self) -> dict[str, Any]:
@@ -288,25 +263,12 @@ class Coverage:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return the whole coverage as plain data.
-
-        Examples:
-            >>> from amp_rewrite import measure_coverage
-            >>> from amp_rewrite.demo import network
-            >>> measure_coverage(network()).to_json()["nodes"]
-            {'half': 0, 'full': 52, 'mixed': 0, 'other': 1, 'share': 0.0}
-        """
+        """Return the whole coverage as plain data."""
         return {
             **self.summary(),
             "assumptions": list(self.assumptions),
-            "cast_nodes": [
-                {"name": cast.name, "from": cast.before, "to": cast.after, "moved": cast.moved}
-                for cast in self.casts
-            ],
-            "weight_list": [
-                {"name": weight.name, "precision": weight.precision.value, "bytes": weight.size}
-                for weight in self.weight_list
-            ],
+            "cast_nodes": records.plain(self.casts),
+            "weight_list": records.plain(self.weight_list),
             "node_list": records.plain(self.node_list),
         }
 
@@ -365,21 +327,20 @@ def _nodes(flop_count: FlopCount, casts: Container[ir.Node]) -> Iterator[NodeCov
 
 def _casts(flop_count: FlopCount) -> Iterator[tuple[ir.Node, CastTraffic]]:
     for graph in traversal.graphs(flop_count.model.graph):
-        for node in graph:
-            if (node.domain, node.op_type) in CASTS:
-                yield from _cast(node, flop_count, flop_count.runs.get(graph, 1))
+        for node in (node for node in graph if (node.domain, node.op_type) in CASTS):
+            before, after = (_dtype(value, flop_count.types) for value in (node.inputs[0], node.outputs[0]))
+            if before is None or after is None or not _is_between(before, after):
+                continue
+            shape, size = flop_count.shapes.of(node.inputs[0]), int(before.itemsize + after.itemsize)
+            moved = None if shape is None else flop_count.runs.get(graph, 1) * math.prod(shape) * size
+            yield (
+                node,
+                CastTraffic(pinned_as(node), element_type_name(before), element_type_name(after), moved),
+            )
 
 
-def _cast(node: ir.Node, flop_count: FlopCount, runs: int) -> Iterator[tuple[ir.Node, CastTraffic]]:
-    before, after = (_dtype(value, flop_count.types) for value in (node.inputs[0], node.outputs[0]))
-    ends = {of_type(before), of_type(after)}
-    if before is None or after is None or ends != {Precision.HALF, Precision.FULL}:
-        return
-    shape = flop_count.shapes.of(node.inputs[0])
-    size = int(before.itemsize + after.itemsize)
-    traffic = None if shape is None else runs * math.prod(shape) * size
-    types = element_type_name(before), element_type_name(after)
-    yield node, CastTraffic(pinned_as(node), *types, traffic)
+def _is_between(before: ir.DataType, after: ir.DataType) -> bool:
+    return {of_type(before), of_type(after)} == {Precision.HALF, Precision.FULL}
 
 
 def _dtype(value: ir.Value | None, types: Types) -> ir.DataType | None:
@@ -407,26 +368,25 @@ def _by_operator(nodes: Sequence[NodeCoverage]) -> tuple[OperatorCoverage, ...]:
 def _weights(model: ir.Model, types: Types) -> Iterator[StoredWeight]:
     """Yield all stored tensors, those of Constant nodes included."""
     for graph in traversal.graphs(model.graph):
-        constants_of_graph = [(value, value.const_value) for value in graph.initializers.values()]
-        constants_of_graph += [(node.outputs[0], constants.constant(node)) for node in graph if node.outputs]
-        for value, tensor in constants_of_graph:
+        stored = [(value, value.const_value) for value in graph.initializers.values()]
+        stored += [(node.outputs[0], constants.constant(node)) for node in graph if node.outputs]
+        for value, tensor in stored:
             if tensor is not None:
-                yield StoredWeight(value.name or "", _weight_precision(value, tensor, types), tensor.nbytes)
+                yield StoredWeight(
+                    value.name or "", _used_in(value, of_type(tensor.dtype), types), tensor.nbytes
+                )
 
 
-def _weight_precision(value: ir.Value, tensor: ir.TensorProtocol, types: Types) -> Precision:
-    """Return HALF for tensors stored in half, and for those consumed by Casts to half only.
-
-    OTHER for integers and floats of 8 bits or less.
-    """
-    own = of_type(tensor.dtype)
-    if own is not Precision.FULL or value.is_graph_output():
-        return own
+def _used_in(value: ir.Value, own: Precision, types: Types) -> Precision:
+    """Return the precision of a stored tensor: HALF also for one that only Casts to half read."""
     consumers = {use.node for use in value.uses()}
-    read_as_half = bool(consumers) and all(_casts_to_half(node, types) for node in consumers)
-    return Precision.HALF if read_as_half else own
+    if own is not Precision.FULL or value.is_graph_output() or not consumers:
+        return own
+    to_half = (
+        (node.domain, node.op_type) in CASTS and _is_half(node.outputs[0], types) for node in consumers
+    )
+    return Precision.HALF if all(to_half) else own
 
 
-def _casts_to_half(node: ir.Node, types: Types) -> bool:
-    is_cast = (node.domain, node.op_type) in CASTS
-    return is_cast and of_type(_dtype(node.outputs[0], types)) is Precision.HALF
+def _is_half(value: ir.Value, types: Types) -> bool:
+    return of_type(_dtype(value, types)) is Precision.HALF

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -13,8 +14,6 @@ from amp_rewrite.coverage.coverage_rules import RuleResult, percent
 from amp_rewrite.explaining.sentences import size
 from amp_rewrite.rewriting import records
 from amp_rewrite.text import brief, plural, visible
-
-# A model whose coverage was measured and checked.
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +45,8 @@ class MeasuredModel:
 _READABLE = "readable"
 """The rule that a model breaks which cannot be read."""
 
-Writer = Callable[[int], str]
-
-HEADER = ("", "in half", "half", "float32", "mixed", "other")
-"""The columns of the totals."""
-
-ROW_HEADER = ("operator", "nodes", "in half", "float32", "mixed", "other", "FLOPs", "FLOPs in half")
-"""The columns of the table by operator."""
+SHOWN = 10
+"""The most nodes listed for a broken rule; JSON and JUnit list all."""
 
 
 def flops(count: int) -> str:
@@ -63,20 +57,20 @@ def flops(count: int) -> str:
     return f"{count}"
 
 
-def totals(coverage: Coverage) -> Iterator[tuple[str, ...]]:
-    """Return a row each for nodes, FLOPs and weights, in the columns of HEADER."""
-    yield _totals("nodes", coverage.nodes, lambda count: f"{count:,}")
-    yield _totals("FLOPs", coverage.flops, flops)
-    yield _totals("weights", coverage.weights, size)
+_AMOUNTS: dict[str, Callable[[int], str]] = {"nodes": "{:,}".format, "FLOPs": flops, "weights": size}
 
 
-def _totals(name: str, counts: Counts, write: Writer) -> tuple[str, ...]:
-    amounts = (counts.half, counts.full, counts.mixed, counts.other)
-    return (name, percent(counts.share), *map(write, amounts))
+def _totals(coverage: Coverage) -> Iterator[tuple[str, ...]]:
+    for (name, write), counts in zip(_AMOUNTS.items(), _counted(coverage).values(), strict=True):
+        yield (name, percent(counts.share), *map(write, asdict(counts).values()))
 
 
-def rows(coverage: Coverage) -> Iterator[tuple[str, ...]]:
-    """Return a row for each operator with floats, in the columns of ROW_HEADER, and one for all others."""
+def _counted(coverage: Coverage) -> dict[str, Counts]:
+    return {"nodes": coverage.nodes, "flops": coverage.flops, "weights": coverage.weights}
+
+
+def _rows(coverage: Coverage) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each operator with floats, and one for all others."""
     aside = [row for row in coverage.rows if not (row.nodes.floats or row.flops.total or row.unknown)]
     yield from (_row(row) for row in coverage.rows if row not in aside)
     if aside:
@@ -85,30 +79,25 @@ def rows(coverage: Coverage) -> Iterator[tuple[str, ...]]:
 
 
 def _row(row: OperatorCoverage) -> tuple[str, ...]:
-    counts = (row.nodes.half, row.nodes.full, row.nodes.mixed, row.nodes.other)
+    amounts = map("{:,}".format, (row.nodes.total, *asdict(row.nodes).values()))
     flop_text = flops(row.flops.total) + (f" and {row.unknown:,} unknown" if row.unknown else "")
-    share = percent(row.flops.share) if row.flops.floats else ""
-    return (row.operator, f"{row.nodes.total:,}", *(f"{c:,}" for c in counts), flop_text, share)
+    return (row.operator, *amounts, flop_text, percent(row.flops.share) if row.flops.floats else "")
 
 
-def casts(coverage: Coverage) -> str:
-    """Return the number of Casts, and the bytes that they move."""
+def _casts(coverage: Coverage) -> str:
     unknown = sum(cast.moved is None for cast in coverage.casts)
     more = f" and those of {unknown:,} of unknown shape" if unknown else ""
     return f"{len(coverage.casts):,} between half and float32, {size(coverage.cast_bytes)} a run{more}"
 
 
-SHOWN = 10
-"""The most nodes listed for a broken rule; JSON and JUnit list all."""
-
-
 def print_coverage(console: Console, coverage: Coverage) -> None:
     """Print totals, one line for each operator, Casts and assumptions."""
-    console.numbers(HEADER, totals(coverage))
+    console.numbers(("", "in half", "half", "float32", "mixed", "other"), _totals(coverage))
     console.print()
-    console.numbers(ROW_HEADER, rows(coverage))
+    header = ("operator", "nodes", "in half", "float32", "mixed", "other", "FLOPs", "FLOPs in half")
+    console.numbers(header, _rows(coverage))
     console.print()
-    console.print(Styled("Casts    ", "dim"), casts(coverage))
+    console.print(Styled("Casts    ", "dim"), _casts(coverage))
     for assumption in coverage.assumptions:
         console.print(Styled("assumed  ", "dim"), assumption)
 
@@ -122,60 +111,26 @@ def print_checks(console: Console, checks: Sequence[RuleResult]) -> None:
             console.print(f"           {line}")
 
 
-def nodes(check: RuleResult, limit: int = SHOWN) -> list[str]:
+def nodes(check: RuleResult) -> list[str]:
     """Return the first nodes that break a rule, escaped for printing, and the number of the others."""
-    more = len(check.nodes) - limit
-    labels = [brief(name) or "(unnamed)" for name in check.nodes[:limit]]
+    more = len(check.nodes) - SHOWN
+    labels = [brief(name) or "(unnamed)" for name in check.nodes[:SHOWN]]
     return [*labels, f"and {more:,} more"] if more > 0 else labels
 
 
-def markdown(model: MeasuredModel) -> str:
-    """Return the page: rules, totals, operators, Casts and assumptions."""
-    return "\n".join(_lines(model)) + "\n"
+def markdown(models: Sequence[MeasuredModel]) -> bytes:
+    """Return what the terminal shows of each model, as a block of code, which no name can end."""
+    printed = io.StringIO()
+    console = Console(file=printed, width=_WIDTH)
+    for model in models:
+        console.print(f"Precision coverage of {model.title}")
+        print_checks(console, model.checks)
+        if model.coverage is not None:
+            print_coverage(console, model.coverage)
+    return f"```text\n{printed.getvalue().replace('`', chr(39))}```\n".encode()
 
 
-def _lines(model: MeasuredModel) -> Iterator[str]:
-    yield f"## Precision coverage of {_text(model.title)}"
-    yield ""
-    for check in model.checks:
-        yield f"- {'✅' if check.ok else '❌'} **{_text(check.rule)}**: {_text(check.found)}"
-        yield from (f"  - {_text(name)}" for name in nodes(check))
-    yield from [""] if model.checks else []
-    if (coverage := model.coverage) is None:
-        return
-    yield from _table(HEADER, totals(coverage))
-    yield ""
-    yield f"Casts: {casts(coverage)}."
-    yield ""
-    yield "<details><summary>By operator</summary>"
-    yield ""
-    yield from _table(ROW_HEADER, rows(coverage))
-    yield ""
-    yield "</details>"
-    for assumption in coverage.assumptions:
-        yield ""
-        yield f"Assumed: {_text(assumption)}."
-
-
-def _table(header: Sequence[str], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
-    yield _operator_row(header)
-    yield "|".join(["", "---", *["--:"] * (len(header) - 1), ""])
-    for row in rows:
-        yield _operator_row(list(map(_text, row)))
-
-
-def _operator_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _text(text: str) -> str:
-    """Return text from a model with all markup escaped."""
-    return "".join(_ESCAPES.get(c, c) for c in visible(text))
-
-
-_ESCAPES = {c: f"\\{c}" for c in "\\`*_[]"} | {c: f"&#{ord(c)};" for c in "<>|&#~@!$"}
-"""Characters with a meaning in Markdown, HTML or GitHub."""
-
+_WIDTH = 120
 
 # The format of JUnit XML is that of Jenkins' xunit plug-in (junit-10.xsd): a suite for each model, with a
 # test case for each rule.
@@ -183,47 +138,37 @@ _ESCAPES = {c: f"\\{c}" for c in "\\`*_[]"} | {c: f"&#{ord(c)};" for c in "<>|&#
 
 def junit(models: Sequence[MeasuredModel]) -> bytes:
     """Return the file's bytes: a suite for each model, a test case for each rule, numbers as properties."""
-    top = ET.Element("testsuites", _counts([check for model in models for check in model.checks]))
+    top = ET.Element("testsuites", _tally([check for model in models for check in model.checks]))
     for model in models:
-        _suite(top, model)
+        suite = ET.SubElement(top, "testsuite", {"name": "amp-rewrite coverage", **_tally(model.checks)})
+        properties = ET.SubElement(suite, "properties")
+        for name, value in _numbers(model.coverage) if model.coverage is not None else ():
+            ET.SubElement(properties, "property", {"name": name, "value": str(value)})
+        for check in model.checks:
+            _case(suite, check, visible(model.title))
     ET.indent(top)
     return ET.tostring(top, encoding="utf-8", xml_declaration=True)
 
 
-def _counts(checks: Sequence[RuleResult]) -> dict[str, str]:
+def _tally(checks: Sequence[RuleResult]) -> dict[str, str]:
     errors = sum(check.rule == _READABLE for check in checks)
     broken = sum(not check.ok for check in checks) - errors
     return {"tests": str(len(checks)), "failures": str(broken), "errors": str(errors)}
 
 
-def _suite(top: ET.Element, model: MeasuredModel) -> None:
-    suite = ET.SubElement(top, "testsuite", {"name": "amp-rewrite coverage", **_counts(model.checks)})
-    properties = ET.SubElement(suite, "properties")
-    for name, value in _numbers(model.coverage).items():
-        ET.SubElement(properties, "property", {"name": name, "value": value})
-    for check in model.checks:
-        _case(suite, check, visible(model.title))
-
-
 def _case(suite: ET.Element, check: RuleResult, title: str) -> None:
     case = ET.SubElement(suite, "testcase", {"classname": title, "name": visible(check.rule)})
     if not check.ok:
-        message, kind = visible(check.found), "error" if check.rule == _READABLE else "failure"
-        failure = ET.SubElement(case, kind, {"message": message, "type": "coverage"})
+        kind = "error" if check.rule == _READABLE else "failure"
+        failure = ET.SubElement(case, kind, {"message": visible(check.found), "type": "coverage"})
         failure.text = "\n".join(map(visible, (check.found, *check.nodes)))
 
 
-def _numbers(coverage: Coverage | None) -> dict[str, str]:
-    if coverage is None:
-        return {}
-    totals_by_kind = {"nodes": coverage.nodes, "flops": coverage.flops, "weights": coverage.weights}
-    metrics = {
-        f"{what}.{kind}": str(amount)
-        for what, counts in totals_by_kind.items()
-        for kind, amount in counts.to_json().items()
-        if amount is not None
-    }
-    return {**metrics, "casts.count": str(len(coverage.casts)), "casts.bytes": str(coverage.cast_bytes)}
+def _numbers(coverage: Coverage) -> Iterator[tuple[str, float]]:
+    for what, counts in _counted(coverage).items():
+        yield from ((f"{what}.{kind}", each) for kind, each in counts.to_json().items() if each is not None)
+    yield "casts.count", len(coverage.casts)
+    yield "casts.bytes", coverage.cast_bytes
 
 
 # https://docs.github.com/en/actions/reference/workflow-commands-for-github-actions, and the escapes that
@@ -232,20 +177,20 @@ def _numbers(coverage: Coverage | None) -> dict[str, str]:
 
 def commands(model: MeasuredModel) -> Iterator[str]:
     """Yield a line for each broken rule, one for the assumptions, and one with the totals."""
-    path = model.title
     for check in model.checks:
         if not check.ok:
-            yield _command("error", path, f"coverage: {check.rule}", check.found, *nodes(check))
+            yield _command("error", model, f": {check.rule}", check.found, *nodes(check))
     if (coverage := model.coverage) is None:
         return
     if coverage.assumptions:
-        yield _command("warning", path, "coverage: assumed", *coverage.assumptions)
-    shares = ", ".join(f"{share} of {name}" for name, share, *_ in totals(coverage))
-    yield _command("notice", path, "coverage", f"in half: {shares}; Casts: {casts(coverage)}")
+        yield _command("warning", model, ": assumed", *coverage.assumptions)
+    shares = ", ".join(f"{share} of {name}" for name, share, *_ in _totals(coverage))
+    yield _command("notice", model, "", f"in half: {shares}; Casts: {_casts(coverage)}")
 
 
-def _command(level: str, path: str, title: str, *lines: str) -> str:
-    return f"::{level} file={_property(path)},title={_property(title)}::{'%0A'.join(map(_data, lines))}"
+def _command(level: str, model: MeasuredModel, title: str, *lines: str) -> str:
+    place = f"file={_property(model.title)},title=coverage{_property(title)}"
+    return f"::{level} {place}::{'%0A'.join(map(_data, lines))}"
 
 
 def _data(line: str) -> str:

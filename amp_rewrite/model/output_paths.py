@@ -136,7 +136,7 @@ def _is_report(path: Path) -> bool:
 
 
 _BEGIN, _LONGEST_CHARACTER = 1 << 12, 3
-_REPORT = re.compile(rb"\s*([{<]|## Precision coverage)")
+_REPORT = re.compile(rb"\s*([{<]|```text\nPrecision coverage)")
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")
 
 

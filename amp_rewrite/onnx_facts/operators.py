@@ -161,6 +161,20 @@ KEEPING_ZERO = REARRANGES | {"Neg"}
 LARGEST_ZERO = 1 << 24
 """The largest number of elements of a constant that is read to see whether it is zero."""
 
+FUSED_FORMS = {
+    "Conv": "FusedConv NhwcConv NhwcFusedConv",
+    "MatMul": "FusedMatMul FusedMatMulActivation TransposeMatMul GemmFastGelu MatMulNBits MatMulBnb4",
+    "Gemm": "FusedGemm",
+    "Gelu": "BiasGelu FastGelu QuickGelu BiasSplitGelu",
+    "Softmax": "BiasSoftmax",
+    "Attention": "Attention MultiHeadAttention GroupQueryAttention PackedAttention PackedMultiHeadAttention",
+    "LayerNormalization": "SkipLayerNormalization EmbedLayerNormalization",
+    "RMSNormalization": "SimplifiedLayerNormalization SkipSimplifiedLayerNormalization",
+    "SimplifiedLayerNormalization": "SkipSimplifiedLayerNormalization",
+    "GroupNormalization": "GroupNorm SkipGroupNorm",
+}
+"""Operators of com.microsoft that contain another one, by that."""
+
 CASTS = frozenset({("", "Cast"), ("", "CastLike")})
 """Operators that change the element type and nothing else, with their domains."""
 

@@ -445,7 +445,6 @@ DECLARED: Mapping[str, Declared] = {
             DeclaredFlag("--keep-full", f"Keep these nodes in float32. {_NODES}", "REGEX"),
             DeclaredFlag("--force-half", f"Put these nodes in half. {_NODES}", "REGEX"),
             DeclaredFlag("--only", f"Put in half only these nodes and those between them. {_NODES}", "REGEX"),
-            DeclaredFlag("--only-op", "Put in half only this operator, and what is between two.", "OP"),
         ),
     ),
     "level": _choice(

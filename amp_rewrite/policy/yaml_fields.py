@@ -138,6 +138,13 @@ def fields(file: Path, node: yaml.MappingNode, allowed: tuple[str, ...] = ()) ->
     return list(by_name.values())
 
 
+def plain(file: Path, node: yaml.Node, allowed: tuple[str, ...] = ()) -> Any:
+    """Return mappings and lists as such, and all else as text; raise as `fields`."""
+    if isinstance(node, yaml.MappingNode):
+        return {field.name: plain(file, field.value) for field in fields(file, node, allowed)}
+    return [plain(file, row) for row in node.value] if isinstance(node, yaml.SequenceNode) else node.value
+
+
 def _unknown(field: Field, allowed: tuple[str, ...]) -> ListError:
     candidate = nearest(field.name, allowed)
     if candidate is None:

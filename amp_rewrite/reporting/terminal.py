@@ -16,6 +16,7 @@ from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.explaining.sentences import CastExplanation, Step, first_step, of_cause, size
 from amp_rewrite.onnx_types.element_types import element_type_name
+from amp_rewrite.policy import devices
 from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.reporting import verdict_text
 from amp_rewrite.reporting.summary import lines
@@ -50,10 +51,12 @@ def print_lines(console: Console, lines: Iterable[SummaryLine]) -> None:
 _LABELS = {"warning": "bold yellow", "BROKEN": "bold red"}
 
 
-def print_device_check(console: Console, policy: Policy | None, advise: Callable[[], Advice]) -> None:
+def print_device_check(console: Console, policy: Policy | None, device: devices.Device) -> None:
     """Print the compatibility check of a precision policy; nothing without one, or where it is float32."""
     if policy is not None and policy.compute is not None and not console.quiet:
-        print_lines(console, (SummaryLine("device", hint) for hint in advise().hints()))
+        half = policy.compute.name
+        for line in Advice(half, device.name, device.is_fast(half)).lines():
+            console.labelled(Styled("device   ", "dim"), line)
 
 
 def print_hints(console: Console, hints: Iterable[str]) -> None:
@@ -297,7 +300,7 @@ def print_cast(console: Console, story: CastExplanation) -> None:
     if len(story.consumers) > READERS:
         console.print(f"    and {len(story.consumers) - READERS:,} more")
     if story.again:
-        console.print(f"  the result is cast again: see --why-cast {shlex.quote(story.again)}")
+        console.print(f"  the result is cast again: explain {shlex.quote(story.again)}")
     if not story.consumers and not story.is_output and not story.again:
         console.print("  no float32 or half part of a node uses the result")
 

@@ -54,10 +54,12 @@ def parse(text: bytes | str, kind: type[T], version: int | None = None) -> T:
     return convert(content, kind)
 
 
-def convert(content: object, kind: type[T], where: str = "") -> T:
-    """Return a record of `kind` from plain data; ValueError, which names the field below `where`."""
+def convert(content: object, kind: type[T], where: str = "", *, strict: bool = True) -> T:
+    """Return a record of `kind` from plain data, or from texts unless `strict`; ValueError, which names the
+    field below `where`.
+    """
     try:
-        return msgspec.convert(content, kind)
+        return msgspec.convert(content, kind, strict=strict)
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$")
         place = f"{where}{path.rstrip('`')}".lstrip(".")

@@ -7,7 +7,6 @@ stressed copies of these.
 from __future__ import annotations
 
 import contextlib
-import enum
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -36,17 +35,6 @@ LARGE = 1 << 30
 
 LEAST = 0.9
 """The share of the predicted speed, and of the FLOPs in half, that a repair leaves on made-up inputs."""
-
-
-class ObservePolicy(enum.Enum):
-    """The use of calibration runs: before the rewrite (ALWAYS, then as ON_FAILURE), on failure, or never.
-
-    A failed verdict triggers the observation of the float32 model; ALWAYS observes it at once.
-    """
-
-    ALWAYS = "always"
-    ON_FAILURE = "on-failure"
-    NEVER = "never"
 
 
 def _nothing() -> Mapping[Any, Any]:
@@ -130,6 +118,11 @@ class Work(Protocol):
     """The steps of a repair on one model. Each raises errors for which the command exits with code 2."""
 
     @property
+    def repairs(self) -> bool:
+        """Whether a failed comparison is followed by further attempts."""
+        ...
+
+    @property
     def trusts_synthetic(self) -> bool:
         """Whether synthetic inputs count as real ones, as the user requested a search on them."""
         ...
@@ -182,14 +175,13 @@ class Attempt:
     is_range: bool = False
 
 
-def repair(work: Work, options: Options, policy: ObservePolicy, prior_ranges: Seen | None = None) -> Outcome:
-    """Rewrite and compare a model; repair the result by ATTEMPTS where policy and level let runs decide.
+def repair(work: Work, options: Options, prior_ranges: Seen | None = None) -> Outcome:
+    """Rewrite and compare a model; repair the result by ATTEMPTS where work and level let runs decide.
 
     Ranges observed before may be passed. Raises as the steps do.
     """
-    ranges = work.observe(None) if policy is ObservePolicy.ALWAYS else prior_ranges or {}
-    first = _make(work, Settings(options, ranges))
-    if policy is ObservePolicy.NEVER or options.level is Level.UNSAFE_FORCE_ALL or first.has_misfits:
+    first = _make(work, Settings(options, prior_ranges or {}))
+    if not work.repairs or options.level is Level.UNSAFE_FORCE_ALL or first.has_misfits:
         return first
     half_flops = work.half_flops(first.result) if _fainter(first) else 0
     best = _insured(work, _cheapest(work, first, _best(work, first), half_flops))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.policy.options import Level, Options
 from amp_rewrite.running.verdict import Tried, Verdict
-from amp_rewrite.tuning.repair import LARGE, ObservePolicy, Outcome, Work, repair
+from amp_rewrite.tuning.repair import LARGE, Outcome, Work, repair
 
 NEARER = 0.9
 """The share of the error that pins must leave at most, for more of them to be tried."""
@@ -56,7 +56,7 @@ TRIALS: tuple[Trial, ...] = (
 """The trials after a failed comparison, mildest first, up to the first that passes with something in half."""
 
 
-def with_trials(outcome: Outcome, work: Work | None, policy: ObservePolicy) -> Outcome:
+def with_trials(outcome: Outcome, work: Work | None) -> Outcome:
     """Try flags if the comparison failed and no search ran; without `work` suggest none."""
     verdict = outcome.verification
     if not (isinstance(verdict, Verdict) and verdict.is_far and (verdict.blame or verdict.misfits)):
@@ -70,7 +70,7 @@ def with_trials(outcome: Outcome, work: Work | None, policy: ObservePolicy) -> O
     pinned = outcome
     for trial in TRIALS:
         options = trial(outcome, pinned)
-        other = _compared(work, options, policy) if options is not None else None
+        other = _compared(work, options) if options is not None else None
         if other is not None:
             trials.append(_trial_summary(outcome.settings.options, other))
         if trials and trials[-1].mends:
@@ -82,11 +82,11 @@ def with_trials(outcome: Outcome, work: Work | None, policy: ObservePolicy) -> O
     return replace(outcome, verification=replace(verdict, tried=tuple(trials)))
 
 
-def _compared(work: Work, options: Options, policy: ObservePolicy) -> Outcome | None:
+def _compared(work: Work, options: Options) -> Outcome | None:
     """Return the outcome with other options; None if these are refused, or nothing runs."""
     try:
         with work.elsewhere() as other:
-            outcome = repair(other, options, policy)
+            outcome = repair(other, options)
             return other.blame(outcome) if isinstance(outcome.verification, Verdict) else None
     except AmpRewriteError:  # it contradicts a pin, or the time limit is reached
         return None
