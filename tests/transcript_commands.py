@@ -124,7 +124,9 @@ def _list(pattern: str = "**/*") -> str:
 
 
 def _json(path: str, *keys: str) -> str:
-    content, told = json.loads(Path(path).read_text(encoding="utf-8")), []
+    written, told = Path(path).read_text(encoding="utf-8"), []
+    page = re.search(r'<script type="application/json" id="data">(.*?)</script>', written, re.DOTALL)
+    content = json.loads(page[1] if page else written)
     if not keys:
         return f"{json.dumps(content, ensure_ascii=False)}\n"
     for key in keys:
@@ -151,6 +153,7 @@ def _onnx(path: str) -> str:
 
 
 COMMANDS = {"ls": _list, "json": _json, "half": _half, "nodes": _nodes, "onnx": _onnx}
-"""`ls [PATTERN]`: files, in all folders; `json FILE KEY...`: values by keys with dots, or all; `half MODEL`:
-names of nodes whose first output is half, without Casts; `nodes MODEL`: its operators; `onnx MODEL`: as text.
+"""`ls [PATTERN]`: files, in all folders; `json FILE KEY...`: values by keys with dots, or all, also of a page;
+`half MODEL`: names of nodes whose first output is half, no Casts; `nodes MODEL`: its operators; `onnx MODEL`:
+as text.
 """
