@@ -153,7 +153,7 @@ def _onnx(path: str) -> str:
 
 
 COMMANDS = {"ls": _list, "json": _json, "half": _half, "nodes": _nodes, "onnx": _onnx}
-"""`ls [PATTERN]`: files, in all folders; `json FILE KEY...`: values by keys with dots, or all, also of a page;
+"""`ls [PATTERN]`: files, in all folders; `json FILE KEY...`: values by keys with dots, or all, of pages too;
 `half MODEL`: names of nodes whose first output is half, no Casts; `nodes MODEL`: its operators; `onnx MODEL`:
 as text.
 """
