@@ -29,6 +29,7 @@ CLAIMS = {
     "two fillings": ("$ echo {1}-{2}\n    a | b | = a-b", "$ echo {1}-{2}\n    a | b | = b-a"),
     "variants": ("with X: a | b\n$ echo X | grep [ab]\n...", "with X: a | b\n$ echo X\na"),
     "a file": ("> f.txt\n    one\n$ cat f.txt\none", "> f.txt\n    two\n$ cat f.txt\none"),
+    "a file in a line": ("> f.txt: one: two\n$ cat f.txt\none: two", "> f.txt: two\n$ cat f.txt\none: two"),
     "files": (f"{MODEL}$ ls\nm.onnx", f"{MODEL}$ ls"),
     "json": ("> a.json\n    [[1]]\n$ json a.json 0.0\n0.0: 1", "> a.json\n    [[1]]\n$ json a.json 0.0\n2"),
     "an expression": ('> a.npz = {"x": np.ones(2)}\n$ ls\na.npz', '> a.npz = {"x": np.ones(2)}\n$ ls\nb.npz'),

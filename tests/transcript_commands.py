@@ -34,8 +34,9 @@ NAMES = {
 
 
 def write(name: str, body: str, folder: Path) -> None:
-    """Writes a file: `NAME`, `NAME + DATA` or `NAME = EXPRESSION`."""
-    name, _, expression = name.partition(" = ")
+    """Writes a file: `NAME`, `NAME: TEXT`, `NAME = EXPRESSION`, each with `+ DATA` behind the name."""
+    name, sign, inline = re.fullmatch(r"(.*?)(?:( = |: )(.*))?", name).groups("")
+    expression, body = (inline, body) if sign == " = " else ("", inline or body)
     name, _, data = name.partition(" + ")
     if expression or name.endswith(".npz"):
         content = eval(f"{expression}\n{body}".strip(), dict(NAMES))

@@ -16,8 +16,9 @@
         model.onnx --dim n | --dim n is not NAME=SIZE
 
 * `@ slow`, below the sentence, is a mark. `with NAME: a | b` runs the paragraph once for each value of NAME.
-* `> NAME` writes a file: ONNX text, or the text itself. `> NAME = EXPRESSION` is Python (`NAMES`): a model,
-  bytes, text, or arrays. `> NAME + DATA` stores weights in DATA. A paragraph of files is for those below.
+* `> NAME` writes a file: ONNX text, or the text itself; `> NAME: TEXT` is one line. `> NAME = EXPRESSION` is
+  Python (`NAMES`): a model, bytes, text, or arrays. `> NAME + DATA` stores weights in DATA. A paragraph of files
+  is for those below.
 * `$` runs `amp-rewrite` in this process, one of `COMMANDS`, or a command of the shell, in a folder of the
   paragraph. `a && b` and `a | b` are as in a shell; `2>/dev/null` and `>/dev/null` leave out one channel.
   Below it stands all that is printed. `...` is any text of a line, or alone any lines, `{n}` a number, and a
