@@ -17,7 +17,7 @@
 
 * `@ slow`, below the sentence, is a mark. `with NAME: a | b` runs the paragraph once for each value of NAME.
 * `> NAME` writes a file: ONNX text, or the text itself; `> NAME: TEXT` is one line. `> NAME = EXPRESSION` is
-  Python (`NAMES`): a model, bytes, text, or arrays. `> NAME + DATA` stores weights in DATA. A paragraph of files
+  Python (`NAMES`): a model, bytes, text, arrays. `> NAME + DATA` stores weights in DATA. A paragraph of files
   is for those below.
 * `$` runs `amp-rewrite` in this process, one of `COMMANDS`, or a command of the shell, in a folder of the
   paragraph. `a && b` and `a | b` are as in a shell; `2>/dev/null` and `>/dev/null` leave out one channel.
