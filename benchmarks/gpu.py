@@ -34,15 +34,13 @@ from amp_rewrite.placement import profile
 from amp_rewrite.placement.profile import Profile
 from amp_rewrite.running import latency, metrics, run_arguments, sessions
 from amp_rewrite.running.emulation import emulated
-from amp_rewrite.running.latency import Round, TimedModel, TimingBudget
+from amp_rewrite.running.latency import Round, TimedModel
 from amp_rewrite.running.sessions import Device
 
 MINUTES = 6.5
 """No network starts after this time: everything should end within eight minutes."""
 CONVERSION = 60.0
 """The time limit of a conversion, in seconds."""
-ROUNDS = 300
-WARMUP = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +150,7 @@ def _is_emulated(subject: TimedModel, device: Device) -> bool:
 
 def _timed(rows: list[Row], subjects: Sequence[TimedModel], network: Network, machine: Machine) -> list[Row]:
     """The rows with the times of the models that ran; the other rows unchanged."""
-    effort = TimingBudget(ROUNDS, WARMUP, machine.seconds)
-    rounds = latency.time_rounds(subjects, [network.feeds], machine.device, effort)
+    rounds = latency.time_rounds(subjects, [network.feeds], machine.device, machine.seconds)
     columns = dict(zip((s.name for s in subjects), zip(*rounds, strict=True), strict=True))
     figures = {s.name: _figures(s, columns, network, machine.device) for s in subjects}
     return [replace(row, **figures.get(row.model, {})) for row in rows]

@@ -284,7 +284,10 @@ REFUSED = {
     "no such file": (("--calibrate", "none.npz"), "there is no such file"),
     "does not fit": (("--calibrate", "wrong"), "but float32[2,5] was given"),
     "NaN": (("--calibrate", "nan"), "input 'x' holds NaN; leave this sample out"),
-    "nothing to save": (("--save-observed", "s.json"), "has nothing to save: it takes what --calibrate sees"),
+    "nothing to save": (
+        ("--save-observed", "s.json"),
+        "--save-observed has no effect without --calibrate; add --calibrate",
+    ),
     "all is forced": (
         ("--calibrate", "data", "--level", "unsafe-force-all"),
         "decides all, whatever is observed; leave out --calibrate",

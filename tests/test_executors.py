@@ -162,5 +162,5 @@ def test_an_executor_needs_work(tmp_path):
     """--executor alone is refused: the comparison runs here."""
     onnx.save(model(CHAIN), tmp_path / "m.onnx")
     line = failure(tmp_path / "m.onnx", "-o", tmp_path / "o.onnx", "--executor", "dask://127.0.0.1:1")
-    assert "--executor is for --calibrate" in line
+    assert "--executor has no effect without --calibrate" in line
     assert not (tmp_path / "o.onnx").exists()

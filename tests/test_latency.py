@@ -10,7 +10,7 @@ from onnx import parser
 
 from amp_rewrite.errors import FeedError, ModelError, OptionError
 from amp_rewrite.running import latency, run_arguments, sessions
-from amp_rewrite.running.latency import TimedModel, TimingBudget, interleave, speedup
+from amp_rewrite.running.latency import MOST, WARMUP, TimedModel, interleave, speedup
 from amp_rewrite.running.sessions import Device
 
 MODEL = """
@@ -48,24 +48,18 @@ def test_rounds_run_every_model_once_in_turn():
     """A B B A: after the warm-up, each round has the seconds of each model, in order."""
     machine = Machine()
     turns = [machine.model("A", 2.0), machine.model("B", 1.0)]
-    rounds = interleave(turns, TimingBudget(rounds=3, warmup=2, seconds=100), machine.clock)
-    assert "".join(machine.ran) == "ABBA" + "ABBAAB"
-    assert rounds == [(2.0, 1.0)] * 3
+    rounds = interleave(turns, 10_000, machine.clock)
+    assert "".join(machine.ran) == "ABBA" * ((WARMUP + MOST) // 2)
+    assert rounds == [(2.0, 1.0)] * MOST
 
 
 @pytest.mark.parametrize(
-    ("effort", "warmed", "counted"),
-    [
-        (TimingBudget(rounds=50, warmup=0, seconds=7.5), 0, 8),
-        (TimingBudget(rounds=50, warmup=9, seconds=8), 2, 8),
-        (TimingBudget(rounds=50, warmup=9, seconds=0), 1, 5),
-        (TimingBudget(rounds=2, warmup=1, seconds=0), 1, 2),
-    ],
+    ("seconds", "warmed", "counted"), [(7.5, 2, 8), (8, 2, 8), (0, 1, 5), (10_000, WARMUP, MOST)]
 )
-def test_time_ends_the_rounds(effort, warmed, counted):
+def test_time_ends_the_rounds(seconds, warmed, counted):
     """No round starts after the limit, a quarter of it for the warm-up, but at least five are run."""
     machine = Machine()
-    rounds = interleave([machine.model("A", 1.0)], effort, machine.clock)
+    rounds = interleave([machine.model("A", 1.0)], seconds, machine.clock)
     assert (len(machine.ran) - len(rounds), len(rounds)) == (warmed, counted)
 
 
@@ -105,9 +99,9 @@ X = {"x": np.ones(4, np.float32)}
 def test_a_bench_has_all_figures_of_all_models(model):
     """Two models and two samples: percentiles in order; the first is 1.0 of itself."""
     subjects = [TimedModel("one", model), TimedModel("two", model)]
-    bench = latency.measure(subjects, [X, X], Device.CPU, TimingBudget(rounds=6, warmup=1))
+    bench = latency.measure(subjects, [X, X], Device.CPU, seconds=0)
     assert [entry.model.name for entry in bench.latencies] == ["one", "two"]
-    assert bench.rounds == 6
+    assert bench.rounds == latency.FEWEST
     for entry in bench.latencies:
         assert 0 < entry.p50 <= entry.p90 <= entry.p99
         assert entry.size == model.stat().st_size
@@ -117,7 +111,7 @@ def test_a_bench_has_all_figures_of_all_models(model):
 
 def test_a_bench_as_json(model):
     """--json writes one flat entry for each model."""
-    bench = latency.measure([TimedModel("one", model)], [X], Device.CPU, TimingBudget(rounds=1, warmup=0))
+    bench = latency.measure([TimedModel("one", model)], [X], Device.CPU, seconds=0)
     plain = json.loads(json.dumps(bench.to_json()))
     assert plain["provider"] == "CPU"
     (entry,) = plain["models"]

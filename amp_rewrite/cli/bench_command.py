@@ -18,7 +18,7 @@ from amp_rewrite.reporting import terminal
 from amp_rewrite.running import latency, run_arguments
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.latency import TimedModel, TimingBudget
+from amp_rewrite.running.latency import SECONDS, TimedModel
 from amp_rewrite.running.sessions import Device, Libraries
 
 
@@ -32,7 +32,7 @@ from amp_rewrite.running.sessions import Device, Libraries
     "--seconds",
     click.FloatRange(min=0),
     "How long to measure: no round begins after that.",
-    20.0,
+    SECONDS,
     metavar="SECONDS",
 )
 @custom_ops_flag
@@ -62,7 +62,7 @@ def bench(
         tell(progress, "measure")
         with naming_sizes(models[0], data):
             samples = list(feeds.feeds(models[0], data))
-            measured = latency.measure(subjects, samples, device, TimingBudget(seconds=seconds))
+            measured = latency.measure(subjects, samples, device, seconds)
     terminal.print_bench(Console(), measured)
     if json_ is not None:
         writing.write_json(measured.to_json(), json_)

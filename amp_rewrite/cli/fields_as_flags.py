@@ -7,38 +7,23 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
-FLAGS = {
+_OTHERS = {
     "custom_ops": "--custom-ops",
     "device=CPU": "--provider cpu",
     "Data.dims": "--dim",
     "Data.paths": "--data FILE.npz",
     **{f"OpLists.override({kind})": f"--{kind}" for kind in ("allow", "deny")},
     **{f"OpLists.override({kind})": f"--list {kind}=" for kind in ("infer", "clear")},
-    "Options.device": "--device",
     "Options.dims": "--dim",
     "Options.io=HALF": "--io half",
     "Options.io=STATE": "--io state",
     "Options.external_data=NEVER": "--external-data never",
     "Options.certify=False": "--skip certify",
-    "Options.fold": "--skip fold",
-    "Options.free": "--skip bounds",
-    "Options.gate": "--gate",
-    "Options.half": "--to",
-    "Options.lists": "--list",
     "Options.keep_opset": "--opset keep",
-    "Options.op_types": "--op-type",
-    "Options.opset": "--opset",
-    "Options.keep_functions": "--skip inline",
-    "Options.keep_io": "--keep-io",
-    "Options.keep_overridable": "--skip defaults",
-    "Options.ranges": "--range",
-    "Options.rescale": "--skip rescale",
-    "Options.storage_only": "--storage-only",
-    "Pins.force_half": "--force-half",
-    "Pins.keep_full": "--keep-full",
-    "Pins.only": "--only",
     "Observed.save": "--save-observed",
     "dims": "--dim",
     "in_place=True": "--in-place",
@@ -52,14 +37,26 @@ FLAGS = {
     "skip_nonfinite": "--loss-scale skip-nonfinite",
     "training.insert_loss_scale": "`amp-rewrite train ORIGINAL --to float32 --loss-scale ...`",
 }
-"""The flag for each field or argument of the library."""
+"""The flags for arguments, and for fields with a value."""
+
+
+@cache
+def flags() -> Mapping[str, str]:
+    """Return the flag for each field or argument of the library."""
+    from amp_rewrite.policy.options import DECLARED  # noqa: PLC0415 - the list of commands imports no library
+
+    declared = {f"Options.{name}": field.flags[0].name for name, field in DECLARED.items() if field.flags}
+    skipped = {f"Options.{name}": f"--skip {field.step}" for name, field in DECLARED.items() if field.step}
+    pins = {f"Pins.{flag.argument}": flag.name for flag in DECLARED["pins"].flags}
+    return {**declared, **skipped, **pins, **_OTHERS}
+
 
 _IN_BACKTICKS = re.compile("`([^`]+)`")
 
 
 def in_flags(message: object) -> str:
     """Replace the fields in a message or error by flags; other backticks stay."""
-    return _IN_BACKTICKS.sub(lambda match: FLAGS.get(match[1], match[0]), str(message))
+    return _IN_BACKTICKS.sub(lambda match: flags().get(match[1], match[0]), str(message))
 
 
 def as_argument(path: Path) -> str:

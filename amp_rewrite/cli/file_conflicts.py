@@ -223,27 +223,36 @@ def _baseline(rules: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Ineffective:
-    """A rule: `flags` have no effect with `beside`, for the reason `does`, unless `unless` is given."""
+    """A rule: `flags` have no effect beside another flag, for the reason `does`, or, if that is empty,
+    without it, unless one of `unless` is given. Without a `command` it is for all that have these flags.
+    """
 
     beside: str
     does: str
     flags: tuple[str, ...]
     unless: tuple[str, ...] = ()
+    command: str | None = None
 
     def refuse(self, explicit: frozenset[str]) -> None:
         """Raise OptionError where one of the flags is given without effect."""
-        idle = [flag for flag in self.flags if flag in explicit]
-        if not idle or self.beside not in explicit or not explicit.isdisjoint(self.unless):
+        idle = " and ".join(flag for flag in self.flags if flag in explicit)
+        applies = (self.beside in explicit) is bool(self.does) and explicit.isdisjoint(self.unless)
+        if not idle or not applies:
             return
+        verb = "have" if " and " in idle else "has"
+        if not self.does:
+            problem = f"{idle} {verb} no effect without {self.beside}"
+            raise OptionError(problem, remedy=f"add {self.beside}, or leave out {idle}")
         instead = f", or add {' or '.join(self.unless)}" if self.unless else ""
         raise OptionError(
-            f"{' and '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect with {self.beside}, "
-            f"which {self.does}",
-            remedy=f"leave out {' and '.join(idle)}, or {self.beside}{instead}",
+            f"{idle} {verb} no effect with {self.beside}, which {self.does}",
+            remedy=f"leave out {idle}, or {self.beside}{instead}",
         )
 
 
 _NO_VERIFY = "--skip verify"
+_TENSORRT = "--provider tensorrt"
+_OF_RUNS = ("--data", "--seed", "--samples")
 
 INEFFECTIVE = (
     Ineffective(
@@ -256,6 +265,10 @@ INEFFECTIVE = (
     Ineffective("--dry-run", "makes no result", ("--require verify", "--require tensorrt")),
     Ineffective("--quiet", "prints errors only", ("--verbose",)),
     Ineffective("--data", "supplies the inputs", ("--dim", "--seed", "--samples")),
+    Ineffective("--calibrate", "", ("--save-observed", "--executor"), command="rewrite"),
+    Ineffective("--dry-run", "writes no model", ("--output", "--html"), command="train"),
+    Ineffective(_TENSORRT, "runs nothing", ("--run", "--custom-ops", *_OF_RUNS), command="placement"),
+    Ineffective("--run", "", (*_OF_RUNS, "--dim", "--timeout"), (_TENSORRT,), command="placement"),
 )
 
 
@@ -268,4 +281,5 @@ def refuse_ineffective_flags(context: click.Context) -> None:
             (flag, *(f"{flag} {each}" for each in (value if isinstance(value, tuple) else (value,))))
         )
     for rule in INEFFECTIVE:
-        rule.refuse(frozenset(explicit))
+        if rule.command in (None, context.command.name):
+            rule.refuse(frozenset(explicit))

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, choice, json_flag, switch, written
+from amp_rewrite.cli.flag_builders import PATH, choice, json_flag, switch
 from amp_rewrite.cli.input_flags import custom_ops_flag, input_flags, timeout_flag
 from amp_rewrite.console import Console, Part, Styled
-from amp_rewrite.errors import FeedError, OptionError
+from amp_rewrite.errors import FeedError
 from amp_rewrite.model import loading, writing
 from amp_rewrite.placement import placing, tensorrt
 from amp_rewrite.placement.placement import Counts, Placement
@@ -52,7 +52,6 @@ def placement(
     With --provider tensorrt, TensorRT for RTX parses and compiles each MODEL, and the nodes are the layers of
     its network. Open dimensions count as 64 unless --dim gives them.
     """
-    _refuse_ineffective_flags(provider, run=run)
     for path in models:
         with loading.open_file(path):  # before packages are missed
             pass
@@ -65,22 +64,6 @@ def placement(
     print_placements(Console(), placements)
     if any(one.refused or one.failed for one in placements.values()):
         raise click.exceptions.Exit(1)
-
-
-def _refuse_ineffective_flags(provider: str | None, *, run: bool) -> None:
-    """Raise OptionError for flags about runs where there is none; TensorRT takes sizes without one."""
-    context = click.get_current_context()
-    of_runs = ("data", "dim", "seed", "samples", "timeout")
-    if provider == tensorrt.NAME:
-        flags = written(context, ("run", "custom_ops", "data", "seed", "samples"))
-        where, remedy = f"with --provider {tensorrt.NAME}, which runs nothing", "leave it out"
-    else:
-        flags = {} if run else written(context, of_runs)
-        where, remedy = "without --run", "add --run"
-    if flags:
-        flag_names = " and ".join(flags.values())
-        verb = "has" if len(flags) == 1 else "have"
-        raise OptionError(f"{flag_names} {verb} no effect {where}", remedy=remedy)
 
 
 def _feeds(model: Path, data: Data, *, run: bool) -> Feeds | None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.flag_builders import executor_flag, grouped, opened, switch, written_file
 from amp_rewrite.cli.many_models import ManyModelsCommand, models_argument
 from amp_rewrite.cli.progress import tell
@@ -39,7 +38,8 @@ class CalibrationFlags:
 
         Raises as `observe`, OptionError where calibration has no effect, and OutputError.
         """
-        self._refuse_ineffective(job)
+        if job.samples and (decider := _decider(job)):
+            raise OptionError(f"{decider} decides all, whatever is observed", remedy="leave out --calibrate")
         observations = job.seen
         if job.samples:
             tell(job.progress, "calibrate")
@@ -49,30 +49,12 @@ class CalibrationFlags:
             observations.save(self.save, force=True)  # refused before
         return observations
 
-    def _refuse_ineffective(self, job: RewriteJob) -> None:
-        if self.save is not None and not job.samples and job.seen is None:
-            raise OptionError(
-                "--save-observed has nothing to save: it takes what --calibrate sees",
-                remedy=f"add --calibrate {_samples()}",
-            )
-        if self.executor is not None and not job.samples:
-            raise OptionError("--executor is for --calibrate", remedy="add --calibrate PATH")
-        if job.samples and (decider := _decider(job)):
-            raise OptionError(f"{decider} decides all, whatever is observed", remedy="leave out --calibrate")
-
 
 def _decider(job: RewriteJob) -> str:
     """Return the flag beside which no observation changes a decision; empty without one."""
     if job.options.level is Level.UNSAFE_FORCE_ALL:
         return f"--level {job.options.level.value}"
     return "--plan" if job.replay else ""
-
-
-def _samples() -> str:
-    """Return the --data inputs, which can serve as samples, or a placeholder without any."""
-    context = click.get_current_context(silent=True)
-    paths: tuple[Path, ...] = context.params.get("data", ()) if context is not None else ()
-    return " --calibrate ".join(map(as_argument, paths)) or "PATH"
 
 
 calibration_flags = grouped(

@@ -217,7 +217,6 @@ def train(
     Three steps of both are compared, with their states fed back: on what --data has of states and batches,
     and on made-up inputs for what it lacks. Exit code 1 when the result is not valid, or learns otherwise.
     """
-    _refuse_contradictions(dry_run=dry_run, output=output, html=html)
     console, to = Console(quiet=quiet), asked.policy or asked.options.half
     loss_scale = scaling.settled(asked.policy.compute if asked.policy else asked.options.half)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=quiet) as progress:
@@ -281,13 +280,6 @@ def _print_conclusion(
         clauses.append(f"largest error of the loss {error:.1e} (limit {compared.bounds.loss:g})")
     label = label if report.ok else "FAIL"
     terminal.print_conclusion(console, label, terminal.Subject(result, clauses, rewrite_output.speed(report)))
-
-
-def _refuse_contradictions(*, dry_run: bool, output: Path | None, html: Path | None) -> None:
-    if dry_run and (output or html):
-        flag = "-o" if output else "--html"
-        problem = f"{flag} has no effect with --dry-run, which writes no model"
-        raise OptionError(problem, remedy="leave out one")
 
 
 def _sentence(compared: StepComparison | AmpRewriteError | None) -> str:

@@ -71,9 +71,9 @@ class CoverageRules:
     def __post_init__(self) -> None:
         """Raise OptionError for a share outside 0 to 1: 95 would never be reached, -1 always."""
         names = ("min_flops", "min_nodes", "min_weights", "tolerance")
-        shares = {name.replace("_", "-"): getattr(self, name) for name in names}
+        shares = {name: share for name in names if (share := getattr(self, name)) is not None}
         for name, share in (*shares.items(), *self.require.items()):
-            if share is not None and not (arguments.is_number(share) and 0 <= share <= 1):
+            if not (arguments.is_number(share) and 0 <= share <= 1):
                 number = f"{share:g}" if arguments.is_number(share) else arguments.describe(share)
                 raise OptionError(f"{name} {number} is not a share", remedy=SHARE)
         if self.max_casts is not None:
@@ -232,7 +232,7 @@ Settings = dict[str, Any]
 NAMES = tuple(each.name.replace("_", "-") for each in fields(CoverageRules))
 _OF_NAMES = {"require": "require=MatMul=0.95", "dims": "dims=batch=4"}
 """The rules with a name and a number, and an example of each."""
-_BASELINE = "baseline"
+_BASELINE, _LIST = "baseline", "forbid-half"
 
 
 def collect(sources: Iterable[Path]) -> CoverageRules:
@@ -250,6 +250,9 @@ def collect(sources: Iterable[Path]) -> CoverageRules:
             of_files = _merged(of_files, _content(source))
         else:
             _parsed(settings, f"rule {source}")
+            (name,) = settings
+            if name in single and name != _LIST and _merged(settings, single) != _merged(single, settings):
+                raise OptionError(f"two rules {name}", remedy="give one")
             single = _merged(single, settings)
     return _parsed(_merged(of_files, single), "the rules")
 
@@ -280,7 +283,7 @@ def _rule(text: str) -> Settings | None:
             problem = f"rule {text} is not {name}=NAME=NUMBER"
             raise OptionError(problem, remedy=f"write it as in {_OF_NAMES[name]}")
         return {name: {of_name: number}}
-    return {name: [value] if name == "forbid-half" else value if equals else "true"}
+    return {name: [value] if name == _LIST else value if equals else "true"}
 
 
 def _merged(settings: Settings, later: Settings) -> Settings:
@@ -299,7 +302,9 @@ def _parsed(settings: Settings, where: str | Path) -> CoverageRules:
     try:
         return records.convert(by_field, CoverageRules, strict=False)
     except OptionError as error:
-        raise ListError(error.problem, file=where, remedy=error.remedy) from None
+        name, _, problem = error.problem.partition(" ")
+        name = name.replace("_", "-") if name in by_field else name
+        raise ListError(f"{name} {problem}", file=where, remedy=error.remedy) from None
     except ValueError as error:
         problem = str(error).replace("_", "-").replace(" | null", "")
         raise ListError(problem, file=where, remedy=SHARE if "float" in problem else "") from None

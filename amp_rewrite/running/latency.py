@@ -94,20 +94,11 @@ Round = tuple[float, ...]
 """Seconds for one run of each model, in their order."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimingBudget:
-    """A measurement budget: at most `rounds`, none started after `seconds`, after `warmup` rounds.
+WARMUP, FEWEST, MOST = 10, 5, 200
+"""The rounds of the warm-up, and the fewest (for meaningful percentiles) and the most that are measured."""
 
-    At least FEWEST rounds run however long they take. No warm-up round starts after a quarter of `seconds`.
-    """
-
-    rounds: int = 200
-    warmup: int = 10
-    seconds: float = 20.0
-
-
-FEWEST = 5
-"""The fewest rounds for meaningful percentiles."""
+SECONDS = 20.0
+"""How long a measurement takes by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +160,9 @@ def _to_json(latency: Latency) -> dict[str, Any]:
 
 
 def measure(
-    models: Sequence[TimedModel], samples: Iterable[Feeds], device: Device, budget: TimingBudget | None = None
+    models: Sequence[TimedModel], samples: Iterable[Feeds], device: Device, seconds: float = SECONDS
 ) -> Bench:
-    """Interleave runs of the models on the same inputs, one sample per round.
+    """Interleave runs of the models on the same inputs, one sample per round, for so many seconds.
 
     Raises MissingPackageError without onnxruntime, ModelError and FeedError if a run fails.
     """
@@ -179,23 +170,23 @@ def measure(
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     sizes = [loading.load(model.path).size for model in models]
-    rounds = time_rounds(models, feeds, device, budget or TimingBudget())
+    rounds = time_rounds(models, feeds, device, seconds)
     columns = list(zip(*rounds, strict=True))
     latencies: list[Latency] = []
-    for model, seconds, size in zip(models, columns, sizes, strict=True):
-        p50, p90, p99 = (float(p) * 1000 for p in np.percentile(seconds, (50, 90, 99)))
-        ratio, throughput = speedup(columns[0], seconds), len(seconds) / sum(seconds)
+    for model, column, size in zip(models, columns, sizes, strict=True):
+        p50, p90, p99 = (float(p) * 1000 for p in np.percentile(column, (50, 90, 99)))
+        ratio, throughput = speedup(columns[0], column), len(column) / sum(column)
         latencies.append(Latency(model, p50, p90, p99, throughput, ratio, size))
     return Bench(tuple(latencies), device, len(rounds), sessions.onnxruntime().__version__)
 
 
 def time_rounds(
-    models: Sequence[TimedModel], samples: Sequence[Feeds], device: Device, budget: TimingBudget
+    models: Sequence[TimedModel], samples: Sequence[Feeds], device: Device, seconds: float
 ) -> list[Round]:
     """Time each round, with all models open in this process; raise as `measure` does."""
 
     def measured(options: Any) -> list[Round]:
-        return interleave([_cycling(model, device, samples, options) for model in models], budget)
+        return interleave([_cycling(model, device, samples, options) for model in models], seconds)
 
     return sessions.run_interruptible(measured)  # once for all runs: its overhead must not be timed
 
@@ -208,15 +199,14 @@ def _cycling(model: TimedModel, device: Device, samples: Sequence[Feeds], option
     return lambda: next(cycle)()  # noqa: PLW0108 - the next one at each call
 
 
-def interleave(
-    runs: Sequence[PreparedRun], budget: TimingBudget, clock: Clock = time.perf_counter
-) -> list[Round]:
+def interleave(runs: Sequence[PreparedRun], seconds: float, clock: Clock = time.perf_counter) -> list[Round]:
     """Call all of `runs` in turn, round by round, after a warm-up; return the seconds of each.
 
-    Every second round is in reverse (A B B A), as what runs second may find caches warm.
+    No round begins after `seconds`, nor one of the warm-up after a quarter of that, but for the FEWEST. Every
+    second round is in reverse (A B B A), as what runs second may find caches warm.
     """
 
-    def seconds(run: PreparedRun) -> float:
+    def timed(run: PreparedRun) -> float:
         start = clock()
         run()
         return clock() - start
@@ -225,11 +215,11 @@ def interleave(
         end, rounds = clock() + limit, list[Round]()
         while len(rounds) < most and (len(rounds) < fewest or clock() < end):
             way = 1 if len(rounds) % 2 == 0 else -1
-            rounds.append(tuple([seconds(run) for run in runs[::way]][::way]))
+            rounds.append(tuple([timed(run) for run in runs[::way]][::way]))
         return rounds
 
-    repeat(budget.warmup, 1, budget.seconds / 4)
-    return repeat(budget.rounds, FEWEST, budget.seconds)
+    repeat(WARMUP, 1, seconds / 4)
+    return repeat(MOST, FEWEST, seconds)
 
 
 def speedup(first: Round, other: Round) -> Speedup:
