@@ -2,6 +2,8 @@
 
 import pytest
 
+pytest_plugins = ["tests.transcripts"]
+
 UPDATE = "--update"
 
 
@@ -26,9 +28,9 @@ def _one_thread():
 
 
 def pytest_addoption(parser):
-    """Adds the flag that writes what is found into the cases."""
+    """Adds --update, for tests that are text."""
     parser.addoption(
-        UPDATE, action="store_true", help="write what is found into tests/cases, to review the diff"
+        UPDATE, action="store_true", help="write what cases and transcripts find today, to review the diff"
     )
 
 

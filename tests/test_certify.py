@@ -16,7 +16,7 @@ from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.demo import network
 from amp_rewrite.errors import CertificateError, ModelError
 from amp_rewrite.rewriting import result_checks
-from tests.certificate_rows import changed, model, move_to_file
+from tests.certificate_rows import changed, model
 from tests.commands import failure, run
 
 MASK = "(float[2] x) => (float[2] y) <float[2] w = {1.1, 70000.0}> { a = Mul (x, w) y = Sub (a, x) }"
@@ -26,55 +26,6 @@ def save(path, change=""):
     """Save the model, or what was changed of it."""
     onnx.save(changed(MASK, change), path)
     return path
-
-
-def stored_in(location):
-    """A change: the stored value is in a file, which is missing."""
-    return lambda result: move_to_file(result.graph.initializer[0], location=location)
-
-
-def test_the_command_proves_a_result(tmp_path):
-    """Exit code 0, and JSON."""
-    original = save(tmp_path / "a.onnx")
-    result = save(
-        tmp_path / "b.onnx", "Mul (x -> Mul (f; a = -> h = Cast <to = 10> (x) f = Cast <to = 1> (h) a ="
-    )
-    proved = run("certify", original, result, "--json", tmp_path / "proof.json")
-    assert proved.exit_code == 0
-    line = "proved equal but for precision; not proved: that a runtime loads it"
-    assert proved.stdout.strip() == line
-    assert '"proved": true' in (tmp_path / "proof.json").read_text()
-
-
-def test_the_command_names_the_place_where_a_result_differs(tmp_path):
-    """Exit code 1, and the output that it is for."""
-    differs = run("certify", save(tmp_path / "a.onnx"), save(tmp_path / "b.onnx", "(a, x) -> (x, a)"))
-    assert differs.exit_code == 1
-    assert "for output 'y'" in differs.stdout
-
-
-@pytest.mark.parametrize(
-    ("write", "message"),
-    [
-        pytest.param(
-            lambda path: path.write_bytes(path.read_bytes()[:-7]), "only a part of one", id="cut off"
-        ),
-        pytest.param(Path.unlink, "there is no such file", id="missing"),
-        pytest.param(
-            lambda path: save(path, stored_in("w.bin")), "put the file beside the model", id="without data"
-        ),
-        pytest.param(
-            lambda path: save(path, stored_in("../w.bin")),
-            "outside the model's folder",
-            id="with data outside",
-        ),
-    ],
-)
-def test_the_command_refuses_what_is_no_model(tmp_path, write, message):
-    """Exit code 2, with one line on what to do."""
-    path = save(tmp_path / "a.onnx")
-    write(path)
-    assert message in failure("certify", path, path)
 
 
 def test_a_result_that_no_runtime_takes_is_warned_of(tmp_path):

@@ -12,7 +12,7 @@ from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.errors import ListError, OptionError
 from amp_rewrite.onnx_facts.declared_types import KEY
 from tests import text
-from tests.commands import failure, run
+from tests.commands import run
 from tests.test_half_models import case
 
 BODY = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
@@ -200,37 +200,6 @@ def test_lists_declare_types(tmp_path):
     path.write_text("types: float16\n")
     with pytest.raises(ListError, match="the types are not a mapping"):
         load_lists(path)
-
-
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [
-        ("own:Op", "--op-type own:Op is not DOMAIN:OP=TYPES; write it as in --op-type autoware:Op=float16"),
-        (
-            "own:Op=float17",
-            "--op-type own:Op=float17: 'float17' is neither a type nor a port with its type: ",
-        ),
-        ("own:Op=float16,", "--op-type own:Op=float16,: '' is neither a type nor a port with its type: "),
-        ("own:Op=float16,IN0:float16", "'IN0:float16' is neither a type nor a port with its type: "),
-        ("own:Op=IN0:float32", "the type of the other ports is missing: add float16, or float32"),
-        ("own:Op=float16,IN3:float32", "there is no IN3; they are counted from IN0 and OUT0"),
-        ("own:Op=float16,OUT3:float32", "there is no OUT3; they are counted from IN0 and OUT0"),
-        ("own:Opp=float16", "own:Opp=float16: the model has no such custom operator; did you mean own:Op?"),
-        ("own: Op=float16", "--op-type own: Op=float16: is for no operator: write it as domain:Operator"),
-        (
-            "MatMul=float16",
-            "--op-type MatMul=float16: MatMul has a schema, and only custom operators have none",
-        ),
-        ("com.microsoft:BiasGelu=half", "com.microsoft:BiasGelu has a schema"),
-    ],
-)
-def test_a_wrong_declaration_is_one_line(value, problem, tmp_path):
-    """Exit code 2, and what is wrong with it; no file is written."""
-    onnx.save(text.unchecked(BODY), tmp_path / "m.onnx")
-    said = failure(tmp_path / "m.onnx", "-o", tmp_path / "h.onnx", "--op-type", value)
-    assert problem in said
-    assert "--op-type" in said
-    assert not (tmp_path / "h.onnx").exists()
 
 
 @pytest.mark.parametrize("value", [3, "own:Op=float16", {"own:Op": 3}, {3: "float16"}, {"own:Op": "fp16"}])

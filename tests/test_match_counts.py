@@ -1,13 +1,6 @@
 """How many nodes match what the user names is said, and what matches none never passes silently."""
 
-import json
-
-import onnx
-import pytest
-from click.testing import CliRunner
-
 import amp_rewrite
-from amp_rewrite.cli import main
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.operator_lists import Kind
@@ -68,41 +61,3 @@ def test_what_is_like_nothing_names_what_is_near():
 def test_what_a_list_holds_is_not_asked_for():
     """Lists may speak of operators that a model lacks: nothing is said of them."""
     assert matched() == ()
-
-
-@pytest.fixture
-def command(tmp_path):
-    """A function that runs the command on the model, and returns what it prints and where it writes."""
-    onnx.save(text.unchecked(BODY), tmp_path / "m.onnx")
-
-    def run(*arguments):
-        done = CliRunner().invoke(main, [*map(str, arguments)], catch_exceptions=False)
-        return done.output
-
-    return tmp_path / "m.onnx", run
-
-
-ASKED = ("--keep-full", "s.*", "--deny", "Mul", "--allow", "com.acme:Nrom")
-SAID = (
-    "matched  --keep-full s.*: 1 node",
-    "matched  --deny Mul: 2 nodes",
-    "warning  --allow com.acme:Nrom matches no node; did you mean com.acme:Norm?",
-)
-
-
-@pytest.mark.parametrize("more", [(), ("--dry-run",)])
-def test_the_command_says_it(command, more):
-    """In the summary, in what is printed of a plan, and in the report."""
-    model, run = command
-    shown = run(model, *ASKED, "--skip=verify", "--skip=check", "--json", model.with_name("r.json"), *more)
-    assert set(SAID) <= set(shown.splitlines())
-    report = json.loads(model.with_name("r.json").read_text())
-    assert report["matched"][0] == {"by": "keep_full", "pattern": "s.*", "nodes": 1, "near": [], "why": ""}
-
-
-def test_explain_says_it(command):
-    """It is where a flag is tried out: what matches nothing is told."""
-    model, run = command
-    shown = run("explain", model, *ASKED).splitlines()
-    assert SAID[-1] in shown
-    assert not any(line.startswith("matched") for line in shown)

@@ -1,11 +1,9 @@
 """Half for the nodes that are named, and for those between them, alone."""
 
-import onnx
 import pytest
 
 from amp_rewrite import Options, Pins, analyze, rewrite
 from tests import text
-from tests.commands import failure, run
 
 MODEL = """g (float[64,64] x) => (float[64,64] y) <float[64,64] w, float[64,64] v> {
     [first] a = MatMul(x, w)
@@ -69,27 +67,3 @@ LOOP = """g (float[64,64] x, int64 n, bool c) => (float[64,64] y) <float[64,64] 
 def test_a_node_is_named_with_what_is_inside(pins):
     """As pins name it."""
     assert "inner" in halves(LOOP, pins)
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (("--only", "frist"), "--only frist matches no node that computes in float32; did you mean first?"),
-        (("--only", "("), "--only ( is not a valid regular expression"),
-        (("--plan", "p.json", "--only", "first"), "--plan decides everything; leave out --only"),
-    ],
-)
-def test_what_matches_nothing_is_refused(tmp_path, flags, words):
-    """With one line and exit code 2, and nothing is written."""
-    onnx.save(text.model(MODEL), tmp_path / "m.onnx")
-    assert words in failure(tmp_path / "m.onnx", *flags)
-    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
-
-
-def test_the_command_says_what_it_matched(tmp_path):
-    """With the number of nodes, also where none of them is half."""
-    onnx.save(text.model(MODEL), tmp_path / "m.onnx")
-    done = run(tmp_path / "m.onnx", "--only", "first", "--only", "exp", "--skip=verify", "-v")
-    assert "matched  --only first: 1 node" in done.stdout
-    assert "matched  --only exp: 1 node" in done.stdout
-    assert "nodes    1 in float16, 8 in float32" in done.stdout

@@ -8,7 +8,6 @@ from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.errors import ModelError
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from tests import real_models, text
-from tests.commands import failure, run
 
 HEAD = '<ir_version: 8, opset_import: ["" : {opset}]>'
 LAYER = """g (float[4, 8] x) => (float[4, 8] y) <float[8, 8] w> {
@@ -40,66 +39,6 @@ def test_a_model_without_half_changes_its_opset_too():
         True,
         13,
     )
-
-
-@pytest.mark.parametrize(
-    ("node", "old", "new", "name"),
-    [
-        ("[n] y = Softmax <axis = 0> (x)", 11, 13, "Softmax 'n'"),
-        ("[n] y = Softmax <axis = 0> (x)", 13, 11, "Softmax 'n'"),
-        ("[n] y = Mish (x)", 18, 17, "Mish 'n'"),
-        ("[n] y = Clip <min = 0.0> (x)", 10, 11, "Clip 'n'"),
-        ("[n] y = Clip (x, low)", 11, 10, "Clip 'n'"),
-        ("[n] y = Squeeze (x, axes)", 13, 11, "Squeeze 'n'"),
-        ("[n] y = Reshape <allowzero = 1> (x, axes)", 14, 13, "Reshape 'n'"),
-        ("[n] y = Relu (x)", 13, 6, "Relu 'n'"),
-    ],
-)
-def test_what_would_mean_something_else_is_refused(node, old, new, name, tmp_path):
-    """With exit code 2 and one line that names the node; nothing is written."""
-    graph = f"g (float[2, 2] x, float low, int64[1] axes) => (float y) {{ {node} }}"
-    onnx.save(proto(graph, old), tmp_path / "m.onnx")
-    line = failure(tmp_path / "m.onnx", "--opset", new)
-    assert f"does not stay the same from opset {old} to {new}: {name}" in line
-    assert line.endswith("leave out --opset, or ask for another")
-    assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
-
-
-def test_an_opset_that_onnx_does_not_know_is_refused(tmp_path):
-    """As a mistake in the flag, whatever the model."""
-    graph = "g (float[2, 2] x) => (float[2, 2] y) { y = Relu (x) }"
-    onnx.save(proto(graph, 13), tmp_path / "m.onnx")
-    assert "the installed onnx knows opsets up to" in failure(tmp_path / "m.onnx", "--opset", 99)
-
-
-@pytest.mark.parametrize(
-    ("flags", "problem"),
-    [
-        (("--opset", "new"), "--opset new is not one number; write --opset 17, or --opset keep"),
-        (
-            ("--opset", "13", "--opset", "17"),
-            "--opset 13 17 is not one number; write --opset 17, or --opset keep",
-        ),
-        (
-            ("--opset", "13", "--opset=keep"),
-            "--opset 13 keep is not one number; write --opset 17, or --opset keep",
-        ),
-    ],
-)
-def test_what_is_no_opset_is_refused(flags, problem, tmp_path):
-    """In one line, as any other bad input."""
-    onnx.save(proto(LAYER, 17), tmp_path / "m.onnx")
-    assert failure(tmp_path / "m.onnx", *flags) == f"amp-rewrite: {problem}"
-
-
-def test_the_command_says_so(tmp_path):
-    """In the line on the form; a saved plan gives the same result."""
-    onnx.save(proto(LAYER, 17), tmp_path / "m.onnx")
-    asked = ("--skip=verify", "--opset", "13", "--save-plan", tmp_path / "p.json")
-    assert "form     opset set from 17 to 13, as asked" in run(tmp_path / "m.onnx", "-v", *asked).output
-    run(tmp_path / "m.onnx", "--skip=verify", "--plan", tmp_path / "p.json", "-o", tmp_path / "n.onnx")
-    one, other = (onnx.load(tmp_path / name) for name in ("m_fp16.onnx", "n.onnx"))
-    assert one.SerializeToString() == other.SerializeToString()
 
 
 @pytest.mark.slow

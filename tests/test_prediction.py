@@ -1,11 +1,8 @@
 """Predicted times: of devices, of kernels, of whole models; the warning, and the gate."""
 
 import json
-import re
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 
@@ -23,7 +20,6 @@ from amp_rewrite.preparing import value_shapes
 from amp_rewrite.reporting import summary
 from amp_rewrite.rewriting import plan_files
 from tests import real_models, text
-from tests.commands import failure, run
 
 SMALL = "g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w> { y = MatMul(x, w) }"
 LARGE = """g (float[4096, 1024] x) => (float[4096, 1024] y) <float[1024, 1024] w> {
@@ -161,33 +157,6 @@ def test_sizes_of_what_is_not_open_are_refused():
         predicted(text.model(COMPUTED.format("N", "S")), dims={"batch": 2})
 
 
-def test_the_commands_count_with_the_sizes_of_given_data(tmp_path, monkeypatch):
-    """--dim comes first, then --data, then --calibrate; explain and coverage take them too."""
-    pytest.importorskip("onnxruntime")
-    monkeypatch.chdir(tmp_path)
-    onnx.save(text.model(LARGE.replace("4096, 1024", "N, 1024")), "m.onnx")
-    for name, size in (("data", 3), ("others", 5)):
-        np.savez(f"{name}.npz", x=np.zeros((size, 1024), np.float32))
-    for flags, told in (
-        ((), "64x1024 (open sizes count as 64)"),
-        (("--dim", "N=7"), "7x1024 (sizes given by name)"),
-        (("--data", "data.npz"), "3x1024 (sizes of data.npz)"),
-        (("--calibrate", "others.npz"), "5x1024 (sizes of others.npz)"),
-        (("--data", "data.npz", "--calibrate", "others.npz"), "3x1024 (sizes of data.npz)"),
-        (("--calibrate", "others.npz", "--dim", "N=7"), "7x1024 (sizes given by name)"),
-    ):
-        output = run("m.onnx", "-o", "half.onnx", "-v", *flags).output
-        assert f" at {told}, " in output
-        assert f"(predicted at {told.replace(' (', ', ')}" in output
-    flops = 2 * 2 * 1024 * 1024
-    for flags, batch in (((), 64), (("--dim", "N=7"), 7), (("--data", "data.npz"), 3)):
-        run("coverage", "half.onnx", "--json", "coverage.json", *flags)
-        counted = json.loads(Path("coverage.json").read_text())["flops"]
-        assert counted["half"] == flops * batch
-        advice = run("explain", "m.onnx", "--show=advice", *flags).output
-        assert ("open dimensions were not examined (N)" in advice) is (batch == 64)
-
-
 def test_a_small_model_counts_as_large_where_it_is_pruned():
     """What is decided does not go by the sizes of a demonstration; what is reported does."""
     analysis = analyze(text.model(SMALL))
@@ -303,50 +272,6 @@ def path(tmp_path):
     """The small model in a file."""
     onnx.save(text.model(SMALL), tmp_path / "m.onnx")
     return tmp_path / "m.onnx"
-
-
-def test_the_summary_predicts(path, tmp_path):
-    """The terminal and the JSON have the prediction, in words that say what it is."""
-    done = run(path, "--device", "a100", "--skip=verify", "-v", "--json", tmp_path / "r.json")
-    assert done.exit_code == 0
-    line = next(line for line in done.output.splitlines() if line.startswith("speed"))
-    assert "x float32 and 1.00x everything in float16 on a100 at 4x4" in line
-    assert line.endswith("3 launches, 2 of them Casts (predicted, not measured)")
-    short = run(path, "--device", "a100", "--skip=verify").stdout.splitlines()[-1]
-    speed = r" +float16 does not pay: about 0\.\d times as fast as float32 on an A100 \(predicted at 4x4\)"
-    why = "2 Casts cost more time than half saves; --gate leaves such a model as it is"
-    assert re.fullmatch(f"{speed}: {why}", short)
-    assert done.output.count(why) == 1  # in the conclusion, and no warning beside it
-    planned = run(path, "--device", "a100", "--dry-run").output
-    assert planned.count(why) == 1
-    found = json.loads((tmp_path / "r.json").read_text())["prediction"]
-    assert (found["device"], found["result"]["casts"]) == ("a100", 2)
-    assert found["predicted"] == "not measured"
-
-
-def test_the_gate_says_what_it_did(path, tmp_path):
-    """The output is the original, the exit code is 0, and both are said."""
-    done = run(path, "--gate", "-o", tmp_path / "o.onnx", "--json", tmp_path / "r.json")
-    assert done.exit_code == 0
-    line = f"{tmp_path / 'o.onnx'} is a copy, because --gate asks for that where float16 does not pay\n"
-    assert f"nothing became float16: {line}" in done.output
-    assert onnx.load(tmp_path / "o.onnx").graph == onnx.load(path).graph
-    assert json.loads((tmp_path / "r.json").read_text())["gated"] is True
-
-
-def test_the_gate_says_that_no_border_is_half(path, tmp_path):
-    """Whoever asks for half inputs, and gets the original, reads it: the exit code is 0."""
-    told = "because --gate asks for that where bfloat16 does not pay"
-    flags = (path, "--gate", "-o", tmp_path / "o.onnx", "--to", "bfloat16", "--device", "t4")
-    assert f"{told}; --io half has no effect then\n" in run(*flags, "--io", "half").output
-    assert f"{told}\n" in run(*flags).output
-
-
-def test_a_plan_excludes_device_and_gate(path, tmp_path):
-    """They would have no say."""
-    run(path, "--dry-run", "--save-plan", tmp_path / "p.json")
-    line = failure(path, "--plan", tmp_path / "p.json", "--device", "t4", "--gate")
-    assert "leave out --device and --gate" in line
 
 
 def test_the_default_device():

@@ -1,7 +1,5 @@
 """The way back: half models, of this tool and others, in float32."""
 
-import json
-
 import numpy as np
 import onnx
 import pytest
@@ -12,7 +10,6 @@ from amp_rewrite.demo import network
 from amp_rewrite.errors import ModelError, OptionError, OutputError
 from amp_rewrite.policy.options import Level, Options
 from tests import real_models
-from tests.commands import failure, run
 from tests.real_models import INDEX, MODELS
 from tests.text import model
 
@@ -163,63 +160,17 @@ def test_real_models_there_and_back(entry, tmp_path):
     assert verdict.error < 0.2 or not verdict.is_far, verdict
 
 
-def test_the_command_says_what_it_did(tmp_path):
-    """A default name, a comparison with the model, JSON; a mask at the limit is named."""
-    onnx.save(model(MIXED, {"w": np.eye(8, dtype=np.float16)}), tmp_path / "m.onnx")
-    done = run("restore", tmp_path / "m.onnx", "--json", tmp_path / "r.json")
-    assert done.exit_code == 0, done.output
-    assert (tmp_path / "m_fp32.onnx").is_file()
-    assert "2 stored tensors widened, 4 Casts removed, 2 added" in done.output
-    assert "at a limit of half" in done.output
-    assert "PASS" in done.output
-    told = json.loads((tmp_path / "r.json").read_text())
-    assert told["casts_removed"] == 4
-    assert told["verification"]["ok"] is True
-    assert run("restore", tmp_path / "m.onnx", "--io", "float", "-q").output == ""
-
-
-def test_a_model_without_half_is_said_to_be_one(tmp_path):
-    """The copy that is written has changed nothing, which its good verdict does not say."""
-    plain = "g (float[4] x) => (float[4] y) { y = Relu (x) }"
-    onnx.save(model(plain), tmp_path / "m.onnx")
-    onnx.save(model(MIXED, {"w": np.eye(8, dtype=np.float16)}), tmp_path / "mixed.onnx")
-    assert "m.onnx has nothing in half" in run("restore", tmp_path / "m.onnx", "--skip=verify").stdout
-    assert "nothing in half" not in run("restore", tmp_path / "mixed.onnx", "--skip=verify").stdout
-
-
-def test_a_half_model_that_overflows_is_the_one_that_is_off(tmp_path):
-    """The verdict on it fails; what is proved of the result is said beside that, and not where it is near."""
-    overflowing = """g (float16[2, 8] x) => (float16[2, 8] y) <float16[8, 8] w, float16[8, 8] v> {
-        a = MatMul (x, w) b = MatMul (a, w) y = MatMul (b, v) }"""
-    weights = {"w": np.full((8, 8), 200, np.float16), "v": np.full((8, 8), 1e-5, np.float16)}
-    onnx.save(model(overflowing, weights), tmp_path / "far.onnx")
-    onnx.save(model(MIXED, {"w": np.eye(8, dtype=np.float16)}), tmp_path / "near.onnx")
-    done = run("restore", tmp_path / "far.onnx")
-    assert (done.exit_code, "FAIL" in done.output) == (1, True)
-    assert "the result is proved equal to" in done.output
-    assert "what is far off is its half" in done.output
-    assert "is proved equal" not in run("restore", tmp_path / "near.onnx").output
-
-
-def test_bad_input_is_one_line(tmp_path):
+def test_bad_input_is_refused(tmp_path):
     """And nothing is written."""
     path = tmp_path / "m.onnx"
     onnx.save(model(MIXED), path)
-    (tmp_path / "broken.onnx").write_bytes(b"no model")
-    assert "not an ONNX model" in failure("restore", tmp_path / "broken.onnx")
-    assert "no such file" in failure("restore", tmp_path / "none.onnx")
-    assert "is the input itself" in failure("restore", path, "-o", path)
-    assert "no folder" in failure("restore", path, "-o", path / "a.onnx")
     with pytest.raises(OptionError, match="io"):
         amp_rewrite.restore(path, io="half")
     with pytest.raises(OptionError, match="output"):
         amp_rewrite.restore(model(MIXED), output="a.onnx")
     with pytest.raises((ModelError, OutputError)):
         amp_rewrite.restore(path, output=tmp_path)
-    (tmp_path / "m_fp32.onnx").symlink_to("elsewhere.onnx")  # which the user has not named
-    assert "is a link at the default output path" in failure("restore", path)
-    (tmp_path / "m_fp32.onnx").unlink()
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["broken.onnx", "m.onnx"]
+    assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
 
 
 def test_there_and_back_is_proved(tmp_path):

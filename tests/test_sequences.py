@@ -1,16 +1,12 @@
 """A sequence as a sample: each model goes on from its own state."""
 
-import json
-
 import numpy as np
-import onnx
 import pytest
 
 from amp_rewrite import Options, Pins, observe, rewrite, tune, verify
 from amp_rewrite.errors import FeedError, OptionError
 from amp_rewrite.running import sessions
 from tests import text
-from tests.commands import failure, run
 
 pytest.importorskip("onnxruntime")
 
@@ -114,43 +110,11 @@ def test_a_search_looks_at_all_steps():
     assert tuned.verdict.steps == 300
 
 
-def test_a_model_without_state_is_refused(tmp_path):
+def test_a_model_without_state_is_refused():
     """By name, before anything is done."""
     model = text.model("g (float[4,4] x) => (float[4,4] y) { y = MatMul(x, x) }")
-    onnx.save(model, tmp_path / "m.onnx")
     with pytest.raises(OptionError, match="`steps` needs state"):
         verify(model, model, steps=2)
-    said = "--steps needs state: no input and output of the model pair up by their names and types"
-    for command in (("m.onnx",), ("verify", "m.onnx", "m.onnx"), ("tune", "m.onnx")):
-        arguments = [tmp_path / part if part.endswith("onnx") else part for part in command]
-        assert said in failure(*arguments, "--steps", "3")
-    assert "--steps has no effect with --skip verify" in failure(
-        tmp_path / "m.onnx", "--skip=verify", "--steps", "3"
-    )
-    assert not (tmp_path / "m_fp16.onnx").exists()
-
-
-def test_the_command(tmp_path, monkeypatch):
-    """It compares, repairs and calibrates on sequences, and says which step is worst."""
-    monkeypatch.chdir(tmp_path)
-    onnx.save(text.model(AVERAGE), "m.onnx")
-    np.savez("x.npz", **sample())
-    force = ("--level", "unsafe-force-all", "--skip", "repair")
-    assert run("m.onnx", "--data", "x.npz", *force, "-o", "h.onnx", "--io", "state").exit_code == 0
-    flags = ("--data", "x.npz", *force, "-o", "h.onnx", "--io", "state", "--steps", "500")
-    done = run("m.onnx", *flags, "--json", "r.json")
-    assert done.exit_code == 1
-    assert "made-up" not in done.stdout
-    assert "1 given sample of 500 steps" in done.stdout
-    assert "in step 500 of 500, " in done.stdout
-    assert json.loads((tmp_path / "r.json").read_text())["verification"]["steps"] == 500
-    assert "input 'state' is too coarse in float16" in done.stdout
-    assert "--io state --keep-io state --keep-io new_state" in done.stdout
-    verified = run("verify", "m.onnx", "h.onnx", "--io", "state", "--data", "x.npz", "--steps", "500")
-    assert verified.exit_code == 1
-    seen = run("m.onnx", "--calibrate", "x.npz", "--steps", "50", "--save-observed", "o.json", "-o", "c.onnx")
-    assert seen.exit_code in (0, 1)
-    assert json.loads((tmp_path / "o.json").read_text())["samples"] == 1
 
 
 def test_every_step_is_checked():

@@ -1,8 +1,5 @@
 """Inputs and outputs that are state: which pair up, and half for them alone."""
 
-import re
-
-import onnx
 import pytest
 from onnx import TensorProto
 
@@ -10,7 +7,6 @@ from amp_rewrite import Options, rewrite, verify
 from amp_rewrite.model import loading, states
 from amp_rewrite.onnx_types import element_types
 from tests import text
-from tests.commands import failure, run
 
 CACHE = """g (float[64,64] x, float[n,64] past_0_key, float[64,64] h) =>
     (float[64,64] logits, float[m,64] present_0_key, float[64,64] h_out) <float[64,64] w, float[64,64] v> {
@@ -89,36 +85,3 @@ def test_the_report_counts_what_it_would_save():
     assert kept.casts_added - halved.casts_added == kept.state.casts > 0
     assert [str(pair) for pair in kept.state.pairs] == ["past_0_key -> present_0_key", "h -> h_out"]
     assert kept.to_json()["state"]["casts"] == kept.state.casts
-
-
-def test_the_command_says_so(tmp_path):
-    """In one line, and not where there is no state."""
-    onnx.save(text.model(CACHE), tmp_path / "m.onnx")
-    done = run(tmp_path / "m.onnx", "--skip=verify").stdout
-    (line,) = re.findall("^state .*", done, re.MULTILINE)
-    pairs = "float32 in 2 pairs of inputs and outputs, such as past_0_key -> present_0_key"
-    assert re.fullmatch(rf"state +{pairs}: --io state makes them half, which saves \d Casts", line)
-    flags = ("--io", "state", "--keep-io", "h.*", "-o", tmp_path / "h.onnx")
-    assert run(tmp_path / "m.onnx", *flags).exit_code == 0
-    assert halves(onnx.load(tmp_path / "h.onnx")) == {"past_0_key", "present_0_key"}
-    verified = run("verify", tmp_path / "m.onnx", tmp_path / "h.onnx", "--io", "state")
-    assert "and was tensor" not in verified.output
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (
-            ("--io", "state"),
-            "--io state finds no state: no input and output pair up by their names",
-        ),
-        (("--io", "half", "--keep-io", "z.*"), "no float32 input or output is called 'z.*'; there are x, y"),
-        (("--io", "half", "--keep-io", "("), "--keep-io ( is not a valid regular expression"),
-        (("--keep-io", "x"), "--keep-io is for --io half or state"),
-    ],
-)
-def test_what_is_refused(tmp_path, flags, words):
-    """With one line and exit code 2."""
-    onnx.save(text.model("g (float[4,4] x) => (float[4,4] y) { y = MatMul(x, x) }"), tmp_path / "m.onnx")
-    assert words in failure(tmp_path / "m.onnx", *flags)
-    assert not (tmp_path / "m_fp16.onnx").exists()

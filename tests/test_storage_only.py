@@ -1,7 +1,5 @@
 """`--storage-only`: weights in half behind Casts, and all arithmetic in float32."""
 
-import json
-
 import numpy as np
 import onnx
 import pytest
@@ -9,7 +7,6 @@ from onnx import numpy_helper
 
 from amp_rewrite import Options, Pins, measure_coverage, restore, rewrite
 from tests import real_models, text
-from tests.commands import failure, run
 
 ONLY = Options(storage_only=True)
 LAYER = """g (float[2,16] x) => (float[2,16] y) <float[16,16] w, float[16] b> {
@@ -68,38 +65,6 @@ def test_float32_again():
     weight = numpy_helper.to_array(restored.graph.initializer[0])
     assert weight.dtype == np.float32
     assert np.array_equal(weight, weight.astype(np.float16).astype(np.float32))
-
-
-@pytest.mark.parametrize("half", ["float16", "bfloat16"])
-def test_the_command(tmp_path, half):
-    """Weights beside the model, the proof, the JSON, and a plan that gives the same again."""
-    onnx.save(text.model(LAYER), tmp_path / "m.onnx")
-    flags = ("--external-data", "always", "--skip=verify")
-    asked = (
-        "--storage-only",
-        "-v",
-        "--to",
-        half,
-        "--json",
-        tmp_path / "r.json",
-        "--save-plan",
-        tmp_path / "p.json",
-    )
-    told = run(tmp_path / "m.onnx", "-o", tmp_path / "a.onnx", *flags, *asked).output
-    assert f"storage  1 weight in {half}, behind Casts to float32" in told
-    assert "proof    proved equal but for precision" in told
-    assert json.loads((tmp_path / "r.json").read_text())["stored_half"] == 1
-    run(tmp_path / "m.onnx", "-o", tmp_path / "b.onnx", *flags, "--plan", tmp_path / "p.json")
-    one, other = (onnx.load(tmp_path / f"{name}.onnx") for name in "ab")
-    assert one.graph == other.graph
-    assert "only weights are to be half" in run("explain", tmp_path / "a.onnx").output
-
-
-def test_nothing_is_forced_beside_it(tmp_path):
-    """A pin that asks for half arithmetic contradicts the flag."""
-    onnx.save(text.model(LAYER), tmp_path / "m.onnx")
-    line = failure(tmp_path / "m.onnx", "--storage-only", "--force-half", "sum")
-    assert line == "amp-rewrite: --storage-only and --force-half contradict each other; leave out one"
 
 
 @pytest.mark.slow

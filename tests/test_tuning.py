@@ -1,7 +1,6 @@
 """The search for a plan within an error: what it finds, and what it is built from."""
 
 import contextlib
-import json
 import math
 import re
 import time
@@ -9,7 +8,6 @@ import time
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
 
 import amp_rewrite
 from amp_rewrite.errors import FeedError, OptionError
@@ -19,7 +17,7 @@ from amp_rewrite.tuning import effort, search
 from amp_rewrite.tuning import switches as sites
 from amp_rewrite.tuning.search import Group, Parts
 from tests import text
-from tests.commands import failure, run
+from tests.tuning_models import OFFSET, offset
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running import sessions
@@ -28,20 +26,6 @@ from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.tolerances import Tolerances
 from amp_rewrite.tuning.switches import opened, switched
 from amp_rewrite.tuning.tune import tune
-
-OFFSET = """g (float[8, 64] x) => (float[8, 64] y)
-<float[64, 64] w, float[64, 64] v, float[64] offset, float[8, 8] average> {
-  [front] a = MatMul (x, w)
-  [shift] b = Add (a, offset)
-  [mean] c = MatMul (average, b)
-  [centre] d = Sub (b, c)
-  [middle] e = MatMul (d, v)
-  [squash] f = Tanh (e)
-  [back] y = MatMul (f, v)
-}"""
-"""Half loses what is beside an offset of 40 that is subtracted again; all else is exact enough. The mean is a
-product, which no rule looks through.
-"""
 
 LOST = """g (float[8, 64] x) => (float[8, 64] y)
 <float[64, 64] w, float many = {2000}, float few = {0.0005}> {
@@ -60,42 +44,8 @@ CONVOLUTIONS = """g (float[1, 8, 16, 16] x) => (float[1, 8, 16, 16] y)
 """Which onnxruntime fuses, and by that computes otherwise."""
 
 
-def offset(width=64):
-    """The model, and a sample; half pays for its products only where it is wide (PAYS)."""
-    draw = np.random.default_rng(0)
-    weights = {
-        "w": (draw.normal(size=(width, width)) / width).astype(np.float32),
-        "v": (draw.normal(size=(width, width)) / width**0.5).astype(np.float32),
-        "offset": np.full(width, 40.0, np.float32),
-        "average": np.full((8, 8), 1 / 8, np.float32),
-    }
-    sample = {"x": draw.normal(size=(8, width)).astype(np.float32)}
-    return text.model(OFFSET.replace("64", str(width)), weights), sample
-
-
-PAYS, JUST_PAYS = 1024, 640
-DEVICE = ("--device", "t4")
-"""Where half pays for models as wide, and with the offset in float32 only for the wider one."""
-
-
-def saved(folder, width):
-    """The same as files in a folder."""
-    model, sample = offset(width)
-    onnx.save(model, folder / "m.onnx")
-    np.savez(folder / "in.npz", **sample)
-    return folder
-
-
-@pytest.fixture
-def files(tmp_path):
-    """A folder with a model so small that half does not pay."""
-    return saved(tmp_path, 64)
-
-
-@pytest.fixture
-def wide(tmp_path):
-    """A folder with one for which it does."""
-    return saved(tmp_path, PAYS)
+JUST_PAYS = 640
+"""A width for which half pays, and with the offset in float32 does not."""
 
 
 def added(errors):
@@ -369,94 +319,17 @@ def test_wrong_arguments_are_refused(arguments, error):
     assert "\n" not in str(caught.value)
 
 
-def test_the_command_writes_a_result_and_its_plan(files):
-    """The result passes, the plan makes the same file again, and JSON has what was measured."""
-    data = ["--data", files / "in.npz"]
-    done = run(
-        "tune", files / "m.onnx", "-o", files / "t.onnx", "--save-plan", files / "p.json",
-        "--json", files / "t.json", "--tolerance", "error=1e-3", "--prefer", "flops", "-v", *data,
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    assert "tuned" in done.output
-    assert "in float32 because rounding there moves the outputs too far" in done.output
-    told = json.loads((files / "t.json").read_text())
-    assert told["tuning"]["is_met"] is True
-    assert told["sensitive"] >= 3
-    assert told["tuning"]["walked"][0]["error"] > 0.05
-    again = run(files / "m.onnx", "-o", files / "again.onnx", "--plan", files / "p.json", *data)
-    assert again.exit_code == 0, again.output
-    assert (files / "again.onnx").read_bytes() == (files / "t.onnx").read_bytes()
-    why = run("explain", files / "t.onnx", "shift").output
-    assert "rounding it adds about" in " ".join(why.split())
-
-
-def test_the_main_job_repairs_itself(wide):
-    """At the defaults a model that half takes too far off is tuned, and passes; what it costs is in the
-    figures of the line `speed`, and what flags matched is said as without a search.
-    """
-    done = run(
-        wide / "m.onnx", "-o", wide / "r.onnx", "--data", wide / "in.npz", "--json", wide / "r.json",
-        "--keep-full", "squash", "-v", *DEVICE,
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    told = json.loads((wide / "r.json").read_text())
-    assert told["verified"] is True
-    assert {"shift", "mean", "centre"} <= set(told["tuning"]["kept"])
-    speed = f"{told['prediction']['speedup']:.2f} times"
-    assert re.search(rf"speed +{speed.replace(' times', 'x')} float32", done.output)
-    assert f"search   within 1.0e-02, predicted {speed} as fast as float32; 1." in done.output
-    story = (
-        r"^repair +first attempt: FAIL with largest error 4\S+ \(limit 1e-02\); "
-        r"put 3 nodes back to float32, predicted 1\.\d -> 1\.\d times as fast$"
-    )
-    assert re.search(story, done.output, re.MULTILINE)
-    assert "--keep-full squash: 1 node" in done.output
-
-
 @pytest.mark.slow
-def test_what_does_not_pay_is_left_as_it_is(tmp_path):
+def test_what_does_not_pay_is_left_as_it_is():
     """Half pays by default, and all that is near enough is predicted slower than float32: with the gate
     float32 is the answer, and passes; a device alone never decides that nothing is half.
     """
-    files = saved(tmp_path, JUST_PAYS)
     model, sample = offset(JUST_PAYS)
     assert not tune(model, sample, Options(device="t4"), max_error=5e-4).is_float32
     found = tune(model, sample, Options(device="t4", gate=True), max_error=5e-4)
     assert (found.is_met, found.is_float32, found.speedup, found.verdict.error) == (True, True, 1.0, 0.0)
     result = amp_rewrite.rewrite(model, replay=found.plan)
     assert (result.report.changed, result.report.gated) == (False, True)
-    data = ["--data", files / "in.npz", "--json", files / "r.json", "--html", files / "p.html", *DEVICE]
-    data.append("--gate")
-    for command, bound in (([], ["--tolerance", "error=5e-4"]), (["tune"], ["--tolerance", "error=5e-4"])):
-        done = run(*command, files / "m.onnx", "-o", files / "r.onnx", *data, *bound)
-        assert done.exit_code == 0, done.output
-        assert re.search(r"search +float32 is fastest: .* predicted to be 0\.\d\d times as fast", done.output)
-        assert "warning  predicted" not in done.output
-        told = f"nothing became float16: {files / 'r.onnx'} is a copy, because float32 is the best plan"
-        assert told in done.stderr
-        assert "form " not in done.output
-        page = (files / "p.html").read_text()
-        assert '["search","float32 is fastest' in page
-        assert '["result","nothing became float16: ' in page
-        assert json.loads((files / "r.json").read_text())["gated"] is True
-        assert (files / "r.onnx").read_bytes() == (files / "m.onnx").read_bytes()
-
-
-def test_arithmetic_is_not_offered_where_nothing_in_half_is_near_enough(tmp_path):
-    """Float32 that was not chosen for its speed is the answer with `--prefer flops` as well."""
-    model = text.model("g (float[2, 8] x) => (float[2, 8] y) <float[8, 8] w> { y = MatMul (x, w) }")
-    draw = np.random.default_rng(0)
-    weight = draw.normal(size=(8, 8)).astype(np.float32)
-    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
-    onnx.save(model, tmp_path / "m.onnx")
-    np.savez(tmp_path / "in.npz", x=draw.normal(size=(2, 8)).astype(np.float32))
-    given = ("--data", tmp_path / "in.npz", "--tolerance", "error=1e-5", "--json", tmp_path / "r.json")
-    done = run("tune", tmp_path / "m.onnx", "-o", tmp_path / "r.onnx", *given)
-    assert done.exit_code == 0, done.output
-    told = json.loads((tmp_path / "r.json").read_text())
-    assert (told["tuning"]["is_float32"], told["gated"]) == (True, False)
-    assert "nothing in half was found" in done.output
-    assert "--prefer flops" not in done.output
 
 
 def test_a_result_that_was_asked_for_may_be_slower():
@@ -474,37 +347,12 @@ def test_a_result_that_was_asked_for_may_be_slower():
 
 
 @pytest.mark.slow
-def test_the_gate_holds_after_a_search(tmp_path):
-    """A default plan that pays fails, and what the search finds for a smaller error does not pay."""
-    folder = saved(tmp_path, JUST_PAYS)
-    given = ("--tolerance", "error=5e-4", "--data", folder / "in.npz", "--json", folder / "r.json")
-    for command in ([], ["tune"], ["tune", "--prefer", "flops"]):
-        done = run(*command, folder / "m.onnx", "-o", folder / "r.onnx", *given, *DEVICE, "--gate", "-v")
-        assert done.exit_code == 0, done.output
-        assert "0 in float16" in done.output
-        assert "search   float32 is fastest" in done.output
-        assert json.loads((folder / "r.json").read_text())["gated"] is True
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["error", "relative_l2"])
-def test_a_tolerance_of_nothing_is_the_target(files, name):
+def test_a_tolerance_of_nothing_is_the_target(name):
     """It is 0, and not the default; a model of which onnxruntime fuses nothing is left as it is."""
     model, sample = offset()
     found = tune(model, sample, bounds=Tolerances(**{name: 0.0}))
     assert (found.target, found.is_met, found.is_float32) == (0.0, True, True)
-    given = ("--data", files / "in.npz", "--tolerance", f"{name}=0")
-    target = "within 0," if name == "error" else "within relative_l2 0,"
-    assert target in run(files / "m.onnx", "-o", files / "r.onnx", *given).output
-
-
-@pytest.mark.slow
-def test_the_main_job_repairs_itself_in_place(wide):
-    """The file holds the tuned result."""
-    done = run(wide / "m.onnx", "--in-place", "--data", wide / "in.npz", "-v", *DEVICE)
-    assert done.exit_code == 0, done.output
-    assert "tuned" in done.output
-    assert run("explain", wide / "m.onnx", "shift").exit_code == 0
 
 
 def test_where_half_does_not_pay_by_default_it_need_not_after_a_search():
@@ -514,94 +362,6 @@ def test_where_half_does_not_pay_by_default_it_need_not_after_a_search():
     assert (found.is_met, found.is_float32) == (True, False)
     assert found.walked[0].speedup < 1
     assert tune(model, sample, Options(gate=True), max_error=1e-3).is_float32
-
-
-@pytest.mark.slow
-def test_float32_as_the_answer_in_place(tmp_path):
-    """Where the gate makes it that, the file holds the original again."""
-    files = saved(tmp_path, JUST_PAYS)
-    before = (files / "m.onnx").read_bytes()
-    flags = ("--data", files / "in.npz", "--tolerance", "error=5e-4", *DEVICE, "--gate")
-    done = run(files / "m.onnx", "--in-place", *flags)
-    assert done.exit_code == 0, done.output
-    assert (files / "m.onnx").read_bytes() == before
-
-
-def test_a_target_that_no_plan_meets_is_a_failure(files, monkeypatch):
-    """Exit code 1 and the half result that failed, not one in which nothing is half."""
-    monkeypatch.chdir(files)
-    (files / "unkind_metric.py").write_text("def score(original, rewritten, samples): return 1.0")
-    flags = ["--metric", "unkind_metric:score", "--tolerance", "score=2:", "--data", "in.npz"]
-    done = run("m.onnx", "-o", "r.onnx", *flags)
-    assert done.exit_code == 1, done.output
-    assert "0 in float16" not in done.output
-    assert "amp-rewrite tune m.onnx --budget SECONDS   # searches for a plan that passes" in done.output
-
-
-def test_where_there_is_nothing_to_search_no_longer_search_is_offered(tmp_path):
-    """A model of integers whose input and output are half, neither too coarse alone: a bound would pass."""
-    quantised = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 17]>
-           g (float[1,3,32,32] x) => (float[1,3,32,32] y) <float s = {0.004}, uint8 z = {0}> {
-           q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, s, z) }"""
-    )
-    onnx.save(quantised, tmp_path / "m.onnx")
-    np.savez(
-        tmp_path / "d.npz", x=np.float32(np.random.default_rng([0, 0, 2363233923]).random((1, 3, 32, 32)))
-    )
-    done = run(
-        tmp_path / "m.onnx", "--io", "half", "--tolerance", "error=1.04e-3", "--data", tmp_path / "d.npz"
-    )
-    assert done.exit_code == 1, done.output
-    assert "search   nothing but inputs and outputs is half (" in done.output
-    assert "--budget" not in done.output
-    assert re.search(
-        "--tolerance error=.* # this result, in which only inputs and outputs are half,", done.output
-    )
-
-
-def test_nothing_is_tuned_where_a_plan_decides(files):
-    """A saved plan is carried out as it is, though it fails."""
-    run(files / "m.onnx", "-o", files / "d.onnx", "--skip=verify", "--save-plan", files / "p.json")
-    done = run(
-        files / "m.onnx", "-o", files / "r.onnx", "--plan", files / "p.json", "--data", files / "in.npz"
-    )
-    assert done.exit_code == 1
-    assert "\nsearch " not in done.output
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--budget", "0s"], "--budget 0s is no time above zero"),
-        (["--budget", "soon"], "--budget soon is no time above zero"),
-        (["--tolerance", "error=nan"], "the tolerance error=nan is out of range"),
-        (["--tolerance", "error=1e-3", "--tolerance", "error=1e-2"], "the tolerance error has two bounds"),
-        (["--level", "unsafe-force-all"], "leaves nothing to tune"),
-        (["--metric", "no_such_module:f"], "cannot be imported"),
-        (["--data", "none.npz"], "none.npz"),
-    ],
-)
-def test_wrong_flags_are_refused(files, flags, said):
-    """In one line, and nothing is written."""
-    assert said in failure("tune", files / "m.onnx", "-o", files / "t.onnx", *flags)
-    assert not (files / "t.onnx").exists()
-
-
-@pytest.mark.parametrize("wrong", [{"x": np.full((8, 63), 1.0)}, {"y": np.zeros(1)}])
-def test_samples_that_do_not_fit_are_refused(files, wrong):
-    """In one line, and nothing is written."""
-    np.savez(files / "wrong.npz", **{k: v.astype(np.float32) for k, v in wrong.items()})
-    failure("tune", files / "m.onnx", "-o", files / "t.onnx", "--data", files / "wrong.npz")
-    assert not (files / "t.onnx").exists()
-
-
-def test_a_sample_that_is_not_finite_proves_nothing(files):
-    """NaN in, NaN out: exit code 1, and no search on it."""
-    np.savez(files / "nan.npz", x=np.full((8, 64), np.nan, np.float32))
-    done = run("tune", files / "m.onnx", "-o", files / "t.onnx", "--data", files / "nan.npz")
-    assert done.exit_code == 1
-    assert "proves nothing" in done.output
 
 
 def test_half_of_the_budget_is_for_the_search(monkeypatch):

@@ -13,7 +13,7 @@ from amp_rewrite.bounds.unit_ranges import Knowledge
 from amp_rewrite.errors import OptionError
 from amp_rewrite.options import Options
 from amp_rewrite.pipeline import rewrite as written
-from tests.commands import failure, run
+from tests.commands import run
 from tests.text import model
 
 TWO = """g (float[4,4] x) => (float[4,4] y) <float[4,4] w, float[4,4] v> {
@@ -115,62 +115,6 @@ def test_nothing_is_bounded_that_nobody_asked_for():
     written(model(TWO), on_plan=kept.append)
     with pytest.raises(OptionError, match="rewritten after this analysis"):
         kept[0].ranges()
-
-
-def test_explain_says_it_of_every_half_unit(tmp_path):
-    """The least known first, each with its bound; the same as JSON."""
-    onnx.save(model(TWO), tmp_path / "m.onnx")
-    result = run("explain", tmp_path / "m.onnx", "--show=ranges", "--json", tmp_path / "r.json")
-    lines = result.stdout.splitlines()
-    assert lines[0] == "3 half parts: 1 proven, 0 observed, 2 unknown to stay inside the range of float16"
-    assert lines[1] == "  unknown  MatMul 'first': nothing bounds 'a'"
-    assert lines[3].startswith("  proven  MatMul 'last': 'y' is at most ")
-    units = json.loads((tmp_path / "r.json").read_text())["ranges"]["units"]
-    assert units[0] == {"unit": "MatMul 'first'", "knowledge": "unknown", "value": "a", "bound": None}
-
-
-def test_a_declared_range_reaches_the_summary(tmp_path):
-    """The summary counts, and says what is assumed of an image that nobody declared."""
-    image = model("g (float[1,3,8,8] x) => (float[1,3,8,8] y) <float[3,3,1,1] w> { y = Conv (x, w) }")
-    onnx.save(image, tmp_path / "m.onnx")
-    plain = run(tmp_path / "m.onnx", "--skip=verify", "-v")
-    assert "input 'x' is between -255 and 255 (assumed for images)" in plain.stdout
-    declared = run(tmp_path / "m.onnx", "--skip=verify", "-v", "--range", "x=0:1")
-    assert "assumed" not in declared.stdout
-    assert "1 proven" in declared.stdout
-
-
-def test_ranges_follow_from_the_original(tmp_path):
-    """A result and a plan do not say what the float32 model computes."""
-    onnx.save(model(TWO), tmp_path / "m.onnx")
-    run(tmp_path / "m.onnx", "-o", tmp_path / "h.onnx", "--skip=verify", "--save-plan", tmp_path / "p.json")
-    for carrier in ("h.onnx", "p.json"):
-        assert "follow from the original" in failure("explain", tmp_path / carrier, "--show=ranges")
-
-
-@pytest.mark.parametrize(
-    ("flag", "says"),
-    [
-        ("x", "--range x is not NAME=LO:HI"),
-        ("=0:1", "--range =0:1 is not NAME=LO:HI"),
-        ("x=1", "--range x=1 is not NAME=LO:HI"),
-        ("x=0:b", "--range x=0:b is not NAME=LO:HI"),
-        ("x=1:0", "--range x=1:0 ends below where it begins"),
-        ("x=nan:0", "--range x=nan:0 ends at NaN"),
-        ("z=0:1", "--range has 'z', which is no input of the model; give those of x"),
-    ],
-)
-def test_a_wrong_range_is_one_line(tmp_path, flag, says):
-    """Exit code 2, and what would help."""
-    onnx.save(model(TWO), tmp_path / "m.onnx")
-    assert says in failure("explain", tmp_path / "m.onnx", "--range", flag)
-
-
-def test_two_ranges_for_one_input(tmp_path):
-    """One of them would be lost."""
-    onnx.save(model(TWO), tmp_path / "m.onnx")
-    line = failure("explain", tmp_path / "m.onnx", "--range", "x=0:1", "--range", "x=0:2")
-    assert "gives x two ranges" in line
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
 """Wrong inputs of the command line, found by trying: each ends with one line that says what would help."""
 
 import errno
-import gzip
 import os
 import threading
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -22,8 +20,6 @@ _ONES = ", ".join("1" * 16)
 MODEL = text.model(f"g (float[4,4] x) => (float[4,4] y) <float[4,4] w = {{{_ONES}}}> {{ y = MatMul(x, w) }}")
 RAW = onnx.numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
 
-NO_BOUND = [f"--tolerance={name}=none" for name in ("relative_l2", "agreement", "non_finite")]
-
 
 @pytest.fixture
 def model(tmp_path, monkeypatch):
@@ -33,80 +29,9 @@ def model(tmp_path, monkeypatch):
     return tmp_path / "m.onnx"
 
 
-@pytest.mark.parametrize("flag", ["-o", "--json", "--html", "--save-plan"])
-@pytest.mark.parametrize("name", ["", "-", "new/", "missing/../file"])
-def test_names_of_no_file(model, flag, name):
-    """Nothing, standard output (but for JSON), a folder (but for a result), a way back from no folder."""
-    if (flag, name) not in (("--json", "-"), ("-o", "new/")):
-        failure(model, flag, name)
-    assert [file.name for file in model.parent.iterdir()] == ["m.onnx"]
-
-
-def test_a_way_through_a_link(model, tmp_path):
-    """`..` behind a link is followed as the system does."""
-    (tmp_path / "real" / "below").mkdir(parents=True)
-    (tmp_path / "link").symlink_to("real/below")
-    assert run(model, "-o", "link/../out.onnx").exit_code == 0
-    assert (tmp_path / "real" / "out.onnx").exists()
-
-
-@pytest.mark.parametrize(
-    ("data", "remedy"),
-    [
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"),
-        (gzip.compress(MODEL.SerializeToString()), "unpack it"),
-        (b"PK\x03\x04" + bytes(30), "unpack it, or export"),
-        (b"\x18\0\0\0ORTM" + bytes(30), "the ONNX model that it was made from"),
-        (b"<!DOCTYPE html><html>404</html>", "download the model itself"),
-        (onnx.printer.to_text(MODEL).encode(), "onnx.load"),
-        (b'{"irVersion": "8"}', "onnx.load"),
-        (b"ir_version: 8", "onnx.load"),
-    ],
-    ids=["lfs", "gzip", "zip", "ort", "html", "text", "json", "textproto"],
-)
-def test_what_is_taken_for_a_model(model, data, remedy):
-    """What the file is instead is said, with what to do about it."""
-    model.write_bytes(data)
-    assert remedy in failure(model)
-
-
-@pytest.mark.parametrize(("key", "value"), [("offset", "-1"), ("length", "-64"), ("offset", "x")])
-def test_a_bad_place_of_data(model, key, value):
-    """What is wrong with it is said, not how onnx-ir failed as it told."""
-    bad = onnx.load(model)
-    held = bad.graph.initializer[0]
-    held.ClearField("raw_data")
-    held.ClearField("float_data")
-    held.data_location = onnx.TensorProto.EXTERNAL
-    for name, entry in {"location": "w.data", key: value}.items():
-        held.external_data.add(key=name, value=entry)
-    model.write_bytes(bad.SerializeToString())
-    assert "lambda" not in failure(model)
-
-
 def test_a_path_that_cannot_be_followed(model):
     """The path is at fault, not the output."""
     assert "output cannot be written" not in failure(model, "--list", "x/" * 3000)
-
-
-def test_two_places(model):
-    """The command line speaks of its flags."""
-    assert "-o and --in-place" in failure(model, "-o", "out.onnx", "--in-place")
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("verify", "m.onnx", "m.onnx", "--tolerance", "max_abs=1", "--tolerance", "max_abs=2"),
-        ("verify", "m.onnx", "m.onnx", *NO_BOUND),
-        ("coverage", "m.onnx", "--rules", "require=MatMul=0", "--rules", "require=MatMul=1"),
-    ],
-    ids=["two bounds", "no bound", "two shares"],
-)
-@pytest.mark.usefixtures("model")
-def test_flags_that_take_each_other_back(words):
-    """None of them wins silently."""
-    failure(*words)
 
 
 def test_a_name_that_is_no_text(model, tmp_path):
@@ -119,28 +44,6 @@ def test_a_name_that_is_no_text(model, tmp_path):
     done = run(odd, "-o", "out.onnx")
     assert done.exit_code == 0
     assert "rename it" in done.stdout
-
-
-def test_a_name_like_a_flag(model):
-    """The next command can be pasted."""
-    proto = text.model("""g (float[4,4] x, float[4,4] w) => (float[4,4] z) {
-        y = MatMul (x, w) e = Exp (y) z = MatMul (e, w) }""")
-    model.with_name("-m.onnx").write_bytes(proto.SerializeToString())
-    done = run("-o", "out.onnx", "--skip=verify", "--", "-m.onnx")
-    assert "explain ./-m.onnx" in done.stdout
-
-
-@pytest.mark.parametrize(
-    "command", [("-o", "out.onnx", "n.onnx"), ("verify", "n.onnx", "n.onnx"), ("coverage", "n.onnx")], ids=str
-)
-@pytest.mark.usefixtures("model")
-def test_a_symbol_and_its_axis_have_one_size(command):
-    """A size for a symbol and another one for an axis that has it contradict each other."""
-    onnx.save(text.model("g (float[n,4] x, float[n,4] z) => (float[n,4] y) { y = Add(x, z) }"), "n.onnx")
-    line = failure(*command, "--dim", "n=4", "--dim", "z:0=5")
-    assert "--dim gives z:0 two sizes: n = 4 and z:0 = 5; give one of them" in line
-    assert not Path("out.onnx").exists()
-    assert run(*command, "--dim", "n=4", "--dim", "z:0=4").exit_code == 0
 
 
 def test_no_further_thread(monkeypatch):

@@ -57,7 +57,12 @@ _IN_BACKTICKS = re.compile("`([^`]+)`")
 
 def in_flags(message: object) -> str:
     """Replace the fields in a message or error by flags; other backticks stay."""
-    return _IN_BACKTICKS.sub(lambda match: flags().get(match[1], match[0]), str(message))
+    return _IN_BACKTICKS.sub(lambda match: _flag(match[1]) or match[0], str(message))
+
+
+def _flag(field: str) -> str | None:
+    size = re.fullmatch(r'Data\.dims\["(.*)"\]', field)
+    return f"--dim {shlex.quote(size[1])}=SIZE" if size else flags().get(field)
 
 
 def as_argument(path: Path) -> str:

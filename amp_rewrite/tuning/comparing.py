@@ -57,8 +57,9 @@ def naming_sizes(model: Runnable, data: Data) -> Generator[None]:
         if not sizes:
             raise
         assignments = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+        fields = " ".join(f'`Data.dims["{name}"]`' for name in sizes)
         remedy = (
-            f"its synthetic inputs have {assignments}: give other sizes with `Data.dims`, or inputs with "
+            f"its synthetic inputs have {assignments}: give other sizes with {fields}, or inputs with "
             "`Data.paths`"
         )
         raise RunError(error.problem, where=error.where, remedy=remedy) from error
