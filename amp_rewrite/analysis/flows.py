@@ -29,7 +29,6 @@ from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.model.traversal import nodes_inner_first, varying_values
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_facts import operators
-from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 _CARRY = operators.MOVERS | operators.ARITHMETIC | {"Cast"}
@@ -41,25 +40,20 @@ _ANGLES = ("Cos", "Sin")
 _BOUNDED = operators.LIMITS.keys() - {"Exp"} | {"Sign"}
 _KEEP_FLOOR = operators.REARRANGES | operators.SELECTS | {"Min"}
 _POINT = 4
-"""Contracted size of a product that transforms a point in homogeneous coordinates; one that computes angles
-of a point has fewer terms, one of features has more.
-"""
+"""Contracted size of a product of a point in homogeneous coordinates; angles of a point have fewer terms."""
 _FLOOR = 2.0**-10
 """Least addend or lower bound of a power that masks the rounding error of half."""
 _EXACT = (ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.UINT8)
 """Input types that half represents exactly, and float32, whose Casts lead to other types."""
 _SIZES = {ir.DataType.BOOL: 1.0, ir.DataType.UINT8: 255.0, ir.DataType.INT8: 128.0}
 _COUNTED = 2**24
-"""Limit up to which float32 is exact for integers; beyond it every float32 is an integer, so that the type
-tells nothing.
-"""
+"""Limit up to which float32 is exact for integers; beyond it every float32 is an integer."""
 _LARGEST: Mapping[str, Callable[[Sequence[float]], float]] = {
     **dict.fromkeys(operators.REARRANGES | operators.SELECTS | {"Abs", "Div", "Neg"}, itemgetter(0)),
-    **dict.fromkeys(("Concat", "Max", "Min", "Pad", "Range"), max),
+    **dict.fromkeys(("Concat", "Max", "Min", "Pad", "Range", "Shape", "Where"), max),
     **dict.fromkeys(("Add", "Sub"), sum),
     "Mod": itemgetter(1),
     "Mul": math.prod,
-    "Where": lambda sizes: max(sizes[1:]),
 }
 """The largest magnitude of an operator's result, from those of its inputs."""
 
@@ -70,23 +64,19 @@ _INPUTS, _INTEGERS, _NOT_INPUTS, _NOT_INTEGERS, _PRODUCT, _SQUARE, _LAYER, _FLOO
 and constants; by a product, a square, a layer; and from below it is bounded by _FLOOR.
 """
 _FROM_INPUTS = _INPUTS | _NOT_INPUTS
-_FROM_INTEGERS = _INTEGERS | _NOT_INTEGERS
+_POWER = _PRODUCT | _SQUARE
 _OTHERS = _NOT_INPUTS | _NOT_INTEGERS
 
 
 def check(graph: UnitGraph, fits: Mapping[ir.Value, Fit], half: Half) -> Mapping[int, Evidence]:
     """Return the units on such flows; of several reasons the first counts."""
     flows = _Flows(graph, fits, half.integers)
-    findings: dict[int, Evidence] = {}
-    for reason, flow in (
-        (Reason.INTEGER, flows.to_integers),
-        (Reason.INTEGER, flows.of_integers),
-        (Reason.TO_ANGLE, flows.to_angles),
-        (Reason.SPECTRUM, flows.of_spectra),
-    ):
-        evidence = Evidence(Authority.RANGE, reason, limit=half.integers, half=half.name)
-        findings = {**dict.fromkeys(flow(), evidence), **findings}
-    return findings
+    evidence = functools.partial(Evidence, Authority.RANGE, limit=half.integers, half=half.name)
+    return {
+        **dict.fromkeys(flows.of_spectra(), evidence(Reason.SPECTRUM)),
+        **dict.fromkeys(flows.to_angles(), evidence(Reason.TO_ANGLE)),
+        **dict.fromkeys((*flows.to_integers(), *flows.of_integers()), evidence(Reason.INTEGER)),
+    }
 
 
 class _Flows:
@@ -94,6 +84,7 @@ class _Flows:
 
     def __init__(self, graph: UnitGraph, fits: Mapping[ir.Value, Fit], limit: int) -> None:
         self._graph, self._fits, self._limit = graph, fits, limit
+        self._before = graph.predecessors.__getitem__
         self._operators = [effective_op(unit.node) for unit in graph.units]
         inputs = [value for value in graph.root.inputs if not value.is_initializer()]
         readers = (node for value in inputs if value.dtype not in _EXACT for node, _ in value.uses())
@@ -101,11 +92,8 @@ class _Flows:
 
     def to_integers(self) -> Iterable[int]:
         """Return the units whose result becomes an integer or a pixel coordinate through arithmetic alone."""
-        ends = [
-            unit.index
-            for unit in self._of("Cast")
-            if _dtype(unit.node.outputs[0], self._graph.types).is_integer()
-        ]
+        casts = ((unit.index, unit.node.outputs[0]) for unit in self._of("Cast"))
+        ends = [unit for unit, value in casts if self._graph.dtype(value).is_integer()]
         for unit in self._of(*operators.COORDINATES):
             read = (unit.node.inputs[port : port + 1] for port in operators.COORDINATES[unit.node.op_type])
             makers = {self._graph.producer.get(value, -1) for values in read for value in values if value}
@@ -118,16 +106,14 @@ class _Flows:
         """
         for unit in self._graph.units if self._counting else ():
             is_layer = unit.index not in self._before_angles and unit.node.op_type in operators.PRODUCTS
-            is_counted = self._read(unit, self._traits) & _FROM_INTEGERS == _INTEGERS
+            is_counted = self._read(unit, self._traits) & (_INTEGERS | _NOT_INTEGERS) == _INTEGERS
             if unit.index in self._counting or (is_counted and not is_layer):
                 yield unit.index
 
     def to_angles(self) -> Iterable[int]:
         """Return the units that compute an angle from inputs; a Sin of an input itself follows its list."""
         ends = {unit.index for unit in self._of(*_ANGLES)}
-        traits = self._traits if ends else {}
-        before = self._graph.predecessors.__getitem__
-        way = reach(ends, before, lambda unit: traits[unit] & (_FROM_INPUTS | _LAYER) == _INPUTS)
+        way = reach(ends, self._before, lambda unit: self._traits[unit] & (_FROM_INPUTS | _LAYER) == _INPUTS)
         return (*way, *(unit for each in way for unit in self._graph.successors[each] if unit in ends))
 
     def of_spectra(self) -> Iterable[int]:
@@ -135,23 +121,17 @@ class _Flows:
         before it that masks faint numbers.
         """
         logs = [unit for unit in self._of("Log") if unit.index not in self._graph.spelled]
-        traits = self._traits if logs else {}
-        power = _FROM_INPUTS | _PRODUCT | _SQUARE | _FLOORED
-        ends = [
-            unit.index for unit in logs if self._read(unit, traits) & power == _INPUTS | _PRODUCT | _SQUARE
-        ]
-        before = self._graph.predecessors.__getitem__
-        return (*ends, *reach(ends, before, lambda unit: traits[unit] & _FROM_INPUTS == _INPUTS))
+        read = {unit.index: self._read(unit, self._traits) for unit in logs}
+        ends = [unit for unit in read if read[unit] & (_FROM_INPUTS | _POWER | _FLOORED) == _INPUTS | _POWER]
+        return (*ends, *reach(ends, self._before, lambda unit: self._traits[unit] & _FROM_INPUTS == _INPUTS))
 
     def _of(self, *names: str) -> list[Unit]:
-        """Return the units of these operators."""
         graph = self._graph
         return [graph.units[unit] for name in names for unit in graph.by_operator.get(name, ())]
 
     def _back(self, ends: Collection[int], names: Collection[str]) -> Collection[int]:
         """Return these units, and those that propagate values to them by these operators."""
-        before = self._graph.predecessors.__getitem__
-        return {*ends, *reach(ends, before, lambda unit: self._operators[unit] in names)}
+        return {*ends, *reach(ends, self._before, lambda unit: self._operators[unit] in names)}
 
     @functools.cached_property
     def _before_angles(self) -> Collection[int]:
@@ -161,11 +141,15 @@ class _Flows:
     @functools.cached_property
     def _counting(self) -> Collection[int]:
         """The units that read integers that half may not represent."""
-        sizes = _Magnitudes(self._graph)
-        found = {unit.index for unit in self._of("Cast", "Range") if sizes.read_by(unit.node) > self._limit}
+        graph, largest = self._graph, _magnitudes(self._graph).of
+        casts = [
+            unit for unit in self._of("Cast") if not graph.dtype(unit.node.inputs[0]).is_floating_point()
+        ]
+        counts = (*casts, *self._of("Range"))
+        found = {unit.index for unit in counts if max(map(largest, unit.node.inputs)) > self._limit}
         for value, fit in self._fits.items():
-            counts = fit.whole and self._limit < fit.high <= _COUNTED
-            if counts and not fit.exact and not fit.overflowing:
+            is_counted = fit.whole and self._limit < fit.high <= _COUNTED
+            if is_counted and not fit.exact and not fit.overflowing:
                 found.update(consumer for consumer, _ in self._graph.uses.get(value, ()))
         return found
 
@@ -176,7 +160,8 @@ class _Flows:
         order = {node: at for at, node in enumerate(nodes_inner_first(self._graph.root))}
         for unit in sorted(self._graph.units, key=lambda unit: order[unit.node]):
             read = self._read(unit, traits)
-            is_constant = not read and varying.isdisjoint(unit.defs)
+            others = {*unit.node.inputs}.difference(read_by(self._graph, unit.index))
+            is_constant = not read and varying.isdisjoint(others)
             traits[unit.index] = self._after(unit, read if read or is_constant else _OTHERS)
         return traits
 
@@ -184,7 +169,7 @@ class _Flows:
         """Return the traits of all that a unit reads."""
         read = 0
         for value in read_by(self._graph, unit.index):
-            found = traits.get(self._graph.producer.get(value, -1), 0 if value in self._fits else _OTHERS)
+            found = 0 if value in self._fits else traits.get(self._graph.producer.get(value, -1), _OTHERS)
             read |= found & ~_NOT_INPUTS | _INPUTS if value in self._inputs else found
         return read
 
@@ -211,44 +196,23 @@ class _Flows:
         return traits if name in _KEEP_FLOOR else traits & ~_FLOORED
 
 
-class _Magnitudes(Forward[float]):
-    """The largest magnitudes of integers: by types, stored values and static sizes."""
+def _magnitudes(graph: UnitGraph) -> Forward[float]:
+    """Return the largest magnitudes of integers, by types, stored values and static sizes."""
 
-    def __init__(self, graph: UnitGraph) -> None:
-        super().__init__()
-        self._types = graph.types
-        self.visit(graph.root)
-
-    def read_by(self, node: ir.Node) -> float:
-        """Return the largest magnitude of what a Range reads, or a Cast of integers; 0 of others."""
-        is_float = node.op_type == "Cast" and _dtype(node.inputs[0], self._types).is_floating_point()
-        return 0.0 if is_float else max(map(self.of, node.inputs))
-
-    def unknown(self, value: ir.Value | None) -> float:
-        """Return the largest magnitude of a stored value or a shape, or of a type."""
-        tensor, maker = stored_as(value), value.producer() if value is not None else None
-        if tensor is not None and (tensor.dtype.is_integer() or tensor.size == 1):
+    def unknown(value: ir.Value | None) -> float:
+        tensor = stored_as(value)
+        is_read = tensor is not None and (tensor.dtype.is_integer() or patterns.scalar(value) is not None)
+        if tensor is not None and is_read:
             return float(np.abs(numbers(tensor)).max(initial=0))
-        shape = (
-            maker.inputs[0].shape
-            if maker is not None and patterns.is_default(maker, "Shape") and maker.inputs[0]
-            else None
-        )
-        if shape is not None and shape.is_static():
-            return max(map(float, shape), default=0.0)
-        return _SIZES.get(_dtype(value, self._types), math.inf)
+        return _SIZES.get(graph.dtype(value), math.inf)
 
-    def join(self, facts: Sequence[float]) -> float:
-        """Return the largest of these."""
-        return max(facts)
+    def transfer(node: ir.Node) -> list[float]:
+        rule, read = _LARGEST.get(node.op_type), patterns.operands(node)
+        if rule is None or node.domain or graph.dtype(node.outputs[0]) in _SIZES:
+            return []
+        sizes = read[0].shape or (math.inf,) if node.op_type == "Shape" else map(magnitudes.of, read)
+        return [rule([size if isinstance(size, int | float) else math.inf for size in sizes])]
 
-    def transfer(self, node: ir.Node) -> list[float]:
-        """Return the largest magnitude of the first output."""
-        rule = _LARGEST.get(node.op_type) if not node.domain else None
-        known = _SIZES.get(_dtype(node.outputs[0], self._types))
-        return [known or rule([self.of(value) for value in node.inputs if value is not None])] if rule else []
-
-
-def _dtype(value: ir.Value | None, types: Types) -> ir.DataType:
-    kind = types.get(value) if value is not None else None
-    return kind.dtype if kind is not None else ir.DataType.UNDEFINED
+    magnitudes = Forward(unknown, max, transfer)
+    magnitudes.visit(graph.root)
+    return magnitudes

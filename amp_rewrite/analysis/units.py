@@ -81,6 +81,11 @@ class UnitGraph:
         """Return the shape of a value at the sizes set for open dimensions, else as declared, or None."""
         return None if value is None else self.sized.get(value, value.shape)
 
+    def dtype(self, value: ir.Value | None) -> ir.DataType:
+        """Return the element type of a value; UNDEFINED if it is unknown."""
+        kind = self.types.get(value) if value is not None else None
+        return kind.dtype if kind is not None else ir.DataType.UNDEFINED
+
     def nodes_of(self, *operators: str) -> Iterator[ir.Node]:
         """Return the nodes of these standard ONNX operators that have units, each once."""
         for operator in operators:

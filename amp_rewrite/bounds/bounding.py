@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -21,42 +20,38 @@ _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 """The element types in whose arithmetic values are bounded; half rounds and overflows on its own."""
 _OUTPUTS = {"Split": 1 << 31, "GRU": 2, "LSTM": 2, "RNN": 2}
 """The number of outputs that a transfer function bounds, if more than the first."""
-_ALIGNED = "broadcast"
-"""The attribute of old opsets that aligns axes other than from the last."""
 
 
-class Proven(Forward[Interval]):
+class Proven:
     """The intervals of all values, with masks clamped as in the rewrite; they follow from the `inputs`."""
 
     def __init__(self, model: ir.Model, facts: Facts, options: Options) -> None:
-        super().__init__()
         self.inputs = given.ranges(model, options.ranges)
         settable = {value.name: value for value in given.settable(model)}
-        self._given = {settable[each.name]: rounded(each.low, each.high) for each in self.inputs}
+        self._given: dict[ir.Value | None, Interval] = {
+            settable[each.name]: rounded(each.low, each.high) for each in self.inputs
+        }
         self._given |= transfer.written_out(facts.graph.norms)
         self._variable, self._calls = {*settable.values()}, frozenset(model.functions)
         self._masks, self._fill = facts.ranges.masks.clamped, options.half.fill
-        self._types = facts.graph.types
-        self.visit(model.graph)
+        self._dtype_of = facts.graph.dtype
+        intervals = Forward(self._unknown, lambda each: hull(*each), self._transfer)
+        self.of = intervals.of
+        intervals.visit(model.graph)
 
-    def unknown(self, value: ir.Value | None) -> Interval:
+    def _unknown(self, value: ir.Value | None) -> Interval:
         """Return the range of an input, the interval of a stored value, or the range of any other's type."""
-        if value is None:
-            return UNKNOWN
-        if value in self._given:
-            return self._given[value]
         tensor = stored_as(value) if value not in self._variable else None
-        return self._clamped(value, of_tensor(tensor)) if tensor is not None else of_type(self._dtype(value))
+        if value is None or tensor is None or value in self._given:
+            return self._given.get(value) or of_type(self._dtype_of(value))
+        return self._clamped(value, of_tensor(tensor))
 
-    def join(self, facts: Sequence[Interval]) -> Interval:
-        """Return the interval of all of these."""
-        return hull(*facts)
-
-    def transfer(self, node: ir.Node) -> list[Interval]:
+    def _transfer(self, node: ir.Node) -> list[Interval]:
         """Return the intervals of the outputs of a node that are bounded."""
         operator = schema.written(node.domain, node.op_type)
         function = transfer.TRANSFERS.get(operator)
-        if function is None or _ALIGNED in node.attributes or node.op_identifier() in self._calls:
+        is_aligned = "broadcast" in node.attributes  # in old opsets, at other axes than from the last
+        if function is None or is_aligned or node.op_identifier() in self._calls:
             return []
         try:
             bound = function(Operands(node, self.of, self._variable))
@@ -67,7 +62,7 @@ class Proven(Forward[Interval]):
 
     def _in_its_type(self, node: ir.Node, value: ir.Value, bound: Interval) -> Interval:
         """Return the interval of a result: integers are truncated and wrap, others are rounded."""
-        dtype = self._dtype(value)
+        dtype = self._dtype_of(value)
         if dtype in _WIDE:
             return self._clamped(value, bound if node.op_type in MOVERS else bound.widened())
         limits = of_type(dtype)
@@ -80,10 +75,6 @@ class Proven(Forward[Interval]):
         if value not in self._masks:
             return bound
         return Interval(max(bound.low, -self._fill), min(bound.high, self._fill))
-
-    def _dtype(self, value: ir.Value) -> ir.DataType | None:
-        kind = self._types.get(value)
-        return kind.dtype if isinstance(kind, ir.TensorType) else None
 
 
 MOST_NODES = 5_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -22,12 +22,11 @@ from amp_rewrite.onnx_facts.operators import MOVERS
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Level, Options
 
-# Units that lists deny for their range, and bounds free: exponentials, powers and sums within half.
-
 _CANDIDATES = ("Exp", "Mul", "Pow", "ReduceSum")
+"""Operators that lists deny for their range alone."""
 _POWER = 250.0**2
 """The largest proven power: 250 squared; half overflows at 255.9 squared."""
-_DEGREES = (1.0, 4.0)
+_LARGEST_DEGREE = 4.0
 
 
 def tame_candidates(facts: Facts) -> Iterator[int]:
@@ -40,16 +39,13 @@ def tame_candidates(facts: Facts) -> Iterator[int]:
 
 
 def _limit(node: ir.Node, half: Half) -> tuple[ir.Value | None, float]:
-    """Return the value of a candidate that must not exceed a number; of an Exp, whose result half resolves up
-    to an argument of 0. An infinite number has no limit below it.
-    """
+    """Return the value of a candidate that must not exceed a number; that of an Exp is harmless up to 0."""
     if node.op_type == "Exp":
         return node.inputs[0], 0.0
     if node.op_type == "ReduceSum":
         return node.outputs[0], half.largest / HEADROOM
-    degree = 2.0 if node.op_type == "Mul" else patterns.scalar(node.inputs[1])
-    is_supported = degree is not None and _DEGREES[0] <= degree <= _DEGREES[1]
-    return node.inputs[0], _POWER ** (1 / degree) if degree and is_supported else -math.inf
+    degree = 2.0 if node.op_type == "Mul" else patterns.scalar(node.inputs[1]) or 0.0
+    return node.inputs[0], _POWER ** (1 / degree) if 1 <= degree <= _LARGEST_DEGREE else -math.inf
 
 
 def prove_tame(facts: Facts, proven: Proven, half: Half) -> Mapping[int, Evidence]:
@@ -57,19 +53,16 @@ def prove_tame(facts: Facts, proven: Proven, half: Half) -> Mapping[int, Evidenc
     proofs: dict[int, Evidence] = {}
     for unit in tame_candidates(facts):
         value, limit = _limit(facts.graph.units[unit].node, half)
-        bound = proven.of(value)
-        number = bound.high if limit == 0 else bound.most
-        around = () if limit == 0 else _values_around(facts, unit)
+        number = proven.of(value).most if limit else proven.of(value).high
+        around = _values_around(facts, unit) if limit else ()
         if number <= limit and all(proven.of(each).most <= half.largest / HEADROOM for each in around):
-            name = (value.name if value is not None else "") or ""
+            name = (value.name or "") if value is not None else ""
             proofs[unit] = Evidence(Authority.PROOF, Reason.PROVEN_TAME, name, number, limit, half.name)
     return proofs
 
 
 SPARE = 16.0
-"""The factor by which values of the user's samples must stay below the largest number of half: an order of
-magnitude more than HEADROOM, as other inputs may be larger.
-"""
+"""The factor by which values of the user's samples stay below the limit: other inputs may be larger."""
 
 
 def find_in_range(facts: Facts, observed: Seen, half: Half) -> Mapping[int, Evidence]:
@@ -111,7 +104,6 @@ def find_overflowing(facts: Facts, proven: Proven, half: Half) -> Mapping[int, E
 
     Results of other operators are bounded from above only, and need not be that large.
     """
-    masking = facts.ranges.masks.units()
     inputs = {value.name: value for value in facts.graph.root.inputs}
     evidence: dict[int, Evidence] = {}
     for each in (each for each in proven.inputs if each.source is Source.DECLARED):
@@ -119,24 +111,22 @@ def find_overflowing(facts: Facts, proven: Proven, half: Half) -> Mapping[int, E
         if abs(number) * HEADROOM > half.largest:
             reason, limit = Reason.DECLARED_OVERFLOW, half.largest
             found = Evidence(Authority.RANGE, reason, each.name, number, limit, half.name)
-            for unit in _reached(facts, inputs[each.name], proven, limit / HEADROOM):
-                evidence.setdefault(unit, found)
+            evidence = (
+                dict.fromkeys(_reached(facts, inputs[each.name], proven, limit / HEADROOM), found) | evidence
+            )
+    masking = facts.ranges.masks.units()
     return {unit: found for unit, found in evidence.items() if unit not in masking}
 
 
-def _reached(facts: Facts, start: ir.Value, proven: Proven, most: float) -> Iterator[int]:
-    """Yield the units that read a value, or outputs of movers that may be as large."""
-    graph = facts.graph
-
-    def readers(values: Iterable[ir.Value]) -> list[int]:
-        return [unit for value in values for unit, _ in graph.uses.get(value, ())]
-
-    def further(unit: int) -> list[int]:
-        moved = graph.units[unit].defs if _moves(graph.units[unit].node) else ()
-        return readers(value for value in moved if proven.of(value).most > most)
-
-    first = readers([start])
-    yield from (*first, *reach(first, further, lambda _: True))
+def _reached(facts: Facts, start: ir.Value, proven: Proven, most: float) -> dict[int, None]:
+    """Return the units that read a value, or outputs of movers that may be as large."""
+    graph, units, todo = facts.graph, dict[int, None](), [start]
+    while todo:
+        readers = [unit for unit, _ in graph.uses.get(todo.pop(), ()) if unit not in units]
+        units |= dict.fromkeys(readers)
+        movers = (graph.units[unit] for unit in readers if _moves(graph.units[unit].node))
+        todo += [value for mover in movers for value in mover.defs if proven.of(value).most > most]
+    return units
 
 
 # Whether bounds are needed, and what they decide.

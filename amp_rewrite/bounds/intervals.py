@@ -13,12 +13,10 @@ _MOST = 3.4028234663852886e38
 """The largest number of float32: a larger end may overflow to infinity."""
 _LEAST = 2.0**-120
 """The least magnitude of an end: a smaller lower end counts as 0, a smaller upper end as this number. The
-error of float32's subnormal numbers, 2^-150, is absolute, and runtimes may flush them. A sum of 2^22 terms
-errs by less than `summed` of these.
+error of float32's subnormal numbers, 2^-150, is absolute, and runtimes may flush them.
 """
 _ROUNDED = 1 + 2.0**-20
 """Sixteen times the unit roundoff of float32: above the error of any function of onnxruntime."""
-_UNKNOWN_TERMS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +30,6 @@ class Interval:
     def most(self) -> float:
         """The largest magnitude."""
         return max(-self.low, self.high)
-
-    @property
-    def least(self) -> float:
-        """The least magnitude."""
-        return max(self.low, -self.high, 0.0)
 
     def __neg__(self) -> Interval:
         return Interval(-self.high, -self.low)
@@ -57,7 +50,8 @@ class Interval:
 
     def squared(self) -> Interval:
         """Return the interval of squares; what underflows is 0."""
-        return Interval(times(self.least, self.least), times(self.most, self.most)).widened()
+        least = max(self.low, -self.high, 0.0)
+        return Interval(times(least, least), times(self.most, self.most)).widened()
 
     def widened(self, factor: float = _ROUNDED) -> Interval:
         """Return the interval of rounded numbers: both ends moved outwards by a factor, except 0."""
@@ -87,7 +81,7 @@ def summed(terms: int | None) -> float:
 
     An unknown number counts as 2^16.
     """
-    return 1 + 2.0**-23 * min(terms or _UNKNOWN_TERMS, 1 << 22)
+    return 1 + 2.0**-23 * min(terms or 1 << 16, 1 << 22)
 
 
 def times(a: float, b: float) -> float:

@@ -65,9 +65,13 @@ class Operands:
         node = value.producer() if value is not None else None
         return node if node is not None and patterns.is_default(node, *operators) else None
 
+    def attribute(self, name: str, default: float) -> float:
+        """Return an attribute that is a float."""
+        return self.node.attributes.get_float(name, default)
+
     def given(self, port: int, name: str, default: float) -> Interval:
         """Return the interval of an input that was an attribute in old opsets."""
-        number = self.node.attributes.get_float(name, default)
+        number = self.attribute(name, default)
         return self[port] if self.value(port) is not None else Interval(number, number)
 
     def scalar(self, port: int) -> float | None:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.idioms.idiom import Norm
 from amp_rewrite.analysis.long_sums import terms
+from amp_rewrite.analysis.ranges import fill_of
 from amp_rewrite.bounds.intervals import (
     UNKNOWN,
     ZERO,
@@ -45,11 +46,6 @@ def _always(low: float, high: float) -> Transfer:
     return lambda _: Interval(low, high)
 
 
-def _gated(x: Operands) -> Interval:
-    """Bound a function between 0 and its argument: data times a gate of them in [0, 1]."""
-    return hull(x[0], ZERO)
-
-
 def _rising(function: Callable[[float], float]) -> Transfer:
     """Bound the image under a monotonic function that runtimes approximate, which keeps its sign."""
 
@@ -67,11 +63,13 @@ def _norm(gamma: int, beta: int | None = None, epsilon: float = 1e-5, *, spatial
     """Bound a norm along the last axis, or all spatial ones; `epsilon` is the default."""
 
     def transfer(x: Operands) -> Interval:
-        sizes = x.dims(0)[2:] if spatial else _width(x, gamma)
-        if not all(sizes) or not sizes or x.node.attributes.get_float("epsilon", epsilon) < _LEAST_EPSILON:
+        is_last = x.node.attributes.get_int("axis", -1) in (-1, len(x.dims(0)) - 1)
+        sizes = x.dims(0)[2:] if spatial else x.dims(gamma)[-1:] if is_last else ()
+        size = math.prod(each or 0 for each in sizes)
+        if size <= 1 or x.attribute("epsilon", epsilon) < _LEAST_EPSILON:  # a weight of size 1 is broadcast
             return UNKNOWN
         offset = x[beta] if beta is not None and x.value(beta) is not None else ZERO
-        return _normalised(math.prod(size or 0 for size in sizes)) * symmetric(x[gamma].most) + offset
+        return _normalised(size) * symmetric(x[gamma].most) + offset
 
     return transfer
 
@@ -79,13 +77,6 @@ def _norm(gamma: int, beta: int | None = None, epsilon: float = 1e-5, *, spatial
 def _normalised(size: int) -> Interval:
     """Bound data divided by the root of the mean of their squares, whatever they are."""
     return symmetric(math.sqrt(size) * summed(size))
-
-
-def _width(x: Operands, gamma: int) -> Sequence[int]:
-    """Return the size of the last axis, which the weight has as well, where data are normalised along it."""
-    is_last = x.node.attributes.get_int("axis", -1) in (-1, len(x.dims(0)) - 1)
-    sizes = (*x.dims(gamma)[-1:], *x.dims(0)[-1:]) if is_last else ()
-    return [size for size in sizes if size is not None and size > 1][:1]
 
 
 # Single operators.
@@ -128,12 +119,6 @@ def _max_pool(x: Operands) -> Interval:
     return UNKNOWN if holes or x.node.attributes.get_int("ceil_mode", 0) else x[0]
 
 
-def _fill(x: Operands) -> Interval:
-    attribute = x.node.attributes.get("value")
-    number = float(attribute.as_tensor().numpy().item()) if attribute is not None else 0.0
-    return Interval(number, number)
-
-
 # Sums.
 
 
@@ -164,8 +149,8 @@ def _matmul(x: Operands) -> Interval:
 def _layer(x: Operands) -> Interval:
     """Bound a Gemm or Conv by stored weights: sums of products, and a bias where they may begin."""
     axis = 1 if x.node.op_type == "Conv" or x.node.attributes.get_int("transB", 0) else 0
-    most = times(x[0].most, x.largest_sum(1, axis) * abs(x.node.attributes.get_float("alpha", 1.0)))
-    bias = x[2].most * abs(x.node.attributes.get_float("beta", 1.0)) if x.value(2) is not None else 0.0
+    most = times(x[0].most, x.largest_sum(1, axis) * abs(x.attribute("alpha", 1.0)))
+    bias = x[2].most * abs(x.attribute("beta", 1.0)) if x.value(2) is not None else 0.0
     return symmetric((most + bias) * summed(None))
 
 
@@ -176,18 +161,18 @@ TRANSFERS: Mapping[str, Transfer] = {
     **_family("Conv Gemm", _layer),
     **_family("Cos Sign Sin", _always(-1.0, 1.0)),
     **_family("GRU LSTM RNN", _recurrent),
-    **_family("Gelu HardSwish com.microsoft:Gelu", _gated),
+    **_family("Gelu HardSwish com.microsoft:Gelu", lambda x: hull(x[0], ZERO)),
     **_family("HardSigmoid Sigmoid", _always(0.0, 1.0)),
     **_family("RMSNormalization SimplifiedLayerNormalization", _norm(1)),
     "Add": lambda x: x[0] + x[1],
     "Clip": lambda x: smaller(larger(x[0], x.given(1, "min", -math.inf)), x.given(2, "max", math.inf)),
-    "ConstantOfShape": _fill,
+    "ConstantOfShape": lambda x: Interval(*[float(fill_of(x.node).item())] * 2),
     "Div": lambda x: x[0] / x[1],
     "Erf": _rising(math.erf),
     "Exp": _rising(lambda x: math.exp(min(x, 89.0))),  # beyond float32 from there on
     "InstanceNormalization": _norm(1, 2, spatial=True),
     "LayerNormalization": _norm(1, 2),
-    "LeakyRelu": lambda x: _gated(x) if 0 <= x.node.attributes.get_float("alpha", 0.01) <= 1 else UNKNOWN,
+    "LeakyRelu": lambda x: hull(x[0], ZERO) if 0 <= x.attribute("alpha", 0.01) <= 1 else UNKNOWN,
     "MatMul": _matmul,
     "Max": lambda x: larger(*x.all),
     "MaxPool": _max_pool,

@@ -20,9 +20,7 @@ from amp_rewrite.numerics.half import Half
 
 
 class Knowledge(enum.Enum):
-    """The status of a unit's values: PROVEN to fit half for all inputs, OBSERVED to fit it in calibration
-    runs (both with a factor of HEADROOM to spare), or UNKNOWN.
-    """
+    """Whether a unit's values fit half over HEADROOM: PROVEN for all inputs, OBSERVED in runs, UNKNOWN."""
 
     PROVEN = "proven"
     OBSERVED = "observed"

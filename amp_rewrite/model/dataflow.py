@@ -1,14 +1,13 @@
 """Forward dataflow analysis of a model: a fact of each value, in one pass over the nodes.
 
-An analysis is a subclass: its lattice and its transfer function. A loop-carried value is unknown, so that no
-fixpoint is sought; a scanned one has the fact of the whole, and what leaves a body is the join over its
-branches.
+A loop-carried value is unknown, so that no fixpoint is sought; a scanned one has the fact of the whole, and
+what leaves a body is the join over its branches.
 """
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import onnx_ir as ir
@@ -19,23 +18,19 @@ from amp_rewrite.onnx_types.control_flow import Binding
 Fact = TypeVar("Fact")
 
 
-class Forward(abc.ABC, Generic[Fact]):
-    """An analysis with the facts found so far."""
+@dataclass(slots=True)
+class Forward(Generic[Fact]):
+    """An analysis, and the facts found so far.
 
-    def __init__(self) -> None:
-        self.facts: dict[ir.Value | None, Fact] = {}
+    `unknown` returns the fact of a value that no transfer gave: an input, a stored or an omitted one. `join`
+    returns what holds of a value of which one of several facts holds. `transfer` returns the facts of the
+    outputs of a node without bodies, in order, and none for those that are unknown.
+    """
 
-    @abc.abstractmethod
-    def unknown(self, value: ir.Value | None) -> Fact:
-        """Return the fact of a value that no transfer gave: an input, a stored or an omitted one."""
-
-    @abc.abstractmethod
-    def join(self, facts: Sequence[Fact]) -> Fact:
-        """Return what holds of a value of which one of these holds."""
-
-    @abc.abstractmethod
-    def transfer(self, node: ir.Node) -> Iterable[Fact]:
-        """Return the facts of the outputs of a node without bodies, in order; none for those unknown."""
+    unknown: Callable[[ir.Value | None], Fact]
+    join: Callable[[Iterable[Fact]], Fact]
+    transfer: Callable[[ir.Node], Iterable[Fact]]
+    facts: dict[ir.Value | None, Fact] = field(default_factory=dict["ir.Value | None", Fact])
 
     def of(self, value: ir.Value | None) -> Fact:
         """Return the fact of a value."""
