@@ -42,7 +42,10 @@ def _entries(body: str, borders: str = PLAIN, opset: int = 22, **options: Any) -
 def _said(body: str, borders: str = PLAIN, opset: int = 22, **options: Any) -> dict[str, str]:
     """Kind and source of every unit, as words, by `node.variable`."""
     found = _entries(body, borders, opset, **options)
-    return {unit: f"{entry.kind.name} {authority_in_words(entry)}" for unit, entry in found.items()}
+    return {
+        unit: f"{entry.kind.name} {authority_in_words(entry.evidence, entry.kind)}"
+        for unit, entry in found.items()
+    }
 
 
 def _asked(kind: Kind, operator: str) -> operator_lists.OpLists:
@@ -61,7 +64,7 @@ TAN = "[tan] y = Tan(x)"
 def test_the_lists_speak_when_nobody_else_does() -> None:
     """A unit is what the shipped list says of its operator, for the list's reason."""
     entry = _entries("[product] y = MatMul(x, x)")["product.T"]
-    assert (entry.kind, authority_in_words(entry)) == (Kind.ALLOW, "default")
+    assert (entry.kind, authority_in_words(entry.evidence, entry.kind)) == (Kind.ALLOW, "default")
     assert entry == operator_lists.load("default").find("", "MatMul")
 
 
@@ -223,7 +226,7 @@ def test_an_unknown_operator_is_one_opaque_unit() -> None:
 def test_an_operator_on_no_list_is_fixed() -> None:
     """A known operator that the lists leave out stays float32, and they are named."""
     entry = _entries("[n] y = Sin(x)", lists=operator_lists.load("tensorflow"))["n.T"]
-    assert (entry.kind, authority_in_words(entry)) == (Kind.FIXED, "tensorflow")
+    assert (entry.kind, authority_in_words(entry.evidence, entry.kind)) == (Kind.FIXED, "tensorflow")
     assert in_words(entry.evidence) == "the operator is on no list of tensorflow"
 
 
