@@ -39,7 +39,10 @@ def _entries(body: str, borders: str = PLAIN, opset: int = 22, **options: Any) -
 def _said(body: str, borders: str = PLAIN, opset: int = 22, **options: Any) -> dict[str, str]:
     """Kind and source of every unit, as words, by `node.variable`."""
     found = _entries(body, borders, opset, **options)
-    return {unit: f"{entry.kind.name} {authority_in_words(entry)}" for unit, entry in found.items()}
+    return {
+        unit: f"{entry.kind.name} {authority_in_words(entry.evidence, entry.kind)}"
+        for unit, entry in found.items()
+    }
 
 
 # ---- the order of authority

@@ -226,7 +226,7 @@ def test_the_commands_take_declarations(tmp_path):
         assert run(model, *asked, *flags).exit_code == 0
         nodes = [node.op_type for node in onnx.load(half).graph.node]
         assert (nodes.count("Cast"), nodes[0], nodes[-1]) == (3, "Cast", "Cast")
-    assert json.loads(plan.read_text())["op_types"] == dict(each.split("=") for each in CASE[1::2])
+    assert json.loads(plan.read_text())["options"]["op_types"] == dict(each.split("=") for each in CASE[1::2])
     without = run("certify", model, half)
     assert without.exit_code == 1
     assert "it reads float16 at input 0, and no types are declared for the operator" in without.output

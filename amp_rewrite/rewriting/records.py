@@ -31,8 +31,10 @@ def parse(text: bytes | str, kind: type[T], version: int | None = None) -> T:
     else.
     """
     try:
-        content = json.loads(text if isinstance(text, str) else text.decode())
-        json.dumps(content, ensure_ascii=False).encode()  # JSON can hold a lone surrogate
+        text = text if isinstance(text, str) else text.decode()
+        content = json.loads(text)
+        if "\\u" in text:
+            json.dumps(content, ensure_ascii=False).encode()  # it can be a lone surrogate
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not valid JSON: {error}") from error
     if not isinstance(content, dict):
