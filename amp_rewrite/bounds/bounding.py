@@ -72,9 +72,8 @@ class Proven:
         return Interval(math.floor(bound.low), math.ceil(bound.high)) if fits else limits
 
     def _clamped(self, value: ir.Value, bound: Interval) -> Interval:
-        if value not in self._masks:
-            return bound
-        return Interval(max(bound.low, -self._fill), min(bound.high, self._fill))
+        most = self._fill if value in self._masks else math.inf
+        return Interval(max(bound.low, -most), min(bound.high, most))
 
 
 MOST_NODES = 5_000
