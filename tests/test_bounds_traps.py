@@ -49,6 +49,7 @@ TRAPS = {
         f"{ROOT} m = ReduceMean <axes = [-1]> (z) q = Sqrt (m) y = Div (x, q)",
         {"x": SPECIAL},
     ),
+    "a norm that is a sum": ("q = ReduceL2 <axes = [-1]> (x) y = Div (x, q)", {"x": SPECIAL}),
     "an epsilon behind the reciprocal": (
         f"""{ROOT} m = ReduceMean <axes = [-1]> (z) a = Add (m, e) q = Sqrt (a) r = Reciprocal (q)
         b = Add (r, one) y = Mul (x, b)""",
@@ -73,6 +74,7 @@ TRAPS = {
         "y = LayerNormalization <epsilon = 0.0> (x, one4)",
         {"x": SPECIAL},
     ),
+    "a weight that is broadcast": ("y = LayerNormalization (x, one1)", {"x": [[1000, 0, 0, 0]]}),
     "a window of padding alone": (
         "y = MaxPool <kernel_shape = [2], dilations = [5], pads = [1, 1]> (p)",
         {"p": np.ones((1, 1, 4))},
@@ -88,7 +90,7 @@ TRAPS = {
     "weights that underflow": ("m = MatMul (x, small) y = MatMul (m, huge)", {"x": np.eye(4)}),
 }
 STORED = """<float[4,4] w = {1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0},
-    float[4] one4 = {1.0, 1.0, 1.0, 1.0},
+    float[4] one4 = {1.0, 1.0, 1.0, 1.0}, float[1] one1 = {1.0},
     float[4,4] small = {1e-23, 1e-23, 1e-23, 1e-23, 1e-23, 1e-23, 1e-23, 1e-23,
         1e-23, 1e-23, 1e-23, 1e-23, 1e-23, 1e-23, 1e-23, 1e-23},
     float[4,4] huge = {1e23, 1e23, 1e23, 1e23, 1e23, 1e23, 1e23, 1e23,

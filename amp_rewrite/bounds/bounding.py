@@ -31,7 +31,7 @@ class Proven:
         self._given: dict[ir.Value | None, Interval] = {
             settable[each.name]: rounded(each.low, each.high) for each in self.inputs
         }
-        self._given |= transfer.written_out(facts.graph.norms)
+        self._given |= transfer.written_out(facts.graph)
         self._variable, self._calls = {*settable.values()}, frozenset(model.functions)
         self._masks, self._fill = facts.ranges.masks.clamped, options.half.fill
         self._dtype_of = facts.graph.dtype
