@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from amp_rewrite.bounds.bound import UNKNOWN, Bound
 from numpy.typing import NDArray
 
 from amp_rewrite import pipeline
-from amp_rewrite.bounds import bounding, given
+from amp_rewrite.bounds.bounding import Proven
+from amp_rewrite.bounds.intervals import UNKNOWN, Interval
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model import serialization
 from amp_rewrite.policy.options import Options
@@ -25,17 +25,16 @@ SHARED = Path(__file__).parents[2] / "shared" / "models"
 Feeds = Mapping[str, NDArray[Any]]
 
 
-def bounds(analysis: Analysis) -> dict[str, Bound]:
-    """The bound of every value of the main graph of an analysed model, by name."""
-    model, graph = analysis.loaded.model, analysis.graph
-    entering = given.bounds(model, given.ranges(model, analysis.options.ranges))
-    calls = frozenset(model.functions)
-    found = bounding.propagate(graph, entering, given.variable(model), functions=calls).bounds
-    made = (value for node in model.graph for value in node.outputs)
-    return {value.name or "": found.get(value, UNKNOWN) for value in made}
+def bounds(analysis: Analysis) -> dict[str, Interval]:
+    """The bound of every value of the main graph of an analysed model, by name; masks are as they are."""
+    analysis.facts.ranges.masks.clamped.clear()
+    proven = Proven(analysis.loaded.model, analysis.facts, analysis.options)
+    return {
+        value.name or "": proven.of(value) for node in analysis.loaded.model.graph for value in node.outputs
+    }
 
 
-def of(model: onnx.ModelProto, **ranges: tuple[float, float]) -> dict[str, Bound]:
+def of(model: onnx.ModelProto, **ranges: tuple[float, float]) -> dict[str, Interval]:
     """The bounds of a model whose inputs have these ranges."""
     return bounds(pipeline.analyze(model, Options(ranges=ranges, fold=False, keep_overridable=True)))
 
@@ -89,7 +88,7 @@ def broken(source: onnx.ModelProto | Path, sample: Feeds) -> Iterator[str]:
                 yield f"{name}: {bound}"
 
 
-def beyond(array: NDArray[np.float64], bound: Bound) -> Iterator[bool]:
+def beyond(array: NDArray[np.float64], bound: Interval) -> Iterator[bool]:
     """What an array shows beyond its bound: its elements. NaN proves nothing."""
     numbers = array[~np.isnan(array)]
     yield bool(numbers.size) and not (bound.low <= numbers.min() and numbers.max() <= bound.high)

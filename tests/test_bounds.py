@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given
 
-from amp_rewrite.bounds import bounding
+from amp_rewrite.bounds.transfer import TRANSFERS
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.running.inputs import feeds
@@ -22,7 +22,6 @@ NEARLY = 1e-2
 RULES = [
     ("y = Relu (x)", (0, 3)),
     ("y = Neg (x)", (-3, 2)),
-    ("y = Abs (x)", (0, 3)),
     ("y = Tanh (x)", (math.tanh(-2), math.tanh(3))),
     ("y = Exp (x)", (math.exp(-2), math.exp(3))),
     ("y = Sigmoid (x)", (0, 1)),
@@ -40,15 +39,12 @@ RULES = [
     ("y = LayerNormalization (x, scale)", (-4, 4)),
     ("n = LayerNormalization (x, scale)\n y = MatMul (n, w)", (-12.8, 12.8)),
     ("y = Clip (x)", (-2, 3)),
-    ("t = Constant <value = bool {0}> ()\n y = Dropout (x, , t)", (-2, 3)),
     ("y = Concat <axis = 0> (x, w)", (-2, 3)),
     ("axes = Constant <value_ints = [0]> ()\n y = ReduceSum (x, axes)", (-8, 12)),
     ("y = ReduceMean <axes = [0]> (x)", (-2, 3)),
     ("e = Exp (x)\n y = Div (x, e)", (-14.778, 22.167)),
     ("y = Sin (x)", (-1, 1)),
     ("one = Constant <value_float = 1.0> () c = Greater (x, one)\n y = Where (c, x, one)", (1, 3)),
-    ("one = Constant <value_float = 1.0> () c = Less (x, one)\n y = Where (c, one, x)", (1, 3)),
-    ("one = Constant <value_float = 1.0> () c = Less (x, one)\n y = Where (c, x, one)", (-2, 1)),
     ("y = Reciprocal (x)", (-math.inf, math.inf)),
     ("y = Det (x)", (-math.inf, math.inf)),
 ]
@@ -104,7 +100,7 @@ def test_bodies_are_sound():
         x=(-2.0, 3.0),
     )
     assert (found["y"].low, found["y"].high) == pytest.approx((-1, 4))
-    assert (found["z"].low, found["z"].high) == (0, 3)
+    assert (found["z"].low, found["z"].high) == pytest.approx((0, 3))
     assert found["last"].most == math.inf
 
 
@@ -156,6 +152,6 @@ def test_no_shared_model_shows_more(path):
 
 def test_rules_are_of_operators_that_exist():
     """A rule of an operator that no schema knows would never apply."""
-    for written in bounding.RULES:
+    for written in TRANSFERS:
         domain, name = schema.parse(written)
         assert name in schema.known_operators(domain), written

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from amp_rewrite.bounds.bound import UNKNOWN
 
 from amp_rewrite import pipeline
+from amp_rewrite.bounds.intervals import UNKNOWN
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.options import Options
 from tests.bounds import bounds, broken, of
@@ -20,21 +20,7 @@ TALL = np.arange(1, 17, dtype=np.float32).reshape(4, 4) ** 3
 TRAPS = {
     "a vector on the right of a weight": ("y = MatMul (w, v)", {"v": [3, 3, 3, 3]}),
     "a vector on the right": ("y = MatMul (x, v)", {"v": [3, 3, 3, 3], "x": np.ones((4, 4))}),
-    "weights that are repeated": (
-        "c = Constant <value_ints = [-1]> () s = Softmax (x) m = Mul (s, u) y = ReduceSum (m, c)",
-        {"x": np.ones((4, 1)), "u": np.ones((4, 8))},
-    ),
-    "a choice that is repeated": (
-        """c = Constant <value_ints = [-1]> () s = Softmax (x) zero = Constant <value_float = 0.0> ()
-        b = Greater (u, zero) m = Where (b, s, zero) y = ReduceSum (m, c)""",
-        {"x": np.ones((4, 1)), "u": np.ones((4, 8))},
-    ),
     "a negative zero": ("y = Reciprocal (x)", {"x": [[-0.0, 1.0]]}),
-    "a sum that cancels": (
-        "y = Sum (x, u, v)",
-        {"x": np.ones((1, 4)), "u": np.full((1, 4), 1e8), "v": [-1e8, -1e8, -1e8, -1e8]},
-    ),
-    "a negative slope": ("y = Elu <alpha = -2.0> (x)", {"x": [[-5.0, 0.5]]}),
     "integers that wrap": (
         """i = Cast <to = 6> (x) n = Constant <value = int32[1] {2147483647}> () a = Add (i, n)
         y = Cast <to = 1> (a)""",
@@ -63,6 +49,7 @@ TRAPS = {
         f"{ROOT} m = ReduceMean <axes = [-1]> (z) q = Sqrt (m) y = Div (x, q)",
         {"x": SPECIAL},
     ),
+    "a norm that is a sum": ("q = ReduceL2 <axes = [-1]> (x) y = Div (x, q)", {"x": SPECIAL}),
     "an epsilon behind the reciprocal": (
         f"""{ROOT} m = ReduceMean <axes = [-1]> (z) a = Add (m, e) q = Sqrt (a) r = Reciprocal (q)
         b = Add (r, one) y = Mul (x, b)""",
@@ -87,35 +74,23 @@ TRAPS = {
         "y = LayerNormalization <epsilon = 0.0> (x, one4)",
         {"x": SPECIAL},
     ),
+    "a weight that is broadcast": ("y = LayerNormalization (x, one1)", {"x": [[1000, 0, 0, 0]]}),
     "a window of padding alone": (
         "y = MaxPool <kernel_shape = [2], dilations = [5], pads = [1, 1]> (p)",
         {"p": np.ones((1, 1, 4))},
-    ),
-    "an offset that cancels": (
-        "y = BatchNormalization <epsilon = 0.0> (p, k, k, big, k)",
-        {"p": np.full((1, 1, 4), 1e8 - 8)},
     ),
     "rows that become columns, of a rank that is not known": (
         "r = Reshape (x, n) s = Softmax (r) y = Transpose (s)",
         {"x": np.array([[9.0, 0, 0, 0]] * 4), "n": np.array([4, 4])},
     ),
-    "a size that is repeated in an Einsum": (
-        'y = Einsum <equation = "ij,jk->ik"> (x, u)',
-        {"x": np.ones((4, 1)), "u": np.ones((4, 8))},
-    ),
     "a sum along no axis": (
         "y = ReduceSum <noop_with_empty_axes = 1> (x)",
         {"x": [[1.0, 2.0]]},
     ),
-    "a norm whose square overflows": ("y = ReduceL2 <axes = [-1]> (x)", {"x": [[1e20, 1e20]]}),
-    "the least integer": (
-        "i = Cast <to = 7> (x) a = Abs (i) y = Cast <to = 1> (a)",
-        {"x": [[-(2.0**63), 3.0]]},
-    ),
     "weights that underflow": ("m = MatMul (x, small) y = MatMul (m, huge)", {"x": np.eye(4)}),
 }
 STORED = """<float[4,4] w = {1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0},
-    float[4] one4 = {1.0, 1.0, 1.0, 1.0}, float[1] k = {1.0}, float[1] big = {100000000.0},
+    float[4] one4 = {1.0, 1.0, 1.0, 1.0}, float[1] one1 = {1.0},
     float[4,4] small = {1e-23, 1e-23, 1e-23, 1e-23, 1e-23, 1e-23, 1e-23, 1e-23,
         1e-23, 1e-23, 1e-23, 1e-23, 1e-23, 1e-23, 1e-23, 1e-23},
     float[4,4] huge = {1e23, 1e23, 1e23, 1e23, 1e23, 1e23, 1e23, 1e23,
@@ -145,8 +120,8 @@ def _declared(name, array):
 
 POINTS = (0.0, -0.0, 1e-40, -1e-40, 1e-20, 3e-4, -3e-4, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 2.718, -7.3, 17.9)
 POINTS += (-17.9, 80.0, -80.0, 103.0, -103.0, 3e4, -3e4, 65504.0, -1e8, 1e8, 1e19, -1e19, 3.4e38, -3.4e38)
-UNARY = """Abs Asinh Atan Ceil Cos Elu Erf Exp Floor HardSigmoid HardSwish LeakyRelu Log Neg Reciprocal Relu
-Round Sigmoid Sign Sin Softplus Softsign Sqrt Tanh""".split()
+UNARY = """Cos Erf Exp HardSigmoid HardSwish LeakyRelu Neg Reciprocal Relu Sigmoid Sign Sin Softplus Sqrt
+Tanh""".split()
 
 
 @pytest.mark.parametrize("operator", UNARY)

@@ -142,11 +142,10 @@ class _Flows:
     def _counting(self) -> Collection[int]:
         """The units that read integers that half may not represent."""
         graph, largest = self._graph, _magnitudes(self._graph).of
-        casts = [
-            unit for unit in self._of("Cast") if not graph.dtype(unit.node.inputs[0]).is_floating_point()
-        ]
-        counts = (*casts, *self._of("Range"))
-        found = {unit.index for unit in counts if max(map(largest, unit.node.inputs)) > self._limit}
+        casts = {unit.index: graph.dtype(unit.node.inputs[0]) for unit in self._of("Cast")}
+        floats = {unit for unit, dtype in casts.items() if dtype.is_floating_point()}
+        readers = (unit for unit in self._of("Cast", "Range") if unit.index not in floats)
+        found = {unit.index for unit in readers if max(map(largest, unit.node.inputs)) > self._limit}
         for value, fit in self._fits.items():
             is_counted = fit.whole and self._limit < fit.high <= _COUNTED
             if is_counted and not fit.exact and not fit.overflowing:
@@ -207,12 +206,13 @@ def _magnitudes(graph: UnitGraph) -> Forward[float]:
         return _SIZES.get(graph.dtype(value), math.inf)
 
     def transfer(node: ir.Node) -> list[float]:
-        rule, read = _LARGEST.get(node.op_type), patterns.operands(node)
-        if rule is None or node.domain or graph.dtype(node.outputs[0]) in _SIZES:
+        rule, read, dtype = _LARGEST.get(node.op_type), patterns.operands(node), graph.dtype(node.outputs[0])
+        if rule is None or node.domain or dtype in _SIZES or dtype.is_floating_point():
             return []
         sizes = read[0].shape or (math.inf,) if node.op_type == "Shape" else map(magnitudes.of, read)
         return [rule([size if isinstance(size, int | float) else math.inf for size in sizes])]
 
     magnitudes = Forward(unknown, max, transfer)
-    magnitudes.visit(graph.root)
+    if graph.by_operator.keys() & {"Cast", "Range"}:
+        magnitudes.visit(graph.root)
     return magnitudes

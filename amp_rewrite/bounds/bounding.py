@@ -31,7 +31,7 @@ class Proven:
         self._given: dict[ir.Value | None, Interval] = {
             settable[each.name]: rounded(each.low, each.high) for each in self.inputs
         }
-        self._given |= transfer.written_out(facts.graph.norms)
+        self._given |= transfer.written_out(facts.graph)
         self._variable, self._calls = {*settable.values()}, frozenset(model.functions)
         self._masks, self._fill = facts.ranges.masks.clamped, options.half.fill
         self._dtype_of = facts.graph.dtype
@@ -72,9 +72,8 @@ class Proven:
         return Interval(math.floor(bound.low), math.ceil(bound.high)) if fits else limits
 
     def _clamped(self, value: ir.Value, bound: Interval) -> Interval:
-        if value not in self._masks:
-            return bound
-        return Interval(max(bound.low, -self._fill), min(bound.high, self._fill))
+        most = self._fill if value in self._masks else math.inf
+        return Interval(max(bound.low, -most), min(bound.high, most))
 
 
 MOST_NODES = 5_000

@@ -59,8 +59,8 @@ def warnings(products: Mapping[ir.Node, str], proven: Proven, half: Half) -> Ite
     are bounded, or the sums are.
     """
     terms = {node: half.largest / most for node in products if 0 < (most := _most(node, proven)) < math.inf}
-    if terms:
-        first = min(terms, key=terms.__getitem__)
+    first = min(terms, key=terms.__getitem__, default=None)
+    if first is not None and terms[first] < 1 << 31:  # no axis is longer
         name, symbol = first.name or first.outputs[0].name, products[first]
         yield (
             f"{first.op_type} '{name}' adds up {symbol}, which is open: from {terms[first]:,.0f} on it may "

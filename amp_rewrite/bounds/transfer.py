@@ -10,6 +10,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.idioms.idiom import Norm
 from amp_rewrite.analysis.long_sums import terms
 from amp_rewrite.analysis.ranges import fill_of
+from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.bounds.intervals import (
     UNKNOWN,
     ZERO,
@@ -199,22 +200,20 @@ TRANSFERS: Mapping[str, Transfer] = {
 # Norms that are written out.
 
 
-def written_out(norms: Iterable[Norm]) -> dict[ir.Value, Interval]:
+def written_out(graph: UnitGraph) -> dict[ir.Value, Interval]:
     """Return the intervals of the quotients of written-out norms of a known size."""
-    sizes = {norm.result.outputs[0]: _size(norm) for norm in norms}
+    sizes = {norm.result.outputs[0]: _size(norm, graph) for norm in graph.norms}
     return {value: _normalised(size) for value, size in sizes.items() if size}
 
 
-def _size(norm: Norm) -> int | None:
-    """Return the number of elements of a mean of squares, of data that are centred by the same mean, all in
-    one type; None for any other norm.
-    """
+def _size(norm: Norm, graph: UnitGraph) -> int | None:
+    """Return the size of a mean of squares in float32, of data centred by the same mean; None of others."""
     size = _mean_of(norm.reduction)
-    means = (node for node in norm.centring if node.op_type != "Sub")
-    is_centred = all(_mean_of(node) == size for node in means)
-    kinds = {value.dtype for node in norm.inner for value in node.outputs}
+    means = [_mean_of(node) for node in norm.centring if node.op_type != "Sub"]
+    kinds = {graph.dtype(value) for node in norm.inner for value in node.outputs}
     squares = all(node is norm.reduction or node.op_type in ("Mul", "Pow") for node in norm.power)
-    return size if is_centred and squares and len(kinds) == 1 and _is_root(norm.chain) else None
+    is_plain = {size, *means} == {size} and squares and kinds == {ir.DataType.FLOAT}
+    return size if is_plain and _is_root(norm.chain) else None
 
 
 def _mean_of(node: ir.Node) -> int | None:
@@ -226,11 +225,11 @@ def _is_root(nodes: Sequence[ir.Node]) -> bool:
     """Whether these nodes add at least _LEAST_EPSILON to a mean, and then scale nothing: as the quotient is
     homogeneous, they take the root, or its inverse.
     """
-    first, *others = (node for node in nodes if node.op_type != "Identity")
-    floors = [number for value in first.inputs if (number := patterns.scalar(value)) is not None]
-    is_bounded = first.op_type in ("Add", "Max") and max(floors, default=0.0) >= _LEAST_EPSILON
+    steps = [node for node in nodes if node.op_type != "Identity"]
+    read = [patterns.scalar(value) for node in steps[:1] for value in node.inputs]
+    is_bounded = max((number for number in read if number is not None), default=0.0) >= _LEAST_EPSILON
     return is_bounded and all(
-        node.op_type in ("Expand", "Pow", "Reciprocal", "Sqrt")
-        or (node.op_type == "Div" and patterns.scalar(node.inputs[0]) == 1.0)
-        for node in others
+        node.op_type in (("Expand", "Pow", "Reciprocal", "Sqrt") if at else ("Add", "Max"))
+        or (at and node.op_type == "Div" and patterns.scalar(node.inputs[0]) == 1.0)
+        for at, node in enumerate(steps)
     )
