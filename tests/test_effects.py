@@ -11,9 +11,9 @@ import amp_rewrite
 from amp_rewrite.policy.options import Level, Options, Pins
 from amp_rewrite.running import emulation, sessions
 from amp_rewrite.running.blame import blame
+from amp_rewrite.running.emulation import switched_emulation
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.tuning import effects
-from amp_rewrite.tuning.switches import switched_emulation
 from tests.commands import run
 from tests.test_tuning import LOST, MODELS, STORED, offset
 from tests.text import model
@@ -40,13 +40,14 @@ def test_all_switches_are_the_emulation_and_none_is_float32(name, io):
     feeds = {k: draw.normal(size=shape).astype(np.float32) for k, shape in shapes.items() if k != "c"}
     feeds |= {"c": np.array(True)} if "c" in shapes else {}
     half = amp_rewrite.rewrite(source, Options(io=io)).model
-    made, values = switched_emulation(emulation.emulation(half))
-    assert made.count == len(values) > 0
+    made = switched_emulation(half)
+    count = len(made.values)
+    assert count > 0
     with emulation.runnable(made.loaded) as proto:
         session = sessions.open_session(proto, Device.CPU)
     given = {name: _as(session, name, value) for name, value in feeds.items()}
     on, off = (
-        sessions.run_session(session, {**given, made.switches: np.full(made.count, switch)})
+        sessions.run_session(session, {**given, made.switches: np.full(count, switch)})
         for switch in (True, False)
     )
     emulated = sessions.run_session(sessions.open_session(amp_rewrite.emulate(half), Device.CPU), given)

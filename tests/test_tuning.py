@@ -174,7 +174,7 @@ def test_all_switches_are_the_emulation_and_none_is_float32(name):
     model, feeds = _with_feeds(name)
     made, rounding = _switched(model)
     count = len(rounding.places)
-    assert made.count == count >= len(rounding.sites) > 2
+    assert len(made.values) == count >= len(rounding.sites) > 2
     assert sorted(at for site in rounding.sites for at in site.places) == list(range(count))
     emulated = emulate(amp_rewrite.rewrite(model).model)
     with runnable(made.loaded) as proto:
@@ -194,7 +194,7 @@ def test_any_choice_is_measured_as_its_result_is_emulated(name):
             kept = tuple(node for node in nodes if draw.random() < 0.4)
             pinned = Options(pins=Pins(keep_full=tuple(map(re.escape, kept))))
             on = rounding.rounded(analysis.painted(pinned))
-            switches = np.isin(np.arange(made.count), on)
+            switches = np.isin(np.arange(len(made.values)), on)
             result = emulate(amp_rewrite.rewrite(model, pinned).model)
             _same(proto, {**feeds, made.switches: switches}, result, feeds)
 

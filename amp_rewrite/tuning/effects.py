@@ -19,7 +19,7 @@ from amp_rewrite.running.blame import Blame, NodeError, pins
 from amp_rewrite.running.sessions import Feeds, Libraries, Runnable
 from amp_rewrite.tuning import search
 from amp_rewrite.tuning.search import Group
-from amp_rewrite.tuning.switches import SwitchedSession, opened, switched_emulation
+from amp_rewrite.tuning.switches import SwitchedSession, opened
 
 MOST_RUNS = 64
 """The most runs; afterwards values that are not measured separately share the error of their group."""
@@ -40,18 +40,17 @@ def effects(
     initializers is not included. Runs on the CPU with emulated half; None for a model that is too large or
     does not run that way.
     """
-    emulated = emulation.emulation(rewritten)
-    if emulated.size > LARGEST:
+    model = emulation.switched_emulation(rewritten)
+    if model.loaded.size > LARGEST:
         return None
-    model, values = switched_emulation(emulated)
     try:
         with opened(original, model, (feeds,), 1.0, libraries=libraries) as session:
-            errors = _by_value(session, len(values))
+            errors = _by_value(session, len(model.values))
     except (ModelError, FeedError):
         return None
     squared: defaultdict[str, float] = defaultdict(float)
     owners = _owners(model.loaded.model.graph)
-    for value, error in zip(values, errors, strict=True):
+    for value, error in zip(model.values, errors, strict=True):
         if node := owners.get(graph_of(value), value.producer()):
             squared[node_patterns.pinned_as(node)] += error
     return {name: math.sqrt(error) for name, error in squared.items()}
