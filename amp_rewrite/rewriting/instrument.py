@@ -104,9 +104,9 @@ class Instrument:
         was = element_types.with_element(kind, other)
         return cast_insertion.cast_nodes(value, was, dtype, self.names)
 
-    def stored(self, array: NDArray[Any], like: ir.Value) -> ir.Value:
-        """Return a new initializer of the model, named like a value."""
-        initializer = ir.Value(name=self.names.of_value(like, "number"))
+    def stored(self, array: NDArray[Any]) -> ir.Value:
+        """Return a new initializer of the model."""
+        initializer = ir.Value(name=self.names.new_value("number"))
         initializer.const_value = ir.Tensor(array, name=initializer.name)
         self._root.register_initializer(initializer)
         return initializer
@@ -129,7 +129,7 @@ class Switches:
         """Return the value that is `on`, which has a producer, while another switch is on, else `off`."""
         points, producer = self._points, on.producer()
         assert producer is not None, "what a switch turns on is computed"
-        index = points.stored(np.array(self.count, np.int64), self._vector)
+        index = points.stored(np.array(self.count, np.int64))
         self.count += 1
         # a scalar, so that Where keeps the rank of a value
         switch = points.behind(self._vector, [points.node("Gather", (self._vector, index), self._vector)])

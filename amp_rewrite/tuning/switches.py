@@ -190,7 +190,7 @@ def _rounding(points: Instrument, value: ir.Value, half: ir.DataType, limits: Li
     nodes: list[ir.Node] = []
     read = value
     for operator, bound in limits:
-        nodes.append(points.node(operator, (read, points.stored(np.array(bound, np.float32), value)), value))
+        nodes.append(points.node(operator, (read, points.stored(np.array(bound, np.float32))), value))
         read = nodes[-1].outputs[0]
     for dtype in (half, ir.DataType.FLOAT):
         nodes.append(points.node("Cast", (read,), value, to=int(dtype)))
