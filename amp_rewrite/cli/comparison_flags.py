@@ -20,13 +20,13 @@ from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting.report import SummaryLine
 from amp_rewrite.running import emulation, run_arguments, tolerances, verification
-from amp_rewrite.running.blame import blame
+from amp_rewrite.running.blame import blame, ranked
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data, Trial, of_source, trials
 from amp_rewrite.running.sessions import Libraries, Runnable
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.tuning import effects
+from amp_rewrite.tuning import sensitivity
 
 # The flag `--metric`, and bounds of `--tolerance` for the metrics that it names.
 
@@ -205,12 +205,9 @@ class ComparisonFlags:
         original: Runnable,
         rewritten: Runnable,
         data: Data,
-        *,
-        by_effect: bool = False,
     ) -> Verdict:
-        """Attach the blame on the first sample if it is requested or an output exceeds its tolerance.
-
-        With `by_effect`, nodes are ranked by the error that they add to the outputs.
+        """Attach the blame on the first sample if it is requested or an output exceeds its tolerance, with
+        nodes ranked by the error that they add to the outputs.
 
         Raises as `verdict` does.
         """
@@ -225,10 +222,8 @@ class ComparisonFlags:
             device=verdict.witness,
             libraries=self.libraries,
         )
-        if self.per_node or by_effect:
-            by_node = effects.effects(original, rewritten, first, self.libraries)
-            blamed = effects.ranked(blamed, by_node, original)
-        return replace(verdict, blame=blamed)
+        by_node = sensitivity.by_node(original, rewritten, first, self.libraries)
+        return replace(verdict, blame=ranked(blamed, by_node, original))
 
 
 def _with_progress(all_trials: Sequence[Trial], data: Data, progress: Progress | None) -> tuple[Trial, ...]:

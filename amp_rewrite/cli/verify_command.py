@@ -60,7 +60,7 @@ def verify(
         tell(progress, "verify")
         verdict = comparing.verdict(original, rewritten, data, IOTypes(io), progress)
         tell(progress, "blame")
-        verdict = comparing.with_blame(verdict, original, rewritten, data, by_effect=True)
+        verdict = comparing.with_blame(verdict, original, rewritten, data)
     terminal.print_lines(Console(stderr=True), doubts("verify", original, rewritten))
     subject = terminal.Subject(str(rewritten))
     terminal.print_verdict(Console(), verdict, subject, is_verbose=verbose, per_node=comparing.per_node)

@@ -35,8 +35,8 @@ class NodeError:
     values. `non_finite` counts values that are NaN or infinite in only one of the two models, and is 0 if an
     input has such values. `low` and `high` bound the node's inputs in the rewritten model; None if none is
     finite or was compared. `readers` are the consumers of the value. `effect` is the error that rounding at
-    the node adds to the model's outputs (tuning.effects); None if not measured. An unnamed node goes by the
-    name of its first output.
+    the node adds to the model's outputs (tuning.sensitivity); None if not measured. An unnamed node goes by
+    the name of its first output.
     """
 
     node: str
@@ -213,3 +213,32 @@ def _node_errors(
 
 def _name(node: onnx.NodeProto) -> str:
     return node.name or next((name for name in node.output if name), "")
+
+
+def ranked(blame: Blame, by_node: Mapping[str, float] | None, original: Runnable) -> Blame:
+    """Return the blame with the errors that nodes add to the outputs, if any (tuning.sensitivity): nodes in
+    descending order, value losses first, and pins of those that add most, unless a node loses values.
+    """
+    if by_node is None:
+        return blame
+    nodes = sorted((replace(e, effect=by_node.get(e.node, 0.0)) for e in blame.nodes), key=_rank)
+    ranking, adding = replace(blame, nodes=tuple(nodes)), _most(nodes)
+    if blame.first_lost is not None or not adding:
+        return ranking
+    return replace(ranking, keep_full=pins(original, adding))
+
+
+def _most(nodes: Sequence[NodeError]) -> list[NodeError]:
+    """Return the first nodes of a ranking that together add MOST of the squared error, at most PINNED."""
+    adding = list({error.node: error for error in nodes if error.effect}.values())
+    squared = [(error.effect or 0.0) ** 2 for error in adding]
+    remainder = sum(squared) * (1 - MOST)
+    return adding[: next((n for n in range(1, PINNED) if sum(squared[n:]) <= remainder), PINNED)]
+
+
+MOST, PINNED = 0.9, 3
+"""The share of the squared error that pins should remove, and the most nodes they may name."""
+
+
+def _rank(error: NodeError) -> tuple[float, ...]:
+    return (-error.non_finite, -(error.effect or 0.0), not error.rounds, -error.added)

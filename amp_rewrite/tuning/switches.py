@@ -4,23 +4,14 @@ read them exact or rounded. Bodies read the vector from the outer scope.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
-import math
-import pickle
-import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import onnx
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph, Use
@@ -28,12 +19,8 @@ from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.onnx_types import control_flow
-from amp_rewrite.process import executors
 from amp_rewrite.rewriting.instrument import Instrument, Switches, instrument
-from amp_rewrite.running import comparison, emulation, metrics, sequences, sessions
 from amp_rewrite.running.emulation import KEEP_ROUNDED, SwitchedModel
-from amp_rewrite.running.metrics import Moments, Spread
-from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
 # Rounding places of a plan, and the sites of a search.
 #
@@ -196,168 +183,3 @@ def _rounding(points: Instrument, value: ir.Value, half: ir.DataType, limits: Li
         nodes.append(points.node("Cast", (read,), value, to=int(dtype)))
         read = nodes[-1].outputs[0]
     return nodes
-
-
-# Runs of a model with switches: the output error for any set of rounded sites.
-
-
-class Target:
-    """The float32 outputs for some samples, and the bound on the error relative to them.
-
-    The error of a float output is that of a verdict: the RMS of the difference over the spread in all samples
-    (metrics.spread), at least metrics.SMALLEST; of others, it is the share of different values. Each
-    array of a sequence or map counts as an output. The last samples, `apart`, have a spread each.
-    """
-
-    def __init__(self, references: Sequence[Mapping[str, Any]], bound: float, apart: int = 0) -> None:
-        self._wanted, self._bound = [_arrays(outputs) for outputs in references], bound
-        together = len(references) - apart
-        common = _spreads(step for steps in self._wanted[:together] for step in steps)
-        self._spreads = [common] * together + [_spreads(steps) for steps in self._wanted[together:]]
-
-    def squared(self, sample: int, outputs: Mapping[str, Any]) -> float:
-        """Return the squared error of the worst output of a sample, over the square of the bound."""
-        errors = [
-            self._error(self._spreads[sample].get(name), value, result[name])
-            for reference, result in zip(self._wanted[sample], _arrays(outputs), strict=True)
-            for name, value in reference.items()
-            if name in result
-        ]
-        return (max(errors, default=0.0) / self._bound) ** 2
-
-    def _error(self, spread: Spread | None, reference: NDArray[Any], result: NDArray[Any]) -> float:
-        if reference.shape != result.shape:
-            return math.inf
-        if spread is None:
-            return float(np.mean(reference != result)) if reference.size else 0.0
-        finite = np.isfinite(reference)
-        if not np.isfinite(result[finite]).all():
-            return math.inf
-        return spread.error(metrics.differences(reference, result, (spread.axis,)), metrics.SMALLEST)[0]
-
-
-def _spreads(steps: Iterable[Mapping[str, NDArray[Any]]]) -> dict[str, Spread]:
-    """Return the spread of each float output over these steps."""
-    moments: defaultdict[str, list[Moments]] = defaultdict(list)
-    for step in steps:
-        for name, value in step.items():
-            if metrics.is_float(value):
-                moments[name].append(metrics.moments(value))
-    return {name: metrics.spread(samples) for name, samples in moments.items()}
-
-
-def _arrays(outputs: Mapping[str, Any]) -> list[dict[str, NDArray[Any]]]:
-    """Return the outputs of each step by name."""
-    return [dict(comparison.arrays(step)) for step in sequences.by_step(outputs)]
-
-
-class SwitchedSession:
-    """A cache of measured errors by rounded sites; `runs` counts the measurements, on all samples each.
-
-    `measure` returns the squared error of each sample with these sites rounded, over the square of the
-    target.
-    """
-
-    def __init__(self, measure: Callable[[tuple[int, ...]], Iterable[float]]) -> None:
-        self._measure = measure
-        self.runs = 0
-        self._known: dict[tuple[int, ...], float] = {}
-
-    def squared(self, sites: Iterable[int]) -> float:
-        """Return the squared error of the worst sample with these sites on, over the square of the target."""
-        key = tuple(sorted(sites))
-        if key not in self._known:
-            self.runs += 1
-            self._known[key] = max(self._measure(key), default=0.0)
-        return self._known[key]
-
-
-@dataclass(frozen=True, slots=True)
-class _Measuring:
-    """The inputs of measurements: the name and number of switches, the samples, the target, and libraries of
-    custom operators.
-    """
-
-    switches: str
-    count: int
-    samples: Sequence[Feeds]
-    target: Target
-    libraries: Libraries
-
-    def squared(self, session: Any, at: int, sites: Sequence[int]) -> float:
-        """Return the squared error of a sample."""
-        switches = np.zeros(self.count, bool)
-        switches[list(sites)] = True
-        sample = sequences.changed(self.samples[at], lambda step: {**step, self.switches: switches})
-        outputs = sessions.run_session(session, sample)
-        return self.target.squared(at, outputs)
-
-
-@contextlib.contextmanager
-def opened(
-    original: Runnable,
-    model: SwitchedModel,
-    samples: Sequence[Feeds],
-    bound: float,
-    executor: Executor | None = None,
-    libraries: Libraries = (),
-    apart: int = 0,
-) -> Generator[SwitchedSession]:
-    """Yield a CPU session, or one for each worker of an executor with a sample per task, for use within the
-    context. Computes the outputs of the original first. The last samples, `apart`, are judged each by itself.
-
-    Raises ModelError and RunError if the original does not run.
-    """
-    with emulation.reference(original, Device.CPU, libraries) as baseline:
-        references = [
-            sessions.run_session(baseline.session, sample, where=f"samples[{at}]")
-            for at, sample in enumerate(samples)
-        ]
-    measuring = _Measuring(
-        model.switches, len(model.values), samples, Target(references, bound, apart), libraries
-    )
-    with emulation.runnable(model.loaded) as runnable:
-        if executor is None:
-            yield SwitchedSession(_here(sessions.open_session(runnable, Device.CPU, libraries), measuring))
-        else:
-            with _shared(runnable, measuring) as folder:
-                yield SwitchedSession(_by_workers(executor, folder, len(samples)))
-
-
-def _here(session: Any, measuring: _Measuring) -> Callable[[tuple[int, ...]], Iterable[float]]:
-    return lambda sites: (measuring.squared(session, at, sites) for at in range(len(measuring.samples)))
-
-
-def _by_workers(
-    executor: Executor, folder: Path, samples: int
-) -> Callable[[tuple[int, ...]], Iterable[float]]:
-    return lambda sites: executors.results(
-        executor, _measured, ((folder, at, sites) for at in range(samples))
-    )
-
-
-@contextlib.contextmanager
-def _shared(model: Runnable, measuring: _Measuring) -> Generator[Path]:
-    """Yield a folder with the model and inputs for the workers."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if isinstance(model, onnx.ModelProto):
-            onnx.save(model, folder / _MODEL)
-            model = folder / _MODEL
-        (folder / _REST).write_bytes(pickle.dumps((Path(model).absolute(), measuring)))
-        yield folder
-
-
-_MODEL, _REST = "model.onnx", "measuring.pickle"
-
-
-def _measured(folder: Path, at: int, sites: Sequence[int]) -> float:
-    """Return, in a worker, the squared error of a sample."""
-    session, measuring = _loaded(folder)
-    return measuring.squared(session, at, sites)
-
-
-@functools.lru_cache(maxsize=1)
-def _loaded(folder: Path) -> tuple[Any, _Measuring]:
-    model, measuring = pickle.loads((folder / _REST).read_bytes())
-    return sessions.open_session(model, Device.CPU, measuring.libraries), measuring
