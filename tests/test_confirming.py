@@ -33,66 +33,6 @@ def with_error(tuned, error):
     return dataclasses.replace(tuned, verdict=dataclasses.replace(tuned.verdict, outputs=(judged,)))
 
 
-@dataclasses.dataclass
-class Plan:
-    """A plan of a search: its error as emulated, and whether float32 is preferred to it."""
-
-    error: float
-    is_refused: bool = False
-
-    @property
-    def squared(self):
-        """As a search has it."""
-        return (self.error / TARGET) ** 2
-
-
-class Found:
-    """A search that has measured the default plan and some that are nearer; the time runs out with it."""
-
-    def __init__(self, default, errors, *, refused=False):
-        self.default = Plan(default)
-        self.plans = [Plan(error, refused) for error in errors]
-        self.walked = [Point(seconds=1.0, half=1, error=default, speedup=1.0)]
-
-    def run(self, limit, watch):
-        """The default plan where no limit is given, and where nothing is within it; else the farthest off."""
-        del watch
-        near = [] if math.isinf(limit) else [plan for plan in self.plans if plan.squared <= limit]
-        return max(near, key=lambda plan: plan.error, default=self.default)
-
-    def float32(self, instead):
-        """The plan of nothing in half."""
-        del instead
-        return Plan(0.0)
-
-
-def confirmed(search, tuned, factor, end=math.inf):
-    """What is confirmed where real errors are so many times those that are emulated; the plans, in order."""
-    seen = []
-
-    def confirm(plan):
-        seen.append(plan.error)
-        return with_error(tuned, plan.error * factor)
-
-    return confirming.confirm_plan(search, confirm, end, None), seen
-
-
-def test_the_search_aims_below_what_the_default_plan_is_off_besides(tuned):
-    """Where the real error is 1.5 times the emulated one, a plan that would fail is not even confirmed."""
-    found, seen = confirmed(Found(5e-3, [9.6e-4, 7.5e-4, 6e-4]), tuned, 1.5)
-    assert found.is_met
-    assert seen == [5e-3, 7.5e-4, 6e-4]
-
-
-def test_float32_is_confirmed_in_place_of_what_is_slower(tuned):
-    """It counts only where it passes."""
-    found, seen = confirmed(Found(5e-3, [9e-4, 5e-4], refused=True), tuned, 1.0)
-    assert (found.is_met, seen) == (True, [5e-3, 0.0])
-    noisy = dataclasses.replace(tuned, noise=1.0)
-    found, seen = confirmed(Found(5e-3, [9e-4], refused=True), noisy, 1.0)
-    assert (found.is_met, seen) == (False, [5e-3])
-
-
 @pytest.mark.parametrize("sensitive", [0, 3])
 def test_nothing_is_said_to_be_within_that_is_not(tuned, sensitive):
     """The line of the search is that of the verdict."""
@@ -152,11 +92,3 @@ def test_float32_as_the_answer_says_why(tuned, speedups, gated, said):
     (line,) = confirming.lines(found, report)
     assert line.text.startswith(said)
     assert "so the model stays as it is" in line.text
-
-
-def test_the_default_plan_is_told_with_the_error_of_its_result(tuned):
-    """Not with the one that was emulated, which may be within the target though the result is not."""
-    search = Found(0.5 * TARGET, [0.1 * TARGET])
-    best, _ = confirmed(search, tuned, 4.0)
-    assert best.is_met
-    assert search.walked[0].error == 2 * TARGET

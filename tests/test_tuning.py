@@ -16,7 +16,7 @@ from amp_rewrite.errors import FeedError, OptionError
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.options import Options, Pins
 from amp_rewrite.tuning import switches as sites
-from amp_rewrite.tuning.search import FEWEST, Parts
+from amp_rewrite.tuning.search import FEWEST
 from amp_rewrite.tuning.sensitivity import Sensitivities, opened
 from tests import text
 from tests.commands import failure, run
@@ -130,16 +130,6 @@ def test_splitting_stops_when_it_has_to():
         found.refine(0.0, lambda: next(turns))
         assert found.errors == [1.0] * 64
         assert len(seen) >= runs
-
-
-def test_parts_are_taken_by_their_worth():
-    """The whole first, then halves of equal worth, down to single units; nothing is lost or twice there."""
-    parts, taken = Parts([7, 1, 2, 3], {1: 1.0, 2: 1.0, 3: 2.0, 7: 8.0}.__getitem__), []
-    while part := parts.next():
-        taken.append(part)
-        parts.split(part)
-    assert taken[:2] == [(1, 2, 3, 7), (7,)]
-    assert sorted(part[0] for part in taken if len(part) == 1) == [1, 2, 3, 7]
 
 
 MODELS = {

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import enum
 import functools
-import heapq
 import itertools
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from amp_rewrite.colouring import pruning
@@ -273,12 +273,22 @@ class Search:
 
         A choice by price is a vertex of the convex hull of all choices: better ones may lie between vertices.
         """
-        parts = Parts(self._best.kept, self._choice.gain)
-        while self._best.squared <= self._limit and (part := parts.next()) and self._may_go_on(share):
+        parts = [self._best.kept]
+        while parts and self._best.squared <= self._limit and self._may_go_on(share):
+            parts.sort(key=lambda part: (-sum(map(self._choice.gain, part)), part))
+            part = parts.pop(0)
             units = set(self._best.kept).difference(part)
             painting = self._painted(units)
             if self._is_hopeless(painting) or self._try(units, painting).squared > self._limit:
-                parts.split(part)
+                parts += self._halves(part)
+
+    def _halves(self, part: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Return two parts of equal gain; nothing for a single unit."""
+        if len(part) < 2:
+            return []
+        sums = list(itertools.accumulate(map(self._choice.gain, part)))
+        middle = min(max(bisect.bisect_right(sums, sums[-1] / 2), 1), len(part) - 1)
+        return [part[:middle], part[middle:]]
 
     def _is_hopeless(self, painting: Painting) -> bool:
         """Whether its additional rounding is predicted to exceed the remaining error by far."""
@@ -333,7 +343,7 @@ class Search:
         return [at for at, site in enumerate(self._sites) if any(map(painting.is_half, site.units))]
 
 
-_ROUNDS, _AGAIN = ((0.3, 0.5), (0.6, 0.85)), ((0.85, 1.0),)
+_ROUNDS, _AGAIN = ((0.3, 0.5), (0.6, 0.75), (0.85, 0.95)), ((0.95, 1.0),)
 """The shares of all runs up to which each round measures sensitivities, and then choices; those of a search
 for a smaller limit.
 """
@@ -357,29 +367,3 @@ count as equally sensitive, which mends a model slightly above the target.
 
 _HOPE = 2.0
 """The ratio of predicted to remaining error above which a part is split without a measurement."""
-
-
-class Parts:
-    """A queue of parts: runs of adjacent units, which split into halves of equal worth."""
-
-    def __init__(self, units: Iterable[int], worth: Callable[[int], float]) -> None:
-        self._worth = worth
-        self._queue: list[tuple[float, tuple[int, ...]]] = []
-        self._push(tuple(sorted(units)))
-
-    def next(self) -> tuple[int, ...]:
-        """Pop the part with the greatest worth; empty if the queue is empty."""
-        return heapq.heappop(self._queue)[1] if self._queue else ()
-
-    def split(self, part: tuple[int, ...]) -> None:
-        """Push the halves of a part; a single unit has none."""
-        if len(part) > 1:
-            sums = list(itertools.accumulate(map(self._worth, part)))
-            middle = sum(1 for each in sums[:-1] if each <= sums[-1] / 2)
-            middle = min(max(middle, 1), len(part) - 1)
-            self._push(part[:middle])
-            self._push(part[middle:])
-
-    def _push(self, part: tuple[int, ...]) -> None:
-        if part:
-            heapq.heappush(self._queue, (-sum(map(self._worth, part)), part))
