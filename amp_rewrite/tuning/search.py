@@ -84,7 +84,7 @@ Watch = Callable[[Step], None]
 # `sum(time) + sum(Casts) + lambda * sum(error²)` has an exact minimum, a minimum cut (costs.unpaid_parts).
 # A site with an infinite error is never rounded.
 
-_HALVINGS = 16
+_HALVINGS = 24
 """Steps of the bisection of lambda."""
 
 _LEAST, _MOST = 1e-12, 1e6
@@ -119,22 +119,18 @@ class Choice:
         """Return the objective: predicted seconds at large sizes, or the negative FLOPs in half."""
         return sum(price for (unit,), price in self._worth if halves[unit]) if self._worth else seconds
 
-    def within(self, errors: Sequence[float], allowed: float) -> frozenset[int]:
-        """Return the best units to keep in float32, so that the squared errors of the rounded sites sum to at
-        most `allowed`, as far as pins permit.
+    def price(self, errors: Sequence[float], allowed: float) -> float:
+        """Return the price in seconds of a squared error of 1 at which the squared errors of the rounded
+        sites sum to at most `allowed`, as far as pins permit.
         """
         low, high = math.log(_LEAST), math.log(_MOST)
-        units = self._at(errors, _MOST)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            chosen = self._at(errors, math.exp(middle))
-            if self._error(errors, chosen) <= allowed:
-                units, high = chosen, middle
-            else:
-                low = middle
-        return units
+            is_within = self._error(errors, self.at(errors, math.exp(middle))) <= allowed
+            low, high = (low, middle) if is_within else (middle, high)
+        return math.exp(high)
 
-    def _at(self, errors: Sequence[float], seconds: float) -> frozenset[int]:
+    def at(self, errors: Sequence[float], seconds: float) -> frozenset[int]:
         """Return the best units to keep in float32 at this price of a squared error of 1."""
         prices = (
             (site.units, int(error * seconds * FEMTO) if math.isfinite(error) else UNLIMITED)
@@ -175,7 +171,7 @@ def _worth(analysis: Analysis, prefer: Prefer) -> Mapping[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The most runs of all searches for one plan, and their deadline (time.monotonic), which may be infinite.
+    """The most runs of a search, and its deadline (time.monotonic), which may be infinite.
 
     Runs are counted, not timed: without a deadline a search gives the same plan on every machine.
     """
@@ -212,6 +208,7 @@ class Search:
         self._sensitivities: Sensitivities | None = None
         self.walked: list[Point] = []
         self._met: list[Found] = []
+        self._choices = self._before = 0
 
     def run(self, limit: float, watch: Watch | None) -> Found:
         """Return the best plan with a squared error of at most `limit`, or the closest; that of the analysis
@@ -225,9 +222,12 @@ class Search:
             return self._best
         if earlier := [plan for plan in self._met if plan.squared <= limit]:
             self._best = min(earlier, key=lambda plan: plan.rank)
+            self._free(_AGAIN)
+            return self._best
+        self._before = self._session.runs
         known = self._sensitivities or Sensitivities(self._above_noise, len(self._sites))
         self._sensitivities, allowed = known, _MARGIN * (limit - self.noise)
-        for to_split, to_try in _AGAIN if earlier else _ROUNDS:
+        for to_split, to_try in _ROUNDS:
             known.refine(allowed * _KNOWN, functools.partial(self._may_go_on, to_split))
             self._choose(allowed, to_try)
             self._free(to_try)
@@ -251,22 +251,23 @@ class Search:
             error = math.sqrt(best.squared) * self._bound
             self._watch(Step(runs, error, len(best.rounded), len(self._sites)))
         is_late = time.monotonic() > self._began + share * (self._effort.end - self._began)
-        return runs < self._effort.runs * share and not is_late
+        is_over = runs >= self._effort.runs * _CALLS or is_late
+        return not is_over and runs - self._before < (self._effort.runs - _BEFORE) * share
 
     def _above_noise(self, sites: Sequence[int]) -> float:
         return self._session.above_noise(place for site in sites for place in self._sites[site].places)
 
     def _choose(self, allowed: float, share: float) -> None:
-        """Measure choices for a sum of site errors, which is corrected by what is measured."""
-        units = None
-        for step in range(_STEPS):
-            before, units = units, self._choice.within(self.errors, allowed)
-            if units == before or (step >= FEWEST and not self._may_go_on(share)):
+        """Measure choices at different prices of an error, around the one predicted to fit."""
+        price, factor, was_met = self._choice.price(self.errors, allowed), _FACTOR, None
+        for _ in range(_STEPS):
+            if self._choices >= FEWEST and not self._may_go_on(share):
                 break
-            reached = self._try(units, self._painted(units)).squared / self._limit
-            if _NEAR <= reached <= 1:
-                break
-            allowed *= min(max(_AIM / max(reached, _LEAST), 1 / _FURTHEST), _FURTHEST)
+            self._choices += 1
+            units = self._choice.at(self.errors, price)
+            is_met = self._try(units, self._painted(units)).squared <= self._limit
+            factor = factor if was_met in (None, is_met) else math.sqrt(factor)
+            price, was_met = price / factor if is_met else price * factor, is_met
 
     def _free(self, share: float) -> None:
         """Return parts of the float32 units to half if the target is met without them.
@@ -343,26 +344,26 @@ class Search:
         return [at for at, site in enumerate(self._sites) if any(map(painting.is_half, site.units))]
 
 
-_ROUNDS, _AGAIN = ((0.3, 0.5), (0.6, 0.75), (0.85, 0.95)), ((0.95, 1.0),)
-"""The shares of all runs up to which each round measures sensitivities, and then choices; those of a search
-for a smaller limit.
+_ROUNDS, _AGAIN = ((0.3, 0.5), (0.6, 0.75), (0.85, 0.95)), 1.0
+"""The shares of all runs up to which each round measures sensitivities, and then choices; that up to which a
+search for a smaller limit frees parts.
 """
+
+_CALLS, _BEFORE = 2, 2
+"""The runs of all searches for one plan, as a multiple of those of the first, and the runs before that."""
 
 _MARGIN = 0.81
 """The share of the squared target for the first choice: site errors are accurate within a tenth."""
 
-_NEAR, _AIM = 0.96, 0.98
-"""The share of the squared limit from which on a choice is near enough, and that of the next one."""
-
-_FURTHEST = 16.0
-"""The most by which the sum of site errors is corrected at once."""
-
 _KNOWN = 0.5
 """The share of the allowed error for sites that are not measured separately."""
 
+_FACTOR = 4.0
+"""The initial factor between the prices of choices."""
+
 _STEPS, FEWEST = 8, 3
-"""The most choices to measure, and the fewest, whatever the runs: without further measurements all sites
-count as equally sensitive, which mends a model slightly above the target.
+"""The most choices of a round, and the fewest of a search, whatever the runs: without further measurements
+all sites count as equally sensitive, which mends a model slightly above the target.
 """
 
 _HOPE = 2.0
