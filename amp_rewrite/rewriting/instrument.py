@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from amp_rewrite.analysis.units import Use
 from amp_rewrite.errors import ModelError
+from amp_rewrite.model import graph_edits
+from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.model.graph_edits import graph_of
 from amp_rewrite.model.traversal import graphs
 from amp_rewrite.model.unique_names import UniqueNames
@@ -41,6 +43,7 @@ class Instrument:
 
     def __init__(self, model: ir.Model, types: Mapping[ir.Value, ir.TypeProtocol]) -> None:
         self._root, self._types = model.graph, types
+        self._lists_stored = model.ir_version < CONSTANT_INPUTS_BELOW
         self.opset = element_types.default_opset(model.graph.opset_imports)
         self.names, self._placer = UniqueNames(graphs(model.graph)), Placer()
         self.redirections: list[Redirection] = []
@@ -106,10 +109,11 @@ class Instrument:
 
     def stored(self, array: NDArray[Any]) -> ir.Value:
         """Return a new initializer of the model."""
-        initializer = ir.Value(name=self.names.new_value("number"))
-        initializer.const_value = ir.Tensor(array, name=initializer.name)
-        self._root.register_initializer(initializer)
-        return initializer
+        data = ir.Tensor(array, name=self.names.new_value("number"))
+        number = ir.Value(name=data.name, type=element_types.tensor(data.dtype), const_value=data)
+        number.shape = ir.Shape(array.shape)
+        graph_edits.register(number, self._root, as_input=self._lists_stored)
+        return number
 
 
 class Switches:
