@@ -1,5 +1,6 @@
 """Calibration: many samples, one at a time, reduced within the run; saved, merged, and used later."""
 
+import itertools
 import json
 import math
 import tempfile
@@ -90,6 +91,8 @@ def test_values_in_bodies_are_seen(ir_version, opset):
     """Of If, Loop and Scan, over all iterations; a branch that no sample took is not there."""
     proto = model(BODIES)
     proto.ir_version, proto.opset_import[0].version = ir_version, opset
+    stored = [(each.name, each.data_type, each.dims) for each in proto.graph.initializer]
+    proto.graph.input.extend(itertools.starmap(onnx.helper.make_tensor_value_info, stored))
     x = np.float32([1, -2, 3, 4])
     samples = [{"x": x * k, "go": np.array(True), "trips": np.array(k)} for k in (1, 2, 3)]
     seen = amp_rewrite.observe(proto, samples, device="cpu")
