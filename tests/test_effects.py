@@ -10,7 +10,7 @@ import pytest
 import amp_rewrite
 from amp_rewrite.policy.options import Level, Options, Pins
 from amp_rewrite.running import emulation, sessions
-from amp_rewrite.running.blame import blame, ranked
+from amp_rewrite.running.blame import blame
 from amp_rewrite.running.emulation import switched_emulation
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.tuning import sensitivity
@@ -86,7 +86,8 @@ def test_what_matters_is_blamed_and_not_what_is_wrong_itself():
     half = amp_rewrite.rewrite(source, FORCED).model
     plain = blame(source, half, sample, device=Device.CPU)
     assert plain.nodes[0].node in ("phase", "back")
-    found = ranked(plain, sensitivity.by_node(source, half, sample), source)
+    by_node = sensitivity.by_node(source, half, sample)
+    found = blame(source, half, sample, effects=by_node, device=Device.CPU)
     assert {error.node for error in found.nodes[:2]} == {"front", "much"}
     assert set(found.keep_full) >= {"front", "much", "phase"}  # a Cast before `phase` would round it as well
     pinned = Options(level=Level.UNSAFE_FORCE_ALL, pins=Pins(keep_full=("front", "much", "phase")))
@@ -134,10 +135,8 @@ def test_the_command_ranks_by_effect(tmp_path):
 
 
 def test_a_large_model_is_left_alone(monkeypatch):
-    """Its nodes are ranked by what they add themselves."""
+    """A session would take a copy of it."""
     monkeypatch.setattr(sensitivity, "LARGEST", 1)
     source, sample = offset()
     half = amp_rewrite.rewrite(source).model
     assert sensitivity.by_node(source, half, sample) is None
-    plain = blame(source, half, sample, device=Device.CPU)
-    assert ranked(plain, None, source) == plain

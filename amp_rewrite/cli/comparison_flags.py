@@ -20,7 +20,7 @@ from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting.report import SummaryLine
 from amp_rewrite.running import emulation, run_arguments, tolerances, verification
-from amp_rewrite.running.blame import blame, ranked
+from amp_rewrite.running.blame import blame
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data, Trial, of_source, trials
 from amp_rewrite.running.sessions import Libraries, Runnable
@@ -219,11 +219,11 @@ class ComparisonFlags:
             original,
             rewritten,
             first,
+            effects=sensitivity.by_node(original, rewritten, first, self.libraries),
             device=verdict.witness,
             libraries=self.libraries,
         )
-        by_node = sensitivity.by_node(original, rewritten, first, self.libraries)
-        return replace(verdict, blame=ranked(blamed, by_node, original))
+        return replace(verdict, blame=blamed)
 
 
 def _with_progress(all_trials: Sequence[Trial], data: Data, progress: Progress | None) -> tuple[Trial, ...]:

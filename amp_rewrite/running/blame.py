@@ -63,7 +63,8 @@ class NodeError:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """All comparable nodes, in descending order of added error, those that round first.
+    """All comparable nodes, in descending order of what they add to the error of the outputs, else of their
+    own added error, those that round first.
 
     `first_lost` is the first node in graph order whose output becomes non-finite; `keep_full` are pins that
     keep the nodes of `worst` in float32, as far as pins can. `choice` is the first node that selects other
@@ -88,13 +89,16 @@ def blame(
     rewritten: Runnable,
     feeds: Feeds,
     *,
+    effects: Mapping[str, float] | None = None,
     device: Device | None = None,
     libraries: Libraries = (),
 ) -> Blame:
     """Run both models and compare all values of the main graph that exist in both, in chunks.
 
-    Functions of the original are inlined, so that nodes have the names that pins refer to. `libraries`
-    implement custom operators. Raises as `InstrumentedModel` does.
+    `effects` are the errors that nodes add to the outputs (tuning.sensitivity); None if they are not known.
+    The pins are those of the nodes that add most, or of one that loses values. Functions of the original are
+    inlined, so that nodes have the names that pins refer to. `libraries` implement custom operators. Raises
+    as `InstrumentedModel` does.
     """
     where = device or sessions.best_device()
     with (
@@ -113,10 +117,13 @@ def blame(
             )
         imposed = selections.impose(before, after, feeds)
     errors = list(_node_errors(before.nodes, differences, _of_float32(rewritten)))
+    if effects is not None:
+        errors = [replace(error, effect=effects.get(error.node, 0.0)) for error in errors]
     first = next((error for error in errors if error.non_finite), None)
-    ranking = sorted(errors, key=lambda e: (-e.non_finite, not e.rounds, -e.added))
+    ranking = sorted(errors, key=_rank)
     blamed = Blame(tuple(ranking), first, choice=imposed.choices[0] if imposed is not None else None)
-    return replace(blamed, keep_full=pins(original, [blamed.worst] if blamed.worst else []))
+    adding = _most(ranking) if first is None else []
+    return replace(blamed, keep_full=pins(original, adding or filter(None, [blamed.worst])))
 
 
 def pins(original: Runnable, blamed: Iterable[NodeError]) -> tuple[str, ...]:
@@ -213,19 +220,6 @@ def _node_errors(
 
 def _name(node: onnx.NodeProto) -> str:
     return node.name or next((name for name in node.output if name), "")
-
-
-def ranked(blame: Blame, by_node: Mapping[str, float] | None, original: Runnable) -> Blame:
-    """Return the blame with the errors that nodes add to the outputs, if any (tuning.sensitivity): nodes in
-    descending order, value losses first, and pins of those that add most, unless a node loses values.
-    """
-    if by_node is None:
-        return blame
-    nodes = sorted((replace(e, effect=by_node.get(e.node, 0.0)) for e in blame.nodes), key=_rank)
-    ranking, adding = replace(blame, nodes=tuple(nodes)), _most(nodes)
-    if blame.first_lost is not None or not adding:
-        return ranking
-    return replace(ranking, keep_full=pins(original, adding))
 
 
 def _most(nodes: Sequence[NodeError]) -> list[NodeError]:
